@@ -1,0 +1,1 @@
+//! The client side of the api plane: handles, addresses, contexts, capture and graphs, without I/O.

@@ -1,0 +1,96 @@
+//! The trait a GPU driver implements for a worker, and the trait a worker implements for a driver.
+//!
+//! A driver executes commands ([`cuda_wire::Commands`]) under the names and at the addresses that the client chose.
+//! It decides nothing of the client's semantics: what a call returns to the program was settled on the client, or is
+//! what the device says.
+//!
+//! ```text
+//!   worker session ── Commands, Driver ──▶ driver (soft, nvidia)
+//!   worker session ◀── HostLink ────────── driver's streams: host data in and out, host functions, printf
+//! ```
+
+#![forbid(unsafe_code)]
+
+use cuda_abi::{CuResult, CudaError};
+use cuda_wire::{Commands, ContextId, DeviceInfo, EventId, StreamId, TransferId, VaRange};
+use std::sync::Arc;
+
+/// A device driver that serves one session.
+pub trait Driver: Commands + Send + Sync {
+    /// The devices of this session, in order.
+    fn devices(&self) -> Vec<DeviceInfo>;
+
+    /// `CUDA_VERSION` that it serves, such as 13000.
+    fn cuda_version(&self) -> i32;
+
+    /// Keeps one of the client's ranges free for device memory and says which. Called once, before any command.
+    fn reserve_addresses(&self, candidates: &[VaRange]) -> Option<VaRange>;
+
+    /// Hands over the way back to the client. Called once, before any command.
+    fn attach(&self, link: Arc<dyn HostLink>);
+
+    /// Whether `target` is done: `Ok(true)`, not yet: `Ok(false)`, or an error. Never blocks.
+    fn poll(&self, target: WaitTarget) -> CuResult<bool>;
+
+    /// Blocks until `target` is done. Other threads go on executing commands meanwhile.
+    fn wait(&self, target: WaitTarget) -> CuResult<()>;
+
+    /// The first error of one-way work that no reply has carried yet, with its context.
+    ///
+    /// An error that kills its context is returned by every later command on that context by the driver itself.
+    fn take_deferred(&self) -> Option<(ContextId, CudaError)>;
+
+    /// Memory that the client may allocate from now on without awaiting the answer, beyond what it was told before.
+    ///
+    /// The driver has set it aside: an allocation within it cannot fail for want of memory.
+    fn grant_memory_credit(&self) -> u64;
+
+    /// Stops all work as soon as possible: the client is gone. Waits return, streams end, memory is given back.
+    fn abort(&self);
+}
+
+/// What a program waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WaitTarget {
+    /// All work of a context.
+    Context(ContextId),
+    /// All work of a stream so far.
+    Stream(StreamId),
+    /// The latest record of an event.
+    Event(EventId),
+}
+
+/// The client is gone or broke the protocol; the session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkLost;
+
+impl From<LinkLost> for CudaError {
+    fn from(_: LinkLost) -> Self {
+        CudaError::DEVICE_UNAVAILABLE
+    }
+}
+
+/// Takes packed host bytes as they arrive: `(offset in the transfer, bytes)`. Called from several threads at once.
+pub type Sink<'a> = dyn Fn(u64, &[u8]) + Sync + 'a;
+
+/// Gives packed device bytes: fills the slice from `offset` on. Called from several threads at once.
+pub type Source<'a> = dyn Fn(u64, &mut [u8]) + Sync + 'a;
+
+/// What a driver's streams need from the client.
+///
+/// Every method may block; none is called while the driver holds a lock that executing a command needs.
+pub trait HostLink: Send + Sync {
+    /// Hands all `bytes` of a transfer to `sink` and returns when the last was taken. With `pull` the client is
+    /// asked for them first; else it sends them unasked.
+    fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &Sink<'_>) -> Result<(), LinkLost>;
+
+    /// Sends all `bytes` of a transfer to the client and returns when the last left, so that what completes after
+    /// this is seen by the program after the data.
+    fn send(&self, transfer: TransferId, bytes: u64, source: &Source<'_>) -> Result<(), LinkLost>;
+
+    /// Has the client run a host function and returns when it did.
+    fn host_call(&self, token: u64) -> Result<(), LinkLost>;
+
+    /// Text of the device's printf.
+    fn print(&self, text: &[u8]);
+}

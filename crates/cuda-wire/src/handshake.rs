@@ -1,0 +1,152 @@
+//! The first words on each connection, after the transport's preamble (and TLS, if any).
+//!
+//! ```text
+//! command connection   Hello   ──▶   ◀── Welcome | Refusal
+//! events, lanes        Join    ──▶   ◀── Welcome is over: nothing, or Refusal and the end
+//! ```
+//! Each is a frame: u32 length, u8 kind, body.
+
+use crate::codec::{DecodeError, Reader, Wire};
+
+/// The longest handshake frame: a welcome with many devices fits many times.
+pub const HANDSHAKE_BYTES_MAX: u32 = 1 << 20;
+
+wire_struct! {
+    /// A range of virtual addresses.
+    #[derive(Copy, Eq)]
+    pub struct VaRange {
+        /// First address.
+        pub base: u64,
+        /// Bytes.
+        pub bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// What a client says first.
+    pub struct Hello {
+        /// [`crate::PROTOCOL_VERSION`] of the client.
+        pub protocol: u16,
+        /// Proof that the client may use this worker. Never logged.
+        pub token: String,
+        /// The client's program and process, for the log.
+        pub program: String,
+        /// Its process number on its host.
+        pub pid: u32,
+        /// Address ranges the client has kept free for device memory, best first.
+        pub va_candidates: Vec<VaRange>,
+        /// How many bulk lanes the client will open.
+        pub lanes: u8,
+    }
+}
+
+wire_struct! {
+    /// A device as the client shows it to the program.
+    pub struct DeviceInfo {
+        /// Name, such as `NVIDIA H200`.
+        pub name: String,
+        /// Its UUID.
+        pub uuid: [u8; 16],
+        /// Total memory in bytes.
+        pub memory_bytes: u64,
+        /// `(CUdevice_attribute, value)`.
+        pub attributes: Vec<(u32, i32)>,
+        /// Least and greatest stream priority (0 and, say, -5).
+        pub stream_priorities: (i32, i32),
+        /// Minimum and recommended granularity of cuMemCreate.
+        pub granularity: (u64, u64),
+        /// `(CUlimit, value)` of a new context.
+        pub limits: Vec<(u32, u64)>,
+    }
+}
+
+wire_struct! {
+    /// The worker's answer to a [`Hello`] it accepts.
+    pub struct Welcome {
+        /// [`crate::PROTOCOL_VERSION`] of the worker.
+        pub protocol: u16,
+        /// What events and lane connections of this session must show.
+        pub session_secret: [u8; 32],
+        /// `CUDA_VERSION` that the driver serves, such as 13000.
+        pub cuda_version: i32,
+        /// The devices, in order.
+        pub devices: Vec<DeviceInfo>,
+        /// Which of the candidates holds all device memory of this session.
+        pub va: VaRange,
+        /// Pushed bytes that the worker keeps before they are consumed; beyond, the client waits to be asked.
+        pub push_window_bytes: u64,
+        /// Memory the client may allocate on each device before it must await the answer.
+        pub memory_credit_bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// The worker's answer when it will not serve, in words for the user.
+    pub struct Refusal {
+        /// The CUDA error that cuInit should return.
+        pub code: u32,
+        /// Why, and what to do.
+        pub text: String,
+    }
+}
+
+wire_struct! {
+    /// The first words on an events or lane connection.
+    pub struct Join {
+        /// From the [`Welcome`].
+        pub session_secret: [u8; 32],
+    }
+}
+
+/// A handshake frame.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Handshake {
+    /// Client, command connection.
+    Hello(Hello),
+    /// Worker, command connection.
+    Welcome(Box<Welcome>),
+    /// Worker, any connection.
+    Refusal(Refusal),
+    /// Client, events and lanes.
+    Join(Join),
+}
+
+impl Handshake {
+    /// The frame, its length in front.
+    pub fn to_frame(&self) -> Vec<u8> {
+        let mut out = vec![0; 4];
+        match self {
+            Self::Hello(body) => (out.push(1), body.put(&mut out)).1,
+            Self::Welcome(body) => (out.push(2), body.put(&mut out)).1,
+            Self::Refusal(body) => (out.push(3), body.put(&mut out)).1,
+            Self::Join(body) => (out.push(4), body.put(&mut out)).1,
+        }
+        let length = (out.len() - 4) as u32;
+        out[..4].copy_from_slice(&length.to_le_bytes());
+        out
+    }
+
+    /// How many bytes follow a frame's length, if that is a length we would read.
+    pub fn body_length(prefix: [u8; 4]) -> Result<usize, DecodeError> {
+        let length = u32::from_le_bytes(prefix);
+        if length == 0 || length > HANDSHAKE_BYTES_MAX {
+            let (value, bound) = (length.into(), HANDSHAKE_BYTES_MAX.into());
+            return Err(DecodeError::OverBound { what: "handshake", value, bound });
+        }
+        Ok(length as usize)
+    }
+
+    /// The frame whose body (after the length) is `bytes`.
+    pub fn from_body(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let frame = match u8::take(&mut reader)? {
+            1 => Self::Hello(Hello::take(&mut reader)?),
+            2 => Self::Welcome(Box::new(Welcome::take(&mut reader)?)),
+            3 => Self::Refusal(Refusal::take(&mut reader)?),
+            4 => Self::Join(Join::take(&mut reader)?),
+            value => return Err(DecodeError::Unknown { what: "handshake", value: value.into() }),
+        };
+        reader.finish("handshake")?;
+        Ok(frame)
+    }
+}

@@ -1,0 +1,49 @@
+//! The command stream: commands, replies, handshake and bulk chunks as bytes.
+//!
+//! Everything here is a value or a pure function from bytes to values. Commands name things by identifiers that the
+//! client minted and by device addresses that the client chose, so the same command means the same on any worker.
+//!
+//! ```text
+//! command connection   client ── command*  ──▶ worker        one ordered stream per process
+//!                      client ◀── reply*   ── worker        only for commands that asked for one
+//! events connection    client ◀── notice*  ── worker        host functions to run, data to send, printf text
+//!                      client ── answer*   ──▶ worker
+//! lanes (0..8)         client ◀── chunk*   ──▶ worker        bulk bytes, named by transfer and offset
+//! ```
+//!
+//! Integers are little-endian. A variable part carries its length in front, and every length is checked against a
+//! named bound before anything is allocated.
+
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod codec;
+mod command;
+mod handshake;
+mod ids;
+mod module;
+mod op;
+mod stream;
+
+pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
+pub use command::{COMMANDS, Command, CommandRow, Commands, dispatch};
+pub use handshake::{DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Refusal, VaRange, Welcome};
+pub use ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId, TransferId};
+pub use module::{ImageSource, JitOption, KernelInfo, LinkInput, LinkOutput, ModuleInfo, ParameterInfo, VariableInfo};
+pub use op::{GraphNode, HostData, LaunchAttribute, MemoryOp, Op, Plane, Shape};
+pub use stream::{
+    ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, begin_command, finish_command, header,
+};
+
+/// The version of everything in this crate. A peer that speaks another one is told so and refused.
+///
+/// 1: the first.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// The longest command body. Larger data travels in lanes; a longer length is a broken or hostile peer.
+pub const COMMAND_BYTES_MAX: u32 = 16 << 20;
+
+/// Host data up to this size travels inside its command or reply; larger data takes a lane.
+///
+/// A lane saves the copy through the command buffer but costs a second wake-up; they are even near here.
+pub const INLINE_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,193 @@
+//! Frames of the running session: commands, replies, notices, chunks.
+
+use crate::codec::{Bytes, DecodeError, Reader, Wire};
+use crate::{COMMAND_BYTES_MAX, ids::TransferId};
+
+/// The most bulk lanes of a session.
+pub const LANES_MAX: usize = 8;
+
+wire_struct! {
+    /// In front of each command.
+    #[derive(Copy, Eq)]
+    pub struct CommandHeader {
+        /// Bytes of the body.
+        pub bytes: u32,
+        /// Which command.
+        pub opcode: u16,
+        /// Zero; a receiver that sees anything else is too old.
+        pub reserved: u16,
+        /// Name of the reply the client waits for; 0 = no reply, an error surfaces later.
+        pub call: u32,
+        /// Zero.
+        pub reserved2: u32,
+    }
+}
+
+impl CommandHeader {
+    /// Its bytes on the wire.
+    pub const BYTES: usize = 16;
+
+    /// Refuses what no well-behaved client sends.
+    pub fn check(&self) -> Result<(), DecodeError> {
+        if self.bytes > COMMAND_BYTES_MAX {
+            let (value, bound) = (self.bytes.into(), COMMAND_BYTES_MAX.into());
+            return Err(DecodeError::OverBound { what: "command", value, bound });
+        }
+        if self.reserved != 0 || self.reserved2 != 0 {
+            return Err(DecodeError::Unknown { what: "command header", value: self.reserved.into() });
+        }
+        Ok(())
+    }
+}
+
+/// Starts a command at the end of `out` and returns its place for [`finish_command`].
+#[inline]
+pub fn begin_command(out: &mut Vec<u8>, opcode: u16, call: u32) -> usize {
+    let start = out.len();
+    CommandHeader { bytes: 0, opcode, reserved: 0, call, reserved2: 0 }.put(out);
+    start
+}
+
+/// Writes the length of the command that began at `start`.
+#[inline]
+pub fn finish_command(out: &mut [u8], start: usize) {
+    let bytes = (out.len() - start - CommandHeader::BYTES) as u32;
+    out[start..start + 4].copy_from_slice(&bytes.to_le_bytes());
+}
+
+wire_struct! {
+    /// In front of each reply.
+    #[derive(Copy, Eq)]
+    pub struct ReplyHeader {
+        /// Bytes of the body.
+        pub bytes: u32,
+        /// Which call it answers.
+        pub call: u32,
+        /// `CUresult` of the call.
+        pub status: u32,
+        /// `CUresult` of an earlier one-way command, or 0.
+        pub deferred: u32,
+        /// The context it belongs to.
+        pub deferred_context: u32,
+        /// Notices sent on the events connection before this reply: they are seen first.
+        pub notices: u32,
+        /// Chunks sent on each lane before this reply: they have landed before the call returns.
+        pub chunks: [u32; LANES_MAX],
+        /// Further memory the client may allocate without awaiting.
+        pub memory_credit_bytes: u64,
+    }
+}
+
+impl ReplyHeader {
+    /// Its bytes on the wire.
+    pub const BYTES: usize = 64;
+}
+
+wire_struct! {
+    /// In front of bulk bytes.
+    #[derive(Copy, Eq)]
+    pub struct ChunkHeader {
+        /// Which transfer they belong to.
+        pub transfer: TransferId,
+        /// Where in it.
+        pub offset: u64,
+        /// How many bytes follow.
+        pub bytes: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+impl ChunkHeader {
+    /// Its bytes on the wire.
+    pub const BYTES: usize = 24;
+    /// The most bytes after one header, so that no transfer keeps a lane for long.
+    pub const PAYLOAD_MAX: u32 = 1 << 20;
+}
+
+wire_struct! {
+    /// In front of each notice.
+    #[derive(Copy, Eq)]
+    pub struct NoticeHeader {
+        /// Bytes of the body.
+        pub bytes: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+impl NoticeHeader {
+    /// Its bytes on the wire.
+    pub const BYTES: usize = 8;
+    /// The longest notice: a piece of printf output.
+    pub const BODY_MAX: u32 = 1 << 16;
+}
+
+wire_enum! {
+    /// What travels on the events connection.
+    pub enum Notice<'a> {
+        /// Worker: run this host function and say [`Notice::HostCallDone`].
+        0 HostCall { token: u64, }
+        /// Worker: send this transfer in the lanes now.
+        1 Pull { transfer: TransferId, }
+        /// Worker: text of the device's printf, for the program's standard output.
+        2 Print { text: Bytes<'a>, }
+        /// Worker: this many pushed bytes were consumed, the window has room for them again.
+        3 PushConsumed { bytes: u64, }
+        /// Both: are you there?
+        4 Ping { nonce: u64, }
+        /// Both: yes.
+        5 Pong { nonce: u64, }
+        /// Client: the host function returned.
+        6 HostCallDone { token: u64, }
+        /// Worker: it ends the session, in words for the user.
+        7 Closing { text: Bytes<'a>, }
+        /// Client: the named pull cannot be served (its memory is gone): fail the copy.
+        8 PullFailed { transfer: TransferId, }
+    }
+}
+
+impl Notice<'_> {
+    /// The frame, its header in front.
+    pub fn to_frame(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        NoticeHeader { bytes: 0, reserved: 0 }.put(&mut out);
+        self.put(&mut out);
+        let bytes = (out.len() - NoticeHeader::BYTES) as u32;
+        out[..4].copy_from_slice(&bytes.to_le_bytes());
+        out
+    }
+}
+
+/// Reads a fixed header.
+pub fn header<'a, T: Wire<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
+    let mut reader = Reader::new(bytes);
+    let header = T::take(&mut reader)?;
+    reader.finish("header")?;
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_have_the_sizes_they_promise() {
+        assert_eq!(begin_command(&mut Vec::new(), 1, 2), 0);
+        let command = CommandHeader { bytes: 0, opcode: 0, reserved: 0, call: 0, reserved2: 0 };
+        assert_eq!(command.to_bytes().len(), CommandHeader::BYTES);
+        let reply = ReplyHeader {
+            bytes: 0,
+            call: 0,
+            status: 0,
+            deferred: 0,
+            deferred_context: 0,
+            notices: 0,
+            chunks: [0; LANES_MAX],
+            memory_credit_bytes: 0,
+        };
+        assert_eq!(reply.to_bytes().len(), ReplyHeader::BYTES);
+        let chunk = ChunkHeader { transfer: TransferId(0), offset: 0, bytes: 0, reserved: 0 };
+        assert_eq!(chunk.to_bytes().len(), ChunkHeader::BYTES);
+    }
+}

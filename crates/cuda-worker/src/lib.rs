@@ -1,0 +1,1 @@
+//! The worker: executes one client's command stream on a driver.

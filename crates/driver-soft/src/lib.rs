@@ -1,0 +1,1 @@
+//! A CUDA device in software: the driver trait over the PTX engine.

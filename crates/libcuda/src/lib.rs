@@ -1,0 +1,1 @@
+//! libcuda.so.1: the C border of the api plane.

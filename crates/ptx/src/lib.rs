@@ -1,0 +1,1 @@
+//! PTX parser and lockstep warp engine.
