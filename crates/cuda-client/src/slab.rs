@@ -17,7 +17,7 @@
 use cuda_abi::{CuResult, CudaError};
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 const INDEX_BITS: u32 = 24;
@@ -40,7 +40,8 @@ pub struct Slab<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    generation: u16,
+    /// The only handle that leads here now; the next one if there is no value.
+    handle: u64,
     value: Option<Arc<T>>,
 }
 
@@ -80,19 +81,17 @@ impl<T> Slab<T> {
         let index = self.take_index()?;
         let slot = self.slot_or_grow(index);
         // Nobody else changes this slot meanwhile: its index was taken by us, and no live handle leads to it.
-        let generation = read(slot).generation;
-        let handle = self.handle(index, generation);
+        let handle = reading(slot).handle;
         let value = make(handle);
-        write(slot).value = Some(value);
+        writing(slot).value = Some(value);
         Ok(handle)
     }
 
     /// The object of a handle; `None` for one that is stale, of another kind, or was never given out.
     #[inline]
     pub fn get(&self, handle: u64) -> Option<Arc<T>> {
-        let slot = self.slot(handle)?;
-        let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
-        if slot.generation != generation(handle) {
+        let slot = reading(self.slot(index(handle))?);
+        if slot.handle != handle {
             return None;
         }
         slot.value.clone()
@@ -104,9 +103,8 @@ impl<T> Slab<T> {
     /// would wait for itself.
     #[inline]
     pub fn with<R>(&self, handle: u64, read: impl FnOnce(&T) -> R) -> Option<R> {
-        let slot = self.slot(handle)?;
-        let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
-        if slot.generation != generation(handle) {
+        let slot = reading(self.slot(index(handle))?);
+        if slot.handle != handle {
             return None;
         }
         slot.value.as_deref().map(read)
@@ -116,12 +114,12 @@ impl<T> Slab<T> {
     ///
     /// Of two threads that remove the same handle at once, one gets the object.
     pub fn remove(&self, handle: u64) -> Option<Arc<T>> {
-        let mut slot = write(self.slot(handle)?);
-        if slot.generation != generation(handle) {
+        let mut slot = writing(self.slot(index(handle))?);
+        if slot.handle != handle {
             return None;
         }
         let value = slot.value.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.handle = next_generation(handle);
         drop(slot);
         self.indices().resting.push_back(index(handle));
         Some(value)
@@ -132,9 +130,8 @@ impl<T> Slab<T> {
         let used = self.indices().fresh;
         (0..used)
             .filter_map(|index| {
-                let slot = read(self.chunk_slot(index)?);
-                let value = slot.value.clone()?;
-                Some((self.handle(index, slot.generation), value))
+                let slot = reading(self.slot(index)?);
+                Some((slot.handle, slot.value.clone()?))
             })
             .collect()
     }
@@ -161,31 +158,21 @@ impl<T> Slab<T> {
         handle >> KIND_SHIFT == u64::from(self.kind)
     }
 
-    fn handle(&self, index: u32, generation: u16) -> u64 {
-        u64::from(self.kind) << KIND_SHIFT | u64::from(generation) << INDEX_BITS | u64::from(index)
-    }
-
     #[inline]
-    fn slot(&self, handle: u64) -> Option<&RwLock<Slot<T>>> {
-        if !self.is_of_this_kind(handle) {
-            return None;
-        }
-        self.chunk_slot(index(handle))
-    }
-
-    #[inline]
-    fn chunk_slot(&self, index: u32) -> Option<&RwLock<Slot<T>>> {
-        let (chunk, offset) = place(index);
-        self.chunks.get(chunk)?.get()?.get(offset)
+    fn slot(&self, index: u32) -> Option<&RwLock<Slot<T>>> {
+        let (chunk, shifted) = place(index);
+        let slots = self.chunks.get(chunk)?.get()?;
+        slots.get(shifted & slots.len().wrapping_sub(1))
     }
 
     fn slot_or_grow(&self, index: u32) -> &RwLock<Slot<T>> {
-        let (chunk, offset) = place(index);
+        let (chunk, shifted) = place(index);
         let slots = self.chunks[chunk].get_or_init(|| {
-            let empty = || RwLock::new(Slot { generation: 0, value: None });
-            (0..FIRST_CHUNK << chunk).map(|_| empty()).collect()
+            let length = FIRST_CHUNK << chunk;
+            let first = (length - FIRST_CHUNK) as u64 | u64::from(self.kind) << KIND_SHIFT;
+            (first..).take(length).map(|handle| RwLock::new(Slot { handle, value: None })).collect()
         });
-        &slots[offset]
+        &slots[shifted & (slots.len() - 1)]
     }
 
     fn take_index(&self) -> CuResult<u32> {
@@ -209,13 +196,13 @@ impl<T> Slab<T> {
     }
 }
 
-/// The chunk of an index and the place in it: adding the first chunk's length makes the chunk the position of the
-/// highest bit.
+/// The chunk of an index, and a number whose low bits are the place in that chunk.
+///
+/// With the first chunk's length added, an index of chunk n has its highest bit n places further left.
 #[inline]
 fn place(index: u32) -> (usize, usize) {
-    let shifted = index as usize + FIRST_CHUNK;
-    let top = shifted.ilog2();
-    ((top - FIRST_CHUNK.ilog2()) as usize, shifted - (1 << top))
+    let shifted = index + FIRST_CHUNK as u32;
+    ((shifted.ilog2() - FIRST_CHUNK.ilog2()) as usize, shifted as usize)
 }
 
 #[inline]
@@ -223,16 +210,18 @@ fn index(handle: u64) -> u32 {
     handle as u32 & ((1 << INDEX_BITS) - 1)
 }
 
-#[inline]
-fn generation(handle: u64) -> u16 {
-    (handle >> INDEX_BITS) as u16
+/// The same kind and index with the next generation, the one after the last being the first.
+fn next_generation(handle: u64) -> u64 {
+    let generation = 0xffff << INDEX_BITS;
+    handle & !generation | handle.wrapping_add(1 << INDEX_BITS) & generation
 }
 
-fn read<T>(slot: &RwLock<Slot<T>>) -> std::sync::RwLockReadGuard<'_, Slot<T>> {
+#[inline]
+fn reading<T>(slot: &RwLock<Slot<T>>) -> RwLockReadGuard<'_, Slot<T>> {
     slot.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write<T>(slot: &RwLock<Slot<T>>) -> std::sync::RwLockWriteGuard<'_, Slot<T>> {
+fn writing<T>(slot: &RwLock<Slot<T>>) -> RwLockWriteGuard<'_, Slot<T>> {
     slot.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -310,11 +299,16 @@ mod tests {
     fn every_index_has_its_own_place_in_an_existing_chunk() {
         let mut seen = HashSet::new();
         for index in 0..10_000 {
-            let (chunk, offset) = place(index);
-            assert!(offset < FIRST_CHUNK << chunk);
-            assert!(seen.insert((chunk, offset)));
+            let (chunk, shifted) = place(index);
+            assert!(seen.insert((chunk, shifted % (FIRST_CHUNK << chunk))));
         }
         assert_eq!(place((1 << INDEX_BITS) - 1).0, CHUNKS - 1);
+    }
+
+    #[test]
+    fn generations_start_again_without_touching_kind_or_index() {
+        assert_eq!(next_generation(3 << 40 | 0xfffe << 24 | 9), 3 << 40 | 0xffff << 24 | 9);
+        assert_eq!(next_generation(3 << 40 | 0xffff << 24 | 9), 3 << 40 | 9);
     }
 
     #[test]
