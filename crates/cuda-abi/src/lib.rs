@@ -5,9 +5,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attributes;
+mod constants;
 mod errors;
+mod structs;
+mod value;
 
+pub use constants::*;
 pub use errors::ERRORS;
+pub use structs::*;
+pub use value::CValue;
 
 use core::{ffi::CStr, fmt, num::NonZeroU32};
 

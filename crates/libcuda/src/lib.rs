@@ -1,1 +1,9 @@
-//! libcuda.so.1: the C border of the api plane.
+//! libcuda.so.1: what a CUDA program believes to be its driver.
+//!
+//! A call passes three layers: a generated thunk (`generated`) with the types of C, the border (`border`) that turns
+//! them into safe types and panics into error codes, and a body (`api`) that does the work.
+
+mod api;
+mod border;
+mod generated;
+mod process;

@@ -1,0 +1,404 @@
+//! Numbers of the C header that covered functions take or give, by their C names.
+
+macro_rules! constants {
+    ($($doc:literal { $($name:ident = $value:literal;)* })*) => {$($(
+        #[doc = $doc]
+        pub const $name: u32 = $value;
+    )*)*};
+}
+
+constants! {
+    "Stream flags." {
+        CU_STREAM_DEFAULT = 0;
+        CU_STREAM_NON_BLOCKING = 1;
+    }
+
+    "Event flags." {
+        CU_EVENT_DEFAULT = 0;
+        CU_EVENT_BLOCKING_SYNC = 1;
+        CU_EVENT_DISABLE_TIMING = 2;
+        CU_EVENT_INTERPROCESS = 4;
+    }
+
+    "Flags of an event record." {
+        CU_EVENT_RECORD_DEFAULT = 0;
+        CU_EVENT_RECORD_EXTERNAL = 1;
+    }
+
+    "Flags of an event wait." {
+        CU_EVENT_WAIT_DEFAULT = 0;
+        CU_EVENT_WAIT_EXTERNAL = 1;
+    }
+
+    "Context flags." {
+        CU_CTX_SCHED_AUTO = 0;
+        CU_CTX_SCHED_SPIN = 1;
+        CU_CTX_SCHED_YIELD = 2;
+        CU_CTX_SCHED_BLOCKING_SYNC = 4;
+        CU_CTX_BLOCKING_SYNC = 4;
+        CU_CTX_SCHED_MASK = 7;
+        CU_CTX_MAP_HOST = 8;
+        CU_CTX_COREDUMP_ENABLE = 32;
+        CU_CTX_USER_COREDUMP_ENABLE = 64;
+        CU_CTX_SYNC_MEMOPS = 128;
+        CU_CTX_FLAGS_MASK = 255;
+    }
+
+    "Limits of a context." {
+        CU_LIMIT_STACK_SIZE = 0;
+        CU_LIMIT_PRINTF_FIFO_SIZE = 1;
+        CU_LIMIT_MALLOC_HEAP_SIZE = 2;
+        CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3;
+        CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4;
+        CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5;
+        CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6;
+        CU_LIMIT_SHMEM_SIZE = 7;
+        CU_LIMIT_CIG_ENABLED = 8;
+        CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED = 9;
+    }
+
+    "Cache preferences." {
+        CU_FUNC_CACHE_PREFER_NONE = 0;
+        CU_FUNC_CACHE_PREFER_SHARED = 1;
+        CU_FUNC_CACHE_PREFER_L1 = 2;
+        CU_FUNC_CACHE_PREFER_EQUAL = 3;
+    }
+
+    "Shared memory bank sizes." {
+        CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE = 0;
+        CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE = 1;
+        CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE = 2;
+    }
+
+    "Types of memory." {
+        CU_MEMORYTYPE_HOST = 1;
+        CU_MEMORYTYPE_DEVICE = 2;
+        CU_MEMORYTYPE_ARRAY = 3;
+        CU_MEMORYTYPE_UNIFIED = 4;
+    }
+
+    "Compute modes." {
+        CU_COMPUTEMODE_DEFAULT = 0;
+        CU_COMPUTEMODE_PROHIBITED = 2;
+        CU_COMPUTEMODE_EXCLUSIVE_PROCESS = 3;
+    }
+
+    "Attributes of a pair of devices." {
+        CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1;
+        CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2;
+        CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED = 3;
+        CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED = 4;
+        CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED = 4;
+        CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED = 5;
+    }
+
+    "Options of the just-in-time compiler and linker." {
+        CU_JIT_MAX_REGISTERS = 0;
+        CU_JIT_THREADS_PER_BLOCK = 1;
+        CU_JIT_WALL_TIME = 2;
+        CU_JIT_INFO_LOG_BUFFER = 3;
+        CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES = 4;
+        CU_JIT_ERROR_LOG_BUFFER = 5;
+        CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6;
+        CU_JIT_OPTIMIZATION_LEVEL = 7;
+        CU_JIT_TARGET_FROM_CUCONTEXT = 8;
+        CU_JIT_TARGET = 9;
+        CU_JIT_FALLBACK_STRATEGY = 10;
+        CU_JIT_GENERATE_DEBUG_INFO = 11;
+        CU_JIT_LOG_VERBOSE = 12;
+        CU_JIT_GENERATE_LINE_INFO = 13;
+        CU_JIT_CACHE_MODE = 14;
+        CU_JIT_NEW_SM3X_OPT = 15;
+        CU_JIT_FAST_COMPILE = 16;
+        CU_JIT_GLOBAL_SYMBOL_NAMES = 17;
+        CU_JIT_GLOBAL_SYMBOL_ADDRESSES = 18;
+        CU_JIT_GLOBAL_SYMBOL_COUNT = 19;
+        CU_JIT_LTO = 20;
+        CU_JIT_FTZ = 21;
+        CU_JIT_PREC_DIV = 22;
+        CU_JIT_PREC_SQRT = 23;
+        CU_JIT_FMA = 24;
+        CU_JIT_REFERENCED_KERNEL_NAMES = 25;
+        CU_JIT_REFERENCED_KERNEL_COUNT = 26;
+        CU_JIT_REFERENCED_VARIABLE_NAMES = 27;
+        CU_JIT_REFERENCED_VARIABLE_COUNT = 28;
+        CU_JIT_OPTIMIZE_UNUSED_DEVICE_VARIABLES = 29;
+        CU_JIT_POSITION_INDEPENDENT_CODE = 30;
+        CU_JIT_MIN_CTA_PER_SM = 31;
+        CU_JIT_MAX_THREADS_PER_BLOCK = 32;
+        CU_JIT_OVERRIDE_DIRECTIVE_VALUES = 33;
+        CU_JIT_SPLIT_COMPILE = 34;
+        CU_JIT_NUM_OPTIONS = 35;
+    }
+
+    "Inputs of the linker." {
+        CU_JIT_INPUT_CUBIN = 0;
+        CU_JIT_INPUT_PTX = 1;
+        CU_JIT_INPUT_FATBINARY = 2;
+        CU_JIT_INPUT_OBJECT = 3;
+        CU_JIT_INPUT_LIBRARY = 4;
+        CU_JIT_INPUT_NVVM = 5;
+        CU_JIT_NUM_INPUT_TYPES = 6;
+    }
+
+    "Options of a library load." {
+        CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0;
+        CU_LIBRARY_BINARY_IS_PRESERVED = 1;
+        CU_LIBRARY_NUM_OPTIONS = 2;
+    }
+
+    "When modules load." {
+        CU_MODULE_EAGER_LOADING = 1;
+        CU_MODULE_LAZY_LOADING = 2;
+    }
+
+    "Whether a function is loaded." {
+        CU_FUNCTION_LOADING_STATE_UNLOADED = 0;
+        CU_FUNCTION_LOADING_STATE_LOADED = 1;
+    }
+
+    "Kinds of graph nodes." {
+        CU_GRAPH_NODE_TYPE_KERNEL = 0;
+        CU_GRAPH_NODE_TYPE_MEMCPY = 1;
+        CU_GRAPH_NODE_TYPE_MEMSET = 2;
+        CU_GRAPH_NODE_TYPE_HOST = 3;
+        CU_GRAPH_NODE_TYPE_GRAPH = 4;
+        CU_GRAPH_NODE_TYPE_EMPTY = 5;
+        CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6;
+        CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7;
+        CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL = 8;
+        CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT = 9;
+        CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10;
+        CU_GRAPH_NODE_TYPE_MEM_FREE = 11;
+        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12;
+        CU_GRAPH_NODE_TYPE_CONDITIONAL = 13;
+    }
+
+    "Who owns a child graph." {
+        CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE = 0;
+        CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1;
+    }
+
+    "Capture states of a stream." {
+        CU_STREAM_CAPTURE_STATUS_NONE = 0;
+        CU_STREAM_CAPTURE_STATUS_ACTIVE = 1;
+        CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2;
+    }
+
+    "Capture modes." {
+        CU_STREAM_CAPTURE_MODE_GLOBAL = 0;
+        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1;
+        CU_STREAM_CAPTURE_MODE_RELAXED = 2;
+    }
+
+    "How capture dependencies change." {
+        CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0;
+        CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1;
+    }
+
+    "Results of a graph update." {
+        CU_GRAPH_EXEC_UPDATE_SUCCESS = 0;
+        CU_GRAPH_EXEC_UPDATE_ERROR = 1;
+        CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2;
+        CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED = 3;
+        CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED = 4;
+        CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED = 5;
+        CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED = 6;
+        CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7;
+        CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED = 8;
+    }
+
+    "Results of an instantiation." {
+        CUDA_GRAPH_INSTANTIATE_SUCCESS = 0;
+        CUDA_GRAPH_INSTANTIATE_ERROR = 1;
+        CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE = 2;
+        CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED = 3;
+        CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED = 4;
+        CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED = 5;
+    }
+
+    "Flags of an instantiation." {
+        CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1;
+        CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2;
+        CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4;
+        CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8;
+    }
+
+    "What a printed graph shows." {
+        CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1;
+        CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES = 2;
+        CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS = 4;
+        CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS = 8;
+        CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS = 16;
+        CU_GRAPH_DEBUG_DOT_FLAGS_HOST_NODE_PARAMS = 32;
+        CU_GRAPH_DEBUG_DOT_FLAGS_EVENT_NODE_PARAMS = 64;
+        CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_SIGNAL_NODE_PARAMS = 128;
+        CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_WAIT_NODE_PARAMS = 0x100;
+        CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_ATTRIBUTES = 0x200;
+        CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES = 0x400;
+        CU_GRAPH_DEBUG_DOT_FLAGS_MEM_ALLOC_NODE_PARAMS = 0x800;
+        CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS = 0x1000;
+        CU_GRAPH_DEBUG_DOT_FLAGS_BATCH_MEM_OP_NODE_PARAMS = 0x2000;
+        CU_GRAPH_DEBUG_DOT_FLAGS_EXTRA_TOPO_INFO = 0x4000;
+        CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS = 0x8000;
+    }
+
+    "Memory of graphs on a device." {
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0;
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1;
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2;
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3;
+    }
+
+    "Flags of user objects." {
+        CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1;
+    }
+
+    "Flags of a graph that takes over a reference." {
+        CU_GRAPH_USER_OBJECT_MOVE = 1;
+    }
+
+    "Memory operations on a stream." {
+        CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1;
+        CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2;
+        CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4;
+        CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5;
+        CU_STREAM_MEM_OP_BARRIER = 6;
+        CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES = 3;
+    }
+
+    "Flags of a wait for a value." {
+        CU_STREAM_WAIT_VALUE_GEQ = 0;
+        CU_STREAM_WAIT_VALUE_EQ = 1;
+        CU_STREAM_WAIT_VALUE_AND = 2;
+        CU_STREAM_WAIT_VALUE_NOR = 3;
+        CU_STREAM_WAIT_VALUE_FLUSH = 0x40000000;
+    }
+
+    "Flags of a written value." {
+        CU_STREAM_WRITE_VALUE_DEFAULT = 0;
+        CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 1;
+    }
+
+    "Launch attributes." {
+        CU_LAUNCH_ATTRIBUTE_IGNORE = 0;
+        CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW = 1;
+        CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2;
+        CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY = 3;
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4;
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5;
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT = 7;
+        CU_LAUNCH_ATTRIBUTE_PRIORITY = 8;
+        CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP = 9;
+        CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN = 10;
+        CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION = 11;
+        CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT = 12;
+        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE = 13;
+        CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14;
+        CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING = 16;
+    }
+
+    "Flags of occupancy queries." {
+        CU_OCCUPANCY_DEFAULT = 0;
+        CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE = 1;
+    }
+
+    "Execution affinities." {
+        CU_EXEC_AFFINITY_TYPE_SM_COUNT = 0;
+    }
+
+    "Where memory is." {
+        CU_MEM_LOCATION_TYPE_INVALID = 0;
+        CU_MEM_LOCATION_TYPE_NONE = 0;
+        CU_MEM_LOCATION_TYPE_DEVICE = 1;
+        CU_MEM_LOCATION_TYPE_HOST = 2;
+        CU_MEM_LOCATION_TYPE_HOST_NUMA = 3;
+        CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4;
+    }
+
+    "Types of allocations." {
+        CU_MEM_ALLOCATION_TYPE_INVALID = 0;
+        CU_MEM_ALLOCATION_TYPE_PINNED = 1;
+        CU_MEM_ALLOCATION_TYPE_MANAGED = 2;
+    }
+
+    "Handles memory can be shared by." {
+        CU_MEM_HANDLE_TYPE_NONE = 0;
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1;
+        CU_MEM_HANDLE_TYPE_WIN32 = 2;
+        CU_MEM_HANDLE_TYPE_WIN32_KMT = 4;
+        CU_MEM_HANDLE_TYPE_FABRIC = 8;
+    }
+
+    "Access to memory." {
+        CU_MEM_ACCESS_FLAGS_PROT_NONE = 0;
+        CU_MEM_ACCESS_FLAGS_PROT_READ = 1;
+        CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3;
+    }
+
+    "Granularities." {
+        CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0;
+        CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1;
+    }
+
+    "Attributes of a pool." {
+        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1;
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2;
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3;
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4;
+        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5;
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6;
+        CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7;
+        CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8;
+    }
+
+    "Operands of a three-dimensional batch copy." {
+        CU_MEMCPY_OPERAND_TYPE_POINTER = 1;
+        CU_MEMCPY_OPERAND_TYPE_ARRAY = 2;
+    }
+
+    "When a batch copy reads its source." {
+        CU_MEMCPY_SRC_ACCESS_ORDER_INVALID = 0;
+        CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1;
+        CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2;
+        CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3;
+    }
+
+    "Answers of cuGetProcAddress." {
+        CU_GET_PROC_ADDRESS_SUCCESS = 0;
+        CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1;
+        CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2;
+    }
+
+    "Flags of cuGetProcAddress." {
+        CU_GET_PROC_ADDRESS_DEFAULT = 0;
+        CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1;
+        CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2;
+    }
+
+    "Flags of pinned host memory." {
+        CU_MEMHOSTALLOC_PORTABLE = 1;
+        CU_MEMHOSTALLOC_DEVICEMAP = 2;
+        CU_MEMHOSTALLOC_WRITECOMBINED = 4;
+        CU_MEMHOSTREGISTER_PORTABLE = 1;
+        CU_MEMHOSTREGISTER_DEVICEMAP = 2;
+        CU_MEMHOSTREGISTER_IOMEMORY = 4;
+        CU_MEMHOSTREGISTER_READ_ONLY = 8;
+    }
+}
+
+/// Ends the list in the `extra` argument of a launch.
+pub const CU_LAUNCH_PARAM_END: u64 = 0;
+/// The next word of `extra` is the address of the packed parameters.
+pub const CU_LAUNCH_PARAM_BUFFER_POINTER: u64 = 1;
+/// The next word of `extra` is the address of their size.
+pub const CU_LAUNCH_PARAM_BUFFER_SIZE: u64 = 2;
+/// The stream handle that means a context's legacy default stream.
+pub const CU_STREAM_LEGACY: u64 = 1;
+/// The stream handle that means the calling thread's default stream.
+pub const CU_STREAM_PER_THREAD: u64 = 2;
+/// The device number that means the host.
+pub const CU_DEVICE_CPU: i32 = -1;
+/// A device number that means none.
+pub const CU_DEVICE_INVALID: i32 = -2;

@@ -1,0 +1,30 @@
+//! Bodies of the driver calls, one module a subject. Each function is named by the table of the driver API.
+
+pub(crate) mod capture;
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod function;
+pub(crate) mod graph;
+pub(crate) mod graph_exec;
+pub(crate) mod graph_memory;
+pub(crate) mod graph_node;
+pub(crate) mod host_memory;
+pub(crate) mod init;
+pub(crate) mod kernel;
+pub(crate) mod launch;
+pub(crate) mod library;
+pub(crate) mod linker;
+pub(crate) mod memory;
+pub(crate) mod memset;
+pub(crate) mod module;
+pub(crate) mod occupancy;
+pub(crate) mod peer;
+pub(crate) mod pointer;
+pub(crate) mod pool;
+pub(crate) mod profiler;
+pub(crate) mod stream;
+pub(crate) mod stream_memory;
+pub(crate) mod user_object;
+pub(crate) mod vmm;

@@ -1,0 +1,117 @@
+//! Where the worker is and how to reach it, from the environment that `dxpu run` sets.
+
+use std::{env, fs, path::PathBuf, time::Duration};
+use transport::{Address, ClientSecurity};
+
+/// How long a worker may be silent before it counts as lost. Longer than any hiccup of a network worth using, shorter
+/// than a person's patience.
+const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
+/// More lanes move more bytes at once; beyond a few, one machine's memory is the limit.
+const LANES_DEFAULT: usize = 4;
+
+/// What the environment says.
+#[derive(Clone)]
+pub(crate) struct Config {
+    /// Workers, in the order of their devices.
+    pub(crate) workers: Vec<Address>,
+    /// How to check that a worker is the right one.
+    pub(crate) security: ClientSecurity,
+    /// What we prove ourselves with. Never printed.
+    pub(crate) token: String,
+    /// Extra round trip for experiments.
+    pub(crate) delay: Option<Duration>,
+    /// Bulk lanes per worker.
+    pub(crate) lanes: usize,
+    /// Silence that counts as loss.
+    pub(crate) stall_timeout: Duration,
+    /// Await every command.
+    pub(crate) await_all: bool,
+}
+
+impl Config {
+    /// Reads the environment; the error is a sentence for the user.
+    pub(crate) fn from_environment() -> Result<Self, String> {
+        let workers = env::var("DXPU_WORKER").map_err(|_| {
+            "DXPU_WORKER is not set: start the program with `dxpu run --worker ADDRESS -- PROGRAM`".to_owned()
+        })?;
+        let workers = workers
+            .split(',')
+            .map(|text| text.trim().parse::<Address>().map_err(|error| format!("DXPU_WORKER: {error}")))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            workers,
+            security: security()?,
+            token: token()?,
+            delay: duration("DXPU_DELAY")?,
+            lanes: number("DXPU_LANES")?.unwrap_or(LANES_DEFAULT).clamp(1, cuda_wire::LANES_MAX),
+            stall_timeout: duration("DXPU_STALL_TIMEOUT")?.unwrap_or(STALL_TIMEOUT_DEFAULT),
+            await_all: env::var_os("DXPU_SYNC").is_some_and(|value| value == "1"),
+        })
+    }
+}
+
+fn security() -> Result<ClientSecurity, String> {
+    if let Ok(hex) = env::var("DXPU_FINGERPRINT") {
+        return hex.parse().map(ClientSecurity::Fingerprint).map_err(|error| format!("DXPU_FINGERPRINT: {error}"));
+    }
+    if let Some(path) = env::var_os("DXPU_CA") {
+        let path = PathBuf::from(path);
+        let pem = fs::read(&path).map_err(|error| format!("DXPU_CA: cannot read {}: {error}", path.display()))?;
+        return Ok(ClientSecurity::Ca(pem));
+    }
+    Ok(ClientSecurity::Plain)
+}
+
+fn token() -> Result<String, String> {
+    if let Some(path) = env::var_os("DXPU_TOKEN_FILE") {
+        let path = PathBuf::from(path);
+        let text = fs::read_to_string(&path)
+            .map_err(|error| format!("DXPU_TOKEN_FILE: cannot read {}: {error}", path.display()))?;
+        return Ok(text.trim().to_owned());
+    }
+    Ok(env::var("DXPU_TOKEN").unwrap_or_default().trim().to_owned())
+}
+
+fn number(name: &str) -> Result<Option<usize>, String> {
+    match env::var(name) {
+        Err(_) => Ok(None),
+        Ok(text) => text.parse().map(Some).map_err(|_| format!("{name}: {text:?} is not a number")),
+    }
+}
+
+fn duration(name: &str) -> Result<Option<Duration>, String> {
+    match env::var(name) {
+        Err(_) => Ok(None),
+        Ok(text) => parse_duration(&text)
+            .map(Some)
+            .ok_or_else(|| format!("{name}: {text:?} is not a time such as 50us, 1.5ms or 2s")),
+    }
+}
+
+/// Reads `50us`, `1.5ms`, `2s`; a bare number is seconds.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let unit_at = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
+    let seconds = match &text[unit_at..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" | "" => 1.0,
+        _ => return None,
+    };
+    let value: f64 = text[..unit_at].trim().parse().ok()?;
+    Duration::try_from_secs_f64(value * seconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(parse_duration("50us"), Some(Duration::from_micros(50)));
+        assert_eq!(parse_duration("1.5ms"), Some(Duration::from_micros(1500)));
+        assert_eq!(parse_duration("2"), Some(Duration::from_secs(2)));
+        assert_eq!(parse_duration("2 fortnights"), None);
+        assert_eq!(parse_duration("-1s"), None);
+    }
+}

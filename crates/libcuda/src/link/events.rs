@@ -1,0 +1,239 @@
+//! What the worker says unasked: run a host function, send data, print; and the heartbeat.
+//!
+//! Host functions run on a thread of their own, one after the other, so that a slow one delays no data and no
+//! heartbeat. CUDA forbids CUDA calls inside them, so they cannot wait for this thread.
+
+use super::{Link, SharedLink};
+use crate::host::{self, HostRegion};
+use cuda_wire::{Notice, NoticeHeader, TransferId, Wire, header};
+use std::{
+    collections::HashMap,
+    io,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+use transport::{Rx, Tx};
+
+type HostFunction = Arc<Mutex<Box<dyn FnMut() + Send>>>;
+
+pub(super) struct Events {
+    tx: Mutex<Tx>,
+    state: Mutex<State>,
+    changed: Condvar,
+    handled: AtomicU32,
+    next_token: AtomicU64,
+    lost: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    offers: HashMap<TransferId, (HostRegion, bool)>,
+    host_calls: HashMap<u64, (HostFunction, bool)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Events {
+    pub(super) fn new(tx: Tx) -> Self {
+        Self {
+            tx: Mutex::new(tx),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            handled: AtomicU32::new(0),
+            next_token: AtomicU64::new(1),
+            lost: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits until `notices` of them were handled; they were sent before the reply that carries this number.
+    pub(super) fn wait_handled(&self, notices: u32) -> Result<(), ()> {
+        let behind = |handled: u32| (notices.wrapping_sub(handled) as i32) > 0;
+        if !behind(self.handled.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        let mut state = lock(&self.state);
+        while behind(self.handled.load(Ordering::Acquire)) {
+            if self.lost.load(Ordering::SeqCst) {
+                return Err(());
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    pub(super) fn offer(&self, transfer: TransferId, region: HostRegion, once: bool) {
+        lock(&self.state).offers.insert(transfer, (region, once));
+    }
+
+    pub(super) fn withdraw(&self, transfer: TransferId) {
+        lock(&self.state).offers.remove(&transfer);
+        self.changed.notify_all();
+    }
+
+    /// Waits until an offer is gone, that is served or withdrawn.
+    pub(super) fn wait_served(&self, transfer: TransferId) -> Result<(), ()> {
+        let mut state = lock(&self.state);
+        while state.offers.contains_key(&transfer) {
+            if self.lost.load(Ordering::SeqCst) {
+                return Err(());
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    pub(super) fn offer_host_call(&self, run: Box<dyn FnMut() + Send>, once: bool) -> u64 {
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        lock(&self.state).host_calls.insert(token, (Arc::new(Mutex::new(run)), once));
+        token
+    }
+
+    pub(super) fn withdraw_host_call(&self, token: u64) {
+        lock(&self.state).host_calls.remove(&token);
+    }
+
+    pub(super) fn lose(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+        drop(lock(&self.state));
+        self.changed.notify_all();
+    }
+
+    fn send(&self, notice: &Notice<'_>) -> io::Result<()> {
+        lock(&self.tx).send(&[&notice.to_frame()])
+    }
+
+    fn take_host_call(&self, token: u64) -> Option<HostFunction> {
+        let mut state = lock(&self.state);
+        let once = state.host_calls.get(&token)?.1;
+        if once {
+            state.host_calls.remove(&token).map(|(run, _)| run)
+        } else {
+            state.host_calls.get(&token).map(|(run, _)| Arc::clone(run))
+        }
+    }
+}
+
+/// Starts the events thread and the thread of host functions.
+pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::Result<()> {
+    let (run_host_call, host_calls) = mpsc::channel::<u64>();
+    let caller = Arc::clone(link);
+    crate::threads::spawn("dxpu-host-fn", move || {
+        for token in host_calls {
+            if let Some(run) = caller.events.take_host_call(token) {
+                lock(&run)();
+            }
+            if caller.events.send(&Notice::HostCallDone { token }).is_err() {
+                return;
+            }
+        }
+    })?;
+    let link = Arc::clone(link);
+    crate::threads::spawn("dxpu-events", move || {
+        let why = Reader { link: &link, rx, run_host_call, stall_timeout }.run();
+        link.lose(&why);
+    })
+}
+
+struct Reader<'a> {
+    link: &'a Link,
+    rx: Rx,
+    run_host_call: mpsc::Sender<u64>,
+    stall_timeout: Duration,
+}
+
+impl Reader<'_> {
+    /// Reads until the link breaks, and says why it did.
+    fn run(mut self) -> String {
+        let mut heard = Instant::now();
+        loop {
+            match self.rx.wait(Some(self.stall_timeout / 4)) {
+                Ok(true) => {
+                    heard = Instant::now();
+                    if let Err(why) = self.read_one() {
+                        return why;
+                    }
+                }
+                Ok(false) if heard.elapsed() >= self.stall_timeout => {
+                    return format!("it said nothing for {:?}", self.stall_timeout);
+                }
+                Ok(false) => {
+                    if let Err(error) = self.link.events.send(&Notice::Ping { nonce: 0 }) {
+                        return error.to_string();
+                    }
+                }
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    fn read_one(&mut self) -> Result<(), String> {
+        let mut head = [0; NoticeHeader::BYTES];
+        self.rx.recv_exact(&mut head).map_err(|error| error.to_string())?;
+        let head: NoticeHeader = header(&head).map_err(|error| error.to_string())?;
+        if head.bytes > NoticeHeader::BODY_MAX {
+            return Err(format!("a notice of {} bytes", head.bytes));
+        }
+        let mut body = vec![0; head.bytes as usize];
+        self.rx.recv_exact(&mut body).map_err(|error| error.to_string())?;
+        let notice = Notice::from_bytes(&body).map_err(|error| error.to_string())?;
+        self.handle(notice)?;
+        let events = &self.link.events;
+        let state = lock(&events.state);
+        events.handled.fetch_add(1, Ordering::Release);
+        drop(state);
+        events.changed.notify_all();
+        Ok(())
+    }
+
+    fn handle(&self, notice: Notice<'_>) -> Result<(), String> {
+        let events = &self.link.events;
+        match notice {
+            Notice::HostCall { token } => {
+                self.run_host_call.send(token).map_err(|_| "the thread of host functions ended".to_owned())
+            }
+            Notice::Pull { transfer } => self.serve(transfer),
+            Notice::Print { text } => {
+                host::print(text.0);
+                Ok(())
+            }
+            Notice::PushConsumed { bytes } => {
+                self.link.push_window.fetch_add(bytes.min(i64::MAX as u64) as i64, Ordering::Relaxed);
+                Ok(())
+            }
+            Notice::Ping { nonce } => events.send(&Notice::Pong { nonce }).map_err(|error| error.to_string()),
+            Notice::Pong { .. } => Ok(()),
+            Notice::Closing { text } => Err(String::from_utf8_lossy(text.0).into_owned()),
+            Notice::HostCallDone { .. } | Notice::PullFailed { .. } => {
+                Err("the worker sent a notice that only clients send".to_owned())
+            }
+        }
+    }
+
+    fn serve(&self, transfer: TransferId) -> Result<(), String> {
+        let events = &self.link.events;
+        let offer = lock(&events.state).offers.get(&transfer).copied();
+        let Some((region, once)) = offer else {
+            return events.send(&Notice::PullFailed { transfer }).map_err(|error| error.to_string());
+        };
+        let source = Box::new(move |offset: u64, out: &mut [u8]| region.read(offset, out));
+        // The offer is gone when its bytes are out of the program's memory: whoever waits may then change it.
+        let done: Box<dyn FnOnce(Result<(), bulk::LinkLost>) + Send> = if once {
+            let link = self.link.shared();
+            Box::new(move |_| {
+                if let Some(link) = link.upgrade() {
+                    link.events.withdraw(transfer);
+                }
+            })
+        } else {
+            Box::new(|_| {})
+        };
+        self.link.lanes.send_later(transfer, region.bytes(), source, done);
+        Ok(())
+    }
+}

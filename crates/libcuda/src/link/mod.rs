@@ -1,0 +1,281 @@
+//! The way to one worker: commands out, replies back, host data in lanes, notices from the worker.
+//!
+//! ```text
+//!   calling threads ── post, call ──▶ queue ──▶ command connection ──▶ worker
+//!   calling threads ◀── replies (read by whoever waits) ◀── worker
+//!   events thread   ◀── notices: run a host function, send pulled data, print ── worker
+//!   lanes           ◀── bulk bytes, straight from and to the program's memory ──▶ worker
+//! ```
+//!
+//! Invariants: a command whose `post` or `call` returned before another's began is executed before it. A lost worker
+//! wakes everybody who waits, and every later call fails at once. No lock is held while the program's code runs.
+
+mod config;
+mod connect;
+mod events;
+mod queue;
+mod replies;
+
+pub(crate) use config::Config;
+pub(crate) use connect::{Session, connect};
+
+use crate::{host::HostRegion, log};
+use bulk::Lanes;
+use cuda_abi::{CuResult, CudaError};
+use cuda_wire::{Command, TransferId, Wire};
+use events::Events;
+use queue::Queue;
+use replies::Replies;
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
+    },
+};
+use transport::Closer;
+
+/// What every call returns once the worker is lost, as for a device that fell off its bus.
+pub(crate) const WORKER_LOST: CudaError = CudaError::DEVICE_UNAVAILABLE;
+
+/// An error of one-way work, with the context it happened in.
+type OnDeferred = Box<dyn Fn(u32, CudaError) + Send + Sync>;
+
+thread_local! {
+    /// What the worker said about the last failed call of this thread, for logs the program asked for.
+    static LAST_MESSAGE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Takes the worker's words about this thread's last failed call.
+pub(crate) fn take_last_message() -> String {
+    LAST_MESSAGE.with(|message| message.take())
+}
+
+/// One worker, from this process's side.
+pub(crate) struct Link {
+    me: Weak<Link>,
+    queue: Queue,
+    replies: Replies,
+    events: Events,
+    lanes: Lanes,
+    closers: Vec<Closer>,
+    /// Descriptors a forked child must close, or the worker would take the child for the parent.
+    descriptors: Vec<i32>,
+    lost: AtomicBool,
+    next_call: AtomicU32,
+    next_transfer: AtomicU64,
+    /// Memory that may be allocated without awaiting the answer.
+    memory_credit: AtomicI64,
+    /// Bytes that may still be pushed before the worker consumed others.
+    push_window: AtomicI64,
+    on_deferred: OnceLock<OnDeferred>,
+    /// Await every command: slow, but an error is returned by the call that caused it.
+    await_all: bool,
+    address: String,
+}
+
+impl Link {
+    /// Whether the worker is gone.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Ends the link: everybody who waits is woken with an error.
+    pub(crate) fn lose(&self, why: &str) {
+        if self.lost.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        log::warn(&format!("worker {} is lost: {why}", self.address));
+        crate::process::worker_lost();
+        self.closers.iter().for_each(Closer::close);
+        self.lanes.close();
+        self.replies.lose();
+        self.queue.lose();
+        self.events.lose();
+    }
+
+    /// Who is told about errors of one-way work.
+    pub(crate) fn on_deferred(&self, tell: OnDeferred) {
+        let _ = self.on_deferred.set(tell);
+    }
+
+    /// Sends a command that nobody waits for.
+    #[inline]
+    pub(crate) fn post(&self, command: &Command<'_>) -> CuResult<()> {
+        if self.await_all {
+            return self.call(command).map(drop);
+        }
+        if self.is_lost() {
+            return Err(WORKER_LOST);
+        }
+        self.queue.append(command, 0);
+        Ok(())
+    }
+
+    /// Sends a command and waits for its answer.
+    pub(crate) fn call(&self, command: &Command<'_>) -> CuResult<Vec<u8>> {
+        if self.is_lost() {
+            return Err(WORKER_LOST);
+        }
+        let call = self.next_call();
+        self.replies.expect(call);
+        self.queue.append_quietly(command, call);
+        if let Err(error) = self.queue.flush() {
+            self.lose(&error.to_string());
+        }
+        let (header, body) = match self.replies.wait(call) {
+            Ok(reply) => reply,
+            Err(error) => {
+                self.lose(&error);
+                return Err(WORKER_LOST);
+            }
+        };
+        self.memory_credit.fetch_add(header.memory_credit_bytes as i64, Ordering::Relaxed);
+        if self.lanes.wait_landed(&header.chunks).is_err() || self.events.wait_handled(header.notices).is_err() {
+            self.lose("a lane broke");
+            return Err(WORKER_LOST);
+        }
+        if let Some(error) = CudaError::from_code(header.deferred)
+            && let Some(tell) = self.on_deferred.get()
+        {
+            tell(header.deferred_context, error);
+        }
+        match CudaError::from_code(header.status) {
+            None => Ok(body),
+            Some(error) => {
+                LAST_MESSAGE.with(|message| *message.borrow_mut() = String::from_utf8_lossy(&body).into_owned());
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends a command, waits for its answer and reads it.
+    pub(crate) fn ask<T: for<'a> Wire<'a>>(&self, command: &Command<'_>) -> CuResult<T> {
+        let body = self.call(command)?;
+        T::from_bytes(&body).map_err(|error| {
+            self.lose(&format!("the answer to {} makes no sense: {error}", command.name()));
+            WORKER_LOST
+        })
+    }
+
+    /// Takes memory credit for an allocation; false: the allocation must be awaited.
+    pub(crate) fn take_memory_credit(&self, bytes: u64) -> bool {
+        let Ok(bytes) = i64::try_from(bytes) else { return false };
+        self.memory_credit
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| (credit >= bytes).then(|| credit - bytes))
+            .is_ok()
+    }
+
+    /// Memory granted to this process that it has not allocated yet. It is free, as seen from here.
+    pub(crate) fn memory_credit(&self) -> u64 {
+        self.memory_credit.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// A name for a new transfer.
+    fn next_transfer(&self) -> TransferId {
+        TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn next_call(&self) -> u32 {
+        loop {
+            let call = self.next_call.fetch_add(1, Ordering::Relaxed);
+            // 0 means that no reply is wanted.
+            if call != 0 {
+                return call;
+            }
+        }
+    }
+
+    /// Sends the bytes of `region` and returns when they are out of the program's memory. `None`: the window is full,
+    /// let the worker pull them.
+    pub(crate) fn push(&self, region: &HostRegion) -> CuResult<Option<TransferId>> {
+        if !self.take_push_window(region.bytes()) {
+            return Ok(None);
+        }
+        let transfer = self.next_transfer();
+        let region = *region;
+        let sent = self.lanes.send(transfer, region.bytes(), &move |offset, out: &mut [u8]| region.read(offset, out));
+        sent.map_err(|_| WORKER_LOST)?;
+        Ok(Some(transfer))
+    }
+
+    /// Sends the bytes of `region`, which stay as they are until the copy is done, and returns at once. `None` as for
+    /// [`Link::push`].
+    pub(crate) fn push_later(&self, region: &HostRegion) -> CuResult<Option<TransferId>> {
+        if !self.take_push_window(region.bytes()) {
+            return Ok(None);
+        }
+        let transfer = self.next_transfer();
+        self.send_later(transfer, region);
+        Ok(Some(transfer))
+    }
+
+    fn send_later(&self, transfer: TransferId, region: &HostRegion) {
+        let region = *region;
+        let source = Box::new(move |offset: u64, out: &mut [u8]| region.read(offset, out));
+        self.lanes.send_later(transfer, region.bytes(), source, Box::new(|_| {}));
+    }
+
+    fn take_push_window(&self, bytes: u64) -> bool {
+        let Ok(bytes) = i64::try_from(bytes) else { return false };
+        self.push_window
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| (room >= bytes).then(|| room - bytes))
+            .is_ok()
+    }
+
+    /// Lets the worker ask for `region` as often as it needs it, until [`Link::withdraw`]; with `once`, one time.
+    pub(crate) fn offer(&self, region: &HostRegion, once: bool) -> TransferId {
+        let transfer = self.next_transfer();
+        self.events.offer(transfer, *region, once);
+        transfer
+    }
+
+    /// Waits until an offer made with `once` was served.
+    pub(crate) fn wait_served(&self, transfer: TransferId) -> CuResult<()> {
+        self.events.wait_served(transfer).map_err(|()| WORKER_LOST)
+    }
+
+    /// Takes an offer or an expectation back.
+    pub(crate) fn withdraw(&self, transfer: TransferId) {
+        self.events.withdraw(transfer);
+        self.lanes.forget(transfer);
+    }
+
+    /// Gets ready to receive a transfer into `region`; `landed` runs when its last byte is there.
+    pub(crate) fn expect(
+        &self,
+        region: &HostRegion,
+        repeats: bool,
+        landed: Box<dyn Fn() + Send + Sync>,
+    ) -> TransferId {
+        let transfer = self.next_transfer();
+        let region = *region;
+        let sink = Box::new(move |offset: u64, bytes: &[u8]| region.write(offset, bytes));
+        self.lanes.expect_later(transfer, region.bytes(), sink, repeats, Box::new(move |_| landed()));
+        transfer
+    }
+
+    /// Registers what a host function of the stream runs; `once` forgets it afterwards.
+    pub(crate) fn offer_host_call(&self, run: Box<dyn FnMut() + Send>, once: bool) -> u64 {
+        self.events.offer_host_call(run, once)
+    }
+
+    /// Forgets a host function.
+    pub(crate) fn withdraw_host_call(&self, token: u64) {
+        self.events.withdraw_host_call(token);
+    }
+
+    /// A name for this link that keeps nothing alive.
+    fn shared(&self) -> Weak<Link> {
+        self.me.clone()
+    }
+
+    /// Descriptors that a forked child closes.
+    pub(crate) fn descriptors(&self) -> &[i32] {
+        &self.descriptors
+    }
+}
+
+/// A link as everybody holds it.
+pub(crate) type SharedLink = Arc<Link>;

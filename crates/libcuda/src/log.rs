@@ -1,0 +1,45 @@
+//! Words for the person who runs the program, on standard error, as many as `DXPU_LOG` asks for.
+//!
+//! The library lives in somebody else's process: it says nothing unless something is wrong.
+
+use std::{env, sync::OnceLock, time::SystemTime};
+
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Level {
+    Off,
+    Error,
+    Warn,
+    Info,
+}
+
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| match env::var("DXPU_LOG").as_deref() {
+        Ok("off") => Level::Off,
+        Ok("info" | "debug" | "trace") => Level::Info,
+        Ok("error") => Level::Error,
+        _ => Level::Warn,
+    })
+}
+
+fn write(at: Level, name: &str, text: &str) {
+    if level() >= at {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        eprintln!("dxpu[{}] {now} {name} {text}", std::process::id());
+    }
+}
+
+/// The program cannot go on with the GPU.
+pub(crate) fn error(text: &str) {
+    write(Level::Error, "ERROR", text);
+}
+
+/// Something the user should look at.
+pub(crate) fn warn(text: &str) {
+    write(Level::Warn, "WARN", text);
+}
+
+/// Something that helps to see what happens.
+pub(crate) fn info(text: &str) {
+    write(Level::Info, "INFO", text);
+}

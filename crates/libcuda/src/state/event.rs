@@ -1,0 +1,84 @@
+//! Events.
+
+use super::{Context, client, lock};
+use cuda_abi::{CuResult, CudaError};
+use cuda_wire::{Command, EventId};
+use std::sync::{Arc, Mutex, atomic::{AtomicU32, Ordering}};
+
+/// `CU_EVENT_DISABLE_TIMING`.
+pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
+
+/// What is known about an event's latest record without asking.
+const NEVER_RECORDED: u32 = 0;
+const RECORDED: u32 = 1;
+const DONE: u32 = 2;
+
+/// An event.
+pub(crate) struct Event {
+    /// Its handle.
+    pub(crate) handle: u64,
+    /// Its name on the worker.
+    pub(crate) id: EventId,
+    /// The context it belongs to.
+    pub(crate) context: Arc<Context>,
+    /// `CU_EVENT_*` it was created with.
+    pub(crate) flags: u32,
+    state: AtomicU32,
+    /// The capture its latest record belongs to, if that was captured.
+    pub(crate) captured: Mutex<Option<super::CapturedRecord>>,
+}
+
+impl Event {
+    /// Makes an event.
+    pub(crate) fn create(context: &Arc<Context>, flags: u32) -> CuResult<Arc<Self>> {
+        let client = client()?;
+        let id = EventId(client.next_id());
+        let mut made = None;
+        client.events.insert_with(|handle| {
+            let event = Arc::new(Self {
+                handle,
+                id,
+                context: Arc::clone(context),
+                flags,
+                state: AtomicU32::new(NEVER_RECORDED),
+                captured: Mutex::default(),
+            });
+            made = Some(Arc::clone(&event));
+            event
+        })?;
+        context.post(&Command::EventCreate { event: id, context: context.id, flags })?;
+        made.ok_or(CudaError::UNKNOWN)
+    }
+
+    /// The event behind a handle.
+    pub(crate) fn find(handle: u64) -> CuResult<Arc<Self>> {
+        client()?.events.get(handle).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    /// Notes that a stream will record it.
+    pub(crate) fn note_record(&self) {
+        *lock(&self.captured) = None;
+        self.state.store(RECORDED, Ordering::SeqCst);
+    }
+
+    /// Notes an answer about its latest record; a record since then makes the note void.
+    pub(crate) fn note_done(&self) {
+        let _ = self.state.compare_exchange(RECORDED, DONE, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Whether it is known to be done without asking. Never recorded counts as done.
+    pub(crate) fn known_done(&self) -> bool {
+        self.state.load(Ordering::SeqCst) != RECORDED
+    }
+
+    /// Whether it was ever recorded.
+    pub(crate) fn was_recorded(&self) -> bool {
+        self.state.load(Ordering::SeqCst) != NEVER_RECORDED
+    }
+
+    /// Ends it.
+    pub(crate) fn destroy(&self) -> CuResult<()> {
+        client()?.events.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
+        self.context.link.post(&Command::EventDestroy { event: self.id })
+    }
+}

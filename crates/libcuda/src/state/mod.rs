@@ -1,0 +1,34 @@
+//! Everything this process knows about its GPUs: devices, contexts, streams, modules, memory.
+//!
+//! State is kept here so that asking for it costs no round trip. One [`Client`] per process, made by cuInit and never
+//! unmade: the program's other libraries may call at any moment until the process ends.
+
+mod capture;
+mod client;
+mod context;
+mod copy;
+mod device;
+mod event;
+mod kernel;
+mod memory;
+mod module;
+mod op;
+mod pinned;
+mod pool;
+mod stream;
+mod thread;
+
+pub(crate) use capture::*;
+pub(crate) use client::*;
+pub(crate) use context::*;
+pub(crate) use copy::*;
+pub(crate) use device::*;
+pub(crate) use event::*;
+pub(crate) use kernel::*;
+pub(crate) use memory::*;
+pub(crate) use module::*;
+pub(crate) use op::*;
+pub(crate) use pinned::*;
+pub(crate) use pool::*;
+pub(crate) use stream::*;
+pub(crate) use thread::*;

@@ -1,0 +1,87 @@
+//! Streams, the default ones included.
+
+use super::{Context, CaptureSlot, client, thread_streams};
+use crate::border::StreamArg;
+use cuda_abi::{CuResult, CudaError};
+use cuda_wire::{Command, StreamId};
+use std::sync::Arc;
+
+/// How a stream is ordered against the context's legacy stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    /// It waits for the legacy stream and the legacy stream waits for it.
+    Blocking,
+    /// It does not care.
+    NonBlocking,
+    /// It is the legacy stream.
+    Legacy,
+    /// The default stream of one thread: blocking, and it ends with the thread.
+    PerThread,
+}
+
+/// A stream.
+pub(crate) struct Stream {
+    /// Its handle in the table; default streams are shown to programs as 0, 1 or 2 instead.
+    pub(crate) handle: u64,
+    /// Its name on the worker.
+    pub(crate) id: StreamId,
+    /// The context it belongs to.
+    pub(crate) context: Arc<Context>,
+    /// How it is ordered.
+    pub(crate) kind: StreamKind,
+    /// `CU_STREAM_*` it was created with.
+    pub(crate) flags: u32,
+    /// Its priority.
+    pub(crate) priority: i32,
+    /// Whether it is being captured, and where to.
+    pub(crate) capture: CaptureSlot,
+}
+
+impl Stream {
+    /// Makes a stream.
+    pub(crate) fn create(context: &Arc<Context>, kind: StreamKind, flags: u32, priority: i32) -> CuResult<Arc<Self>> {
+        let client = client()?;
+        let id = StreamId(client.next_id());
+        let mut made = None;
+        client.streams.insert_with(|handle| {
+            let stream = Arc::new(Self {
+                handle,
+                id,
+                context: Arc::clone(context),
+                kind,
+                flags,
+                priority,
+                capture: CaptureSlot::default(),
+            });
+            made = Some(Arc::clone(&stream));
+            stream
+        })?;
+        let wire_kind = match kind {
+            StreamKind::Blocking | StreamKind::PerThread => 0,
+            StreamKind::NonBlocking => 1,
+            StreamKind::Legacy => 2,
+        };
+        context.post(&Command::StreamCreate { stream: id, context: context.id, kind: wire_kind, priority })?;
+        made.ok_or(CudaError::UNKNOWN)
+    }
+
+    /// The stream a call means, in a context that can be used.
+    #[inline]
+    pub(crate) fn of(argument: StreamArg) -> CuResult<Arc<Self>> {
+        let stream = match argument {
+            StreamArg::Created(handle) => {
+                client()?.streams.get(handle.0).ok_or(CudaError::INVALID_HANDLE)?
+            }
+            StreamArg::Legacy => super::current_context()?.legacy_stream()?,
+            StreamArg::PerThread => thread_streams(&super::current_context()?)?,
+        };
+        stream.context.check()?;
+        Ok(stream)
+    }
+
+    /// Ends it; its work still finishes.
+    pub(crate) fn destroy(&self) -> CuResult<()> {
+        client()?.streams.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
+        self.context.post(&Command::StreamDestroy { stream: self.id })
+    }
+}

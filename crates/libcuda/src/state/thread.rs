@@ -1,0 +1,93 @@
+//! What belongs to one thread: its stack of contexts and its default streams.
+
+use super::{Context, Stream, StreamKind, client};
+use cuda_abi::{CuResult, CudaError};
+use std::{cell::{Cell, RefCell}, sync::Arc};
+
+thread_local! {
+    static CONTEXTS: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+    static STREAMS: DefaultStreams = const { DefaultStreams(RefCell::new(Vec::new())) };
+    /// `CUstreamCaptureMode` of the thread's own calls while others capture.
+    pub(crate) static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The thread's default stream in each context it used one in.
+struct DefaultStreams(RefCell<Vec<Arc<Stream>>>);
+
+impl Drop for DefaultStreams {
+    fn drop(&mut self) {
+        // Not in a forked child: there the streams are the parent's.
+        if crate::process::check().is_ok() {
+            for stream in self.0.borrow().iter() {
+                let _ = stream.destroy();
+            }
+        }
+    }
+}
+
+/// The current context, whether alive or not.
+#[inline]
+pub(crate) fn current() -> Option<Arc<Context>> {
+    CONTEXTS.with(|stack| stack.borrow().last().cloned())
+}
+
+/// Calls `read` with the current context, without counting a reference.
+#[inline]
+pub(crate) fn with_current<R>(read: impl FnOnce(&Context) -> CuResult<R>) -> CuResult<R> {
+    CONTEXTS.with(|stack| match stack.borrow().last() {
+        Some(context) => read(context),
+        None => Err(CudaError::INVALID_CONTEXT),
+    })
+}
+
+/// The current context, if it can be used.
+#[inline]
+pub(crate) fn current_context() -> CuResult<Arc<Context>> {
+    let context = current().ok_or(CudaError::INVALID_CONTEXT)?;
+    context.check()?;
+    Ok(context)
+}
+
+/// Puts a context on top.
+pub(crate) fn push_current(context: Arc<Context>) {
+    CONTEXTS.with(|stack| stack.borrow_mut().push(context));
+}
+
+/// Takes the top off.
+pub(crate) fn pop_current() -> CuResult<Arc<Context>> {
+    CONTEXTS.with(|stack| stack.borrow_mut().pop()).ok_or(CudaError::INVALID_CONTEXT)
+}
+
+/// Replaces the top, or with `None` takes it off.
+pub(crate) fn set_current(context: Option<Arc<Context>>) {
+    CONTEXTS.with(|stack| {
+        let mut stack = stack.borrow_mut();
+        stack.pop();
+        stack.extend(context);
+    });
+}
+
+/// Takes a destroyed context off the top of this thread's stack. Other threads find out when they use it.
+pub(crate) fn forget_current(context: &Context) {
+    CONTEXTS.with(|stack| {
+        let mut stack = stack.borrow_mut();
+        if stack.last().is_some_and(|top| std::ptr::eq(Arc::as_ptr(top), context)) {
+            stack.pop();
+        }
+    });
+}
+
+/// The thread's default stream in `context`.
+pub(crate) fn thread_streams(context: &Arc<Context>) -> CuResult<Arc<Stream>> {
+    STREAMS.with(|streams| {
+        let mut streams = streams.0.borrow_mut();
+        let known = client()?;
+        streams.retain(|stream| known.streams.get(stream.handle).is_some());
+        if let Some(stream) = streams.iter().find(|stream| Arc::ptr_eq(&stream.context, context)) {
+            return Ok(Arc::clone(stream));
+        }
+        let stream = Stream::create(context, StreamKind::PerThread, 0, 0)?;
+        streams.push(Arc::clone(&stream));
+        Ok(stream)
+    })
+}
