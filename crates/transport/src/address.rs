@@ -100,7 +100,9 @@ pub enum AddressError {
         text: String,
     },
     /// A Unix socket needs an absolute path that fits the kernel's structure.
-    #[error("`{text}` is no socket path; write an absolute path of at most {PATH_BYTES_MAX} bytes, like unix:/run/dxpu.sock")]
+    #[error(
+        "`{text}` is no socket path; write an absolute path of at most {PATH_BYTES_MAX} bytes, like unix:/run/dxpu.sock"
+    )]
     Path {
         /// What was given.
         text: String,

@@ -1,1 +1,32 @@
 //! Connections that carry the api plane: TCP, TLS, Unix sockets, shared-memory rings, a delay emulator.
+//!
+//! Blocking and made for threads: one sends, one receives, any closes. No policy: no retries, no heartbeats, no idea
+//! of what the bytes mean. Every connection begins with a 64-byte [`Preamble`] in the clear, so that a listener can
+//! hand it to the process that owns its session before any secret is exchanged.
+//!
+//! Client: [`connect`]. Server: [`Listener`], [`RawConnection`]. Both end in a [`Connection`].
+
+#![deny(unsafe_code)] // Allowed in `fd` and `shm::map` alone.
+
+mod address;
+mod answer;
+mod connect;
+mod connection;
+pub mod fd;
+mod listen;
+mod preamble;
+mod raw;
+mod security;
+mod socket;
+mod tls;
+
+pub use address::{Address, AddressError, HostPort, Scheme};
+pub use answer::{AnswerError, REFUSAL_TEXT_BYTES_MAX};
+pub use connect::{ConnectError, connect};
+pub use connection::{Closer, Connection, Rx, Tx};
+pub use listen::{Listener, Stopper};
+pub use preamble::{ConnectionKind, PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleError};
+pub use raw::{RawConnection, ServeError};
+pub use security::{
+    ClientSecurity, Fingerprint, FingerprintError, IdentityError, ServerIdentity, ServerSecurity,
+};

@@ -139,10 +139,10 @@ impl Preamble {
         if theirs != PROTOCOL_VERSION {
             return Err(PreambleError::Version { theirs });
         }
-        let kind = ConnectionKind::from_wire(bytes[KIND_AT])
-            .ok_or(PreambleError::Kind { kind: bytes[KIND_AT] })?;
-        let scheme = Scheme::from_wire(bytes[SCHEME_AT])
-            .ok_or(PreambleError::Scheme { scheme: bytes[SCHEME_AT] })?;
+        let kind =
+            ConnectionKind::from_wire(bytes[KIND_AT]).ok_or(PreambleError::Kind { kind: bytes[KIND_AT] })?;
+        let scheme =
+            Scheme::from_wire(bytes[SCHEME_AT]).ok_or(PreambleError::Scheme { scheme: bytes[SCHEME_AT] })?;
         let mut reserved = bytes[LANE_AT + 2..SESSION_AT].iter().chain(&bytes[RESERVED_AT..CHECKSUM_AT]);
         if reserved.any(|byte| *byte != 0) {
             return Err(PreambleError::Reserved);
@@ -185,7 +185,7 @@ mod tests {
         let mut expected = Vec::from(*b"\xd5dxpu\r\n\x1a\x01\x00\x02\x01\x03\x02\x00\x00");
         expected.extend(1..=16u8);
         expected.extend([0; 28]);
-        expected.extend([0x06, 0xd3, 0xc6, 0x85]);
+        expected.extend([0x13, 0x4d, 0xb6, 0x80]);
         assert_eq!(sample().encode().as_slice(), expected);
     }
 

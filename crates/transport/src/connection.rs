@@ -1,0 +1,187 @@
+//! A connection is two halves and a closer, whatever carries its bytes.
+//!
+//! ```text
+//!   Connection ─ split ─▶ Tx      one thread sends
+//!                         Rx      another one receives
+//!                         Closer  any thread ends both, at once
+//! ```
+//!
+//! A byte stream without message borders: framing belongs to the protocol above. Dropping both halves closes the
+//! connection; dropping one of them tells the peer nothing (see [`Tx::finish`]). A closer does not keep a connection
+//! alive.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::fd;
+use crate::socket::Socket;
+
+/// A two-way stream of bytes.
+#[derive(Debug)]
+pub struct Connection {
+    /// The sending half.
+    pub tx: Tx,
+    /// The receiving half.
+    pub rx: Rx,
+    /// Ends both.
+    pub closer: Closer,
+}
+
+/// The sending half of a connection.
+#[derive(Debug)]
+pub struct Tx(pub(crate) TxHalf);
+
+/// The receiving half of a connection.
+#[derive(Debug)]
+pub struct Rx(pub(crate) RxHalf);
+
+/// Ends a connection from any thread.
+#[derive(Clone, Debug)]
+pub struct Closer {
+    link: Weak<dyn Link>,
+}
+
+#[derive(Debug)]
+pub(crate) enum TxHalf {
+    Socket(Arc<SocketLink>),
+}
+
+#[derive(Debug)]
+pub(crate) enum RxHalf {
+    Socket(Arc<SocketLink>),
+}
+
+/// What both halves share, seen from outside. Dropping it closes the connection.
+pub(crate) trait Link: Send + Sync + std::fmt::Debug {
+    fn close(&self);
+    fn abandon(&self);
+    fn raw_fds(&self) -> Vec<RawFd>;
+}
+
+impl Connection {
+    pub(crate) fn new<L: Link + 'static>(tx: TxHalf, rx: RxHalf, link: &Arc<L>) -> Self {
+        let link: Weak<L> = Arc::downgrade(link);
+        Self { tx: Tx(tx), rx: Rx(rx), closer: Closer { link } }
+    }
+
+    /// A connection straight over a socket, nothing around the bytes.
+    pub(crate) fn over_socket(socket: Socket) -> Self {
+        let link = Arc::new(SocketLink { socket, abandoned: AtomicBool::new(false) });
+        Self::new(TxHalf::Socket(link.clone()), RxHalf::Socket(link.clone()), &link)
+    }
+
+    /// The three parts, for three owners.
+    pub fn split(self) -> (Tx, Rx, Closer) {
+        (self.tx, self.rx, self.closer)
+    }
+
+    /// Every file descriptor behind the connection. They stay owned by it; [`Closer::abandon`] is the way for a
+    /// forked child to let go of them.
+    pub fn raw_fds(&self) -> Vec<RawFd> {
+        self.closer.link.upgrade().map(|link| link.raw_fds()).unwrap_or_default()
+    }
+}
+
+impl Tx {
+    /// Sends all bytes of all parts, in order; blocks while the peer does not take them. After an error the stream is
+    /// broken: how much of it arrived is unknown.
+    pub fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        match &mut self.0 {
+            TxHalf::Socket(link) => link.socket.send_all(parts),
+        }
+    }
+
+    /// Tells the peer that nothing more comes; it receives the end after the last byte. The other direction goes on.
+    pub fn finish(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            TxHalf::Socket(link) => link.socket.shutdown(Shutdown::Write),
+        }
+        Ok(())
+    }
+}
+
+impl Rx {
+    /// Blocks until at least one byte is there. `Ok(0)` is the end, when `buf` is not empty.
+    pub fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match &mut self.0 {
+            RxHalf::Socket(link) => link.socket.recv(buf),
+        }
+    }
+
+    /// Blocks until `buf` is full; `UnexpectedEof` when the end comes first.
+    pub fn recv_exact(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        let have = match &mut self.0 {
+            RxHalf::Socket(link) => link.socket.recv_full(buf)?,
+        };
+        if have == buf.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    /// Receives what is there now; `Ok(None)` when nothing is, `Ok(Some(0))` at the end.
+    pub fn try_recv(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        match &mut self.0 {
+            RxHalf::Socket(link) => link.socket.try_recv(buf),
+        }
+    }
+
+    /// Waits until bytes or the end are there, at most for `timeout` (`None`: as long as it takes). False when it
+    /// was the timeout. After true, [`Rx::recv`] hardly blocks: at most for the rest of one TLS record.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        match &mut self.0 {
+            RxHalf::Socket(link) => link.socket.wait(timeout),
+        }
+    }
+}
+
+impl Closer {
+    /// Closes both directions now, from any thread. A blocked receive returns the end, a blocked send an error, on
+    /// both sides. Bytes on the way may be lost. Idempotent.
+    pub fn close(&self) {
+        if let Some(link) = self.link.upgrade() {
+            link.close();
+        }
+    }
+
+    /// For the child of a fork: lets go of the connection without a sign to the peer, to whom the parent keeps
+    /// talking. Afterwards both halves fail and may be dropped or forgotten. Takes no lock and allocates little, since
+    /// a thread that did not survive the fork may have held one.
+    pub fn abandon(&self) {
+        if let Some(link) = self.link.upgrade() {
+            link.abandon();
+        }
+    }
+}
+
+/// A socket shared by both halves.
+#[derive(Debug)]
+pub(crate) struct SocketLink {
+    pub(crate) socket: Socket,
+    abandoned: AtomicBool,
+}
+
+impl Link for SocketLink {
+    fn close(&self) {
+        if !self.abandoned.load(Ordering::Relaxed) {
+            self.socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        fd::let_go(&[self.socket.raw_fd()]);
+    }
+
+    fn raw_fds(&self) -> Vec<RawFd> {
+        vec![self.socket.raw_fd()]
+    }
+}
+
+impl Drop for SocketLink {
+    fn drop(&mut self) {
+        // Closing the descriptor would do, were there no copy of it in a child that forgot to let go.
+        self.close();
+    }
+}

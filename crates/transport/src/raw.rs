@@ -1,0 +1,192 @@
+//! A connection that a listener has accepted and nobody serves yet.
+//!
+//! ```text
+//!   accept ─▶ RawConnection ─ read_preamble ─▶ which session? ─ hand_over ─▶ (another process) take_over
+//!                                                   │                                │
+//!                                                   └────────────── serve ◀──────────┘ ─▶ Connection
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use crate::address::Scheme;
+use crate::answer::Answer;
+use crate::connection::Connection;
+use crate::fd;
+use crate::preamble::{ConnectionKind, PREAMBLE_BYTES, Preamble, PreambleError};
+use crate::security::ServerSecurity;
+use crate::socket::Socket;
+
+/// An accepted connection before its set-up. Dropping it closes it.
+#[derive(Debug)]
+pub struct RawConnection {
+    socket: Socket,
+    scheme: Scheme,
+    peer: String,
+    preamble: Option<Preamble>,
+}
+
+/// Why an accepted connection cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The peer went away or stayed silent.
+    #[error("{peer} did not finish the set-up of a connection")]
+    SetUp {
+        /// Who.
+        peer: String,
+        /// What the kernel says; `TimedOut` for silence.
+        source: io::Error,
+    },
+    /// The peer's first bytes are wrong.
+    #[error("{peer} did not begin as a dxpu client does")]
+    Preamble {
+        /// Who.
+        peer: String,
+        /// What was wrong.
+        source: PreambleError,
+    },
+    /// The peer means to speak otherwise than this listener does.
+    #[error("{peer} speaks {theirs}, but this address speaks {ours}")]
+    Mismatch {
+        /// Who.
+        peer: String,
+        /// What the client means to speak.
+        theirs: Scheme,
+        /// What the listener's address says.
+        ours: Scheme,
+    },
+    /// A `tls:` address without an identity to show.
+    #[error("a tls: address needs a server identity")]
+    NoIdentity,
+    /// The TLS handshake failed; most often, the client does not trust us.
+    #[error("the TLS handshake with {peer} failed")]
+    Tls {
+        /// Who.
+        peer: String,
+        /// What rustls says.
+        source: rustls::Error,
+    },
+}
+
+impl RawConnection {
+    /// Wraps an accepted socket again, for instance after it came from another process. `peer` is for people.
+    pub fn from_fd(fd: OwnedFd, scheme: Scheme, peer: String, preamble: Option<Preamble>) -> Self {
+        Self { socket: fd.into(), scheme, peer, preamble }
+    }
+
+    /// The socket alone. Nothing is closed or sent.
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket.into()
+    }
+
+    /// Who is at the other end, for people.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// What kind of address it came in by.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// What [`Self::read_preamble`] read.
+    pub fn preamble(&self) -> Option<&Preamble> {
+        self.preamble.as_ref()
+    }
+
+    /// Reads the client's first 64 bytes, and not a byte more. A client that cannot be served is told why before the
+    /// error returns.
+    pub fn read_preamble(&mut self, deadline: Instant) -> Result<Preamble, ServeError> {
+        if let Some(preamble) = self.preamble {
+            return Ok(preamble);
+        }
+        let mut bytes = [0; PREAMBLE_BYTES];
+        self.socket.recv_exact_by(&mut bytes, deadline).map_err(|source| self.set_up_error(source))?;
+        let preamble = Preamble::decode(&bytes).map_err(|source| {
+            if let PreambleError::Version { theirs } = source {
+                self.say_no(&format!("this server does not speak version {theirs}"));
+            }
+            ServeError::Preamble { peer: self.peer.clone(), source }
+        })?;
+        if preamble.scheme != self.scheme {
+            self.say_no(&format!("client speaks {}, this address {}", preamble.scheme, self.scheme));
+            return Err(ServeError::Mismatch {
+                peer: self.peer.clone(),
+                theirs: preamble.scheme,
+                ours: self.scheme,
+            });
+        }
+        self.preamble = Some(preamble);
+        Ok(preamble)
+    }
+
+    /// Tells the client why it is not served, and closes. At most [`crate::REFUSAL_TEXT_BYTES_MAX`] bytes of printable
+    /// ASCII travel.
+    pub fn refuse(self, reason: &str) {
+        self.say_no(reason);
+    }
+
+    fn say_no(&self, reason: &str) {
+        // One small write into an empty buffer: it fits, or the peer has gone.
+        let _ = self.socket.send_now(&Answer::Refused { text: reason.to_owned() }.encode());
+    }
+
+    /// Sends this connection to another process over a Unix socket. The other end calls [`Self::take_over`].
+    pub fn hand_over(self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let mut payload = vec![self.scheme as u8, u8::from(self.preamble.is_some())];
+        if let Some(preamble) = self.preamble {
+            payload.extend_from_slice(&preamble.encode());
+        }
+        payload.extend_from_slice(self.peer.as_bytes());
+        fd::send_fd(socket, self.socket.as_fd(), &payload)
+    }
+
+    /// Receives a connection that another process handed over. Blocks; `UnexpectedEof` when that process has closed.
+    pub fn take_over(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let (fd, payload) = fd::recv_fd(socket)?;
+        let (scheme, preamble, peer) = read_hand_over(&payload).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "a handed-over connection is malformed")
+        })?;
+        Ok(Self::from_fd(fd, scheme, peer, preamble))
+    }
+
+    /// Accepts: does the TLS handshake or sets the shared memory up, as the address it came in by says. Reads the
+    /// preamble first if nobody has.
+    pub fn serve(mut self, security: &ServerSecurity, deadline: Instant) -> Result<Connection, ServeError> {
+        let preamble = self.read_preamble(deadline)?;
+        if preamble.kind == ConnectionKind::Lane {
+            self.socket.widen(matches!(self.scheme, Scheme::Tcp | Scheme::Tls));
+        }
+        match (self.scheme, security) {
+            (Scheme::Tls, ServerSecurity::Plain) => {
+                self.say_no("this server has no TLS identity");
+                Err(ServeError::NoIdentity)
+            }
+            (Scheme::Tls | Scheme::Shm, _) => Err(self.set_up_error(io::ErrorKind::Unsupported.into())),
+            (Scheme::Tcp | Scheme::Unix, _) => {
+                self.socket
+                    .send_all_by(&Answer::Accepted.encode(), deadline)
+                    .map_err(|source| self.set_up_error(source))?;
+                Ok(Connection::over_socket(self.socket))
+            }
+        }
+    }
+
+    fn set_up_error(&self, source: io::Error) -> ServeError {
+        ServeError::SetUp { peer: self.peer.clone(), source }
+    }
+}
+
+fn read_hand_over(payload: &[u8]) -> Option<(Scheme, Option<Preamble>, String)> {
+    let (scheme, rest) = payload.split_first()?;
+    let (has_preamble, rest) = rest.split_first()?;
+    let (preamble, peer) = match has_preamble {
+        0 => (None, rest),
+        _ => {
+            let (preamble, peer) = rest.split_at_checked(PREAMBLE_BYTES)?;
+            (Some(Preamble::decode(preamble).ok()?), peer)
+        }
+    };
+    Some((Scheme::from_wire(*scheme)?, preamble, String::from_utf8_lossy(peer).into_owned()))
+}
