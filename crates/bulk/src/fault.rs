@@ -1,0 +1,46 @@
+//! How a session's lanes end.
+
+use thiserror::Error;
+
+/// The lanes are broken or closed; [`crate::Lanes::fault`] says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the bulk lanes are closed")]
+pub struct LinkLost;
+
+/// Why the lanes ended. The first reason counts.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Fault {
+    /// This side closed them.
+    #[error("closed by this side")]
+    Closed,
+    /// A connection broke.
+    #[error("lane {lane}: {text}")]
+    Connection {
+        /// Which lane.
+        lane: usize,
+        /// What the system says.
+        text: String,
+    },
+    /// The peer sent what no well-behaved peer sends.
+    #[error("the peer broke the protocol of the lanes: {text}")]
+    Protocol {
+        /// What it did.
+        text: String,
+    },
+    /// A source or sink panicked, or a thread could not be started.
+    #[error("the lanes failed on this side: {text}")]
+    Internal {
+        /// What happened.
+        text: String,
+    },
+}
+
+impl Fault {
+    pub(crate) fn protocol(text: impl Into<String>) -> Self {
+        Self::Protocol { text: text.into() }
+    }
+
+    pub(crate) fn connection(lane: usize, error: &std::io::Error) -> Self {
+        Self::Connection { lane, text: error.to_string() }
+    }
+}

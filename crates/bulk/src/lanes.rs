@@ -1,0 +1,360 @@
+//! The lanes of one session.
+
+use crate::{
+    buffer::{PIECE_BYTES, Pool},
+    ends::{Done, Sink, Source},
+    expectation::{Expectation, Expected, Piece},
+    fault::{Fault, LinkLost},
+    incoming::{Incoming, Refusal},
+    landed::Landed,
+    outgoing::{Batch, Job, Outgoing, Queue},
+    receiver,
+    sender::{self, Chunk, LaneTx, Payload},
+    sync::lock,
+};
+use cuda_wire::{ChunkHeader, LANES_MAX, TransferId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::time::Instant;
+use transport::{Closer, Connection, Rx};
+
+/// Sources and sinks are copies; nothing here recurses.
+const THREAD_STACK_BYTES: usize = 256 << 10;
+/// A transfer is cut so that each lane gets several chunks, but not into chunks smaller than this: below, headers and
+/// wake-ups cost more than a second lane brings.
+const CHUNK_BYTES_MIN: u64 = 128 << 10;
+
+/// What differs between the two ends of a session.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LanesConfig {
+    /// Bytes that the peer may send before anybody here expects them. 0: that breaks the session.
+    pub early_window_bytes: u64,
+}
+
+/// The lanes of one session. Dropping them closes them.
+pub struct Lanes {
+    shared: Arc<Shared>,
+}
+
+type OnFault = Box<dyn FnOnce(&Fault) + Send>;
+
+pub(crate) struct Shared {
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) queue: Queue,
+    pub(crate) incoming: Incoming,
+    pub(crate) landed: Landed,
+    /// Buffers between lane threads and callers that wait to receive.
+    pub(crate) pool: Pool,
+    /// Buffers between callers that wait to send and lane threads.
+    pub(crate) send_pool: Pool,
+    fault: OnceLock<Fault>,
+    on_fault: Mutex<Option<OnFault>>,
+    receivers: Once,
+    /// Which lane the next small transfer tries first.
+    turn: AtomicUsize,
+}
+
+pub(crate) struct Lane {
+    pub(crate) tx: LaneTx,
+    /// Taken by the receiving thread.
+    rx: Mutex<Option<Rx>>,
+    closer: Closer,
+}
+
+impl Lanes {
+    /// Takes the connections of a session, lane 0 first; at most [`LANES_MAX`]. `on_fault` is called once when they
+    /// break or are closed, from whatever thread notices.
+    pub fn new(
+        connections: Vec<Connection>,
+        config: LanesConfig,
+        on_fault: impl FnOnce(&Fault) + Send + 'static,
+    ) -> Self {
+        let lane = |connection: Connection| {
+            let (tx, rx, closer) = connection.split();
+            Lane { tx: LaneTx::new(tx), rx: Mutex::new(Some(rx)), closer }
+        };
+        let lanes: Vec<Lane> = connections.into_iter().take(LANES_MAX).map(lane).collect();
+        let count = lanes.len();
+        let shared = Arc::new(Shared {
+            lanes,
+            queue: Queue::default(),
+            incoming: Incoming::new(config.early_window_bytes),
+            landed: Landed::new(count),
+            pool: Pool::new(4 * count + 4),
+            send_pool: Pool::new(2 * count + 2),
+            fault: OnceLock::new(),
+            on_fault: Mutex::new(Some(Box::new(on_fault))),
+            receivers: Once::new(),
+            turn: AtomicUsize::new(0),
+        });
+        if config.early_window_bytes != 0 {
+            shared.start_receivers();
+        }
+        Self { shared }
+    }
+
+    /// Sends all `bytes` of a transfer and returns when the last was handed to the kernel.
+    ///
+    /// The source is called on this thread alone. What fits one chunk is sent by this thread, without waking another.
+    pub fn send(&self, transfer: TransferId, bytes: u64, source: &dyn Source) -> Result<(), LinkLost> {
+        let shared = &self.shared;
+        if shared.fault.get().is_some() || (shared.lanes.is_empty() && bytes != 0) {
+            return Err(LinkLost);
+        }
+        if shared.lanes.len() == 1 || bytes <= CHUNK_BYTES_MIN {
+            return shared.send_here(transfer, bytes, source);
+        }
+        let batch = Arc::new(Batch::default());
+        let chunk_bytes = u64::from(shared.chunk_bytes(bytes)).min(PIECE_BYTES as u64);
+        let mut offset = 0;
+        while offset < bytes {
+            let count = chunk_bytes.min(bytes - offset) as usize;
+            let mut buffer = shared.send_pool.get().ok_or(LinkLost)?;
+            source.fill(offset, &mut buffer.bytes_mut()[..count]);
+            batch.begin();
+            shared.enqueue(Job::Filled { transfer, offset, bytes: count, buffer, batch: batch.clone() });
+            batch.wait(2 * shared.lanes.len())?;
+            offset += count as u64;
+        }
+        batch.wait(0)
+    }
+
+    /// Sends all `bytes` of a transfer on the lane threads. `done` is called when the last was handed to the kernel,
+    /// or when the lanes broke.
+    pub fn send_later(
+        &self,
+        transfer: TransferId,
+        bytes: u64,
+        source: Box<dyn Source + Send + Sync>,
+        done: Done,
+    ) {
+        let shared = &self.shared;
+        if bytes == 0 || shared.lanes.is_empty() {
+            return done(if bytes == 0 { Ok(()) } else { Err(LinkLost) });
+        }
+        let outgoing = Outgoing::new(transfer, bytes, shared.chunk_bytes(bytes), source, done);
+        shared.enqueue(Job::Transfer(Arc::new(outgoing)));
+    }
+
+    /// Begins to expect a transfer, which is then waited for.
+    pub fn expect(&self, transfer: TransferId, bytes: u64) -> Result<Expectation, LinkLost> {
+        let shared = &self.shared;
+        shared.start_receivers();
+        let (expected, early) = match shared.incoming.expect(transfer, bytes, None, None) {
+            Ok(pair) => pair,
+            Err((refusal, _)) => return Err(shared.refused(refusal)),
+        };
+        early.into_iter().for_each(|piece| expected.mail(piece));
+        Ok(Expectation { shared: shared.clone(), expected })
+    }
+
+    /// Begins to expect a transfer, whose bytes the lane threads hand to `sink`. `done` is called when the last was
+    /// taken, or when the lanes broke; the sink is not called any more then.
+    pub fn expect_later(&self, transfer: TransferId, bytes: u64, sink: Box<dyn Sink + Send + Sync>, done: Done) {
+        let shared = &self.shared;
+        if bytes == 0 {
+            return done(Ok(()));
+        }
+        shared.start_receivers();
+        match shared.incoming.expect(transfer, bytes, Some(sink), Some(done)) {
+            Ok((expected, early)) if !early.is_empty() => {
+                expected.adopt();
+                shared.deliver(&expected, early);
+            }
+            Ok(_) => {}
+            Err((refusal, done)) => {
+                let lost = shared.refused(refusal);
+                done.into_iter().for_each(|done| done(Err(lost)));
+            }
+        }
+    }
+
+    /// Gives up a transfer that will not come. Whoever waits for it fails; the lanes go on.
+    pub fn cancel(&self, transfer: TransferId) {
+        if let Some(expected) = self.shared.incoming.forget(transfer)
+            && let Some((done, result)) = expected.fail()
+        {
+            done(result);
+        }
+    }
+
+    /// Chunks handed to the kernel on each lane so far, wrapping.
+    pub fn chunks_sent(&self) -> [u32; LANES_MAX] {
+        let mut chunks = [0; LANES_MAX];
+        for (slot, lane) in chunks.iter_mut().zip(&self.shared.lanes) {
+            *slot = lane.tx.sent.load(Ordering::SeqCst);
+        }
+        chunks
+    }
+
+    /// Blocks until each lane has handed that many chunks to their sinks: true. False when `deadline` came first.
+    pub fn wait_landed(&self, chunks: &[u32; LANES_MAX], deadline: Option<Instant>) -> Result<bool, LinkLost> {
+        let shared = &self.shared;
+        let landed = shared.landed.wait(chunks, deadline, || shared.fault.get().is_some());
+        if !landed && shared.fault.get().is_some() { Err(LinkLost) } else { Ok(landed) }
+    }
+
+    /// How many lanes there are.
+    pub fn count(&self) -> usize {
+        self.shared.lanes.len()
+    }
+
+    /// Why the lanes ended, if they did.
+    pub fn fault(&self) -> Option<&Fault> {
+        self.shared.fault.get()
+    }
+
+    /// Ends all lanes and wakes everybody who waits for one.
+    pub fn close(&self) {
+        self.shared.break_with(Fault::Closed);
+    }
+
+    /// For the child of a fork: lets go of the connections without a sign to the peer.
+    pub fn abandon(&self) {
+        self.shared.lanes.iter().for_each(|lane| lane.closer.abandon());
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn chunk_bytes(&self, bytes: u64) -> u32 {
+        let share = bytes / (2 * self.lanes.len().max(1) as u64);
+        share.next_multiple_of(4096).clamp(CHUNK_BYTES_MIN, ChunkHeader::PAYLOAD_MAX.into()) as u32
+    }
+
+    /// Sends on this thread: on a lane that is free, or on the next in turn.
+    fn send_here(&self, transfer: TransferId, bytes: u64, source: &dyn Source) -> Result<(), LinkLost> {
+        let mut offset = 0;
+        while offset < bytes {
+            let count = (bytes - offset).min(ChunkHeader::PAYLOAD_MAX.into()) as u32;
+            let first = self.turn.fetch_add(1, Ordering::Relaxed);
+            let lanes = || (0..self.lanes.len()).map(|at| (first + at) % self.lanes.len());
+            let free = lanes().find_map(|lane| Some((lane, self.lanes[lane].tx.half.try_lock().ok()?)));
+            let (lane, mut half) = match (free, lanes().next()) {
+                (Some(found), _) => found,
+                (None, Some(lane)) => (lane, lock(&self.lanes[lane].tx.half)),
+                (None, None) => return Err(LinkLost),
+            };
+            let chunk = Chunk { transfer, offset, bytes: count, payload: Payload::Source(source) };
+            let result = self.lanes[lane].tx.send(&mut half, chunk);
+            drop(half);
+            if let Err(error) = result {
+                self.break_with(error.into_fault(lane));
+                return Err(LinkLost);
+            }
+            offset += u64::from(count);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn enqueue(self: &Arc<Self>, job: Job) {
+        match self.queue.push(job, self.lanes.len()) {
+            Ok(None) => {}
+            Ok(Some(lane)) => {
+                self.start(lane, "tx", move |shared| sender::run(shared, lane).err());
+            }
+            Err(job) => self.fail_job(job),
+        }
+    }
+
+    fn fail_job(&self, job: Job) {
+        match job {
+            Job::Transfer(outgoing) => outgoing.fail(),
+            Job::Filled { buffer, batch, .. } => {
+                self.send_pool.put(buffer);
+                batch.end(false);
+            }
+        }
+    }
+
+    fn start_receivers(self: &Arc<Self>) {
+        self.receivers.call_once(|| {
+            for (lane, parts) in self.lanes.iter().enumerate() {
+                if let Some(rx) = lock(&parts.rx).take() {
+                    self.start(lane, "rx", move |shared| Some(receiver::run(shared, lane, rx)));
+                }
+            }
+        });
+    }
+
+    /// Starts a thread; whatever ends it but the end of the queue breaks the lanes.
+    fn start(
+        self: &Arc<Self>,
+        lane: usize,
+        direction: &str,
+        body: impl FnOnce(&Arc<Self>) -> Option<Fault> + Send + 'static,
+    ) {
+        let shared = self.clone();
+        let run = move || {
+            let fault = catch_unwind(AssertUnwindSafe(|| body(&shared))).unwrap_or_else(|_| {
+                Some(Fault::Internal { text: "a source or sink panicked".to_owned() })
+            });
+            if let Some(fault) = fault {
+                shared.break_with(fault);
+            }
+        };
+        let name = format!("dxpu-lane-{lane}{direction}");
+        let thread = std::thread::Builder::new().name(name).stack_size(THREAD_STACK_BYTES).spawn(run);
+        if let Err(error) = thread {
+            self.break_with(Fault::Internal { text: format!("cannot start a thread: {error}") });
+        }
+    }
+
+    /// Hands pieces that came early to an expectation that was [adopted](Expected::adopt) for them.
+    pub(crate) fn deliver(&self, expected: &Arc<Expected>, pieces: Vec<Piece>) {
+        let mut bytes = 0;
+        for piece in pieces {
+            match &expected.sink {
+                Some(sink) => {
+                    sink.take(piece.offset, &piece.buffer.bytes()[..piece.bytes]);
+                    bytes += piece.bytes as u64;
+                    self.incoming.spares.put(piece.buffer);
+                }
+                None => expected.mail(piece),
+            }
+        }
+        self.release(expected, bytes);
+    }
+
+    /// A lane is through with a chunk of `expected`.
+    pub(crate) fn release(&self, expected: &Arc<Expected>, bytes: u64) {
+        if let Some((done, result)) = expected.release(bytes) {
+            // Its name is free again before anybody hears that it is over.
+            self.incoming.forget(expected.transfer);
+            done(result);
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> LinkLost {
+        if let Refusal::Fault(fault) = refusal {
+            self.break_with(fault);
+        }
+        LinkLost
+    }
+
+    pub(crate) fn break_with(&self, fault: Fault) {
+        if self.fault.set(fault).is_err() {
+            return;
+        }
+        self.lanes.iter().for_each(|lane| lane.closer.close());
+        self.pool.close();
+        self.send_pool.close();
+        self.queue.close().into_iter().for_each(|job| self.fail_job(job));
+        for expected in self.incoming.close() {
+            if let Some((done, result)) = expected.fail() {
+                done(result);
+            }
+        }
+        self.landed.wake();
+        let on_fault = lock(&self.on_fault).take();
+        if let (Some(on_fault), Some(fault)) = (on_fault, self.fault.get()) {
+            on_fault(fault);
+        }
+    }
+}
