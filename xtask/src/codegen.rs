@@ -26,6 +26,7 @@ fn table() -> Result<Vec<Row<'static>>> {
     let rows = cuda_table::rows()?;
     let mut faults = cuda_table::check_rows(&rows);
     faults.extend(cuda_table::check_exports(&rows));
+    faults.extend(cuda_table::check_prototypes(&rows));
     let commands: Vec<(&str, bool)> =
         cuda_wire::COMMANDS.iter().map(|command| (command.name, command.has_answer)).collect();
     let ops =

@@ -19,6 +19,9 @@ groups! {
 /// Every function that libcuda.so.1 of driver 580 exports, one a line, ascending.
 pub const EXPORTS: &str = include_str!("../data/exports-580.txt");
 
+/// The C prototypes of CUDA 13.0, `symbol: types`, versioned ones included.
+pub(crate) const PROTOTYPES: &str = include_str!("../data/prototypes-13.0.txt");
+
 const PROC_ADDRESS: &str = include_str!("../data/procaddress-580.csv");
 
 /// The exported symbols, ascending.

@@ -10,12 +10,14 @@ mod argument;
 mod check;
 mod data;
 mod parse;
+mod prototype;
 mod row;
 
 pub use argument::{Argument, HANDLE_KINDS, Kind, Length, SCALARS, STRUCTS, Type};
 pub use check::{check_commands, check_exports, check_rows};
 pub use data::{EXPORTS, ProcAddressStep, TABLE_FILES, exports, proc_address_steps};
 pub use parse::{TableError, parse};
+pub use prototype::check_prototypes;
 pub use row::{Class, Flavour, Row, Symbol, Via};
 
 /// All rows of the committed table, file after file.
