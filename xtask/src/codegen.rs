@@ -110,20 +110,6 @@ pub(crate) fn write() -> Result<()> {
     Ok(())
 }
 
-/// Writes an empty body for each row into modules that do not exist yet. What exists is never touched.
-pub(crate) fn scaffold() -> Result<()> {
-    for (module, text) in bodies::scaffolding(&table()?) {
-        let path = root().join(format!("crates/libcuda/src/api/{module}.rs"));
-        if path.exists() {
-            continue;
-        }
-        fs::create_dir_all(path.parent().unwrap_or(&path))?;
-        fs::write(&path, rust(&text)?).with_context(|| format!("writing {}", path.display()))?;
-        println!("wrote {}", path.display());
-    }
-    Ok(())
-}
-
 /// Formats Rust source as the repository is formatted.
 fn rust(source: &str) -> Result<String> {
     let mut child = Command::new("rustfmt")

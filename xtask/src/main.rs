@@ -10,7 +10,6 @@ fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["codegen"] | ["codegen", "cuda-api"] => codegen::write(),
-        ["scaffold"] => codegen::scaffold(),
-        _ => bail!("usage: cargo run -p xtask -- codegen [cuda-api] | scaffold"),
+        _ => bail!("usage: cargo run -p xtask -- codegen [cuda-api]"),
     }
 }

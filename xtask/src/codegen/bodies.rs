@@ -1,8 +1,6 @@
-//! The bodies that libcuda must have: their list, and a first version of each that says it is not written yet.
+//! The bodies that libcuda must have: a list to read when one is added.
 
-use super::MARK;
 use cuda_table::{Argument, Kind, Row};
-use std::collections::BTreeMap;
 
 /// Rust signatures by body path, one a line.
 pub(super) fn list(rows: &[Row<'_>]) -> String {
@@ -53,27 +51,4 @@ fn safe_type(argument: &Argument<'_>) -> String {
         Kind::InAny => "InAny<'_>".to_owned(),
         Kind::Callback { ty, optional } => maybe(optional, ty.to_owned()),
     }
-}
-
-/// A module of bodies that are all pending, by name.
-pub(super) fn scaffolding(rows: &[Row<'_>]) -> BTreeMap<String, String> {
-    let mut modules: BTreeMap<String, String> = BTreeMap::new();
-    for row in rows {
-        let Some((module, _)) = row.body.and_then(|path| path.split_once("::")) else { continue };
-        let text = modules.entry(module.to_owned()).or_insert_with(|| {
-            let title = module.replace('_', " ");
-            format!(
-                "//! Bodies: {title}.\n\n#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]\n\n\
-                 use crate::{{border::*, process}};\nuse core::ffi::CStr;\nuse cuda_abi::*;\n"
-            )
-        });
-        text.push_str(&format!(
-            "\n/// {}\n{} {{\n    Err(process::pending({:?}))\n}}\n",
-            names(row),
-            signature(row),
-            row.symbol
-        ));
-    }
-    debug_assert!(!modules.values().any(|text| text.contains(MARK)), "bodies are written by hand");
-    modules
 }
