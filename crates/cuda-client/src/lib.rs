@@ -6,7 +6,10 @@
 //! Reading order:
 //!
 //! 1. [`slab`]: handles that the program holds, and what they stand for.
+//! 2. [`addresses`]: where device memory lies.
 
 #![forbid(unsafe_code)]
 
 pub mod slab;
+
+pub mod addresses;
