@@ -101,7 +101,8 @@ pub fn connect(
     let set_up = |source| ConnectError::SetUp { address: address.clone(), source };
     socket.send_all_by(&preamble.encode(), deadline).map_err(set_up)?;
     match (address, config) {
-        (Address::Tls(_), Some(_)) | (Address::Shm(_), _) => Err(set_up(io::ErrorKind::Unsupported.into())),
+        (Address::Tls(at), Some(config)) => tls::connect(socket, config, address, at, deadline),
+        (Address::Shm(_), _) => Err(set_up(io::ErrorKind::Unsupported.into())),
         _ => {
             read_answer(&socket, address, deadline)?;
             Ok(Connection::over_socket(socket))

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::fd;
 use crate::socket::Socket;
+use crate::tls::{TlsRx, TlsTx};
 
 /// A two-way stream of bytes.
 #[derive(Debug)]
@@ -48,11 +49,13 @@ pub struct Closer {
 #[derive(Debug)]
 pub(crate) enum TxHalf {
     Socket(Arc<SocketLink>),
+    Tls(TlsTx),
 }
 
 #[derive(Debug)]
 pub(crate) enum RxHalf {
     Socket(Arc<SocketLink>),
+    Tls(TlsRx),
 }
 
 /// What both halves share, seen from outside. Dropping it closes the connection.
@@ -92,15 +95,21 @@ impl Tx {
     pub fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         match &mut self.0 {
             TxHalf::Socket(link) => link.socket.send_all(parts),
+            TxHalf::Tls(tx) => tx.send(parts),
         }
     }
 
     /// Tells the peer that nothing more comes; it receives the end after the last byte. The other direction goes on.
     pub fn finish(&mut self) -> io::Result<()> {
         match &mut self.0 {
-            TxHalf::Socket(link) => link.socket.shutdown(Shutdown::Write),
+            TxHalf::Socket(link) => {
+                if !link.abandoned.load(Ordering::Relaxed) {
+                    link.socket.shutdown(Shutdown::Write);
+                }
+                Ok(())
+            }
+            TxHalf::Tls(tx) => tx.finish(),
         }
-        Ok(())
     }
 }
 
@@ -109,36 +118,49 @@ impl Rx {
     pub fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match &mut self.0 {
             RxHalf::Socket(link) => link.socket.recv(buf),
+            RxHalf::Tls(rx) => rx.recv(buf),
         }
     }
 
     /// Blocks until `buf` is full; `UnexpectedEof` when the end comes first.
     pub fn recv_exact(&mut self, buf: &mut [u8]) -> io::Result<()> {
-        let have = match &mut self.0 {
-            RxHalf::Socket(link) => link.socket.recv_full(buf)?,
-        };
-        if have == buf.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        let mut have = 0;
+        while have < buf.len() {
+            let rest = &mut buf[have..];
+            let count = match &mut self.0 {
+                RxHalf::Socket(link) => link.socket.recv_full(rest)?,
+                _ => self.recv(rest)?,
+            };
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            have += count;
+        }
+        Ok(())
     }
 
     /// Receives what is there now; `Ok(None)` when nothing is, `Ok(Some(0))` at the end.
     pub fn try_recv(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         match &mut self.0 {
             RxHalf::Socket(link) => link.socket.try_recv(buf),
+            RxHalf::Tls(rx) => rx.try_recv(buf),
         }
     }
 
     /// Waits until bytes or the end are there, at most for `timeout` (`None`: as long as it takes). False when it
-    /// was the timeout. After true, [`Rx::recv`] hardly blocks: at most for the rest of one TLS record.
+    /// was the timeout. After true, [`Rx::recv`] does not block.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         match &mut self.0 {
             RxHalf::Socket(link) => link.socket.wait(timeout),
+            RxHalf::Tls(rx) => rx.wait(timeout),
         }
     }
 }
 
 impl Closer {
-    /// Closes both directions now, from any thread. A blocked receive returns the end, a blocked send an error, on
-    /// both sides. Bytes on the way may be lost. Idempotent.
+    /// Closes both directions now, from any thread. A blocked receive returns the end, here and there; a blocked send
+    /// here fails. A peer that is blocked in a send over TCP learns of it when the halves here are dropped (the kernel
+    /// resets the connection then). Bytes on the way may be lost. Idempotent.
     pub fn close(&self) {
         if let Some(link) = self.link.upgrade() {
             link.close();

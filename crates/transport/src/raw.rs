@@ -17,6 +17,7 @@ use crate::fd;
 use crate::preamble::{ConnectionKind, PREAMBLE_BYTES, Preamble, PreambleError};
 use crate::security::ServerSecurity;
 use crate::socket::Socket;
+use crate::tls::{self, HandshakeError};
 
 /// An accepted connection before its set-up. Dropping it closes it.
 #[derive(Debug)]
@@ -163,7 +164,12 @@ impl RawConnection {
                 self.say_no("this server has no TLS identity");
                 Err(ServeError::NoIdentity)
             }
-            (Scheme::Tls | Scheme::Shm, _) => Err(self.set_up_error(io::ErrorKind::Unsupported.into())),
+            (Scheme::Tls, ServerSecurity::Tls(identity)) => tls::serve(self.socket, identity, deadline)
+                .map_err(|error| match error {
+                    HandshakeError::Io(source) => ServeError::SetUp { peer: self.peer, source },
+                    HandshakeError::Tls(source) => ServeError::Tls { peer: self.peer, source },
+                }),
+            (Scheme::Shm, _) => Err(self.set_up_error(io::ErrorKind::Unsupported.into())),
             (Scheme::Tcp | Scheme::Unix, _) => {
                 self.socket
                     .send_all_by(&Answer::Accepted.encode(), deadline)

@@ -174,6 +174,7 @@ on_every_transport! {
             assert_eq!(buf, [round; 1000]);
         }
         far_closer.close();
+        drop((far_tx, far_rx));
         sender.join().unwrap();
     }
 

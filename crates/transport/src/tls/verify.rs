@@ -1,13 +1,23 @@
 //! Trust in one certificate, known by its fingerprint.
 
+use std::sync::Arc;
+
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
 
-use super::sha256;
+use crate::security::Fingerprint;
+
+/// Why a pinned certificate was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the server's certificate has the fingerprint {found}, not the pinned {expected}")]
+struct WrongFingerprint {
+    expected: Fingerprint,
+    found: Fingerprint,
+}
 
 /// Accepts the certificate with this fingerprint and no other, whatever its names and dates say: whoever pins it has
 /// decided. The server must still prove that it has the key, by its signature of the handshake.
@@ -33,10 +43,12 @@ impl ServerCertVerifier for PinnedCertificate {
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         // Both are public, so the comparison may take as long as it likes.
-        if sha256(end_entity) == self.fingerprint {
+        if Fingerprint::of(end_entity).0 == self.fingerprint {
             Ok(ServerCertVerified::assertion())
         } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
+            let expected = Fingerprint(self.fingerprint);
+            let found = Fingerprint::of(end_entity);
+            Err(CertificateError::Other(OtherError(Arc::new(WrongFingerprint { expected, found }))).into())
         }
     }
 

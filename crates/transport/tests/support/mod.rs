@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use transport::*;
 
-pub const SESSION: [u8; 16] = *b"session of tests";
+pub(crate) const SESSION: [u8; 16] = *b"session of tests";
 /// Generous: the machine may be busy.
-pub const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 
-pub static IDENTITY: LazyLock<ServerIdentity> =
+pub(crate) static IDENTITY: LazyLock<ServerIdentity> =
     LazyLock::new(|| ServerIdentity::generate(&["localhost".to_owned()]).unwrap());
 
-pub fn soon() -> Instant {
+pub(crate) fn soon() -> Instant {
     Instant::now() + SOON
 }
 
 /// A directory that is removed at the end of the process, and a new name in it.
-pub fn socket_path() -> PathBuf {
+pub(crate) fn socket_path() -> PathBuf {
     static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
     static COUNT: AtomicU32 = AtomicU32::new(0);
     DIRECTORY.path().join(format!("{}.sock", COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
-pub fn fresh_address(scheme: Scheme) -> Address {
+pub(crate) fn fresh_address(scheme: Scheme) -> Address {
     let loopback = HostPort { host: "127.0.0.1".to_owned(), port: 0 };
     match scheme {
         Scheme::Tcp => Address::Tcp(loopback),
@@ -37,19 +37,19 @@ pub fn fresh_address(scheme: Scheme) -> Address {
     }
 }
 
-pub fn client_security(scheme: Scheme) -> ClientSecurity {
+pub(crate) fn client_security(scheme: Scheme) -> ClientSecurity {
     match scheme {
         Scheme::Tls => ClientSecurity::Fingerprint(IDENTITY.fingerprint().0),
         _ => ClientSecurity::Plain,
     }
 }
 
-pub fn server_security() -> ServerSecurity {
+pub(crate) fn server_security() -> ServerSecurity {
     ServerSecurity::Tls(IDENTITY.clone())
 }
 
 /// Client and server ends of one connection.
-pub fn pair_of(scheme: Scheme, kind: ConnectionKind) -> (Connection, Connection) {
+pub(crate) fn pair_of(scheme: Scheme, kind: ConnectionKind) -> (Connection, Connection) {
     let listener = Listener::bind(&fresh_address(scheme)).unwrap();
     let address = listener.address().clone();
     let client = std::thread::spawn(move || {
@@ -62,17 +62,17 @@ pub fn pair_of(scheme: Scheme, kind: ConnectionKind) -> (Connection, Connection)
     (client.join().unwrap(), server)
 }
 
-pub fn pair(scheme: Scheme) -> (Connection, Connection) {
+pub(crate) fn pair(scheme: Scheme) -> (Connection, Connection) {
     pair_of(scheme, ConnectionKind::Command)
 }
 
 /// Bytes that differ at every place and repeat late.
-pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
+pub(crate) fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()[0] ^ seed).collect()
 }
 
 /// Sends everything back until the end, then ends its own direction.
-pub fn echo(mut connection: Connection) {
+pub(crate) fn echo(mut connection: Connection) {
     let mut buf = vec![0; 100_000];
     while let Ok(count @ 1..) = connection.rx.recv(&mut buf) {
         if connection.tx.send(&[&buf[..count]]).is_err() {
