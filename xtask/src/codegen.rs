@@ -84,9 +84,12 @@ fn files() -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
+/// Structures that no argument is made of, but that an argument's structure points to.
+const POINTED_TO: &[&str] = &["CUlaunchAttribute"];
+
 fn c_types() -> String {
     let mut text = format!("{MARK}\nuse crate::border::CType;\n");
-    for name in STRUCTS {
+    for name in STRUCTS.iter().chain(POINTED_TO) {
         text.push_str(&format!(
             "\n// SAFETY: a `#[repr(C)]` structure of numbers.\nunsafe impl CType for cuda_abi::{name} {{}}\n"
         ));

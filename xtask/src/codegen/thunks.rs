@@ -67,14 +67,19 @@ fn thunk(text: &mut String, row: &Row<'_>, symbol: &Symbol) {
         }
     }
     let enter = if row.preinit { "enter_before_init" } else { "enter" };
+    let path = row.body.unwrap_or_default();
+    // A call without arguments needs no closure around its body.
+    let body = if passed.is_empty() {
+        format!("api::{path}")
+    } else {
+        format!("|| {{\n{body}api::{path}({})\n}}", passed.join(", "))
+    };
     write!(
         text,
         "\n#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn {name}({parameters}) -> u32 {{\n\
-         border::{enter}({name:?}, || {{\n{body}api::{path}({passed})\n}})\n}}\n",
+         border::{enter}({name:?}, {body})\n}}\n",
         name = symbol.name,
         parameters = parameters.join(", "),
-        path = row.body.unwrap_or_default(),
-        passed = passed.join(", "),
     )
     .expect("writing to a string succeeds");
 }
@@ -150,5 +155,57 @@ fn pass(argument: &Argument<'_>, default: &str) -> String {
         Kind::Ref { optional: false, .. } => format!("&{name}"),
         Kind::Ref { optional: true, .. } => format!("{name}.as_ref()"),
         _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generated(table: &str) -> String {
+        let rows = cuda_table::parse("memory", table).unwrap_or_else(|error| panic!("{error}"));
+        file(&rows.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn null_checks_come_in_the_order_of_the_arguments() {
+        let text =
+            generated("cuX local a::x\n    cstr name\n    in n: u32\n    out a: u64\n    outs? b[n]: u8\n");
+        let conversions = "(border::text(name)?, border::out(a)?, border::out_slice_optional(b, n)?)";
+        assert!(text.contains(conversions), "{text}");
+        assert!(text.contains("api::a::x(name, n, a, b)"), "{text}");
+    }
+
+    #[test]
+    fn a_variant_means_the_default_stream_of_its_thread() {
+        let text = generated("cuX one-way a::x\n    variants ptsz\n    stream s\n");
+        assert!(text.contains("fn cuX(s: StreamHandle)"), "{text}");
+        assert!(text.contains("api::a::x(StreamArg::new(s, StreamArg::Legacy))"), "{text}");
+        assert!(text.contains("fn cuX_ptsz(s: StreamHandle)"), "{text}");
+        assert!(text.contains("api::a::x(StreamArg::new(s, StreamArg::PerThread))"), "{text}");
+    }
+
+    #[test]
+    fn a_function_without_stream_is_told_its_default_stream() {
+        let text = generated("cuX one-way a::x\n    variants ptds\n    in n: u32\n");
+        assert!(text.contains("api::a::x(n, StreamArg::Legacy)"), "{text}");
+        assert!(text.contains("api::a::x(n, StreamArg::PerThread)"), "{text}");
+    }
+
+    #[test]
+    fn a_refusal_says_which_symbol_and_why() {
+        let text = generated("refused CUDA_ERROR_NOT_SUPPORTED \"because it is so\"\n    cuX\n");
+        assert!(
+            text.contains("refuse(&TOLD, \"cuX\", \"because it is so\", CudaError::NOT_SUPPORTED)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_what_the_table_says_runs_before_init() {
+        assert!(
+            generated("cuX local a::x\n    flags preinit\n").contains("border::enter_before_init(\"cuX\"")
+        );
+        assert!(generated("cuX local a::x\n").contains("border::enter(\"cuX\", api::a::x)"));
     }
 }

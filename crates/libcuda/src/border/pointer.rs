@@ -285,6 +285,17 @@ pub(crate) unsafe fn slice<'a, T: CType>(pointer: *const T, len: impl Length) ->
     }
 }
 
+/// An array to read at an address that a structure of the caller holds.
+///
+/// # Safety
+/// As [`slice`].
+#[allow(dead_code)]
+#[inline]
+pub(crate) unsafe fn slice_at<'a, T: CType>(address: u64, len: impl Length) -> CuResult<&'a [T]> {
+    // SAFETY: handed on from the caller.
+    unsafe { slice(address as usize as *const T, len) }
+}
+
 /// An array to read that may be missing.
 ///
 /// # Safety

@@ -79,3 +79,6 @@ unsafe impl CType for cuda_abi::CUstreamBatchMemOpParams {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUuuid {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUlaunchAttribute {}

@@ -225,7 +225,7 @@ pub unsafe extern "C" fn cuCtxGetApiVersion(context: ContextHandle, version: *mu
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize() -> u32 {
-    border::enter("cuCtxSynchronize", || api::context::synchronize())
+    border::enter("cuCtxSynchronize", api::context::synchronize)
 }
 
 #[unsafe(no_mangle)]
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn cuCtxGetExecAffinity(exec_affinity: *mut CUexecAffinity
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> u32 {
-    border::enter("cuCtxResetPersistingL2Cache", || api::context::reset_persisting_l2_cache())
+    border::enter("cuCtxResetPersistingL2Cache", api::context::reset_persisting_l2_cache)
 }
 
 #[unsafe(no_mangle)]

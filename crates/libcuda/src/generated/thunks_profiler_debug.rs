@@ -12,12 +12,12 @@ use cuda_abi::*;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuProfilerStart() -> u32 {
-    border::enter("cuProfilerStart", || api::profiler::start())
+    border::enter("cuProfilerStart", api::profiler::start)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuProfilerStop() -> u32 {
-    border::enter("cuProfilerStop", || api::profiler::stop())
+    border::enter("cuProfilerStop", api::profiler::stop)
 }
 
 #[unsafe(no_mangle)]
