@@ -12,6 +12,7 @@ use crate::answer::{ANSWER_BYTES, Answer, AnswerError};
 use crate::connection::Connection;
 use crate::preamble::{ConnectionKind, Preamble};
 use crate::security::ClientSecurity;
+use crate::shm;
 use crate::socket::Socket;
 use crate::tls;
 
@@ -102,7 +103,10 @@ pub fn connect(
     socket.send_all_by(&preamble.encode(), deadline).map_err(set_up)?;
     match (address, config) {
         (Address::Tls(at), Some(config)) => tls::connect(socket, config, address, at, deadline),
-        (Address::Shm(_), _) => Err(set_up(io::ErrorKind::Unsupported.into())),
+        (Address::Shm(_), _) => {
+            read_answer(&socket, address, deadline)?;
+            shm::accept_rings(socket, deadline).map_err(set_up)
+        }
         _ => {
             read_answer(&socket, address, deadline)?;
             Ok(Connection::over_socket(socket))

@@ -18,6 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::fd;
+use crate::shm::{ShmRx, ShmTx};
 use crate::socket::Socket;
 use crate::tls::{TlsRx, TlsTx};
 
@@ -50,12 +51,14 @@ pub struct Closer {
 pub(crate) enum TxHalf {
     Socket(Arc<SocketLink>),
     Tls(TlsTx),
+    Shm(ShmTx),
 }
 
 #[derive(Debug)]
 pub(crate) enum RxHalf {
     Socket(Arc<SocketLink>),
     Tls(TlsRx),
+    Shm(ShmRx),
 }
 
 /// What both halves share, seen from outside. Dropping it closes the connection.
@@ -96,6 +99,7 @@ impl Tx {
         match &mut self.0 {
             TxHalf::Socket(link) => link.socket.send_all(parts),
             TxHalf::Tls(tx) => tx.send(parts),
+            TxHalf::Shm(tx) => tx.send(parts),
         }
     }
 
@@ -109,6 +113,7 @@ impl Tx {
                 Ok(())
             }
             TxHalf::Tls(tx) => tx.finish(),
+            TxHalf::Shm(tx) => tx.finish(),
         }
     }
 }
@@ -119,6 +124,7 @@ impl Rx {
         match &mut self.0 {
             RxHalf::Socket(link) => link.socket.recv(buf),
             RxHalf::Tls(rx) => rx.recv(buf),
+            RxHalf::Shm(rx) => rx.recv(buf),
         }
     }
 
@@ -144,6 +150,7 @@ impl Rx {
         match &mut self.0 {
             RxHalf::Socket(link) => link.socket.try_recv(buf),
             RxHalf::Tls(rx) => rx.try_recv(buf),
+            RxHalf::Shm(rx) => rx.try_recv(buf),
         }
     }
 
@@ -153,6 +160,7 @@ impl Rx {
         match &mut self.0 {
             RxHalf::Socket(link) => link.socket.wait(timeout),
             RxHalf::Tls(rx) => rx.wait(timeout),
+            RxHalf::Shm(rx) => rx.wait(timeout),
         }
     }
 }

@@ -17,6 +17,7 @@ mod listen;
 mod preamble;
 mod raw;
 mod security;
+mod shm;
 mod socket;
 mod tls;
 

@@ -16,6 +16,7 @@ use crate::connection::Connection;
 use crate::fd;
 use crate::preamble::{ConnectionKind, PREAMBLE_BYTES, Preamble, PreambleError};
 use crate::security::ServerSecurity;
+use crate::shm;
 use crate::socket::Socket;
 use crate::tls::{self, HandshakeError};
 
@@ -169,7 +170,8 @@ impl RawConnection {
                     HandshakeError::Io(source) => ServeError::SetUp { peer: self.peer, source },
                     HandshakeError::Tls(source) => ServeError::Tls { peer: self.peer, source },
                 }),
-            (Scheme::Shm, _) => Err(self.set_up_error(io::ErrorKind::Unsupported.into())),
+            (Scheme::Shm, _) => shm::offer_rings(self.socket, preamble.kind, deadline)
+                .map_err(|source| ServeError::SetUp { peer: self.peer, source }),
             (Scheme::Tcp | Scheme::Unix, _) => {
                 self.socket
                     .send_all_by(&Answer::Accepted.encode(), deadline)

@@ -155,6 +155,23 @@ impl Socket {
         Ok(())
     }
 
+    /// Runs something that receives with blocking calls, each of which then ends at `deadline`.
+    pub(crate) fn with_read_deadline<T>(
+        &self,
+        deadline: Instant,
+        receive: impl FnOnce(&Self) -> io::Result<T>,
+    ) -> io::Result<T> {
+        // Zero would mean no limit at all.
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
+        self.inner.set_read_timeout(Some(left))?;
+        let result = receive(self).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        });
+        self.inner.set_read_timeout(None)?;
+        result
+    }
+
     /// True when a receive would not block.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         fd::readable(self, timeout.map(|timeout| Instant::now() + timeout))
