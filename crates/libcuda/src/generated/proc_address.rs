@@ -29,11 +29,13 @@ struct Function(*const ());
 unsafe impl Sync for Function {}
 
 /// The function that `name` means for a program of CUDA `version` (12030 for 12.3) with `flags` 0, 1 or 2.
+/// The driver accepts 3 too, which is read as 2: whoever asks for a per-thread default stream relies on having it.
 pub(crate) fn find(name: &[u8], version: u32, flags: u64) -> Lookup {
+    let asked = 1 << flags.min(2);
     let start = STEPS.partition_point(|step| step.name.as_bytes() < name);
     let mut found = Lookup::NotFound;
     for step in STEPS[start..].iter().take_while(|step| step.name.as_bytes() == name) {
-        if flags > 2 || step.flags & (1 << flags) == 0 {
+        if step.flags & asked == 0 {
             continue;
         }
         if step.version <= version {
@@ -4096,6 +4098,6 @@ mod tests {
         let name = b"cuMemcpyAsync";
         assert_eq!(find(name, 13000, 1), address(thunks_copy::cuMemcpyAsync as *const ()));
         assert_eq!(find(name, 13000, 2), address(thunks_copy::cuMemcpyAsync_ptsz as *const ()));
-        assert_eq!(find(name, 13000, 3), Lookup::NotFound);
+        assert_eq!(find(name, 13000, 3), find(name, 13000, 2));
     }
 }

@@ -17,7 +17,7 @@ pub extern "C" fn cuGLCtxCreate() -> u32 {
         &TOLD,
         "cuGLCtxCreate",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -28,7 +28,7 @@ pub extern "C" fn cuGLCtxCreate_v2() -> u32 {
         &TOLD,
         "cuGLCtxCreate_v2",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -39,7 +39,7 @@ pub extern "C" fn cuGLGetDevices() -> u32 {
         &TOLD,
         "cuGLGetDevices",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -50,7 +50,7 @@ pub extern "C" fn cuGLGetDevices_v2() -> u32 {
         &TOLD,
         "cuGLGetDevices_v2",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -61,7 +61,7 @@ pub extern "C" fn cuGLInit() -> u32 {
         &TOLD,
         "cuGLInit",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -72,7 +72,7 @@ pub extern "C" fn cuGLMapBufferObject() -> u32 {
         &TOLD,
         "cuGLMapBufferObject",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -83,7 +83,7 @@ pub extern "C" fn cuGLMapBufferObjectAsync() -> u32 {
         &TOLD,
         "cuGLMapBufferObjectAsync",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -94,7 +94,7 @@ pub extern "C" fn cuGLMapBufferObjectAsync_v2() -> u32 {
         &TOLD,
         "cuGLMapBufferObjectAsync_v2",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -105,7 +105,7 @@ pub extern "C" fn cuGLMapBufferObjectAsync_v2_ptsz() -> u32 {
         &TOLD,
         "cuGLMapBufferObjectAsync_v2_ptsz",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -116,7 +116,7 @@ pub extern "C" fn cuGLMapBufferObject_v2() -> u32 {
         &TOLD,
         "cuGLMapBufferObject_v2",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -127,7 +127,7 @@ pub extern "C" fn cuGLMapBufferObject_v2_ptds() -> u32 {
         &TOLD,
         "cuGLMapBufferObject_v2_ptds",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -138,7 +138,7 @@ pub extern "C" fn cuGLRegisterBufferObject() -> u32 {
         &TOLD,
         "cuGLRegisterBufferObject",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -149,7 +149,7 @@ pub extern "C" fn cuGLSetBufferObjectMapFlags() -> u32 {
         &TOLD,
         "cuGLSetBufferObjectMapFlags",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -160,7 +160,7 @@ pub extern "C" fn cuGLUnmapBufferObject() -> u32 {
         &TOLD,
         "cuGLUnmapBufferObject",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -171,7 +171,7 @@ pub extern "C" fn cuGLUnmapBufferObjectAsync() -> u32 {
         &TOLD,
         "cuGLUnmapBufferObjectAsync",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -182,7 +182,7 @@ pub extern "C" fn cuGLUnregisterBufferObject() -> u32 {
         &TOLD,
         "cuGLUnregisterBufferObject",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -193,7 +193,7 @@ pub extern "C" fn cuGraphicsGLRegisterBuffer() -> u32 {
         &TOLD,
         "cuGraphicsGLRegisterBuffer",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 
@@ -204,7 +204,7 @@ pub extern "C" fn cuGraphicsGLRegisterImage() -> u32 {
         &TOLD,
         "cuGraphicsGLRegisterImage",
         "OpenGL renders on a GPU of this machine, and the CUDA GPU is in another",
-        CudaError::INVALID_GRAPHICS_CONTEXT,
+        CudaError::OPERATING_SYSTEM,
     )
 }
 

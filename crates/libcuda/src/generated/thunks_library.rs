@@ -236,6 +236,6 @@ pub extern "C" fn cuLibraryGetUnifiedFunction() -> u32 {
         &TOLD,
         "cuLibraryGetUnifiedFunction",
         "unified function pointers need host and GPU to share one address space for code",
-        CudaError::NOT_FOUND,
+        CudaError::INVALID_VALUE,
     )
 }
