@@ -7,9 +7,18 @@
 //!
 //! 1. [`slab`]: handles that the program holds, and what they stand for.
 //! 2. [`addresses`]: where device memory lies.
+//! 3. [`host_memory`]: pinned host memory, and bytes still on their way into it.
+//! 4. [`limits`]: what a device and a kernel allow.
+//! 5. [`launch`]: whether a launch fits them, and its parameters as one block of bytes.
+//! 6. [`occupancy`]: how many blocks of a kernel run at once.
 
 #![forbid(unsafe_code)]
 
-pub mod slab;
-
 pub mod addresses;
+pub mod graph;
+pub mod host_memory;
+pub mod launch;
+pub mod limits;
+pub mod occupancy;
+
+pub mod slab;
