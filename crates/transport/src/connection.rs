@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::delay::{DelayRx, DelayTx};
 use crate::fd;
 use crate::shm::{ShmRx, ShmTx};
 use crate::socket::Socket;
@@ -52,6 +53,7 @@ pub(crate) enum TxHalf {
     Socket(Arc<SocketLink>),
     Tls(TlsTx),
     Shm(ShmTx),
+    Delayed(DelayTx),
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ pub(crate) enum RxHalf {
     Socket(Arc<SocketLink>),
     Tls(TlsRx),
     Shm(ShmRx),
+    Delayed(DelayRx),
 }
 
 /// What both halves share, seen from outside. Dropping it closes the connection.
@@ -88,7 +91,7 @@ impl Connection {
     /// Every file descriptor behind the connection. They stay owned by it; [`Closer::abandon`] is the way for a
     /// forked child to let go of them.
     pub fn raw_fds(&self) -> Vec<RawFd> {
-        self.closer.link.upgrade().map(|link| link.raw_fds()).unwrap_or_default()
+        self.closer.raw_fds()
     }
 }
 
@@ -100,6 +103,7 @@ impl Tx {
             TxHalf::Socket(link) => link.socket.send_all(parts),
             TxHalf::Tls(tx) => tx.send(parts),
             TxHalf::Shm(tx) => tx.send(parts),
+            TxHalf::Delayed(tx) => tx.send(parts),
         }
     }
 
@@ -114,6 +118,7 @@ impl Tx {
             }
             TxHalf::Tls(tx) => tx.finish(),
             TxHalf::Shm(tx) => tx.finish(),
+            TxHalf::Delayed(tx) => tx.finish(),
         }
     }
 }
@@ -125,6 +130,7 @@ impl Rx {
             RxHalf::Socket(link) => link.socket.recv(buf),
             RxHalf::Tls(rx) => rx.recv(buf),
             RxHalf::Shm(rx) => rx.recv(buf),
+            RxHalf::Delayed(rx) => rx.recv(buf),
         }
     }
 
@@ -151,6 +157,7 @@ impl Rx {
             RxHalf::Socket(link) => link.socket.try_recv(buf),
             RxHalf::Tls(rx) => rx.try_recv(buf),
             RxHalf::Shm(rx) => rx.try_recv(buf),
+            RxHalf::Delayed(rx) => rx.try_recv(buf),
         }
     }
 
@@ -161,11 +168,16 @@ impl Rx {
             RxHalf::Socket(link) => link.socket.wait(timeout),
             RxHalf::Tls(rx) => rx.wait(timeout),
             RxHalf::Shm(rx) => rx.wait(timeout),
+            RxHalf::Delayed(rx) => rx.wait(timeout),
         }
     }
 }
 
 impl Closer {
+    pub(crate) fn raw_fds(&self) -> Vec<RawFd> {
+        self.link.upgrade().map(|link| link.raw_fds()).unwrap_or_default()
+    }
+
     /// Closes both directions now, from any thread. A blocked receive returns the end, here and there; a blocked send
     /// here fails. A peer that is blocked in a send over TCP learns of it when the halves here are dropped (the kernel
     /// resets the connection then). Bytes on the way may be lost. Idempotent.

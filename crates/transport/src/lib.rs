@@ -10,8 +10,10 @@
 
 mod address;
 mod answer;
+pub mod bench;
 mod connect;
 mod connection;
+mod delay;
 pub mod fd;
 mod listen;
 mod preamble;

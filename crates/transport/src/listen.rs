@@ -29,7 +29,7 @@ pub struct Listener {
     socket: Socket2,
     address: Address,
     stop: Arc<OwnedFd>,
-    file: Option<SocketFile>,
+    _file: Option<SocketFile>,
     /// A descriptor to give up when there are none left, so that a waiting client can at least be turned away.
     reserve: Mutex<Option<File>>,
 }
@@ -66,7 +66,7 @@ impl Listener {
         };
         socket.set_nonblocking(true)?;
         let stop = Arc::new(fd::eventfd()?);
-        Ok(Self { socket, address, stop, file, reserve: Mutex::new(open_reserve()) })
+        Ok(Self { socket, address, stop, _file: file, reserve: Mutex::new(open_reserve()) })
     }
 
     /// Where it listens, with the port that the kernel chose.

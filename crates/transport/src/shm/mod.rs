@@ -8,6 +8,8 @@ mod half;
 mod map;
 mod setup;
 mod spin;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use half::{ShmRx, ShmTx};
 pub(crate) use setup::{accept_rings, offer_rings};

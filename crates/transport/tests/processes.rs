@@ -1,0 +1,63 @@
+//! Peers in a process of their own, which is then killed.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use support::*;
+use transport::*;
+
+const ADDRESS: &str = "DXPU_TEST_ADDRESS";
+const FINGERPRINT: &str = "DXPU_TEST_FINGERPRINT";
+
+/// Not a test of its own: what the other process does.
+#[test]
+fn child_connects_and_waits_to_be_killed() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let address: Address = address.parse().unwrap();
+    let security = match address.scheme() {
+        Scheme::Tls => {
+            ClientSecurity::Fingerprint(std::env::var(FINGERPRINT).unwrap().parse::<Fingerprint>().unwrap().0)
+        }
+        _ => ClientSecurity::Plain,
+    };
+    let preamble = Preamble::new(ConnectionKind::Command, 0, SESSION);
+    let mut connection = connect(&address, &security, preamble, SOON).unwrap();
+    connection.tx.send(&[b"alive"]).unwrap();
+    println!("ready");
+    // Blocks until killed.
+    let _ = connection.rx.recv_exact(&mut [0; 1 << 16]);
+}
+
+on_every_transport! {
+    fn the_death_of_a_process_is_noticed_at_once(scheme) {
+        let listener = Listener::bind(&fresh_address(scheme)).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "child_connects_and_waits_to_be_killed"])
+            .env(ADDRESS, listener.address().to_string())
+            .env(FINGERPRINT, IDENTITY.fingerprint().to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let server = listener.accept().unwrap().unwrap().serve(&server_security(), soon()).unwrap();
+        let (mut tx, mut rx, _closer) = server.split();
+        let mut text = [0; 5];
+        rx.recv_exact(&mut text).unwrap();
+        assert_eq!(&text, b"alive");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("ready")));
+        // One thread blocked in each direction.
+        let sender = std::thread::spawn(move || while tx.send(&[&[1; 1 << 20]]).is_ok() {});
+        let receiver = std::thread::spawn(move || rx.recv(&mut [0; 1]));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        child.kill().unwrap();
+        let started = Instant::now();
+        child.wait().unwrap();
+        // The end, or an error that says that it was not a clean one; never a byte, never silence.
+        assert!(!matches!(receiver.join().unwrap(), Ok(1..)));
+        sender.join().unwrap();
+        assert!(started.elapsed() < std::time::Duration::from_secs(5));
+    }
+}
