@@ -1,1 +1,26 @@
 //! The worker: executes one client's command stream on a driver.
+//!
+//! ```text
+//!                    ┌ front (one process) ┐        ┌ session process (one per client) ──────────────────┐
+//!   connection ─────▶│ preamble: whose?    │─ fd ──▶│ TLS, token ─▶ command loop ─▶ gate ─▶ driver        │
+//!                    │ no driver, no TLS   │        │ events, lanes ◀───────────── host link ◀─ streams   │
+//!                    └─────────────────────┘        └────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A fault in one client's kernel or frames ends that client's process and nothing else. The front never sees a
+//! driver: the session process makes it with a function that the application gives.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod end;
+mod front;
+mod images;
+mod session;
+mod sync;
+
+pub use config::{FrontConfig, Grant, GrantMaker, SessionConfig, SessionSpawn};
+pub use end::{EndKind, SessionEnd};
+pub use front::{FrontError, FrontHandle, SessionEvent, serve_listener};
+pub use images::ImageCache;
+pub use session::{DriverFactory, run_session_process};

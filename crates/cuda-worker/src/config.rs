@@ -1,0 +1,122 @@
+//! What a worker is told when it starts.
+
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use transport::Address;
+
+/// What the front needs.
+#[derive(Clone)]
+pub struct FrontConfig {
+    /// Where to listen.
+    pub addresses: Vec<Address>,
+    /// How session processes are started.
+    pub spawn: SessionSpawn,
+    /// What each session process is told.
+    pub session: SessionConfig,
+    /// What each session process gets for its driver.
+    pub grant: GrantMaker,
+    /// The most sessions at a time.
+    pub sessions_max: usize,
+    /// The most connections and sessions that have not shown a token yet.
+    pub unauthenticated_max: usize,
+    /// How long a new connection may take for its first bytes.
+    pub preamble_timeout: Duration,
+    /// Session processes kept ready, their driver made, so that attaching costs no start of a process.
+    pub spares: usize,
+}
+
+/// The command line of a session process. It is told everything else through its standard input.
+#[derive(Clone, Debug)]
+pub struct SessionSpawn {
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// Prepares what one more session process gets for its driver.
+pub type GrantMaker = Arc<dyn Fn() -> io::Result<Grant> + Send + Sync>;
+
+/// What one session process gets for its driver, and what to do when that process is gone.
+pub struct Grant {
+    /// For the function that makes the driver; the front does not look inside.
+    pub driver: serde_json::Value,
+    /// Descriptors for it, such as memory that the sessions share. At most 8.
+    pub fds: Vec<OwnedFd>,
+    /// Called when the process is gone, however it went.
+    pub release: Box<dyn FnOnce() + Send>,
+}
+
+impl Grant {
+    /// A grant of nothing but a configuration.
+    pub fn plain(driver: serde_json::Value) -> Self {
+        Self { driver, fds: Vec::new(), release: Box::new(|| {}) }
+    }
+}
+
+/// The first message to a session process.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Startup {
+    pub(crate) session: SessionConfig,
+    pub(crate) driver: serde_json::Value,
+    /// How many descriptors follow.
+    pub(crate) fds: usize,
+}
+
+/// What a session process is told, secrets included: it travels over a socket pair, never by arguments or
+/// environment.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct SessionConfig {
+    /// What a client must show.
+    pub token: String,
+    /// Certificate chain and key (PEM) for `tls:` connections.
+    pub tls: Option<(String, String)>,
+    /// Directory of module images, shared by all sessions.
+    pub image_cache: Option<PathBuf>,
+    /// The most bytes in that directory.
+    pub image_cache_bytes_max: u64,
+    /// Pushed bytes kept before a stream consumes them.
+    pub push_window_bytes: u64,
+    /// How long a client may take from its first byte to the last of its connections.
+    pub handshake_timeout: Duration,
+    /// A client that says nothing for this long is gone.
+    pub stall_timeout: Duration,
+    /// How long a wait is polled for before it goes to a thread of its own. `None`: as fits this machine.
+    pub wait_spin: Option<Duration>,
+}
+
+impl SessionConfig {
+    /// Sensible values for everything but the secrets.
+    pub fn new(token: String) -> Self {
+        Self {
+            token,
+            tls: None,
+            image_cache: None,
+            image_cache_bytes_max: 4 << 30,
+            push_window_bytes: 64 << 20,
+            handshake_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(30),
+            wait_spin: None,
+        }
+    }
+
+    /// Polling pays off only where it does not take the core that the awaited work needs.
+    pub(crate) fn wait_spin(&self) -> Duration {
+        const CORES_TO_SPARE: usize = 2;
+        self.wait_spin.unwrap_or_else(|| {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            if cores > CORES_TO_SPARE { Duration::from_micros(20) } else { Duration::ZERO }
+        })
+    }
+}
+
+/// Never the secrets.
+impl std::fmt::Debug for SessionConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionConfig").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,140 @@
+//! One session process, seen from the front.
+
+use crate::{
+    config::{FrontConfig, Grant, Startup},
+    end::{EndKind, SessionEnd},
+    sync::lock,
+};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use transport::RawConnection;
+
+/// What the front reports of its session processes.
+#[derive(Clone, Debug)]
+pub enum SessionEvent {
+    /// A client has shown its token.
+    Began {
+        /// The session's process.
+        pid: u32,
+        /// Who the client says it is.
+        client: String,
+        /// Where it comes from.
+        peer: String,
+    },
+    /// A session process is gone. Spares that were never used are not reported.
+    Ended {
+        /// The session's process.
+        pid: u32,
+        /// Where the client came from.
+        peer: String,
+        /// Whether the client had shown its token.
+        authenticated: bool,
+        /// How it ended.
+        end: SessionEnd,
+    },
+    /// A session process is gone, whether it had a client or not: what it held can be released.
+    Reaped {
+        /// The process.
+        pid: u32,
+    },
+    /// A session process could not be started or was not able to prepare itself.
+    Broken {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A running session process.
+pub(crate) struct SessionChild {
+    pub(crate) pid: u32,
+    control: Mutex<UnixStream>,
+}
+
+/// A line from a session process.
+pub(crate) enum Line {
+    Ready,
+    Authenticated(String),
+    Ended(String),
+}
+
+impl SessionChild {
+    /// Starts a process and tells it its configuration. Returns what is needed to hear from it and to reap it.
+    pub(crate) fn start(config: &FrontConfig, grant: &Grant) -> io::Result<(Arc<Self>, Child, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut child = Command::new(&config.spawn.program)
+            .args(&config.spawn.arguments)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let pid = child.id();
+        match tell(&ours, config, grant) {
+            Ok(lines) => Ok((Arc::new(Self { pid, control: Mutex::new(ours) }), child, lines)),
+            Err(error) => {
+                drop(ours);
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn give(&self, raw: RawConnection) -> io::Result<()> {
+        raw.hand_over(lock(&self.control).as_fd())
+    }
+
+    /// Has the process end: it sees its control socket close.
+    pub(crate) fn stop(&self) {
+        let _ = lock(&self.control).shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// Tells a new process everything it needs.
+fn tell(mut control: &UnixStream, config: &FrontConfig, grant: &Grant) -> io::Result<UnixStream> {
+    let driver = grant.driver.clone();
+    let startup = Startup { session: config.session.clone(), driver, fds: grant.fds.len() };
+    let text = serde_json::to_vec(&startup)?;
+    let mut message = (text.len() as u32).to_le_bytes().to_vec();
+    message.extend(text);
+    control.write_all(&message)?;
+    if !grant.fds.is_empty() {
+        let fds: Vec<_> = grant.fds.iter().map(AsFd::as_fd).collect();
+        transport::fd::send_fds(control.as_fd(), &fds, b"")?;
+    }
+    control.try_clone()
+}
+
+/// Reads what a process says until it ends.
+pub(crate) fn read_lines(lines: UnixStream, mut on_line: impl FnMut(Line)) {
+    for line in BufReader::new(lines).lines() {
+        let Ok(line) = line else { return };
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("ready", _) => on_line(Line::Ready),
+            ("authenticated", who) => on_line(Line::Authenticated(who.to_owned())),
+            ("ended", reason) => on_line(Line::Ended(reason.to_owned())),
+            _ => tracing::warn!(line, "a session process said something odd"),
+        }
+    }
+}
+
+/// How a session ended, from what its process said and how it exited.
+pub(crate) fn end_of(said: Option<String>, status: io::Result<ExitStatus>) -> SessionEnd {
+    let status = match status {
+        Ok(status) => status,
+        Err(error) => return SessionEnd::new(EndKind::Internal, format!("it cannot be waited for: {error}")),
+    };
+    match (status.code().and_then(EndKind::from_exit_code), said) {
+        (Some(kind), Some(reason)) => SessionEnd::new(kind, reason),
+        (Some(kind), None) => SessionEnd::new(kind, "it said no more"),
+        (None, _) => {
+            let how = match status.signal() {
+                Some(signal) => format!("its process was ended by signal {signal}"),
+                None => format!("its process ended with {status}"),
+            };
+            SessionEnd::new(EndKind::Internal, how)
+        }
+    }
+}

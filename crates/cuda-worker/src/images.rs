@@ -1,0 +1,147 @@
+//! Module images by content, shared by all sessions of a worker: a module travels to a worker once.
+//!
+//! Files are named by the BLAKE3 of their content and appear whole or not at all. What is read is checked against
+//! its name, so a damaged or foreign file is the same as none.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+/// A bounded directory of images.
+#[derive(Debug)]
+pub struct ImageCache {
+    directory: PathBuf,
+    bytes_max: u64,
+}
+
+/// Makes the names of unfinished files differ within a process; the process number makes them differ between.
+static UNFINISHED: AtomicU64 = AtomicU64::new(0);
+
+impl ImageCache {
+    /// Opens or makes the directory, for its owner alone.
+    pub fn open(directory: &Path, bytes_max: u64) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        Ok(Self { directory: directory.to_owned(), bytes_max })
+    }
+
+    fn path(&self, hash: &[u8; 32]) -> PathBuf {
+        self.directory.join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
+    }
+
+    /// The image with this hash.
+    pub fn get(&self, hash: &[u8; 32]) -> Option<Vec<u8>> {
+        let path = self.path(hash);
+        let bytes = fs::read(&path).ok()?;
+        if blake3::hash(&bytes).as_bytes() != hash {
+            // Whatever it is, it is not what its name says.
+            let _ = fs::remove_file(&path);
+            return None;
+        }
+        // The time of last use decides who stays. Failing to write it down costs an eviction too early, no more.
+        let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        Some(bytes)
+    }
+
+    /// Keeps an image, whose hash the caller has checked, and lets go of those longest unused.
+    pub fn put(&self, hash: &[u8; 32], image: &[u8]) -> io::Result<()> {
+        if image.len() as u64 > self.bytes_max {
+            return Ok(());
+        }
+        let unique = UNFINISHED.fetch_add(1, Ordering::Relaxed);
+        let unfinished = self.directory.join(format!("{UNFINISHED_PREFIX}{}-{unique}", std::process::id()));
+        let written = (|| {
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+            file.write_all(image)?;
+            fs::rename(&unfinished, self.path(hash))
+        })();
+        if written.is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+        self.evict()?;
+        written
+    }
+
+    fn evict(&self) -> io::Result<()> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            // Another session may have removed it meanwhile.
+            let Ok(metadata) = entry.metadata() else { continue };
+            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            if is_abandoned(&entry.file_name().to_string_lossy(), used) {
+                let _ = fs::remove_file(entry.path());
+                continue;
+            }
+            files.push((used, metadata.len(), entry.path()));
+        }
+        files.sort();
+        let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, size, path) in files {
+            if bytes <= self.bytes_max {
+                break;
+            }
+            let _ = fs::remove_file(path);
+            bytes -= size;
+        }
+        Ok(())
+    }
+}
+
+const UNFINISHED_PREFIX: &str = "unfinished-";
+
+/// An unfinished file whose writer must have died: no write takes that long.
+fn is_abandoned(name: &str, modified: SystemTime) -> bool {
+    const ABANDONED_AFTER_S: u64 = 3600;
+    let age = SystemTime::now().duration_since(modified).unwrap_or_default();
+    name.starts_with(UNFINISHED_PREFIX) && age.as_secs() > ABANDONED_AFTER_S
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn hash(image: &[u8]) -> [u8; 32] {
+        *blake3::hash(image).as_bytes()
+    }
+
+    #[test]
+    fn an_image_comes_back_and_its_directory_is_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = ImageCache::open(&directory.path().join("images"), 1000).unwrap();
+        cache.put(&hash(b"image"), b"image").unwrap();
+        assert_eq!(cache.get(&hash(b"image")).as_deref(), Some(&b"image"[..]));
+        assert_eq!(cache.get(&hash(b"other")), None);
+        let mode = fs::metadata(directory.path().join("images")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_damaged_image_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = ImageCache::open(directory.path(), 1000).unwrap();
+        cache.put(&hash(b"image"), b"image").unwrap();
+        fs::write(cache.path(&hash(b"image")), b"imagf").unwrap();
+        assert_eq!(cache.get(&hash(b"image")), None);
+        assert!(!cache.path(&hash(b"image")).exists());
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = ImageCache::open(directory.path(), 250).unwrap();
+        let images: Vec<Vec<u8>> = (0..3).map(|at| vec![at; 100]).collect();
+        for (at, image) in images.iter().take(2).enumerate() {
+            cache.put(&hash(image), image).unwrap();
+            let used = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000 + at as u64);
+            File::open(cache.path(&hash(image))).unwrap().set_modified(used).unwrap();
+        }
+        cache.get(&hash(&images[0])).unwrap();
+        cache.put(&hash(&images[2]), &images[2]).unwrap();
+        let kept: Vec<bool> = images.iter().map(|image| cache.get(&hash(image)).is_some()).collect();
+        assert_eq!(kept, [true, false, true]);
+    }
+}

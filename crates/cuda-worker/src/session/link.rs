@@ -1,0 +1,187 @@
+//! The way from a driver's streams back to the client.
+
+use crate::{
+    session::{events::Events, read_back::ReadBacks},
+    sync::{lock, wait},
+};
+use bulk::Lanes;
+use cuda_driver::{HostLink, LinkLost, Sink, Source};
+use cuda_wire::{Notice, NoticeHeader, TransferId};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// Text that fits one notice beside its tag and length.
+const PRINT_BYTES_MAX: usize = NoticeHeader::BODY_MAX as usize - 5;
+
+pub(crate) struct Link {
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) host_calls: HostCalls,
+    pub(crate) read_backs: ReadBacks,
+    /// Transfers under way. A graph runs the same pull again and again, perhaps in two streams at once: the second
+    /// waits for the first.
+    busy: Mutex<HashSet<TransferId>>,
+    freed: Condvar,
+    push_window_bytes: u64,
+}
+
+impl Link {
+    pub(crate) fn new(lanes: Arc<Lanes>, events: Arc<Events>, push_window_bytes: u64) -> Self {
+        Self {
+            lanes,
+            events,
+            host_calls: HostCalls::default(),
+            read_backs: ReadBacks::default(),
+            busy: Mutex::default(),
+            freed: Condvar::new(),
+            push_window_bytes,
+        }
+    }
+
+    /// The client cannot serve a pull: the copy that waits for it fails.
+    pub(crate) fn pull_failed(&self, transfer: TransferId) {
+        self.lanes.cancel(transfer);
+    }
+
+    /// Takes pushed bytes that nobody needs any more out of the window.
+    pub(crate) fn discard(self: &Arc<Self>, transfer: TransferId, bytes: u64) {
+        if bytes > self.push_window_bytes {
+            // The client waits to be asked for it, and is not.
+            return;
+        }
+        let link = self.clone();
+        let done = move |result: Result<(), bulk::LinkLost>| {
+            if result.is_ok() {
+                let _ = link.events.send(&Notice::PushConsumed { bytes });
+            }
+        };
+        self.lanes.expect_later(transfer, bytes, Box::new(|_, _: &[u8]| {}), Box::new(done));
+    }
+
+    /// Everybody who waits for the client stops waiting.
+    pub(crate) fn close(&self) {
+        self.events.close();
+        self.lanes.close();
+        self.host_calls.close();
+        drop(lock(&self.busy));
+        self.freed.notify_all();
+    }
+
+    fn occupy(&self, transfer: TransferId) -> Result<Busy<'_>, LinkLost> {
+        let mut busy = lock(&self.busy);
+        while !busy.insert(transfer) {
+            if self.events.is_closed() {
+                return Err(LinkLost);
+            }
+            busy = wait(&self.freed, busy);
+        }
+        Ok(Busy { link: self, transfer })
+    }
+}
+
+struct Busy<'a> {
+    link: &'a Link,
+    transfer: TransferId,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        lock(&self.link.busy).remove(&self.transfer);
+        self.link.freed.notify_all();
+    }
+}
+
+impl HostLink for Link {
+    fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &Sink<'_>) -> Result<(), LinkLost> {
+        let _busy = self.occupy(transfer)?;
+        // More than the window is never pushed unasked, whatever the command says.
+        let pull = pull || bytes > self.push_window_bytes;
+        let expectation = self.lanes.expect(transfer, bytes).map_err(|_| LinkLost)?;
+        if pull {
+            self.events.send(&Notice::Pull { transfer })?;
+        }
+        expectation.wait(&|offset, bytes: &[u8]| sink(offset, bytes)).map_err(|_| LinkLost)?;
+        if pull { Ok(()) } else { self.events.send(&Notice::PushConsumed { bytes }) }
+    }
+
+    fn send(&self, transfer: TransferId, bytes: u64, source: &Source<'_>) -> Result<(), LinkLost> {
+        if ReadBacks::is_own(transfer) {
+            self.read_backs.fill(transfer, bytes, source);
+            return Ok(());
+        }
+        let _busy = self.occupy(transfer)?;
+        self.lanes.send(transfer, bytes, &|offset, target: &mut [u8]| source(offset, target)).map_err(|_| LinkLost)
+    }
+
+    fn host_call(&self, token: u64) -> Result<(), LinkLost> {
+        self.host_calls.begin(token);
+        self.events.send(&Notice::HostCall { token })?;
+        self.host_calls.wait(token)
+    }
+
+    fn print(&self, text: &[u8]) {
+        for piece in text.chunks(PRINT_BYTES_MAX) {
+            // Text for a client that is gone has no reader.
+            let _ = self.events.send(&Notice::Print { text: cuda_wire::Bytes(piece) });
+        }
+    }
+}
+
+/// Host functions that the client is running.
+#[derive(Default)]
+pub(crate) struct HostCalls {
+    state: Mutex<HostCallState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct HostCallState {
+    /// Calls begun and calls returned, by token: two graphs may run the same function at once.
+    calls: HashMap<u64, (u32, u32)>,
+    closed: bool,
+}
+
+impl HostCalls {
+    fn begin(&self, token: u64) {
+        lock(&self.state).calls.entry(token).or_default().0 += 1;
+    }
+
+    /// False when nobody waits for it.
+    pub(crate) fn done(&self, token: u64) -> bool {
+        let mut state = lock(&self.state);
+        let counted = match state.calls.get_mut(&token) {
+            Some((begun, returned)) if *returned < *begun => {
+                *returned += 1;
+                true
+            }
+            _ => false,
+        };
+        self.changed.notify_all();
+        counted
+    }
+
+    fn wait(&self, token: u64) -> Result<(), LinkLost> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.closed {
+                return Err(LinkLost);
+            }
+            match state.calls.get_mut(&token) {
+                Some((begun, returned)) if *returned > 0 => {
+                    *begun -= 1;
+                    *returned -= 1;
+                    if *begun == 0 {
+                        state.calls.remove(&token);
+                    }
+                    return Ok(());
+                }
+                _ => state = wait(&self.changed, state),
+            }
+        }
+    }
+
+    fn close(&self) {
+        lock(&self.state).closed = true;
+        self.changed.notify_all();
+    }
+}
