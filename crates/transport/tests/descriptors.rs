@@ -63,9 +63,7 @@ fn a_full_table_is_survived() {
     let stopper = listener.stopper();
     let turned_away = std::os::unix::net::UnixStream::connect(&path).unwrap();
     let second = std::os::unix::net::UnixStream::connect(&path).unwrap();
-    let limit = libc::rlimit { rlim_cur: open_descriptors() as u64 + 20, rlim_max: 1 << 16 };
-    // SAFETY: the pointer is to a live rlimit.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    allow_descriptors(open_descriptors() as u64 + 20);
     let mut hoard: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     let acceptor = std::thread::spawn(move || listener.accept().unwrap().is_some());
     // The waiting clients are turned away rather than left hanging, and the listener does not spin or fail.
@@ -76,4 +74,13 @@ fn a_full_table_is_survived() {
     let _third = std::os::unix::net::UnixStream::connect(&path).unwrap();
     assert!(acceptor.join().unwrap(), "with descriptors again, it accepts again");
     stopper.stop();
+}
+
+fn allow_descriptors(count: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a live rlimit.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+    limit.rlim_cur = count;
+    // SAFETY: the pointer is to a live rlimit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
 }

@@ -1,0 +1,62 @@
+//! Prints what each transport costs on this machine, without anything above it:
+//! `cargo run --release -p transport --example bare`.
+
+use std::time::{Duration, Instant};
+
+use transport::*;
+
+const ROUNDS: usize = 20_000;
+const MESSAGE_BYTES: usize = 64;
+const BULK_BYTES: u64 = 4 << 30;
+
+fn main() {
+    let directory = std::env::temp_dir();
+    let identity = ServerIdentity::generate(&["localhost".to_owned()]).expect("a certificate");
+    println!("transport   round trip of {MESSAGE_BYTES} bytes: p50, p99      one way, one connection");
+    for scheme in Scheme::ALL {
+        let loopback = HostPort { host: "127.0.0.1".to_owned(), port: 0 };
+        let path = directory.join(format!("dxpu-bare-{}-{scheme}", std::process::id()));
+        let address = match scheme {
+            Scheme::Tcp => Address::Tcp(loopback),
+            Scheme::Tls => Address::Tls(loopback),
+            Scheme::Unix => Address::Unix(path),
+            Scheme::Shm => Address::Shm(path),
+        };
+        let (mut client, mut server) = pair(&address, ConnectionKind::Command, &identity);
+        let echo = std::thread::spawn(move || bench::serve_ping_pong(&mut server, MESSAGE_BYTES));
+        let latencies = bench::ping_pong(&mut client, MESSAGE_BYTES, ROUNDS).expect("a working echo");
+        drop(client);
+        echo.join().expect("the echo ends").expect("a clean end");
+
+        let (client, mut server) = pair(&address, ConnectionKind::Lane, &identity);
+        let sink = std::thread::spawn(move || bench::serve_throughput(&mut server));
+        let mut clients = [client];
+        let best = (0..3)
+            .map(|_| bench::throughput(&mut clients, BULK_BYTES / 4).expect("a working sink"))
+            .fold(0.0, f64::max);
+        drop(clients);
+        sink.join().expect("the sink ends").expect("a clean end");
+        println!(
+            "{scheme:<11} {:>10.1} us {:>10.1} us {:>22.2} GB/s",
+            latencies.p50().as_secs_f64() * 1e6,
+            latencies.quantile(0.99).as_secs_f64() * 1e6,
+            best / 1e9
+        );
+    }
+}
+
+fn pair(address: &Address, kind: ConnectionKind, identity: &ServerIdentity) -> (Connection, Connection) {
+    const SOON: Duration = Duration::from_secs(10);
+    let listener = Listener::bind(address).expect("an address to listen at");
+    let address = listener.address().clone();
+    let security = match address.scheme() {
+        Scheme::Tls => ClientSecurity::Fingerprint(identity.fingerprint().0),
+        _ => ClientSecurity::Plain,
+    };
+    let client = std::thread::spawn(move || {
+        connect(&address, &security, Preamble::new(kind, 0, [0; 16]), SOON).expect("a server that listens")
+    });
+    let raw = listener.accept().expect("a listener that works").expect("nobody stops it");
+    let server = raw.serve(&ServerSecurity::Tls(identity.clone()), Instant::now() + SOON).expect("a client");
+    (client.join().expect("the client connects"), server)
+}
