@@ -24,3 +24,6 @@ pub use ids::{EdgeData, GraphId, NodeId};
 pub use snapshot::{Flat, FlatNode, Snapshot};
 pub use store::{Graphs, Payload};
 pub use update::{Mismatch, UpdateResult};
+
+#[cfg(test)]
+mod tests;
