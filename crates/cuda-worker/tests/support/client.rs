@@ -1,0 +1,205 @@
+//! A client for tests: cuda-wire over transport, no CUDA semantics.
+
+use bulk::{Lanes, LanesConfig};
+use cuda_wire::{
+    ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Notice, NoticeHeader, PROTOCOL_VERSION, ReplyHeader,
+    TransferId, VaRange, Welcome, Wire, begin_command, finish_command, header,
+};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use transport::{Address, ClientSecurity, Connection, ConnectionKind, Preamble, Rx, Tx, connect};
+
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Ranges in which a test's device memory may lie.
+pub fn candidates() -> Vec<VaRange> {
+    (1..8).map(|at| VaRange { base: at << 40, bytes: 1 << 36 }).collect()
+}
+
+pub fn session_name() -> [u8; 16] {
+    use std::io::Read;
+    let mut name = [0; 16];
+    std::fs::File::open("/dev/urandom").unwrap().read_exact(&mut name).unwrap();
+    name
+}
+
+#[derive(Clone)]
+pub struct Target {
+    pub address: Address,
+    pub security: ClientSecurity,
+    pub token: String,
+}
+
+impl Target {
+    pub fn open(&self, kind: ConnectionKind, lane: u16, name: [u8; 16]) -> Result<Connection, transport::ConnectError> {
+        connect(&self.address, &self.security, Preamble::new(kind, lane, name), TIMEOUT)
+    }
+}
+
+pub fn read_handshake(rx: &mut Rx) -> std::io::Result<Handshake> {
+    let mut prefix = [0; 4];
+    rx.recv_exact(&mut prefix)?;
+    let mut body = vec![0; Handshake::body_length(prefix).unwrap()];
+    rx.recv_exact(&mut body)?;
+    Ok(Handshake::from_body(&body).unwrap())
+}
+
+pub fn hello(token: &str, lanes: u8) -> Hello {
+    Hello {
+        protocol: PROTOCOL_VERSION,
+        token: token.to_owned(),
+        program: "test".to_owned(),
+        pid: std::process::id(),
+        va_candidates: candidates(),
+        lanes,
+    }
+}
+
+/// The handshake of a command connection.
+pub fn greet(target: &Target, name: [u8; 16], hello: Hello) -> (Connection, std::io::Result<Handshake>) {
+    let mut connection = target.open(ConnectionKind::Command, 0, name).unwrap();
+    connection.tx.send(&[&Handshake::Hello(hello).to_frame()]).unwrap();
+    let answer = read_handshake(&mut connection.rx);
+    (connection, answer)
+}
+
+/// Notices from the worker that a test looks at.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    HostCall(u64),
+    Pull(TransferId),
+    Print(Vec<u8>),
+    PushConsumed(u64),
+    Pong(u64),
+    Closing(String),
+    End,
+}
+
+pub struct Client {
+    pub welcome: Welcome,
+    pub tx: Tx,
+    pub rx: Rx,
+    pub events: Arc<Mutex<Tx>>,
+    pub told: Receiver<Told>,
+    pub lanes: Arc<Lanes>,
+    pub base: u64,
+    next_call: u32,
+}
+
+impl Client {
+    /// Attaches with all connections.
+    pub fn attach(target: &Target, lanes: u8) -> Self {
+        let name = session_name();
+        let (connection, answer) = greet(target, name, hello(&target.token, lanes));
+        let Handshake::Welcome(welcome) = answer.unwrap() else { panic!("not welcome") };
+        let join = Handshake::Join(Join { session_secret: welcome.session_secret }).to_frame();
+        let joined = |kind, lane| {
+            let mut connection = target.open(kind, lane, name).unwrap();
+            connection.tx.send(&[&join]).unwrap();
+            connection
+        };
+        let events = joined(ConnectionKind::Events, 0);
+        let lanes = (0..lanes).map(|lane| joined(ConnectionKind::Lane, lane.into())).collect();
+        let (events_tx, mut events_rx, _) = events.split();
+        let (sender, told) = channel();
+        std::thread::spawn(move || {
+            while let Some(notice) = read_told(&mut events_rx) {
+                if sender.send(notice).is_err() {
+                    return;
+                }
+            }
+            let _ = sender.send(Told::End);
+        });
+        let (tx, rx, _) = connection.split();
+        let lanes = Arc::new(Lanes::new(lanes, LanesConfig::default(), |_| {}));
+        let base = welcome.va.base;
+        Self { welcome: *welcome, tx, rx, events: Arc::new(Mutex::new(events_tx)), told, lanes, base, next_call: 0 }
+    }
+
+    pub fn post(&mut self, command: &Command<'_>, call: u32) {
+        let mut out = Vec::new();
+        let start = begin_command(&mut out, command.opcode(), call);
+        command.put_body(&mut out);
+        finish_command(&mut out, start);
+        self.tx.send(&[&out]).unwrap();
+    }
+
+    /// Sends a command that asks for no reply.
+    pub fn one_way(&mut self, command: &Command<'_>) {
+        self.post(command, 0);
+    }
+
+    /// Sends a command and returns the name of its reply.
+    pub fn ask(&mut self, command: &Command<'_>) -> u32 {
+        self.next_call += 1;
+        self.post(command, self.next_call);
+        self.next_call
+    }
+
+    pub fn reply(&mut self) -> (ReplyHeader, Vec<u8>) {
+        let mut bytes = [0; ReplyHeader::BYTES];
+        self.rx.recv_exact(&mut bytes).unwrap();
+        let header: ReplyHeader = header(&bytes).unwrap();
+        let mut body = vec![0; header.bytes as usize];
+        self.rx.recv_exact(&mut body).unwrap();
+        self.lanes.wait_landed(&header.chunks, None).unwrap();
+        (header, body)
+    }
+
+    /// Sends a command and waits for its reply.
+    pub fn call(&mut self, command: &Command<'_>) -> (ReplyHeader, Vec<u8>) {
+        let call = self.ask(command);
+        let (header, body) = self.reply();
+        assert_eq!(header.call, call, "replies of one thread come in order");
+        (header, body)
+    }
+
+    /// As [`Self::call`], and it must succeed.
+    pub fn must(&mut self, command: &Command<'_>) -> Vec<u8> {
+        let (header, body) = self.call(command);
+        assert_eq!(header.status, 0, "{}", command.name());
+        body
+    }
+
+    pub fn say(&self, notice: &Notice<'_>) {
+        self.events.lock().unwrap().send(&[&notice.to_frame()]).unwrap();
+    }
+
+    pub fn heard(&self) -> Told {
+        self.told.recv_timeout(TIMEOUT).unwrap()
+    }
+}
+
+fn read_told(rx: &mut Rx) -> Option<Told> {
+    let mut bytes = [0; NoticeHeader::BYTES];
+    rx.recv_exact(&mut bytes).ok()?;
+    let head: NoticeHeader = header(&bytes).unwrap();
+    let mut body = vec![0; head.bytes as usize];
+    rx.recv_exact(&mut body).ok()?;
+    Some(match Notice::from_bytes(&body).unwrap() {
+        Notice::HostCall { token } => Told::HostCall(token),
+        Notice::Pull { transfer } => Told::Pull(transfer),
+        Notice::Print { text } => Told::Print(text.0.to_vec()),
+        Notice::PushConsumed { bytes } => Told::PushConsumed(bytes),
+        Notice::Pong { nonce } => Told::Pong(nonce),
+        Notice::Closing { text } => Told::Closing(String::from_utf8_lossy(text.0).into_owned()),
+        other => panic!("a worker never says {other:?}"),
+    })
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: u64, offset: u64, target: &mut [u8]) {
+    for (at, byte) in target.iter_mut().enumerate() {
+        let place = offset + at as u64;
+        *byte = (place ^ (place >> 9) ^ seed.wrapping_mul(0x9e37)) as u8;
+    }
+}
+
+pub fn patterned(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut data = vec![0; bytes];
+    pattern(seed, 0, &mut data);
+    data
+}
+
+const _: () = assert!(CommandHeader::BYTES == 16 && ChunkHeader::BYTES == 24);

@@ -1,0 +1,351 @@
+//! The smallest driver that has memory, streams and errors: enough to see what the worker does with one.
+
+use cuda_abi::{CuResult, CudaError};
+use cuda_driver::{Driver, HostLink, WaitTarget};
+use cuda_wire::*;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex};
+
+type Job = Box<dyn FnOnce(&Inner) -> CuResult<()> + Send>;
+
+#[derive(Default)]
+pub struct Toy {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+pub struct Inner {
+    link: Mutex<Option<Arc<dyn HostLink>>>,
+    memory: Mutex<BTreeMap<u64, Vec<u8>>>,
+    streams: Mutex<HashMap<StreamId, Arc<Stream>>>,
+    deferred: Mutex<VecDeque<(ContextId, CudaError)>>,
+    images: Mutex<Vec<Vec<u8>>>,
+}
+
+#[derive(Default)]
+struct Stream {
+    state: Mutex<StreamState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct StreamState {
+    jobs: VecDeque<Job>,
+    busy: bool,
+    ended: bool,
+    error: Option<CudaError>,
+}
+
+const MEMORY_BYTES: u64 = 1 << 30;
+
+impl Inner {
+    fn link(&self) -> Arc<dyn HostLink> {
+        self.link.lock().unwrap().clone().unwrap()
+    }
+
+    fn with_memory<T>(&self, address: u64, bytes: u64, use_it: impl FnOnce(&mut [u8]) -> T) -> CuResult<T> {
+        let mut memory = self.memory.lock().unwrap();
+        let (start, data) = memory.range_mut(..=address).next_back().ok_or(CudaError::INVALID_VALUE)?;
+        let from = (address - start) as usize;
+        let data = data.get_mut(from..from + bytes as usize).ok_or(CudaError::INVALID_VALUE)?;
+        Ok(use_it(data))
+    }
+
+    fn stream(&self, stream: StreamId) -> CuResult<Arc<Stream>> {
+        self.streams.lock().unwrap().get(&stream).cloned().ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn all(&self) -> Vec<Arc<Stream>> {
+        self.streams.lock().unwrap().values().cloned().collect()
+    }
+
+    fn of(&self, target: WaitTarget) -> CuResult<Vec<Arc<Stream>>> {
+        match target {
+            WaitTarget::Stream(stream) => Ok(vec![self.stream(stream)?]),
+            WaitTarget::Context(_) => Ok(self.all()),
+            WaitTarget::Event(_) => Err(CudaError::INVALID_HANDLE),
+        }
+    }
+}
+
+impl Stream {
+    fn run(&self, inner: &Inner) {
+        let mut state = self.state.lock().unwrap();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                state.busy = true;
+                let failed = state.error.is_some();
+                drop(state);
+                let result = if failed { Ok(()) } else { job(inner) };
+                state = self.state.lock().unwrap();
+                state.busy = false;
+                if let Err(error) = result {
+                    state.error = Some(error);
+                    inner.deferred.lock().unwrap().push_back((ContextId(0), error));
+                }
+                self.changed.notify_all();
+            } else if state.ended {
+                return;
+            } else {
+                state = self.changed.wait(state).unwrap();
+            }
+        }
+    }
+
+    fn poll(&self) -> CuResult<bool> {
+        let state = self.state.lock().unwrap();
+        match state.error {
+            Some(error) => Err(error),
+            None => Ok(!state.busy && state.jobs.is_empty()),
+        }
+    }
+
+    fn wait(&self) -> CuResult<()> {
+        let mut state = self.state.lock().unwrap();
+        while (state.busy || !state.jobs.is_empty()) && !state.ended {
+            state = self.changed.wait(state).unwrap();
+        }
+        state.error.map_or(Ok(()), Err)
+    }
+}
+
+impl Driver for Toy {
+    fn devices(&self) -> Vec<DeviceInfo> {
+        vec![DeviceInfo {
+            name: "toy".to_owned(),
+            uuid: [7; 16],
+            memory_bytes: MEMORY_BYTES,
+            attributes: vec![],
+            stream_priorities: (0, 0),
+            granularity: (4096, 4096),
+            limits: vec![],
+        }]
+    }
+
+    fn cuda_version(&self) -> i32 {
+        13000
+    }
+
+    fn reserve_addresses(&self, candidates: &[VaRange]) -> Option<VaRange> {
+        candidates.first().copied()
+    }
+
+    fn attach(&self, link: Arc<dyn HostLink>) {
+        *self.inner.link.lock().unwrap() = Some(link);
+    }
+
+    fn poll(&self, target: WaitTarget) -> CuResult<bool> {
+        self.inner.of(target)?.iter().try_fold(true, |done, stream| Ok(done & stream.poll()?))
+    }
+
+    fn wait(&self, target: WaitTarget) -> CuResult<()> {
+        self.inner.of(target)?.iter().try_for_each(|stream| stream.wait())
+    }
+
+    fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
+        self.inner.deferred.lock().unwrap().pop_front()
+    }
+
+    fn grant_memory_credit(&self) -> u64 {
+        1000
+    }
+
+    fn abort(&self) {
+        for stream in self.inner.all() {
+            stream.state.lock().unwrap().ended = true;
+            stream.changed.notify_all();
+        }
+    }
+}
+
+impl Commands for Toy {
+    fn context_create(&self, _: ContextId, _: u32, _: u32) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn context_destroy(&self, _: ContextId) -> CuResult<()> {
+        panic!("a driver that panics")
+    }
+    fn context_reset(&self, _: ContextId) -> CuResult<()> {
+        Ok(())
+    }
+    fn context_synchronize(&self, context: ContextId) -> CuResult<()> {
+        self.wait(WaitTarget::Context(context))
+    }
+    fn context_set_limit(&self, _: ContextId, _: u32, _: u64) -> CuResult<()> {
+        Err(CudaError::UNSUPPORTED_LIMIT)
+    }
+    fn context_enable_peer(&self, _: ContextId, _: ContextId, _: bool) -> CuResult<()> {
+        Ok(())
+    }
+    fn memory_allocate(&self, _: ContextId, address: u64, bytes: u64) -> CuResult<()> {
+        if bytes > MEMORY_BYTES {
+            return Err(CudaError::OUT_OF_MEMORY);
+        }
+        self.inner.memory.lock().unwrap().insert(address, vec![0; bytes as usize]);
+        Ok(())
+    }
+    fn memory_free(&self, address: u64) -> CuResult<()> {
+        self.inner.memory.lock().unwrap().remove(&address).map(|_| ()).ok_or(CudaError::INVALID_VALUE)
+    }
+    fn memory_info(&self, _: u32) -> CuResult<(u64, u64)> {
+        let used: u64 = self.inner.memory.lock().unwrap().values().map(|data| data.len() as u64).sum();
+        Ok((MEMORY_BYTES - used, MEMORY_BYTES))
+    }
+    fn physical_create(&self, _: MemoryHandleId, _: u32, _: u64) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn physical_release(&self, _: MemoryHandleId) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn physical_map(&self, _: u64, _: u64, _: u64, _: MemoryHandleId) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn physical_unmap(&self, _: u64, _: u64) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn physical_set_access(&self, _: u64, _: u64, _: u32, _: u32) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    /// The information log says how many images came before this one.
+    fn module_load<'a>(
+        &self,
+        _: ModuleId,
+        _: ContextId,
+        _: [u8; 32],
+        image: ImageSource<'a>,
+        _: Vec<JitOption>,
+    ) -> CuResult<ModuleInfo> {
+        let ImageSource::Inline { bytes } = image else { return Err(CudaError::INVALID_SOURCE) };
+        let mut images = self.inner.images.lock().unwrap();
+        images.push(bytes.0.to_vec());
+        let info_log = format!("image {} has {} bytes", images.len(), bytes.0.len());
+        Ok(ModuleInfo { kernels: vec![], variables: vec![], info_log })
+    }
+    fn module_unload(&self, _: ModuleId) -> CuResult<()> {
+        Ok(())
+    }
+    fn kernel_set_attribute(&self, _: KernelRef, _: u32, _: i32) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn link<'a>(&self, _: ContextId, _: Vec<LinkInput<'a>>, _: Vec<JitOption>) -> CuResult<LinkOutput> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn stream_create(&self, id: StreamId, _: ContextId, _: u32, _: i32) -> CuResult<()> {
+        let stream = Arc::new(Stream::default());
+        self.inner.streams.lock().unwrap().insert(id, stream.clone());
+        let inner = self.inner.clone();
+        std::thread::spawn(move || stream.run(&inner));
+        Ok(())
+    }
+    fn stream_destroy(&self, id: StreamId) -> CuResult<()> {
+        let stream = self.inner.streams.lock().unwrap().remove(&id).ok_or(CudaError::INVALID_HANDLE)?;
+        stream.state.lock().unwrap().ended = true;
+        stream.changed.notify_all();
+        Ok(())
+    }
+    fn stream_synchronize(&self, stream: StreamId) -> CuResult<()> {
+        self.wait(WaitTarget::Stream(stream))
+    }
+    fn stream_query(&self, stream: StreamId) -> CuResult<()> {
+        if self.poll(WaitTarget::Stream(stream))? { Ok(()) } else { Err(CudaError::NOT_READY) }
+    }
+    fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
+        let job: Job = match op {
+            Op::CopyIn { target, shape, data } => {
+                self.inner.with_memory(target.address, shape.width, |_| ())?;
+                let (address, bytes) = (target.address, shape.width);
+                let (transfer, pull) = match data {
+                    HostData::Inline { bytes } => {
+                        let data = bytes.0.to_vec();
+                        let job = move |inner: &Inner| {
+                            inner.with_memory(address, data.len() as u64, |target| target.copy_from_slice(&data))
+                        };
+                        return self.put(stream, Box::new(job));
+                    }
+                    HostData::Pushed { transfer } => (transfer, false),
+                    HostData::Pulled { transfer } => (transfer, true),
+                };
+                Box::new(move |inner: &Inner| {
+                    let sink = |offset: u64, piece: &[u8]| {
+                        let place = address + offset;
+                        let _ = inner.with_memory(place, piece.len() as u64, |to| to.copy_from_slice(piece));
+                    };
+                    Ok(inner.link().receive(transfer, bytes, pull, &sink)?)
+                })
+            }
+            Op::CopyOut { source, shape, transfer } => Box::new(move |inner: &Inner| {
+                let fill = |offset: u64, target: &mut [u8]| {
+                    let place = source.address + offset;
+                    let _ = inner.with_memory(place, target.len() as u64, |from| target.copy_from_slice(from));
+                };
+                Ok(inner.link().send(transfer, shape.width, &fill)?)
+            }),
+            Op::Fill { target, shape, value, .. } => Box::new(move |inner: &Inner| {
+                inner.with_memory(target.address, shape.width, |data| data.fill(value as u8))
+            }),
+            Op::HostCall { token } => Box::new(move |inner: &Inner| Ok(inner.link().host_call(token)?)),
+            Op::Launch { parameters, .. } => {
+                let text = parameters.0.to_vec();
+                Box::new(move |inner: &Inner| match text.is_empty() {
+                    true => Err(CudaError::ILLEGAL_ADDRESS),
+                    false => {
+                        inner.link().print(&text);
+                        Ok(())
+                    }
+                })
+            }
+            Op::Empty {} => Box::new(|_: &Inner| Ok(())),
+            _ => return Err(CudaError::NOT_SUPPORTED),
+        };
+        self.put(stream, job)
+    }
+    fn read_back(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Blob> {
+        self.wait(WaitTarget::Stream(stream))?;
+        self.inner.with_memory(source.address, shape.width, |data| Blob(data.to_vec()))
+    }
+    fn event_create(&self, _: EventId, _: ContextId, _: u32) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn event_destroy(&self, _: EventId) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn event_synchronize(&self, event: EventId) -> CuResult<()> {
+        self.wait(WaitTarget::Event(event))
+    }
+    fn event_query(&self, _: EventId) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn event_elapsed(&self, _: EventId, _: EventId) -> CuResult<f32> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn graph_instantiate<'a>(&self, _: ExecId, _: ContextId, _: Vec<GraphNode<'a>>) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn graph_update<'a>(&self, _: ExecId, _: Vec<GraphNode<'a>>) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn graph_set_node<'a>(&self, _: ExecId, _: u32, _: Op<'a>, _: bool) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn graph_launch(&self, _: ExecId, _: StreamId, _: u32) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn graph_upload(&self, _: ExecId, _: StreamId) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn graph_destroy(&self, _: ExecId) -> CuResult<()> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+    fn goodbye(&self) -> CuResult<()> {
+        Ok(())
+    }
+}
+
+impl Toy {
+    fn put(&self, stream: StreamId, job: Job) -> CuResult<()> {
+        let stream = self.inner.stream(stream)?;
+        stream.state.lock().unwrap().jobs.push_back(job);
+        stream.changed.notify_all();
+        Ok(())
+    }
+}
