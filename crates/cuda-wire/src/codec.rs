@@ -50,7 +50,7 @@ pub enum DecodeError {
 }
 
 /// The most elements of any list. Lists are short (graph nodes are the longest); bytes have bounds of their own.
-pub const LIST_MAX: u32 = 1 << 20;
+pub(crate) const LIST_MAX: u32 = 1 << 20;
 
 /// A cursor over one frame.
 #[derive(Clone, Debug)]

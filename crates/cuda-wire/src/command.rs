@@ -168,8 +168,8 @@ commands! {
     0x0051 GraphUpdate graph_update { exec: ExecId, nodes: Vec<GraphNode<'a>> } -> ();
     /// Replace one node.
     0x0052 GraphSetNode graph_set_node { exec: ExecId, index: u32, op: Op<'a>, enabled: bool } -> ();
-    /// Run it behind a stream's work.
-    0x0053 GraphLaunch graph_launch { exec: ExecId, stream: StreamId } -> ();
+    /// Run it behind a stream's work. Transfers to the host are named by [`crate::transfer_of_run`].
+    0x0053 GraphLaunch graph_launch { exec: ExecId, stream: StreamId, run: u32 } -> ();
     /// Prepare the next launch.
     0x0054 GraphUpload graph_upload { exec: ExecId, stream: StreamId } -> ();
     /// End it when its last launch is done.

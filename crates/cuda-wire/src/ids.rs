@@ -56,3 +56,11 @@ wire_struct! {
         pub index: u32,
     }
 }
+
+/// Bits of a transfer's name that count; the others are the launch of a graph it belongs to.
+const COUNTED_BITS: u32 = 40;
+
+/// The name of a graph's transfer in its launch number `run`: two launches in flight never share a name.
+pub fn transfer_of_run(transfer: TransferId, run: u32) -> TransferId {
+    TransferId(transfer.0 | u64::from(run & 0xff_ffff) << COUNTED_BITS)
+}

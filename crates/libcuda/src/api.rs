@@ -12,6 +12,7 @@ pub(crate) mod graph_memory;
 pub(crate) mod graph_node;
 pub(crate) mod host_memory;
 pub(crate) mod init;
+pub(crate) mod jit;
 pub(crate) mod kernel;
 pub(crate) mod launch;
 pub(crate) mod library;

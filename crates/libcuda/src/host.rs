@@ -91,6 +91,36 @@ impl HostRegion {
     }
 }
 
+impl bulk::Source for HostRegion {
+    fn fill(&self, offset: u64, target: &mut [u8]) {
+        self.read(offset, target);
+    }
+
+    fn view(&self, offset: u64, bytes: usize, send: &mut dyn FnMut(&[u8])) -> bool {
+        self.for_each_run(offset, bytes, |_, address, bytes| {
+            // SAFETY: `new` was promised that the region is readable, and `for_each_run` stays inside it. A program
+            // that writes it meanwhile breaks CUDA's own rule, and then sends bytes of either write, as CUDA does.
+            send(unsafe { std::slice::from_raw_parts(address as *const u8, bytes) });
+        });
+        true
+    }
+}
+
+impl bulk::Sink for HostRegion {
+    fn take(&self, offset: u64, bytes: &[u8]) {
+        self.write(offset, bytes);
+    }
+
+    fn target(&self, offset: u64, bytes: usize, read: &mut dyn FnMut(&mut [u8])) -> bool {
+        self.for_each_run(offset, bytes, |_, address, bytes| {
+            // SAFETY: `new` was promised that the region is writable, and `for_each_run` stays inside it. CUDA forbids
+            // the program to look at it before the copy is done.
+            read(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes) });
+        });
+        true
+    }
+}
+
 /// Writes the device's printf text to the program's standard output, after what C's stdio still holds.
 pub(crate) fn print(text: &[u8]) {
     // SAFETY: a null stream asks for all output streams; that is always allowed.

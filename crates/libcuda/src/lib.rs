@@ -5,5 +5,13 @@
 
 mod api;
 mod border;
+mod export_tables;
 mod generated;
+mod host;
+mod image;
+mod link;
+mod log;
 mod process;
+mod reserve;
+mod state;
+mod threads;

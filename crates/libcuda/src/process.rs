@@ -1,32 +1,117 @@
-//! What belongs to the process as a whole: whether cuInit succeeded, and what goes to the log.
+//! What belongs to the process as a whole: whether it has a driver, what becomes of that in a forked child, and what
+//! goes to the log.
 
+use crate::{link::WORKER_LOST, log, state::Client};
 use cuda_abi::{CuResult, CudaError};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Mutex, Once, PoisonError,
+    atomic::{AtomicU32, Ordering},
+};
 
-static READY: AtomicBool = AtomicBool::new(false);
+/// cuInit has not succeeded.
+const COLD: u32 = 0;
+/// Calls are served.
+const READY: u32 = 1;
+/// This is a child of the process that called cuInit: its GPUs are the parent's.
+const FORKED: u32 = 2;
+/// Every worker is gone.
+const LOST: u32 = 3;
 
-/// Success once cuInit succeeded.
+static STATE: AtomicU32 = AtomicU32::new(COLD);
+
+/// Success once cuInit succeeded and while a worker is there.
 #[inline]
 pub(crate) fn check() -> CuResult<()> {
-    if READY.load(Ordering::Acquire) { Ok(()) } else { Err(CudaError::NOT_INITIALIZED) }
+    match STATE.load(Ordering::Acquire) {
+        READY => Ok(()),
+        state => Err(why_not(state)),
+    }
+}
+
+#[cold]
+fn why_not(state: u32) -> CudaError {
+    if state == LOST { WORKER_LOST } else { CudaError::NOT_INITIALIZED }
+}
+
+/// cuInit. Later calls return at once; after a failure the next one tries again.
+pub(crate) fn init() -> CuResult<()> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    match STATE.load(Ordering::Acquire) {
+        COLD => {}
+        READY => return Ok(()),
+        state => return Err(why_not(state)),
+    }
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if STATE.load(Ordering::Acquire) != COLD {
+        return check();
+    }
+    watch_forks();
+    match Client::start() {
+        Ok(client) => {
+            STATE.store(READY, Ordering::Release);
+            for device in &client.devices {
+                log::info(&format!("device {}: {}", device.ordinal, device.info.name));
+            }
+            Ok(())
+        }
+        Err((error, text)) => {
+            log::error(&text);
+            Err(error)
+        }
+    }
+}
+
+/// A worker is gone. When it was the last, every later call fails at once.
+pub(crate) fn worker_lost() {
+    let all_lost =
+        crate::state::client().map_or(true, |client| client.links().iter().all(|link| link.is_lost()));
+    if all_lost {
+        let _ = STATE.compare_exchange(READY, LOST, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+/// Has the child of a fork forget the parent's GPUs.
+fn watch_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler only stores an atomic and closes descriptors, which is allowed after a fork.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    });
+}
+
+/// In the child only. Nothing is locked here: another thread of the parent may have held any lock.
+unsafe extern "C" fn forked() {
+    if STATE.swap(FORKED, Ordering::SeqCst) == COLD {
+        // cuInit never succeeded: the child may call it itself.
+        STATE.store(COLD, Ordering::SeqCst);
+        return;
+    }
+    let Ok(client) = crate::state::client() else { return };
+    for device in &client.devices {
+        for descriptor in device.link.descriptors() {
+            // The parent's death must be seen by its worker although the child lives on.
+            // SAFETY: the child owns its copy of the table of descriptors, and no thread of the child uses them.
+            unsafe { libc::close(*descriptor) };
+        }
+    }
 }
 
 /// A program called what we refuse; told once for each symbol.
 #[cold]
 pub(crate) fn refused(symbol: &'static str, reason: &'static str) {
-    tracing::info!(symbol, reason, "refused a driver call");
+    log::info(&format!("{symbol} is refused: {reason}"));
 }
 
 /// A body panicked: our fault, never the program's.
 #[cold]
 pub(crate) fn panicked(symbol: &'static str) -> CudaError {
-    tracing::error!(symbol, "a driver call panicked");
+    log::error(&format!("{symbol} failed inside dxpu's client library; please report this"));
     CudaError::UNKNOWN
 }
 
 /// The answer of a body that is not written yet. The finished library has none.
 #[cold]
 pub(crate) fn pending(symbol: &'static str) -> CudaError {
-    tracing::error!(symbol, "this driver call has no body yet");
+    log::error(&format!("{symbol} has no body yet"));
     CudaError::NOT_SUPPORTED
 }

@@ -1,50 +1,77 @@
-//! Bodies: context.
+//! Bodies: contexts.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    state::{
+        API_VERSION, Context, client, forbid_unsafe_call, forget_current, pop_current as pop,
+        push_current as push, set_current as set, with_current,
+    },
+};
 use cuda_abi::*;
+use cuda_wire::Command;
+use std::sync::{Arc, atomic::Ordering};
 
 /// cuDevicePrimaryCtxRetain
-pub(crate) fn primary_retain(context: Out<'_, ContextHandle>, device: i32) -> CuResult<()> {
-    Err(process::pending("cuDevicePrimaryCtxRetain"))
+pub(crate) fn primary_retain(mut context: Out<'_, ContextHandle>, device: i32) -> CuResult<()> {
+    let primary = client()?.device(device)?.retain_primary()?;
+    context.set(ContextHandle(primary.handle));
+    Ok(())
 }
 
 /// cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRelease
 pub(crate) fn primary_release(device: i32) -> CuResult<()> {
-    Err(process::pending("cuDevicePrimaryCtxRelease_v2"))
+    client()?.device(device)?.release_primary()
 }
 
 /// cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxReset
 pub(crate) fn primary_reset(device: i32) -> CuResult<()> {
-    Err(process::pending("cuDevicePrimaryCtxReset_v2"))
+    client()?.device(device)?.reset_primary()
+}
+
+fn check_flags(flags: u32) -> CuResult<()> {
+    let scheduling = flags & CU_CTX_SCHED_MASK;
+    let one_at_most = matches!(scheduling, CU_CTX_SCHED_AUTO | CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD | CU_CTX_SCHED_BLOCKING_SYNC);
+    if flags & !CU_CTX_FLAGS_MASK != 0 || !one_at_most { Err(CudaError::INVALID_VALUE) } else { Ok(()) }
 }
 
 /// cuDevicePrimaryCtxSetFlags_v2 cuDevicePrimaryCtxSetFlags
 pub(crate) fn primary_set_flags(device: i32, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuDevicePrimaryCtxSetFlags_v2"))
+    let device = client()?.device(device)?;
+    check_flags(flags)?;
+    device.set_primary_flags(flags);
+    Ok(())
 }
 
 /// cuDevicePrimaryCtxGetState
-pub(crate) fn primary_state(device: i32, flags: Out<'_, u32>, active: Out<'_, i32>) -> CuResult<()> {
-    Err(process::pending("cuDevicePrimaryCtxGetState"))
+pub(crate) fn primary_state(device: i32, mut flags: Out<'_, u32>, mut active: Out<'_, i32>) -> CuResult<()> {
+    let state = client()?.device(device)?.primary_state();
+    flags.set(state.0);
+    active.set(state.1);
+    Ok(())
 }
 
 /// cuCtxCreate_v2 cuCtxCreate
-pub(crate) fn create(context: Out<'_, ContextHandle>, flags: u32, device: i32) -> CuResult<()> {
-    Err(process::pending("cuCtxCreate_v2"))
+pub(crate) fn create(mut context: Out<'_, ContextHandle>, flags: u32, device: i32) -> CuResult<()> {
+    let device = client()?.device(device)?;
+    check_flags(flags)?;
+    let made = Context::create(device, flags)?;
+    context.set(ContextHandle(made.handle));
+    push(made);
+    Ok(())
 }
 
 /// cuCtxCreate_v3
 pub(crate) fn create_v3(
     context: Out<'_, ContextHandle>,
     params_array: &[CUexecAffinityParam],
-    num_params: i32,
+    _num_params: i32,
     flags: u32,
     device: i32,
 ) -> CuResult<()> {
-    Err(process::pending("cuCtxCreate_v3"))
+    if !params_array.is_empty() {
+        return Err(CudaError::UNSUPPORTED_EXEC_AFFINITY);
+    }
+    create(context, flags, device)
 }
 
 /// cuCtxCreate_v4
@@ -54,112 +81,201 @@ pub(crate) fn create_v4(
     flags: u32,
     device: i32,
 ) -> CuResult<()> {
-    Err(process::pending("cuCtxCreate_v4"))
+    if let Some(params) = ctx_create_params {
+        if params.num_exec_affinity_params > 0 {
+            return Err(CudaError::UNSUPPORTED_EXEC_AFFINITY);
+        }
+        if params.cig_params != 0 {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+    }
+    create(context, flags, device)
 }
 
 /// cuCtxDestroy_v2 cuCtxDestroy
 pub(crate) fn destroy(context: ContextHandle) -> CuResult<()> {
-    Err(process::pending("cuCtxDestroy_v2"))
+    let context = Context::find(context.0)?;
+    if context.primary {
+        return Err(CudaError::INVALID_CONTEXT);
+    }
+    context.check_alive()?;
+    forget_current(&context);
+    context.end(false)
 }
 
-/// cuCtxAttach
-pub(crate) fn attach(context: Out<'_, ContextHandle>, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuCtxAttach"))
+/// cuCtxAttach: contexts are no longer counted, so attaching is asking for the current one.
+pub(crate) fn attach(mut context: Out<'_, ContextHandle>, flags: u32) -> CuResult<()> {
+    if flags != 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    context.set(ContextHandle(with_current(|context| Ok(context.handle))?));
+    Ok(())
 }
 
 /// cuCtxDetach
 pub(crate) fn detach(context: ContextHandle) -> CuResult<()> {
-    Err(process::pending("cuCtxDetach"))
+    destroy(context)
 }
 
 /// cuCtxPushCurrent_v2 cuCtxPushCurrent
 pub(crate) fn push_current(context: ContextHandle) -> CuResult<()> {
-    Err(process::pending("cuCtxPushCurrent_v2"))
+    if context.is_null() {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    push(Context::find_alive(context.0)?);
+    Ok(())
 }
 
 /// cuCtxPopCurrent_v2 cuCtxPopCurrent
 pub(crate) fn pop_current(context: Option<Out<'_, ContextHandle>>) -> CuResult<()> {
-    Err(process::pending("cuCtxPopCurrent_v2"))
+    let popped = pop()?;
+    if let Some(mut context) = context {
+        context.set(ContextHandle(popped.handle));
+    }
+    Ok(())
 }
 
 /// cuCtxSetCurrent
 pub(crate) fn set_current(context: ContextHandle) -> CuResult<()> {
-    Err(process::pending("cuCtxSetCurrent"))
+    if context.is_null() {
+        set(None);
+        return Ok(());
+    }
+    let known = crate::state::current().is_some_and(|current| current.handle == context.0);
+    if !known {
+        set(Some(Context::find(context.0)?));
+    }
+    Ok(())
 }
 
 /// cuCtxGetCurrent
-pub(crate) fn current(context: Out<'_, ContextHandle>) -> CuResult<()> {
-    Err(process::pending("cuCtxGetCurrent"))
+pub(crate) fn current(mut context: Out<'_, ContextHandle>) -> CuResult<()> {
+    context.set(ContextHandle(with_current(|context| Ok(context.handle)).unwrap_or(0)));
+    Ok(())
 }
 
 /// cuCtxGetDevice
-pub(crate) fn device(device: Out<'_, i32>) -> CuResult<()> {
-    Err(process::pending("cuCtxGetDevice"))
+pub(crate) fn device(mut device: Out<'_, i32>) -> CuResult<()> {
+    device.set(with_current(|context| {
+        context.check_alive()?;
+        Ok(context.device as i32)
+    })?);
+    Ok(())
+}
+
+/// The context of a handle, where null is the current one.
+fn this_or_current(context: ContextHandle) -> CuResult<Arc<Context>> {
+    if context.is_null() { crate::state::current().ok_or(CudaError::INVALID_CONTEXT) } else { Context::find(context.0) }
 }
 
 /// cuCtxGetDevice_v2
-pub(crate) fn device_v2(device: Out<'_, i32>, context: ContextHandle) -> CuResult<()> {
-    Err(process::pending("cuCtxGetDevice_v2"))
+pub(crate) fn device_v2(mut out: Out<'_, i32>, context: ContextHandle) -> CuResult<()> {
+    if context.is_null() {
+        return device(out);
+    }
+    let context = Context::find_alive(context.0)?;
+    out.set(context.device as i32);
+    Ok(())
 }
 
 /// cuCtxGetFlags
-pub(crate) fn flags(flags: Out<'_, u32>) -> CuResult<()> {
-    Err(process::pending("cuCtxGetFlags"))
+pub(crate) fn flags(mut flags: Out<'_, u32>) -> CuResult<()> {
+    flags.set(with_current(|context| context.check_alive().map(|()| context.flags()))?);
+    Ok(())
 }
 
 /// cuCtxSetFlags
 pub(crate) fn set_flags(flags: u32) -> CuResult<()> {
-    Err(process::pending("cuCtxSetFlags"))
+    check_flags(flags)?;
+    with_current(|context| {
+        context.check_alive()?;
+        context.set_flags(flags);
+        Ok(())
+    })
 }
 
 /// cuCtxGetId
-pub(crate) fn id(context: ContextHandle, ctx_id: Out<'_, u64>) -> CuResult<()> {
-    Err(process::pending("cuCtxGetId"))
+pub(crate) fn id(context: ContextHandle, mut ctx_id: Out<'_, u64>) -> CuResult<()> {
+    let context = this_or_current(context)?;
+    context.check_alive()?;
+    ctx_id.set(context.unique());
+    Ok(())
 }
 
 /// cuCtxGetApiVersion
-pub(crate) fn api_version(context: ContextHandle, version: Out<'_, u32>) -> CuResult<()> {
-    Err(process::pending("cuCtxGetApiVersion"))
+pub(crate) fn api_version(context: ContextHandle, mut version: Out<'_, u32>) -> CuResult<()> {
+    this_or_current(context)?;
+    version.set(API_VERSION);
+    Ok(())
 }
 
 /// cuCtxSynchronize
 pub(crate) fn synchronize() -> CuResult<()> {
-    Err(process::pending("cuCtxSynchronize"))
+    let context = crate::state::current_context()?;
+    forbid_unsafe_call()?;
+    context.call(&Command::ContextSynchronize { context: context.id }).map(drop)
 }
 
 /// cuCtxSynchronize_v2
 pub(crate) fn synchronize_v2(context: ContextHandle) -> CuResult<()> {
-    Err(process::pending("cuCtxSynchronize_v2"))
+    let context = this_or_current(context)?;
+    context.check()?;
+    forbid_unsafe_call()?;
+    context.call(&Command::ContextSynchronize { context: context.id }).map(drop)
 }
 
 /// cuCtxGetLimit
-pub(crate) fn limit(value: Out<'_, usize>, limit: u32) -> CuResult<()> {
-    Err(process::pending("cuCtxGetLimit"))
+pub(crate) fn limit(mut value: Out<'_, usize>, limit: u32) -> CuResult<()> {
+    let found = with_current(|context| {
+        context.check_alive()?;
+        context.limit(limit).ok_or(CudaError::UNSUPPORTED_LIMIT)
+    })?;
+    value.set(found as usize);
+    Ok(())
 }
 
 /// cuCtxSetLimit
 pub(crate) fn set_limit(limit: u32, value: usize) -> CuResult<()> {
-    Err(process::pending("cuCtxSetLimit"))
+    with_current(|context| {
+        context.check()?;
+        context.set_limit(limit, value as u64)
+    })
 }
 
 /// cuCtxGetCacheConfig
-pub(crate) fn cache_config(config: Out<'_, u32>) -> CuResult<()> {
-    Err(process::pending("cuCtxGetCacheConfig"))
+pub(crate) fn cache_config(mut config: Out<'_, u32>) -> CuResult<()> {
+    config.set(with_current(|context| Ok(context.cache_config.load(Ordering::Relaxed)))?);
+    Ok(())
 }
 
 /// cuCtxSetCacheConfig
 pub(crate) fn set_cache_config(config: u32) -> CuResult<()> {
-    Err(process::pending("cuCtxSetCacheConfig"))
+    if config > CU_FUNC_CACHE_PREFER_EQUAL {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    with_current(|context| {
+        context.cache_config.store(config, Ordering::Relaxed);
+        Ok(())
+    })
 }
 
 /// cuCtxGetSharedMemConfig
-pub(crate) fn shared_memory_config(config: Out<'_, u32>) -> CuResult<()> {
-    Err(process::pending("cuCtxGetSharedMemConfig"))
+pub(crate) fn shared_memory_config(mut config: Out<'_, u32>) -> CuResult<()> {
+    // No GPU of the last ten years has another bank size, whatever was asked for.
+    with_current(|_| Ok(()))?;
+    config.set(CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);
+    Ok(())
 }
 
 /// cuCtxSetSharedMemConfig
 pub(crate) fn set_shared_memory_config(config: u32) -> CuResult<()> {
-    Err(process::pending("cuCtxSetSharedMemConfig"))
+    if config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    with_current(|context| {
+        context.shared_memory_config.store(config, Ordering::Relaxed);
+        Ok(())
+    })
 }
 
 /// cuCtxGetStreamPriorityRange
@@ -167,15 +283,24 @@ pub(crate) fn stream_priority_range(
     least_priority: Option<Out<'_, i32>>,
     greatest_priority: Option<Out<'_, i32>>,
 ) -> CuResult<()> {
-    Err(process::pending("cuCtxGetStreamPriorityRange"))
+    let (least, greatest) = with_current(|context| Ok(context.device()?.info.stream_priorities))?;
+    if let Some(mut place) = least_priority {
+        place.set(least);
+    }
+    if let Some(mut place) = greatest_priority {
+        place.set(greatest);
+    }
+    Ok(())
 }
 
 /// cuCtxGetExecAffinity
-pub(crate) fn exec_affinity(exec_affinity: Out<'_, CUexecAffinityParam>, kind: u32) -> CuResult<()> {
-    Err(process::pending("cuCtxGetExecAffinity"))
+pub(crate) fn exec_affinity(_exec_affinity: Out<'_, CUexecAffinityParam>, _kind: u32) -> CuResult<()> {
+    with_current(|_| Ok(()))?;
+    Err(CudaError::UNSUPPORTED_EXEC_AFFINITY)
 }
 
 /// cuCtxResetPersistingL2Cache
 pub(crate) fn reset_persisting_l2_cache() -> CuResult<()> {
-    Err(process::pending("cuCtxResetPersistingL2Cache"))
+    // Nothing is ever made to persist: access policies are hints that may be ignored.
+    with_current(|context| context.check())
 }

@@ -1,82 +1,107 @@
-//! Bodies: copy.
+//! Bodies: copies.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    host::HostRegion,
+    state::{Copy, NodeOp, Place, Stream, forbid_wait, is_device_address, run_copy, submit},
+};
 use cuda_abi::*;
+use cuda_wire::{Plane, Shape};
+use std::sync::Arc;
 
-/// cuMemcpy cuMemcpy_ptds
+/// Runs a plain copy, or puts it behind a stream.
+fn line(target: u64, source: u64, bytes: usize, stream: StreamArg, synchronous: bool) -> CuResult<()> {
+    let stream = Stream::of(stream)?;
+    // SAFETY: the caller of the API function promises that host addresses are valid for the copy.
+    let copy = unsafe { Copy::line(target, source, bytes as u64) };
+    run(&stream, copy, synchronous)
+}
+
+fn run(stream: &Arc<Stream>, copy: Copy, synchronous: bool) -> CuResult<()> {
+    if synchronous {
+        // A synchronous copy cannot become part of a graph.
+        forbid_wait(stream)?;
+        return run_copy(stream, &copy, true);
+    }
+    if crate::state::concerns(stream) {
+        copy.check()?;
+        let context = Arc::clone(&stream.context);
+        return submit(stream, NodeOp::Copy { copy, context });
+    }
+    run_copy(stream, &copy, false)
+}
+
+/// cuMemcpy
 pub(crate) fn unified(dst: u64, src: u64, byte_count: usize, default_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpy"))
+    line(dst, src, byte_count, default_stream, true)
 }
 
-/// cuMemcpyAsync cuMemcpyAsync_ptsz
+/// cuMemcpyAsync
 pub(crate) fn unified_async(dst: u64, src: u64, byte_count: usize, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpyAsync"))
+    line(dst, src, byte_count, stream, false)
 }
 
-/// cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds
+/// cuMemcpyHtoD_v2
 pub(crate) fn host_to_device(
     dst_device: u64,
     src_host: HostSource,
     byte_count: usize,
     default_stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyHtoD_v2"))
+    line(dst_device, src_host.address(), byte_count, default_stream, true)
 }
 
-/// cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz
+/// cuMemcpyHtoDAsync_v2
 pub(crate) fn host_to_device_async(
     dst_device: u64,
     src_host: HostSource,
     byte_count: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyHtoDAsync_v2"))
+    line(dst_device, src_host.address(), byte_count, stream, false)
 }
 
-/// cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds
+/// cuMemcpyDtoH_v2
 pub(crate) fn device_to_host(
     dst_host: HostTarget,
     src_device: u64,
     byte_count: usize,
     default_stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyDtoH_v2"))
+    line(dst_host.address(), src_device, byte_count, default_stream, true)
 }
 
-/// cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz
+/// cuMemcpyDtoHAsync_v2
 pub(crate) fn device_to_host_async(
     dst_host: HostTarget,
     src_device: u64,
     byte_count: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyDtoHAsync_v2"))
+    line(dst_host.address(), src_device, byte_count, stream, false)
 }
 
-/// cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds
+/// cuMemcpyDtoD_v2
 pub(crate) fn device_to_device(
     dst_device: u64,
     src_device: u64,
     byte_count: usize,
     default_stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyDtoD_v2"))
+    line(dst_device, src_device, byte_count, default_stream, true)
 }
 
-/// cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz
+/// cuMemcpyDtoDAsync_v2
 pub(crate) fn device_to_device_async(
     dst_device: u64,
     src_device: u64,
     byte_count: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyDtoDAsync_v2"))
+    line(dst_device, src_device, byte_count, stream, false)
 }
 
-/// cuMemcpyPeer cuMemcpyPeer_ptds
+/// cuMemcpyPeer: addresses say by themselves which device they belong to.
 pub(crate) fn peer(
     dst_device: u64,
     dst_context: ContextHandle,
@@ -85,10 +110,11 @@ pub(crate) fn peer(
     byte_count: usize,
     default_stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyPeer"))
+    check_peers(dst_context, src_context)?;
+    line(dst_device, src_device, byte_count, default_stream, true)
 }
 
-/// cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz
+/// cuMemcpyPeerAsync
 pub(crate) fn peer_async(
     dst_device: u64,
     dst_context: ContextHandle,
@@ -97,60 +123,206 @@ pub(crate) fn peer_async(
     byte_count: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyPeerAsync"))
+    check_peers(dst_context, src_context)?;
+    line(dst_device, src_device, byte_count, stream, false)
 }
 
-/// cuMemcpy2D_v2 cuMemcpy2D_v2_ptds
+fn check_peers(target: ContextHandle, source: ContextHandle) -> CuResult<()> {
+    crate::state::Context::find_alive(target.0)?.check()?;
+    crate::state::Context::find_alive(source.0)?.check()
+}
+
+/// One end of a copy in three dimensions, as C describes it.
+struct End {
+    memory_type: u32,
+    host: u64,
+    device: u64,
+    x: usize,
+    y: usize,
+    z: usize,
+    pitch: usize,
+    height: usize,
+}
+
+impl End {
+    fn place(&self, shape: Shape) -> CuResult<Place> {
+        let base = match self.memory_type {
+            CU_MEMORYTYPE_HOST => self.host,
+            CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => self.device,
+            // Arrays are refused where they are made, so no program holds one.
+            CU_MEMORYTYPE_ARRAY => return Err(CudaError::NOT_SUPPORTED),
+            _ => return Err(CudaError::INVALID_VALUE),
+        };
+        // A pitch of 0 means that rows lie side by side, which is only meant when there is one row.
+        let pitch = if self.pitch == 0 { shape.width as usize } else { self.pitch };
+        let height = if self.height == 0 { shape.height as usize } else { self.height };
+        if base == 0 || (pitch as u64) < shape.width {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let slice_pitch = pitch.checked_mul(height).ok_or(CudaError::INVALID_VALUE)?;
+        let offset = self
+            .z
+            .checked_mul(slice_pitch)
+            .zip(self.y.checked_mul(pitch))
+            .and_then(|(slices, rows)| slices.checked_add(rows)?.checked_add(self.x))
+            .ok_or(CudaError::INVALID_VALUE)?;
+        let address = base.checked_add(offset as u64).ok_or(CudaError::INVALID_VALUE)?;
+        let (row_pitch, slice_pitch) = (pitch as u64, slice_pitch as u64);
+        if is_device_address(base) {
+            return Ok(Place::Device(Plane { address, row_pitch, slice_pitch }));
+        }
+        if self.memory_type == CU_MEMORYTYPE_DEVICE {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        // SAFETY: the caller of the API function promises that the host memory it describes is valid for the copy.
+        Ok(Place::Host(unsafe { HostRegion::new(address, shape, row_pitch, slice_pitch) }))
+    }
+}
+
+/// The copy that C describes.
+pub(crate) fn copy_of(copy: &CUDA_MEMCPY3D_PEER) -> CuResult<Copy> {
+    if copy.src_lod != 0 || copy.dst_lod != 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let shape = Shape { width: copy.width_in_bytes as u64, height: copy.height as u64, depth: copy.depth as u64 };
+    shape.bytes().ok_or(CudaError::INVALID_VALUE)?;
+    let source = End {
+        memory_type: copy.src_memory_type,
+        host: copy.src_host,
+        device: copy.src_device,
+        x: copy.src_x_in_bytes,
+        y: copy.src_y,
+        z: copy.src_z,
+        pitch: copy.src_pitch,
+        height: copy.src_height,
+    };
+    let target = End {
+        memory_type: copy.dst_memory_type,
+        host: copy.dst_host,
+        device: copy.dst_device,
+        x: copy.dst_x_in_bytes,
+        y: copy.dst_y,
+        z: copy.dst_z,
+        pitch: copy.dst_pitch,
+        height: copy.dst_height,
+    };
+    if shape.bytes() == Some(0) {
+        // Nothing is touched, whatever the addresses are.
+        let nothing = Place::Device(Plane::line(0));
+        return Ok(Copy { source: nothing, target: nothing, shape: Shape::line(0) });
+    }
+    Ok(Copy { source: source.place(shape)?, target: target.place(shape)?, shape })
+}
+
+fn three_dimensional(copy: &CUDA_MEMCPY3D_PEER, stream: StreamArg, synchronous: bool) -> CuResult<()> {
+    let stream = Stream::of(stream)?;
+    run(&stream, copy_of(copy)?, synchronous)
+}
+
+/// A copy in two dimensions is one of a single slice.
+pub(crate) fn as_3d(copy: &CUDA_MEMCPY2D) -> CUDA_MEMCPY3D_PEER {
+    CUDA_MEMCPY3D_PEER {
+        src_x_in_bytes: copy.src_x_in_bytes,
+        src_y: copy.src_y,
+        src_z: 0,
+        src_lod: 0,
+        src_memory_type: copy.src_memory_type,
+        src_host: copy.src_host,
+        src_device: copy.src_device,
+        src_array: copy.src_array,
+        src_context: 0,
+        src_pitch: copy.src_pitch,
+        src_height: 0,
+        dst_x_in_bytes: copy.dst_x_in_bytes,
+        dst_y: copy.dst_y,
+        dst_z: 0,
+        dst_lod: 0,
+        dst_memory_type: copy.dst_memory_type,
+        dst_host: copy.dst_host,
+        dst_device: copy.dst_device,
+        dst_array: copy.dst_array,
+        dst_context: 0,
+        dst_pitch: copy.dst_pitch,
+        dst_height: 0,
+        width_in_bytes: copy.width_in_bytes,
+        height: copy.height,
+        depth: 1,
+    }
+}
+
+/// cuMemcpy2D_v2
 pub(crate) fn copy_2d(copy: &CUDA_MEMCPY2D, default_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpy2D_v2"))
+    three_dimensional(&as_3d(copy), default_stream, true)
 }
 
-/// cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds
+/// cuMemcpy2DUnaligned_v2
 pub(crate) fn copy_2d_unaligned(copy: &CUDA_MEMCPY2D, default_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpy2DUnaligned_v2"))
+    three_dimensional(&as_3d(copy), default_stream, true)
 }
 
-/// cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz
+/// cuMemcpy2DAsync_v2
 pub(crate) fn copy_2d_async(copy: &CUDA_MEMCPY2D, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpy2DAsync_v2"))
+    three_dimensional(&as_3d(copy), stream, false)
 }
 
-/// cuMemcpy3D_v2 cuMemcpy3D_v2_ptds
+/// cuMemcpy3D_v2
 pub(crate) fn copy_3d(copy: &CUDA_MEMCPY3D, default_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpy3D_v2"))
+    three_dimensional(&(*copy).into(), default_stream, true)
 }
 
-/// cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz
+/// cuMemcpy3DAsync_v2
 pub(crate) fn copy_3d_async(copy: &CUDA_MEMCPY3D, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpy3DAsync_v2"))
+    three_dimensional(&(*copy).into(), stream, false)
 }
 
-/// cuMemcpy3DPeer cuMemcpy3DPeer_ptds
+/// cuMemcpy3DPeer
 pub(crate) fn copy_3d_peer(copy: &CUDA_MEMCPY3D_PEER, default_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpy3DPeer"))
+    three_dimensional(copy, default_stream, true)
 }
 
-/// cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz
+/// cuMemcpy3DPeerAsync
 pub(crate) fn copy_3d_peer_async(copy: &CUDA_MEMCPY3D_PEER, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemcpy3DPeerAsync"))
+    three_dimensional(copy, stream, false)
 }
 
-/// cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz
+/// Runs the copies of a batch in order; on an error says which one failed.
+fn batch<T>(
+    copies: impl IntoIterator<Item = T>,
+    mut fail_index: Option<Out<'_, usize>>,
+    mut run_one: impl FnMut(T) -> CuResult<()>,
+) -> CuResult<()> {
+    for (index, copy) in copies.into_iter().enumerate() {
+        run_one(copy).inspect_err(|_| {
+            if let Some(place) = &mut fail_index {
+                place.set(index);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// cuMemcpyBatchAsync
 pub(crate) fn batch_async_v1(
     dsts: &[u64],
     srcs: &[u64],
     sizes: &[usize],
-    count: usize,
+    _count: usize,
     attrs: &[CUmemcpyAttributes],
     attrs_idxs: &[usize],
-    num_attrs: usize,
+    _num_attrs: usize,
     fail_idx: Option<Out<'_, usize>>,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyBatchAsync"))
+    // Attributes say when sources may be read: reading in stream order, as we do, satisfies each of them.
+    let ascending = attrs_idxs.first().is_none_or(|first| *first == 0) && attrs_idxs.is_sorted_by(|a, b| a < b);
+    if dsts.is_empty() || attrs.is_empty() || !ascending {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let copies = dsts.iter().zip(srcs).zip(sizes);
+    batch(copies, fail_idx, |((target, source), bytes)| line(*target, *source, *bytes, stream, false))
 }
 
-/// cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz
+/// cuMemcpyBatchAsync_v2
 pub(crate) fn batch_async_v2(
     dsts: &[u64],
     srcs: &[u64],
@@ -161,26 +333,63 @@ pub(crate) fn batch_async_v2(
     num_attrs: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpyBatchAsync_v2"))
+    batch_async_v1(dsts, srcs, sizes, count, attrs, attrs_idxs, num_attrs, None, stream)
 }
 
-/// cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz
+/// cuMemcpy3DBatchAsync
 pub(crate) fn batch_3d_async_v1(
-    num_ops: usize,
+    _num_ops: usize,
     op_list: &[CUDA_MEMCPY3D_BATCH_OP],
     fail_idx: Option<Out<'_, usize>>,
     flags: u64,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpy3DBatchAsync"))
+    if flags != 0 || op_list.is_empty() {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    batch(op_list, fail_idx, |op| three_dimensional(&batch_copy(op)?, stream, false))
 }
 
-/// cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz
+/// cuMemcpy3DBatchAsync_v2
 pub(crate) fn batch_3d_async_v2(
     num_ops: usize,
     op_list: &[CUDA_MEMCPY3D_BATCH_OP],
     flags: u64,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemcpy3DBatchAsync_v2"))
+    batch_3d_async_v1(num_ops, op_list, None, flags, stream)
+}
+
+/// A batch's copy of pointers. Its lengths count bytes: elements exist only in arrays.
+fn batch_copy(op: &CUDA_MEMCPY3D_BATCH_OP) -> CuResult<CUDA_MEMCPY3D_PEER> {
+    let source = op.src.pointer().ok_or(CudaError::NOT_SUPPORTED)?;
+    let target = op.dst.pointer().ok_or(CudaError::NOT_SUPPORTED)?;
+    let flat = CUDA_MEMCPY3D_PEER {
+        src_x_in_bytes: 0,
+        src_y: 0,
+        src_z: 0,
+        src_lod: 0,
+        src_memory_type: CU_MEMORYTYPE_UNIFIED,
+        src_host: 0,
+        src_device: source.pointer,
+        src_array: 0,
+        src_context: 0,
+        src_pitch: source.row_length,
+        src_height: source.layer_height,
+        dst_x_in_bytes: 0,
+        dst_y: 0,
+        dst_z: 0,
+        dst_lod: 0,
+        dst_memory_type: CU_MEMORYTYPE_UNIFIED,
+        dst_host: 0,
+        dst_device: target.pointer,
+        dst_array: 0,
+        dst_context: 0,
+        dst_pitch: target.row_length,
+        dst_height: target.layer_height,
+        width_in_bytes: op.extent.width,
+        height: op.extent.height,
+        depth: op.extent.depth,
+    };
+    Ok(flat)
 }

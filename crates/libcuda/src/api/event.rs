@@ -1,55 +1,88 @@
-//! Bodies: event.
+//! Bodies: events.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    state::{Event, NodeOp, Stream, current_context, forbid_captured_event, submit},
+};
 use cuda_abi::*;
+use cuda_wire::Command;
 
 /// cuEventCreate
-pub(crate) fn create(event: Out<'_, EventHandle>, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuEventCreate"))
+pub(crate) fn create(mut event: Out<'_, EventHandle>, flags: u32) -> CuResult<()> {
+    let context = current_context()?;
+    let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    // An event shared between processes would have to be shared between workers.
+    if flags & !known != 0 || flags & CU_EVENT_INTERPROCESS != 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    event.set(EventHandle(Event::create(&context, flags)?.handle));
+    Ok(())
 }
 
 /// cuEventDestroy_v2 cuEventDestroy
 pub(crate) fn destroy(event: EventHandle) -> CuResult<()> {
-    Err(process::pending("cuEventDestroy_v2"))
+    Event::find(event.0)?.destroy()
 }
 
-/// cuEventRecord cuEventRecord_ptsz
+/// cuEventRecord
 pub(crate) fn record(event: EventHandle, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuEventRecord"))
+    record_with_flags(event, stream, CU_EVENT_RECORD_DEFAULT)
 }
 
-/// cuEventRecordWithFlags cuEventRecordWithFlags_ptsz
+/// cuEventRecordWithFlags
 pub(crate) fn record_with_flags(event: EventHandle, stream: StreamArg, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuEventRecordWithFlags"))
+    let event = Event::find(event.0)?;
+    let stream = Stream::of(stream)?;
+    if flags > CU_EVENT_RECORD_EXTERNAL {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    if !std::sync::Arc::ptr_eq(&event.context, &stream.context) {
+        return Err(CudaError::INVALID_HANDLE);
+    }
+    submit(&stream, NodeOp::Record { event, flags })
 }
 
 /// cuEventQuery
 pub(crate) fn query(event: EventHandle) -> CuResult<()> {
-    Err(process::pending("cuEventQuery"))
+    let event = Event::find(event.0)?;
+    forbid_captured_event(&event)?;
+    event.context.check()?;
+    if event.known_done() {
+        return Ok(());
+    }
+    event.context.call(&Command::EventQuery { event: event.id })?;
+    event.note_done();
+    Ok(())
 }
 
 /// cuEventSynchronize
 pub(crate) fn synchronize(event: EventHandle) -> CuResult<()> {
-    Err(process::pending("cuEventSynchronize"))
+    let event = Event::find(event.0)?;
+    forbid_captured_event(&event)?;
+    event.context.check()?;
+    if event.known_done() {
+        return Ok(());
+    }
+    event.context.call(&Command::EventSynchronize { event: event.id })?;
+    event.note_done();
+    Ok(())
 }
 
 /// cuEventElapsedTime
-pub(crate) fn elapsed_time_v1(
-    milliseconds: Out<'_, f32>,
-    start: EventHandle,
-    end: EventHandle,
-) -> CuResult<()> {
-    Err(process::pending("cuEventElapsedTime"))
+pub(crate) fn elapsed_time_v1(milliseconds: Out<'_, f32>, start: EventHandle, end: EventHandle) -> CuResult<()> {
+    elapsed_time_v2(milliseconds, start, end)
 }
 
 /// cuEventElapsedTime_v2
-pub(crate) fn elapsed_time_v2(
-    milliseconds: Out<'_, f32>,
-    start: EventHandle,
-    end: EventHandle,
-) -> CuResult<()> {
-    Err(process::pending("cuEventElapsedTime_v2"))
+pub(crate) fn elapsed_time_v2(mut milliseconds: Out<'_, f32>, start: EventHandle, end: EventHandle) -> CuResult<()> {
+    let start = Event::find(start.0)?;
+    let end = Event::find(end.0)?;
+    let timed = |event: &Event| event.flags & CU_EVENT_DISABLE_TIMING == 0 && event.was_recorded();
+    if !timed(&start) || !timed(&end) || start.context.device != end.context.device {
+        return Err(CudaError::INVALID_HANDLE);
+    }
+    end.context.check()?;
+    let answer = end.context.link.ask::<f32>(&Command::EventElapsed { start: start.id, end: end.id });
+    milliseconds.set(end.context.settle(answer)?);
+    Ok(())
 }

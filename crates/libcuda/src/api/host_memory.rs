@@ -1,42 +1,90 @@
-//! Bodies: host memory.
+//! Bodies: pinned and registered host memory.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    state::{client, current_context, forbid_unsafe_call},
+};
 use cuda_abi::*;
+use cuda_wire::Command;
+
+/// `CU_MEMHOSTALLOC_PORTABLE`, `_DEVICEMAP`, `_WRITECOMBINED`.
+const ALLOC_FLAGS: u32 = 0b111;
+/// `CU_MEMHOSTREGISTER_PORTABLE`, `_DEVICEMAP`, `_IOMEMORY`, `_READ_ONLY`.
+const REGISTER_FLAGS: u32 = 0b1111;
+const REGISTER_IO_MEMORY: u32 = 4;
 
 /// cuMemAllocHost_v2
 pub(crate) fn alloc(host_pointer: Out<'_, u64>, byte_size: usize) -> CuResult<()> {
-    Err(process::pending("cuMemAllocHost_v2"))
+    alloc_flags(host_pointer, byte_size, 0)
 }
 
 /// cuMemHostAlloc
-pub(crate) fn alloc_flags(host_pointer: Out<'_, u64>, byte_size: usize, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuMemHostAlloc"))
+pub(crate) fn alloc_flags(mut host_pointer: Out<'_, u64>, byte_size: usize, flags: u32) -> CuResult<()> {
+    current_context()?;
+    forbid_unsafe_call()?;
+    if byte_size == 0 || flags & !ALLOC_FLAGS != 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    host_pointer.set(client()?.pinned.allocate(byte_size, flags)?);
+    Ok(())
+}
+
+/// Waits for copies that may still use host memory that is about to go.
+fn wait_for_copies() -> CuResult<()> {
+    let context = current_context()?;
+    context.call(&Command::ContextSynchronize { context: context.id }).map(drop)
 }
 
 /// cuMemFreeHost
 pub(crate) fn free(host_pointer: u64) -> CuResult<()> {
-    Err(process::pending("cuMemFreeHost"))
+    if host_pointer == 0 {
+        return Ok(());
+    }
+    let pinned = &client()?.pinned;
+    pinned.find(host_pointer).filter(|range| range.base == host_pointer).ok_or(CudaError::INVALID_VALUE)?;
+    wait_for_copies()?;
+    pinned.free(host_pointer)
 }
 
-/// cuMemHostGetDevicePointer_v2
-pub(crate) fn device_pointer(device_pointer: Out<'_, u64>, host_pointer: u64, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuMemHostGetDevicePointer_v2"))
+/// cuMemHostGetDevicePointer_v2: the device cannot reach this host's memory (its CAN_MAP_HOST_MEMORY says so).
+pub(crate) fn device_pointer(_device_pointer: Out<'_, u64>, host_pointer: u64, flags: u32) -> CuResult<()> {
+    current_context()?;
+    if flags != 0 || client()?.pinned.find(host_pointer).is_none() {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    crate::process::refused("cuMemHostGetDevicePointer_v2", "kernels cannot reach the memory of another machine");
+    Err(CudaError::NOT_SUPPORTED)
 }
 
 /// cuMemHostGetFlags
-pub(crate) fn flags(flags: Out<'_, u32>, host_pointer: u64) -> CuResult<()> {
-    Err(process::pending("cuMemHostGetFlags"))
+pub(crate) fn flags(mut flags: Out<'_, u32>, host_pointer: u64) -> CuResult<()> {
+    current_context()?;
+    flags.set(client()?.pinned.find(host_pointer).ok_or(CudaError::INVALID_VALUE)?.flags);
+    Ok(())
 }
 
 /// cuMemHostRegister_v2 cuMemHostRegister
 pub(crate) fn register(host_pointer: u64, byte_size: usize, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuMemHostRegister_v2"))
+    current_context()?;
+    if host_pointer == 0 || byte_size == 0 || flags & !REGISTER_FLAGS != 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    if flags & REGISTER_IO_MEMORY != 0 {
+        return Err(CudaError::NOT_SUPPORTED);
+    }
+    client()?.pinned.register(host_pointer, byte_size as u64, flags)
 }
 
 /// cuMemHostUnregister
 pub(crate) fn unregister(host_pointer: u64) -> CuResult<()> {
-    Err(process::pending("cuMemHostUnregister"))
+    if host_pointer == 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let pinned = &client()?.pinned;
+    pinned
+        .find(host_pointer)
+        .filter(|range| range.base == host_pointer)
+        .ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)?;
+    wait_for_copies()?;
+    pinned.unregister(host_pointer)
 }

@@ -1,44 +1,57 @@
-//! Bodies: kernel.
+//! Bodies: kernels, that is code of a library in whatever context uses it.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    api::function,
+    border::*,
+    state::{Kernel, client, with_current},
+};
 use cuda_abi::*;
+use std::sync::Arc;
+
+fn find(handle: KernelHandle) -> CuResult<Arc<Kernel>> {
+    client()?.kernels.get(handle.0).ok_or(CudaError::INVALID_HANDLE)
+}
 
 /// cuKernelGetFunction
-pub(crate) fn function(function: Out<'_, FunctionHandle>, kernel: KernelHandle) -> CuResult<()> {
-    Err(process::pending("cuKernelGetFunction"))
+pub(crate) fn function(mut function: Out<'_, FunctionHandle>, kernel: KernelHandle) -> CuResult<()> {
+    let found = find(kernel)?;
+    function.set(FunctionHandle(with_current(|context| {
+        context.check()?;
+        Ok(found.function(context)?.handle)
+    })?));
+    Ok(())
 }
 
 /// cuKernelGetLibrary
-pub(crate) fn library(library: Out<'_, LibraryHandle>, kernel: KernelHandle) -> CuResult<()> {
-    Err(process::pending("cuKernelGetLibrary"))
+pub(crate) fn library(mut library: Out<'_, LibraryHandle>, kernel: KernelHandle) -> CuResult<()> {
+    library.set(LibraryHandle(find(kernel)?.library.upgrade().ok_or(CudaError::INVALID_HANDLE)?.handle));
+    Ok(())
 }
 
 /// cuKernelGetAttribute
-pub(crate) fn attribute(
-    value: Out<'_, i32>,
-    attribute: u32,
-    kernel: KernelHandle,
-    device: i32,
-) -> CuResult<()> {
-    Err(process::pending("cuKernelGetAttribute"))
+pub(crate) fn attribute(mut value: Out<'_, i32>, attribute: u32, kernel: KernelHandle, device: i32) -> CuResult<()> {
+    let client = client()?;
+    client.device(device)?;
+    let found = client.kernels.with(kernel.0, |kernel| kernel.sheet.attribute(attribute));
+    value.set(found.unwrap_or(Err(CudaError::INVALID_HANDLE))?);
+    Ok(())
 }
 
 /// cuKernelSetAttribute
 pub(crate) fn set_attribute(attribute: u32, value: i32, kernel: KernelHandle, device: i32) -> CuResult<()> {
-    Err(process::pending("cuKernelSetAttribute"))
+    client()?.device(device)?;
+    find(kernel)?.set_attribute(attribute, value)
 }
 
 /// cuKernelSetCacheConfig
 pub(crate) fn set_cache_config(kernel: KernelHandle, config: u32, device: i32) -> CuResult<()> {
-    Err(process::pending("cuKernelSetCacheConfig"))
+    client()?.device(device)?;
+    function::set_cache_config(FunctionHandle(kernel.0), config)
 }
 
 /// cuKernelGetName
-pub(crate) fn name(name: Out<'_, u64>, function: KernelHandle) -> CuResult<()> {
-    Err(process::pending("cuKernelGetName"))
+pub(crate) fn name(name: Out<'_, u64>, kernel: KernelHandle) -> CuResult<()> {
+    function::name(name, FunctionHandle(kernel.0))
 }
 
 /// cuKernelGetParamInfo
@@ -48,5 +61,5 @@ pub(crate) fn param_info(
     param_offset: Out<'_, usize>,
     param_size: Option<Out<'_, usize>>,
 ) -> CuResult<()> {
-    Err(process::pending("cuKernelGetParamInfo"))
+    function::param_info(FunctionHandle(kernel.0), param_index, param_offset, param_size)
 }

@@ -1,12 +1,123 @@
-//! Bodies: launch.
+//! Bodies: kernel launches.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    state::{Event, Function, KernelNode, NodeOp, Stream, client, submit},
+};
 use cuda_abi::*;
+use cuda_client::launch::{LaunchShape, ParameterLayout, Source, check, parse_extra};
+use cuda_wire::{Bytes, Command, LaunchAttribute, Op};
+use std::{cell::RefCell, sync::Arc};
 
-/// cuLaunchKernel cuLaunchKernel_ptsz
+thread_local! {
+    /// A launch's parameter block, kept between launches so that none of them allocates.
+    static BLOCK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `CUlaunchAttributeID` of those that change what is sent.
+mod id {
+    pub(super) const COOPERATIVE: u32 = 2;
+    pub(super) const CLUSTER_DIMENSION: u32 = 4;
+    pub(super) const PROGRAMMATIC_EVENT: u32 = 7;
+    pub(super) const LAUNCH_COMPLETION_EVENT: u32 = 12;
+}
+
+/// The function behind a handle; a `CUkernel` means its function in `stream`'s context.
+pub(crate) fn function_of(handle: FunctionHandle, stream: &Stream) -> CuResult<Arc<Function>> {
+    let client = client()?;
+    if let Some(function) = client.functions.get(handle.0) {
+        return Ok(function);
+    }
+    match client.kernels.get(handle.0) {
+        Some(kernel) => kernel.function(&stream.context),
+        None if handle.is_null() => Err(CudaError::INVALID_HANDLE),
+        None => Err(CudaError::INVALID_HANDLE),
+    }
+}
+
+/// Reads the n-th pointer of an array of pointers.
+///
+/// # Safety
+///
+/// `array` has more than `index` words.
+unsafe fn word(array: u64, index: usize) -> u64 {
+    // SAFETY: our caller's promise.
+    unsafe { (array as *const u64).add(index).read_unaligned() }
+}
+
+/// Lays a launch's parameters out as one block, wherever the program has them.
+pub(crate) fn pack(layout: &ParameterLayout, pointers: u64, extra: u64, block: &mut Vec<u8>) -> CuResult<()> {
+    let extra = match extra {
+        0 => None,
+        // SAFETY: an `extra` array ends in a zero key, and parse_extra reads no further.
+        extra => Some(parse_extra(|index| unsafe { word(extra, index) })?),
+    };
+    match layout.source(pointers != 0, extra)? {
+        Source::Nothing => {}
+        Source::Pointers => layout.pack(block, |index, target| {
+            // SAFETY: `kernelParams` has a pointer for each parameter of the kernel.
+            let source = unsafe { word(pointers, index) } as *const u8;
+            // SAFETY: that pointer is good for the parameter's bytes; `target` is ours and has as many.
+            unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+        }),
+        Source::Buffer(extra) => {
+            // SAFETY: the key said that a size is there.
+            let bytes = layout.buffer_bytes(unsafe { word(extra.size_at, 0) })?;
+            layout.pack_buffer(block, bytes, |target| {
+                // SAFETY: the program's buffer has at least `bytes` bytes; `target` has exactly as many.
+                unsafe { std::ptr::copy_nonoverlapping(extra.buffer as *const u8, target.as_mut_ptr(), target.len()) };
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Checks a launch and sends it, or adds it to the graph that the stream is captured to.
+fn launch(
+    handle: FunctionHandle,
+    shape: &LaunchShape,
+    attributes: Vec<LaunchAttribute>,
+    stream: StreamArg,
+    pointers: u64,
+    extra: u64,
+) -> CuResult<()> {
+    let stream = Stream::of(stream)?;
+    let function = function_of(handle, &stream)?;
+    if !Arc::ptr_eq(&function.context, &stream.context) {
+        return Err(CudaError::INVALID_HANDLE);
+    }
+    let device = stream.context.device()?;
+    check(shape, &device.limits, &function.sheet.limits())?;
+    BLOCK.with_borrow_mut(|block| {
+        block.clear();
+        pack(&function.sheet.layout, pointers, extra, block)?;
+        if crate::state::concerns(&stream) {
+            let node = KernelNode {
+                handle: handle.0,
+                function,
+                grid: shape.grid,
+                block: shape.block,
+                shared_bytes: shape.dynamic_shared,
+                cooperative: shape.cooperative,
+                attributes,
+                parameters: block.clone(),
+            };
+            return submit(&stream, NodeOp::Kernel(node));
+        }
+        let op = Op::Launch {
+            kernel: function.kernel,
+            grid: shape.grid,
+            block: shape.block,
+            shared_bytes: shape.dynamic_shared,
+            cooperative: shape.cooperative,
+            attributes,
+            parameters: Bytes(block),
+        };
+        stream.context.post(&Command::Enqueue { stream: stream.id, op })
+    })
+}
+
+/// cuLaunchKernel
 pub(crate) fn kernel(
     function: FunctionHandle,
     grid_dim_x: u32,
@@ -20,21 +131,17 @@ pub(crate) fn kernel(
     kernel_params: u64,
     extra: u64,
 ) -> CuResult<()> {
-    Err(process::pending("cuLaunchKernel"))
+    let shape = LaunchShape {
+        grid: [grid_dim_x, grid_dim_y, grid_dim_z],
+        block: [block_dim_x, block_dim_y, block_dim_z],
+        dynamic_shared: shared_mem_bytes,
+        cooperative: false,
+        cluster: None,
+    };
+    launch(function, &shape, Vec::new(), stream, kernel_params, extra)
 }
 
-/// cuLaunchKernelEx cuLaunchKernelEx_ptsz
-pub(crate) fn kernel_ex(
-    config: &CUlaunchConfig,
-    function: FunctionHandle,
-    kernel_params: u64,
-    extra: u64,
-    default_stream: StreamArg,
-) -> CuResult<()> {
-    Err(process::pending("cuLaunchKernelEx"))
-}
-
-/// cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz
+/// cuLaunchCooperativeKernel
 pub(crate) fn cooperative_kernel(
     function: FunctionHandle,
     grid_dim_x: u32,
@@ -47,5 +154,63 @@ pub(crate) fn cooperative_kernel(
     stream: StreamArg,
     kernel_params: u64,
 ) -> CuResult<()> {
-    Err(process::pending("cuLaunchCooperativeKernel"))
+    let shape = LaunchShape {
+        grid: [grid_dim_x, grid_dim_y, grid_dim_z],
+        block: [block_dim_x, block_dim_y, block_dim_z],
+        dynamic_shared: shared_mem_bytes,
+        cooperative: true,
+        cluster: None,
+    };
+    launch(function, &shape, Vec::new(), stream, kernel_params, 0)
+}
+
+/// An attribute as it is sent: events by the name the worker knows.
+pub(crate) fn attribute_for_wire(attribute: &CUlaunchAttribute) -> CuResult<LaunchAttribute> {
+    let mut value = attribute.value.bytes();
+    if matches!(attribute.id, id::PROGRAMMATIC_EVENT | id::LAUNCH_COMPLETION_EVENT) {
+        let event = Event::find(attribute.value.event())?;
+        event.note_record();
+        value[..8].copy_from_slice(&u64::from(event.id.0).to_le_bytes());
+    }
+    Ok(LaunchAttribute { id: attribute.id, value })
+}
+
+/// What a configuration says beyond the plain launch: the shape it asks for, and the attributes to send.
+pub(crate) fn shape_of(config: &CUlaunchConfig) -> CuResult<(LaunchShape, Vec<LaunchAttribute>)> {
+    // SAFETY: the program says how many attributes are at this address.
+    let attributes: &[CUlaunchAttribute] = unsafe { slice(config.attrs as *const _, config.num_attrs) }?;
+    let mut shape = LaunchShape {
+        grid: [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z],
+        block: [config.block_dim_x, config.block_dim_y, config.block_dim_z],
+        dynamic_shared: config.shared_mem_bytes,
+        cooperative: false,
+        cluster: None,
+    };
+    let mut sent = Vec::with_capacity(attributes.len());
+    for attribute in attributes {
+        match attribute.id {
+            id::COOPERATIVE => shape.cooperative = attribute.value.get::<u32>() != 0,
+            id::CLUSTER_DIMENSION => {
+                shape.cluster = Some(attribute.value.dimensions());
+                sent.push(attribute_for_wire(attribute)?);
+            }
+            // 0 is CU_LAUNCH_ATTRIBUTE_IGNORE.
+            0 => {}
+            _ => sent.push(attribute_for_wire(attribute)?),
+        }
+    }
+    Ok((shape, sent))
+}
+
+/// cuLaunchKernelEx
+pub(crate) fn kernel_ex(
+    config: &CUlaunchConfig,
+    function: FunctionHandle,
+    kernel_params: u64,
+    extra: u64,
+    default_stream: StreamArg,
+) -> CuResult<()> {
+    let (shape, attributes) = shape_of(config)?;
+    let stream = StreamArg::new(StreamHandle(config.stream), default_stream);
+    launch(function, &shape, attributes, stream, kernel_params, extra)
 }

@@ -1,35 +1,79 @@
-//! Bodies: memory.
+//! Bodies: device memory.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    state::{allocate, client, current_context, forbid_unsafe_call, memory_of},
+};
 use cuda_abi::*;
+use cuda_wire::Command;
+
+/// Rows of a pitched allocation start at multiples of this, as on current GPUs.
+const PITCH_ALIGNMENT: usize = 512;
 
 /// cuMemGetInfo_v2
-pub(crate) fn info(free: Out<'_, usize>, total: Out<'_, usize>) -> CuResult<()> {
-    Err(process::pending("cuMemGetInfo_v2"))
+pub(crate) fn info(free: Option<Out<'_, usize>>, total: Option<Out<'_, usize>>) -> CuResult<()> {
+    let context = current_context()?;
+    let device = context.device()?;
+    let answer = context.link.ask::<(u64, u64)>(&Command::MemoryInfo { device: device.remote });
+    let (free_bytes, total_bytes) = context.settle(answer)?;
+    // What was set aside for us and not used yet is free for us.
+    if let Some(mut free) = free {
+        free.set((free_bytes + context.link.memory_credit()).min(total_bytes) as usize);
+    }
+    if let Some(mut total) = total {
+        total.set(total_bytes as usize);
+    }
+    Ok(())
 }
 
 /// cuMemAlloc_v2
-pub(crate) fn alloc(device_pointer: Out<'_, u64>, byte_size: usize) -> CuResult<()> {
-    Err(process::pending("cuMemAlloc_v2"))
+pub(crate) fn alloc(mut device_pointer: Out<'_, u64>, byte_size: usize) -> CuResult<()> {
+    let context = current_context()?;
+    forbid_unsafe_call()?;
+    if byte_size == 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    device_pointer.set(allocate(&context, byte_size as u64)?);
+    Ok(())
 }
 
 /// cuMemAllocPitch_v2
 pub(crate) fn alloc_pitch(
-    device_pointer: Out<'_, u64>,
-    pitch: Out<'_, usize>,
+    mut device_pointer: Out<'_, u64>,
+    mut pitch: Out<'_, usize>,
     width_in_bytes: usize,
     height: usize,
     element_size_bytes: u32,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemAllocPitch_v2"))
+    let context = current_context()?;
+    forbid_unsafe_call()?;
+    if !matches!(element_size_bytes, 4 | 8 | 16) || width_in_bytes == 0 || height == 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let row = width_in_bytes.checked_next_multiple_of(PITCH_ALIGNMENT).ok_or(CudaError::INVALID_VALUE)?;
+    let bytes = row.checked_mul(height).ok_or(CudaError::INVALID_VALUE)?;
+    device_pointer.set(allocate(&context, bytes as u64)?);
+    pitch.set(row);
+    Ok(())
 }
 
 /// cuMemFree_v2
 pub(crate) fn free(device_pointer: u64) -> CuResult<()> {
-    Err(process::pending("cuMemFree_v2"))
+    if device_pointer == 0 {
+        return Ok(());
+    }
+    forbid_unsafe_call()?;
+    let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
+    let allocation = device.memory.remove(device_pointer)?;
+    if let crate::state::AllocationKind::Pool(pool) = allocation.kind
+        && let Some(pool) = client()?.pools.get(pool)
+    {
+        pool.books.free(allocation.bytes);
+    }
+    if let Ok(context) = crate::state::Context::find(allocation.context) {
+        context.check()?;
+    }
+    device.link.post(&Command::MemoryFree { address: device_pointer })
 }
 
 /// cuMemGetAddressRange_v2
@@ -38,5 +82,13 @@ pub(crate) fn address_range(
     size: Option<Out<'_, usize>>,
     device_pointer: u64,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemGetAddressRange_v2"))
+    let found = memory_of(device_pointer).and_then(|device| device.memory.find(device_pointer));
+    let found = found.ok_or(CudaError::NOT_FOUND)?;
+    if let Some(mut base) = base {
+        base.set(found.base);
+    }
+    if let Some(mut size) = size {
+        size.set(found.bytes as usize);
+    }
+    Ok(())
 }

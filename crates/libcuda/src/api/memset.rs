@@ -1,109 +1,84 @@
 //! Bodies: memset.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    state::{NodeOp, Stream, memory_of, submit},
+};
 use cuda_abi::*;
+use cuda_wire::{Plane, Shape};
+use std::sync::Arc;
 
-/// cuMemsetD8_v2 cuMemsetD8_v2_ptds
-pub(crate) fn d8(dst_device: u64, value: u8, count: usize, default_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemsetD8_v2"))
-}
-
-/// cuMemsetD8Async cuMemsetD8Async_ptsz
-pub(crate) fn d8_async(dst_device: u64, value: u8, count: usize, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemsetD8Async"))
-}
-
-/// cuMemsetD16_v2 cuMemsetD16_v2_ptds
-pub(crate) fn d16(dst_device: u64, value: u16, count: usize, default_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemsetD16_v2"))
-}
-
-/// cuMemsetD16Async cuMemsetD16Async_ptsz
-pub(crate) fn d16_async(dst_device: u64, value: u16, count: usize, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemsetD16Async"))
-}
-
-/// cuMemsetD32_v2 cuMemsetD32_v2_ptds
-pub(crate) fn d32(dst_device: u64, value: u32, count: usize, default_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemsetD32_v2"))
-}
-
-/// cuMemsetD32Async cuMemsetD32Async_ptsz
-pub(crate) fn d32_async(dst_device: u64, value: u32, count: usize, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemsetD32Async"))
-}
-
-/// cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds
-pub(crate) fn d2d8(
-    dst_device: u64,
-    dst_pitch: usize,
-    value: u8,
-    width: usize,
-    height: usize,
-    default_stream: StreamArg,
-) -> CuResult<()> {
-    Err(process::pending("cuMemsetD2D8_v2"))
-}
-
-/// cuMemsetD2D8Async cuMemsetD2D8Async_ptsz
-pub(crate) fn d2d8_async(
-    dst_device: u64,
-    dst_pitch: usize,
-    value: u8,
-    width: usize,
-    height: usize,
-    stream: StreamArg,
-) -> CuResult<()> {
-    Err(process::pending("cuMemsetD2D8Async"))
-}
-
-/// cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds
-pub(crate) fn d2d16(
-    dst_device: u64,
-    dst_pitch: usize,
-    value: u16,
-    width: usize,
-    height: usize,
-    default_stream: StreamArg,
-) -> CuResult<()> {
-    Err(process::pending("cuMemsetD2D16_v2"))
-}
-
-/// cuMemsetD2D16Async cuMemsetD2D16Async_ptsz
-pub(crate) fn d2d16_async(
-    dst_device: u64,
-    dst_pitch: usize,
-    value: u16,
-    width: usize,
-    height: usize,
-    stream: StreamArg,
-) -> CuResult<()> {
-    Err(process::pending("cuMemsetD2D16Async"))
-}
-
-/// cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds
-pub(crate) fn d2d32(
-    dst_device: u64,
-    dst_pitch: usize,
+/// Fills `height` rows of `width` elements.
+fn fill(
+    address: u64,
+    pitch: usize,
     value: u32,
-    width: usize,
-    height: usize,
-    default_stream: StreamArg,
-) -> CuResult<()> {
-    Err(process::pending("cuMemsetD2D32_v2"))
-}
-
-/// cuMemsetD2D32Async cuMemsetD2D32Async_ptsz
-pub(crate) fn d2d32_async(
-    dst_device: u64,
-    dst_pitch: usize,
-    value: u32,
+    element_bytes: u8,
     width: usize,
     height: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemsetD2D32Async"))
+    let stream = Stream::of(stream)?;
+    let width = (width as u64).checked_mul(element_bytes.into()).ok_or(CudaError::INVALID_VALUE)?;
+    if width == 0 || height == 0 {
+        return Ok(());
+    }
+    let pitch = pitch as u64;
+    if address % u64::from(element_bytes) != 0 || (height > 1 && (pitch < width || pitch % u64::from(element_bytes) != 0)) {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let rows = (height as u64 - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(width));
+    let device = memory_of(address).ok_or(CudaError::INVALID_VALUE)?;
+    device.memory.check_range(address, rows.ok_or(CudaError::INVALID_VALUE)?)?;
+    let context = Arc::clone(&stream.context);
+    let target = Plane { address, row_pitch: pitch, slice_pitch: 0 };
+    let shape = Shape { width, height: height as u64, depth: 1 };
+    submit(&stream, NodeOp::Fill { target, shape, element_bytes, value, context })
+}
+
+macro_rules! fills {
+    ($($(#[$meta:meta])* $line:ident, $line_async:ident, $plane:ident, $plane_async:ident: $ty:ty;)*) => {$(
+        $(#[$meta])*
+        pub(crate) fn $line(dst_device: u64, value: $ty, count: usize, default_stream: StreamArg) -> CuResult<()> {
+            fill(dst_device, 0, value.into(), size_of::<$ty>() as u8, count, 1, default_stream)
+        }
+
+        $(#[$meta])*
+        pub(crate) fn $line_async(dst_device: u64, value: $ty, count: usize, stream: StreamArg) -> CuResult<()> {
+            fill(dst_device, 0, value.into(), size_of::<$ty>() as u8, count, 1, stream)
+        }
+
+        $(#[$meta])*
+        pub(crate) fn $plane(
+            dst_device: u64,
+            dst_pitch: usize,
+            value: $ty,
+            width: usize,
+            height: usize,
+            default_stream: StreamArg,
+        ) -> CuResult<()> {
+            fill(dst_device, dst_pitch, value.into(), size_of::<$ty>() as u8, width, height, default_stream)
+        }
+
+        $(#[$meta])*
+        pub(crate) fn $plane_async(
+            dst_device: u64,
+            dst_pitch: usize,
+            value: $ty,
+            width: usize,
+            height: usize,
+            stream: StreamArg,
+        ) -> CuResult<()> {
+            fill(dst_device, dst_pitch, value.into(), size_of::<$ty>() as u8, width, height, stream)
+        }
+    )*};
+}
+
+fills! {
+    /// cuMemsetD8, cuMemsetD2D8 and their asynchronous forms: none waits for the device.
+    d8, d8_async, d2d8, d2d8_async: u8;
+    /// The same with 16-bit elements.
+    d16, d16_async, d2d16, d2d16_async: u16;
+    /// The same with 32-bit elements.
+    d32, d32_async, d2d32, d2d32_async: u32;
 }

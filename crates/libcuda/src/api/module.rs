@@ -1,64 +1,103 @@
-//! Bodies: module.
+//! Bodies: modules.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
+use crate::{
+    api::jit::JitArguments,
+    border::*,
+    image::{read_image, usable},
+    state::{Module, current_context, forbid_unsafe_call},
+};
 use core::ffi::CStr;
 use cuda_abi::*;
+use std::os::unix::ffi::OsStrExt;
+
+/// Loads the image at an address into the current context.
+pub(crate) fn load_at(image: u64, options: &[u32], mut values: Option<InOutSlice<'_, u64>>) -> CuResult<u64> {
+    let context = current_context()?;
+    forbid_unsafe_call()?;
+    // SAFETY: the caller of the API function hands over the address of an image.
+    let image = unsafe { read_image(image, context.device()?) }?;
+    let mut arguments = JitArguments::new(options, values.as_mut())?;
+    let loaded = Module::load(&context, &image, arguments.scalars());
+    arguments.report(loaded.as_ref().map(|module| module.info_log.as_str()).map_err(|error| *error));
+    Ok(loaded?.handle)
+}
 
 /// cuModuleLoad
-pub(crate) fn load(module: Out<'_, ModuleHandle>, file_name: &CStr) -> CuResult<()> {
-    Err(process::pending("cuModuleLoad"))
+pub(crate) fn load(mut module: Out<'_, ModuleHandle>, file_name: &CStr) -> CuResult<()> {
+    let context = current_context()?;
+    forbid_unsafe_call()?;
+    let image = read_file(file_name)?;
+    let image = usable(&image, context.device()?)?;
+    module.set(ModuleHandle(Module::load(&context, &image, &[])?.handle));
+    Ok(())
+}
+
+/// An image in a file.
+pub(crate) fn read_file(name: &CStr) -> CuResult<Vec<u8>> {
+    std::fs::read(std::ffi::OsStr::from_bytes(name.to_bytes())).map_err(|_| CudaError::FILE_NOT_FOUND)
 }
 
 /// cuModuleLoadData
-pub(crate) fn load_data(module: Out<'_, ModuleHandle>, image: u64) -> CuResult<()> {
-    Err(process::pending("cuModuleLoadData"))
+pub(crate) fn load_data(mut module: Out<'_, ModuleHandle>, image: u64) -> CuResult<()> {
+    module.set(ModuleHandle(load_at(image, &[], None)?));
+    Ok(())
 }
 
 /// cuModuleLoadDataEx
 pub(crate) fn load_data_ex(
-    module: Out<'_, ModuleHandle>,
+    mut module: Out<'_, ModuleHandle>,
     image: u64,
-    num_options: u32,
+    _num_options: u32,
     options: &[u32],
     option_values: InOutSlice<'_, u64>,
 ) -> CuResult<()> {
-    Err(process::pending("cuModuleLoadDataEx"))
+    module.set(ModuleHandle(load_at(image, options, Some(option_values))?));
+    Ok(())
 }
 
 /// cuModuleLoadFatBinary
 pub(crate) fn load_fat_binary(module: Out<'_, ModuleHandle>, fat_cubin: u64) -> CuResult<()> {
-    Err(process::pending("cuModuleLoadFatBinary"))
+    load_data(module, fat_cubin)
 }
 
 /// cuModuleUnload
 pub(crate) fn unload(module: ModuleHandle) -> CuResult<()> {
-    Err(process::pending("cuModuleUnload"))
+    Module::find(module.0)?.unload()
 }
 
-/// cuModuleGetLoadingMode
-pub(crate) fn loading_mode(mode: Out<'_, u32>) -> CuResult<()> {
-    Err(process::pending("cuModuleGetLoadingMode"))
+/// cuModuleGetLoadingMode: functions are ready when their module is.
+pub(crate) fn loading_mode(mut mode: Out<'_, u32>) -> CuResult<()> {
+    mode.set(match std::env::var("CUDA_MODULE_LOADING").as_deref() {
+        Ok("EAGER") => CU_MODULE_EAGER_LOADING,
+        _ => CU_MODULE_LAZY_LOADING,
+    });
+    Ok(())
 }
 
 /// cuModuleGetFunction
-pub(crate) fn function(function: Out<'_, FunctionHandle>, module: ModuleHandle, name: &CStr) -> CuResult<()> {
-    Err(process::pending("cuModuleGetFunction"))
+pub(crate) fn function(mut function: Out<'_, FunctionHandle>, module: ModuleHandle, name: &CStr) -> CuResult<()> {
+    let found = Module::find(module.0)?.function(&name.to_string_lossy())?;
+    function.set(FunctionHandle(found.handle));
+    Ok(())
 }
 
 /// cuModuleGetFunctionCount
-pub(crate) fn function_count(count: Out<'_, u32>, module: ModuleHandle) -> CuResult<()> {
-    Err(process::pending("cuModuleGetFunctionCount"))
+pub(crate) fn function_count(mut count: Out<'_, u32>, module: ModuleHandle) -> CuResult<()> {
+    count.set(Module::find(module.0)?.kernel_count() as u32);
+    Ok(())
 }
 
 /// cuModuleEnumerateFunctions
 pub(crate) fn enumerate_functions(
-    functions: OutSlice<'_, FunctionHandle>,
+    mut functions: OutSlice<'_, FunctionHandle>,
     num_functions: u32,
     module: ModuleHandle,
 ) -> CuResult<()> {
-    Err(process::pending("cuModuleEnumerateFunctions"))
+    let module = Module::find(module.0)?;
+    for index in 0..num_functions.min(module.kernel_count() as u32) {
+        functions.set(index as usize, FunctionHandle(module.function_at(index)?.handle));
+    }
+    Ok(())
 }
 
 /// cuModuleGetGlobal_v2
@@ -68,5 +107,16 @@ pub(crate) fn global(
     module: ModuleHandle,
     name: &CStr,
 ) -> CuResult<()> {
-    Err(process::pending("cuModuleGetGlobal_v2"))
+    if device_pointer.is_none() && bytes.is_none() {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let module = Module::find(module.0)?;
+    let variable = module.variables.get(&*name.to_string_lossy()).ok_or(CudaError::NOT_FOUND)?;
+    if let Some(mut place) = device_pointer {
+        place.set(variable.address);
+    }
+    if let Some(mut place) = bytes {
+        place.set(variable.bytes as usize);
+    }
+    Ok(())
 }

@@ -1,100 +1,216 @@
-//! Bodies: pool.
+//! Bodies: stream-ordered allocation and memory pools.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    state::{AllocationKind, MemoryPool, NodeOp, Stream, client, memory_of, submit},
+};
 use cuda_abi::*;
+use cuda_client::pool::attribute_bytes;
+use std::sync::Arc;
 
-/// cuMemAllocAsync cuMemAllocAsync_ptsz
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const LOCATION_DEVICE: u32 = 1;
+const ALLOCATION_PINNED: u32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_WRITE: u32 = 3;
+
+/// cuMemAllocAsync
 pub(crate) fn alloc_async(device_pointer: Out<'_, u64>, byte_size: usize, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemAllocAsync"))
+    let stream = Stream::of(stream)?;
+    let pool = stream.context.device()?.current_pool();
+    alloc(device_pointer, byte_size, pool, &stream)
 }
 
-/// cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz
+/// cuMemAllocFromPoolAsync
 pub(crate) fn alloc_from_pool_async(
     device_pointer: Out<'_, u64>,
     byte_size: usize,
     pool: PoolHandle,
     stream: StreamArg,
 ) -> CuResult<()> {
-    Err(process::pending("cuMemAllocFromPoolAsync"))
+    let stream = Stream::of(stream)?;
+    alloc(device_pointer, byte_size, pool.0, &stream)
 }
 
-/// cuMemFreeAsync cuMemFreeAsync_ptsz
+fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc<Stream>) -> CuResult<()> {
+    let pool = MemoryPool::find(pool)?;
+    if pool.device != stream.context.device || bytes == 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let bytes = bytes as u64;
+    let device = stream.context.device()?;
+    if bytes > device.info.memory_bytes {
+        return Err(CudaError::OUT_OF_MEMORY);
+    }
+    let captured = crate::state::concerns(stream);
+    if !captured {
+        pool.books.allocate(bytes)?;
+    }
+    let kind = if captured { AllocationKind::Graph } else { AllocationKind::Pool(pool.handle) };
+    let address = device.memory.place(&stream.context, bytes, kind)?;
+    let op = NodeOp::Allocate { address, bytes, pool: pool.handle };
+    let sent = if captured || stream.context.link.take_memory_credit(bytes) {
+        submit(stream, op)
+    } else {
+        // Beyond the credit only the worker knows whether there is memory.
+        let op = cuda_wire::Op::Allocate { address, bytes };
+        stream.context.call(&cuda_wire::Command::Enqueue { stream: stream.id, op }).map(drop)
+    };
+    if let Err(error) = sent {
+        let _ = device.memory.remove(address);
+        if !captured {
+            pool.books.free(bytes);
+        }
+        return Err(error);
+    }
+    device_pointer.set(address);
+    Ok(())
+}
+
+/// cuMemFreeAsync
 pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuMemFreeAsync"))
+    let stream = Stream::of(stream)?;
+    if device_pointer == 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
+    let known = device.memory.find(device_pointer).filter(|known| known.base == device_pointer);
+    let known = known.ok_or(CudaError::INVALID_VALUE)?;
+    if crate::state::concerns(&stream) {
+        return submit(&stream, NodeOp::Free { address: device_pointer });
+    }
+    device.memory.remove(device_pointer)?;
+    if let AllocationKind::Pool(pool) = known.kind
+        && let Some(pool) = client()?.pools.get(pool)
+    {
+        pool.books.free(known.bytes);
+    }
+    submit(&stream, NodeOp::Free { address: device_pointer })
+}
+
+fn device_at(location: &CUmemLocation) -> CuResult<usize> {
+    if location.kind != LOCATION_DEVICE {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    Ok(client()?.device(location.id)?.ordinal)
 }
 
 /// cuMemPoolCreate
-pub(crate) fn create(pool: Out<'_, PoolHandle>, pool_props: &CUmemPoolProps) -> CuResult<()> {
-    Err(process::pending("cuMemPoolCreate"))
+pub(crate) fn create(mut pool: Out<'_, PoolHandle>, pool_props: &CUmemPoolProps) -> CuResult<()> {
+    if pool_props.alloc_type != ALLOCATION_PINNED {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    if pool_props.handle_types != 0 {
+        // Nothing could be shared with another process: it has another worker.
+        return Err(CudaError::NOT_SUPPORTED);
+    }
+    let made = MemoryPool::create(device_at(&pool_props.location)?, pool_props.max_size as u64)?;
+    pool.set(PoolHandle(made.handle));
+    Ok(())
 }
 
-/// cuMemPoolDestroy
+/// cuMemPoolDestroy: what was allocated from it stays until it is freed.
 pub(crate) fn destroy(pool: PoolHandle) -> CuResult<()> {
-    Err(process::pending("cuMemPoolDestroy"))
+    let pool = MemoryPool::find(pool.0)?;
+    if pool.books.is_default() {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let client = client()?;
+    let device = &client.devices[pool.device];
+    if device.current_pool() == pool.handle {
+        device.set_current_pool(device.default_pool);
+    }
+    client.pools.remove(pool.handle).map(drop).ok_or(CudaError::INVALID_VALUE)
 }
 
 /// cuMemPoolTrimTo
 pub(crate) fn trim_to(pool: PoolHandle, min_bytes_to_keep: usize) -> CuResult<()> {
-    Err(process::pending("cuMemPoolTrimTo"))
+    MemoryPool::find(pool.0)?.books.trim_to(min_bytes_to_keep as u64);
+    Ok(())
 }
 
 /// cuMemPoolSetAttribute
 pub(crate) fn set_attribute(pool: PoolHandle, attribute: u32, value: InAny<'_>) -> CuResult<()> {
-    Err(process::pending("cuMemPoolSetAttribute"))
+    let pool = MemoryPool::find(pool.0)?;
+    let value = if attribute_bytes(attribute)? == 4 { value.get::<u32>().into() } else { value.get::<u64>() };
+    pool.books.set_attribute(attribute, value)
 }
 
 /// cuMemPoolGetAttribute
-pub(crate) fn attribute(pool: PoolHandle, attribute: u32, value: OutAny<'_>) -> CuResult<()> {
-    Err(process::pending("cuMemPoolGetAttribute"))
+pub(crate) fn attribute(pool: PoolHandle, attribute: u32, mut value: OutAny<'_>) -> CuResult<()> {
+    let pool = MemoryPool::find(pool.0)?;
+    let found = pool.books.attribute(attribute)?;
+    if attribute_bytes(attribute)? == 4 {
+        value.set(found as u32);
+    } else {
+        value.set(found);
+    }
+    Ok(())
 }
 
-/// cuMemPoolSetAccess
-pub(crate) fn set_access(pool: PoolHandle, map: &[CUmemAccessDesc], count: usize) -> CuResult<()> {
-    Err(process::pending("cuMemPoolSetAccess"))
+/// cuMemPoolSetAccess: the owner always has access; others would need peer access.
+pub(crate) fn set_access(pool: PoolHandle, map: &[CUmemAccessDesc], _count: usize) -> CuResult<()> {
+    let pool = MemoryPool::find(pool.0)?;
+    for entry in map {
+        let device = device_at(&entry.location)?;
+        match (device == pool.device, entry.flags) {
+            (true, READ_WRITE) => {}
+            (true, _) => return Err(CudaError::INVALID_VALUE),
+            (false, flags) => pool.set_access(device, flags),
+        }
+    }
+    Ok(())
 }
 
 /// cuMemPoolGetAccess
-pub(crate) fn access(flags: Out<'_, u32>, mem_pool: PoolHandle, location: &CUmemLocation) -> CuResult<()> {
-    Err(process::pending("cuMemPoolGetAccess"))
+pub(crate) fn access(mut flags: Out<'_, u32>, mem_pool: PoolHandle, location: &CUmemLocation) -> CuResult<()> {
+    let pool = MemoryPool::find(mem_pool.0)?;
+    let device = device_at(location)?;
+    flags.set(if device == pool.device { READ_WRITE } else { pool.access(device) });
+    Ok(())
 }
 
 /// cuDeviceGetDefaultMemPool
-pub(crate) fn device_default(pool_out: Out<'_, PoolHandle>, device: i32) -> CuResult<()> {
-    Err(process::pending("cuDeviceGetDefaultMemPool"))
+pub(crate) fn device_default(mut pool_out: Out<'_, PoolHandle>, device: i32) -> CuResult<()> {
+    pool_out.set(PoolHandle(client()?.device(device)?.default_pool));
+    Ok(())
 }
 
 /// cuDeviceGetMemPool
-pub(crate) fn device_current(pool: Out<'_, PoolHandle>, device: i32) -> CuResult<()> {
-    Err(process::pending("cuDeviceGetMemPool"))
+pub(crate) fn device_current(mut pool: Out<'_, PoolHandle>, device: i32) -> CuResult<()> {
+    pool.set(PoolHandle(client()?.device(device)?.current_pool()));
+    Ok(())
 }
 
 /// cuDeviceSetMemPool
 pub(crate) fn device_set_current(device: i32, pool: PoolHandle) -> CuResult<()> {
-    Err(process::pending("cuDeviceSetMemPool"))
+    let device = client()?.device(device)?;
+    let pool = MemoryPool::find(pool.0)?;
+    if pool.device != device.ordinal {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    device.set_current_pool(pool.handle);
+    Ok(())
+}
+
+fn check_kind(kind: u32) -> CuResult<()> {
+    if kind == ALLOCATION_PINNED { Ok(()) } else { Err(CudaError::NOT_SUPPORTED) }
 }
 
 /// cuMemGetDefaultMemPool
-pub(crate) fn location_default(
-    pool_out: Out<'_, PoolHandle>,
-    location: &CUmemLocation,
-    kind: u32,
-) -> CuResult<()> {
-    Err(process::pending("cuMemGetDefaultMemPool"))
+pub(crate) fn location_default(pool_out: Out<'_, PoolHandle>, location: &CUmemLocation, kind: u32) -> CuResult<()> {
+    check_kind(kind)?;
+    device_default(pool_out, device_at(location)? as i32)
 }
 
 /// cuMemGetMemPool
-pub(crate) fn location_current(
-    pool: Out<'_, PoolHandle>,
-    location: &CUmemLocation,
-    kind: u32,
-) -> CuResult<()> {
-    Err(process::pending("cuMemGetMemPool"))
+pub(crate) fn location_current(pool: Out<'_, PoolHandle>, location: &CUmemLocation, kind: u32) -> CuResult<()> {
+    check_kind(kind)?;
+    device_current(pool, device_at(location)? as i32)
 }
 
 /// cuMemSetMemPool
 pub(crate) fn location_set_current(location: &CUmemLocation, kind: u32, pool: PoolHandle) -> CuResult<()> {
-    Err(process::pending("cuMemSetMemPool"))
+    check_kind(kind)?;
+    device_set_current(device_at(location)? as i32, pool)
 }

@@ -1,114 +1,187 @@
-//! Bodies: stream.
+//! Bodies: streams.
 
-#![allow(unused_imports, unused_variables, clippy::too_many_arguments)]
-
-use crate::{border::*, process};
-use core::ffi::CStr;
+use crate::{
+    border::*,
+    state::{Event, NodeOp, Stream, StreamKind, current_context, forbid_wait, submit},
+};
 use cuda_abi::*;
+use cuda_wire::Command;
 
 /// cuStreamCreate
 pub(crate) fn create(stream: Out<'_, StreamHandle>, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuStreamCreate"))
+    create_with_priority(stream, flags, 0)
 }
 
 /// cuStreamCreateWithPriority
-pub(crate) fn create_with_priority(stream: Out<'_, StreamHandle>, flags: u32, priority: i32) -> CuResult<()> {
-    Err(process::pending("cuStreamCreateWithPriority"))
+pub(crate) fn create_with_priority(mut stream: Out<'_, StreamHandle>, flags: u32, priority: i32) -> CuResult<()> {
+    let context = current_context()?;
+    let kind = match flags {
+        CU_STREAM_DEFAULT => StreamKind::Blocking,
+        CU_STREAM_NON_BLOCKING => StreamKind::NonBlocking,
+        _ => return Err(CudaError::INVALID_VALUE),
+    };
+    // A priority out of range is moved into it, as CUDA says.
+    let (least, greatest) = context.device()?.info.stream_priorities;
+    let priority = priority.clamp(greatest.min(least), least.max(greatest));
+    stream.set(StreamHandle(Stream::create(&context, kind, flags, priority)?.handle));
+    Ok(())
 }
 
 /// cuStreamDestroy_v2 cuStreamDestroy
 pub(crate) fn destroy(stream: StreamHandle) -> CuResult<()> {
-    Err(process::pending("cuStreamDestroy_v2"))
+    match StreamArg::new(stream, StreamArg::Legacy) {
+        StreamArg::Created(_) => {}
+        // The default streams are not the program's to destroy.
+        StreamArg::Legacy | StreamArg::PerThread => return Err(CudaError::INVALID_HANDLE),
+    }
+    let stream = crate::state::client()?.streams.get(stream.0).ok_or(CudaError::INVALID_HANDLE)?;
+    crate::state::end_capture_of(&stream);
+    stream.destroy()
 }
 
-/// cuStreamQuery cuStreamQuery_ptsz
+/// cuStreamQuery
 pub(crate) fn query(stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuStreamQuery"))
+    let stream = Stream::of(stream)?;
+    forbid_wait(&stream)?;
+    stream.context.call(&Command::StreamQuery { stream: stream.id }).map(drop)
 }
 
-/// cuStreamSynchronize cuStreamSynchronize_ptsz
+/// cuStreamSynchronize
 pub(crate) fn synchronize(stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuStreamSynchronize"))
+    let stream = Stream::of(stream)?;
+    forbid_wait(&stream)?;
+    stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(drop)
 }
 
-/// cuStreamWaitEvent cuStreamWaitEvent_ptsz
+/// cuStreamWaitEvent
 pub(crate) fn wait_event(stream: StreamArg, event: EventHandle, flags: u32) -> CuResult<()> {
-    Err(process::pending("cuStreamWaitEvent"))
+    let stream = Stream::of(stream)?;
+    let event = Event::find(event.0)?;
+    if flags > CU_EVENT_WAIT_EXTERNAL {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    if !std::sync::Arc::ptr_eq(&event.context.link, &stream.context.link) {
+        // The event lives on another worker: wait for it here, so that what follows comes after it.
+        event.context.call(&Command::EventSynchronize { event: event.id })?;
+        return Ok(());
+    }
+    submit(&stream, NodeOp::Wait { event, flags })
 }
 
-/// cuStreamGetPriority cuStreamGetPriority_ptsz
-pub(crate) fn priority(stream: StreamArg, priority: Out<'_, i32>) -> CuResult<()> {
-    Err(process::pending("cuStreamGetPriority"))
+/// cuStreamGetPriority
+pub(crate) fn priority(stream: StreamArg, mut priority: Out<'_, i32>) -> CuResult<()> {
+    priority.set(Stream::of(stream)?.priority);
+    Ok(())
 }
 
-/// cuStreamGetFlags cuStreamGetFlags_ptsz
-pub(crate) fn flags(stream: StreamArg, flags: Out<'_, u32>) -> CuResult<()> {
-    Err(process::pending("cuStreamGetFlags"))
+/// cuStreamGetFlags
+pub(crate) fn flags(stream: StreamArg, mut flags: Out<'_, u32>) -> CuResult<()> {
+    flags.set(Stream::of(stream)?.flags);
+    Ok(())
 }
 
-/// cuStreamGetId cuStreamGetId_ptsz
-pub(crate) fn id(stream: StreamArg, stream_id: Out<'_, u64>) -> CuResult<()> {
-    Err(process::pending("cuStreamGetId"))
+/// cuStreamGetId
+pub(crate) fn id(stream: StreamArg, mut stream_id: Out<'_, u64>) -> CuResult<()> {
+    stream_id.set(u64::from(Stream::of(stream)?.id.0));
+    Ok(())
 }
 
-/// cuStreamGetCtx cuStreamGetCtx_ptsz
-pub(crate) fn context(stream: StreamArg, context: Out<'_, ContextHandle>) -> CuResult<()> {
-    Err(process::pending("cuStreamGetCtx"))
+/// cuStreamGetCtx
+pub(crate) fn context(stream: StreamArg, mut context: Out<'_, ContextHandle>) -> CuResult<()> {
+    context.set(ContextHandle(Stream::of(stream)?.context.handle));
+    Ok(())
 }
 
-/// cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
+/// cuStreamGetCtx_v2
 pub(crate) fn context_v2(
     stream: StreamArg,
-    context: Out<'_, ContextHandle>,
+    mut context: Out<'_, ContextHandle>,
     green_context: Option<Out<'_, GreenContextHandle>>,
 ) -> CuResult<()> {
-    Err(process::pending("cuStreamGetCtx_v2"))
+    context.set(ContextHandle(Stream::of(stream)?.context.handle));
+    if let Some(mut green) = green_context {
+        green.set(GreenContextHandle::NULL);
+    }
+    Ok(())
 }
 
-/// cuStreamGetDevice cuStreamGetDevice_ptsz
-pub(crate) fn device(stream: StreamArg, device: Out<'_, i32>) -> CuResult<()> {
-    Err(process::pending("cuStreamGetDevice"))
+/// cuStreamGetDevice
+pub(crate) fn device(stream: StreamArg, mut device: Out<'_, i32>) -> CuResult<()> {
+    device.set(Stream::of(stream)?.context.device as i32);
+    Ok(())
 }
 
 /// cuStreamGetGreenCtx
-pub(crate) fn green_context(stream: StreamArg, green_context: Out<'_, GreenContextHandle>) -> CuResult<()> {
-    Err(process::pending("cuStreamGetGreenCtx"))
+pub(crate) fn green_context(stream: StreamArg, mut green_context: Out<'_, GreenContextHandle>) -> CuResult<()> {
+    Stream::of(stream)?;
+    green_context.set(GreenContextHandle::NULL);
+    Ok(())
 }
 
-/// cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
+/// cuStreamCopyAttributes
 pub(crate) fn copy_attributes(dst_stream: StreamArg, src_stream: StreamArg) -> CuResult<()> {
-    Err(process::pending("cuStreamCopyAttributes"))
+    let target = Stream::of(dst_stream)?;
+    let source = Stream::of(src_stream)?;
+    let attributes = crate::state::lock(&source.attributes).clone();
+    *crate::state::lock(&target.attributes) = attributes;
+    Ok(())
 }
 
-/// cuStreamGetAttribute cuStreamGetAttribute_ptsz
+/// Stream attributes that exist: they are hints for caches and scheduling, kept so that they can be read back.
+const ATTRIBUTES: [u32; 5] = [1, 3, 8, 9, 10];
+
+/// cuStreamGetAttribute
 pub(crate) fn attribute(
     stream: StreamArg,
     attribute: u32,
-    value: Out<'_, CUlaunchAttributeValue>,
+    mut value: Out<'_, CUlaunchAttributeValue>,
 ) -> CuResult<()> {
-    Err(process::pending("cuStreamGetAttribute"))
+    let stream = Stream::of(stream)?;
+    if !ATTRIBUTES.contains(&attribute) {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    // 8 is the priority, which has a value from the start.
+    let unset = if attribute == 8 { CUlaunchAttributeValue::of(stream.priority) } else { CUlaunchAttributeValue::of(0u32) };
+    value.set(crate::state::lock(&stream.attributes).get(&attribute).copied().unwrap_or(unset));
+    Ok(())
 }
 
-/// cuStreamSetAttribute cuStreamSetAttribute_ptsz
-pub(crate) fn set_attribute(
-    stream: StreamArg,
-    attribute: u32,
-    param: &CUlaunchAttributeValue,
-) -> CuResult<()> {
-    Err(process::pending("cuStreamSetAttribute"))
+/// cuStreamSetAttribute
+pub(crate) fn set_attribute(stream: StreamArg, attribute: u32, param: &CUlaunchAttributeValue) -> CuResult<()> {
+    let stream = Stream::of(stream)?;
+    if !ATTRIBUTES.contains(&attribute) {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    crate::state::lock(&stream.attributes).insert(attribute, *param);
+    Ok(())
 }
 
-/// cuLaunchHostFunc cuLaunchHostFunc_ptsz
-pub(crate) fn launch_host_func(stream: StreamArg, function: HostFn, user_data: u64) -> CuResult<()> {
-    Err(process::pending("cuLaunchHostFunc"))
-}
-
-/// cuStreamAddCallback cuStreamAddCallback_ptsz
+/// cuStreamAddCallback
 pub(crate) fn add_callback(
     stream: StreamArg,
     callback: StreamCallback,
     user_data: u64,
     flags: u32,
 ) -> CuResult<()> {
-    Err(process::pending("cuStreamAddCallback"))
+    // The callback is shown the stream as the program names it.
+    let shown = match stream {
+        StreamArg::Legacy => StreamHandle::NULL,
+        StreamArg::PerThread => StreamHandle(CU_STREAM_PER_THREAD),
+        StreamArg::Created(handle) => handle,
+    };
+    let stream = Stream::of(stream)?;
+    if flags != 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    forbid_wait(&stream)?;
+    let run = Box::new(move || callback.call(shown, 0, user_data));
+    let token = stream.context.link.offer_host_call(run, true);
+    let op = cuda_wire::Op::HostCall { token };
+    stream.context.post(&Command::Enqueue { stream: stream.id, op })
+}
+
+/// cuLaunchHostFunc
+pub(crate) fn launch_host_func(stream: StreamArg, function: HostFn, user_data: u64) -> CuResult<()> {
+    let stream = Stream::of(stream)?;
+    submit(&stream, NodeOp::Host { function, user_data })
 }

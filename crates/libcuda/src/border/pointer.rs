@@ -157,6 +157,11 @@ pub(crate) struct InOutSlice<'a, T> {
 
 #[allow(dead_code)]
 impl<T: CType> InOutSlice<'_, T> {
+    /// Where it starts, for an array that the API has the program keep after the call.
+    pub(crate) fn address(&self) -> u64 {
+        self.start as u64
+    }
+
     /// How many elements there are.
     pub(crate) fn len(&self) -> usize {
         self.len

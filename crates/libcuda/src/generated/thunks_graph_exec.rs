@@ -145,7 +145,7 @@ pub unsafe extern "C" fn cuGraphExecUpdate(
     border::enter("cuGraphExecUpdate", || {
         // SAFETY: pointers are null or good for their C types, as the API demands.
         let (error_node, update_result_out) =
-            unsafe { (border::out_optional(error_node), border::out(update_result_out)?) };
+            unsafe { (border::out_optional(error_node), border::out_optional(update_result_out)) };
         api::graph_exec::update_v1(graph_exec, graph, error_node, update_result_out)
     })
 }
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn cuGraphExecUpdate_v2(
 ) -> u32 {
     border::enter("cuGraphExecUpdate_v2", || {
         // SAFETY: pointers are null or good for their C types, as the API demands.
-        let result_info = unsafe { border::out(result_info)? };
+        let result_info = unsafe { border::out_optional(result_info) };
         api::graph_exec::update_v2(graph_exec, graph, result_info)
     })
 }

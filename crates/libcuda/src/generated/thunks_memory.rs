@@ -14,7 +14,7 @@ use cuda_abi::*;
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> u32 {
     border::enter("cuMemGetInfo_v2", || {
         // SAFETY: pointers are null or good for their C types, as the API demands.
-        let (free, total) = unsafe { (border::out(free)?, border::out(total)?) };
+        let (free, total) = unsafe { (border::out_optional(free), border::out_optional(total)) };
         api::memory::info(free, total)
     })
 }

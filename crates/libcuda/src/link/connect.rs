@@ -2,7 +2,7 @@
 
 use super::{Config, Link, SharedLink, events, events::Events, queue::Queue, replies::Replies};
 use crate::reserve::Reserved;
-use bulk::Lanes;
+use bulk::{Lanes, LanesConfig};
 use cuda_abi::CudaError;
 use cuda_wire::{DeviceInfo, Handshake, Hello, Join, PROTOCOL_VERSION, Welcome};
 use std::{
@@ -43,10 +43,10 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
         let preamble = Preamble::new(kind, lane, session_id);
         let connection = transport::connect(address, &config.security, preamble, CONNECT_TIMEOUT)
             .map_err(|error| chain(&error))?;
-        Ok(match config.delay {
-            Some(rtt) => connection.delayed(rtt),
-            None => connection,
-        })
+        match config.delay {
+            Some(rtt) => connection.delayed(rtt).map_err(|error| error.to_string()),
+            None => Ok(connection),
+        }
     };
 
     let mut command = open(ConnectionKind::Command, 0).map_err(unreachable)?;
@@ -101,9 +101,9 @@ fn build(
     let (events_tx, events_rx, _) = events.split();
     let broken: Arc<OnceLock<std::sync::Weak<Link>>> = Arc::default();
     let lanes_broken = Arc::clone(&broken);
-    let lanes = Lanes::new(lanes, bulk::Window::None, move |why: &str| {
+    let lanes = Lanes::new(lanes, LanesConfig::default(), move |fault| {
         if let Some(link) = lanes_broken.get().and_then(std::sync::Weak::upgrade) {
-            link.lose(why);
+            link.lose(&fault.to_string());
         }
     });
     let link = Arc::new_cyclic(|me| Link {

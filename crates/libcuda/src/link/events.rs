@@ -221,9 +221,8 @@ impl Reader<'_> {
         let Some((region, once)) = offer else {
             return events.send(&Notice::PullFailed { transfer }).map_err(|error| error.to_string());
         };
-        let source = Box::new(move |offset: u64, out: &mut [u8]| region.read(offset, out));
         // The offer is gone when its bytes are out of the program's memory: whoever waits may then change it.
-        let done: Box<dyn FnOnce(Result<(), bulk::LinkLost>) + Send> = if once {
+        let done: bulk::Done = if once {
             let link = self.link.shared();
             Box::new(move |_| {
                 if let Some(link) = link.upgrade() {
@@ -233,7 +232,7 @@ impl Reader<'_> {
         } else {
             Box::new(|_| {})
         };
-        self.link.lanes.send_later(transfer, region.bytes(), source, done);
+        self.link.lanes.send_later(transfer, region.bytes(), Box::new(region), done);
         Ok(())
     }
 }

@@ -31,6 +31,7 @@ use std::{
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
+        mpsc,
     },
 };
 use transport::Closer;
@@ -132,7 +133,7 @@ impl Link {
             }
         };
         self.memory_credit.fetch_add(header.memory_credit_bytes as i64, Ordering::Relaxed);
-        if self.lanes.wait_landed(&header.chunks).is_err() || self.events.wait_handled(header.notices).is_err() {
+        if self.lanes.wait_landed(&header.chunks, None).is_err() || self.events.wait_handled(header.notices).is_err() {
             self.lose("a lane broke");
             return Err(WORKER_LOST);
         }
@@ -194,10 +195,14 @@ impl Link {
             return Ok(None);
         }
         let transfer = self.next_transfer();
-        let region = *region;
-        let sent = self.lanes.send(transfer, region.bytes(), &move |offset, out: &mut [u8]| region.read(offset, out));
-        sent.map_err(|_| WORKER_LOST)?;
-        Ok(Some(transfer))
+        // The lane threads read the program's memory themselves; waiting for them here keeps it valid.
+        let (done, wait) = mpsc::sync_channel(1);
+        let tell = Box::new(move |result| drop(done.send(result)));
+        self.lanes.send_later(transfer, region.bytes(), Box::new(*region), tell);
+        match wait.recv() {
+            Ok(Ok(())) => Ok(Some(transfer)),
+            _ => Err(WORKER_LOST),
+        }
     }
 
     /// Sends the bytes of `region`, which stay as they are until the copy is done, and returns at once. `None` as for
@@ -207,14 +212,8 @@ impl Link {
             return Ok(None);
         }
         let transfer = self.next_transfer();
-        self.send_later(transfer, region);
+        self.lanes.send_later(transfer, region.bytes(), Box::new(*region), Box::new(|_| {}));
         Ok(Some(transfer))
-    }
-
-    fn send_later(&self, transfer: TransferId, region: &HostRegion) {
-        let region = *region;
-        let source = Box::new(move |offset: u64, out: &mut [u8]| region.read(offset, out));
-        self.lanes.send_later(transfer, region.bytes(), source, Box::new(|_| {}));
     }
 
     fn take_push_window(&self, bytes: u64) -> bool {
@@ -239,21 +238,24 @@ impl Link {
     /// Takes an offer or an expectation back.
     pub(crate) fn withdraw(&self, transfer: TransferId) {
         self.events.withdraw(transfer);
-        self.lanes.forget(transfer);
+        self.lanes.cancel(transfer);
     }
 
-    /// Gets ready to receive a transfer into `region`; `landed` runs when its last byte is there.
-    pub(crate) fn expect(
-        &self,
-        region: &HostRegion,
-        repeats: bool,
-        landed: Box<dyn Fn() + Send + Sync>,
-    ) -> TransferId {
+    /// Gets ready to receive a transfer into `region`; `landed` runs when its last byte is there, or never will be.
+    pub(crate) fn expect(&self, region: &HostRegion, landed: Box<dyn FnOnce() + Send>) -> TransferId {
         let transfer = self.next_transfer();
-        let region = *region;
-        let sink = Box::new(move |offset: u64, bytes: &[u8]| region.write(offset, bytes));
-        self.lanes.expect_later(transfer, region.bytes(), sink, repeats, Box::new(move |_| landed()));
+        self.expect_named(transfer, region, landed);
         transfer
+    }
+
+    /// The same for a transfer whose name is known already.
+    pub(crate) fn expect_named(&self, transfer: TransferId, region: &HostRegion, landed: Box<dyn FnOnce() + Send>) {
+        self.lanes.expect_later(transfer, region.bytes(), Box::new(*region), Box::new(move |_| landed()));
+    }
+
+    /// A name for a transfer that a graph makes at each of its launches.
+    pub(crate) fn name_repeated(&self) -> TransferId {
+        self.next_transfer()
     }
 
     /// Registers what a host function of the stream runs; `once` forgets it afterwards.

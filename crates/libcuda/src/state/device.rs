@@ -3,6 +3,7 @@
 use super::{Client, Context, DeviceMemory, MemoryPool, lock};
 use crate::link::{Session, SharedLink};
 use cuda_abi::{CuResult, CudaError};
+use cuda_client::limits::DeviceLimits;
 use cuda_wire::{ContextId, DeviceInfo};
 use std::sync::{
     Arc, Mutex, RwLock,
@@ -21,6 +22,8 @@ pub(crate) struct Device {
     pub(crate) info: DeviceInfo,
     /// Values of `info.attributes` by number; `i32::MIN` where there is none.
     attributes: Vec<i32>,
+    /// What launches on it must keep to.
+    pub(crate) limits: DeviceLimits,
     /// Device addresses of its worker, shared by the worker's devices.
     pub(crate) memory: Arc<DeviceMemory>,
     /// Its primary context, whether retained or not.
@@ -68,6 +71,7 @@ impl Device {
             ordinal,
             remote,
             link: Arc::clone(link),
+            limits: DeviceLimits::new(&info.attributes),
             info,
             attributes,
             memory: Arc::clone(memory),

@@ -1,12 +1,14 @@
 //! Kernels as the program asks about them: one fact sheet per kernel, shared by every handle to it.
 
-use super::{Context, Library, Module, lock};
+use super::{Context, Device, Library, Module, lock};
 use cuda_abi::{CuResult, CudaError};
+use cuda_client::{launch::ParameterLayout, limits::KernelLimits};
 use cuda_wire::{Command, KernelInfo, KernelRef, ParameterInfo};
 use std::{
+    collections::BTreeMap,
     ffi::CString,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicI32, Ordering},
     },
 };
@@ -19,28 +21,27 @@ pub(crate) struct KernelSheet {
     /// Its name, ready for C.
     pub(crate) name: CString,
     /// Its parameters.
-    pub(crate) parameters: Vec<ParameterInfo>,
-    /// Bytes of its parameter block.
-    pub(crate) parameter_bytes: usize,
+    pub(crate) layout: ParameterLayout,
+    /// What launches of it must keep to.
+    limits: RwLock<KernelLimits>,
     attributes: [AtomicI32; ATTRIBUTES],
 }
 
 impl KernelSheet {
-    /// From a load's answer.
-    pub(crate) fn new(info: &KernelInfo) -> Self {
+    /// From a load's answer, for a device.
+    pub(crate) fn new(info: &KernelInfo, device: &Device) -> CuResult<Self> {
         let attributes = [const { AtomicI32::new(i32::MIN) }; ATTRIBUTES];
         for (number, value) in &info.attributes {
             if let Some(place) = attributes.get(*number as usize) {
                 place.store(*value, Ordering::Relaxed);
             }
         }
-        let end = info.parameters.iter().map(|parameter| parameter.offset as usize + parameter.bytes as usize).max();
-        Self {
+        Ok(Self {
             name: CString::new(info.name.replace('\0', "")).unwrap_or_default(),
-            parameters: info.parameters.clone(),
-            parameter_bytes: end.unwrap_or(0),
+            layout: ParameterLayout::new(&info.parameters)?,
+            limits: RwLock::new(KernelLimits::new(&info.attributes, &device.limits)),
             attributes,
-        }
+        })
     }
 
     /// An attribute's value.
@@ -52,15 +53,23 @@ impl KernelSheet {
         }
     }
 
-    fn set_attribute(&self, number: u32, value: i32) {
+    /// What launches of it must keep to.
+    #[inline]
+    pub(crate) fn limits(&self) -> KernelLimits {
+        *self.limits.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_attribute(&self, number: u32, value: i32, device: &Device) -> CuResult<()> {
+        self.limits.write().unwrap_or_else(PoisonError::into_inner).set(number, value, &device.limits)?;
         if let Some(place) = self.attributes.get(number as usize) {
             place.store(value, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Offset and size of a parameter.
     pub(crate) fn parameter(&self, index: usize) -> CuResult<ParameterInfo> {
-        self.parameters.get(index).copied().ok_or(CudaError::INVALID_VALUE)
+        self.layout.parameters().get(index).copied().ok_or(CudaError::INVALID_VALUE)
     }
 }
 
@@ -81,8 +90,7 @@ pub(crate) struct Function {
 impl Function {
     /// Sets an attribute here and on the worker.
     pub(crate) fn set_attribute(&self, number: u32, value: i32) -> CuResult<()> {
-        self.sheet.attribute(number)?;
-        self.sheet.set_attribute(number, value);
+        self.sheet.set_attribute(number, value, self.context.device()?)?;
         self.context.post(&Command::KernelSetAttribute { kernel: self.kernel, attribute: number, value })
     }
 }
@@ -97,51 +105,56 @@ pub(crate) struct Kernel {
     pub(crate) sheet: Arc<KernelSheet>,
     /// The library it is in.
     pub(crate) library: Weak<Library>,
-    /// Its function in the first context that used it: almost always the only one.
-    pub(crate) first: OnceLock<Arc<Function>>,
-    /// Its functions in further contexts.
-    pub(crate) others: Mutex<Vec<Arc<Function>>>,
+    /// Its functions in the contexts that used it: almost always one.
+    pub(crate) functions: RwLock<Vec<Arc<Function>>>,
     /// Attributes the program set, for contexts to come.
-    pub(crate) set: Mutex<Vec<(u32, i32)>>,
+    pub(crate) set: Mutex<BTreeMap<u32, i32>>,
 }
 
 impl Kernel {
     /// Its function in `context`, loading the library there if need be.
-    pub(crate) fn function(&self, context: &Arc<Context>) -> CuResult<Arc<Function>> {
-        if let Some(function) = self.first.get()
-            && Arc::ptr_eq(&function.context, context)
-        {
-            return Ok(Arc::clone(function));
+    #[inline]
+    pub(crate) fn function(&self, context: &Context) -> CuResult<Arc<Function>> {
+        let known = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        match known.iter().find(|function| std::ptr::eq(Arc::as_ptr(&function.context), context)) {
+            Some(function) => Ok(Arc::clone(function)),
+            None => {
+                drop(known);
+                self.load_function(context)
+            }
         }
-        self.function_slow(context)
     }
 
     #[cold]
-    fn function_slow(&self, context: &Arc<Context>) -> CuResult<Arc<Function>> {
-        let mut others = lock(&self.others);
-        if let Some(function) = others.iter().find(|function| Arc::ptr_eq(&function.context, context)) {
-            return Ok(Arc::clone(function));
-        }
+    fn load_function(&self, context: &Context) -> CuResult<Arc<Function>> {
         let library = self.library.upgrade().ok_or(CudaError::INVALID_HANDLE)?;
-        let module = library.module_in(context)?;
-        let function = module.function_at(self.index)?;
+        let function = library.module_in(&context.shared()?)?.function_at(self.index)?;
         for (number, value) in lock(&self.set).iter() {
             function.set_attribute(*number, *value)?;
         }
-        if self.first.set(Arc::clone(&function)).is_err() {
-            others.push(Arc::clone(&function));
+        let mut known = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        if !known.iter().any(|other| Arc::ptr_eq(other, &function)) {
+            known.push(Arc::clone(&function));
         }
         Ok(function)
     }
 
     /// Sets an attribute in every context.
     pub(crate) fn set_attribute(&self, number: u32, value: i32) -> CuResult<()> {
-        self.sheet.attribute(number)?;
-        self.sheet.set_attribute(number, value);
-        lock(&self.set).push((number, value));
-        for function in self.first.get().into_iter().chain(lock(&self.others).iter()) {
-            function.set_attribute(number, value)?;
+        // Libraries set the same value before every launch; the worker has it already.
+        if self.sheet.attribute(number) == Ok(value) {
+            return Ok(());
         }
-        Ok(())
+        let device = super::client()?.devices.first().ok_or(CudaError::INVALID_DEVICE)?;
+        self.sheet.set_attribute(number, value, device)?;
+        lock(&self.set).insert(number, value);
+        let known = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        known.iter().try_for_each(|function| function.set_attribute(number, value))
+    }
+
+    /// Forgets its function in a context that ended.
+    pub(crate) fn forget(&self, context: &Context) {
+        let mut known = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|function| !std::ptr::eq(Arc::as_ptr(&function.context), context));
     }
 }

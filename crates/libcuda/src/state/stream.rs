@@ -2,9 +2,12 @@
 
 use super::{Context, CaptureSlot, client, thread_streams};
 use crate::border::StreamArg;
-use cuda_abi::{CuResult, CudaError};
+use cuda_abi::{CUlaunchAttributeValue, CuResult, CudaError};
 use cuda_wire::{Command, StreamId};
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
 
 /// How a stream is ordered against the context's legacy stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub(crate) struct Stream {
     pub(crate) flags: u32,
     /// Its priority.
     pub(crate) priority: i32,
+    /// Hints the program set, kept so that it can read them back.
+    pub(crate) attributes: Mutex<HashMap<u32, CUlaunchAttributeValue>>,
     /// Whether it is being captured, and where to.
     pub(crate) capture: CaptureSlot,
 }
@@ -51,6 +56,7 @@ impl Stream {
                 kind,
                 flags,
                 priority,
+                attributes: Mutex::default(),
                 capture: CaptureSlot::default(),
             });
             made = Some(Arc::clone(&stream));

@@ -1,0 +1,54 @@
+//! Module images in the program's memory, which hands over a pointer and no length.
+
+use crate::{api::device::attribute, state::{Device, Image}};
+use cuda_abi::{CuResult, CudaError};
+use cuda_image::{Capability, FATBIN_WRAPPER_MAGIC, ImageError, Wants, image_length, select_usable};
+
+/// The image at `address`, cut down to what `device` can use.
+///
+/// # Safety
+///
+/// `address` is that of a fatbin wrapper, a fatbin, a cubin or a text that ends in a zero, as CUDA's loaders demand.
+pub(crate) unsafe fn read_image(address: u64, device: &Device) -> CuResult<Image> {
+    // SAFETY: our caller's promise: at least the first word of an image is there.
+    let address = unsafe { behind_wrapper(address) };
+    let bytes = |offset: u64, count: usize| {
+        // SAFETY: image_length asks only for bytes that an image of the kind it saw must have.
+        Some(unsafe { std::slice::from_raw_parts((address + offset) as *const u8, count) })
+    };
+    let length = image_length(bytes).map_err(code)?;
+    // SAFETY: the image has as many bytes by its own account.
+    let image = unsafe { std::slice::from_raw_parts(address as *const u8, length as usize) };
+    usable(image, device)
+}
+
+/// An image in our own memory, cut down likewise.
+pub(crate) fn usable(image: &[u8], device: &Device) -> CuResult<Image> {
+    let of = |number| device.attribute(number).unwrap_or(0).max(0) as u32;
+    let capability =
+        Capability { major: of(attribute::COMPUTE_CAPABILITY_MAJOR), minor: of(attribute::COMPUTE_CAPABILITY_MINOR) };
+    let wants = Wants { sass: true, ptx: true };
+    Ok(Image::new(select_usable(image, capability, wants).map_err(code)?.into_owned()))
+}
+
+fn code(_: ImageError) -> CudaError {
+    CudaError::INVALID_IMAGE
+}
+
+/// nvcc's host code registers fatbins by a small structure that points to them.
+///
+/// # Safety
+///
+/// As [`read_image`].
+unsafe fn behind_wrapper(address: u64) -> u64 {
+    // The shortest text has fewer than four bytes: look at one at a time.
+    let magic = FATBIN_WRAPPER_MAGIC.to_le_bytes();
+    for (offset, expected) in magic.iter().enumerate() {
+        // SAFETY: every byte before this one matched the magic, which no text begins with (its first byte is 0xb1).
+        if unsafe { ((address + offset as u64) as *const u8).read() } != *expected {
+            return address;
+        }
+    }
+    // SAFETY: a wrapper has its fatbin's address at byte 8.
+    unsafe { ((address + 8) as *const u64).read_unaligned() }
+}

@@ -1,0 +1,225 @@
+//! Copies between any two places, with CUDA's rules on when host memory may be touched.
+//!
+//! - From pageable memory: the bytes are taken before the call returns.
+//! - To pageable memory: the call returns when the bytes are there.
+//! - Pinned memory: the bytes move while the program goes on; whoever waits for the stream waits for them.
+//! - A pinned source that an earlier copy still writes is read when the stream gets there, not now.
+
+use super::{Context, Stream, client, memory_of};
+use crate::host::HostRegion;
+use cuda_abi::{CuResult, CudaError};
+use cuda_wire::{Blob, Bytes, Command, HostData, INLINE_BYTES_MAX, Op, Plane, Shape, TransferId};
+use std::sync::Arc;
+
+/// One end of a copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// The program's memory.
+    Host(HostRegion),
+    /// A device's memory.
+    Device(Plane),
+}
+
+/// A copy as a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy {
+    /// Where from.
+    pub(crate) source: Place,
+    /// Where to.
+    pub(crate) target: Place,
+    /// How much.
+    pub(crate) shape: Shape,
+}
+
+/// A pushed copy up to this size is sent by the calling thread at once; a larger one waits to be pulled, which costs a
+/// round trip and saves the worker from keeping it.
+const PUSH_BYTES_MAX: u64 = 8 << 20;
+
+impl Copy {
+    /// A plain copy of `bytes` between two addresses of either kind.
+    ///
+    /// # Safety
+    ///
+    /// As [`HostRegion::new`] for an address that is no device address.
+    pub(crate) unsafe fn line(target: u64, source: u64, bytes: u64) -> Self {
+        let place = |address| match super::is_device_address(address) {
+            true => Place::Device(Plane::line(address)),
+            // SAFETY: our caller's promise is the same.
+            false => Place::Host(unsafe { HostRegion::line(address, bytes) }),
+        };
+        Self { source: place(source), target: place(target), shape: Shape::line(bytes) }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.shape.bytes().unwrap_or(0)
+    }
+
+    /// Fails where a device end lies outside of allocations.
+    pub(crate) fn check(&self) -> CuResult<()> {
+        for place in [&self.source, &self.target] {
+            if let Place::Device(plane) = place {
+                let device = memory_of(plane.address).ok_or(CudaError::INVALID_VALUE)?;
+                device.memory.check_range(plane.address, span(plane, &self.shape)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes from a plane's first to its last, gaps included.
+fn span(plane: &Plane, shape: &Shape) -> CuResult<u64> {
+    let rows = shape.height.saturating_sub(1).checked_mul(plane.row_pitch);
+    let slices = shape.depth.saturating_sub(1).checked_mul(plane.slice_pitch);
+    rows.zip(slices)
+        .and_then(|(rows, slices)| rows.checked_add(slices)?.checked_add(shape.width))
+        .ok_or(CudaError::INVALID_VALUE)
+}
+
+/// Runs a copy behind a stream that is not captured. With `synchronous`, returns when CUDA's synchronous copies do.
+pub(crate) fn run_copy(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) -> CuResult<()> {
+    if copy.bytes() == 0 {
+        return Ok(());
+    }
+    copy.check()?;
+    match (copy.source, copy.target) {
+        (Place::Device(source), Place::Device(target)) => between_devices(stream, source, target, copy.shape),
+        (Place::Host(source), Place::Device(target)) => to_device(stream, source, target, copy.shape, synchronous),
+        (Place::Device(source), Place::Host(target)) => to_host(stream, source, target, copy.shape, synchronous),
+        (Place::Host(source), Place::Host(target)) => {
+            stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
+            target.write(0, &source.to_vec());
+            Ok(())
+        }
+    }
+}
+
+fn enqueue(stream: &Stream, op: Op<'_>) -> CuResult<()> {
+    stream.context.post(&Command::Enqueue { stream: stream.id, op })
+}
+
+fn between_devices(stream: &Arc<Stream>, source: Plane, target: Plane, shape: Shape) -> CuResult<()> {
+    let link_of = |plane: &Plane| memory_of(plane.address).map(|device| &device.link);
+    let here = |link: Option<&Arc<crate::link::Link>>| link.is_some_and(|link| Arc::ptr_eq(link, &stream.context.link));
+    if here(link_of(&source)) && here(link_of(&target)) {
+        return enqueue(stream, Op::CopyDevice { target, source, shape });
+    }
+    through_this_host(stream, source, target, shape)
+}
+
+/// Copies between devices of different workers, by way of this process: in the order of `stream`, and done on return.
+fn through_this_host(stream: &Arc<Stream>, source: Plane, target: Plane, shape: Shape) -> CuResult<()> {
+    let bytes = shape.bytes().ok_or(CudaError::INVALID_VALUE)?;
+    let mut buffer = vec![0u8; usize::try_from(bytes).map_err(|_| CudaError::OUT_OF_MEMORY)?];
+    // SAFETY: `buffer` lives until both copies below are done: each is synchronous.
+    let region = unsafe { HostRegion::line(buffer.as_mut_ptr() as u64, bytes) };
+    stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
+    let packed = |plane: Plane| -> CuResult<(Arc<Stream>, Plane)> {
+        let device = memory_of(plane.address).ok_or(CudaError::INVALID_VALUE)?;
+        Ok((device.primary.legacy_stream()?, plane))
+    };
+    let (from, source) = packed(source)?;
+    to_host(&from, source, region, shape, true)?;
+    let (to, target) = packed(target)?;
+    to_device(&to, region, target, shape, true)?;
+    to.context.call(&Command::StreamSynchronize { stream: to.id }).map(drop)
+}
+
+fn to_device(
+    stream: &Arc<Stream>,
+    source: HostRegion,
+    target: Plane,
+    shape: Shape,
+    synchronous: bool,
+) -> CuResult<()> {
+    let pinned = &client()?.pinned;
+    let (address, span) = source.span();
+    let link = &stream.context.link;
+    let later = !synchronous && pinned.holds(address, span);
+    let send = |data| enqueue(stream, Op::CopyIn { target, shape, data });
+    if pinned.is_being_written(address, span) {
+        // Only the stream knows when the bytes are there.
+        let transfer = link.offer(&source, true);
+        send(HostData::Pulled { transfer })?;
+        return if later { Ok(()) } else { link.wait_served(transfer) };
+    }
+    if source.bytes() <= INLINE_BYTES_MAX as u64 {
+        return send(HostData::Inline { bytes: Bytes(&source.to_vec()) });
+    }
+    let pushed = match (later, source.bytes() <= PUSH_BYTES_MAX) {
+        (true, _) => link.push_later(&source)?,
+        (false, true) => link.push(&source)?,
+        (false, false) => None,
+    };
+    if let Some(transfer) = pushed {
+        return send(HostData::Pushed { transfer });
+    }
+    let transfer = link.offer(&source, true);
+    send(HostData::Pulled { transfer })?;
+    if later { Ok(()) } else { link.wait_served(transfer) }
+}
+
+fn to_host(
+    stream: &Arc<Stream>,
+    source: Plane,
+    target: HostRegion,
+    shape: Shape,
+    synchronous: bool,
+) -> CuResult<()> {
+    let pinned = &client()?.pinned;
+    let (address, span) = target.span();
+    let context = &stream.context;
+    if !synchronous && pinned.holds(address, span) {
+        let hazard = pinned.begin_write(address, span);
+        let transfer = context.link.expect(&target, Box::new(move || end_write(hazard)));
+        return enqueue(stream, Op::CopyOut { source, shape, transfer });
+    }
+    if target.bytes() <= INLINE_BYTES_MAX as u64 {
+        let bytes = context.settle(context.link.ask::<Blob>(&Command::ReadBack { stream: stream.id, source, shape }))?;
+        target.write(0, &bytes.0);
+        return Ok(());
+    }
+    let transfer = context.link.expect(&target, Box::new(|| {}));
+    enqueue(stream, Op::CopyOut { source, shape, transfer })?;
+    let done = context.call(&Command::StreamSynchronize { stream: stream.id });
+    // After an error the bytes may never come: the program's memory must not be written later.
+    context.link.withdraw(transfer);
+    done.map(drop)
+}
+
+fn end_write(hazard: u64) {
+    if let Ok(client) = client() {
+        client.pinned.end_write(hazard);
+    }
+}
+
+/// A copy of a graph's node: host memory is named by transfers of each launch.
+pub(crate) struct GraphCopy {
+    /// What the worker is told.
+    pub(crate) op: Op<'static>,
+    /// Host memory that the worker pulls at each launch; withdrawn when the graph ends.
+    pub(crate) pulled: Option<TransferId>,
+    /// Host memory that each launch writes, and the name its transfers are made from (see [`transfer_of_run`]).
+    pub(crate) written: Option<(TransferId, HostRegion)>,
+}
+
+/// Prepares a copy for a graph that may run many times.
+pub(crate) fn graph_copy(context: &Context, copy: &Copy) -> CuResult<GraphCopy> {
+    let shape = copy.shape;
+    let link = &context.link;
+    match (copy.source, copy.target) {
+        (Place::Device(source), Place::Device(target)) => {
+            Ok(GraphCopy { op: Op::CopyDevice { target, source, shape }, pulled: None, written: None })
+        }
+        (Place::Host(source), Place::Device(target)) => {
+            let transfer = link.offer(&source, false);
+            let op = Op::CopyIn { target, shape, data: HostData::Pulled { transfer } };
+            Ok(GraphCopy { op, pulled: Some(transfer), written: None })
+        }
+        (Place::Device(source), Place::Host(target)) => {
+            let transfer = link.name_repeated();
+            let op = Op::CopyOut { source, shape, transfer };
+            Ok(GraphCopy { op, pulled: None, written: Some((transfer, target)) })
+        }
+        (Place::Host(_), Place::Host(_)) => Err(CudaError::NOT_SUPPORTED),
+    }
+}

@@ -1,0 +1,298 @@
+//! Device memory as the client placed it: every allocation of one worker's devices, by address.
+
+use super::{Context, Device, client, lock};
+use crate::reserve::Reserved;
+use cuda_abi::{CuResult, CudaError};
+use cuda_client::addresses::{AddressSpace, Kind};
+use cuda_wire::{Command, MemoryHandleId};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+/// What lies in a range of device addresses.
+#[derive(Clone, Debug)]
+pub(crate) struct Allocation {
+    /// First address.
+    pub(crate) base: u64,
+    /// Bytes.
+    pub(crate) bytes: u64,
+    /// How it came to be.
+    pub(crate) kind: AllocationKind,
+    /// The context it was made in, as a handle.
+    pub(crate) context: u64,
+    /// The device its bytes are on.
+    pub(crate) device: usize,
+    /// A number no other allocation of the process ever had.
+    pub(crate) buffer: u64,
+}
+
+/// How device memory came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AllocationKind {
+    /// cuMemAlloc.
+    Plain,
+    /// cuMemAllocAsync, from the pool of this handle.
+    Pool(u64),
+    /// A variable of a module; the driver placed it.
+    Variable,
+    /// Physical memory mapped into a reservation.
+    Mapped {
+        /// Handle of the physical memory.
+        physical: u64,
+        /// `CUmemAccess_flags` of its device, 0 until set.
+        access: u32,
+    },
+    /// Memory of a graph's allocation node.
+    Graph,
+}
+
+/// Physical memory made by cuMemCreate.
+pub(crate) struct Physical {
+    /// Its handle.
+    pub(crate) handle: u64,
+    /// Its name on the worker.
+    pub(crate) id: MemoryHandleId,
+    /// Bytes.
+    pub(crate) bytes: u64,
+    /// The device it is on.
+    pub(crate) device: usize,
+    /// `CUmemAllocationProp` it was made with, as the program gave it.
+    pub(crate) properties: cuda_abi::CUmemAllocationProp,
+    /// cuMemCreate and cuMemRetainAllocationHandle count up, cuMemRelease down.
+    pub(crate) references: AtomicU32,
+}
+
+/// The addresses of one worker's devices.
+pub(crate) struct DeviceMemory {
+    reserved: Reserved,
+    state: Mutex<State>,
+}
+
+struct State {
+    space: AddressSpace,
+    allocations: BTreeMap<u64, Allocation>,
+    /// Reservations of cuMemAddressReserve: base to bytes.
+    reservations: BTreeMap<u64, u64>,
+}
+
+static NEXT_BUFFER: AtomicU64 = AtomicU64::new(1);
+
+impl DeviceMemory {
+    pub(super) fn new(reserved: Reserved) -> Self {
+        let space = AddressSpace::new(reserved.range());
+        let state = State { space, allocations: BTreeMap::new(), reservations: BTreeMap::new() };
+        Self { reserved, state: Mutex::new(state) }
+    }
+
+    /// Whether an address is a device address.
+    #[inline]
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        let range = self.reserved.range();
+        address.wrapping_sub(range.base) < range.bytes
+    }
+
+    /// Places an allocation. The caller tells the worker.
+    pub(crate) fn place(&self, context: &Context, bytes: u64, kind: AllocationKind) -> CuResult<u64> {
+        let mut state = lock(&self.state);
+        let base = state.space.allocate(bytes, Kind::Memory, context.device as u32, 0)?;
+        state.note(base, bytes, kind, context);
+        Ok(base)
+    }
+
+    /// Takes an allocation of cuMemAlloc or a pool out; the address may be used again later.
+    pub(crate) fn remove(&self, base: u64) -> CuResult<Allocation> {
+        let mut state = lock(&self.state);
+        match state.allocations.get(&base).map(|allocation| allocation.kind) {
+            Some(AllocationKind::Plain | AllocationKind::Pool(_) | AllocationKind::Graph) => {}
+            _ => return Err(CudaError::INVALID_VALUE),
+        }
+        state.space.free(base);
+        state.allocations.remove(&base).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// The allocation that holds an address.
+    pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
+        let state = lock(&self.state);
+        let (_, allocation) = state.allocations.range(..=address).next_back()?;
+        (address - allocation.base < allocation.bytes).then(|| allocation.clone())
+    }
+
+    /// Fails unless `bytes` from `address` on lie in allocations without a gap.
+    pub(crate) fn check_range(&self, address: u64, bytes: u64) -> CuResult<()> {
+        let state = lock(&self.state);
+        let end = address.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
+        let mut at = address;
+        while at < end {
+            let (_, allocation) = state.allocations.range(..=at).next_back().ok_or(CudaError::INVALID_VALUE)?;
+            let allocation_end = allocation.base + allocation.bytes;
+            if allocation_end <= at {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            at = allocation_end;
+        }
+        Ok(())
+    }
+
+    /// Notes a variable that the driver placed.
+    pub(super) fn note_variable(&self, address: u64, bytes: u64, context: &Context) {
+        lock(&self.state).note(address, bytes, AllocationKind::Variable, context);
+    }
+
+    pub(super) fn forget_variable(&self, address: u64) {
+        let mut state = lock(&self.state);
+        if state.allocations.get(&address).is_some_and(|known| known.kind == AllocationKind::Variable) {
+            state.allocations.remove(&address);
+        }
+    }
+
+    /// Forgets what a context held. Mapped memory belongs to the process and stays.
+    pub(super) fn forget_context(&self, context: u64) {
+        let mut state = lock(&self.state);
+        let gone: Vec<u64> = state
+            .allocations
+            .values()
+            .filter(|known| known.context == context && !matches!(known.kind, AllocationKind::Mapped { .. }))
+            .map(|known| known.base)
+            .collect();
+        for base in gone {
+            if let Some(known) = state.allocations.remove(&base)
+                && known.kind != AllocationKind::Variable
+            {
+                state.space.free(base);
+            }
+        }
+    }
+
+    /// cuMemAddressReserve.
+    pub(crate) fn reserve(&self, bytes: u64, alignment: u64, hint: u64) -> CuResult<u64> {
+        let mut state = lock(&self.state);
+        let base = state.space.reserve(bytes, alignment, hint, 0)?;
+        state.reservations.insert(base, bytes);
+        Ok(base)
+    }
+
+    /// cuMemAddressFree.
+    pub(crate) fn unreserve(&self, base: u64, bytes: u64) -> CuResult<()> {
+        let mut state = lock(&self.state);
+        if state.reservations.get(&base) != Some(&bytes) || state.mapped_in(base, bytes).next().is_some() {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        state.reservations.remove(&base);
+        state.space.free_reservation(base, bytes)
+    }
+
+    /// cuMemMap.
+    pub(crate) fn map(&self, address: u64, bytes: u64, offset: u64, physical: &Physical) -> CuResult<()> {
+        let mut state = lock(&self.state);
+        let end = address.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
+        let inside = state
+            .reservations
+            .range(..=address)
+            .next_back()
+            .is_some_and(|(base, reserved)| end <= base + reserved);
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= physical.bytes);
+        if !inside || !fits || bytes == 0 || state.mapped_in(address, bytes).next().is_some() {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let allocation = Allocation {
+            base: address,
+            bytes,
+            kind: AllocationKind::Mapped { physical: physical.handle, access: 0 },
+            context: 0,
+            device: physical.device,
+            buffer: NEXT_BUFFER.fetch_add(1, Ordering::Relaxed),
+        };
+        state.allocations.insert(address, allocation);
+        Ok(())
+    }
+
+    /// cuMemUnmap: whole mappings only. Returns the physical memory they were of.
+    pub(crate) fn unmap(&self, address: u64, bytes: u64) -> CuResult<Vec<u64>> {
+        let mut state = lock(&self.state);
+        let mappings = state.whole_mappings(address, bytes)?;
+        let physical = |known: Allocation| match known.kind {
+            AllocationKind::Mapped { physical, .. } => Some(physical),
+            _ => None,
+        };
+        Ok(mappings.into_iter().filter_map(|base| state.allocations.remove(&base)).filter_map(physical).collect())
+    }
+
+    /// cuMemSetAccess, for the device that holds the memory. Returns false when another device is meant.
+    pub(crate) fn set_access(&self, address: u64, bytes: u64, flags: u32) -> CuResult<()> {
+        let mut state = lock(&self.state);
+        for base in state.whole_mappings(address, bytes)? {
+            if let Some(AllocationKind::Mapped { access, .. }) = state.allocations.get_mut(&base).map(|a| &mut a.kind) {
+                *access = flags;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn note(&mut self, base: u64, bytes: u64, kind: AllocationKind, context: &Context) {
+        let buffer = NEXT_BUFFER.fetch_add(1, Ordering::Relaxed);
+        let allocation =
+            Allocation { base, bytes, kind, context: context.handle, device: context.device, buffer };
+        self.allocations.insert(base, allocation);
+    }
+
+    fn mapped_in(&self, address: u64, bytes: u64) -> impl Iterator<Item = &Allocation> {
+        let end = address.saturating_add(bytes);
+        self.allocations.range(..end).rev().take_while(move |(_, known)| known.base + known.bytes > address).map(|(_, a)| a)
+    }
+
+    /// The mappings that fill a range exactly.
+    fn whole_mappings(&self, address: u64, bytes: u64) -> CuResult<Vec<u64>> {
+        let end = address.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
+        let mut at = address;
+        let mut found = Vec::new();
+        while at < end {
+            let known = self.allocations.get(&at).ok_or(CudaError::INVALID_VALUE)?;
+            if !matches!(known.kind, AllocationKind::Mapped { .. }) {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            found.push(at);
+            at += known.bytes;
+        }
+        if at == end && !found.is_empty() { Ok(found) } else { Err(CudaError::INVALID_VALUE) }
+    }
+}
+
+/// The device memory that an address lies in, if it is a device address.
+pub(crate) fn memory_of(address: u64) -> Option<&'static Device> {
+    let client = client().ok()?;
+    let first = client.devices.iter().find(|device| device.memory.holds(address))?;
+    // Several devices of one worker share addresses: the allocation says whose the bytes are.
+    let owner = first.memory.find(address).and_then(|known| client.devices.get(known.device));
+    Some(owner.unwrap_or(first))
+}
+
+/// Whether an address is a device address of any worker.
+#[inline]
+pub(crate) fn is_device_address(address: u64) -> bool {
+    client().is_ok_and(|client| client.devices.iter().any(|device| device.memory.holds(address)))
+}
+
+/// Allocates device memory in a context.
+pub(crate) fn allocate(context: &Arc<Context>, bytes: u64) -> CuResult<u64> {
+    let device = context.device()?;
+    if bytes > device.info.memory_bytes {
+        return Err(CudaError::OUT_OF_MEMORY);
+    }
+    let address = device.memory.place(context, bytes, AllocationKind::Plain)?;
+    let command = Command::MemoryAllocate { context: context.id, address, bytes };
+    let told = if context.link.take_memory_credit(bytes) {
+        context.post(&command)
+    } else {
+        context.call(&command).map(drop)
+    };
+    if told.is_err() {
+        let _ = device.memory.remove(address);
+    }
+    told.map(|()| address)
+}

@@ -1,0 +1,145 @@
+//! Work for a stream as an owned value: what a capture keeps and a graph is made of.
+
+use super::{Context, Copy, Event, Function, Stream, capture};
+use crate::border::HostFn;
+use cuda_abi::CuResult;
+use cuda_wire::{Bytes, Command, LaunchAttribute, MemoryOp, Op, Plane, Shape};
+use std::sync::Arc;
+
+/// One piece of stream-ordered work.
+#[derive(Clone)]
+pub(crate) enum NodeOp {
+    /// Nothing.
+    Empty,
+    /// A kernel.
+    Kernel(KernelNode),
+    /// A copy between any two places.
+    Copy {
+        /// What is copied where.
+        copy: Copy,
+        /// The context it happens in.
+        context: Arc<Context>,
+    },
+    /// A memset.
+    Fill {
+        /// Target; the shape's width is in bytes.
+        target: Plane,
+        /// Extent.
+        shape: Shape,
+        /// Bytes of the element: 1, 2 or 4.
+        element_bytes: u8,
+        /// Its value.
+        value: u32,
+        /// The context it happens in.
+        context: Arc<Context>,
+    },
+    /// A function of the program.
+    Host {
+        /// The function.
+        function: HostFn,
+        /// Its argument.
+        user_data: u64,
+    },
+    /// Record an event.
+    Record {
+        /// Which.
+        event: Arc<Event>,
+        /// `CU_EVENT_RECORD_*`.
+        flags: u32,
+    },
+    /// Wait for an event.
+    Wait {
+        /// Which.
+        event: Arc<Event>,
+        /// `CU_EVENT_WAIT_*`.
+        flags: u32,
+    },
+    /// Allocate at an address that is placed already.
+    Allocate {
+        /// Where.
+        address: u64,
+        /// How much.
+        bytes: u64,
+        /// The pool it is booked in.
+        pool: u64,
+    },
+    /// Free.
+    Free {
+        /// Start of the allocation.
+        address: u64,
+    },
+    /// Write and wait for words in device memory.
+    MemoryOps {
+        /// The operations.
+        ops: Vec<MemoryOp>,
+        /// The context it happens in.
+        context: Arc<Context>,
+    },
+    /// A whole graph.
+    Child(super::ChildGraph),
+}
+
+/// A kernel launch as a value.
+#[derive(Clone)]
+pub(crate) struct KernelNode {
+    /// The handle the program launched: a `CUfunction` or `CUkernel`.
+    pub(crate) handle: u64,
+    /// The kernel.
+    pub(crate) function: Arc<Function>,
+    /// Blocks.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block.
+    pub(crate) block: [u32; 3],
+    /// Dynamic shared memory.
+    pub(crate) shared_bytes: u32,
+    /// All blocks resident together.
+    pub(crate) cooperative: bool,
+    /// Further attributes.
+    pub(crate) attributes: Vec<LaunchAttribute>,
+    /// The parameter block.
+    pub(crate) parameters: Vec<u8>,
+}
+
+impl KernelNode {
+    /// The same for the wire.
+    pub(crate) fn to_wire(&self) -> Op<'_> {
+        Op::Launch {
+            kernel: self.function.kernel,
+            grid: self.grid,
+            block: self.block,
+            shared_bytes: self.shared_bytes,
+            cooperative: self.cooperative,
+            attributes: self.attributes.clone(),
+            parameters: Bytes(&self.parameters),
+        }
+    }
+}
+
+/// Puts work behind a stream, or into the graph it is captured to.
+pub(crate) fn submit(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
+    if capture::concerns(stream) {
+        return capture::add(stream, op);
+    }
+    let send = |op: Op<'_>| stream.context.post(&Command::Enqueue { stream: stream.id, op });
+    match op {
+        NodeOp::Empty => Ok(()),
+        NodeOp::Kernel(node) => send(node.to_wire()),
+        NodeOp::Copy { copy, .. } => super::run_copy(stream, &copy, false),
+        NodeOp::Fill { target, shape, element_bytes, value, .. } => {
+            send(Op::Fill { target, shape, element_bytes, value })
+        }
+        NodeOp::Host { function, user_data } => {
+            let token = stream.context.link.offer_host_call(Box::new(move || function.call(user_data)), true);
+            send(Op::HostCall { token })
+        }
+        NodeOp::Record { event, flags } => {
+            event.note_record();
+            send(Op::Record { event: event.id, flags })
+        }
+        NodeOp::Wait { event, flags } => send(Op::Wait { event: event.id, flags }),
+        NodeOp::Allocate { address, bytes, .. } => send(Op::Allocate { address, bytes }),
+        NodeOp::Free { address } => send(Op::Free { address }),
+        NodeOp::MemoryOps { ops, .. } => send(Op::MemoryOps { ops }),
+        NodeOp::Child(_) => Ok(()),
+    }
+}
