@@ -186,7 +186,11 @@ pub(crate) enum ReduxKind {
     Or,
     Xor,
     /// f32: whether it is the minimum, `.abs`, `.NaN`.
-    Float { min: bool, abs: bool, nan: bool },
+    Float {
+        min: bool,
+        abs: bool,
+        nan: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,53 +277,185 @@ pub(crate) enum Op {
     /// A label: lanes may meet here.
     Join,
     Nop,
-    Map1 { f: Fn1, d: u32, a: Src },
-    Map2 { f: Fn2, d: u32, a: Src, b: Src },
-    Map3 { f: Fn3, d: u32, a: Src, b: Src, c: Src },
-    Map4 { f: Fn4, d: u32, s: [Src; 4] },
+    Map1 {
+        f: Fn1,
+        d: u32,
+        a: Src,
+    },
+    Map2 {
+        f: Fn2,
+        d: u32,
+        a: Src,
+        b: Src,
+    },
+    Map3 {
+        f: Fn3,
+        d: u32,
+        a: Src,
+        b: Src,
+        c: Src,
+    },
+    Map4 {
+        f: Fn4,
+        d: u32,
+        s: [Src; 4],
+    },
     /// Several results: unpacking, matrix pieces.
-    MapN { f: FnN, d: Vec<u32>, s: Vec<Src> },
+    MapN {
+        f: FnN,
+        d: Vec<u32>,
+        s: Vec<Src>,
+    },
     /// `setp`: `p` gets the comparison, `q` its opposite, each combined with `c`.
-    Compare { f: FnCmp, a: Src, b: Src, p: u32, q: u32, combine: Combine, c: Pred },
+    Compare {
+        f: FnCmp,
+        a: Src,
+        b: Src,
+        p: u32,
+        q: u32,
+        combine: Combine,
+        c: Pred,
+    },
     /// `set`: the comparison as a number.
-    Set { f: FnCmp, a: Src, b: Src, d: u32, combine: Combine, c: Pred, yes: u64 },
+    Set {
+        f: FnCmp,
+        a: Src,
+        b: Src,
+        d: u32,
+        combine: Combine,
+        c: Pred,
+        yes: u64,
+    },
     /// Two comparisons, for the halves of a packed pair.
-    Compare2 { lo: FnCmp, hi: FnCmp, a: Src, b: Src, p: u32, q: u32, combine: Combine, c: Pred },
-    Test { f: FnTest, a: Src, p: u32 },
-    Mov { d: u32, a: Src },
-    Select { d: u32, a: Src, b: Src, p: Pred },
-    PredLogic { combine: Combine, p: u32, a: Pred, b: Pred },
-    /// A predicate as a number.
-    PredToRow { d: u32, a: Pred },
+    Compare2 {
+        lo: FnCmp,
+        hi: FnCmp,
+        a: Src,
+        b: Src,
+        p: u32,
+        q: u32,
+        combine: Combine,
+        c: Pred,
+    },
+    Test {
+        f: FnTest,
+        a: Src,
+        p: u32,
+    },
+    Mov {
+        d: u32,
+        a: Src,
+    },
+    Select {
+        d: u32,
+        a: Src,
+        b: Src,
+        p: Pred,
+    },
+    PredLogic {
+        combine: Combine,
+        p: u32,
+        a: Pred,
+        b: Pred,
+    },
     Carry(Box<Carry>),
-    Special { d: u32, kind: Special },
+    Special {
+        d: u32,
+        kind: Special,
+    },
     /// Address of a place in the current frame: an offset in local memory, plus `bias`.
-    FrameAddress { d: u32, offset: u32, bias: u64 },
-    Load { at: Address, d: u32, width: u32, signed: bool, spin: bool },
-    LoadVector { at: Address, d: Vec<u32>, width: u32, signed: bool },
-    Store { at: Address, s: Src, width: u32 },
-    StoreVector { at: Address, s: Vec<Src>, width: u32 },
+    FrameAddress {
+        d: u32,
+        offset: u32,
+        bias: u64,
+    },
+    Load {
+        at: Address,
+        d: u32,
+        width: u32,
+        signed: bool,
+        spin: bool,
+    },
+    LoadVector {
+        at: Address,
+        d: Vec<u32>,
+        width: u32,
+        signed: bool,
+    },
+    Store {
+        at: Address,
+        s: Src,
+        width: u32,
+    },
+    StoreVector {
+        at: Address,
+        s: Vec<Src>,
+        width: u32,
+    },
     /// `cp.async`: `size` bytes, of which the first `source_size` are read and the rest are zero.
-    Copy { to: Address, from: Address, size: u32, source_size: Option<Src> },
+    Copy {
+        to: Address,
+        from: Address,
+        size: u32,
+        source_size: Option<Src>,
+    },
     Atomic(Box<Atomic>),
     /// A fence; `true` where it also is a hint that somebody waits.
     Fence,
     Yield,
-    Bra { target: u32 },
+    Bra {
+        target: u32,
+    },
     /// `brx.idx`.
-    BraTable { index: Src, targets: Vec<u32> },
+    BraTable {
+        index: Src,
+        targets: Vec<u32>,
+    },
     Call(Box<CallSite>),
     Ret,
     Exit,
     Trap,
     Barrier(Box<Barrier>),
-    WarpSync { members: Src },
-    Vote { kind: VoteKind, d: u32, p: Pred, members: Option<Src> },
-    Shuffle { kind: ShuffleKind, d: u32, p: u32, a: Src, b: Src, c: Src, members: Option<Src> },
-    Match { all: bool, wide: bool, d: u32, p: u32, a: Src, members: Src },
-    Redux { kind: ReduxKind, d: u32, a: Src, members: Src },
-    Elect { d: u32, p: u32, members: Src },
-    ActiveMask { d: u32 },
+    WarpSync {
+        members: Src,
+    },
+    Vote {
+        kind: VoteKind,
+        d: u32,
+        p: Pred,
+        members: Option<Src>,
+    },
+    Shuffle {
+        kind: ShuffleKind,
+        d: u32,
+        p: u32,
+        a: Src,
+        b: Src,
+        c: Src,
+        members: Option<Src>,
+    },
+    Match {
+        all: bool,
+        wide: bool,
+        d: u32,
+        p: u32,
+        a: Src,
+        members: Src,
+    },
+    Redux {
+        kind: ReduxKind,
+        d: u32,
+        a: Src,
+        members: Src,
+    },
+    Elect {
+        d: u32,
+        p: u32,
+        members: Src,
+    },
+    ActiveMask {
+        d: u32,
+    },
     Mbarrier(Box<Mbarrier>),
 }
 
@@ -335,9 +471,14 @@ pub(crate) struct Mbarrier {
 pub(crate) enum MbarrierKind {
     Init,
     Inval,
-    Arrive { drop: bool, expect: bool },
+    Arrive {
+        drop: bool,
+        expect: bool,
+    },
     /// Result is a predicate: has the phase of the state (or of the parity) completed?
-    Test { parity: bool },
+    Test {
+        parity: bool,
+    },
     PendingCount,
     ExpectTx,
     CompleteTx,
@@ -376,5 +517,4 @@ pub(crate) struct Kernel {
     pub(crate) static_shared: u32,
     /// Live registers at the worst place, in 32-bit units.
     pub(crate) registers: u32,
-    pub(crate) param_bytes: u32,
 }

@@ -49,7 +49,13 @@ pub struct KernelInfo {
 pub(crate) enum Resolved {
     /// Its address.
     Variable(u64),
-    Shared { module: usize, name: Sym, size: u64, align: u32, dynamic: bool },
+    Shared {
+        module: usize,
+        name: Sym,
+        size: u64,
+        align: u32,
+        dynamic: bool,
+    },
     Function(usize),
     Builtin(Builtin),
     Opaque,
@@ -216,7 +222,8 @@ impl Program {
         self.addressed.get_or_init(|| {
             let mut found = Vec::new();
             let mut note = |module: usize, name: Sym| {
-                if let Some(Item::Function(function)) = self.linked.find(module, self.names(module).text(name))
+                if let Some(Item::Function(function)) =
+                    self.linked.find(module, self.names(module).text(name))
                     && !self.function(function).1.entry
                     && !found.contains(&function)
                 {

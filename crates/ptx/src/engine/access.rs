@@ -128,7 +128,14 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
         }
     }
 
-    pub(super) fn store_lane(&mut self, space: Mem, lane: usize, address: u64, width: u32, value: u64) -> Option<()> {
+    pub(super) fn store_lane(
+        &mut self,
+        space: Mem,
+        lane: usize,
+        address: u64,
+        width: u32,
+        value: u64,
+    ) -> Option<()> {
         match space {
             Mem::Generic if is_device(address) => self.spans.store(address, width, value),
             Mem::Generic if in_window(address, SHARED) => {
@@ -315,7 +322,9 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
                 loop {
                     let Some(new) = f(old) else {
                         // A failed compare is a read; take it with the strength of an atomic.
-                        return span.compare_exchange64(address, old, old).map(|seen| seen.unwrap_or_else(|now| now));
+                        return span
+                            .compare_exchange64(address, old, old)
+                            .map(|seen| seen.unwrap_or_else(|now| now));
                     };
                     match span.compare_exchange64(address, old, new)? {
                         Ok(_) => return Some(old),
@@ -373,9 +382,7 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
                 let update = |old: u64| match &atomic.kind {
                     AtomicKind::Add32 => Some(u64::from((old as u32).wrapping_add(b as u32))),
                     AtomicKind::Update(f) => Some(f(old, b) & cut),
-                    AtomicKind::Compare(_) => {
-                        expected.is_some_and(|row| row[lane] & cut == old).then_some(b)
-                    }
+                    AtomicKind::Compare(_) => expected.is_some_and(|row| row[lane] & cut == old).then_some(b),
                 };
                 let old = if !device {
                     self.update_private(space, lane, address, width, update)

@@ -38,7 +38,8 @@ pub(super) fn carry(op: &Carry, a: &Row, b: &Row, c: &Row, carry: u32) -> (Row, 
             }
             CarryKind::MadLo | CarryKind::MadHi => {
                 let product = if op.signed {
-                    let extend = |value: u64| if op.wide { value as i64 as i128 } else { value as i32 as i128 };
+                    let extend =
+                        |value: u64| if op.wide { value as i64 as i128 } else { value as i32 as i128 };
                     (extend(x) * extend(y)) as u128
                 } else {
                     u128::from(x) * u128::from(y)

@@ -96,7 +96,8 @@ pub(super) fn enter(
         }
     };
     let rest = group.mask & !mask;
-    let inside = Group { pc: code.entry, mask, frame: slot as u32, wait: Wait::No, forced: false, stamp: group.stamp };
+    let inside =
+        Group { pc: code.entry, mask, frame: slot as u32, wait: Wait::No, forced: false, stamp: group.stamp };
     if rest != 0 {
         warp.groups.push(Group { pc: group.pc + 1, mask: rest, ..*group });
     }
@@ -132,7 +133,8 @@ pub(super) fn leave(kernel: &Kernel, warp: &mut Warp, group: &mut Group, mask: u
 pub(super) fn resolve(kernel: &Kernel, pointers: &Row, mask: u32) -> Result<(usize, u32), Trouble> {
     let lane = mask.trailing_zeros() as usize & 31;
     let pointer = pointers[lane];
-    let same = lanes(mask).filter(|&other| pointers[other] == pointer).fold(0, |mask, other| mask | 1 << other);
+    let same =
+        lanes(mask).filter(|&other| pointers[other] == pointer).fold(0, |mask, other| mask | 1 << other);
     let number = pointer.wrapping_sub(FUNCTION) / FUNCTION_STRIDE;
     let aligned = pointer % FUNCTION_STRIDE == 0 && in_window(pointer, FUNCTION);
     let found = kernel.by_address.get(number as usize).copied().flatten();

@@ -35,7 +35,9 @@ pub(super) fn match_any(a: &Row, wide: bool, active: u32) -> Row {
     let value = |lane: usize| if wide { a[lane] } else { a[lane] & 0xFFFF_FFFF };
     let mut out = [0; LANES];
     for lane in lanes(active) {
-        out[lane] = lanes(active).filter(|&other| value(other) == value(lane)).fold(0, |mask, other| mask | 1 << other);
+        out[lane] = lanes(active)
+            .filter(|&other| value(other) == value(lane))
+            .fold(0, |mask, other| mask | 1 << other);
     }
     out
 }

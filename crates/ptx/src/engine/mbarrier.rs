@@ -33,7 +33,10 @@ impl Object {
     }
 
     fn pack(self) -> u64 {
-        self.phase | (self.pending & COUNT) << 1 | (self.expected & COUNT) << 21 | (self.bytes as u64 & 0x3F_FFFF) << 41
+        self.phase
+            | (self.pending & COUNT) << 1
+            | (self.expected & COUNT) << 21
+            | (self.bytes as u64 & 0x3F_FFFF) << 41
     }
 
     fn settle(&mut self) {

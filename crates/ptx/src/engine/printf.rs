@@ -170,9 +170,24 @@ fn print<M: DeviceMemory>(
                 integer(&spec, value < 0, value.unsigned_abs().to_string(), "")
             }
             b'u' => integer(&spec, false, next(reach, spec.size)?.to_string(), ""),
-            b'o' => integer(&spec, false, format!("{:o}", next(reach, spec.size)?), if spec.alternate { "0" } else { "" }),
-            b'x' => integer(&spec, false, format!("{:x}", next(reach, spec.size)?), if spec.alternate { "0x" } else { "" }),
-            b'X' => integer(&spec, false, format!("{:X}", next(reach, spec.size)?), if spec.alternate { "0X" } else { "" }),
+            b'o' => integer(
+                &spec,
+                false,
+                format!("{:o}", next(reach, spec.size)?),
+                if spec.alternate { "0" } else { "" },
+            ),
+            b'x' => integer(
+                &spec,
+                false,
+                format!("{:x}", next(reach, spec.size)?),
+                if spec.alternate { "0x" } else { "" },
+            ),
+            b'X' => integer(
+                &spec,
+                false,
+                format!("{:X}", next(reach, spec.size)?),
+                if spec.alternate { "0X" } else { "" },
+            ),
             b'p' => integer(&spec, false, format!("{:x}", next(reach, 8)?), "0x"),
             b'c' => vec![next(reach, 4)? as u8],
             b's' => {
@@ -206,11 +221,13 @@ fn print<M: DeviceMemory>(
 fn pad(out: &mut Vec<u8>, spec: &Spec, text: Vec<u8>, conversion: u8) {
     let missing = spec.width.saturating_sub(text.len());
     let number = !matches!(conversion, b's' | b'c' | b'p');
-    let integer_precision = matches!(conversion, b'd' | b'i' | b'u' | b'x' | b'X' | b'o') && spec.precision.is_some();
+    let integer_precision =
+        matches!(conversion, b'd' | b'i' | b'u' | b'x' | b'X' | b'o') && spec.precision.is_some();
     if spec.left {
         out.extend(&text);
         out.extend(std::iter::repeat_n(b' ', missing));
-    } else if spec.zero && number && !integer_precision && text.iter().any(u8::is_ascii_digit) {
+    } else if spec.zero && number && !integer_precision && !text.ends_with(b"nan") && !text.ends_with(b"inf")
+    {
         // Zeros go behind the sign and the prefix.
         let sign = usize::from(matches!(text.first(), Some(b'-' | b'+' | b' ')));
         let prefix = if matches!(text.get(sign..sign + 2), Some(b"0x" | b"0X")) { sign + 2 } else { sign };

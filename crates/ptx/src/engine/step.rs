@@ -11,7 +11,7 @@ use super::{
     warp::{Group, Wait, Warp},
 };
 use crate::{
-    code::{AtomicKind, BarrierKind, LANES, Mem, Op, Row, Special, Target, VoteKind, lanes},
+    code::{AtomicKind, BarrierKind, LANES, Op, Row, Special, Target, VoteKind, lanes},
     hooks::Hooks,
     memory::DeviceMemory,
 };
@@ -246,17 +246,12 @@ fn step<M: DeviceMemory, H: Hooks>(
                 let value = arith::combine(*combine, warp.pred(preds, *a), warp.pred(preds, *b));
                 warp.set_pred(preds, *p, value, mask);
             }
-            Op::PredToRow { d, a } => {
-                let value = warp.pred(preds, *a);
-                let mut out = [0; LANES];
-                for (lane, place) in out.iter_mut().enumerate() {
-                    *place = u64::from(value >> lane & 1);
-                }
-                warp.set_row(base, *d, &out, mask);
-            }
             Op::Carry(op) => {
-                let (a, b, c) =
-                    (warp.row(kernel, base, op.a), warp.row(kernel, base, op.b), warp.row(kernel, base, op.c));
+                let (a, b, c) = (
+                    warp.row(kernel, base, op.a),
+                    warp.row(kernel, base, op.b),
+                    warp.row(kernel, base, op.c),
+                );
                 let (out, flags) = arith::carry(op, a, b, c, warp.carry);
                 warp.set_row(base, op.d, &out, mask);
                 if op.carry_out {
@@ -507,4 +502,3 @@ fn step<M: DeviceMemory, H: Hooks>(
         group.pc += 1;
     }
 }
-

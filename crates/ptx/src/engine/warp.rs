@@ -116,7 +116,8 @@ impl Warp {
             lanes: self.live,
         });
         self.groups.clear();
-        let group = Group { pc: function.entry, mask: self.live, frame: 0, wait: Wait::No, forced: false, stamp: 0 };
+        let group =
+            Group { pc: function.entry, mask: self.live, frame: 0, wait: Wait::No, forced: false, stamp: 0 };
         self.groups.push(group);
     }
 

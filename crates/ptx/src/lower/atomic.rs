@@ -59,7 +59,9 @@ fn update(name: &str, ty: Type) -> Option<FnAtom> {
             u64::from((number_max(float(old, Type::F32), float(b, Type::F32)) as f32).to_bits())
         }),
         ("add", Type::U64 | Type::S64 | Type::B64) => Box::new(|old, b| old.wrapping_add(b)),
-        ("add", Type::U32 | Type::S32 | Type::B32) => Box::new(|old, b| u64::from((old as u32).wrapping_add(b as u32))),
+        ("add", Type::U32 | Type::S32 | Type::B32) => {
+            Box::new(|old, b| u64::from((old as u32).wrapping_add(b as u32)))
+        }
         ("min", Type::U32) => Box::new(|old, b| u64::from((old as u32).min(b as u32))),
         ("max", Type::U32) => Box::new(|old, b| u64::from((old as u32).max(b as u32))),
         ("min", Type::S32) => Box::new(|old, b| u64::from((old as i32).min(b as i32) as u32)),

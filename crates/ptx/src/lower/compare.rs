@@ -148,7 +148,9 @@ impl Lower<'_> {
             other => (self.pred_dst(other, op)?, SINK),
         };
         if packed {
-            let Some(hi) = comparison(name, ty, ftz, 16) else { return self.refuse(op, "no such comparison") };
+            let Some(hi) = comparison(name, ty, ftz, 16) else {
+                return self.refuse(op, "no such comparison");
+            };
             self.emit(inst, Op::Compare2 { lo: f, hi, a, b, p, q, combine, c });
         } else {
             self.emit(inst, Op::Compare { f, a, b, p, q, combine, c });
@@ -177,12 +179,13 @@ impl Lower<'_> {
         let halves = (comparison(name, ty, ftz, 0), comparison(name, ty, ftz, 16));
         let (Some(lo), Some(hi)) = halves else { return self.refuse(op, "no such comparison") };
         let d = self.dst(inst, op, 0)?;
-        let f = Box::new(move |d: &mut crate::code::Row, a: &crate::code::Row, b: &crate::code::Row, _: u32| {
-            let (lo, hi) = (lo(a, b), hi(a, b));
-            for (lane, value) in d.iter_mut().enumerate() {
-                *value = u64::from(lo >> lane & 1) * one | u64::from(hi >> lane & 1) * (one << 16);
-            }
-        });
+        let f =
+            Box::new(move |d: &mut crate::code::Row, a: &crate::code::Row, b: &crate::code::Row, _: u32| {
+                let (lo, hi) = (lo(a, b), hi(a, b));
+                for (lane, value) in d.iter_mut().enumerate() {
+                    *value = u64::from(lo >> lane & 1) * one | u64::from(hi >> lane & 1) * (one << 16);
+                }
+            });
         self.emit(inst, Op::Map2 { f, d, a, b });
         Ok(())
     }

@@ -42,7 +42,11 @@ impl Lower<'_> {
         if to == Type::Tf32 {
             let (even, cut) = (op.has("rn"), op.has("rz"));
             let f = map1!(|a| {
-                let bits = if relu && a as u32 >> 31 == 1 && !f32::from_bits(a as u32).is_nan() { 0 } else { a as u32 };
+                let bits = if relu && a as u32 >> 31 == 1 && !f32::from_bits(a as u32).is_nan() {
+                    0
+                } else {
+                    a as u32
+                };
                 u64::from(tf32(bits, even, cut))
             });
             let (d, a) = (self.dst(inst, op, 0)?, self.src(inst, op, 1, from)?);
@@ -54,7 +58,8 @@ impl Lower<'_> {
         }
         let ftz = op.has("ftz");
         let integral = op.mods.iter().any(|name| matches!(*name, "rni" | "rzi" | "rmi" | "rpi"));
-        let scalar = |ty: Type| ty.is_integer() || matches!(ty, Type::F16 | Type::Bf16 | Type::F32 | Type::F64);
+        let scalar =
+            |ty: Type| ty.is_integer() || matches!(ty, Type::F16 | Type::Bf16 | Type::F32 | Type::F64);
         if !scalar(to) || !scalar(from) {
             return self.refuse(op, "no such conversion");
         }
@@ -89,7 +94,8 @@ impl Lower<'_> {
         }
         let Some(source) = element(from) else { return self.refuse(op, "no such conversion") };
         let width = element_bits(source);
-        let part = move |a: u64, index: u32| source.decode((a >> (index * width)) as u32 & ((1 << width) - 1));
+        let part =
+            move |a: u64, index: u32| source.decode((a >> (index * width)) as u32 & ((1 << width) - 1));
         let a = self.src(inst, op, 1, from)?;
         let f: Fn1 = slow1!(|a| encode(part(a, 1)) << bits | encode(part(a, 0)));
         self.emit(inst, Op::Map1 { f, d, a });
@@ -107,8 +113,7 @@ impl Lower<'_> {
         }
         let (low, high): (i128, i128) =
             if to.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
-        let narrow =
-            move |a: u64| integer(a, Type::S32).clamp(low, high) as u64 & ((1u64 << bits) - 1);
+        let narrow = move |a: u64| integer(a, Type::S32).clamp(low, high) as u64 & ((1u64 << bits) - 1);
         let (d, a, b) = (self.dst(inst, op, 0)?, self.src(inst, op, 1, from)?, self.src(inst, op, 2, from)?);
         let c = if inst.operands.len() > 3 { self.src(inst, op, 3, Type::B32)? } else { self.value(0) };
         let f = map3!(|a, b, c| (c << (2 * bits) | narrow(a) << bits | narrow(b)) & 0xFFFF_FFFF);

@@ -5,8 +5,8 @@ use crate::{
     code::{Fn1, Fn2, Fn3, Op},
     error::Result,
     num::round::{
-        Mode, add32, add64, div32, div64, flush, fma32, fma32_mode, fma64, mul32, mul64, saturate32, saturate64,
-        sqrt32, sqrt64,
+        Mode, add32, add64, div32, div64, flush, fma32, fma32_mode, fma64, mul32, mul64, saturate32, sqrt32,
+        sqrt64,
     },
     syntax::Inst,
     types::Type,
@@ -93,7 +93,8 @@ impl Lower<'_> {
                 }
                 let f = if wide { binary64(op, mode) } else { binary32(op, mode) };
                 let Some(f) = f else { return self.refuse(op, "not for this type") };
-                let (d, a, b) = (self.dst(inst, op, 0)?, self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?);
+                let (d, a, b) =
+                    (self.dst(inst, op, 0)?, self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?);
                 self.emit(inst, Op::Map2 { f, d, a, b });
             }
             "fma" | "mad" => {
@@ -260,9 +261,4 @@ fn fused64(mode: Mode) -> Fn3 {
     } else {
         slow3!(|x, y, z| h(fma64(g(x), g(y), g(z), mode)))
     }
-}
-
-#[allow(dead_code)]
-fn saturated(value: f64) -> f64 {
-    saturate64(value)
 }

@@ -72,7 +72,11 @@ impl Lower<'_> {
         match op.base {
             "neg" | "abs" => {
                 let a = self.src(inst, op, 1, ty)?;
-                let f = if op.base == "neg" { map1!(|a| (a ^ signs) & keep) } else { map1!(|a| a & !signs & keep) };
+                let f = if op.base == "neg" {
+                    map1!(|a| (a ^ signs) & keep)
+                } else {
+                    map1!(|a| a & !signs & keep)
+                };
                 self.emit(inst, Op::Map1 { f, d, a });
             }
             "ex2" | "tanh" | "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" => {
@@ -97,12 +101,18 @@ impl Lower<'_> {
                 let one = move |a: u64, b: u64| {
                     if xorsign {
                         let sign = (a ^ b) & 0x8000;
-                        return finish.store(g(finish.load(a & 0x7FFF), finish.load(b & 0x7FFF), nan)) & 0x7FFF | sign;
+                        return finish.store(g(finish.load(a & 0x7FFF), finish.load(b & 0x7FFF), nan))
+                            & 0x7FFF
+                            | sign;
                     }
                     finish.store(g(finish.load(a), finish.load(b), nan))
                 };
                 let (a, b) = (self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?);
-                let f = if pair { slow2!(|a, b| one(a >> 16, b >> 16) << 16 | one(a, b)) } else { slow2!(|a, b| one(a, b)) };
+                let f = if pair {
+                    slow2!(|a, b| one(a >> 16, b >> 16) << 16 | one(a, b))
+                } else {
+                    slow2!(|a, b| one(a, b))
+                };
                 self.emit(inst, Op::Map2 { f, d, a, b });
             }
             "fma" => {
@@ -113,7 +123,8 @@ impl Lower<'_> {
                     }
                     finish.store(fma_odd(finish.load(a), finish.load(b), finish.load(c)))
                 };
-                let (a, b, c) = (self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?, self.src(inst, op, 3, ty)?);
+                let (a, b, c) =
+                    (self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?, self.src(inst, op, 3, ty)?);
                 let f = if pair {
                     slow3!(|a, b, c| one(a >> 16, b >> 16, c >> 16) << 16 | one(a, b, c))
                 } else {

@@ -12,19 +12,50 @@ use crate::{
 macro_rules! typed {
     ($ty:expr, $t:ident => $make:expr) => {
         match $ty {
-            Type::U8 | Type::B8 => { #[allow(dead_code)] type $t = u8; Some($make) }
-            Type::S8 => { #[allow(dead_code)] type $t = i8; Some($make) }
-            Type::U16 | Type::B16 => { #[allow(dead_code)] type $t = u16; Some($make) }
-            Type::S16 => { #[allow(dead_code)] type $t = i16; Some($make) }
-            Type::U32 | Type::B32 => { #[allow(dead_code)] type $t = u32; Some($make) }
-            Type::S32 => { #[allow(dead_code)] type $t = i32; Some($make) }
-            Type::U64 | Type::B64 => { #[allow(dead_code)] type $t = u64; Some($make) }
-            Type::S64 => { #[allow(dead_code)] type $t = i64; Some($make) }
+            Type::U8 | Type::B8 => {
+                #[allow(dead_code)]
+                type $t = u8;
+                Some($make)
+            }
+            Type::S8 => {
+                #[allow(dead_code)]
+                type $t = i8;
+                Some($make)
+            }
+            Type::U16 | Type::B16 => {
+                #[allow(dead_code)]
+                type $t = u16;
+                Some($make)
+            }
+            Type::S16 => {
+                #[allow(dead_code)]
+                type $t = i16;
+                Some($make)
+            }
+            Type::U32 | Type::B32 => {
+                #[allow(dead_code)]
+                type $t = u32;
+                Some($make)
+            }
+            Type::S32 => {
+                #[allow(dead_code)]
+                type $t = i32;
+                Some($make)
+            }
+            Type::U64 | Type::B64 => {
+                #[allow(dead_code)]
+                type $t = u64;
+                Some($make)
+            }
+            Type::S64 => {
+                #[allow(dead_code)]
+                type $t = i64;
+                Some($make)
+            }
             _ => None,
         }
     };
 }
-
 
 /// Keeps the low `bytes` of a value: the narrow types live zero-extended.
 #[inline]
@@ -59,7 +90,8 @@ impl Lower<'_> {
             }
             "add" | "sub" | "div" | "rem" | "min" | "max" | "mul" | "mul24" => {
                 let f = self.binary(op, ty)?;
-                let (d, a, b) = (self.dst(inst, op, 0)?, self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?);
+                let (d, a, b) =
+                    (self.dst(inst, op, 0)?, self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?);
                 self.emit(inst, Op::Map2 { f, d, a, b });
             }
             "mad" | "mad24" | "sad" | "dp4a" | "dp2a" => {
@@ -173,9 +205,9 @@ impl Lower<'_> {
                     u64::from((a as i16 as i32 * b as i16 as i32).wrapping_add(c as i32) as u32)
                 })),
                 Type::U32 => Some(map3!(|a, b, c| ((a as u32 as u64) * (b as u32 as u64)).wrapping_add(c))),
-                Type::S32 => {
-                    Some(map3!(|a, b, c| ((a as i32 as i64) * (b as i32 as i64)).wrapping_add(c as i64) as u64))
-                }
+                Type::S32 => Some(map3!(
+                    |a, b, c| ((a as i32 as i64) * (b as i32 as i64)).wrapping_add(c as i64) as u64
+                )),
                 _ => None,
             },
             "mad" if op.has("hi") => match ty {
@@ -239,7 +271,10 @@ impl Lower<'_> {
                     map3!(|a, b, c| {
                         let mut sum = c as u32;
                         for part in 0..2 {
-                            let (x, y) = ((a >> (part * 16)) as u16, (b >> (part * 8 + if hi { 16 } else { 0 })) as u8);
+                            let (x, y) = (
+                                (a >> (part * 16)) as u16,
+                                (b >> (part * 8 + if hi { 16 } else { 0 })) as u8,
+                            );
                             let x = if a_signed { x as i16 as i32 } else { x as i32 };
                             let y = if b_signed { y as i8 as i32 } else { y as i32 };
                             sum = sum.wrapping_add((x * y) as u32);

@@ -87,7 +87,8 @@ impl Lower<'_> {
             8 => !0,
             _ => return self.refuse(op, "not for this type"),
         };
-        let d = if op.base == "lop3" && matches!(inst.operands.first(), Some(crate::syntax::Operand::Pair(_))) {
+        let d = if op.base == "lop3" && matches!(inst.operands.first(), Some(crate::syntax::Operand::Pair(_)))
+        {
             0
         } else {
             self.dst(inst, op, 0)?
@@ -135,8 +136,11 @@ impl Lower<'_> {
                         if by >= width { 0 } else { (a & keep) >> by }
                     }),
                     "bmsk" => map2!(|a, b| {
-                        let (start, length) =
-                            if clamp { ((a as u32).min(32), (b as u32).min(32)) } else { (a as u32 & 31, b as u32 & 31) };
+                        let (start, length) = if clamp {
+                            ((a as u32).min(32), (b as u32).min(32))
+                        } else {
+                            (a as u32 & 31, b as u32 & 31)
+                        };
                         let ones = (1u64 << length) - 1;
                         (ones << start) & 0xFFFF_FFFF
                     }),
@@ -160,14 +164,19 @@ impl Lower<'_> {
                 self.emit(inst, Op::Map2 { f, d, a, b });
             }
             "bfe" | "shf" | "fns" => {
-                let (a, b, c) = (self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?, self.src(inst, op, 3, ty)?);
+                let (a, b, c) =
+                    (self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?, self.src(inst, op, 3, ty)?);
                 let (left, wrap) = (op.has("l"), op.has("wrap"));
                 let f = match op.base {
                     "bfe" => map3!(|a, b, c| field(a, b, c, ty)),
                     "shf" => map3!(|a, b, c| {
                         let by = if wrap { c as u32 & 31 } else { (c as u32).min(32) };
                         let both = (b & 0xFFFF_FFFF) << 32 | (a & 0xFFFF_FFFF);
-                        if left { ((u128::from(both) << by) >> 32) as u64 & 0xFFFF_FFFF } else { (both >> by) & 0xFFFF_FFFF }
+                        if left {
+                            ((u128::from(both) << by) >> 32) as u64 & 0xFFFF_FFFF
+                        } else {
+                            (both >> by) & 0xFFFF_FFFF
+                        }
                     }),
                     _ => slow3!(|a, b, c| u64::from(nth_set(a as u32, b as u32, c as i32))),
                 };
@@ -200,7 +209,9 @@ impl Lower<'_> {
         };
         let ty = Type::B32;
         let (a, b, c) = (self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?, self.src(inst, op, 3, ty)?);
-        let Operand::Int(table) = *self.at(inst, op, 4)? else { return self.refuse(op, "the table must be a constant") };
+        let Operand::Int(table) = *self.at(inst, op, 4)? else {
+            return self.refuse(op, "the table must be a constant");
+        };
         // Common tables get code of their own; the rest is a sum of products.
         let f = match table as u8 {
             0x96 => map3!(|a, b, c| (a ^ b ^ c) & 0xFFFF_FFFF),

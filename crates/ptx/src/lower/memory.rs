@@ -13,7 +13,9 @@ impl Lower<'_> {
     pub(super) fn memory(&mut self, inst: &Inst, op: &Opcode<'_>) -> Result<()> {
         match op.base {
             "ld" | "ldu" => self.load(inst, op),
-            "st" if op.has("async") || op.has("bulk") => self.refuse(op, "asynchronous stores are not supported"),
+            "st" if op.has("async") || op.has("bulk") => {
+                self.refuse(op, "asynchronous stores are not supported")
+            }
             "st" => self.store(inst, op),
             "prefetch" | "prefetchu" | "discard" | "applypriority" => {
                 self.emit(inst, Op::Nop);

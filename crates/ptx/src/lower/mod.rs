@@ -20,7 +20,7 @@ mod warp;
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    address::{FUNCTION, FUNCTION_STRIDE, SHARED},
+    address::{FUNCTION, FUNCTION_STRIDE},
     code::{FunctionCode, Inst as Code, Kernel, LANES, Op, Pred, Row, SINK, Src},
     error::{PtxError, Result},
     lex::{Interner, Sym},
@@ -157,8 +157,6 @@ pub(crate) fn lower(program: &Program, entry: usize) -> Result<Kernel> {
     for (&function, &index) in &builder.reached {
         by_address[function] = Some(index as u32);
     }
-    let (_, function) = program.function(entry);
-    let param_bytes = crate::program::param_layout(&function.params).1;
     Ok(Kernel {
         name: builder.functions[0].name.clone(),
         code: builder.code,
@@ -167,7 +165,6 @@ pub(crate) fn lower(program: &Program, entry: usize) -> Result<Kernel> {
         by_address,
         static_shared: static_shared as u32,
         registers: 32,
-        param_bytes,
     })
 }
 
@@ -369,24 +366,12 @@ impl<'p> Lower<'p> {
         row
     }
 
-    pub(super) fn temp_pred(&mut self) -> u32 {
-        let index = self.preds;
-        self.preds += 1;
-        index
-    }
-
     pub(super) fn is_pred(&self, operand: &Operand) -> bool {
         match operand {
-            Operand::Reg(reg) | Operand::NotReg(reg) => matches!(self.regs.get(*reg as usize), Some(Reg::Pred(_))),
+            Operand::Reg(reg) | Operand::NotReg(reg) => {
+                matches!(self.regs.get(*reg as usize), Some(Reg::Pred(_)))
+            }
             _ => false,
-        }
-    }
-
-    /// Declared bytes of a register operand; 0 for anything else.
-    pub(super) fn register_bytes(&self, operand: &Operand) -> u32 {
-        match operand {
-            Operand::Reg(reg) => self.body.regs.get(*reg as usize).map_or(0, |ty| ty.bytes()),
-            _ => 0,
         }
     }
 
@@ -536,22 +521,22 @@ impl<'p> Lower<'p> {
             "mov" | "selp" | "slct" | "prmt" | "movmatrix" => self.movement(inst, op),
             "cvt" => self.convert(inst, op),
             "setp" | "set" | "testp" => self.compare(inst, op),
-            "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "shf" | "lop3" | "bfe" | "bfi" | "bmsk"
-            | "szext" | "brev" | "popc" | "clz" | "bfind" | "fns" => self.logic(inst, op),
-            "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent" | "setmaxnreg"
-            | "nop" => self.control(inst, op),
+            "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "shf" | "lop3" | "bfe" | "bfi"
+            | "bmsk" | "szext" | "brev" | "popc" | "clz" | "bfind" | "fns" => self.logic(inst, op),
+            "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent"
+            | "setmaxnreg" | "nop" => self.control(inst, op),
             "bar" | "barrier" | "mbarrier" => self.barrier(inst, op),
             "vote" | "shfl" | "match" | "redux" | "elect" | "activemask" => self.warp(inst, op),
             "mma" | "wmma" => self.matrix(inst, op),
-            "vadd" | "vsub" | "vabsdiff" | "vmin" | "vmax" | "vshl" | "vshr" | "vmad" | "vset" | "vadd2" | "vsub2"
-            | "vavrg2" | "vabsdiff2" | "vmin2" | "vmax2" | "vset2" | "vadd4" | "vsub4" | "vavrg4" | "vabsdiff4"
-            | "vmin4" | "vmax4" | "vset4" => self.video(inst, op),
+            "vadd" | "vsub" | "vabsdiff" | "vmin" | "vmax" | "vshl" | "vshr" | "vmad" | "vset" | "vadd2"
+            | "vsub2" | "vavrg2" | "vabsdiff2" | "vmin2" | "vmax2" | "vset2" | "vadd4" | "vsub4"
+            | "vavrg4" | "vabsdiff4" | "vmin4" | "vmax4" | "vset4" => self.video(inst, op),
             "tex" | "tld4" | "txq" | "suld" | "sust" | "sured" | "suq" | "istypep" => {
                 self.refuse(op, "textures and surfaces are not supported")
             }
             "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "sad"
-            | "mul24" | "mad24" | "dp4a" | "dp2a" | "addc" | "subc" | "madc" | "rcp" | "sqrt" | "rsqrt" | "sin"
-            | "cos" | "lg2" | "ex2" | "tanh" | "copysign" => match op.ty() {
+            | "mul24" | "mad24" | "dp4a" | "dp2a" | "addc" | "subc" | "madc" | "rcp" | "sqrt" | "rsqrt"
+            | "sin" | "cos" | "lg2" | "ex2" | "tanh" | "copysign" => match op.ty() {
                 Some(Type::F32 | Type::F64 | Type::F32x2) => self.float(inst, op),
                 Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => self.half(inst, op),
                 Some(_) => self.integer(inst, op),
@@ -559,10 +544,5 @@ impl<'p> Lower<'p> {
             },
             _ => self.refuse(op, "this instruction is not supported"),
         }
-    }
-
-    /// `SHARED + offset`, as `cvta.shared` makes it; used where PTX asks for the generic address of a variable.
-    pub(super) fn shared_window() -> u64 {
-        SHARED
     }
 }

@@ -37,7 +37,8 @@ impl Lower<'_> {
         match op.base {
             "mov" => self.mov(inst, op, ty),
             "selp" => {
-                let (d, a, b) = (self.dst(inst, op, 0)?, self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?);
+                let (d, a, b) =
+                    (self.dst(inst, op, 0)?, self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?);
                 let p = self.pred(self.at(inst, op, 3)?, op)?;
                 self.emit(inst, Op::Select { d, a, b, p });
                 Ok(())
@@ -233,7 +234,9 @@ impl Lower<'_> {
             "%globaltimer_hi" => Special::GlobalTimerHi,
             "%dynamic_smem_size" => Special::DynamicSmem,
             "%total_smem_size" | "%aggr_smem_size" => Special::TotalSmem,
-            "%reserved_smem_offset_begin" | "%reserved_smem_offset_end" | "%reserved_smem_offset_cap" => Special::Zero,
+            "%reserved_smem_offset_begin" | "%reserved_smem_offset_end" | "%reserved_smem_offset_cap" => {
+                Special::Zero
+            }
             _ => {
                 if let Some(index) = base.strip_prefix("%envreg").and_then(|text| text.parse().ok())
                     && index < 32u8

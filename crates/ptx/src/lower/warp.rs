@@ -40,7 +40,8 @@ impl Lower<'_> {
                     _ => return self.refuse(op, "no such shuffle"),
                 };
                 let (d, p) = self.value_and_pred(inst, op)?;
-                let (a, b, c) = (self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?, self.src(inst, op, 3, ty)?);
+                let (a, b, c) =
+                    (self.src(inst, op, 1, ty)?, self.src(inst, op, 2, ty)?, self.src(inst, op, 3, ty)?);
                 let members = if sync { Some(self.src(inst, op, 4, ty)?) } else { None };
                 self.emit(inst, Op::Shuffle { kind, d, p, a, b, c, members });
             }
@@ -56,8 +57,20 @@ impl Lower<'_> {
                 let kind = match op {
                     _ if op.ty() == Some(Type::F32) => ReduxKind::Float { min: op.has("min"), abs, nan },
                     _ if op.has("add") => ReduxKind::Add,
-                    _ if op.has("min") => if signed { ReduxKind::MinS } else { ReduxKind::MinU },
-                    _ if op.has("max") => if signed { ReduxKind::MaxS } else { ReduxKind::MaxU },
+                    _ if op.has("min") => {
+                        if signed {
+                            ReduxKind::MinS
+                        } else {
+                            ReduxKind::MinU
+                        }
+                    }
+                    _ if op.has("max") => {
+                        if signed {
+                            ReduxKind::MaxS
+                        } else {
+                            ReduxKind::MaxU
+                        }
+                    }
                     _ if op.has("and") => ReduxKind::And,
                     _ if op.has("or") => ReduxKind::Or,
                     _ if op.has("xor") => ReduxKind::Xor,

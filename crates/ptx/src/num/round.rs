@@ -19,13 +19,14 @@ pub(crate) enum Mode {
 impl Mode {
     /// From the modifiers of an opcode.
     pub(crate) fn of(mods: &[&str]) -> Self {
-        mods.iter().find_map(|name| match *name {
-            "rz" | "rzi" => Some(Self::Zero),
-            "rm" | "rmi" => Some(Self::Minus),
-            "rp" | "rpi" => Some(Self::Plus),
-            _ => None,
-        })
-        .unwrap_or(Self::Near)
+        mods.iter()
+            .find_map(|name| match *name {
+                "rz" | "rzi" => Some(Self::Zero),
+                "rm" | "rmi" => Some(Self::Minus),
+                "rp" | "rpi" => Some(Self::Plus),
+                _ => None,
+            })
+            .unwrap_or(Self::Near)
     }
 }
 
@@ -295,11 +296,6 @@ pub(crate) fn flush(value: f32) -> f32 {
 /// `.sat`: into [0, 1]; NaN becomes 0.
 #[inline]
 pub(crate) fn saturate32(value: f32) -> f32 {
-    if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) + 0.0 }
-}
-
-#[inline]
-pub(crate) fn saturate64(value: f64) -> f64 {
     if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) + 0.0 }
 }
 

@@ -33,11 +33,7 @@ impl Format {
     }
 
     fn largest(self) -> u32 {
-        if self.infinite {
-            (((1 << self.exponent) - 1) << self.fraction) - 1
-        } else {
-            self.sign() - 2
-        }
+        if self.infinite { (((1 << self.exponent) - 1) << self.fraction) - 1 } else { self.sign() - 2 }
     }
 
     /// The value of some bits.

@@ -169,8 +169,9 @@ impl Parser {
                                 list.push(self.ident()?);
                             }
                             self.expect(b';')?;
-                            let label = last_label
-                                .ok_or_else(|| PtxError::new(line, ".branchtargets", "needs a label before it"))?;
+                            let label = last_label.ok_or_else(|| {
+                                PtxError::new(line, ".branchtargets", "needs a label before it")
+                            })?;
                             targets.push((label, list, scopes.current));
                         }
                         "pragma" | "callprototype" | "calltargets" => self.skip_statement(),
@@ -219,7 +220,9 @@ impl Parser {
             let mut list = Vec::with_capacity(names.len());
             for name in names {
                 let target = scopes.label(name, scope);
-                list.push(target.ok_or_else(|| PtxError::new(function.line, self.text(name), "no such label"))?);
+                list.push(
+                    target.ok_or_else(|| PtxError::new(function.line, self.text(name), "no such label"))?,
+                );
             }
             scopes.body.branch_targets.push((label, list));
         }
@@ -235,7 +238,12 @@ impl Parser {
                 let count = self.int()?;
                 self.expect(b'>')?;
                 let prefix = self.text(name).into();
-                scopes.scopes[current].families.push(Family { prefix, count, ty: head.ty, width: head.vector });
+                scopes.scopes[current].families.push(Family {
+                    prefix,
+                    count,
+                    ty: head.ty,
+                    width: head.vector,
+                });
             } else {
                 let first = scopes.new_registers(head.ty, head.vector);
                 scopes.scopes[current].registers.insert(name, (first, head.vector));

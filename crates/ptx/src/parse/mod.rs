@@ -193,7 +193,10 @@ impl Parser {
                         "common" => linkage = self.link(Linkage::Common),
                         "entry" | "func" => {
                             self.at += 1;
-                            self.function(name == "entry", std::mem::replace(&mut linkage, Linkage::Internal))?;
+                            self.function(
+                                name == "entry",
+                                std::mem::replace(&mut linkage, Linkage::Internal),
+                            )?;
                         }
                         "global" | "const" | "shared" | "tex" => {
                             let linkage = std::mem::replace(&mut linkage, Linkage::Internal);
@@ -326,7 +329,11 @@ impl Parser {
                 self.at += 1;
                 function.cluster = Some(self.triple()?);
             }
-            "minnctapersm" | "maxnctapersm" | "maxnreg" | "maxclusterrank" | "abi_preserve"
+            "minnctapersm"
+            | "maxnctapersm"
+            | "maxnreg"
+            | "maxclusterrank"
+            | "abi_preserve"
             | "abi_preserve_control" => {
                 self.at += 1;
                 self.int()?;

@@ -59,7 +59,9 @@ impl Parser {
                     _ => Err(self.error("expected a number")),
                 }
             }
-            Kind::Int(_) | Kind::Punct(b'-' | b'~' | b'(') => Ok(Operand::Int(self.constant_expression(depth)?)),
+            Kind::Int(_) | Kind::Punct(b'-' | b'~' | b'(') => {
+                Ok(Operand::Int(self.constant_expression(depth)?))
+            }
             Kind::Ident(_) => self.named(scopes),
             _ => Err(self.error("expected an operand")),
         }

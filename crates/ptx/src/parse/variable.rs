@@ -65,9 +65,9 @@ impl Parser {
                         self.at += 1;
                         let start = self.at;
                         self.skip_parentheses()?;
-                        head.managed = self.tokens[start..self.at].iter().any(
-                            |token| matches!(token.kind, Kind::Dot(sym) if self.text(sym) == "managed"),
-                        );
+                        head.managed = self.tokens[start..self.at]
+                            .iter()
+                            .any(|token| matches!(token.kind, Kind::Dot(sym) if self.text(sym) == "managed"));
                         continue;
                     }
                     "volatile" => {}
