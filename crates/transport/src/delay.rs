@@ -209,7 +209,9 @@ impl Connection {
     /// order, bandwidth and precision. Starts two threads, which end with the connection.
     pub fn delayed(self, rtt: Duration) -> io::Result<Connection> {
         let (tx, rx, inner) = self.split();
-        let (up, down) = (Queue::new(rtt / 2), Queue::new(rtt / 2));
+        // Rounded up: never early, not even by a nanosecond.
+        let half = (rtt + Duration::from_nanos(1)) / 2;
+        let (up, down) = (Queue::new(half), Queue::new(half));
         let link = Arc::new(DelayLink {
             inner: inner.clone(),
             up: up.clone(),
@@ -291,12 +293,12 @@ impl DelayTx {
     pub(crate) fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         // Long sends leave in pieces, so that the other end of the pipe is busy early.
         let bytes = parts.concat();
-        let mut pieces = bytes.chunks(PUMP_BYTES);
-        if pieces.all(|piece| self.put(Item::Bytes(piece.to_vec()))) {
-            Ok(())
-        } else {
-            Err(io::ErrorKind::BrokenPipe.into())
-        }
+        let sent = match bytes.len() {
+            0 => true,
+            1..=PUMP_BYTES => self.put(Item::Bytes(bytes)),
+            _ => bytes.chunks(PUMP_BYTES).all(|piece| self.put(Item::Bytes(piece.to_vec()))),
+        };
+        if sent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
     }
 
     pub(crate) fn finish(&mut self) -> io::Result<()> {

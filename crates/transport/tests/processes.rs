@@ -60,4 +60,29 @@ on_every_transport! {
         sender.join().unwrap();
         assert!(started.elapsed() < std::time::Duration::from_secs(5));
     }
+
+    fn a_forked_child_that_abandons_a_connection_leaves_it_to_its_parent(scheme) {
+        let (mut client, mut server) = pair(scheme);
+        // SAFETY: the child calls only what is made for a forked child (and the allocator, which glibc prepares for
+        // a fork), and leaves by _exit.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            client.closer.abandon();
+            drop(client);
+            // SAFETY: never returns.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for our own child; the pointer is to a live integer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(server.rx.try_recv(&mut [0; 10]).unwrap(), None, "the peer must notice nothing");
+        client.tx.send(&[b"parent"]).unwrap();
+        let mut text = [0; 6];
+        server.rx.recv_exact(&mut text).unwrap();
+        server.tx.send(&[&text]).unwrap();
+        client.rx.recv_exact(&mut text).unwrap();
+        assert_eq!(&text, b"parent");
+    }
 }

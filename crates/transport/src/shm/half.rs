@@ -192,16 +192,16 @@ impl ShmTx {
         let full_at = self.head.wrapping_sub(ring.capacity() as u64);
         let changed =
             || ring.tail().load(Ordering::Acquire) != full_at || ring.deserted().load(Ordering::Relaxed) != 0;
-        if self.spinner.spin(|| changed() || link.has_ended()) {
-            return Ok(());
-        }
-        ring.writer_sleeps().store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if !changed() && !link.has_ended() {
-            link.sleep(&link.out.space, None)?;
-        }
-        ring.writer_sleeps().store(0, Ordering::Relaxed);
-        Ok(())
+        let sleep = || {
+            ring.writer_sleeps().store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if !changed() && !link.has_ended() {
+                link.sleep(&link.out.space, None)?;
+            }
+            ring.writer_sleeps().store(0, Ordering::Relaxed);
+            Ok(())
+        };
+        self.spinner.wait(|| changed() || link.has_ended(), (), sleep)
     }
 }
 
@@ -277,14 +277,14 @@ impl ShmRx {
         let (ring, tail) = (&link.into.ring, self.tail);
         let changed =
             || ring.head().load(Ordering::Acquire) != tail || ring.finished().load(Ordering::Relaxed) != 0;
-        if self.spinner.spin(|| changed() || link.has_ended()) {
-            return Ok(true);
-        }
-        ring.reader_sleeps().store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let in_time = changed() || link.has_ended() || link.sleep(&link.into.data, deadline)?;
-        ring.reader_sleeps().store(0, Ordering::Relaxed);
-        Ok(in_time)
+        let sleep = || {
+            ring.reader_sleeps().store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let in_time = changed() || link.has_ended() || link.sleep(&link.into.data, deadline)?;
+            ring.reader_sleeps().store(0, Ordering::Relaxed);
+            Ok(in_time)
+        };
+        self.spinner.wait(|| changed() || link.has_ended(), true, sleep)
     }
 }
 

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The memory is made and sealed by the server, so it need not trust the client; the client checks the seals and the
-//! size before it maps anything.
+//! size before it maps anything. One thing is left to a hostile peer: it shares the eventfds' flags, so it can make a
+//! wake-up of ours block and thereby stop this one connection, which it could stop anyway by not reading.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,49 +1,73 @@
 //! How long to look before sleeping.
 
+use std::io;
+use std::num::NonZeroUsize;
 use std::sync::LazyLock;
+use std::thread;
 use std::time::{Duration, Instant};
 
-/// With one or two cores, whom we wait for needs the core we would burn.
-const SPIN_MAX_FEW_CORES: Duration = Duration::from_micros(3);
+/// With two cores, whom we wait for may need the core we burn: a few microseconds, less than one sleep costs.
+const SPIN_MAX_TWO_CORES: Duration = Duration::from_micros(8);
 /// A sleep and its wake-up cost 5 to 50 us; looking for longer than that would not pay.
 const SPIN_MAX_MANY_CORES: Duration = Duration::from_micros(50);
-/// Always look a little, to learn when it begins to pay again.
-const SPIN_MIN: Duration = Duration::from_nanos(500);
 /// Looks between two questions to the clock.
 const LOOKS_PER_CLOCK: u32 = 32;
 
-static SPIN_MAX: LazyLock<Duration> = LazyLock::new(|| {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if cores <= 2 { SPIN_MAX_FEW_CORES } else { SPIN_MAX_MANY_CORES }
-});
+static SPIN_MAX: LazyLock<Duration> = LazyLock::new(|| spin_max(thread::available_parallelism()));
 
-/// Spins longer while that succeeds and shorter while it does not.
+fn spin_max(cores: io::Result<NonZeroUsize>) -> Duration {
+    match cores.map_or(1, usize::from) {
+        // Nothing can happen while we look.
+        1 => Duration::ZERO,
+        2 => SPIN_MAX_TWO_CORES,
+        _ => SPIN_MAX_MANY_CORES,
+    }
+}
+
+/// One wait in so many spins in full although the last ones found nothing, to learn when it begins to pay again.
+const WAITS_PER_PROBE: u32 = 64;
+
+/// Spins while that succeeds, and hardly while it does not: two threads on one core only delay each other by it.
 #[derive(Debug)]
 pub(crate) struct Spinner {
+    max: Duration,
     budget: Duration,
+    waits: u32,
 }
 
 impl Spinner {
     pub(crate) fn new() -> Self {
-        Self { budget: *SPIN_MAX }
+        Self { max: *SPIN_MAX, budget: *SPIN_MAX, waits: 0 }
     }
 
-    /// Looks until `found` or the budget is spent. True when found.
-    pub(crate) fn spin(&mut self, mut found: impl FnMut() -> bool) -> bool {
-        let deadline = Instant::now() + self.budget;
+    /// Looks until `found`, then, when that takes longer than seems worth it, calls `sleep`.
+    pub(crate) fn wait<T>(
+        &mut self,
+        found: impl Fn() -> bool,
+        as_found: T,
+        sleep: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let budget = self.next_budget();
+        let started = Instant::now();
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 if found() {
-                    self.budget = (self.budget * 2).min(*SPIN_MAX);
-                    return true;
+                    self.budget = self.max;
+                    return Ok(as_found);
                 }
                 std::hint::spin_loop();
             }
-            if Instant::now() >= deadline {
-                self.budget = (self.budget / 2).max(SPIN_MIN);
-                return false;
+            if started.elapsed() >= budget {
+                break;
             }
         }
+        self.budget /= 4;
+        sleep()
+    }
+
+    fn next_budget(&mut self) -> Duration {
+        self.waits = self.waits.wrapping_add(1);
+        if self.waits.is_multiple_of(WAITS_PER_PROBE) { self.max } else { self.budget }
     }
 }
 
@@ -52,16 +76,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_budget_falls_with_failure_and_rises_with_success() {
+    fn failure_ends_the_spinning_and_success_brings_it_back() {
+        let max = Duration::from_micros(8);
+        let mut spinner = Spinner { max, budget: max, waits: 0 };
+        for _ in 0..20 {
+            spinner.wait(|| false, (), || Ok(())).unwrap();
+        }
+        assert_eq!(spinner.budget, Duration::ZERO);
+        let budgets: Vec<_> = (0..WAITS_PER_PROBE).map(|_| spinner.next_budget()).collect();
+        assert_eq!(budgets.iter().filter(|budget| **budget == max).count(), 1, "it probes now and then");
+        spinner.wait(|| true, (), || Ok(())).unwrap();
+        assert_eq!(spinner.budget, max);
+    }
+
+    #[test]
+    fn one_core_never_spins() {
+        assert_eq!(spin_max(Ok(NonZeroUsize::MIN)), Duration::ZERO);
+        assert!(spin_max(Ok(NonZeroUsize::new(2).unwrap())) <= Duration::from_micros(10));
+    }
+
+    #[test]
+    fn what_is_found_is_found_without_a_sleep() {
         let mut spinner = Spinner::new();
-        let first = spinner.budget;
-        for _ in 0..20 {
-            assert!(!spinner.spin(|| false));
-        }
-        assert_eq!(spinner.budget, SPIN_MIN);
-        for _ in 0..20 {
-            assert!(spinner.spin(|| true));
-        }
-        assert_eq!(spinner.budget, first);
+        assert!(spinner.wait(|| true, true, || Ok(false)).unwrap());
+        assert!(!spinner.wait(|| false, true, || Ok(false)).unwrap());
     }
 }

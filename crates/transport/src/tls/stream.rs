@@ -106,20 +106,18 @@ impl TlsLink {
         result
     }
 
-    fn say_goodbye(&self) {
-        // Only if no lock is held: a close must not wait for anybody. Without it the peer sees an unclean end,
-        // which is true.
-        if let Ok(mut state) = self.state.try_lock() {
-            state.send_close_notify();
-        }
-        self.flush_leftovers();
+    /// In a forked child the locks may be held by threads that do not exist there, so they are not even tried.
+    fn check_abandoned(&self) -> io::Result<()> {
+        if self.abandoned.load(Ordering::Relaxed) { Err(io::ErrorKind::NotConnected.into()) } else { Ok(()) }
     }
 }
 
 impl Link for TlsLink {
     fn close(&self) {
         if !self.abandoned.load(Ordering::Relaxed) && !self.closed.swap(true, Ordering::Relaxed) {
-            self.say_goodbye();
+            self.state().send_close_notify();
+            // If a blocked sender is in the way, the peer sees an unclean end, which is true.
+            self.flush_leftovers();
             self.socket.shutdown(Shutdown::Both);
         }
     }
@@ -142,6 +140,7 @@ impl Drop for TlsLink {
 
 impl TlsTx {
     pub(crate) fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        self.link.check_abandoned()?;
         if self.finished {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -169,6 +168,7 @@ impl TlsTx {
 
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         self.finished = true;
+        self.link.check_abandoned()?;
         self.link.state().send_close_notify();
         self.link.seal_and_send(&[])?;
         self.link.socket.shutdown(Shutdown::Write);
@@ -236,6 +236,7 @@ impl TlsRx {
 
     /// Moves as much plaintext as there is, or as fits, into `buf`. `None` when more ciphertext is needed.
     fn decrypt_into(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        self.link.check_abandoned()?;
         if self.at_end || buf.is_empty() {
             return Ok(Some(0));
         }
@@ -264,6 +265,7 @@ impl TlsRx {
     }
 
     fn has_plaintext(&mut self) -> io::Result<bool> {
+        self.link.check_abandoned()?;
         if self.at_end {
             return Ok(true);
         }
@@ -330,5 +332,85 @@ impl Incoming {
         let count = tls.read_tls(&mut &self.bytes[self.start..self.end])?;
         self.start += count;
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::security::{ClientSecurity, ServerIdentity};
+    use crate::tls;
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConnection, ServerConnection};
+
+    /// Two connections over a socket pair, after a handshake in memory.
+    fn pair() -> [Connection; 2] {
+        let identity = ServerIdentity::generate(&["localhost".to_owned()]).unwrap();
+        let config =
+            tls::client_config(&ClientSecurity::Fingerprint(identity.fingerprint().0)).unwrap().unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client: rustls::Connection = ClientConnection::new(config, name).unwrap().into();
+        let mut server: rustls::Connection = ServerConnection::new(identity.config.clone()).unwrap().into();
+        while client.is_handshaking() || server.is_handshaking() {
+            for (from, to) in [(0, 1), (1, 0)] {
+                let ends = [&mut client, &mut server];
+                let mut bytes = Vec::new();
+                extract(ends[from], &mut bytes);
+                let mut rest = bytes.as_slice();
+                while !rest.is_empty() {
+                    ends[to].read_tls(&mut rest).unwrap();
+                    ends[to].process_new_packets().unwrap();
+                }
+            }
+        }
+        assert_eq!(client.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
+        let (near, far) = fd::socket_pair().unwrap();
+        [connection(near.into(), client, Incoming::new()), connection(far.into(), server, Incoming::new())]
+    }
+
+    #[test]
+    fn keys_can_change_in_the_middle_of_traffic_in_both_directions() {
+        let [mut client, mut server] = pair();
+        for round in 0..20u8 {
+            for (from, to) in [(0, 1), (1, 0)] {
+                let ends = [&mut client, &mut server];
+                let TxHalf::Tls(tx) = &ends[from].tx.0 else { unreachable!() };
+                // Asks the other side for a new key too; its reply is made while it reads.
+                tx.link.state().refresh_traffic_keys().unwrap();
+                ends[from].tx.send(&[&[round; 40_000]]).unwrap();
+                let mut back = vec![0; 40_000];
+                ends[to].rx.recv_exact(&mut back).unwrap();
+                assert!(back.iter().all(|byte| *byte == round));
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_error_and_the_peer_is_told() {
+        let [client, mut server] = pair();
+        let (TxHalf::Tls(tx), mut rx) = (client.tx.0, client.rx) else { unreachable!() };
+        let mut bytes = Vec::new();
+        {
+            let mut state = tx.link.state();
+            state.writer().write_all(b"secret").unwrap();
+            extract(&mut state, &mut bytes);
+        }
+        *bytes.last_mut().unwrap() ^= 1;
+        tx.link.socket.send_all(&[&bytes]).unwrap();
+        let error = server.rx.recv(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let told = rx.recv(&mut [0; 10]).unwrap_err();
+        assert!(told.to_string().contains("BadRecordMac") || told.to_string().contains("alert"), "{told}");
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_is_not_taken_for_one_that_ended() {
+        let [mut client, mut server] = pair();
+        client.tx.send(&[b"all of"]).unwrap();
+        let TxHalf::Tls(tx) = &client.tx.0 else { unreachable!() };
+        tx.link.socket.shutdown(Shutdown::Both);
+        server.rx.recv_exact(&mut [0; 6]).unwrap();
+        let error = server.rx.recv(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }
