@@ -61,7 +61,7 @@ pub(crate) fn update_v1(
     graph_exec: GraphExecHandle,
     graph: GraphHandle,
     error_node: Option<Out<'_, GraphNodeHandle>>,
-    update_result_out: Out<'_, u32>,
+    update_result_out: Option<Out<'_, u32>>,
 ) -> CuResult<()> {
     Err(process::pending("cuGraphExecUpdate"))
 }
@@ -70,7 +70,7 @@ pub(crate) fn update_v1(
 pub(crate) fn update_v2(
     graph_exec: GraphExecHandle,
     graph: GraphHandle,
-    result_info: Out<'_, CUgraphExecUpdateResultInfo>,
+    result_info: Option<Out<'_, CUgraphExecUpdateResultInfo>>,
 ) -> CuResult<()> {
     Err(process::pending("cuGraphExecUpdate_v2"))
 }
