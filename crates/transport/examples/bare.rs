@@ -7,12 +7,16 @@ use transport::*;
 
 const ROUNDS: usize = 20_000;
 const MESSAGE_BYTES: usize = 64;
-const BULK_BYTES: u64 = 4 << 30;
+const BULK_BYTES: u64 = 1 << 30;
+const DELAY: Duration = Duration::from_millis(1);
 
 fn main() {
     let directory = std::env::temp_dir();
     let identity = ServerIdentity::generate(&["localhost".to_owned()]).expect("a certificate");
-    println!("transport   round trip of {MESSAGE_BYTES} bytes: p50, p99      one way, one connection");
+    println!(
+        "Round trips of {MESSAGE_BYTES} bytes; one way over one connection; a round trip with {DELAY:?} more."
+    );
+    println!("transport         p50         p99      one way   delayed p50");
     for scheme in Scheme::ALL {
         let loopback = HostPort { host: "127.0.0.1".to_owned(), port: 0 };
         let path = directory.join(format!("dxpu-bare-{}-{scheme}", std::process::id()));
@@ -25,22 +29,26 @@ fn main() {
         let (mut client, mut server) = pair(&address, ConnectionKind::Command, &identity);
         let echo = std::thread::spawn(move || bench::serve_ping_pong(&mut server, MESSAGE_BYTES));
         let latencies = bench::ping_pong(&mut client, MESSAGE_BYTES, ROUNDS).expect("a working echo");
-        drop(client);
+        let mut delayed = client.delayed(DELAY).expect("two more threads");
+        let longer = bench::ping_pong(&mut delayed, MESSAGE_BYTES, ROUNDS / 50).expect("a working echo");
+        drop(delayed);
         echo.join().expect("the echo ends").expect("a clean end");
 
         let (client, mut server) = pair(&address, ConnectionKind::Lane, &identity);
         let sink = std::thread::spawn(move || bench::serve_throughput(&mut server));
         let mut clients = [client];
         let best = (0..3)
-            .map(|_| bench::throughput(&mut clients, BULK_BYTES / 4).expect("a working sink"))
+            .map(|_| bench::throughput(&mut clients, BULK_BYTES).expect("a working sink"))
             .fold(0.0, f64::max);
         drop(clients);
         sink.join().expect("the sink ends").expect("a clean end");
         println!(
-            "{scheme:<11} {:>10.1} us {:>10.1} us {:>22.2} GB/s",
+            "{:<9} {:>8.1} us {:>8.1} us {:>9.2} GB/s {:>9.1} us",
+            scheme.word(),
             latencies.p50().as_secs_f64() * 1e6,
             latencies.quantile(0.99).as_secs_f64() * 1e6,
-            best / 1e9
+            best / 1e9,
+            longer.p50().as_secs_f64() * 1e6,
         );
     }
 }

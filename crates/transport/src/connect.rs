@@ -157,12 +157,8 @@ pub(crate) fn resolve(at: &HostPort) -> io::Result<Vec<SockAddr>> {
 fn open_tcp(place: &SockAddr, kind: ConnectionKind, deadline: Instant) -> io::Result<Socket> {
     let raw = Socket2::new(place.domain(), Type::STREAM, None)?;
     // Before connecting, since the window's scale is agreed on then.
-    let socket = prepared(raw.try_clone()?, kind, true);
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    raw.connect_timeout(place, left)?;
+    let socket = prepared(raw, kind, true);
+    socket.connect_by(place, deadline)?;
     socket.set_no_delay()?;
     Ok(socket)
 }

@@ -80,7 +80,8 @@ impl Listener {
     }
 
     /// Waits for the next connection; `None` once stopped. Clients that give up while they wait, and a system that is
-    /// out of descriptors or memory for the moment, are survived: only an error that will not pass is returned.
+    /// out of descriptors or memory for the moment, are survived: only an error that will not pass is returned. Read
+    /// the preamble in another thread, so that one silent client does not hold the next one up.
     pub fn accept(&self) -> io::Result<Option<RawConnection>> {
         loop {
             let fds = [(self.stop.as_fd(), Interest::Readable), (self.socket.as_fd(), Interest::Readable)];

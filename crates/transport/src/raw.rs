@@ -7,6 +7,7 @@
 //! ```
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -132,6 +133,15 @@ impl RawConnection {
     fn say_no(&self, reason: &str) {
         // One small write into an empty buffer: it fits, or the peer has gone.
         let _ = self.socket.send_now(&Answer::Refused { text: reason.to_owned() }.encode());
+        self.socket.shutdown(Shutdown::Write);
+        // Closing a TCP socket with unread bytes resets it, and a reset may overtake the answer on its way. What the
+        // client has sent by now is its hello at most.
+        let mut rest = [0; 4096];
+        for _ in 0..16 {
+            if !matches!(self.socket.try_recv(&mut rest), Ok(Some(1..))) {
+                break;
+            }
+        }
     }
 
     /// Sends this connection to another process over a Unix socket. The other end calls [`Self::take_over`].

@@ -67,6 +67,13 @@ impl ServerIdentity {
         Self::new(vec![made.cert.der().clone()], key.into())
     }
 
+    /// The same as two PEM texts, certificate and private key, for a server that must keep its fingerprint: store
+    /// them where only it can read, and load them with [`Self::from_pem`].
+    pub fn generate_pem(names: &[String]) -> Result<(String, String), IdentityError> {
+        let made = rcgen::generate_simple_self_signed(names).map_err(IdentityError::Generate)?;
+        Ok((made.cert.pem(), made.signing_key.serialize_pem()))
+    }
+
     /// Reads a certificate chain, leaf first, and its private key.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate.as_bytes())
@@ -158,10 +165,10 @@ mod tests {
 
     #[test]
     fn an_identity_from_pem_has_the_fingerprint_of_its_leaf_and_never_prints_its_key() {
-        let made = rcgen::generate_simple_self_signed(vec!["box".to_owned()]).unwrap();
-        let key = made.signing_key.serialize_pem();
-        let identity = ServerIdentity::from_pem(&made.cert.pem(), &key).unwrap();
-        assert_eq!(identity.fingerprint(), Fingerprint::of(made.cert.der()));
+        let (certificate, key) = ServerIdentity::generate_pem(&["box".to_owned()]).unwrap();
+        let identity = ServerIdentity::from_pem(&certificate, &key).unwrap();
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        assert_eq!(identity.fingerprint(), Fingerprint::of(&der));
         assert_eq!(format!("{identity:?}"), format!("ServerIdentity({})", identity.fingerprint()));
 
         let other = rcgen::generate_simple_self_signed(vec!["box".to_owned()]).unwrap();

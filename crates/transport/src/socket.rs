@@ -8,12 +8,17 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use socket2::SockAddr;
+
 use crate::fd::{self, Interest};
 
 /// What a lane asks of the kernel. Enough for 100 us at 40 GB/s, or 3 ms at 10 Gbit/s.
 const LANE_SOCKET_BYTES: usize = 4 << 20;
 /// The kernel's own limit on parts in one call (IOV_MAX).
 const PARTS_PER_CALL_MAX: usize = 1024;
+
+/// A header, a body, and what may stand around them.
+const FEW_PARTS: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -43,6 +48,15 @@ impl Socket {
         self.inner.as_raw_fd()
     }
 
+    pub(crate) fn connect_by(&self, place: &SockAddr, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            self.inner.connect_timeout(place, left)
+        }
+    }
+
     /// Small messages must leave at once.
     pub(crate) fn set_no_delay(&self) -> io::Result<()> {
         self.inner.set_tcp_nodelay(true)
@@ -61,8 +75,11 @@ impl Socket {
 
     /// Sends every byte of every part, in one system call where the kernel takes them at once.
     pub(crate) fn send_all(&self, parts: &[&[u8]]) -> io::Result<()> {
-        if let [one] = parts {
-            return self.send_slices(&mut [IoSlice::new(one)]);
+        // The usual few parts need no memory of their own.
+        let mut few = [IoSlice::new(&[]); FEW_PARTS];
+        if let Some(few) = few.get_mut(..parts.len()) {
+            few.iter_mut().zip(parts).for_each(|(slice, part)| *slice = IoSlice::new(part));
+            return self.send_slices(few);
         }
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         self.send_slices(&mut slices)
