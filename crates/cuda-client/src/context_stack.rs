@@ -51,11 +51,8 @@ impl<C: Copy + PartialEq> ContextStack<C> {
 
     /// cuCtxSetCurrent: puts `context` in the place of the top, or takes the top away for null.
     pub fn set(&mut self, context: Option<C>) {
-        let top = self.contexts.pop();
-        match context {
-            Some(context) => self.contexts.push(context),
-            None => drop(top),
-        }
+        self.contexts.pop();
+        self.contexts.extend(context);
     }
 
     /// cuCtxDestroy on this thread: a context that is on top is taken away; below the top it stays.

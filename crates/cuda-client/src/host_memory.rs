@@ -80,7 +80,9 @@ impl HostMemory {
         if !met.is_empty() && range.kind == HostKind::Registered {
             return Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        met.iter().for_each(|stale| drop(ranges.remove(&stale.base)));
+        for stale in met {
+            ranges.remove(&stale.base);
+        }
         ranges.insert(range.base, range);
         self.count.store(ranges.len(), Ordering::Release);
         Ok(())

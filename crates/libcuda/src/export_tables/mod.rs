@@ -1,15 +1,46 @@
 //! The driver's private tables (cuGetExportTable).
+//!
+//! NVIDIA's own libraries find parts of the driver not by name but in tables that the driver hands out by a 16-byte
+//! id. A table is an array of words: its size in bytes, then functions. What is served here is what libcudart, cuBLAS
+//! and cuDNN need to come up, answered in this process; every other id is refused, and those libraries then take
+//! their public path. Sizes and answers are those of driver 580.
+//!
+//! | module | who asks | for what |
+//! |---|---|---|
+//! | [`runtime`] | libcudart | loads modules, names primary contexts |
+//! | [`hooks`] | libcudart | which profiler callbacks are on (none) |
+//! | [`thread`] | libcudart, cuBLASLt | the current context |
+//! | [`local_storage`] | libcudart, cuBLAS, cuDNN | values kept in a context |
+//! | [`checks`] | libcudart, cuBLAS | whether a context wraps another (none does) |
+//! | [`integrity`] | libcudart | whether the driver is one |
+//! | [`identity`] | cuBLASLt | a context's id |
+//!
+//! The address of a table never changes: the runtime puts it into the digest that [`integrity`] answers.
 
-/// What libraries keep in a context.
-#[derive(Default)]
-pub(crate) struct LocalStorage;
+mod checks;
+mod hooks;
+mod identity;
+mod integrity;
+mod local_storage;
+mod runtime;
+mod table;
+mod thread;
 
-impl LocalStorage {
-    /// Ends everything in it; `context` is the handle that destructors are shown.
-    pub(crate) fn clear(&self, _context: u64) {}
+pub(crate) use local_storage::LocalStorage;
+
+/// The address of the table with this id, whose first byte is the highest of the number.
+pub(crate) fn find(id: &[u8; 16]) -> Option<u64> {
+    Some(match u128::from_be_bytes(*id) {
+        0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9 => runtime::TABLE.address(),
+        0xa094798c_2e74_2e74_93f2_0800200c0a66 => hooks::TABLE.address(),
+        0x42d85a81_23f6_cb47_8298_f6e78a3aecdc => thread::TABLE.address(),
+        0xc693336e_1121_df11_a8c3_68f355d89593 => local_storage::TABLE.address(),
+        0x263e8860_7cd2_6143_92f6_bbd5006dfa7e => checks::TABLE.address(),
+        0xd4082055_bde6_704b_8d34_ba123c66e1f2 => integrity::TABLE.address(),
+        0x21318c60_9714_3248_8ca6_41ff7324c8f2 => identity::TABLE.address(),
+        _ => return None,
+    })
 }
 
-/// The address of the table with this id.
-pub(crate) fn find(_id: &[u8; 16]) -> Option<u64> {
-    None
-}
+#[cfg(test)]
+mod tests;
