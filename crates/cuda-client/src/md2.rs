@@ -52,9 +52,9 @@ impl State {
     }
 
     fn mix(&mut self, block: &[u8; BLOCK_BYTES]) {
-        for place in 0..BLOCK_BYTES {
-            self.x[BLOCK_BYTES + place] = block[place];
-            self.x[2 * BLOCK_BYTES + place] = block[place] ^ self.x[place];
+        for (place, &byte) in block.iter().enumerate() {
+            self.x[BLOCK_BYTES + place] = byte;
+            self.x[2 * BLOCK_BYTES + place] = byte ^ self.x[place];
         }
         let mut t = 0u8;
         for round in 0..18 {
