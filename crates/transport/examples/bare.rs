@@ -1,5 +1,5 @@
 //! Prints what each transport costs on this machine, without anything above it:
-//! `cargo run --release -p transport --example bare`.
+//! `cargo run --release -p transport --example bare [tcp|tls|unix|shm]`.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,10 @@ fn main() {
         "Round trips of {MESSAGE_BYTES} bytes; one way over one connection; a round trip with {DELAY:?} more."
     );
     println!("transport         p50         p99      one way   delayed p50");
-    for scheme in Scheme::ALL {
+    let only = std::env::args().nth(1);
+    for scheme in
+        Scheme::ALL.into_iter().filter(|scheme| only.as_ref().is_none_or(|only| only == scheme.word()))
+    {
         let loopback = HostPort { host: "127.0.0.1".to_owned(), port: 0 };
         let path = directory.join(format!("dxpu-bare-{}-{scheme}", std::process::id()));
         let address = match scheme {

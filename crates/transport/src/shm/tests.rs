@@ -1,12 +1,13 @@
 //! A peer that writes what it likes into the shared memory.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::half::{self, Direction};
 use super::map::{HEADER_BYTES, Ring};
+use super::setup::accept_rings;
 use crate::connection::Connection;
 use crate::fd;
 use crate::socket::Socket;
@@ -122,4 +123,39 @@ fn bytes_on_the_socket_after_the_set_up_end_the_connection_and_do_no_more() {
     Socket::from(hostile._socket.try_clone().unwrap()).send_all(&[b"surprise"]).unwrap();
     assert_eq!(hostile.ours.rx.recv(&mut [0; 10]).unwrap(), 0);
     assert!(hostile.ours.tx.send(&[b"x"]).is_err());
+}
+
+#[test]
+fn rings_that_a_hostile_server_offers_are_checked_before_they_are_mapped() {
+    let sealed = |bytes: usize| fd::memfd(bytes as u64).unwrap();
+    let unsealed = || {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len((HEADER_BYTES + CAPACITY) as u64).unwrap();
+        OwnedFd::from(file)
+    };
+    let good = HEADER_BYTES + CAPACITY;
+    let offer = |memory: [OwnedFd; 2], capacity: u64, fds: usize| {
+        let (near, far) = fd::socket_pair().unwrap();
+        let events: Vec<OwnedFd> = (0..4).map(|_| fd::eventfd().unwrap()).collect();
+        let all = [&memory[0], &events[0], &events[1], &memory[1], &events[2], &events[3]];
+        let all: Vec<_> = all.iter().take(fds).map(|fd| fd.as_fd()).collect();
+        fd::send_fds(far.as_fd(), &all, &capacity.to_le_bytes()).unwrap();
+        accept_rings(Socket::from(near), Instant::now() + Duration::from_secs(5))
+    };
+    let capacity = CAPACITY as u64;
+    assert!(offer([sealed(good), sealed(good)], capacity, 6).is_ok());
+    for bad in [
+        offer([sealed(good), unsealed()], capacity, 6),
+        offer([sealed(good), sealed(good - 1)], capacity, 6),
+        offer([sealed(good), sealed(good)], capacity * 2, 6),
+        offer([sealed(good), sealed(good)], capacity - 1, 6),
+        offer([sealed(good), sealed(good)], 1 << 40, 6),
+        offer([sealed(good), sealed(good)], 0, 6),
+        offer([sealed(good), sealed(good)], capacity, 5),
+    ] {
+        assert_eq!(bad.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+    let (near, _far) = fd::socket_pair().unwrap();
+    let silent = accept_rings(Socket::from(near), Instant::now() + Duration::from_millis(20));
+    assert_eq!(silent.unwrap_err().kind(), io::ErrorKind::TimedOut);
 }

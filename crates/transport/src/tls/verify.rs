@@ -74,3 +74,53 @@ impl ServerCertVerifier for PinnedCertificate {
         self.algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::security::ClientSecurity;
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::sign::{CertifiedKey, SingleCertAndKey};
+    use rustls::{ClientConnection, ServerConfig, ServerConnection};
+
+    /// What the client says of a server that shows `certificate` and signs with `key`.
+    fn judged(certificate: &CertificateDer<'static>, key: &rcgen::KeyPair) -> Result<(), Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        let key = provider.key_provider.load_private_key(key).unwrap();
+        // Unlike the usual way, this does not check that the two belong together.
+        let resolver = SingleCertAndKey::from(CertifiedKey::new(vec![certificate.clone()], key));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(resolver));
+        let mut server = ServerConnection::new(Arc::new(config)).unwrap();
+        let pin = ClientSecurity::Fingerprint(Fingerprint::of(certificate).0);
+        let config = crate::tls::client_config(&pin).unwrap().unwrap();
+        let mut client = ClientConnection::new(config, ServerName::try_from("box").unwrap()).unwrap();
+        let (mut hello, mut reply) = (Vec::new(), Vec::new());
+        client.write_tls(&mut hello).unwrap();
+        server.read_tls(&mut hello.as_slice()).unwrap();
+        server.process_new_packets().unwrap();
+        while server.wants_write() {
+            server.write_tls(&mut reply).unwrap();
+        }
+        let mut reply = reply.as_slice();
+        while !reply.is_empty() {
+            client.read_tls(&mut reply).unwrap();
+            client.process_new_packets()?;
+        }
+        assert!(!client.is_handshaking());
+        Ok(())
+    }
+
+    #[test]
+    fn the_pinned_certificate_is_worth_nothing_without_its_key() {
+        let made = rcgen::generate_simple_self_signed(vec!["box".to_owned()]).unwrap();
+        let thief = rcgen::KeyPair::generate().unwrap();
+        assert_eq!(judged(made.cert.der(), &made.signing_key), Ok(()));
+        let error = judged(made.cert.der(), &thief).unwrap_err();
+        assert_eq!(error, Error::InvalidCertificate(CertificateError::BadSignature));
+    }
+}
