@@ -1,1 +1,48 @@
 //! A CUDA device in software: the driver trait over the PTX engine.
+//!
+//! ```text
+//!  commands ── tables (names, promises) ── admit ──▶ lines (a thread for each busy stream) ── work
+//!                                                     │ copies, fills, waits          │ kernels
+//!                                                     ▼                               ▼
+//!                                       space (blocks at the client's addresses)   crew (host threads for blocks)
+//!                                                     └── memory: mmap, relaxed atomics; the only `unsafe`
+//! ```
+//!
+//! A command changes the tables in the order of the program's calls and puts work into a line; everything that CUDA answers
+//! at once is answered then. Lines execute in their own time. Several sessions share a device's memory through a
+//! [`MemoryLedger`].
+
+#![deny(unsafe_code)]
+
+mod account;
+mod admit;
+mod commands;
+mod config;
+mod context;
+mod crew;
+mod device_info;
+mod driver;
+mod graph;
+mod heap;
+mod launch;
+mod ledger;
+mod line;
+mod link;
+#[allow(unsafe_code, reason = "pages at chosen addresses and racy accesses to them")]
+mod memory;
+mod module;
+mod op;
+mod promises;
+mod ranges;
+mod retire;
+mod session;
+mod soft_cubin;
+mod space;
+mod sync;
+mod transfer;
+mod view;
+mod work;
+
+pub use config::SoftConfig;
+pub use driver::SoftDriver;
+pub use ledger::{LocalLedger, MemoryLedger, SessionLedger, SharedLedger};

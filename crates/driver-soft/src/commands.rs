@@ -1,0 +1,347 @@
+//! Every command of the wire, in the order of its table.
+
+use crate::{
+    SoftDriver,
+    context::Context,
+    graph::{Exec, GraphRun, Node},
+    line::{Line, LineKind, Task},
+    op::Event,
+    session::{FIRST_CREATED_CONTEXT, Session},
+    sync::lock,
+    work::Work,
+};
+use cuda_abi::{CuResult, CudaError};
+use cuda_driver::{Driver, WaitTarget};
+use cuda_wire::{
+    Blob, Commands, ContextId, EventId, ExecId, GraphNode, ImageSource, JitOption, KernelRef, LinkInput,
+    LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, Plane, Shape, StreamId,
+};
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const EVENT_DISABLE_TIMING: u32 = 2;
+
+impl Commands for SoftDriver {
+    fn context_create<'a>(&self, context: ContextId, device: u32, _flags: u32) -> CuResult<()> {
+        self.session.check_device(device)?;
+        let mut tables = lock(&self.session.tables);
+        if context.0 < FIRST_CREATED_CONTEXT || tables.contexts.contains_key(&context) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        tables.contexts.insert(context, Context::new(context, device));
+        Ok(())
+    }
+
+    fn context_destroy<'a>(&self, context: ContextId) -> CuResult<()> {
+        let mut tables = lock(&self.session.tables);
+        let context = tables.contexts.get(&context).cloned().ok_or(CudaError::INVALID_CONTEXT)?;
+        self.session.end_life(&mut tables, &context);
+        Ok(())
+    }
+
+    fn context_reset<'a>(&self, context: ContextId) -> CuResult<()> {
+        let mut tables = lock(&self.session.tables);
+        let context = self.session.context_dead_or_alive(&mut tables, context)?;
+        self.session.end_life(&mut tables, &context);
+        Ok(())
+    }
+
+    fn context_synchronize<'a>(&self, context: ContextId) -> CuResult<()> {
+        self.wait(WaitTarget::Context(context))
+    }
+
+    fn context_set_limit<'a>(&self, context: ContextId, limit: u32, value: u64) -> CuResult<()> {
+        let mut tables = lock(&self.session.tables);
+        self.session.context(&mut tables, context)?.set_limit(limit, value)
+    }
+
+    fn context_enable_peer<'a>(&self, context: ContextId, peer: ContextId, enable: bool) -> CuResult<()> {
+        let mut tables = lock(&self.session.tables);
+        let context = self.session.context(&mut tables, context)?;
+        let peer = self.session.context(&mut tables, peer)?;
+        if context.device == peer.device {
+            return Err(CudaError::INVALID_DEVICE);
+        }
+        context.set_peer(&peer, enable)
+    }
+
+    fn memory_allocate<'a>(&self, context: ContextId, address: u64, bytes: u64) -> CuResult<()> {
+        self.session.allocate(context, address, bytes)
+    }
+
+    fn memory_free<'a>(&self, address: u64) -> CuResult<()> {
+        self.session.free(address)
+    }
+
+    fn memory_info<'a>(&self, device: u32) -> CuResult<(u64, u64)> {
+        self.session.check_device(device)?;
+        let (free, total) = self.session.account.info(device as usize);
+        Ok((free.saturating_add(self.session.retiring.bytes(device)).min(total), total))
+    }
+
+    fn physical_create<'a>(&self, handle: MemoryHandleId, device: u32, bytes: u64) -> CuResult<()> {
+        self.session.create_physical(handle, device, bytes)
+    }
+
+    fn physical_release<'a>(&self, handle: MemoryHandleId) -> CuResult<()> {
+        let released = lock(&self.session.tables).physical.remove(&handle);
+        released.map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn physical_map<'a>(
+        &self,
+        address: u64,
+        bytes: u64,
+        offset: u64,
+        handle: MemoryHandleId,
+    ) -> CuResult<()> {
+        self.session.map_physical(address, bytes, offset, handle)
+    }
+
+    fn physical_unmap<'a>(&self, address: u64, bytes: u64) -> CuResult<()> {
+        self.session.unmap_physical(address, bytes)
+    }
+
+    fn physical_set_access<'a>(
+        &self,
+        address: u64,
+        bytes: u64,
+        device: u32,
+        protection: u32,
+    ) -> CuResult<()> {
+        self.session.set_access(address, bytes, device, protection)
+    }
+
+    fn module_load<'a>(
+        &self,
+        module: ModuleId,
+        context: ContextId,
+        hash: [u8; 32],
+        image: ImageSource<'a>,
+        options: Vec<JitOption>,
+    ) -> CuResult<ModuleInfo> {
+        self.session.load_module(module, context, hash, image, &options)
+    }
+
+    fn module_unload<'a>(&self, module: ModuleId) -> CuResult<()> {
+        let mut tables = lock(&self.session.tables);
+        let module = tables.modules.remove(&module).ok_or(CudaError::INVALID_HANDLE)?;
+        let after = tables.all_busy_ends();
+        drop(tables);
+        self.session.retire_module(&module, after);
+        Ok(())
+    }
+
+    fn kernel_set_attribute<'a>(&self, kernel: KernelRef, attribute: u32, value: i32) -> CuResult<()> {
+        let kernel = Session::find_kernel(&lock(&self.session.tables), kernel)?;
+        kernel.set_attribute(attribute, value)
+    }
+
+    fn link<'a>(
+        &self,
+        context: ContextId,
+        inputs: Vec<LinkInput<'a>>,
+        _options: Vec<JitOption>,
+    ) -> CuResult<LinkOutput> {
+        self.session.context(&mut lock(&self.session.tables), context)?;
+        Ok(self.session.link_images(&inputs))
+    }
+
+    fn stream_create<'a>(
+        &self,
+        stream: StreamId,
+        context: ContextId,
+        kind: u32,
+        priority: i32,
+    ) -> CuResult<()> {
+        let kind = match kind {
+            0 => LineKind::Blocking,
+            1 => LineKind::NonBlocking,
+            2 => LineKind::Legacy,
+            _ => return Err(CudaError::INVALID_VALUE),
+        };
+        let mut tables = lock(&self.session.tables);
+        let context = self.session.context(&mut tables, context)?;
+        if tables.streams.contains_key(&stream) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let line = Line::new(context, kind);
+        tables.streams.insert(stream, line.clone());
+        self.session.keep(&mut tables, &line);
+        Ok(())
+    }
+
+    fn stream_destroy<'a>(&self, stream: StreamId) -> CuResult<()> {
+        let mut tables = lock(&self.session.tables);
+        let line = tables.streams.remove(&stream).ok_or(CudaError::INVALID_HANDLE)?;
+        Session::forget_idle(&mut tables, &line);
+        Ok(())
+    }
+
+    fn stream_synchronize<'a>(&self, stream: StreamId) -> CuResult<()> {
+        self.wait(WaitTarget::Stream(stream))
+    }
+
+    fn stream_query<'a>(&self, stream: StreamId) -> CuResult<()> {
+        ready(self.poll(WaitTarget::Stream(stream))?)
+    }
+
+    fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
+        let line = lock(&self.session.tables).stream(stream)?;
+        let kernel = match op {
+            Op::Launch { kernel, .. } => Some(kernel),
+            _ => None,
+        };
+        let op = self.session.own(op).inspect_err(|_| {
+            if let Some(kernel) = kernel {
+                self.session.say_refusal(kernel);
+            }
+        })?;
+        self.session.enqueue(&line, op)
+    }
+
+    fn read_back<'a>(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Blob> {
+        self.session.read_back(stream, source, shape).map(Blob)
+    }
+
+    fn event_create<'a>(&self, event: EventId, context: ContextId, flags: u32) -> CuResult<()> {
+        let mut tables = lock(&self.session.tables);
+        let context = self.session.context(&mut tables, context)?;
+        if tables.events.contains_key(&event) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let has_timing = flags & EVENT_DISABLE_TIMING == 0;
+        tables.events.insert(event, Event { context, has_timing, latest: None });
+        Ok(())
+    }
+
+    fn event_destroy<'a>(&self, event: EventId) -> CuResult<()> {
+        lock(&self.session.tables).events.remove(&event).map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn event_synchronize<'a>(&self, event: EventId) -> CuResult<()> {
+        self.wait(WaitTarget::Event(event))
+    }
+
+    fn event_query<'a>(&self, event: EventId) -> CuResult<()> {
+        ready(self.poll(WaitTarget::Event(event))?)
+    }
+
+    fn event_elapsed<'a>(&self, start: EventId, end: EventId) -> CuResult<f32> {
+        self.session.elapsed(start, end)
+    }
+
+    fn graph_instantiate<'a>(
+        &self,
+        exec: ExecId,
+        context: ContextId,
+        nodes: Vec<GraphNode<'a>>,
+    ) -> CuResult<()> {
+        let nodes = self.own_nodes(nodes)?;
+        let mut tables = lock(&self.session.tables);
+        let context = self.session.context(&mut tables, context)?;
+        if tables.execs.contains_key(&exec) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        tables.execs.insert(exec, Exec { context, nodes, last: None });
+        Ok(())
+    }
+
+    fn graph_update<'a>(&self, exec: ExecId, nodes: Vec<GraphNode<'a>>) -> CuResult<()> {
+        let nodes = self.own_nodes(nodes)?;
+        let mut tables = lock(&self.session.tables);
+        let exec = tables.execs.get_mut(&exec).ok_or(CudaError::INVALID_HANDLE)?;
+        let same_shape = exec.nodes.len() == nodes.len()
+            && exec
+                .nodes
+                .iter()
+                .zip(&nodes)
+                .all(|(old, new)| old.op.is_like(&new.op) && old.after == new.after);
+        if !same_shape {
+            return Err(CudaError::GRAPH_EXEC_UPDATE_FAILURE);
+        }
+        exec.nodes = nodes;
+        Ok(())
+    }
+
+    fn graph_set_node<'a>(&self, exec: ExecId, index: u32, op: Op<'a>, enabled: bool) -> CuResult<()> {
+        let op = self.session.own(op)?;
+        let mut tables = lock(&self.session.tables);
+        let exec = tables.execs.get_mut(&exec).ok_or(CudaError::INVALID_HANDLE)?;
+        let node = exec.nodes.get_mut(index as usize).ok_or(CudaError::INVALID_VALUE)?;
+        if !node.op.is_like(&op) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        node.op = op;
+        node.enabled = enabled;
+        Ok(())
+    }
+
+    fn graph_launch<'a>(&self, exec: ExecId, stream: StreamId, run: u32) -> CuResult<()> {
+        let line = lock(&self.session.tables).stream(stream)?;
+        line.wait_for_room();
+        let mut tables = lock(&self.session.tables);
+        line.context.check()?;
+        let kept = tables.execs.get(&exec).ok_or(CudaError::INVALID_HANDLE)?;
+        kept.context.check()?;
+        let nodes = kept.nodes.clone();
+        let last = kept.last.clone().filter(|last| !last.is_reached());
+        let mut changes = Vec::new();
+        let mut works = Vec::with_capacity(nodes.len());
+        for node in &nodes {
+            let work = match node.enabled {
+                true => self.session.admit(&mut tables, &line, &node.op.in_run(run), false, &mut changes),
+                false => Ok(Work::Nothing),
+            };
+            match work {
+                Ok(work) => works.push(work),
+                Err(error) => {
+                    self.session.undo(&mut tables, changes);
+                    return Err(error);
+                }
+            }
+        }
+        let edges: Vec<&[u32]> = nodes.iter().map(|node| node.after.as_slice()).collect();
+        let work = Work::Graph(GraphRun::new(works, &edges));
+        let mut after = tables.implicit_order(&line);
+        after.extend(last);
+        let place = line.push(&self.session, Task { after, work })?;
+        if let Some(exec) = tables.execs.get_mut(&exec) {
+            exec.last = Some(place);
+        }
+        Ok(())
+    }
+
+    fn graph_upload<'a>(&self, exec: ExecId, stream: StreamId) -> CuResult<()> {
+        let tables = lock(&self.session.tables);
+        tables.stream(stream)?.context.check()?;
+        tables.execs.get(&exec).map(|_| ()).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn graph_destroy<'a>(&self, exec: ExecId) -> CuResult<()> {
+        lock(&self.session.tables).execs.remove(&exec).map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn goodbye<'a>(&self) -> CuResult<()> {
+        Ok(())
+    }
+}
+
+impl SoftDriver {
+    fn own_nodes(&self, nodes: Vec<GraphNode<'_>>) -> CuResult<Vec<Node>> {
+        let own = |(index, node): (usize, GraphNode<'_>)| {
+            let mut after = node.after;
+            after.sort_unstable();
+            after.dedup();
+            // Edges lead upwards only, so a graph has no circle.
+            if after.last().is_some_and(|&before| before as usize >= index) {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            Ok(Node { op: self.session.own(node.op)?, after, enabled: node.enabled })
+        };
+        nodes.into_iter().enumerate().map(own).collect()
+    }
+}
+
+fn ready(is_ready: bool) -> CuResult<()> {
+    if is_ready { Ok(()) } else { Err(CudaError::NOT_READY) }
+}

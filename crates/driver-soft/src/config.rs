@@ -1,0 +1,49 @@
+//! What a soft device is like.
+
+use crate::ledger::MemoryLedger;
+use std::{fmt, sync::Arc};
+
+/// How to make a [`crate::SoftDriver`].
+#[derive(Clone)]
+pub struct SoftConfig {
+    /// How many devices the session has.
+    pub devices: u32,
+    /// Memory of each, in bytes.
+    pub memory_bytes: u64,
+    /// Compute capability `(major, minor)`; PTX for later ones is refused.
+    pub compute_capability: (u32, u32),
+    /// Name of the devices.
+    pub name: String,
+    /// Host threads that execute blocks, besides one for each busy stream.
+    pub block_threads: usize,
+    /// What the sessions of a worker share; without it this session has the devices to itself.
+    pub ledger: Option<Arc<dyn MemoryLedger>>,
+}
+
+impl Default for SoftConfig {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Self {
+            devices: 1,
+            memory_bytes: 4 << 30,
+            compute_capability: (9, 0),
+            name: "dxpu soft GPU".to_owned(),
+            // The stream's own thread is one of those that work on a kernel.
+            block_threads: cores.saturating_sub(1),
+            ledger: None,
+        }
+    }
+}
+
+impl fmt::Debug for SoftConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoftConfig")
+            .field("devices", &self.devices)
+            .field("memory_bytes", &self.memory_bytes)
+            .field("compute_capability", &self.compute_capability)
+            .field("name", &self.name)
+            .field("block_threads", &self.block_threads)
+            .field("shared_ledger", &self.ledger.is_some())
+            .finish()
+    }
+}

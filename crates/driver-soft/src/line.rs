@@ -1,0 +1,277 @@
+//! A stream: a queue of tasks that one thread executes in order.
+//!
+//! The thread starts with the first task and ends after a while without any. A task names the places in other lines
+//! that must be reached before it; those places were queued earlier, so lines never wait for each other in a circle.
+//!
+//! A line holds tasks of at most [`QUEUED_BYTES_MAX`] (their data included); beyond, queueing blocks, as it does on a
+//! real device that is 1024 operations behind. Programs cannot deadlock by this that would not on a real device: what a
+//! stream waits for, except a host function, was queued before, and a host function may not call CUDA.
+
+use crate::{
+    context::Context,
+    session::Session,
+    sync::{Lock, lock, wait},
+    work::Work,
+};
+use cuda_abi::{CuResult, CudaError};
+use std::{
+    collections::VecDeque,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// The most memory that the tasks of one line may hold.
+const QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// How long a thread stays when its line has nothing to do. Long against the pauses of a program between two calls, short
+/// against the life of one.
+const IDLE_MAX: Duration = Duration::from_millis(250);
+
+/// How a line is ordered against the legacy stream of its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineKind {
+    /// Legacy work waits for it and it for legacy work.
+    Blocking,
+    /// Not at all.
+    NonBlocking,
+    /// It is the legacy stream.
+    Legacy,
+}
+
+/// A place in a line: done when that many tasks are.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) line: Arc<Line>,
+    pub(crate) count: u64,
+}
+
+impl Place {
+    pub(crate) fn is_reached(&self) -> bool {
+        self.line.done.load(Acquire) >= self.count
+    }
+
+    /// Waits for it; an aborted session reaches nothing any more.
+    pub(crate) fn wait(&self) -> CuResult<()> {
+        self.line.wait_until(|| self.is_reached())
+    }
+}
+
+/// One element of a line.
+pub(crate) struct Task {
+    /// What must be done before.
+    pub(crate) after: Vec<Place>,
+    /// What to do.
+    pub(crate) work: Work,
+}
+
+/// A stream.
+pub(crate) struct Line {
+    pub(crate) context: Arc<Context>,
+    pub(crate) kind: LineKind,
+    state: Lock<State>,
+    /// Told when a task is queued, a task is done, an event in here is reached, or the session is aborted.
+    changed: Condvar,
+    done: AtomicU64,
+    aborted: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Task>,
+    queued_bytes: usize,
+    queued: u64,
+    is_running: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+impl Line {
+    pub(crate) fn new(context: Arc<Context>, kind: LineKind) -> Arc<Self> {
+        Arc::new(Self {
+            context,
+            kind,
+            state: Lock::default(),
+            changed: Condvar::new(),
+            done: AtomicU64::new(0),
+            aborted: AtomicBool::new(false),
+        })
+    }
+
+    /// The place after all tasks so far.
+    pub(crate) fn end(self: &Arc<Self>) -> Place {
+        Place { line: self.clone(), count: lock(&self.state).queued }
+    }
+
+    /// Whether all tasks so far are done.
+    pub(crate) fn is_idle(&self) -> bool {
+        lock(&self.state).queued == self.done.load(Acquire)
+    }
+
+    /// Blocks while the line holds as much as it may. Call it without any lock.
+    pub(crate) fn wait_for_room(&self) {
+        let mut state = lock(&self.state);
+        while state.queued_bytes > QUEUED_BYTES_MAX && !self.aborted.load(Acquire) {
+            state = wait(&self.changed, state);
+        }
+    }
+
+    /// Queues a task and returns the place behind it. Tasks of an aborted session are dropped.
+    pub(crate) fn push(self: &Arc<Self>, session: &Arc<Session>, task: Task) -> CuResult<Place> {
+        let mut state = lock(&self.state);
+        if self.aborted.load(Acquire) {
+            return Err(CudaError::DEVICE_UNAVAILABLE);
+        }
+        if !state.is_running {
+            let (line, session) = (self.clone(), session.clone());
+            let spawned =
+                std::thread::Builder::new().name("dxpu-stream".into()).spawn(move || line.run(&session));
+            // Without a thread nothing would ever happen; the program learns it now.
+            let thread = spawned.map_err(|_| CudaError::OUT_OF_MEMORY)?;
+            // The thread before, if any, has left its loop; it needs nobody to wait for it.
+            state.thread = Some(thread);
+            state.is_running = true;
+        }
+        state.queued_bytes += task.work.held_bytes();
+        state.queue.push_back(task);
+        state.queued += 1;
+        let count = state.queued;
+        drop(state);
+        self.changed.notify_all();
+        Ok(Place { line: self.clone(), count })
+    }
+
+    /// Blocks until `condition` holds, which is looked at whenever something happens in this line.
+    pub(crate) fn wait_until(&self, condition: impl Fn() -> bool) -> CuResult<()> {
+        if condition() {
+            return Ok(());
+        }
+        let mut state = lock(&self.state);
+        loop {
+            if condition() {
+                return Ok(());
+            }
+            if self.aborted.load(Acquire) {
+                return Err(CudaError::DEVICE_UNAVAILABLE);
+            }
+            state = wait(&self.changed, state);
+        }
+    }
+
+    /// Ends all waits; nothing is executed any more.
+    pub(crate) fn abort(&self) {
+        let mut state = lock(&self.state);
+        self.aborted.store(true, Release);
+        let dropped = std::mem::take(&mut state.queue);
+        drop(state);
+        drop(dropped);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the end of its thread; only after [`Line::abort`].
+    pub(crate) fn join(&self) {
+        let thread = lock(&self.state).thread.take();
+        // A thread that drops the last handle of its own session must not wait for itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether its thread has ended or never was, so that it may be forgotten.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let state = lock(&self.state);
+        !state.is_running && state.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Says that something waits may look at has changed.
+    pub(crate) fn tell(&self) {
+        // Whoever looked before the change holds the lock until it waits.
+        drop(lock(&self.state));
+        self.changed.notify_all();
+    }
+
+    fn run(self: Arc<Self>, session: &Arc<Session>) {
+        while let Some(task) = self.next() {
+            let held_bytes = task.work.held_bytes();
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.execute(session, task)));
+            if let Err(error) = outcome.unwrap_or_else(|_| {
+                tracing::error!("a stream's work panicked; its context is lost");
+                Err(CudaError::LAUNCH_FAILED)
+            }) {
+                session.fail(&self.context, error);
+            }
+            let mut state = lock(&self.state);
+            state.queued_bytes -= held_bytes.min(state.queued_bytes);
+            self.done.fetch_add(1, Release);
+            drop(state);
+            self.changed.notify_all();
+            session.sweep();
+        }
+    }
+
+    /// The next task; `None` when the thread shall end.
+    fn next(&self) -> Option<Task> {
+        let mut state = lock(&self.state);
+        let until = Instant::now() + IDLE_MAX;
+        loop {
+            if self.aborted.load(Acquire) {
+                state.is_running = false;
+                return None;
+            }
+            if let Some(task) = state.queue.pop_front() {
+                return Some(task);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.is_running = false;
+                return None;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn execute(self: &Arc<Self>, session: &Arc<Session>, task: Task) -> CuResult<()> {
+        for place in &task.after {
+            place.wait()?;
+        }
+        task.work.execute(session, self)
+    }
+}
+
+/// One record of an event: reached when its line comes to it.
+#[derive(Debug)]
+pub(crate) struct Record {
+    line: Arc<Line>,
+    at: OnceLock<Instant>,
+}
+
+impl Record {
+    pub(crate) fn new(line: &Arc<Line>) -> Arc<Self> {
+        Arc::new(Self { line: line.clone(), at: OnceLock::new() })
+    }
+
+    /// The line has come to it.
+    pub(crate) fn reach(&self) {
+        let _ = self.at.set(Instant::now());
+        self.line.tell();
+    }
+
+    /// When the line came to it.
+    pub(crate) fn reached_at(&self) -> Option<Instant> {
+        self.at.get().copied()
+    }
+
+    pub(crate) fn wait(&self) -> CuResult<()> {
+        self.line.wait_until(|| self.at.get().is_some())
+    }
+}

@@ -1,0 +1,77 @@
+//! Which parts of a range are taken.
+
+use std::collections::BTreeMap;
+
+/// First-fit allocation of a range of addresses. Knows nothing of what lies there.
+#[derive(Debug, Default)]
+pub(crate) struct Ranges {
+    /// Start and bytes of each free part; parts never touch.
+    free: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    /// All of this range is free.
+    pub(crate) fn new(start: u64, bytes: u64) -> Self {
+        Self { free: BTreeMap::from([(start, bytes)]) }
+    }
+
+    /// Takes `bytes` at a multiple of `align`, a power of two.
+    pub(crate) fn take(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        let fits = |(&start, &free): (&u64, &u64)| {
+            let at = start.checked_next_multiple_of(align)?;
+            (at.checked_add(bytes)? <= start + free).then_some((start, free, at))
+        };
+        let (start, free, at) = self.free.iter().find_map(fits)?;
+        self.free.remove(&start);
+        if at > start {
+            self.free.insert(start, at - start);
+        }
+        if at + bytes < start + free {
+            self.free.insert(at + bytes, start + free - at - bytes);
+        }
+        Some(at)
+    }
+
+    /// Gives back exactly what [`Ranges::take`] took.
+    pub(crate) fn give(&mut self, start: u64, bytes: u64) {
+        let (mut start, mut bytes) = (start, bytes);
+        if let Some((&before, &free)) = self.free.range(..start).next_back()
+            && before + free == start
+        {
+            self.free.remove(&before);
+            start = before;
+            bytes += free;
+        }
+        if let Some(free) = self.free.remove(&(start + bytes)) {
+            bytes += free;
+        }
+        self.free.insert(start, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_taken_never_overlaps_and_all_comes_back(sizes in proptest::collection::vec((1u64..5000, 0..8u32), 1..100)) {
+            let mut ranges = Ranges::new(4096, 1 << 20);
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            for (index, &(bytes, align)) in sizes.iter().enumerate() {
+                if index % 3 == 2 && !taken.is_empty() {
+                    let (start, bytes) = taken.swap_remove(index % taken.len());
+                    ranges.give(start, bytes);
+                }
+                if let Some(start) = ranges.take(bytes, 1 << align) {
+                    prop_assert_eq!(start % (1 << align), 0);
+                    prop_assert!(taken.iter().all(|&(at, len)| start + bytes <= at || at + len <= start));
+                    taken.push((start, bytes));
+                }
+            }
+            taken.drain(..).for_each(|(start, bytes)| ranges.give(start, bytes));
+            prop_assert_eq!(ranges.take(1 << 20, 1), Some(4096));
+        }
+    }
+}

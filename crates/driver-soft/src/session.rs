@@ -1,0 +1,258 @@
+//! What all parts of one session share.
+
+use crate::{
+    account::Account,
+    config::SoftConfig,
+    context::Context,
+    graph::Exec,
+    ledger::{LocalLedger, MemoryLedger},
+    line::{Line, LineKind, Place},
+    module::LoadedModule,
+    op::Event,
+    promises::Promises,
+    ranges::Ranges,
+    space::{Access, Block, Held, PhysicalMemory, Space},
+    sync::{Lock, lock},
+    work::PendingBlock,
+};
+use cuda_abi::{CuResult, CudaError};
+use cuda_driver::HostLink;
+use cuda_wire::{ContextId, EventId, ExecId, MemoryHandleId, ModuleId, StreamId};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Instant,
+};
+
+/// Addresses of created contexts start here; below are the primary contexts, by device.
+pub(crate) const FIRST_CREATED_CONTEXT: u32 = 0x100;
+
+/// Alignment of what the driver itself allocates.
+const INTERNAL_ALIGN: u64 = 512;
+
+/// One session.
+pub(crate) struct Session {
+    pub(crate) config: SoftConfig,
+    pub(crate) account: Arc<Account>,
+    pub(crate) space: Space,
+    pub(crate) tables: Lock<Tables>,
+    /// Addresses for globals and heaps.
+    pub(crate) internal: Lock<Ranges>,
+    pub(crate) crew: crate::crew::Crew,
+    pub(crate) started: Instant,
+    pub(crate) retiring: crate::retire::Retiring,
+    link: OnceLock<Arc<dyn HostLink>>,
+    /// Every line whose thread may still be there.
+    lines: Lock<Vec<Arc<Line>>>,
+    deferred: Lock<VecDeque<(ContextId, CudaError)>>,
+    message: Lock<Option<String>>,
+    aborted: AtomicBool,
+}
+
+/// The names of a session and what the program was promised. Changed only in the order of its commands, and never
+/// locked while anything blocks.
+#[derive(Default)]
+pub(crate) struct Tables {
+    pub(crate) contexts: HashMap<ContextId, Arc<Context>>,
+    pub(crate) streams: HashMap<StreamId, Arc<Line>>,
+    /// Lines of each context's life, those whose stream is gone included until their work is done.
+    pub(crate) lines: HashMap<u64, Vec<Arc<Line>>>,
+    pub(crate) events: HashMap<EventId, Event>,
+    pub(crate) execs: HashMap<ExecId, Exec>,
+    pub(crate) modules: HashMap<ModuleId, Arc<LoadedModule>>,
+    pub(crate) physical: HashMap<MemoryHandleId, Arc<PhysicalMemory>>,
+    pub(crate) promises: Promises,
+}
+
+impl Tables {
+    pub(crate) fn stream(&self, stream: StreamId) -> CuResult<Arc<Line>> {
+        self.streams.get(&stream).cloned().ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    pub(crate) fn event(&mut self, event: EventId) -> CuResult<&mut Event> {
+        self.events.get_mut(&event).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    /// The ends of all lines of a context that are not idle.
+    pub(crate) fn busy_ends(&self, life: u64, wanted: impl Fn(&Line) -> bool) -> Vec<Place> {
+        let lines = self.lines.get(&life).into_iter().flatten();
+        lines.filter(|line| wanted(line)).map(Line::end).filter(|end| !end.is_reached()).collect()
+    }
+
+    /// The ends of all lines of the session that are not idle.
+    pub(crate) fn all_busy_ends(&self) -> Vec<Place> {
+        self.lines.keys().flat_map(|&life| self.busy_ends(life, |_| true)).collect()
+    }
+
+    /// What a new task of `line` must wait for in other lines: the two-way order of the legacy stream.
+    pub(crate) fn implicit_order(&self, line: &Arc<Line>) -> Vec<Place> {
+        match line.kind {
+            LineKind::NonBlocking => Vec::new(),
+            LineKind::Blocking => self.busy_ends(line.context.life, |other| other.kind == LineKind::Legacy),
+            LineKind::Legacy => self.busy_ends(line.context.life, |other| other.kind == LineKind::Blocking),
+        }
+    }
+}
+
+impl Session {
+    pub(crate) fn new(config: SoftConfig) -> Arc<Self> {
+        let devices = config.devices as usize;
+        let ledger: Arc<dyn MemoryLedger> = match &config.ledger {
+            Some(ledger) => ledger.clone(),
+            None => Arc::new(LocalLedger::new(&vec![config.memory_bytes; devices])),
+        };
+        Arc::new(Self {
+            account: Account::new(ledger, devices),
+            crew: crate::crew::Crew::new(config.block_threads),
+            config,
+            space: Space::new(),
+            tables: Lock::default(),
+            internal: Lock::default(),
+            started: Instant::now(),
+            retiring: crate::retire::Retiring::default(),
+            link: OnceLock::new(),
+            lines: Lock::default(),
+            deferred: Lock::default(),
+            message: Lock::default(),
+            aborted: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn attach(&self, link: Arc<dyn HostLink>) {
+        let _ = self.link.set(link);
+    }
+
+    pub(crate) fn link(&self) -> CuResult<&Arc<dyn HostLink>> {
+        self.link.get().ok_or(CudaError::DEVICE_UNAVAILABLE)
+    }
+
+    /// The context of this name, if it is alive. Primary contexts are there whenever somebody asks.
+    pub(crate) fn context(&self, tables: &mut Tables, id: ContextId) -> CuResult<Arc<Context>> {
+        let context = self.context_dead_or_alive(tables, id)?;
+        context.check()?;
+        Ok(context)
+    }
+
+    pub(crate) fn context_dead_or_alive(&self, tables: &mut Tables, id: ContextId) -> CuResult<Arc<Context>> {
+        if let Some(context) = tables.contexts.get(&id) {
+            return Ok(context.clone());
+        }
+        if id.0 >= FIRST_CREATED_CONTEXT || id.0 >= self.config.devices {
+            return Err(CudaError::INVALID_CONTEXT);
+        }
+        let context = Context::new(id, id.0);
+        tables.contexts.insert(id, context.clone());
+        Ok(context)
+    }
+
+    pub(crate) fn check_device(&self, device: u32) -> CuResult<()> {
+        if device < self.config.devices { Ok(()) } else { Err(CudaError::INVALID_DEVICE) }
+    }
+
+    /// Keeps a new line in sight until its thread is gone.
+    pub(crate) fn keep(&self, tables: &mut Tables, line: &Arc<Line>) {
+        let of_context = tables.lines.entry(line.context.life).or_default();
+        // Lines of destroyed streams are forgotten when their work is done: nobody waits for them any more.
+        of_context.push(line.clone());
+        let mut lines = lock(&self.lines);
+        lines.retain(|line| Arc::strong_count(line) > 1 || !line.is_at_rest());
+        lines.push(line.clone());
+    }
+
+    /// A stream's work failed: its context is dead, and the client will be told.
+    pub(crate) fn fail(&self, context: &Context, error: CudaError) {
+        if self.is_aborted() {
+            return;
+        }
+        if context.kill(error) {
+            lock(&self.deferred).push_back((context.id, error));
+        }
+    }
+
+    pub(crate) fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
+        lock(&self.deferred).pop_front()
+    }
+
+    /// Keeps words for whoever asks why the last command failed.
+    pub(crate) fn say(&self, message: String) {
+        *lock(&self.message) = Some(message);
+    }
+
+    pub(crate) fn take_message(&self) -> Option<String> {
+        lock(&self.message).take()
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.aborted.load(SeqCst)
+    }
+
+    /// The client is gone: nothing more is done.
+    pub(crate) fn lost_link(&self) -> CudaError {
+        self.abort();
+        CudaError::DEVICE_UNAVAILABLE
+    }
+
+    /// Ends all work and all waits, and lets go of all memory. Threads end by themselves.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, SeqCst);
+        let lives: Vec<Arc<Context>> = {
+            let tables = lock(&self.tables);
+            let by_lines = tables.lines.values().flatten().map(|line| line.context.clone());
+            by_lines.chain(tables.contexts.values().cloned()).collect()
+        };
+        lives.iter().for_each(|context| context.abort.abort());
+        let lines: Vec<Arc<Line>> = lock(&self.lines).clone();
+        for line in &lines {
+            line.context.abort.abort();
+            line.abort();
+        }
+        self.retiring.forget();
+        self.space.clear();
+        self.account.settle();
+    }
+
+    /// Waits for all threads; only after [`Session::abort`].
+    pub(crate) fn join(&self) {
+        let lines = std::mem::take(&mut *lock(&self.lines));
+        lines.iter().for_each(|line| line.join());
+        // What a thread put there while the session was aborted.
+        self.space.clear();
+        *lock(&self.tables) = Tables::default();
+        self.account.settle();
+    }
+
+    /// Puts an allocation where it belongs, after what was there before.
+    pub(crate) fn map_pending(&self, pending: PendingBlock) -> CuResult<()> {
+        if !self.space.wait_clear(pending.address, pending.bytes, || self.is_aborted()) {
+            return Err(CudaError::DEVICE_UNAVAILABLE);
+        }
+        let mapping =
+            self.space.pages(pending.address, pending.bytes).map_err(|_| CudaError::OUT_OF_MEMORY)?;
+        self.space.insert(Block {
+            mapping,
+            device: pending.device,
+            life: pending.life,
+            access: Access::Owner,
+            _held: Held::Charge(pending.charge),
+        });
+        Ok(())
+    }
+
+    /// Device memory for the driver's own use, which ends with the context.
+    pub(crate) fn allocate_internal(&self, context: &Context, bytes: u64) -> Option<u64> {
+        let charge = self.account.charge(context.device as usize, bytes)?;
+        let address = lock(&self.internal).take(bytes.next_multiple_of(INTERNAL_ALIGN), INTERNAL_ALIGN)?;
+        let (device, life) = (context.device, context.life);
+        // Nobody else uses these addresses, but work that ends just now may hold what was there.
+        self.map_pending(PendingBlock { address, bytes, device, life, charge }).ok()?;
+        Some(address)
+    }
+
+    /// Gives addresses of [`Session::allocate_internal`] back; the block itself is removed by whoever owns it.
+    pub(crate) fn give_internal(&self, address: u64, bytes: u64) {
+        lock(&self.internal).give(address, bytes.next_multiple_of(INTERNAL_ALIGN));
+    }
+}

@@ -1,0 +1,227 @@
+//! Device memory as work finds it: which addresses hold something, and who may touch it.
+//!
+//! [`Space`] changes in the order of execution. What the program was promised in the order of its calls is in
+//! [`crate::promises`].
+
+use crate::{
+    account::Charge,
+    memory::{Mapping, Physical, Region},
+    sync::{Lock, lock},
+};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc, Condvar, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU8, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Bit of a device's access: may read.
+pub(crate) const READ: u8 = 1;
+/// Bit of a device's access: may write.
+pub(crate) const WRITE: u8 = 2;
+
+/// Physical memory of cuMemCreate.
+pub(crate) struct PhysicalMemory {
+    pub(crate) pages: Arc<Physical>,
+    pub(crate) device: u32,
+    pub(crate) _charge: Charge,
+}
+
+/// Who may touch a block.
+pub(crate) enum Access {
+    /// Kernels of its device and of contexts that enabled it as a peer.
+    Owner,
+    /// What cuMemSetAccess said, for each device.
+    Granted(Vec<AtomicU8>),
+}
+
+/// One allocation, or one mapping of physical memory.
+pub(crate) struct Block {
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) device: u32,
+    /// The life of the context it ends with; 0 for what belongs to no context.
+    pub(crate) life: u64,
+    pub(crate) access: Access,
+    /// Keeps the memory charged: its own, or that of what it maps.
+    pub(crate) _held: Held,
+}
+
+/// What a block keeps alive beside its pages.
+#[allow(dead_code, reason = "held for the sake of their ends")]
+pub(crate) enum Held {
+    Charge(Charge),
+    Physical(Arc<PhysicalMemory>),
+    Nothing,
+}
+
+impl Block {
+    /// What a kernel may do here; `peers` are the lives of contexts it may reach on other devices.
+    pub(crate) fn access_of(&self, device: u32, peers: &[u64]) -> u8 {
+        match &self.access {
+            Access::Owner if self.device == device || peers.contains(&self.life) => READ | WRITE,
+            Access::Owner => 0,
+            Access::Granted(devices) => devices.get(device as usize).map_or(0, |access| access.load(Relaxed)),
+        }
+    }
+
+    /// What a copy may do here: copies reach all devices.
+    fn access_of_copies(&self) -> u8 {
+        match &self.access {
+            Access::Owner => READ | WRITE,
+            Access::Granted(devices) => devices.iter().fold(0, |all, access| all | access.load(Relaxed)),
+        }
+    }
+}
+
+/// All mapped blocks of a session.
+pub(crate) struct Space {
+    region: OnceLock<Arc<Region>>,
+    blocks: RwLock<BTreeMap<u64, Arc<Block>>>,
+    /// Told whenever a block goes.
+    gone: (Lock<()>, Condvar),
+}
+
+/// A copy met an address that nothing may touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadAddress;
+
+impl Space {
+    pub(crate) fn new() -> Self {
+        Self { region: OnceLock::new(), blocks: RwLock::default(), gone: (Lock::default(), Condvar::new()) }
+    }
+
+    /// Takes the region; once.
+    pub(crate) fn set_region(&self, region: Arc<Region>) -> bool {
+        self.region.set(region).is_ok()
+    }
+
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        self.region.get()
+    }
+
+    /// Fresh pages at a range of the region.
+    pub(crate) fn pages(&self, start: u64, bytes: u64) -> io::Result<Arc<Mapping>> {
+        Mapping::private(self.region().ok_or(io::ErrorKind::NotFound)?, start, bytes)
+    }
+
+    /// Adds a block where none is.
+    pub(crate) fn insert(&self, block: Block) -> Arc<Block> {
+        let block = Arc::new(block);
+        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let old = blocks.insert(block.mapping.start(), block.clone());
+        debug_assert!(old.is_none(), "blocks do not overlap");
+        block
+    }
+
+    /// Removes the block that starts at `start`. Its pages go when the last work that holds them ends.
+    pub(crate) fn remove(&self, start: u64) {
+        self.remove_where(|block| block.mapping.start() == start, Some(start));
+    }
+
+    /// Removes all blocks of a context's life.
+    pub(crate) fn remove_life(&self, life: u64) {
+        self.remove_where(|block| block.life == life, None);
+    }
+
+    /// Removes everything.
+    pub(crate) fn clear(&self) {
+        self.remove_where(|_| true, None);
+    }
+
+    fn remove_where(&self, matches: impl Fn(&Block) -> bool, only: Option<u64>) {
+        let mut removed = Vec::new();
+        {
+            let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+            match only {
+                Some(start) => removed.extend(blocks.remove(&start)),
+                None => blocks.retain(|_, block| {
+                    let remove = matches(block);
+                    if remove {
+                        removed.push(block.clone());
+                    }
+                    !remove
+                }),
+            }
+        }
+        // Unmapping takes time; it happens here, outside the lock.
+        drop(removed);
+        let _guard = lock(&self.gone.0);
+        self.gone.1.notify_all();
+    }
+
+    /// Whether any block overlaps the range.
+    pub(crate) fn overlaps(&self, start: u64, bytes: u64) -> bool {
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        blocks.range(..start + bytes).next_back().is_some_and(|(_, block)| block.mapping.end() > start)
+    }
+
+    /// Waits until no block overlaps the range, or `give_up` says so.
+    pub(crate) fn wait_clear(&self, start: u64, bytes: u64, give_up: impl Fn() -> bool) -> bool {
+        /// How often `give_up` is asked.
+        const PATIENCE: Duration = Duration::from_millis(20);
+        let mut guard = lock(&self.gone.0);
+        while self.overlaps(start, bytes) {
+            if give_up() {
+                return false;
+            }
+            let waited = self.gone.1.wait_timeout(guard, PATIENCE);
+            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// The block that holds an address.
+    pub(crate) fn find(&self, address: u64) -> Option<Arc<Block>> {
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let (_, block) = blocks.range(..=address).next_back()?;
+        (address < block.mapping.end()).then(|| block.clone())
+    }
+}
+
+/// Reads and writes for copies: remembers the last block, crosses from one mapping to the next where they touch.
+pub(crate) struct Cursor<'s> {
+    space: &'s Space,
+    block: Option<Arc<Block>>,
+}
+
+impl<'s> Cursor<'s> {
+    pub(crate) fn new(space: &'s Space) -> Self {
+        Self { space, block: None }
+    }
+
+    /// The block at `address` and how many of `bytes` it holds.
+    fn at(&mut self, address: u64, bytes: usize, access: u8) -> Result<(&Block, usize), BadAddress> {
+        let kept = self.block.take().filter(|b| b.mapping.start() <= address && address < b.mapping.end());
+        let block = kept.or_else(|| self.space.find(address)).ok_or(BadAddress)?;
+        let block: &Block = self.block.insert(block);
+        if block.access_of_copies() & access != access {
+            return Err(BadAddress);
+        }
+        Ok((block, bytes.min((block.mapping.end() - address) as usize)))
+    }
+
+    pub(crate) fn read(&mut self, mut address: u64, mut target: &mut [u8]) -> Result<(), BadAddress> {
+        while !target.is_empty() {
+            let (block, bytes) = self.at(address, target.len(), READ)?;
+            let (now, later) = target.split_at_mut(bytes);
+            block.mapping.read(address, now).ok_or(BadAddress)?;
+            target = later;
+            address += bytes as u64;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(&mut self, mut address: u64, mut source: &[u8]) -> Result<(), BadAddress> {
+        while !source.is_empty() {
+            let (block, bytes) = self.at(address, source.len(), WRITE)?;
+            let (now, later) = source.split_at(bytes);
+            block.mapping.write(address, now).ok_or(BadAddress)?;
+            source = later;
+            address += bytes as u64;
+        }
+        Ok(())
+    }
+}
