@@ -1,1 +1,24 @@
-fn main() {}
+//! `dxpu`: GPUs of other machines, for programs that know nothing of it.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod completions;
+mod demo;
+mod exit;
+mod files;
+mod library;
+mod log;
+mod man;
+mod preflight;
+mod quantity;
+mod run;
+mod soft;
+mod worker;
+mod worker_session;
+
+use clap::Parser;
+
+fn main() -> std::process::ExitCode {
+    exit::report(cli::Cli::parse().command.run())
+}

@@ -1,0 +1,157 @@
+//! `dxpu run`: runs a program with the GPUs of a worker.
+//!
+//! The program finds our libcuda.so.1 where it looks for NVIDIA's. This process then *becomes* the program: it keeps
+//! its process number, its terminal, its signals and its exit code, and nothing of dxpu stays between it and its caller.
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::{files, library, preflight, quantity};
+use anyhow::Context;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use transport::{Address, ClientSecurity, Fingerprint, Scheme};
+
+const EXAMPLES: &str = "\
+Examples:
+  dxpu run --worker gpu-box:7400 --fingerprint 3f2a… --token-file token -- python train.py
+  dxpu run --worker unix:/tmp/dxpu.sock -- ./program --its own --options
+  dxpu run --worker tcp:127.0.0.1:7400 --delay 50us -- ./program     as if the worker were 50 us away
+  dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
+
+The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES and
+DXPU_STALL_TIMEOUT. DXPU_LOG=debug has the library say what it does.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// The worker: HOST:PORT (TLS), tcp:HOST:PORT, unix:/path or shm:/path; several with commas between them
+    #[arg(long, value_name = "ADDR", env = "DXPU_WORKER", required = true, value_delimiter = ',')]
+    worker: Vec<Address>,
+    /// The worker's certificate, as `dxpu worker` printed it
+    #[arg(long, value_name = "HEX", env = "DXPU_FINGERPRINT", conflicts_with = "ca")]
+    fingerprint: Option<Fingerprint>,
+    /// Who signs the worker's certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "DXPU_CA")]
+    ca: Option<PathBuf>,
+    /// File with the worker's token; by default the one a worker of this user keeps on this machine
+    #[arg(long, value_name = "FILE", env = "DXPU_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Add this much to every round trip, for experiments
+    #[arg(long, value_name = "TIME", env = "DXPU_DELAY", value_parser = duration_text)]
+    delay: Option<String>,
+    /// How many connections carry bulk data
+    #[arg(long, value_name = "N", env = "DXPU_LANES", value_parser = clap::value_parser!(u8).range(1..=8))]
+    lanes: Option<u8>,
+    /// A worker that is silent for this long is given up
+    #[arg(long, value_name = "TIME", env = "DXPU_STALL_TIMEOUT", value_parser = duration_text)]
+    stall_timeout: Option<String>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// A length of time, kept as it was written: the program's library reads it again.
+fn duration_text(text: &str) -> Result<String, String> {
+    quantity::duration(text).map(|_: Duration| text.to_owned())
+}
+
+impl Run {
+    pub(crate) fn run(self) -> Outcome {
+        let (token, token_file) = self.token()?;
+        for address in &self.worker {
+            preflight::check(address, &self.security(address)?, &token)?;
+        }
+        let library = library::extract()?;
+        let mut program = std::process::Command::new(&self.program[0]);
+        program.args(&self.program[1..]);
+        for (name, value) in client_environment(&library, &self.worker) {
+            program.env(name, value);
+        }
+        let is_tls = self.worker.iter().any(|address| address.scheme() == Scheme::Tls);
+        let mut set = |name: &str, value: Option<&OsStr>| {
+            match value {
+                Some(value) => program.env(name, value),
+                None => program.env_remove(name),
+            };
+        };
+        let fingerprint = self.fingerprint.filter(|_| is_tls).map(|fingerprint| fingerprint.to_string());
+        set("DXPU_FINGERPRINT", fingerprint.as_deref().map(OsStr::new));
+        set("DXPU_CA", absolute(self.ca.as_deref().filter(|_| is_tls))?.as_deref().map(Path::as_os_str));
+        if let Some(file) = absolute(token_file.as_deref())? {
+            set("DXPU_TOKEN_FILE", Some(file.as_os_str()));
+        }
+        set("DXPU_DELAY", self.delay.as_deref().map(OsStr::new));
+        set("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string()).as_deref().map(OsStr::new));
+        set("DXPU_STALL_TIMEOUT", self.stall_timeout.as_deref().map(OsStr::new));
+        // Only returns when the program could not be started.
+        let error = program.exec();
+        Err(not_started(&self.program[0], error).into())
+    }
+
+    fn security(&self, address: &Address) -> anyhow::Result<ClientSecurity> {
+        if address.scheme() != Scheme::Tls {
+            return Ok(ClientSecurity::Plain);
+        }
+        Ok(match (&self.fingerprint, &self.ca) {
+            (Some(fingerprint), _) => ClientSecurity::Fingerprint(fingerprint.0),
+            (None, Some(file)) => ClientSecurity::Ca(
+                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,
+            ),
+            (None, None) => ClientSecurity::Plain,
+        })
+    }
+
+    /// The token and, unless it came by DXPU_TOKEN, its file.
+    fn token(&self) -> anyhow::Result<(String, Option<PathBuf>)> {
+        if let Some(file) = &self.token_file {
+            return Ok((files::read_secret(file)?.trim().to_owned(), Some(file.clone())));
+        }
+        if let Ok(token) = std::env::var("DXPU_TOKEN") {
+            return Ok((token.trim().to_owned(), None));
+        }
+        let kept = files::state_directory()?.join("token");
+        if kept.exists() {
+            return Ok((files::read_secret(&kept)?.trim().to_owned(), Some(kept)));
+        }
+        Ok((String::new(), None))
+    }
+}
+
+fn absolute(path: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+    path.map(std::path::absolute).transpose().context("cannot find the current directory")
+}
+
+/// What makes a program load our library and find the worker.
+pub(crate) fn client_environment(library: &library::Library, workers: &[Address]) -> Vec<(&'static str, OsString)> {
+    let mut search = library.directory.clone().into_os_string();
+    if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|path| !path.is_empty()) {
+        search.push(":");
+        search.push(before);
+    }
+    let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+    vec![
+        ("LD_LIBRARY_PATH", search),
+        ("DXPU_WORKER", workers.join(",").into()),
+        // Programs that do not ask the loader: Numba wants the file, Triton the directory.
+        ("NUMBA_CUDA_DRIVER", library.file.clone().into()),
+        ("TRITON_LIBCUDA_PATH", library.directory.clone().into()),
+    ]
+}
+
+fn not_started(program: &OsStr, error: std::io::Error) -> Failure {
+    let name = program.to_string_lossy();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::new(
+            Exit::NotFound,
+            format!("there is no program `{name}`"),
+            "check its name; a program in this directory is written ./NAME",
+        ),
+        _ => Failure::new(
+            Exit::NotExecutable,
+            format!("`{name}` cannot be started"),
+            format!("check that it is a program and that you may execute it (chmod +x {name})"),
+        ),
+    }
+    .because(error)
+}

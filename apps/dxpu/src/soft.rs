@@ -1,0 +1,67 @@
+//! The soft driver as a worker uses it: its configuration, and the memory that all sessions share.
+
+use crate::exit::{Exit, Failure};
+use cuda_driver::Driver;
+use cuda_worker::{Grant, GrantMaker};
+use driver_soft::{SharedLedger, SoftConfig, SoftDriver};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the devices of a soft worker are like.
+#[derive(Clone, Debug)]
+pub(crate) struct SoftDevices {
+    pub(crate) devices: u32,
+    pub(crate) memory_bytes: u64,
+    pub(crate) compute_capability: (u32, u32),
+}
+
+/// What a session process is told about its driver.
+#[derive(Serialize, Deserialize)]
+struct SoftGrant {
+    devices: u32,
+    memory_bytes: u64,
+    compute_capability: (u32, u32),
+    /// Its place in the ledger.
+    slot: usize,
+}
+
+impl SoftDevices {
+    /// One ledger for all sessions; each process gets a slot of it, which is emptied when the process is gone.
+    pub(crate) fn grants(self, sessions_max: usize) -> anyhow::Result<GrantMaker> {
+        let totals = vec![self.memory_bytes; self.devices as usize];
+        let ledger = SharedLedger::create(&totals, sessions_max).map_err(|error| {
+            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory").because(error)
+        })?;
+        let owners = AtomicU64::new(1);
+        Ok(Arc::new(move || {
+            let slot = ledger.claim(owners.fetch_add(1, Ordering::Relaxed));
+            let slot = slot.ok_or_else(|| io::Error::other("all places in the ledger are taken"))?;
+            let SoftDevices { devices, memory_bytes, compute_capability } = self;
+            let driver = SoftGrant { devices, memory_bytes, compute_capability, slot };
+            let reclaimed = ledger.clone();
+            Ok(Grant {
+                driver: serde_json::to_value(driver)?,
+                fds: vec![ledger.fd().try_clone_to_owned()?],
+                release: Box::new(move || reclaimed.reclaim(slot)),
+            })
+        }))
+    }
+}
+
+/// Makes the driver of a session process.
+pub(crate) fn make_driver(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> {
+    let granted: SoftGrant = serde_json::from_value(granted.clone()).map_err(|error| error.to_string())?;
+    let fd = fds.into_iter().next().ok_or("the ledger did not come along")?;
+    let ledger = SharedLedger::open(fd).map_err(|error| format!("the ledger: {error}"))?;
+    let config = SoftConfig {
+        devices: granted.devices,
+        memory_bytes: granted.memory_bytes,
+        compute_capability: granted.compute_capability,
+        ledger: Some(Arc::new(ledger.session(granted.slot))),
+        ..SoftConfig::default()
+    };
+    Ok(Box::new(SoftDriver::new(config)))
+}

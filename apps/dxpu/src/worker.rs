@@ -1,0 +1,212 @@
+//! `dxpu worker`: lends GPUs.
+
+mod identity;
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::{files, log, quantity, soft};
+use anyhow::Context;
+use cuda_worker::{FrontConfig, FrontError, SessionConfig, SessionEvent, SessionSpawn, serve_listener};
+use identity::{Identity, Token};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::path::PathBuf;
+use std::time::Duration;
+use transport::{Address, Scheme};
+
+const EXAMPLES: &str = "\
+Examples:
+  dxpu worker --listen 0.0.0.0:7400                        TLS, with an identity and a token made on the first start
+  dxpu worker --listen unix:/tmp/dxpu.sock                 for programs of this user on this machine
+  dxpu worker --listen shm:/tmp/dxpu.sock                  the same, through shared memory: the fastest
+  dxpu worker --listen tcp:10.0.0.7:7400 --plain           no encryption: only where nobody else is on the network
+  dxpu worker --listen 0.0.0.0:7400 --driver soft --devices 2 --memory 8GiB";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Worker {
+    /// Where to listen: HOST:PORT (TLS), tcp:HOST:PORT, unix:/path or shm:/path; may be given several times
+    #[arg(long, value_name = "ADDR", required = true)]
+    listen: Vec<Address>,
+    /// What executes the programs' GPU work: `soft` is a GPU in software that needs no hardware
+    #[arg(long, value_enum, default_value = "soft")]
+    driver: DriverKind,
+    /// How many soft GPUs each program sees
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
+    devices: u32,
+    /// Memory of each soft GPU, shared by all programs
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = quantity::bytes)]
+    memory: u64,
+    /// Compute capability of the soft GPUs
+    #[arg(long, value_name = "X.Y", default_value = "9.0", value_parser = quantity::compute_capability)]
+    compute_capability: (u32, u32),
+    /// File with the token that programs must show; by default one is made and kept (or taken from DXPU_TOKEN)
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificate chain (PEM) to show instead of the one that is made and kept
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key (PEM) of --tls-cert
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Allow tcp: addresses, on which everything, the token included, travels in the clear
+    #[arg(long)]
+    plain: bool,
+    /// Where the identity and the token are kept
+    #[arg(long, value_name = "DIR")]
+    identity_dir: Option<PathBuf>,
+    /// The most programs at a time
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..=4000))]
+    sessions: u16,
+    /// A program that is silent for this long is given up
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
+    stall_timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum DriverKind {
+    /// A GPU in software
+    Soft,
+    /// The GPUs of this machine
+    Nvidia,
+}
+
+/// Session processes kept ready: a program and the helper it starts find theirs at once.
+const SPARES: usize = 2;
+
+impl Worker {
+    pub(crate) fn run(self) -> Outcome {
+        log::start("info");
+        self.check()?;
+        let directory = match &self.identity_dir {
+            Some(directory) => directory.clone(),
+            None => files::state_directory()?,
+        };
+        let token = Token::find(self.token_file.as_deref(), &directory)?;
+        let needs_identity = self.listen.iter().any(|address| address.scheme() == Scheme::Tls);
+        let identity = match needs_identity {
+            true => Some(Identity::find(self.tls_cert.as_deref().zip(self.tls_key.as_deref()), &directory)?),
+            false => None,
+        };
+        let mut session = SessionConfig::new(token.secret.clone());
+        session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
+        session.image_cache = Some(files::cache_directory()?.join("images"));
+        session.stall_timeout = self.stall_timeout;
+        let config = front_config(self.listen.clone(), session, self.soft(), usize::from(self.sessions))?;
+
+        // Before anything is listening, so that no signal finds us unprepared.
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
+        let front = serve_listener(config, log_event).map_err(listen_failure)?;
+        for address in front.addresses() {
+            tell_how_to_connect(address, identity.as_ref(), &token);
+        }
+        let signal = signals.forever().next();
+        tracing::info!(signal, "stopping");
+        front.stop();
+        Ok(Exit::Success)
+    }
+
+    fn soft(&self) -> soft::SoftDevices {
+        let (devices, memory_bytes) = (self.devices, self.memory);
+        soft::SoftDevices { devices, memory_bytes, compute_capability: self.compute_capability }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.driver == DriverKind::Nvidia {
+            return Err(Failure::new(
+                Exit::Unsupported,
+                "this build of dxpu cannot drive NVIDIA GPUs yet",
+                "use --driver soft, a GPU in software; NVIDIA support comes next",
+            ));
+        }
+        let plain = self.listen.iter().find(|address| address.scheme() == Scheme::Tcp);
+        match plain {
+            Some(address) if !self.plain => Err(Failure::new(
+                Exit::Usage,
+                format!("{address} would send everything, the token included, in the clear"),
+                "listen at a tls: address, or add --plain if nobody else is on that network",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A worker of soft GPUs whose sessions are processes of this executable.
+pub(crate) fn front_config(
+    addresses: Vec<Address>,
+    session: SessionConfig,
+    devices: soft::SoftDevices,
+    sessions_max: usize,
+) -> anyhow::Result<FrontConfig> {
+    let program = std::env::current_exe().context("cannot find this executable")?;
+    // Ended processes keep their place until they are reaped, which takes a moment.
+    let places = sessions_max + SPARES + 16;
+    Ok(FrontConfig {
+        addresses,
+        spawn: SessionSpawn { program, arguments: vec!["worker-session".to_owned()] },
+        session,
+        grant: devices.grants(places)?,
+        sessions_max,
+        unauthenticated_max: 64,
+        preamble_timeout: Duration::from_secs(5),
+        spares: SPARES,
+    })
+}
+
+pub(crate) fn listen_failure(error: FrontError) -> Failure {
+    let hint = match &error {
+        FrontError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            "another process listens there; stop it, or choose another address"
+        }
+        FrontError::Listen { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            "choose a port above 1023, or a directory that you may write to"
+        }
+        FrontError::Listen { .. } => "choose an address of this machine, such as 0.0.0.0:7400 or unix:/tmp/dxpu.sock",
+        FrontError::Thread(_) => "raise the limit on processes (ulimit -u)",
+    };
+    Failure::new(Exit::Failure, "the worker cannot start", hint).because(error)
+}
+
+fn log_event(event: SessionEvent) {
+    match event {
+        SessionEvent::Began { pid, client, peer } => tracing::info!(pid, client, peer, "session began"),
+        SessionEvent::Ended { pid, peer, end, .. } => {
+            tracing::info!(pid, peer, end = ?end.kind, reason = end.reason, "session ended");
+        }
+        SessionEvent::Reaped { .. } => {}
+        SessionEvent::Broken { reason } => tracing::error!(reason, "a session process is not usable"),
+    }
+}
+
+fn tell_how_to_connect(address: &Address, identity: Option<&Identity>, token: &Token) {
+    println!("listening at {address}");
+    let mut line = format!("dxpu run --worker {}", reachable(address));
+    match identity {
+        Some(identity) if address.scheme() == Scheme::Tls => match identity.is_ours {
+            true => line += &format!(" --fingerprint {}", identity.fingerprint),
+            false => line += " --ca CA.pem",
+        },
+        _ => {}
+    }
+    match &token.file {
+        Some(file) => line += &format!(" --token-file {}", file.display()),
+        None => println!("  the token is the one in DXPU_TOKEN"),
+    }
+    println!("  run a program with it:  {line} -- PROGRAM");
+    if let (Some(file), Scheme::Tls | Scheme::Tcp) = (&token.file, address.scheme()) {
+        println!("  on another machine, copy the token file there first (scp {})", file.display());
+    }
+}
+
+/// The address as another machine would write it.
+fn reachable(address: &Address) -> Address {
+    let everywhere = |host: &str| host == "0.0.0.0" || host == "::";
+    match address {
+        Address::Tls(at) if everywhere(&at.host) => Address::Tls(transport::HostPort { host: host_name(), port: at.port }),
+        Address::Tcp(at) if everywhere(&at.host) => Address::Tcp(transport::HostPort { host: host_name(), port: at.port }),
+        other => other.clone(),
+    }
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
+}
