@@ -134,6 +134,8 @@ fn carries() {
         ("add.cc.u32 %n, %a, %b; addc.u32 %d, %c, 0", 32, &[0xFFFF_FFFF, 1, 5], 0),
         ("add.cc.u32 %d, %a, %b; addc.u32 %d, %c, 0", 32, &[0xFFFF_FFFF, 1, 5], 6),
         ("sub.cc.u32 %d, %a, %b; subc.u32 %d, %c, 0", 32, &[0, 1, 5], 4),
+        ("sub.cc.u32 %d, %a, %b; addc.u32 %d, 0, 0", 32, &[0, 1], 0),
+        ("sub.cc.u32 %d, %a, %b; addc.u32 %d, 0, 0", 32, &[1, 1], 1),
         ("add.cc.u64 %d, %a, %b; addc.u64 %d, %c, 0", 64, &[u64::MAX, 1, 5], 6),
         ("sub.cc.u64 %d, %a, %b; subc.cc.u64 %d, 0, 0; subc.u64 %d, %c, 0", 64, &[0, 1, 5], 4),
         ("mad.lo.cc.u32 %d, %a, %b, %c; madc.hi.u32 %d, %a, %b, 0", 32, &[0xFFFF_FFFF, 0xFFFF_FFFF, 0xFFFF_FFFF], 0xFFFF_FFFF),

@@ -32,9 +32,11 @@ pub(super) fn carry(op: &Carry, a: &Row, b: &Row, c: &Row, carry: u32) -> (Row, 
                 (sum as u64, sum >> bits & 1 == 1)
             }
             CarryKind::Sub => {
-                // A set flag is a borrow.
-                let (rest, borrow) = u128::from(x).overflowing_sub(u128::from(y) + carry_in);
-                (rest as u64, borrow)
+                // A subtraction adds the complement: the flag is set where nothing was borrowed. Code that takes
+                // up the flag of a subtraction with `addc` relies on it.
+                let one = if op.carry_in { carry_in } else { 1 };
+                let sum = u128::from(x) + u128::from(!y & cut) + one;
+                (sum as u64, sum >> bits & 1 == 1)
             }
             CarryKind::MadLo | CarryKind::MadHi => {
                 let product = if op.signed {
