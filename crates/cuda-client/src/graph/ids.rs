@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_handle_is_a_kind_and_a_number() {
         let node = NodeId::of_serial(7);
-        assert_eq!((node.0, node.serial()), (0x21_00_0000_0007, 7));
+        assert_eq!((node.0, node.serial()), (0x2100_0000_0007, 7));
         assert_eq!(GraphId::of_serial(3).to_string(), "graph-3");
     }
 

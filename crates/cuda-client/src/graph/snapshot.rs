@@ -54,6 +54,11 @@ impl<P> Flat<P> {
     pub fn place(&self, node: NodeId) -> CuResult<u32> {
         self.places.get(&node).copied().ok_or(CudaError::INVALID_VALUE)
     }
+
+    /// All nodes with their places.
+    pub fn places(&self) -> impl Iterator<Item = (NodeId, u32)> {
+        self.places.iter().map(|(node, place)| (*node, *place))
+    }
 }
 
 impl<P: Payload> Graphs<P> {
@@ -106,6 +111,15 @@ impl<P: Payload> Snapshot<P> {
     /// The nodes that nothing waits for, youngest first.
     pub fn exits(&self) -> Vec<usize> {
         (0..self.nodes.len()).rev().filter(|number| self.nodes[*number].dependents == 0).collect()
+    }
+
+    /// The node of this name, here or in an embedded graph.
+    pub fn node_mut(&mut self, id: NodeId) -> Option<&mut SnapshotNode<P>> {
+        // Names grow with the order of making, but an embedded graph is younger than the nodes beside its node.
+        if let Ok(place) = self.nodes.binary_search_by_key(&id, |node| node.id) {
+            return self.nodes.get_mut(place);
+        }
+        self.nodes.iter_mut().filter_map(|node| node.child.as_mut()).find_map(|child| child.node_mut(id))
     }
 
     /// The list that a worker gets.

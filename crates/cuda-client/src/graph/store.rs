@@ -175,6 +175,30 @@ impl<P: Payload> Graphs<P> {
         Ok(self.add_checked(graph, dependencies, payload, Some(child)))
     }
 
+    /// A new node that runs `child` itself, which belongs to the node from now on.
+    pub fn add_moved_child(
+        &mut self,
+        graph: GraphId,
+        dependencies: &[Edge],
+        payload: P,
+        child: GraphId,
+    ) -> CuResult<NodeId> {
+        self.check_dependencies(graph, dependencies, payload.node_type())?;
+        if self.owns_memory(child)? {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+        if self.graph(child)?.embedded_in.is_some() || self.is_within(graph, child) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        Ok(self.add_checked(graph, dependencies, payload, Some(child)))
+    }
+
+    /// Whether `graph` is `outer` or embedded in it at any depth.
+    fn is_within(&self, graph: GraphId, outer: GraphId) -> bool {
+        let parent = |graph: &GraphId| Some(self.nodes.get(&self.graphs.get(graph)?.embedded_in?)?.graph);
+        std::iter::successors(Some(graph), parent).any(|graph| graph == outer)
+    }
+
     fn check_dependencies(&self, graph: GraphId, dependencies: &[Edge], node_type: u32) -> CuResult<()> {
         self.graph(graph)?;
         for (index, edge) in dependencies.iter().enumerate() {

@@ -229,6 +229,20 @@ fn an_embedded_graph_is_a_clone_that_belongs_to_its_node() {
 }
 
 #[test]
+fn a_moved_graph_belongs_to_its_node_and_never_to_itself() {
+    let mut drawing = Drawing::new("a");
+    let graph = drawing.graph;
+    let payload = Work { kind: CHILD, value: 0 };
+    let (child, _) = draw(&mut drawing.graphs, "a");
+    let node = drawing.graphs.add_moved_child(graph, &[], payload, child).expect("a child");
+    assert_eq!(drawing.graphs.child(node), Ok(child));
+    let refused = Err(CudaError::INVALID_VALUE);
+    assert_eq!(drawing.graphs.add_moved_child(graph, &[], payload, child), refused, "it has a node already");
+    assert_eq!(drawing.graphs.add_moved_child(graph, &[], payload, graph), refused);
+    assert_eq!(drawing.graphs.add_moved_child(child, &[], payload, graph), refused);
+}
+
+#[test]
 fn a_graph_that_owns_memory_has_one_life() {
     let mut drawing = Drawing::new("aA b:a");
     let (graph, a) = (drawing.graph, drawing.node('a'));
