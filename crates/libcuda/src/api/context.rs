@@ -228,7 +228,7 @@ pub(crate) fn synchronize_v2(context: ContextHandle) -> CuResult<()> {
 pub(crate) fn limit(mut value: Out<'_, usize>, limit: u32) -> CuResult<()> {
     let found = with_current(|context| {
         context.check_alive()?;
-        context.limit(limit).ok_or(CudaError::UNSUPPORTED_LIMIT)
+        context.limit(limit).ok_or(CudaError::INVALID_VALUE)
     })?;
     value.set(found as usize);
     Ok(())

@@ -22,8 +22,12 @@ pub(crate) fn alloc(host_pointer: Out<'_, u64>, byte_size: usize) -> CuResult<()
 pub(crate) fn alloc_flags(mut host_pointer: Out<'_, u64>, byte_size: usize, flags: u32) -> CuResult<()> {
     current_context()?;
     forbid_unsafe_call()?;
-    if byte_size == 0 || flags & !ALLOC_FLAGS != 0 {
+    if flags & !ALLOC_FLAGS != 0 {
         return Err(CudaError::INVALID_VALUE);
+    }
+    if byte_size == 0 {
+        host_pointer.set(0);
+        return Ok(());
     }
     host_pointer.set(client()?.pinned.allocate(byte_size, flags)?);
     Ok(())

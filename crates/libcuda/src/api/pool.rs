@@ -34,8 +34,12 @@ pub(crate) fn alloc_from_pool_async(
 
 fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc<Stream>) -> CuResult<()> {
     let pool = MemoryPool::find(pool)?;
-    if pool.device != stream.context.device || bytes == 0 {
+    if pool.device != stream.context.device {
         return Err(CudaError::INVALID_VALUE);
+    }
+    if bytes == 0 {
+        device_pointer.set(0);
+        return Ok(());
     }
     let bytes = bytes as u64;
     let device = stream.context.device()?;
@@ -71,7 +75,7 @@ fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc
 pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     if device_pointer == 0 {
-        return Err(CudaError::INVALID_VALUE);
+        return Ok(());
     }
     let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
     let known = device.memory.find(device_pointer).filter(|known| known.base == device_pointer);

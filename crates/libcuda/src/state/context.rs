@@ -209,15 +209,19 @@ impl Context {
         }
     }
 
-    /// Begins a new life of a primary context.
-    pub(super) fn revive(&self, flags: u32) {
+    /// Begins a new life of a primary context. One that a fault killed stays dead for this process, as on NVIDIA's
+    /// driver.
+    pub(super) fn revive(&self, flags: u32) -> CuResult<()> {
+        if let Some(error) = CudaError::from_code(self.fatal.load(Ordering::SeqCst)) {
+            return Err(error);
+        }
         self.flags.store(flags, Ordering::Relaxed);
-        self.fatal.store(0, Ordering::SeqCst);
         self.passing.store(0, Ordering::SeqCst);
         self.unique.store(NEXT_UNIQUE.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         *lock(&self.limits) = self.first_limits.clone();
         lock(&self.peers).clear();
         self.alive.store(true, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Its `CUctx_flags`.
@@ -243,7 +247,7 @@ impl Context {
     /// Sets a limit.
     pub(crate) fn set_limit(&self, limit: u32, value: u64) -> CuResult<()> {
         let mut limits = lock(&self.limits);
-        let place = limits.get_mut(&limit).ok_or(CudaError::UNSUPPORTED_LIMIT)?;
+        let place = limits.get_mut(&limit).ok_or(CudaError::INVALID_VALUE)?;
         *place = value;
         drop(limits);
         self.post(&Command::ContextSetLimit { context: self.id, limit, value })

@@ -93,11 +93,11 @@ impl Device {
     /// Retains the primary context.
     pub(crate) fn retain_primary(&self) -> CuResult<&Arc<Context>> {
         let mut references = lock(&self.primary_references);
-        *references = references.checked_add(1).ok_or(CudaError::INVALID_VALUE)?;
-        if *references == 1 {
-            self.primary.revive(self.primary_flags.load(Ordering::Relaxed));
+        if *references == 0 {
+            self.primary.revive(self.primary_flags.load(Ordering::Relaxed))?;
             self.primary_active.store(1, Ordering::Release);
         }
+        *references = references.checked_add(1).ok_or(CudaError::INVALID_VALUE)?;
         Ok(&self.primary)
     }
 

@@ -188,14 +188,12 @@ impl DeviceMemory {
     /// cuMemMap.
     pub(crate) fn map(&self, address: u64, bytes: u64, offset: u64, physical: &Physical) -> CuResult<()> {
         let mut state = lock(&self.state);
-        let end = address.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
-        let inside = state
-            .reservations
-            .range(..=address)
-            .next_back()
-            .is_some_and(|(base, reserved)| end <= base + reserved);
+        let inside = state.is_reserved(address, bytes);
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= physical.bytes);
-        if !inside || !fits || bytes == 0 || state.mapped_in(address, bytes).next().is_some() {
+        if !fits {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+        if !inside || bytes == 0 || state.mapped_in(address, bytes).next().is_some() {
             return Err(CudaError::INVALID_VALUE);
         }
         let allocation = Allocation {
@@ -210,9 +208,12 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// cuMemUnmap: whole mappings only. Returns the physical memory they were of.
+    /// cuMemUnmap: whole mappings only; where nothing is mapped there is nothing to do. Returns the physical memory they were of.
     pub(crate) fn unmap(&self, address: u64, bytes: u64) -> CuResult<Vec<u64>> {
         let mut state = lock(&self.state);
+        if state.is_reserved(address, bytes) && state.mapped_in(address, bytes).next().is_none() {
+            return Ok(Vec::new());
+        }
         let mappings = state.whole_mappings(address, bytes)?;
         let physical = |known: Allocation| match known.kind {
             AllocationKind::Mapped { physical, .. } => Some(physical),
@@ -239,6 +240,11 @@ impl State {
         let allocation =
             Allocation { base, bytes, kind, context: context.handle, device: context.device, buffer };
         self.allocations.insert(base, allocation);
+    }
+
+    fn is_reserved(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        self.reservations.range(..=address).next_back().is_some_and(|(base, reserved)| end <= base + reserved)
     }
 
     fn mapped_in(&self, address: u64, bytes: u64) -> impl Iterator<Item = &Allocation> {

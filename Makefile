@@ -1,0 +1,59 @@
+# Two commands matter: `make demo` shows it, `make test` proves it. Both set up what they need, once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+# Continuous integration works in fresh clones: builds are kept beside them.
+ifeq ($(CI),true)
+export CARGO_TARGET_DIR ?= $(HOME)/.cache/dxpu/target
+endif
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+DXPU := $(TARGET)/release/dxpu
+export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
+
+.PHONY: build demo test setup lint unit judges stories bench fuzz codegen clean-setup
+
+## The binary, with the client library inside.
+build:
+	cargo build --release --quiet --package libcuda
+	cargo build --release --quiet --package dxpu
+
+## A CUDA program on a GPU that another process owns; no GPU needed.
+demo: build
+	$(DXPU) demo
+
+## Everything that can be checked without a GPU.
+test: setup lint unit stories judges
+	@echo "all tests passed"
+
+## System packages and Python packages; a second run does nothing.
+setup:
+	scripts/setup
+
+## Format, lints, documentation, licences, generated files.
+lint: setup
+	cargo fmt --all --check
+	cargo clippy --release --quiet --workspace --all-targets -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings" cargo doc --release --quiet --workspace --no-deps --document-private-items
+	scripts/deny
+
+## Unit, property and golden tests, and the fuzz corpus.
+unit: build
+	cargo test --release --workspace --quiet
+
+## Real processes: many clients, kills, stalls, transcripts.
+stories: build
+	tests/stories/run $(DXPU)
+
+## Programs nobody here wrote: libcudart, nvcc, NVRTC, CuPy, Numba's own suite.
+judges: build setup
+	tests/judges/run $(DXPU)
+
+## What the api plane costs on this machine.
+bench: build
+	$(DXPU) bench api --json
+
+## Rewrites generated files from the table.
+codegen:
+	cargo xtask codegen
