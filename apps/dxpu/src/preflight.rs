@@ -21,7 +21,7 @@ pub(crate) fn check(address: &Address, security: &ClientSecurity, token: &str) -
         token: token.to_owned(),
         program: "dxpu run (looks whether the worker is there)".to_owned(),
         pid: std::process::id(),
-        va_candidates: (1..64).map(|at| VaRange { base: at << 40, bytes: 1 << 36 }).collect(),
+        va_candidates: candidates(),
         lanes: 1,
     };
     let sent = connection.tx.send(&[&Handshake::Hello(hello).to_frame()]);
@@ -34,6 +34,13 @@ pub(crate) fn check(address: &Address, security: &ClientSecurity, token: &str) -
         Ok(_) => Err(set_up(address, io::ErrorKind::InvalidData.into())),
         Err(error) => Err(set_up(address, error)),
     }
+}
+
+/// Ranges such as a program would reserve; which of them is free does not matter here.
+fn candidates() -> Vec<VaRange> {
+    const FIRST: u64 = 0x6000_0000_0000;
+    const BYTES: u64 = 1 << 40;
+    (0..16).map(|at| VaRange { base: FIRST + at * BYTES, bytes: BYTES }).collect()
 }
 
 fn random() -> io::Result<[u8; 16]> {

@@ -154,7 +154,8 @@ fn a_blocked_wait_blocks_nobody_else_and_host_functions_hold_their_stream() {
     let mut client = worker.attach();
     ready(&mut client, 100);
     client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token: 5 } });
-    let fill = |value| Op::Fill { target: Plane::line(1 << 40), shape: Shape::line(100), element_bytes: 1, value };
+    let base = client.base;
+    let fill = |value| Op::Fill { target: Plane::line(base), shape: Shape::line(100), element_bytes: 1, value };
     client.one_way(&Command::Enqueue { stream: STREAM, op: fill(9) });
     let waiting = client.ask(&Command::StreamSynchronize { stream: STREAM });
     let reading = client.ask(&read_back(&client, 100));

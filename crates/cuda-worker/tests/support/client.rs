@@ -14,7 +14,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Ranges in which a test's device memory may lie.
 pub fn candidates() -> Vec<VaRange> {
-    (1..8).map(|at| VaRange { base: at << 40, bytes: 1 << 36 }).collect()
+    (0..16).map(|at| VaRange { base: 0x6000_0000_0000 + (at << 40), bytes: 1 << 40 }).collect()
 }
 
 pub fn session_name() -> [u8; 16] {
