@@ -363,11 +363,10 @@ pub(crate) enum Op {
         d: u32,
         kind: Special,
     },
-    /// Address of a place in the current frame: an offset in local memory, plus `bias`.
+    /// Address of a place in the current frame: an offset in local memory.
     FrameAddress {
         d: u32,
         offset: u32,
-        bias: u64,
     },
     Load {
         at: Address,

@@ -1,6 +1,9 @@
 //! A linked program with its variables placed in device memory.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
     address::{FUNCTION, FUNCTION_STRIDE},
@@ -71,6 +74,7 @@ pub struct Program {
     linked: Linked,
     addresses: Vec<u64>,
     kernels: Vec<Slot>,
+    by_name: HashMap<String, usize>,
     addressed: OnceLock<Vec<usize>>,
 }
 
@@ -98,12 +102,16 @@ impl Program {
     pub fn bind(linked: Linked, mut place: impl FnMut(&Variable) -> u64) -> Self {
         let addresses = linked.variables.iter().map(&mut place).collect();
         let mut kernels = Vec::new();
+        let mut by_name = HashMap::new();
         for (number, &(module, index)) in linked.functions.iter().enumerate() {
-            if linked.modules[module].parsed.functions[index].entry {
+            let parsed = &linked.modules[module].parsed;
+            let function = &parsed.functions[index];
+            if function.entry {
+                by_name.insert(parsed.names.text(function.name).to_owned(), kernels.len());
                 kernels.push(Slot { function: number, decoded: OnceLock::new() });
             }
         }
-        Self { linked, addresses, kernels, addressed: OnceLock::new() }
+        Self { linked, addresses, kernels, by_name, addressed: OnceLock::new() }
     }
 
     /// Variables and their addresses.
@@ -151,10 +159,7 @@ impl Program {
 
     /// Decodes a kernel the first time it is asked for.
     pub(crate) fn decoded(&self, name: &str) -> Option<Result<&(Arc<Kernel>, KernelInfo)>> {
-        let slot = self.kernels.iter().find(|slot| {
-            let (module, function) = self.function(slot.function);
-            self.names(module).text(function.name) == name
-        })?;
+        let slot = &self.kernels[*self.by_name.get(name)?];
         let decoded = slot.decoded.get_or_init(|| {
             let (module, function) = self.function(slot.function);
             let (params, param_bytes) = param_layout(&function.params);
@@ -221,11 +226,12 @@ impl Program {
     pub(crate) fn addressed_functions(&self) -> impl Iterator<Item = usize> + '_ {
         self.addressed.get_or_init(|| {
             let mut found = Vec::new();
+            let mut seen = HashSet::new();
             let mut note = |module: usize, name: Sym| {
                 if let Some(Item::Function(function)) =
                     self.linked.find(module, self.names(module).text(name))
                     && !self.function(function).1.entry
-                    && !found.contains(&function)
+                    && seen.insert(function)
                 {
                     found.push(function);
                 }

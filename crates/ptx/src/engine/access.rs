@@ -24,7 +24,7 @@ impl<'m, M: DeviceMemory> Spans<'m, M> {
         Self { memory, recent: Vec::new() }
     }
 
-    /// Forgets all spans; what they answered for may change between launches.
+    /// Asks the spans used last, then memory itself.
     pub(super) fn find<T>(&mut self, address: u64, f: impl Fn(&M::Span<'m>) -> Option<T>) -> Option<T> {
         for index in 0..self.recent.len() {
             if let Some(value) = f(&self.recent[index]) {
@@ -123,7 +123,7 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
             Mem::Generic => None,
             Mem::Shared => load_bytes(self.shared, shared_offset(address), width),
             Mem::Local => load_bytes(&self.warp.local[lane], address & 0xFFFF_FFFF, width),
-            Mem::Frame => load_bytes(&self.warp.local[lane], address + u64::from(self.base_local), width),
+            Mem::Frame => load_bytes(&self.warp.local[lane], address.wrapping_add(u64::from(self.base_local)), width),
             Mem::Param => load_bytes(self.params, address, width),
         }
     }
@@ -148,25 +148,26 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
             Mem::Shared => store_bytes(self.shared, shared_offset(address), width, value),
             Mem::Local => store_bytes(&mut self.warp.local[lane], address & 0xFFFF_FFFF, width, value),
             Mem::Frame => {
-                store_bytes(&mut self.warp.local[lane], address + u64::from(self.base_local), width, value)
+                store_bytes(&mut self.warp.local[lane], address.wrapping_add(u64::from(self.base_local)), width, value)
             }
         }
     }
 
     /// Checks that every lane's address is a multiple of `align`.
+    #[inline]
     fn check(addresses: &Row, mask: u32, align: u64) -> Result<(), Trouble> {
-        let mut any = 0;
-        for lane in lanes(mask) {
-            any |= addresses[lane];
-        }
+        // All lanes at once first; only if one of them is odd does it matter which take part.
+        let any = addresses.iter().fold(0, |any, address| any | address);
         if any & (align - 1) == 0 {
             return Ok(());
         }
-        let lane = lanes(mask).find(|&lane| addresses[lane] & (align - 1) != 0).unwrap_or(0);
-        Err(Trouble::at(FaultKind::MisalignedAddress, lane, addresses[lane]))
+        match lanes(mask).find(|&lane| addresses[lane] & (align - 1) != 0) {
+            Some(lane) => Err(Trouble::at(FaultKind::MisalignedAddress, lane, addresses[lane])),
+            None => Ok(()),
+        }
     }
 
-    /// Loads one value in every lane of the mask.
+    /// Loads one value in every lane of the mask into `out`.
     #[inline]
     pub(super) fn load(
         &mut self,
@@ -175,51 +176,57 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
         mask: u32,
         width: u32,
         signed: bool,
-    ) -> Result<Row, Trouble> {
+        out: &mut Row,
+    ) -> Result<(), Trouble> {
         if space == Mem::Param {
-            return self.load_uniform(addresses, mask, width, signed);
+            return self.load_uniform(addresses, mask, width, signed, out);
         }
         Self::check(addresses, mask, u64::from(width))?;
-        let mut out = [0; 32];
-        let mut left = mask;
         // Most warps stay inside one allocation, and most often inside the last one used.
-        if space == Mem::Generic
-            && let Some(span) = self.spans.recent.first()
-        {
-            let done = match width {
-                4 => load_all(&mut out, addresses, mask, |address| span.load32(address).map(u64::from)),
-                8 => load_all(&mut out, addresses, mask, |address| span.load64(address)),
-                1 => load_all(&mut out, addresses, mask, |address| span.load8(address).map(u64::from)),
-                _ => load_all(&mut out, addresses, mask, |address| span.load16(address).map(u64::from)),
-            };
-            left &= !done;
-        }
-        for lane in lanes(left) {
+        let done = match (space, self.spans.recent.first(), width) {
+            (Mem::Generic, Some(span), 4) => load_all(out, addresses, mask, |at| span.load32(at).map(u64::from)),
+            (Mem::Generic, Some(span), 8) => load_all(out, addresses, mask, |at| span.load64(at)),
+            (Mem::Generic, Some(span), 1) => load_all(out, addresses, mask, |at| span.load8(at).map(u64::from)),
+            (Mem::Generic, Some(span), _) => load_all(out, addresses, mask, |at| span.load16(at).map(u64::from)),
+            (Mem::Shared, _, 4) => load_all(out, addresses, mask, |at| slice32(self.shared, at)),
+            (Mem::Shared, _, 8) => load_all(out, addresses, mask, |at| load_bytes(self.shared, at as u32 as u64, 8)),
+            _ => 0,
+        };
+        for lane in lanes(mask & !done) {
             out[lane] = self
                 .load_lane(space, lane, addresses[lane], width)
                 .ok_or_else(|| Trouble::at(FaultKind::IllegalAddress, lane, addresses[lane]))?;
         }
         if signed {
-            out = out.map(|value| extend(value, width, true));
+            for value in out.iter_mut() {
+                *value = extend(*value, width, true);
+            }
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Parameters of a kernel are the same for all lanes, and almost always at the same place.
-    fn load_uniform(&mut self, addresses: &Row, mask: u32, width: u32, signed: bool) -> Result<Row, Trouble> {
-        let mut out = [0; 32];
+    fn load_uniform(
+        &mut self,
+        addresses: &Row,
+        mask: u32,
+        width: u32,
+        signed: bool,
+        out: &mut Row,
+    ) -> Result<(), Trouble> {
         let first = mask.trailing_zeros() as usize & 31;
         if addresses.iter().all(|&address| address == addresses[first]) {
             let value = load_bytes(self.params, addresses[first], width)
                 .ok_or_else(|| Trouble::at(FaultKind::IllegalAddress, first, addresses[first]))?;
-            return Ok([extend(value, width, signed); 32]);
+            out.fill(extend(value, width, signed));
+            return Ok(());
         }
         for lane in lanes(mask) {
             let value = load_bytes(self.params, addresses[lane], width)
                 .ok_or_else(|| Trouble::at(FaultKind::IllegalAddress, lane, addresses[lane]))?;
             out[lane] = extend(value, width, signed);
         }
-        Ok(out)
+        Ok(())
     }
 
     #[inline]
@@ -232,7 +239,19 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
         values: &Row,
     ) -> Result<(), Trouble> {
         Self::check(addresses, mask, u64::from(width))?;
-        for lane in lanes(mask) {
+        let mut left = mask;
+        if space == Mem::Generic
+            && let Some(span) = self.spans.recent.first()
+        {
+            let done = match width {
+                4 => store_all(addresses, mask, |lane, at| span.store32(at, values[lane] as u32)),
+                8 => store_all(addresses, mask, |lane, at| span.store64(at, values[lane])),
+                1 => store_all(addresses, mask, |lane, at| span.store8(at, values[lane] as u8)),
+                _ => store_all(addresses, mask, |lane, at| span.store16(at, values[lane] as u16)),
+            };
+            left &= !done;
+        }
+        for lane in lanes(left) {
             self.store_lane(space, lane, addresses[lane], width, values[lane])
                 .ok_or_else(|| Trouble::at(FaultKind::IllegalAddress, lane, addresses[lane]))?;
         }
@@ -408,15 +427,31 @@ fn shared_offset(address: u64) -> u64 {
 #[inline]
 fn load_all(out: &mut Row, addresses: &Row, mask: u32, f: impl Fn(u64) -> Option<u64>) -> u32 {
     let mut done = 0;
-    for lane in 0..32 {
-        if mask >> lane & 1 == 1
-            && let Some(value) = f(addresses[lane])
-        {
+    for lane in lanes(mask) {
+        if let Some(value) = f(addresses[lane]) {
             out[lane] = value;
             done |= 1 << lane;
         }
     }
     done
+}
+
+/// Stores where `f` answers for the address; returns those lanes.
+#[inline]
+fn store_all(addresses: &Row, mask: u32, f: impl Fn(usize, u64) -> Option<()>) -> u32 {
+    let mut done = 0;
+    for lane in lanes(mask) {
+        done |= u32::from(f(lane, addresses[lane]).is_some()) << lane;
+    }
+    done
+}
+
+/// Four bytes of shared memory.
+#[inline]
+fn slice32(bytes: &[u8], address: u64) -> Option<u64> {
+    let start = address as u32 as usize;
+    let part: [u8; 4] = bytes.get(start..start + 4)?.try_into().ok()?;
+    Some(u64::from(u32::from_le_bytes(part)))
 }
 
 /// Addresses of an access in all lanes.

@@ -265,13 +265,14 @@ fn step<M: DeviceMemory, H: Hooks>(
                     turn.spin();
                 }
             }
-            Op::FrameAddress { d, offset, bias } => {
-                let out = [u64::from(frame.base_local + offset) + bias; LANES];
+            Op::FrameAddress { d, offset } => {
+                let out = [u64::from(frame.base_local.wrapping_add(*offset)); LANES];
                 warp.set_row(base, *d, &out, mask);
             }
             Op::Load { at, d, width, signed, spin } => {
                 let places = addresses(warp.row(kernel, base, at.base), at);
-                let out = reach!().load(at.space, &places, mask, *width, *signed)?;
+                let mut out = [0; LANES];
+                reach!().load(at.space, &places, mask, *width, *signed, &mut out)?;
                 warp.set_row(base, *d, &out, mask);
                 if *spin {
                     std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
@@ -284,7 +285,7 @@ fn step<M: DeviceMemory, H: Hooks>(
                 // All elements are read before any is written: the address may be among the results.
                 let mut out = [[0; LANES]; 8];
                 for row in out.iter_mut().take(d.len()) {
-                    *row = reach!().load(at.space, &places, mask, *width, *signed)?;
+                    reach!().load(at.space, &places, mask, *width, *signed, row)?;
                     places = places.map(|place| place.wrapping_add(u64::from(*width)));
                 }
                 for (&d, row) in d.iter().zip(&out) {

@@ -82,26 +82,28 @@ impl Warp {
     pub(super) fn reset(&mut self, kernel: &Kernel, block: [u32; 3]) {
         let threads = u64::from(block[0]) * u64::from(block[1]) * u64::from(block[2]);
         let first = u64::from(self.index) * LANES as u64;
-        self.live = 0;
-        for lane in 0..LANES {
-            let thread = first + lane as u64;
-            if thread < threads {
-                self.live |= 1 << lane;
-            }
-            let (x, y) = (u64::from(block[0]), u64::from(block[1]));
-            self.tid[0][lane] = thread % x;
-            self.tid[1][lane] = thread / x % y;
-            self.tid[2][lane] = thread / (x * y);
-        }
+        let present = threads.saturating_sub(first).min(LANES as u64);
+        self.live = if present == 32 { u32::MAX } else { (1 << present) - 1 };
         let function = &kernel.functions[0];
-        self.rows.clear();
-        self.rows.resize(function.rows as usize, [0; LANES]);
+        if self.rows.len() < function.rows as usize || self.local.is_empty() {
+            // The first block of this warp. Later ones find the registers as they were left: PTX promises nothing
+            // about a register that was not written.
+            self.rows.resize(function.rows as usize, [0; LANES]);
+            self.local.resize_with(LANES, Vec::new);
+            let (x, y) = (u64::from(block[0]), u64::from(block[1]));
+            for lane in 0..LANES {
+                let thread = first + lane as u64;
+                self.tid[0][lane] = thread % x;
+                self.tid[1][lane] = thread / x % y;
+                self.tid[2][lane] = thread / (x * y);
+            }
+        }
         self.preds.clear();
         self.preds.resize(function.preds as usize, 0);
-        self.local.resize_with(LANES, Vec::new);
         for memory in &mut self.local {
-            memory.clear();
-            memory.resize(function.frame as usize, 0);
+            if memory.len() < function.frame as usize {
+                memory.resize(function.frame as usize, 0);
+            }
         }
         self.carry = 0;
         self.frames.clear();

@@ -52,10 +52,10 @@ impl Lower<'_> {
     }
 
     fn frame_place(&self, operand: &Operand) -> Option<(u32, u32)> {
-        let Operand::Var(var, offset) = *operand else { return None };
+        let Operand::Var(var, 0) = *operand else { return None };
         let Place::Frame(place) = self.vars[var as usize] else { return None };
         let size = self.body.vars[var as usize].size;
-        Some(((place as i64).wrapping_add(offset) as u32, size as u32))
+        Some((place as u32, size as u32))
     }
 
     fn call(&mut self, inst: &Inst, op: &Opcode<'_>, call: &Call) -> Result<()> {

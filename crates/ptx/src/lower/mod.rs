@@ -17,7 +17,7 @@ mod movement;
 mod video;
 mod warp;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{cell::Cell, collections::HashMap, sync::Arc};
 
 use crate::{
     address::{FUNCTION, FUNCTION_STRIDE},
@@ -77,6 +77,7 @@ struct Builder {
     static_shared: u64,
     dynamic_align: u64,
     indirect: bool,
+    registers: u32,
 }
 
 impl Builder {
@@ -119,6 +120,7 @@ pub(crate) fn lower(program: &Program, entry: usize) -> Result<Kernel> {
         static_shared: 0,
         dynamic_align: 16,
         indirect: false,
+        registers: 0,
     };
     builder.reach(entry);
     let mut next = 0;
@@ -164,7 +166,7 @@ pub(crate) fn lower(program: &Program, entry: usize) -> Result<Kernel> {
         functions: builder.functions,
         by_address,
         static_shared: static_shared as u32,
-        registers: 32,
+        registers: builder.registers,
     })
 }
 
@@ -192,12 +194,15 @@ fn lower_function(program: &Program, builder: &mut Builder, number: usize) -> Re
         frame: 0,
         labels: vec![u32::MAX; body.label_count as usize],
         fixups: Vec::new(),
+        touched: vec![Cell::new((u32::MAX, 0)); body.regs.len()],
         line: function.line,
     };
     lower.place_registers();
     let (params, results) = lower.place_variables()?;
     let entry = lower.builder.code.len() as u32;
     lower.statements()?;
+    let registers = lower.live_registers(entry);
+    lower.builder.registers = lower.builder.registers.max(registers);
     let (rows, preds, frame) = (lower.rows, lower.preds, lower.frame);
     let frame = u32::try_from(frame).ok().filter(|&bytes| bytes <= FRAME_MAX);
     let frame = frame.ok_or_else(|| PtxError::new(function.line, &*name, "a stack frame that large"))?;
@@ -208,6 +213,9 @@ fn lower_function(program: &Program, builder: &mut Builder, number: usize) -> Re
 
 /// Local memory of one function: what a GPU allows a thread.
 const FRAME_MAX: u32 = 512 << 10;
+
+/// Loops looked at for one register's life, so that the estimate stays linear.
+const LOOPS_MAX: usize = 64;
 
 /// Where a variable of the function is.
 #[derive(Clone, Copy, Debug)]
@@ -245,6 +253,8 @@ pub(super) struct Lower<'p> {
     labels: Vec<u32>,
     /// Code positions whose targets are still label numbers.
     fixups: Vec<usize>,
+    /// First and last place that names each register.
+    touched: Vec<Cell<(u32, u32)>>,
     line: u32,
 }
 
@@ -366,6 +376,59 @@ impl<'p> Lower<'p> {
         row
     }
 
+    /// Where a register is; notes that it is used here.
+    fn reg(&self, reg: u32) -> Reg {
+        let here = self.builder.code.len() as u32;
+        let place = &self.touched[reg as usize];
+        let (first, last) = place.get();
+        place.set((first.min(here), last.max(here)));
+        self.regs[reg as usize]
+    }
+
+    /// Registers that are in use at once, at the worst place, in 32-bit units.
+    ///
+    /// A register counts from the first place that names it to the last, and to the end of a loop that begins in
+    /// between. That is what a compiler with one pass would need; ptxas finds a little less.
+    fn live_registers(&self, entry: u32) -> u32 {
+        let end = self.builder.code.len() as u32;
+        let mut loops = Vec::new();
+        for at in entry..end {
+            if let Op::Bra { target } = self.builder.code[at as usize].op
+                && target <= at
+            {
+                loops.push((target, at));
+            }
+        }
+        loops.sort_unstable();
+        let mut changes = vec![0i64; (end - entry) as usize + 2];
+        for (reg, place) in self.touched.iter().enumerate() {
+            let (first, mut last) = place.get();
+            let units = match self.body.regs[reg].bytes() {
+                0 => continue,
+                bytes => i64::from(bytes.div_ceil(4)),
+            };
+            if first > last {
+                continue;
+            }
+            // Loops inside are done before those around them would be looked at again; one pass is near enough.
+            for &(from, to) in loops.iter().skip(loops.partition_point(|&(from, _)| from <= first)).take(LOOPS_MAX) {
+                if from > last {
+                    break;
+                }
+                last = last.max(to);
+            }
+            changes[(first - entry) as usize] += units;
+            changes[(last - entry) as usize + 1] -= units;
+        }
+        let (mut now, mut most) = (0, 0);
+        for change in changes {
+            now += change;
+            most = most.max(now);
+        }
+        // A few that no program names: the stack pointer and what the ABI keeps.
+        (most as u32 + 4).min(255)
+    }
+
     pub(super) fn is_pred(&self, operand: &Operand) -> bool {
         match operand {
             Operand::Reg(reg) | Operand::NotReg(reg) => {
@@ -386,7 +449,7 @@ impl<'p> Lower<'p> {
 
     pub(super) fn row_of(&self, operand: &Operand, op: &Opcode<'_>) -> Result<u32> {
         match operand {
-            Operand::Reg(reg) => match self.regs[*reg as usize] {
+            Operand::Reg(reg) => match self.reg(*reg) {
                 Reg::Row(row) => Ok(row),
                 Reg::Pred(_) => self.refuse(op, "a predicate where a value is written"),
             },
@@ -427,7 +490,7 @@ impl<'p> Lower<'p> {
 
     pub(super) fn src_of(&mut self, operand: &Operand, op: &Opcode<'_>, ty: Type) -> Result<Src> {
         match *operand {
-            Operand::Reg(reg) => match self.regs[reg as usize] {
+            Operand::Reg(reg) => match self.reg(reg) {
                 Reg::Row(row) => Ok(Src(row)),
                 Reg::Pred(_) => self.refuse(op, "a predicate where a value is read"),
             },
@@ -453,7 +516,7 @@ impl<'p> Lower<'p> {
                 Place::Frame(place) => {
                     let d = self.temp();
                     let offset = (place as i64).wrapping_add(offset) as u32;
-                    self.push(Op::FrameAddress { d, offset, bias: 0 });
+                    self.push(Op::FrameAddress { d, offset });
                     Ok(Src(d))
                 }
                 Place::Shared(place) | Place::KernelParam(place) => {

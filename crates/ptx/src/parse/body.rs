@@ -11,18 +11,21 @@ use crate::{
 };
 
 /// `%r<100>`: a family of registers, made when they are used.
+#[derive(Clone, Copy)]
 struct Family {
-    prefix: Box<str>,
     count: u64,
     ty: Type,
     width: u32,
 }
 
+/// Digits of the largest register number worth looking for.
+const DIGITS_MAX: usize = 10;
+
 #[derive(Default)]
 struct Scope {
     parent: Option<usize>,
     registers: HashMap<Sym, (u32, u32)>,
-    families: Vec<Family>,
+    families: HashMap<Box<str>, Family>,
     variables: HashMap<Sym, u32>,
     labels: HashMap<Sym, u32>,
 }
@@ -55,14 +58,14 @@ impl Scopes {
             if self.scopes[scope].families.is_empty() {
                 continue;
             }
+            // `%r12` is number 12 of `%r<…>`, or number 2 of `%r1<…>`.
             let text = names.text(name);
-            let member = self.scopes[scope].families.iter().find(|family| {
-                text.strip_prefix(&*family.prefix).is_some_and(|digits| {
-                    !digits.is_empty()
-                        && digits.bytes().all(|byte| byte.is_ascii_digit())
-                        && (digits.len() == 1 || !digits.starts_with('0'))
-                        && digits.parse::<u64>().is_ok_and(|index| index < family.count)
-                })
+            let digits = text.bytes().rev().take_while(u8::is_ascii_digit).count().min(DIGITS_MAX);
+            let member = (1..=digits).find_map(|count| {
+                let (prefix, digits) = text.split_at(text.len() - count);
+                let family = self.scopes[scope].families.get(prefix)?;
+                let plain = count == 1 || !digits.starts_with('0');
+                (plain && digits.parse::<u64>().is_ok_and(|index| index < family.count)).then_some(*family)
             });
             if let Some(family) = member {
                 let (ty, width) = (family.ty, family.width);
@@ -238,12 +241,7 @@ impl Parser {
                 let count = self.int()?;
                 self.expect(b'>')?;
                 let prefix = self.text(name).into();
-                scopes.scopes[current].families.push(Family {
-                    prefix,
-                    count,
-                    ty: head.ty,
-                    width: head.vector,
-                });
+                scopes.scopes[current].families.insert(prefix, Family { count, ty: head.ty, width: head.vector });
             } else {
                 let first = scopes.new_registers(head.ty, head.vector);
                 scopes.scopes[current].registers.insert(name, (first, head.vector));
