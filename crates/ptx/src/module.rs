@@ -1,6 +1,9 @@
 //! Modules as their users see them, and linking.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
     error::{PtxError, Result},
@@ -84,6 +87,23 @@ pub(crate) enum Item {
     Opaque,
 }
 
+/// The functions of the device runtime, written in PTX themselves.
+fn runtime() -> Result<&'static Module> {
+    static RUNTIME: OnceLock<Result<Module>> = OnceLock::new();
+    RUNTIME.get_or_init(|| Module::parse(include_bytes!("runtime.ptx"))).as_ref().map_err(Clone::clone)
+}
+
+/// Whether a module declares a function that only the device runtime has.
+fn needs_runtime(module: &Module) -> bool {
+    let Ok(runtime) = runtime() else { return false };
+    let known = |name: &str| {
+        let names = &runtime.parsed.names;
+        runtime.parsed.functions.iter().any(|function| names.text(function.name) == name)
+    };
+    let names = &module.parsed.names;
+    module.parsed.functions.iter().any(|function| function.body.is_none() && known(names.text(function.name)))
+}
+
 fn strength(linkage: Linkage) -> u8 {
     match linkage {
         Linkage::Visible => 3,
@@ -97,7 +117,10 @@ fn strength(linkage: Linkage) -> u8 {
 ///
 /// Two visible definitions of one name are an error; a visible one beats a weak one, the first weak one beats later
 /// ones. A name that nobody defines is an error only for the kernels that use it.
-pub fn link(modules: Vec<Module>) -> Result<Linked> {
+pub fn link(mut modules: Vec<Module>) -> Result<Linked> {
+    if modules.iter().any(needs_runtime) {
+        modules.push(runtime()?.clone());
+    }
     let mut linked = Linked {
         variables: Vec::new(),
         functions: Vec::new(),

@@ -83,12 +83,17 @@ fn shuffles() {
     let check = |body: &str, expected: &dyn Fn(u32) -> u32| {
         assert_eq!(run(body, 32), (0..32).map(expected).collect::<Vec<u32>>(), "{body}");
     };
-    check("shfl.sync.up.b32 %r|%p, %t, 3, 0, -1; @!%p add.u32 %r, %r, 100;", &|t| if t < 3 { t + 100 } else { t - 3 });
+    check("shfl.sync.up.b32 %r|%p, %t, 3, 0, -1; @!%p add.u32 %r, %r, 100;", &|t| {
+        if t < 3 { t + 100 } else { t - 3 }
+    });
     check("shfl.sync.down.b32 %r, %t, 3, 0x1F, -1;", &|t| if t + 3 > 31 { t } else { t + 3 });
     check("shfl.sync.bfly.b32 %r, %t, 5, 0x1F, -1;", &|t| t ^ 5);
     check("shfl.sync.idx.b32 %r, %t, 2, 0x181F, -1;", &|t| t & 0x18 | 2);
     check("shfl.sync.down.b32 %r, %t, 4, 0x181F, -1;", &|t| if t % 8 + 4 > 7 { t } else { t + 4 });
-    check("vote.sync.ballot.b32 %r, %p, -1; setp.lt.u32 %p, %t, 4; vote.sync.ballot.b32 %r, %p, -1;", &|_| 0xF);
+    check(
+        "vote.sync.ballot.b32 %r, %p, -1; setp.lt.u32 %p, %t, 4; vote.sync.ballot.b32 %r, %p, -1;",
+        &|_| 0xF,
+    );
     check("and.b32 %a, %t, 3; match.any.sync.b32 %r, %a, -1;", &|t| 0x1111_1111 << (t % 4));
     check("match.all.sync.b32 %r|%p, 5, -1; @!%p mov.u32 %r, 9;", &|_| u32::MAX);
     check("redux.sync.add.s32 %r, %t, -1;", &|_| 496);
@@ -160,17 +165,30 @@ fn faults_say_where() {
     let mut rig = Rig::new(&text);
     let out = rig.alloc(256);
     let fault = rig.fault("k", 3, 64, Args::new().with(out).done());
-    assert_eq!((fault.kind, fault.thread, fault.address), (FaultKind::IllegalAddress, [37, 0, 0], 0x123_4568));
+    assert_eq!(
+        (fault.kind, fault.thread, fault.address),
+        (FaultKind::IllegalAddress, [37, 0, 0], 0x123_4568)
+    );
     assert_eq!(fault.kernel, "k");
     assert_eq!(fault.line, 9);
 
-    let fault = Rig::new(&per_thread("ld.global.u32 %r, [%out+2];")).fault("k", 1, 1, Args::new().with(common::BASE).done());
+    let fault = Rig::new(&per_thread("ld.global.u32 %r, [%out+2];")).fault(
+        "k",
+        1,
+        1,
+        Args::new().with(common::BASE).done(),
+    );
     assert_eq!((fault.kind, fault.cuda_error().code()), (FaultKind::MisalignedAddress, 716));
 
     let fault = Rig::new(&per_thread("trap;")).fault("k", 1, 1, Args::new().with(common::BASE).done());
     assert_eq!(fault.cuda_error().code(), 719);
 
-    let fault = Rig::new(&per_thread("st.shared.u32 [%t], %r;")).fault("k", 1, 1, Args::new().with(common::BASE).done());
+    let fault = Rig::new(&per_thread("st.shared.u32 [%t], %r;")).fault(
+        "k",
+        1,
+        1,
+        Args::new().with(common::BASE).done(),
+    );
     assert_eq!(fault.kind, FaultKind::IllegalAddress);
 }
 
@@ -269,7 +287,10 @@ fn initialisers() {
 
 #[test]
 fn launches_that_no_device_accepts() {
-    let mut rig = Rig::new(&kernel(".param .u64 a", ".reg .b32 %r; mov.u32 %r, %tid.x; ret;").replace("\n{", "\n.maxntid 64, 2, 1\n{"));
+    let mut rig = Rig::new(
+        &kernel(".param .u64 a", ".reg .b32 %r; mov.u32 %r, %tid.x; ret;")
+            .replace("\n{", "\n.maxntid 64, 2, 1\n{"),
+    );
     let mut refused = |grid, block, params| {
         let launch = rig.launch("k", grid, block, params);
         matches!(rig.try_run(launch), Err(LaunchError::Invalid(_)))
@@ -313,4 +334,34 @@ fn scopes_have_their_own_registers_and_labels() {
         1,
     );
     assert_eq!(got, [65]);
+}
+
+#[test]
+fn the_device_runtime_brings_a_grid_barrier() {
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n\
+        .extern .func (.param .b64 r) cudaCGGetIntrinsicHandle (.param .b32 s);\n\
+        .extern .func (.param .b32 r) cudaCGSynchronize (.param .b64 h, .param .b32 f);\n\
+        .visible .entry k(.param .u64 out) { .reg .b32 %r, %n; .reg .b64 %o, %h; ld.param.u64 %o, [out]; red.global.add.u32 [%o], 1;\n\
+        { .param .b32 s; .param .b64 h; st.param.b32 [s], 1; call.uni (h), cudaCGGetIntrinsicHandle, (s); ld.param.b64 %h, [h]; }\n\
+        { .param .b64 h; .param .b32 f; .param .b32 r; st.param.b64 [h], %h; st.param.b32 [f], 0; call.uni (r), cudaCGSynchronize, (h, f); ld.param.b32 %r, [r]; }\n\
+        { .param .b64 h; .param .b32 f; .param .b32 r; st.param.b64 [h], %h; st.param.b32 [f], 0; call.uni (r), cudaCGSynchronize, (h, f); ld.param.b32 %r, [r]; }\n\
+        ld.global.u32 %n, [%o]; red.global.min.u32 [%o+4], %n; ret; }";
+    let mut rig = Rig::new(text);
+    rig.cooperative = true;
+    rig.threads = 1;
+    let out = rig.upload(&[0u32, u32::MAX]);
+    rig.run("k", 9, 50, Args::new().with(out).done());
+    assert_eq!(rig.download::<u32>(out, 2), [450, 450]);
+}
+
+#[test]
+fn facts_of_a_kernel() {
+    let text = per_thread(
+        ".shared .align 8 .b8 a[12]; .shared .align 16 .b8 b[4]; .local .align 8 .b8 l[40];\n mov.u32 %a, 1; mov.u32 %b, 2; add.u32 %r, %a, %b;",
+    );
+    let rig = Rig::new(&text);
+    let info = rig.program.kernel("k").unwrap().unwrap();
+    assert_eq!((info.param_bytes, info.static_shared, info.local_bytes, info.max_threads), (8, 20, 48, 1024));
+    assert_eq!(info.params, [ptx::Param { offset: 0, size: 8, align: 8 }]);
+    assert!((7..14).contains(&info.registers), "{}", info.registers);
 }

@@ -138,7 +138,12 @@ fn carries() {
         ("sub.cc.u32 %d, %a, %b; addc.u32 %d, 0, 0", 32, &[1, 1], 1),
         ("add.cc.u64 %d, %a, %b; addc.u64 %d, %c, 0", 64, &[u64::MAX, 1, 5], 6),
         ("sub.cc.u64 %d, %a, %b; subc.cc.u64 %d, 0, 0; subc.u64 %d, %c, 0", 64, &[0, 1, 5], 4),
-        ("mad.lo.cc.u32 %d, %a, %b, %c; madc.hi.u32 %d, %a, %b, 0", 32, &[0xFFFF_FFFF, 0xFFFF_FFFF, 0xFFFF_FFFF], 0xFFFF_FFFF),
+        (
+            "mad.lo.cc.u32 %d, %a, %b, %c; madc.hi.u32 %d, %a, %b, 0",
+            32,
+            &[0xFFFF_FFFF, 0xFFFF_FFFF, 0xFFFF_FFFF],
+            0xFFFF_FFFF,
+        ),
     ]);
 }
 

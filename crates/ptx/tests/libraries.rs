@@ -102,7 +102,11 @@ fn brain_float_math() {
     for i in 0..n {
         let (x, y) = (a[i].to_f32(), b[i].to_f32());
         for (k, expected) in [x + y, x * y, x.mul_add(y, x)].into_iter().enumerate() {
-            assert_eq!(bf16::from_bits(got[i * 3 + k]), bf16::from_f32(expected), "operation {k} of {x} and {y}");
+            assert_eq!(
+                bf16::from_bits(got[i * 3 + k]),
+                bf16::from_f32(expected),
+                "operation {k} of {x} and {y}"
+            );
         }
     }
 }
@@ -133,7 +137,8 @@ fn cub_block_algorithms() {
     let floats: Vec<f32> = input[..128].iter().map(|&value| value as f32).collect();
     let d = rig.upload(&floats);
     rig.run("wred", 1, 128, Args::new().with(d).with(out).done());
-    let largest: Vec<f32> = floats.chunks(32).map(|part| part.iter().copied().fold(f32::MIN, f32::max)).collect();
+    let largest: Vec<f32> =
+        floats.chunks(32).map(|part| part.iter().copied().fold(f32::MIN, f32::max)).collect();
     assert_eq!(rig.download::<f32>(out, 4), largest);
 }
 
@@ -186,8 +191,22 @@ fn eight_bit_floats() {
     let (d, out) = (rig.upload(&x), rig.alloc(64));
     rig.run("fp8", 1, 8, Args::new().with(d).with(out).done());
     let expected = [
-        0.0, 0.0, 1.0, 1.0, 1.0, 1.0, -3.25, -3.5, 448.0, 512.0, 0.001_953_125, 0.000_976_562_5, 448.0, 57344.0,
-        -0.3125, -0.3125,
+        0.0,
+        0.0,
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+        -3.25,
+        -3.5,
+        448.0,
+        512.0,
+        0.001_953_125,
+        0.000_976_562_5,
+        448.0,
+        57344.0,
+        -0.3125,
+        -0.3125,
     ];
     assert_eq!(rig.download::<f32>(out, 16), expected);
 }
@@ -197,7 +216,8 @@ fn integers_of_128_bits() {
     let mut rig = Rig::new(include_str!("samples/groups.ptx"));
     let a: [i128; 4] = [0x1234_5678_9ABC_DEF0_1234_5678, -(1 << 100) + 7, -(1 << 99) - 3, i128::MAX - 5];
     let b: [i128; 4] = [0xFEDC_BA98_7654, 0x1_0000_0001_0000_0003, 12345678901234567, -(1 << 70)];
-    let words = |values: &[i128]| values.iter().flat_map(|v| [*v as u64, (*v >> 64) as u64]).collect::<Vec<u64>>();
+    let words =
+        |values: &[i128]| values.iter().flat_map(|v| [*v as u64, (*v >> 64) as u64]).collect::<Vec<u64>>();
     let (da, db) = (rig.upload(&words(&a)), rig.upload(&words(&b)));
     rig.run("wide", 1, 1, Args::new().with(da).with(db).done());
     let expected = [a[0].wrapping_mul(b[0]), a[1] / b[1], a[2] % b[2], a[3] + b[3]];

@@ -123,7 +123,9 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
             Mem::Generic => None,
             Mem::Shared => load_bytes(self.shared, shared_offset(address), width),
             Mem::Local => load_bytes(&self.warp.local[lane], address & 0xFFFF_FFFF, width),
-            Mem::Frame => load_bytes(&self.warp.local[lane], address.wrapping_add(u64::from(self.base_local)), width),
+            Mem::Frame => {
+                load_bytes(&self.warp.local[lane], address.wrapping_add(u64::from(self.base_local)), width)
+            }
             Mem::Param => load_bytes(self.params, address, width),
         }
     }
@@ -147,9 +149,12 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
             Mem::Generic | Mem::Param => None,
             Mem::Shared => store_bytes(self.shared, shared_offset(address), width, value),
             Mem::Local => store_bytes(&mut self.warp.local[lane], address & 0xFFFF_FFFF, width, value),
-            Mem::Frame => {
-                store_bytes(&mut self.warp.local[lane], address.wrapping_add(u64::from(self.base_local)), width, value)
-            }
+            Mem::Frame => store_bytes(
+                &mut self.warp.local[lane],
+                address.wrapping_add(u64::from(self.base_local)),
+                width,
+                value,
+            ),
         }
     }
 
@@ -184,12 +189,20 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
         Self::check(addresses, mask, u64::from(width))?;
         // Most warps stay inside one allocation, and most often inside the last one used.
         let done = match (space, self.spans.recent.first(), width) {
-            (Mem::Generic, Some(span), 4) => load_all(out, addresses, mask, |at| span.load32(at).map(u64::from)),
+            (Mem::Generic, Some(span), 4) => {
+                load_all(out, addresses, mask, |at| span.load32(at).map(u64::from))
+            }
             (Mem::Generic, Some(span), 8) => load_all(out, addresses, mask, |at| span.load64(at)),
-            (Mem::Generic, Some(span), 1) => load_all(out, addresses, mask, |at| span.load8(at).map(u64::from)),
-            (Mem::Generic, Some(span), _) => load_all(out, addresses, mask, |at| span.load16(at).map(u64::from)),
+            (Mem::Generic, Some(span), 1) => {
+                load_all(out, addresses, mask, |at| span.load8(at).map(u64::from))
+            }
+            (Mem::Generic, Some(span), _) => {
+                load_all(out, addresses, mask, |at| span.load16(at).map(u64::from))
+            }
             (Mem::Shared, _, 4) => load_all(out, addresses, mask, |at| slice32(self.shared, at)),
-            (Mem::Shared, _, 8) => load_all(out, addresses, mask, |at| load_bytes(self.shared, at as u32 as u64, 8)),
+            (Mem::Shared, _, 8) => {
+                load_all(out, addresses, mask, |at| load_bytes(self.shared, at as u32 as u64, 8))
+            }
             _ => 0,
         };
         for lane in lanes(mask & !done) {

@@ -411,7 +411,9 @@ impl<'p> Lower<'p> {
                 continue;
             }
             // Loops inside are done before those around them would be looked at again; one pass is near enough.
-            for &(from, to) in loops.iter().skip(loops.partition_point(|&(from, _)| from <= first)).take(LOOPS_MAX) {
+            for &(from, to) in
+                loops.iter().skip(loops.partition_point(|&(from, _)| from <= first)).take(LOOPS_MAX)
+            {
                 if from > last {
                     break;
                 }

@@ -241,7 +241,9 @@ impl Parser {
                 let count = self.int()?;
                 self.expect(b'>')?;
                 let prefix = self.text(name).into();
-                scopes.scopes[current].families.insert(prefix, Family { count, ty: head.ty, width: head.vector });
+                scopes.scopes[current]
+                    .families
+                    .insert(prefix, Family { count, ty: head.ty, width: head.vector });
             } else {
                 let first = scopes.new_registers(head.ty, head.vector);
                 scopes.scopes[current].registers.insert(name, (first, head.vector));
