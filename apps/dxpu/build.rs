@@ -36,7 +36,10 @@ fn build_library(root: &Path, out: &Path) -> PathBuf {
     let profile = env::var("PROFILE").expect("cargo sets PROFILE");
     let target_dir = out.join("libcuda-target");
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
-    cargo.current_dir(&workspace).args(["build", "--package", "libcuda", "--lib", "--target-dir"]).arg(&target_dir);
+    cargo
+        .current_dir(&workspace)
+        .args(["build", "--package", "libcuda", "--lib", "--target-dir"])
+        .arg(&target_dir);
     if profile == "release" {
         cargo.arg("--release");
     }
@@ -59,5 +62,9 @@ fn demo_program(root: &Path, out: &Path) {
     command.args(["-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-o"]).arg(out.join("demo")).arg(&source);
     let status = command.arg("-ldl").status();
     let good = status.is_ok_and(|status| status.success());
-    assert!(good, "the demo program needs a C compiler: {} failed (set CC to choose another)", compiler.display());
+    assert!(
+        good,
+        "the demo program needs a C compiler: {} failed (set CC to choose another)",
+        compiler.display()
+    );
 }

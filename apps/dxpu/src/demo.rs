@@ -25,7 +25,8 @@ pub(crate) struct Demo {
 impl Demo {
     pub(crate) fn run(self) -> Outcome {
         log::start("warn");
-        let directory = tempfile::Builder::new().prefix("dxpu-demo-").tempdir().context("cannot make a directory")?;
+        let directory =
+            tempfile::Builder::new().prefix("dxpu-demo-").tempdir().context("cannot make a directory")?;
         let program = directory.path().join("mandelbrot");
         put_program(&program)?;
         let address: Address = format!("unix:{}/worker.sock", directory.path().display()).parse()?;
@@ -43,8 +44,8 @@ impl Demo {
                 let _ = sender.send(event);
             }
         };
-        let front =
-            serve_listener(front_config(vec![address.clone()], session, devices, 4)?, on_event).map_err(listen_failure)?;
+        let front = serve_listener(front_config(vec![address.clone()], session, devices, 4)?, on_event)
+            .map_err(listen_failure)?;
         println!("A worker with a soft GPU (a GPU in software) listens at {address}.");
         println!("Now an ordinary CUDA program starts. It loads libcuda.so.1 and knows nothing of dxpu.\n");
 

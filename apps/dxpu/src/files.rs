@@ -78,7 +78,9 @@ pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
 /// Bytes that nobody can guess, as hex digits.
 pub(crate) fn random_hex(bytes: usize) -> anyhow::Result<String> {
     let mut random = vec![0; bytes];
-    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random)).context("no randomness")?;
+    fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut random))
+        .context("no randomness")?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -11,7 +11,11 @@ use transport::{Address, ClientSecurity, ConnectError, ConnectionKind, Preamble,
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Says hello to a worker and goodbye again. Returns its devices.
-pub(crate) fn check(address: &Address, security: &ClientSecurity, token: &str) -> Result<Vec<DeviceInfo>, Failure> {
+pub(crate) fn check(
+    address: &Address,
+    security: &ClientSecurity,
+    token: &str,
+) -> Result<Vec<DeviceInfo>, Failure> {
     let name: [u8; 16] = random().map_err(|error| set_up(address, error))?;
     let preamble = Preamble::new(ConnectionKind::Command, 0, name);
     let mut connection =

@@ -24,7 +24,11 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     };
     let number: f64 = number.parse().map_err(|_| "write a number and a unit, like 16GiB".to_owned())?;
     let bytes = number * unit_bytes;
-    if (0.0..9e18).contains(&bytes) { Ok(bytes as u64) } else { Err("that is not an amount of memory".to_owned()) }
+    if (0.0..9e18).contains(&bytes) {
+        Ok(bytes as u64)
+    } else {
+        Err("that is not an amount of memory".to_owned())
+    }
 }
 
 /// `50us`, `1.5ms`, `2s`.
@@ -42,7 +46,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// `9.0`.
 pub(crate) fn compute_capability(text: &str) -> Result<(u32, u32), String> {
-    let parts = text.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let parts =
+        text.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
     parts.ok_or_else(|| "write major.minor, like 9.0".to_owned())
 }
 
@@ -52,7 +57,8 @@ mod tests {
 
     #[test]
     fn memory_is_written_as_people_do() {
-        for (text, expected) in [("16GiB", 16 << 30), ("1.5G", 3 << 29), ("4096", 4096), ("2 MB", 2_000_000)] {
+        for (text, expected) in [("16GiB", 16 << 30), ("1.5G", 3 << 29), ("4096", 4096), ("2 MB", 2_000_000)]
+        {
             assert_eq!(bytes(text), Ok(expected), "{text}");
         }
         for text in ["", "GiB", "16 furlongs", "-1GiB", "1e40T", "nan"] {

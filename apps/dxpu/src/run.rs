@@ -123,7 +123,10 @@ fn absolute(path: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
 }
 
 /// What makes a program load our library and find the worker.
-pub(crate) fn client_environment(library: &library::Library, workers: &[Address]) -> Vec<(&'static str, OsString)> {
+pub(crate) fn client_environment(
+    library: &library::Library,
+    workers: &[Address],
+) -> Vec<(&'static str, OsString)> {
     let mut search = library.directory.clone().into_os_string();
     if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|path| !path.is_empty()) {
         search.push(":");

@@ -33,7 +33,8 @@ impl SoftDevices {
     pub(crate) fn grants(self, sessions_max: usize) -> anyhow::Result<GrantMaker> {
         let totals = vec![self.memory_bytes; self.devices as usize];
         let ledger = SharedLedger::create(&totals, sessions_max).map_err(|error| {
-            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory").because(error)
+            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory")
+                .because(error)
         })?;
         let owners = AtomicU64::new(1);
         Ok(Arc::new(move || {

@@ -8,6 +8,7 @@ use anyhow::Context;
 use cuda_worker::{FrontConfig, FrontError, SessionConfig, SessionEvent, SessionSpawn, serve_listener};
 use identity::{Identity, Token};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 use transport::{Address, Scheme};
@@ -93,10 +94,13 @@ impl Worker {
         let config = front_config(self.listen.clone(), session, self.soft(), usize::from(self.sessions))?;
 
         // Before anything is listening, so that no signal finds us unprepared.
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
+        let mut signals =
+            signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
         let front = serve_listener(config, log_event).map_err(listen_failure)?;
         for address in front.addresses() {
-            tell_how_to_connect(address, identity.as_ref(), &token);
+            let text = how_to_connect(address, identity.as_ref(), &token);
+            // A worker whose output nobody reads any more serves on.
+            let _ = std::io::stdout().write_all(text.as_bytes());
         }
         let signal = signals.forever().next();
         tracing::info!(signal, "stopping");
@@ -159,7 +163,9 @@ pub(crate) fn listen_failure(error: FrontError) -> Failure {
         FrontError::Listen { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             "choose a port above 1023, or a directory that you may write to"
         }
-        FrontError::Listen { .. } => "choose an address of this machine, such as 0.0.0.0:7400 or unix:/tmp/dxpu.sock",
+        FrontError::Listen { .. } => {
+            "choose an address of this machine, such as 0.0.0.0:7400 or unix:/tmp/dxpu.sock"
+        }
         FrontError::Thread(_) => "raise the limit on processes (ulimit -u)",
     };
     Failure::new(Exit::Failure, "the worker cannot start", hint).because(error)
@@ -176,8 +182,7 @@ fn log_event(event: SessionEvent) {
     }
 }
 
-fn tell_how_to_connect(address: &Address, identity: Option<&Identity>, token: &Token) {
-    println!("listening at {address}");
+fn how_to_connect(address: &Address, identity: Option<&Identity>, token: &Token) -> String {
     let mut line = format!("dxpu run --worker {}", reachable(address));
     match identity {
         Some(identity) if address.scheme() == Scheme::Tls => match identity.is_ours {
@@ -186,22 +191,28 @@ fn tell_how_to_connect(address: &Address, identity: Option<&Identity>, token: &T
         },
         _ => {}
     }
+    let mut text = format!("listening at {address}\n");
     match &token.file {
         Some(file) => line += &format!(" --token-file {}", file.display()),
-        None => println!("  the token is the one in DXPU_TOKEN"),
+        None => text += "  the token is the one in DXPU_TOKEN\n",
     }
-    println!("  run a program with it:  {line} -- PROGRAM");
+    text += &format!("  run a program with it:  {line} -- PROGRAM\n");
     if let (Some(file), Scheme::Tls | Scheme::Tcp) = (&token.file, address.scheme()) {
-        println!("  on another machine, copy the token file there first (scp {})", file.display());
+        text += &format!("  on another machine, copy the token file there first (scp {})\n", file.display());
     }
+    text
 }
 
 /// The address as another machine would write it.
 fn reachable(address: &Address) -> Address {
     let everywhere = |host: &str| host == "0.0.0.0" || host == "::";
     match address {
-        Address::Tls(at) if everywhere(&at.host) => Address::Tls(transport::HostPort { host: host_name(), port: at.port }),
-        Address::Tcp(at) if everywhere(&at.host) => Address::Tcp(transport::HostPort { host: host_name(), port: at.port }),
+        Address::Tls(at) if everywhere(&at.host) => {
+            Address::Tls(transport::HostPort { host: host_name(), port: at.port })
+        }
+        Address::Tcp(at) if everywhere(&at.host) => {
+            Address::Tcp(transport::HostPort { host: host_name(), port: at.port })
+        }
         other => other.clone(),
     }
 }

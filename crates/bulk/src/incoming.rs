@@ -88,7 +88,11 @@ impl Incoming {
 
     /// Keeps an early chunk, unless somebody has begun to expect its transfer while it was being read: then it is
     /// given back together with the expectation.
-    pub(crate) fn keep(&self, transfer: TransferId, pieces: Vec<Piece>) -> Option<(Arc<Expected>, Vec<Piece>)> {
+    pub(crate) fn keep(
+        &self,
+        transfer: TransferId,
+        pieces: Vec<Piece>,
+    ) -> Option<(Arc<Expected>, Vec<Piece>)> {
         let mut table = lock(&self.table);
         match table.transfers.get_mut(&transfer) {
             Some(Entry::Early(early)) => {

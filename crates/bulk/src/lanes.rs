@@ -151,7 +151,13 @@ impl Lanes {
 
     /// Begins to expect a transfer, whose bytes the lane threads hand to `sink`. `done` is called when the last was
     /// taken, or when the lanes broke; the sink is not called any more then.
-    pub fn expect_later(&self, transfer: TransferId, bytes: u64, sink: Box<dyn Sink + Send + Sync>, done: Done) {
+    pub fn expect_later(
+        &self,
+        transfer: TransferId,
+        bytes: u64,
+        sink: Box<dyn Sink + Send + Sync>,
+        done: Done,
+    ) {
         let shared = &self.shared;
         if bytes == 0 {
             return done(Ok(()));
@@ -189,7 +195,11 @@ impl Lanes {
     }
 
     /// Blocks until each lane has handed that many chunks to their sinks: true. False when `deadline` came first.
-    pub fn wait_landed(&self, chunks: &[u32; LANES_MAX], deadline: Option<Instant>) -> Result<bool, LinkLost> {
+    pub fn wait_landed(
+        &self,
+        chunks: &[u32; LANES_MAX],
+        deadline: Option<Instant>,
+    ) -> Result<bool, LinkLost> {
         let shared = &self.shared;
         let landed = shared.landed.wait(chunks, deadline, || shared.fault.get().is_some());
         if !landed && shared.fault.get().is_some() { Err(LinkLost) } else { Ok(landed) }
@@ -292,9 +302,8 @@ impl Shared {
     ) {
         let shared = self.clone();
         let run = move || {
-            let fault = catch_unwind(AssertUnwindSafe(|| body(&shared))).unwrap_or_else(|_| {
-                Some(Fault::Internal { text: "a source or sink panicked".to_owned() })
-            });
+            let fault = catch_unwind(AssertUnwindSafe(|| body(&shared)))
+                .unwrap_or_else(|_| Some(Fault::Internal { text: "a source or sink panicked".to_owned() }));
             if let Some(fault) = fault {
                 shared.break_with(fault);
             }

@@ -41,9 +41,11 @@ impl Receiver<'_> {
         let claim = self.shared.incoming.claim(chunk.transfer, chunk.offset, chunk.bytes)?;
         let landing = self.shared.landed.begin(self.lane);
         match claim {
-            Claim::Expected(expected) if expected.sink.is_some() => self.into_sink(&chunk, &expected, landing),
+            Claim::Expected(expected) if expected.sink.is_some() => {
+                self.feed_sink(&chunk, &expected, landing)
+            }
             Claim::Expected(expected) => {
-                self.into_mailbox(&chunk, &expected, landing)?;
+                self.feed_mailbox(&chunk, &expected, landing)?;
                 self.shared.release(&expected, 0);
                 Ok(())
             }
@@ -52,7 +54,12 @@ impl Receiver<'_> {
     }
 
     /// Straight to where it belongs, or through a buffer that stays in the cache.
-    fn into_sink(&mut self, chunk: &ChunkHeader, expected: &Arc<Expected>, landing: Landing) -> Result<(), Fault> {
+    fn feed_sink(
+        &mut self,
+        chunk: &ChunkHeader,
+        expected: &Arc<Expected>,
+        landing: Landing,
+    ) -> Result<(), Fault> {
         let mut user = InUse { shared: self.shared, expected, bytes: 0 };
         let Some(sink) = &expected.sink else { return Ok(()) };
         let (bytes, lane) = (chunk.bytes as usize, self.lane);
@@ -86,7 +93,12 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    fn into_mailbox(&mut self, chunk: &ChunkHeader, expected: &Expected, landing: Landing) -> Result<(), Fault> {
+    fn feed_mailbox(
+        &mut self,
+        chunk: &ChunkHeader,
+        expected: &Expected,
+        landing: Landing,
+    ) -> Result<(), Fault> {
         let mut left = chunk.bytes as usize;
         for (offset, bytes) in pieces(chunk) {
             let Some(mut buffer) = self.shared.pool.get() else { return Err(Fault::Closed) };
@@ -95,7 +107,13 @@ impl Receiver<'_> {
                 return Err(fault);
             }
             left -= bytes;
-            expected.mail(Piece { offset, buffer, bytes, pooled: true, landing: (left == 0).then_some(landing) });
+            expected.mail(Piece {
+                offset,
+                buffer,
+                bytes,
+                pooled: true,
+                landing: (left == 0).then_some(landing),
+            });
         }
         Ok(())
     }

@@ -81,7 +81,13 @@ impl SendError {
 }
 
 impl Half {
-    fn send_from(&mut self, header: &[u8], offset: u64, bytes: usize, source: &dyn Source) -> Result<(), SendError> {
+    fn send_from(
+        &mut self,
+        header: &[u8],
+        offset: u64,
+        bytes: usize,
+        source: &dyn Source,
+    ) -> Result<(), SendError> {
         let (mut seen, mut result) = (0, Ok(()));
         let tx = &mut self.tx;
         let direct = source.view(offset, bytes, &mut |part| {

@@ -41,7 +41,9 @@ impl Worker {
             addresses: vec![address.parse().unwrap()],
             spawn: SessionSpawn {
                 program: std::env::current_exe().unwrap(),
-                arguments: ["--exact", "session_process", "--ignored", "--nocapture"].map(str::to_owned).to_vec(),
+                arguments: ["--exact", "session_process", "--ignored", "--nocapture"]
+                    .map(str::to_owned)
+                    .to_vec(),
             },
             session,
             grant: std::sync::Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),
@@ -119,7 +121,8 @@ fn copies_both_ways(scheme: &str) {
     };
     client.lanes.send(TransferId(7), bytes, &source).unwrap();
     let back = client.lanes.expect(TransferId(8), bytes).unwrap();
-    let op = Op::CopyOut { source: Plane::line(client.base), shape: Shape::line(bytes), transfer: TransferId(8) };
+    let op =
+        Op::CopyOut { source: Plane::line(client.base), shape: Shape::line(bytes), transfer: TransferId(8) };
     client.one_way(&Command::Enqueue { stream: STREAM, op });
     let received = std::sync::Mutex::new(vec![0; large.len()]);
     let sink = |offset: u64, piece: &[u8]| {
@@ -155,7 +158,8 @@ fn a_blocked_wait_blocks_nobody_else_and_host_functions_hold_their_stream() {
     ready(&mut client, 100);
     client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token: 5 } });
     let base = client.base;
-    let fill = |value| Op::Fill { target: Plane::line(base), shape: Shape::line(100), element_bytes: 1, value };
+    let fill =
+        |value| Op::Fill { target: Plane::line(base), shape: Shape::line(100), element_bytes: 1, value };
     client.one_way(&Command::Enqueue { stream: STREAM, op: fill(9) });
     let waiting = client.ask(&Command::StreamSynchronize { stream: STREAM });
     let reading = client.ask(&read_back(&client, 100));
@@ -232,9 +236,12 @@ fn pings_are_answered_pulls_are_pulled_and_text_is_printed() {
     client.one_way(&copy_in(&client, 1 << 20, HostData::Pulled { transfer: TransferId(3) }));
     assert_eq!(client.heard(), Told::Pull(TransferId(3)));
     let data = patterned(5, 1 << 20);
-    client.lanes.send(TransferId(3), 1 << 20, &|offset: u64, target: &mut [u8]| {
-        target.copy_from_slice(&data[offset as usize..][..target.len()]);
-    }).unwrap();
+    client
+        .lanes
+        .send(TransferId(3), 1 << 20, &|offset: u64, target: &mut [u8]| {
+            target.copy_from_slice(&data[offset as usize..][..target.len()]);
+        })
+        .unwrap();
     let body = client.must(&read_back(&client, 1 << 20));
     assert!(Blob::from_bytes(&body).unwrap().0 == data);
 
@@ -283,15 +290,19 @@ fn a_module_travels_once_for_all_sessions() {
     let mut client = worker.attach();
     let image = patterned(3, 300_000);
     let hash = *blake3::hash(&image).as_bytes();
-    let load = |image| Command::ModuleLoad { module: ModuleId(1), context: CONTEXT, hash, image, options: vec![] };
+    let load =
+        |image| Command::ModuleLoad { module: ModuleId(1), context: CONTEXT, hash, image, options: vec![] };
     assert_eq!(client.call(&load(ImageSource::Known {})).0.status, CudaError::NOT_FOUND.code());
     let wrong = ImageSource::Inline { bytes: Bytes(&image[1..]) };
     assert_eq!(client.call(&load(wrong)).0.status, CudaError::INVALID_IMAGE.code());
     let transfer = TransferId(9);
     let asked = client.ask(&load(ImageSource::Pushed { transfer, bytes: 300_000 }));
-    client.lanes.send(transfer, 300_000, &|offset: u64, target: &mut [u8]| {
-        target.copy_from_slice(&image[offset as usize..][..target.len()]);
-    }).unwrap();
+    client
+        .lanes
+        .send(transfer, 300_000, &|offset: u64, target: &mut [u8]| {
+            target.copy_from_slice(&image[offset as usize..][..target.len()]);
+        })
+        .unwrap();
     let (header, body) = client.reply();
     assert_eq!((header.call, header.status), (asked, 0));
     assert_eq!(ModuleInfo::from_bytes(&body).unwrap().info_log, "image 1 has 300000 bytes");
@@ -354,7 +365,9 @@ fn hostile_frames_end_their_session_and_no_other() {
         assert_eq!(worker.end().kind, EndKind::Protocol);
     }
     let bad_notice = NoticeHeader { bytes: u32::MAX, reserved: 0 }.to_bytes();
-    for notice in [bad_notice, Notice::HostCallDone { token: 1 }.to_frame(), Notice::HostCall { token: 1 }.to_frame()] {
+    for notice in
+        [bad_notice, Notice::HostCallDone { token: 1 }.to_frame(), Notice::HostCall { token: 1 }.to_frame()]
+    {
         let client = worker.attach();
         client.events.lock().unwrap().send(&[&notice]).unwrap();
         assert!(matches!(client.heard(), Told::Closing(_)));

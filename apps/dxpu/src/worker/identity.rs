@@ -33,7 +33,10 @@ impl Identity {
         }
         let both = files::read_secret(&path)?;
         Self::new(both.clone(), both, true).map_err(|error| {
-            let hint = format!("remove {} to have a new one made; clients then need its fingerprint", path.display());
+            let hint = format!(
+                "remove {} to have a new one made; clients then need its fingerprint",
+                path.display()
+            );
             Failure::new(Exit::Failure, format!("{} is damaged: {error:#}", path.display()), hint).into()
         })
     }

@@ -85,7 +85,12 @@ impl FrontHandle {
     }
 }
 
-fn accept(listener: &Listener, config: &Arc<FrontConfig>, sessions: &Arc<Sessions>, reading: &Arc<AtomicUsize>) {
+fn accept(
+    listener: &Listener,
+    config: &Arc<FrontConfig>,
+    sessions: &Arc<Sessions>,
+    reading: &Arc<AtomicUsize>,
+) {
     loop {
         let raw = match listener.accept() {
             Ok(Some(raw)) => raw,

@@ -146,7 +146,11 @@ impl Sessions {
                 ready = true;
                 let mut state = lock(&self.state);
                 state.starting -= 1;
-                if state.stopping { child.stop() } else { state.spares.push(child.clone()) }
+                if state.stopping {
+                    child.stop()
+                } else {
+                    state.spares.push(child.clone())
+                }
                 self.changed.notify_all();
             }
             Line::Authenticated(client) => self.authenticated(child, client),
@@ -159,7 +163,11 @@ impl Sessions {
         let mut state = lock(&self.state);
         state.processes -= 1;
         state.spares.retain(|spare| !Arc::ptr_eq(spare, child));
-        let name = state.serving.iter().find(|(_, serving)| Arc::ptr_eq(&serving.child, child)).map(|(name, _)| *name);
+        let name = state
+            .serving
+            .iter()
+            .find(|(_, serving)| Arc::ptr_eq(&serving.child, child))
+            .map(|(name, _)| *name);
         let served = name.and_then(|name| state.serving.remove(&name));
         let broken = !ready && !state.stopping;
         if !ready {

@@ -36,7 +36,10 @@ enum Next {
     Continue,
     Goodbye,
     /// A wait that is not over yet.
-    Wait { call: u32, target: WaitTarget },
+    Wait {
+        call: u32,
+        target: WaitTarget,
+    },
 }
 
 impl From<LinkLost> for SessionEnd {
@@ -168,7 +171,13 @@ impl CommandLoop {
     }
 
     /// Reads device memory behind a stream's work.
-    fn read_back(&mut self, call: u32, stream: StreamId, source: Plane, shape: Shape) -> Result<(), SessionEnd> {
+    fn read_back(
+        &mut self,
+        call: u32,
+        stream: StreamId,
+        source: Plane,
+        shape: Shape,
+    ) -> Result<(), SessionEnd> {
         if call == 0 {
             return Ok(());
         }

@@ -95,7 +95,9 @@ impl Gate {
                 return known.map(Into::into).ok_or(CudaError::NOT_FOUND);
             }
             ImageSource::Inline { bytes } => bytes.0.to_vec(),
-            ImageSource::Pushed { bytes, .. } if bytes > IMAGE_BYTES_MAX => return Err(CudaError::INVALID_VALUE),
+            ImageSource::Pushed { bytes, .. } if bytes > IMAGE_BYTES_MAX => {
+                return Err(CudaError::INVALID_VALUE);
+            }
             ImageSource::Pushed { transfer, bytes } => self.pushed_image(transfer, bytes)?,
         };
         if blake3::hash(&bytes).as_bytes() != hash {
@@ -302,7 +304,12 @@ impl Commands for Gate {
         self.driver.event_elapsed(start, end)
     }
 
-    fn graph_instantiate<'a>(&self, exec: ExecId, context: ContextId, nodes: Vec<GraphNode<'a>>) -> CuResult<()> {
+    fn graph_instantiate<'a>(
+        &self,
+        exec: ExecId,
+        context: ContextId,
+        nodes: Vec<GraphNode<'a>>,
+    ) -> CuResult<()> {
         self.check_nodes(&nodes)?;
         self.driver.graph_instantiate(exec, context, nodes)?;
         self.names.with(|maps| maps.execs.insert(exec, context));

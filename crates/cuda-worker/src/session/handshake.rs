@@ -54,7 +54,11 @@ fn read_body(rx: &mut Rx, deadline: Instant) -> Result<Vec<u8>, HandshakeError> 
 }
 
 /// Reads and checks a client's hello.
-pub(crate) fn read_hello(rx: &mut Rx, config: &SessionConfig, deadline: Instant) -> Result<Hello, HandshakeError> {
+pub(crate) fn read_hello(
+    rx: &mut Rx,
+    config: &SessionConfig,
+    deadline: Instant,
+) -> Result<Hello, HandshakeError> {
     let body = read_body(rx, deadline)?;
     // The kind and the version come first in every version; the rest may differ.
     if let [1, low, high, ..] = body[..] {
@@ -67,15 +71,20 @@ pub(crate) fn read_hello(rx: &mut Rx, config: &SessionConfig, deadline: Instant)
     };
     if !is_same_secret(hello.token.as_bytes(), config.token.as_bytes()) {
         let text = match hello.token.is_empty() {
-            true => "this worker wants a token and the client has none; give `dxpu run --token-file FILE` \
-                     (or DXPU_TOKEN_FILE) the file that `dxpu worker` named when it started",
-            false => "the token is not the one of this worker; copy the token file of the worker again, \
-                      it may have been made anew",
+            true => {
+                "this worker wants a token and the client has none; give `dxpu run --token-file FILE` \
+                     (or DXPU_TOKEN_FILE) the file that `dxpu worker` named when it started"
+            }
+            false => {
+                "the token is not the one of this worker; copy the token file of the worker again, \
+                      it may have been made anew"
+            }
         };
         return Err(refused(CudaError::NOT_PERMITTED, text));
     }
     if usize::from(hello.lanes) > cuda_wire::LANES_MAX {
-        let text = format!("{} lanes are too many, at most {} are possible", hello.lanes, cuda_wire::LANES_MAX);
+        let text =
+            format!("{} lanes are too many, at most {} are possible", hello.lanes, cuda_wire::LANES_MAX);
         return Err(refused(CudaError::INVALID_VALUE, &text));
     }
     Ok(hello)

@@ -110,7 +110,9 @@ impl HostLink for Link {
             return Ok(());
         }
         let _busy = self.occupy(transfer)?;
-        self.lanes.send(transfer, bytes, &|offset, target: &mut [u8]| source(offset, target)).map_err(|_| LinkLost)
+        self.lanes
+            .send(transfer, bytes, &|offset, target: &mut [u8]| source(offset, target))
+            .map_err(|_| LinkLost)
     }
 
     fn host_call(&self, token: u64) -> Result<(), LinkLost> {

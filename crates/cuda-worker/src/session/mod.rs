@@ -104,7 +104,8 @@ fn serve(
             Err(error) => return internal("the TLS identity", &error),
         },
     };
-    let (security, ending, joins) = (Arc::new(security), Arc::new(Ending::default()), Arc::new(Joins::default()));
+    let (security, ending, joins) =
+        (Arc::new(security), Arc::new(Ending::default()), Arc::new(Joins::default()));
     let secret = match random_secret() {
         Ok(secret) => secret,
         Err(error) => return internal("no randomness", &error),

@@ -2,8 +2,8 @@
 
 use bulk::{Lanes, LanesConfig};
 use cuda_wire::{
-    ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Notice, NoticeHeader, PROTOCOL_VERSION, ReplyHeader,
-    TransferId, VaRange, Welcome, Wire, begin_command, finish_command, header,
+    ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Notice, NoticeHeader, PROTOCOL_VERSION,
+    ReplyHeader, TransferId, VaRange, Welcome, Wire, begin_command, finish_command, header,
 };
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,12 @@ pub struct Target {
 }
 
 impl Target {
-    pub fn open(&self, kind: ConnectionKind, lane: u16, name: [u8; 16]) -> Result<Connection, transport::ConnectError> {
+    pub fn open(
+        &self,
+        kind: ConnectionKind,
+        lane: u16,
+        name: [u8; 16],
+    ) -> Result<Connection, transport::ConnectError> {
         connect(&self.address, &self.security, Preamble::new(kind, lane, name), TIMEOUT)
     }
 }
@@ -114,7 +119,16 @@ impl Client {
         let (tx, rx, _) = connection.split();
         let lanes = Arc::new(Lanes::new(lanes, LanesConfig::default(), |_| {}));
         let base = welcome.va.base;
-        Self { welcome: *welcome, tx, rx, events: Arc::new(Mutex::new(events_tx)), told, lanes, base, next_call: 0 }
+        Self {
+            welcome: *welcome,
+            tx,
+            rx,
+            events: Arc::new(Mutex::new(events_tx)),
+            told,
+            lanes,
+            base,
+            next_call: 0,
+        }
     }
 
     pub fn post(&mut self, command: &Command<'_>, call: u32) {

@@ -258,7 +258,9 @@ impl Commands for Toy {
                     HostData::Inline { bytes } => {
                         let data = bytes.0.to_vec();
                         let job = move |inner: &Inner| {
-                            inner.with_memory(address, data.len() as u64, |target| target.copy_from_slice(&data))
+                            inner.with_memory(address, data.len() as u64, |target| {
+                                target.copy_from_slice(&data)
+                            })
                         };
                         return self.put(stream, Box::new(job));
                     }
@@ -276,7 +278,8 @@ impl Commands for Toy {
             Op::CopyOut { source, shape, transfer } => Box::new(move |inner: &Inner| {
                 let fill = |offset: u64, target: &mut [u8]| {
                     let place = source.address + offset;
-                    let _ = inner.with_memory(place, target.len() as u64, |from| target.copy_from_slice(from));
+                    let _ =
+                        inner.with_memory(place, target.len() as u64, |from| target.copy_from_slice(from));
                 };
                 Ok(inner.link().send(transfer, shape.width, &fill)?)
             }),
