@@ -254,3 +254,16 @@ fn numba_atomics() {
     // Wrapping at 7: 3 + 128 steps modulo 8.
     assert_eq!(rig.download::<u32>(b, 4), [(3 + 128) % 8, 1, 5, 0xFF]);
 }
+
+#[test]
+fn a_product_on_the_matrix_unit() {
+    let mut rig = Rig::new(include_str!("samples/matrix.ptx"));
+    let a: Vec<f32> = (0..256).map(|i| ((i * 37 % 23) as f32 - 11.0) * 0.25).collect();
+    let b: Vec<f32> = (0..128).map(|i| ((i * 29 % 19) as f32 - 9.0) * 0.5).collect();
+    let bits = |values: &[f32]| values.iter().map(|&v| f16::from_f32(v).to_bits()).collect::<Vec<u16>>();
+    let (da, db, dc) = (rig.upload(&bits(&a)), rig.upload(&bits(&b)), rig.alloc(512));
+    rig.run("product", 1, 32, Args::new().with(da).with(db).with(dc).done());
+    let expected: Vec<f32> =
+        (0..128).map(|i| 1.0 + (0..16).map(|k| a[i / 8 * 16 + k] * b[k * 8 + i % 8]).sum::<f32>()).collect();
+    assert_eq!(rig.download::<f32>(dc, 128), expected);
+}

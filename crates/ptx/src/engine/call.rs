@@ -136,7 +136,7 @@ pub(super) fn resolve(kernel: &Kernel, pointers: &Row, mask: u32) -> Result<(usi
     let same =
         lanes(mask).filter(|&other| pointers[other] == pointer).fold(0, |mask, other| mask | 1 << other);
     let number = pointer.wrapping_sub(FUNCTION) / FUNCTION_STRIDE;
-    let aligned = pointer % FUNCTION_STRIDE == 0 && in_window(pointer, FUNCTION);
+    let aligned = pointer.is_multiple_of(FUNCTION_STRIDE) && in_window(pointer, FUNCTION);
     let found = kernel.by_address.get(number as usize).copied().flatten();
     match found {
         Some(function) if aligned => Ok((function as usize, same)),

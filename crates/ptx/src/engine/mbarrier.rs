@@ -61,7 +61,7 @@ impl<M: DeviceMemory> Reach<'_, '_, M> {
         for lane in lanes(mask) {
             let place = places[lane];
             let illegal = || Trouble::at(FaultKind::IllegalAddress, lane, place);
-            if place % 8 != 0 {
+            if !place.is_multiple_of(8) {
                 return Err(Trouble::at(FaultKind::MisalignedAddress, lane, place));
             }
             let before = self.load_lane(op.at.space, lane, place, 8).ok_or_else(illegal)?;

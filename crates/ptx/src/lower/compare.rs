@@ -183,7 +183,8 @@ impl Lower<'_> {
             Box::new(move |d: &mut crate::code::Row, a: &crate::code::Row, b: &crate::code::Row, _: u32| {
                 let (lo, hi) = (lo(a, b), hi(a, b));
                 for (lane, value) in d.iter_mut().enumerate() {
-                    *value = u64::from(lo >> lane & 1) * one | u64::from(hi >> lane & 1) * (one << 16);
+                    let half = |mask: u32| if mask >> lane & 1 == 1 { one } else { 0 };
+                    *value = half(lo) | half(hi) << 16;
                 }
             });
         self.emit(inst, Op::Map2 { f, d, a, b });

@@ -83,7 +83,7 @@ impl Lower<'_> {
         finite: bool,
     ) -> Result<()> {
         let bits = element_bits(format);
-        let clean = move |value: f64| if relu && (value < 0.0 || value == 0.0) { 0.0 } else { value };
+        let clean = move |value: f64| if relu && value <= 0.0 { 0.0 } else { value };
         let encode = move |value: f64| u64::from(format.encode(clean(value), mode, finite));
         let d = self.dst(inst, op, 0)?;
         if from == Type::F32 {

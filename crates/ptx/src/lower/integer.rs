@@ -1,5 +1,8 @@
 //! Integer arithmetic.
 
+// One expression serves eight types; in some of them a cast or a comparison with 0 says nothing.
+#![allow(clippy::unnecessary_cast, clippy::absurd_extreme_comparisons)]
+
 use super::{Lower, Opcode};
 use crate::{
     code::{Carry, CarryKind, Fn1, Fn2, Fn3, Op},

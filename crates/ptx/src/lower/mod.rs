@@ -11,7 +11,7 @@ mod float;
 mod half;
 mod integer;
 mod logic;
-pub(crate) mod matrix;
+mod matrix;
 mod memory;
 mod movement;
 mod video;

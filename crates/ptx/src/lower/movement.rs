@@ -76,6 +76,7 @@ impl Lower<'_> {
                 self.emit(inst, Op::Map3 { f, d, a, b, c });
                 Ok(())
             }
+            "movmatrix" => self.transpose(inst, op),
             _ => self.refuse(op, "this instruction is not supported"),
         }
     }
@@ -134,7 +135,7 @@ impl Lower<'_> {
         from: &Operand,
     ) -> Result<()> {
         let count = parts.len() as u32;
-        if count == 0 || ty.bits() % count != 0 || ty == Type::B128 {
+        if count == 0 || !ty.bits().is_multiple_of(count) || ty == Type::B128 {
             return self.refuse(op, "a vector that does not fit");
         }
         let width = ty.bits() / count;
@@ -165,7 +166,7 @@ impl Lower<'_> {
         parts: &[Operand],
     ) -> Result<()> {
         let count = parts.len() as u32;
-        if count == 0 || ty.bits() % count != 0 || ty == Type::B128 {
+        if count == 0 || !ty.bits().is_multiple_of(count) || ty == Type::B128 {
             return self.refuse(op, "a vector that does not fit");
         }
         let width = ty.bits() / count;

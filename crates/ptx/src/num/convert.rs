@@ -92,7 +92,7 @@ impl Cvt {
                     _ => self.store(odd_from_integer(value)),
                 }
             }
-            (true, false) => self.to_integer(self.load(bits)),
+            (true, false) => self.integer_of(self.load(bits)),
             (true, true) => {
                 let mut value = self.load(bits);
                 if self.integral {
@@ -138,7 +138,7 @@ impl Cvt {
         moved.to_bits()
     }
 
-    fn to_integer(&self, value: f64) -> u64 {
+    fn integer_of(&self, value: f64) -> u64 {
         let bits = self.to.bits();
         if value.is_nan() {
             // The rule of the ISA: zero, except where 64 bits are involved.
