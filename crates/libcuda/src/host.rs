@@ -47,6 +47,11 @@ impl HostRegion {
         (self.address as u64, slices + rows + width)
     }
 
+    /// Bytes from a row to the next, and from a slice to the next.
+    pub(crate) fn pitches(&self) -> (u64, u64) {
+        (self.row_pitch, self.slice_pitch)
+    }
+
     /// Copies packed bytes from `offset` on out of the program's memory.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
         self.for_each_run(offset, out.len(), |at, address, bytes| {

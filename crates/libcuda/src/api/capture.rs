@@ -3,7 +3,9 @@
 use crate::{
     api::graph::{edges_of, node_id},
     border::*,
-    state::{CAPTURE_MODE, Stream, begin_capture, capture_stream, end_capture, graphs, lock, release_objects},
+    state::{
+        CAPTURE_MODE, Stream, begin_capture, capture_stream, end_capture, graphs, lock, release_objects,
+    },
 };
 use cuda_abi::*;
 use cuda_client::graph::{GraphId, capture::Info};

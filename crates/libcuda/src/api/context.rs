@@ -3,7 +3,7 @@
 use crate::{
     border::*,
     state::{
-        API_VERSION, Context, client, forbid_unsafe_call, forget_current, pop_current as pop,
+        API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current, pop_current as pop,
         push_current as push, set_current as set, with_current,
     },
 };
@@ -94,6 +94,9 @@ pub(crate) fn create_v4(
 
 /// cuCtxDestroy_v2 cuCtxDestroy
 pub(crate) fn destroy(context: ContextHandle) -> CuResult<()> {
+    if context.is_null() {
+        return Err(CudaError::INVALID_VALUE);
+    }
     let context = Context::find(context.0)?;
     if context.primary {
         return Err(CudaError::INVALID_CONTEXT);
@@ -212,7 +215,7 @@ pub(crate) fn api_version(context: ContextHandle, mut version: Out<'_, u32>) -> 
 /// cuCtxSynchronize
 pub(crate) fn synchronize() -> CuResult<()> {
     let context = crate::state::current_context()?;
-    forbid_unsafe_call()?;
+    forbid_context_wait(&context)?;
     context.call(&Command::ContextSynchronize { context: context.id }).map(drop)
 }
 
@@ -220,7 +223,7 @@ pub(crate) fn synchronize() -> CuResult<()> {
 pub(crate) fn synchronize_v2(context: ContextHandle) -> CuResult<()> {
     let context = this_or_current(context)?;
     context.check()?;
-    forbid_unsafe_call()?;
+    forbid_context_wait(&context)?;
     context.call(&Command::ContextSynchronize { context: context.id }).map(drop)
 }
 
@@ -238,6 +241,7 @@ pub(crate) fn limit(mut value: Out<'_, usize>, limit: u32) -> CuResult<()> {
 pub(crate) fn set_limit(limit: u32, value: usize) -> CuResult<()> {
     with_current(|context| {
         context.check()?;
+        forbid_unsafe_call()?;
         context.set_limit(limit, value as u64)
     })
 }
@@ -253,6 +257,7 @@ pub(crate) fn set_cache_config(config: u32) -> CuResult<()> {
     if config > CU_FUNC_CACHE_PREFER_EQUAL {
         return Err(CudaError::INVALID_VALUE);
     }
+    forbid_unsafe_call()?;
     with_current(|context| {
         context.cache_config.store(config, Ordering::Relaxed);
         Ok(())

@@ -3,7 +3,7 @@
 use crate::{
     border::*,
     host::HostRegion,
-    state::{Copy, NodeOp, Place, Stream, forbid_wait, is_device_address, run_copy, submit},
+    state::{Copy, NodeOp, Place, Stream, forbid_on_capturing, is_device_address, run_copy, submit},
 };
 use cuda_abi::*;
 use cuda_wire::{Plane, Shape};
@@ -12,15 +12,23 @@ use std::sync::Arc;
 /// Runs a plain copy, or puts it behind a stream.
 fn line(target: u64, source: u64, bytes: usize, stream: StreamArg, synchronous: bool) -> CuResult<()> {
     let stream = Stream::of(stream)?;
+    if (target == 0 || source == 0) && bytes != 0 {
+        return Err(CudaError::INVALID_VALUE);
+    }
     // SAFETY: the caller of the API function promises that host addresses are valid for the copy.
     let copy = unsafe { Copy::line(target, source, bytes as u64) };
     run(&stream, copy, synchronous)
 }
 
+/// What the name of a function calls device memory must be device memory: reading it here would be a crash.
+fn check_device(address: u64, bytes: usize) -> CuResult<()> {
+    if bytes == 0 || is_device_address(address) { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+}
+
 fn run(stream: &Arc<Stream>, copy: Copy, synchronous: bool) -> CuResult<()> {
     if synchronous {
         // A synchronous copy cannot become part of a graph.
-        forbid_wait(stream)?;
+        forbid_on_capturing(stream)?;
         return run_copy(stream, &copy, true);
     }
     if crate::state::concerns(stream) {
@@ -48,6 +56,7 @@ pub(crate) fn host_to_device(
     byte_count: usize,
     default_stream: StreamArg,
 ) -> CuResult<()> {
+    check_device(dst_device, byte_count)?;
     line(dst_device, src_host.address(), byte_count, default_stream, true)
 }
 
@@ -58,6 +67,7 @@ pub(crate) fn host_to_device_async(
     byte_count: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
+    check_device(dst_device, byte_count)?;
     line(dst_device, src_host.address(), byte_count, stream, false)
 }
 
@@ -68,6 +78,7 @@ pub(crate) fn device_to_host(
     byte_count: usize,
     default_stream: StreamArg,
 ) -> CuResult<()> {
+    check_device(src_device, byte_count)?;
     line(dst_host.address(), src_device, byte_count, default_stream, true)
 }
 
@@ -78,6 +89,7 @@ pub(crate) fn device_to_host_async(
     byte_count: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
+    check_device(src_device, byte_count)?;
     line(dst_host.address(), src_device, byte_count, stream, false)
 }
 
@@ -88,6 +100,8 @@ pub(crate) fn device_to_device(
     byte_count: usize,
     default_stream: StreamArg,
 ) -> CuResult<()> {
+    check_device(dst_device, byte_count)?;
+    check_device(src_device, byte_count)?;
     line(dst_device, src_device, byte_count, default_stream, true)
 }
 
@@ -98,6 +112,8 @@ pub(crate) fn device_to_device_async(
     byte_count: usize,
     stream: StreamArg,
 ) -> CuResult<()> {
+    check_device(dst_device, byte_count)?;
+    check_device(src_device, byte_count)?;
     line(dst_device, src_device, byte_count, stream, false)
 }
 
@@ -111,6 +127,8 @@ pub(crate) fn peer(
     default_stream: StreamArg,
 ) -> CuResult<()> {
     check_peers(dst_context, src_context)?;
+    check_device(dst_device, byte_count)?;
+    check_device(src_device, byte_count)?;
     line(dst_device, src_device, byte_count, default_stream, true)
 }
 
@@ -124,6 +142,8 @@ pub(crate) fn peer_async(
     stream: StreamArg,
 ) -> CuResult<()> {
     check_peers(dst_context, src_context)?;
+    check_device(dst_device, byte_count)?;
+    check_device(src_device, byte_count)?;
     line(dst_device, src_device, byte_count, stream, false)
 }
 
@@ -184,7 +204,8 @@ pub(crate) fn copy_of(copy: &CUDA_MEMCPY3D_PEER) -> CuResult<Copy> {
     if copy.src_lod != 0 || copy.dst_lod != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
-    let shape = Shape { width: copy.width_in_bytes as u64, height: copy.height as u64, depth: copy.depth as u64 };
+    let shape =
+        Shape { width: copy.width_in_bytes as u64, height: copy.height as u64, depth: copy.depth as u64 };
     shape.bytes().ok_or(CudaError::INVALID_VALUE)?;
     let source = End {
         memory_type: copy.src_memory_type,
@@ -314,7 +335,8 @@ pub(crate) fn batch_async_v1(
     stream: StreamArg,
 ) -> CuResult<()> {
     // Attributes say when sources may be read: reading in stream order, as we do, satisfies each of them.
-    let ascending = attrs_idxs.first().is_none_or(|first| *first == 0) && attrs_idxs.is_sorted_by(|a, b| a < b);
+    let ascending =
+        attrs_idxs.first().is_none_or(|first| *first == 0) && attrs_idxs.is_sorted_by(|a, b| a < b);
     if dsts.is_empty() || attrs.is_empty() || !ascending {
         return Err(CudaError::INVALID_VALUE);
     }

@@ -2,7 +2,10 @@
 
 use crate::{
     border::*,
-    state::{Event, NodeOp, Stream, current_context, forbid_captured_event, submit},
+    state::{
+        Event, NodeOp, Stream, current_context, forbid_captured_event, forbid_captured_time, forbid_external,
+        submit,
+    },
 };
 use cuda_abi::*;
 use cuda_wire::Command;
@@ -39,6 +42,7 @@ pub(crate) fn record_with_flags(event: EventHandle, stream: StreamArg, flags: u3
     if !std::sync::Arc::ptr_eq(&event.context, &stream.context) {
         return Err(CudaError::INVALID_HANDLE);
     }
+    forbid_external(flags)?;
     submit(&stream, NodeOp::Record { event, flags })
 }
 
@@ -69,14 +73,24 @@ pub(crate) fn synchronize(event: EventHandle) -> CuResult<()> {
 }
 
 /// cuEventElapsedTime
-pub(crate) fn elapsed_time_v1(milliseconds: Out<'_, f32>, start: EventHandle, end: EventHandle) -> CuResult<()> {
+pub(crate) fn elapsed_time_v1(
+    milliseconds: Out<'_, f32>,
+    start: EventHandle,
+    end: EventHandle,
+) -> CuResult<()> {
     elapsed_time_v2(milliseconds, start, end)
 }
 
 /// cuEventElapsedTime_v2
-pub(crate) fn elapsed_time_v2(mut milliseconds: Out<'_, f32>, start: EventHandle, end: EventHandle) -> CuResult<()> {
+pub(crate) fn elapsed_time_v2(
+    mut milliseconds: Out<'_, f32>,
+    start: EventHandle,
+    end: EventHandle,
+) -> CuResult<()> {
     let start = Event::find(start.0)?;
     let end = Event::find(end.0)?;
+    forbid_captured_time(&start)?;
+    forbid_captured_time(&end)?;
     let timed = |event: &Event| event.flags & CU_EVENT_DISABLE_TIMING == 0 && event.was_recorded();
     if !timed(&start) || !timed(&end) || start.context.device != end.context.device {
         return Err(CudaError::INVALID_HANDLE);

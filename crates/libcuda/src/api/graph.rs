@@ -171,7 +171,8 @@ fn neighbours(
         return Err(CudaError::LOSSY_QUERY);
     }
     if let Some(mut array) = edge_data {
-        let nothing = std::iter::repeat_n(CUgraphEdgeData::default(), array.len().saturating_sub(edges.len()));
+        let nothing =
+            std::iter::repeat_n(CUgraphEdgeData::default(), array.len().saturating_sub(edges.len()));
         array.fill(edges.iter().map(|edge| edge_data_for_c(edge.data)).chain(nothing));
     }
     list(&handles(edges.iter().map(|edge| edge.node)), GraphNodeHandle::NULL, nodes, count);

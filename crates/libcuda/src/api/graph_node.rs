@@ -6,7 +6,10 @@ use super::{
 };
 use crate::{
     border::*,
-    state::{ChildGraph, Context, Given, Item, NodeOp, client, event_of, graphs, place_graph_memory, retain_objects},
+    state::{
+        ChildGraph, Context, Given, Item, NodeOp, client, event_of, graphs, place_graph_memory,
+        retain_objects,
+    },
 };
 use cuda_abi::*;
 use cuda_client::graph::{GraphId, NodeId, Payload, store::Edge};
@@ -247,7 +250,8 @@ pub(crate) fn add_memset(
     memset_params: &CUDA_MEMSET_NODE_PARAMS,
     context: ContextHandle,
 ) -> CuResult<()> {
-    let item = params::context_or_current(context.0).and_then(|context| params::memset(memset_params, context));
+    let item =
+        params::context_or_current(context.0).and_then(|context| params::memset(memset_params, context));
     add(graph_node, graph, dependencies, item)
 }
 
@@ -302,7 +306,8 @@ pub(crate) fn add_child(
     child_graph: GraphHandle,
 ) -> CuResult<()> {
     let edges = edges_of(dependencies, None)?;
-    let (node, _) = embed(graph_id(graph), &edges, graph_id(child_graph), CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE)?;
+    let (node, _) =
+        embed(graph_id(graph), &edges, graph_id(child_graph), CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE)?;
     graph_node.set(GraphNodeHandle(node.0));
     Ok(())
 }
@@ -438,7 +443,7 @@ fn allocate(
     let mut store = graphs();
     store.graphs.nodes(graph)?;
     let address = place_graph_memory(&context, bytes)?;
-    let op = NodeOp::Allocate { address, bytes, pool: device.default_pool };
+    let op = NodeOp::Allocate { address, bytes };
     let item = Item::new(op, Given::Allocation { properties, access: access.into() });
     let node = store.graphs.add(graph, edges, item).inspect_err(|_| {
         let _ = device.memory.remove(address);
@@ -456,7 +461,8 @@ pub(crate) fn mem_alloc_params(
     let store = graphs();
     let item = store.graphs.payload(node_id(node))?;
     let NodeOp::Allocate { address, bytes, .. } = &item.op else { return Err(CudaError::INVALID_VALUE) };
-    let mut shown = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: *bytes as usize, dptr: *address, ..Default::default() };
+    let mut shown =
+        CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: *bytes as usize, dptr: *address, ..Default::default() };
     match &item.given {
         Given::Allocation { properties, access } => {
             shown.pool_props = *properties;

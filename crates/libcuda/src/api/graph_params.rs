@@ -4,7 +4,8 @@ use super::{copy::copy_of, launch::pack, stream_memory::memory_ops};
 use crate::{
     border::*,
     state::{
-        Context, Copy, Event, Function, Given, Item, KernelNode, NodeOp, Place, client, current_context, memory_of,
+        Context, Copy, Event, Function, Given, Item, KernelNode, NodeOp, Place, client, current_context,
+        memory_of,
     },
 };
 use cuda_abi::*;
@@ -117,7 +118,9 @@ pub(crate) fn memcpy_for_c(item: &Item) -> CuResult<CUDA_MEMCPY3D> {
 fn describe_copy(copy: &Copy) -> CUDA_MEMCPY3D {
     let end = |place: &Place| match place {
         Place::Host(region) => (CU_MEMORYTYPE_HOST, region.span().0, 0, region.pitches()),
-        Place::Device(plane) => (CU_MEMORYTYPE_DEVICE, 0, plane.address, (plane.row_pitch, plane.slice_pitch)),
+        Place::Device(plane) => {
+            (CU_MEMORYTYPE_DEVICE, 0, plane.address, (plane.row_pitch, plane.slice_pitch))
+        }
     };
     let height = |(row, slice): (u64, u64)| slice.checked_div(row).unwrap_or(0) as usize;
     let (src_memory_type, src_host, src_device, source) = end(&copy.source);

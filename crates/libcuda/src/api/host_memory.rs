@@ -44,6 +44,7 @@ pub(crate) fn free(host_pointer: u64) -> CuResult<()> {
     if host_pointer == 0 {
         return Ok(());
     }
+    forbid_unsafe_call()?;
     let pinned = &client()?.pinned;
     pinned.find(host_pointer).filter(|range| range.base == host_pointer).ok_or(CudaError::INVALID_VALUE)?;
     wait_for_copies()?;
@@ -70,6 +71,7 @@ pub(crate) fn flags(mut flags: Out<'_, u32>, host_pointer: u64) -> CuResult<()> 
 /// cuMemHostRegister_v2 cuMemHostRegister
 pub(crate) fn register(host_pointer: u64, byte_size: usize, flags: u32) -> CuResult<()> {
     current_context()?;
+    forbid_unsafe_call()?;
     if host_pointer == 0 || byte_size == 0 || flags & !REGISTER_FLAGS != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
@@ -84,6 +86,7 @@ pub(crate) fn unregister(host_pointer: u64) -> CuResult<()> {
     if host_pointer == 0 {
         return Err(CudaError::INVALID_VALUE);
     }
+    forbid_unsafe_call()?;
     let pinned = &client()?.pinned;
     pinned
         .find(host_pointer)

@@ -65,7 +65,13 @@ pub(crate) fn pack(layout: &ParameterLayout, pointers: u64, extra: u64, block: &
             let bytes = layout.buffer_bytes(unsafe { word(extra.size_at, 0) })?;
             layout.pack_buffer(block, bytes, |target| {
                 // SAFETY: the program's buffer has at least `bytes` bytes; `target` has exactly as many.
-                unsafe { std::ptr::copy_nonoverlapping(extra.buffer as *const u8, target.as_mut_ptr(), target.len()) };
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        extra.buffer as *const u8,
+                        target.as_mut_ptr(),
+                        target.len(),
+                    )
+                };
             });
         }
     }
@@ -87,7 +93,8 @@ fn launch(
         return Err(CudaError::INVALID_HANDLE);
     }
     let device = stream.context.device()?;
-    check(shape, &device.limits, &function.sheet.limits())?;
+    check(shape, &device.limits, &function.sheet.limits())
+        .inspect_err(|_| crate::state::spoil_capture(&stream))?;
     BLOCK.with_borrow_mut(|block| {
         block.clear();
         pack(&function.sheet.layout, pointers, extra, block)?;

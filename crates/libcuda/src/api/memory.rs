@@ -64,6 +64,9 @@ pub(crate) fn free(device_pointer: u64) -> CuResult<()> {
     }
     forbid_unsafe_call()?;
     let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
+    if crate::state::free_graph_memory(device_pointer)? {
+        return device.link.post(&Command::MemoryFree { address: device_pointer });
+    }
     let allocation = device.memory.remove(device_pointer)?;
     if let crate::state::AllocationKind::Pool(pool) = allocation.kind
         && let Some(pool) = client()?.pools.get(pool)

@@ -13,7 +13,6 @@ use std::os::unix::ffi::OsStrExt;
 /// Loads the image at an address into the current context.
 pub(crate) fn load_at(image: u64, options: &[u32], mut values: Option<InOutSlice<'_, u64>>) -> CuResult<u64> {
     let context = current_context()?;
-    forbid_unsafe_call()?;
     // SAFETY: the caller of the API function hands over the address of an image.
     let image = unsafe { read_image(image, context.device()?) }?;
     let mut arguments = JitArguments::new(options, values.as_mut())?;
@@ -25,7 +24,6 @@ pub(crate) fn load_at(image: u64, options: &[u32], mut values: Option<InOutSlice
 /// cuModuleLoad
 pub(crate) fn load(mut module: Out<'_, ModuleHandle>, file_name: &CStr) -> CuResult<()> {
     let context = current_context()?;
-    forbid_unsafe_call()?;
     let image = read_file(file_name)?;
     let image = usable(&image, context.device()?)?;
     module.set(ModuleHandle(Module::load(&context, &image, &[])?.handle));
@@ -62,7 +60,9 @@ pub(crate) fn load_fat_binary(module: Out<'_, ModuleHandle>, fat_cubin: u64) -> 
 
 /// cuModuleUnload
 pub(crate) fn unload(module: ModuleHandle) -> CuResult<()> {
-    Module::find(module.0)?.unload()
+    let module = Module::find(module.0)?;
+    forbid_unsafe_call()?;
+    module.unload()
 }
 
 /// cuModuleGetLoadingMode: functions are ready when their module is.

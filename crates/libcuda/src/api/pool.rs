@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{AllocationKind, MemoryPool, NodeOp, Stream, client, memory_of, submit},
+    state::{AllocationKind, MemoryPool, NodeOp, Stream, client, forbid_unsafe_call, memory_of, submit},
 };
 use cuda_abi::*;
 use cuda_client::pool::attribute_bytes;
@@ -48,11 +48,12 @@ fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc
     }
     let captured = crate::state::concerns(stream);
     if !captured {
+        forbid_unsafe_call()?;
         pool.books.allocate(bytes)?;
     }
     let kind = if captured { AllocationKind::Graph } else { AllocationKind::Pool(pool.handle) };
     let address = device.memory.place(&stream.context, bytes, kind)?;
-    let op = NodeOp::Allocate { address, bytes, pool: pool.handle };
+    let op = NodeOp::Allocate { address, bytes };
     let sent = if captured || stream.context.link.take_memory_credit(bytes) {
         submit(stream, op)
     } else {
@@ -83,6 +84,10 @@ pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()>
     if crate::state::concerns(&stream) {
         return submit(&stream, NodeOp::Free { address: device_pointer });
     }
+    forbid_unsafe_call()?;
+    if crate::state::free_graph_memory(device_pointer)? {
+        return submit(&stream, NodeOp::Free { address: device_pointer });
+    }
     device.memory.remove(device_pointer)?;
     if let AllocationKind::Pool(pool) = known.kind
         && let Some(pool) = client()?.pools.get(pool)
@@ -108,6 +113,7 @@ pub(crate) fn create(mut pool: Out<'_, PoolHandle>, pool_props: &CUmemPoolProps)
         // Nothing could be shared with another process: it has another worker.
         return Err(CudaError::NOT_SUPPORTED);
     }
+    forbid_unsafe_call()?;
     let made = MemoryPool::create(device_at(&pool_props.location)?, pool_props.max_size as u64)?;
     pool.set(PoolHandle(made.handle));
     Ok(())
@@ -129,13 +135,16 @@ pub(crate) fn destroy(pool: PoolHandle) -> CuResult<()> {
 
 /// cuMemPoolTrimTo
 pub(crate) fn trim_to(pool: PoolHandle, min_bytes_to_keep: usize) -> CuResult<()> {
-    MemoryPool::find(pool.0)?.books.trim_to(min_bytes_to_keep as u64);
+    let pool = MemoryPool::find(pool.0)?;
+    forbid_unsafe_call()?;
+    pool.books.trim_to(min_bytes_to_keep as u64);
     Ok(())
 }
 
 /// cuMemPoolSetAttribute
 pub(crate) fn set_attribute(pool: PoolHandle, attribute: u32, value: InAny<'_>) -> CuResult<()> {
     let pool = MemoryPool::find(pool.0)?;
+    forbid_unsafe_call()?;
     let value = if attribute_bytes(attribute)? == 4 { value.get::<u32>().into() } else { value.get::<u64>() };
     pool.books.set_attribute(attribute, value)
 }
@@ -143,6 +152,7 @@ pub(crate) fn set_attribute(pool: PoolHandle, attribute: u32, value: InAny<'_>) 
 /// cuMemPoolGetAttribute
 pub(crate) fn attribute(pool: PoolHandle, attribute: u32, mut value: OutAny<'_>) -> CuResult<()> {
     let pool = MemoryPool::find(pool.0)?;
+    forbid_unsafe_call()?;
     let found = pool.books.attribute(attribute)?;
     if attribute_bytes(attribute)? == 4 {
         value.set(found as u32);
@@ -167,7 +177,11 @@ pub(crate) fn set_access(pool: PoolHandle, map: &[CUmemAccessDesc], _count: usiz
 }
 
 /// cuMemPoolGetAccess
-pub(crate) fn access(mut flags: Out<'_, u32>, mem_pool: PoolHandle, location: &CUmemLocation) -> CuResult<()> {
+pub(crate) fn access(
+    mut flags: Out<'_, u32>,
+    mem_pool: PoolHandle,
+    location: &CUmemLocation,
+) -> CuResult<()> {
     let pool = MemoryPool::find(mem_pool.0)?;
     let device = device_at(location)?;
     flags.set(if device == pool.device { READ_WRITE } else { pool.access(device) });
@@ -202,13 +216,21 @@ fn check_kind(kind: u32) -> CuResult<()> {
 }
 
 /// cuMemGetDefaultMemPool
-pub(crate) fn location_default(pool_out: Out<'_, PoolHandle>, location: &CUmemLocation, kind: u32) -> CuResult<()> {
+pub(crate) fn location_default(
+    pool_out: Out<'_, PoolHandle>,
+    location: &CUmemLocation,
+    kind: u32,
+) -> CuResult<()> {
     check_kind(kind)?;
     device_default(pool_out, device_at(location)? as i32)
 }
 
 /// cuMemGetMemPool
-pub(crate) fn location_current(pool: Out<'_, PoolHandle>, location: &CUmemLocation, kind: u32) -> CuResult<()> {
+pub(crate) fn location_current(
+    pool: Out<'_, PoolHandle>,
+    location: &CUmemLocation,
+    kind: u32,
+) -> CuResult<()> {
     check_kind(kind)?;
     device_current(pool, device_at(location)? as i32)
 }

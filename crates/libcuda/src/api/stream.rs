@@ -2,7 +2,10 @@
 
 use crate::{
     border::*,
-    state::{Event, NodeOp, Stream, StreamKind, current_context, forbid_wait, submit},
+    state::{
+        Event, NodeOp, Stream, StreamKind, current_context, forbid_external, forbid_on_capturing,
+        forbid_wait, submit,
+    },
 };
 use cuda_abi::*;
 use cuda_wire::Command;
@@ -13,7 +16,11 @@ pub(crate) fn create(stream: Out<'_, StreamHandle>, flags: u32) -> CuResult<()> 
 }
 
 /// cuStreamCreateWithPriority
-pub(crate) fn create_with_priority(mut stream: Out<'_, StreamHandle>, flags: u32, priority: i32) -> CuResult<()> {
+pub(crate) fn create_with_priority(
+    mut stream: Out<'_, StreamHandle>,
+    flags: u32,
+    priority: i32,
+) -> CuResult<()> {
     let context = current_context()?;
     let kind = match flags {
         CU_STREAM_DEFAULT => StreamKind::Blocking,
@@ -60,6 +67,7 @@ pub(crate) fn wait_event(stream: StreamArg, event: EventHandle, flags: u32) -> C
     if flags > CU_EVENT_WAIT_EXTERNAL {
         return Err(CudaError::INVALID_VALUE);
     }
+    forbid_external(flags)?;
     if !std::sync::Arc::ptr_eq(&event.context.link, &stream.context.link) {
         // The event lives on another worker: wait for it here, so that what follows comes after it.
         event.context.call(&Command::EventSynchronize { event: event.id })?;
@@ -76,13 +84,17 @@ pub(crate) fn priority(stream: StreamArg, mut priority: Out<'_, i32>) -> CuResul
 
 /// cuStreamGetFlags
 pub(crate) fn flags(stream: StreamArg, mut flags: Out<'_, u32>) -> CuResult<()> {
-    flags.set(Stream::of(stream)?.flags);
+    let stream = Stream::of(stream)?;
+    forbid_on_capturing(&stream)?;
+    flags.set(stream.flags);
     Ok(())
 }
 
 /// cuStreamGetId
 pub(crate) fn id(stream: StreamArg, mut stream_id: Out<'_, u64>) -> CuResult<()> {
-    stream_id.set(u64::from(Stream::of(stream)?.id.0));
+    let stream = Stream::of(stream)?;
+    forbid_on_capturing(&stream)?;
+    stream_id.set(u64::from(stream.id.0));
     Ok(())
 }
 
@@ -107,12 +119,17 @@ pub(crate) fn context_v2(
 
 /// cuStreamGetDevice
 pub(crate) fn device(stream: StreamArg, mut device: Out<'_, i32>) -> CuResult<()> {
-    device.set(Stream::of(stream)?.context.device as i32);
+    let stream = Stream::of(stream)?;
+    forbid_on_capturing(&stream)?;
+    device.set(stream.context.device as i32);
     Ok(())
 }
 
 /// cuStreamGetGreenCtx
-pub(crate) fn green_context(stream: StreamArg, mut green_context: Out<'_, GreenContextHandle>) -> CuResult<()> {
+pub(crate) fn green_context(
+    stream: StreamArg,
+    mut green_context: Out<'_, GreenContextHandle>,
+) -> CuResult<()> {
     Stream::of(stream)?;
     green_context.set(GreenContextHandle::NULL);
     Ok(())
@@ -141,13 +158,21 @@ pub(crate) fn attribute(
         return Err(CudaError::INVALID_VALUE);
     }
     // 8 is the priority, which has a value from the start.
-    let unset = if attribute == 8 { CUlaunchAttributeValue::of(stream.priority) } else { CUlaunchAttributeValue::of(0u32) };
+    let unset = if attribute == 8 {
+        CUlaunchAttributeValue::of(stream.priority)
+    } else {
+        CUlaunchAttributeValue::of(0u32)
+    };
     value.set(crate::state::lock(&stream.attributes).get(&attribute).copied().unwrap_or(unset));
     Ok(())
 }
 
 /// cuStreamSetAttribute
-pub(crate) fn set_attribute(stream: StreamArg, attribute: u32, param: &CUlaunchAttributeValue) -> CuResult<()> {
+pub(crate) fn set_attribute(
+    stream: StreamArg,
+    attribute: u32,
+    param: &CUlaunchAttributeValue,
+) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     if !ATTRIBUTES.contains(&attribute) {
         return Err(CudaError::INVALID_VALUE);
@@ -173,7 +198,7 @@ pub(crate) fn add_callback(
     if flags != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
-    forbid_wait(&stream)?;
+    forbid_on_capturing(&stream)?;
     let run = Box::new(move || callback.call(shown, 0, user_data));
     let token = stream.context.link.offer_host_call(run, true);
     let op = cuda_wire::Op::HostCall { token };

@@ -3,7 +3,10 @@
 //! The rules are in `cuda_client::graph::capture`; here every call that they concern asks them. While nothing
 //! captures, asking is one load.
 
-use super::{CAPTURE_MODE, Context, Event, GraphGuard, Item, NodeOp, Stream, StreamKind, captures_exist, client, graphs, release_objects};
+use super::{
+    CAPTURE_MODE, Context, Event, GraphGuard, Item, NodeOp, Stream, StreamKind, captures_exist, client,
+    graphs, release_objects,
+};
 use cuda_abi::{CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL, CuResult, CudaError};
 use cuda_client::graph::{
     GraphId,
@@ -53,7 +56,12 @@ pub(crate) fn capture_stream(stream: &Stream) -> CaptureStream {
 /// Whether work of a stream must go through [`submit`](super::submit): it is captured, or captures forbid it.
 #[inline]
 pub(crate) fn concerns(stream: &Stream) -> bool {
-    captures_exist() && (stream.capture.active.load(Ordering::Acquire) || stream.kind == StreamKind::Legacy)
+    captures_exist() && (stream.capture.active.load(Ordering::Acquire) || legacy_rests(stream))
+}
+
+/// Whether a stream is a legacy stream that captures keep from working.
+fn legacy_rests(stream: &Stream) -> bool {
+    stream.kind == StreamKind::Legacy && graphs().captures.info(capture_stream(stream)).is_err()
 }
 
 /// Takes work that captures concern; gives back what is to run as if there were none.
@@ -67,6 +75,9 @@ fn intercept_slowly(stream: &Arc<Stream>, op: NodeOp) -> CuResult<Option<NodeOp>
     let mut store = graphs();
     let key = capture_stream(stream);
     let captured = match &op {
+        NodeOp::Copy { copy, .. } if copy.shape.bytes() == Some(0) => {
+            return store.captures.admit(key).map(|_| None);
+        }
         NodeOp::Record { event, flags } => {
             match store.captures.record(key, event.handle, flags & CU_EVENT_RECORD_EXTERNAL != 0)? {
                 Record::Plain => false,
@@ -99,7 +110,9 @@ fn capture_node(store: &mut GraphGuard, stream: &Arc<Stream>, op: NodeOp) -> CuR
     let key = capture_stream(stream);
     let graph = store.captures.graph_of(key)?;
     match &op {
-        NodeOp::Allocate { address, bytes, .. } => store.memory.add(*address, *bytes, stream.context.device, graph),
+        NodeOp::Allocate { address, bytes, .. } => {
+            store.memory.add(*address, *bytes, stream.context.device, graph)
+        }
         NodeOp::Free { address } => store.memory.add_free(*address, graph)?,
         _ => {}
     }

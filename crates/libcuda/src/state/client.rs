@@ -21,8 +21,7 @@ pub(crate) mod kind {
     pub(crate) const POOL: u8 = 0x18;
     pub(crate) const PHYSICAL: u8 = 0x19;
     pub(crate) const LINKER: u8 = 0x1a;
-    pub(crate) const GRAPH: u8 = 0x20;
-    pub(crate) const GRAPH_NODE: u8 = 0x21;
+    // 0x20 and 0x21 are graphs and their nodes: see cuda_client::graph::ids.
     pub(crate) const GRAPH_EXEC: u8 = 0x22;
     pub(crate) const USER_OBJECT: u8 = 0x23;
 }

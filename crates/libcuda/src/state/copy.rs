@@ -5,10 +5,10 @@
 //! - Pinned memory: the bytes move while the program goes on; whoever waits for the stream waits for them.
 //! - A pinned source that an earlier copy still writes is read when the stream gets there, not now.
 
-use super::{Context, Stream, client, memory_of};
+use super::{Stream, client, memory_of};
 use crate::host::HostRegion;
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{Blob, Bytes, Command, HostData, INLINE_BYTES_MAX, Op, Plane, Shape, TransferId};
+use cuda_wire::{Blob, Bytes, Command, HostData, INLINE_BYTES_MAX, Op, Plane, Shape};
 use std::sync::Arc;
 
 /// One end of a copy.
@@ -189,37 +189,5 @@ fn to_host(
 fn end_write(hazard: u64) {
     if let Ok(client) = client() {
         client.pinned.end_write(hazard);
-    }
-}
-
-/// A copy of a graph's node: host memory is named by transfers of each launch.
-pub(crate) struct GraphCopy {
-    /// What the worker is told.
-    pub(crate) op: Op<'static>,
-    /// Host memory that the worker pulls at each launch; withdrawn when the graph ends.
-    pub(crate) pulled: Option<TransferId>,
-    /// Host memory that each launch writes, and the name its transfers are made from (see [`transfer_of_run`]).
-    pub(crate) written: Option<(TransferId, HostRegion)>,
-}
-
-/// Prepares a copy for a graph that may run many times.
-pub(crate) fn graph_copy(context: &Context, copy: &Copy) -> CuResult<GraphCopy> {
-    let shape = copy.shape;
-    let link = &context.link;
-    match (copy.source, copy.target) {
-        (Place::Device(source), Place::Device(target)) => {
-            Ok(GraphCopy { op: Op::CopyDevice { target, source, shape }, pulled: None, written: None })
-        }
-        (Place::Host(source), Place::Device(target)) => {
-            let transfer = link.offer(&source, false);
-            let op = Op::CopyIn { target, shape, data: HostData::Pulled { transfer } };
-            Ok(GraphCopy { op, pulled: Some(transfer), written: None })
-        }
-        (Place::Device(source), Place::Host(target)) => {
-            let transfer = link.name_repeated();
-            let op = Op::CopyOut { source, shape, transfer };
-            Ok(GraphCopy { op, pulled: None, written: Some((transfer, target)) })
-        }
-        (Place::Host(_), Place::Host(_)) => Err(CudaError::NOT_SUPPORTED),
     }
 }

@@ -1,9 +1,12 @@
 //! Events.
 
-use super::{Context, client, lock};
+use super::{Context, client};
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Command, EventId};
-use std::sync::{Arc, Mutex, atomic::{AtomicU32, Ordering}};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
@@ -24,8 +27,6 @@ pub(crate) struct Event {
     /// `CU_EVENT_*` it was created with.
     pub(crate) flags: u32,
     state: AtomicU32,
-    /// The capture its latest record belongs to, if that was captured.
-    pub(crate) captured: Mutex<Option<super::CapturedRecord>>,
 }
 
 impl Event {
@@ -41,7 +42,6 @@ impl Event {
                 context: Arc::clone(context),
                 flags,
                 state: AtomicU32::new(NEVER_RECORDED),
-                captured: Mutex::default(),
             });
             made = Some(Arc::clone(&event));
             event
@@ -57,7 +57,6 @@ impl Event {
 
     /// Notes that a stream will record it.
     pub(crate) fn note_record(&self) {
-        *lock(&self.captured) = None;
         self.state.store(RECORDED, Ordering::SeqCst);
     }
 
@@ -79,6 +78,7 @@ impl Event {
     /// Ends it.
     pub(crate) fn destroy(&self) -> CuResult<()> {
         client()?.events.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
+        super::forget_captured_event(self);
         self.context.link.post(&Command::EventDestroy { event: self.id })
     }
 }

@@ -5,7 +5,7 @@
 //! the node is. What a node gave up is taken back behind the last launch, which may still use it.
 
 use super::{
-    Client, Context, Event, Item, MemoryPlan, NodeOp, Place, Stream, client, graph_copy, graphs, lock, memory_of,
+    Client, Context, Event, Item, MemoryPlan, NodeOp, Place, Stream, client, graphs, lock, memory_of,
     recorded_by_graph, release_objects, retain_objects,
 };
 use crate::{host::HostRegion, link::SharedLink};
@@ -123,7 +123,8 @@ impl Exec {
         let owns_memory = store.graphs.owns_memory(graph)?;
         drop(store);
 
-        let circle = |error| InstantiateError { error, result: CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, node: None };
+        let circle =
+            |error| InstantiateError { error, result: CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, node: None };
         let flat = snapshot.flatten().map_err(circle)?;
         let context = context_of(&snapshot)?;
         let id = ExecId(client()?.next_id());
@@ -131,29 +132,46 @@ impl Exec {
         let nodes: Vec<ExecNode> = flat
             .nodes
             .into_iter()
-            .map(|node| ExecNode { item: node.payload, after: node.after, enabled: true, host: HostUse::default() })
+            .map(|node| ExecNode {
+                item: node.payload,
+                after: node.after,
+                enabled: true,
+                host: HostUse::default(),
+            })
             .collect();
         let memory = memory_plan(&nodes);
         let mut state =
             State { snapshot, places, nodes, memory, run: 0, last_stream: None, objects: Objects::new() };
         let hosts = state.host_uses(&context)?;
-        state.send_all(&hosts, |nodes| context.call(&Command::GraphInstantiate { exec: id, context: context.id, nodes }).map(drop))?;
+        state.send_all(&hosts, |nodes| {
+            context.call(&Command::GraphInstantiate { exec: id, context: context.id, nodes }).map(drop)
+        })?;
         state.take_hosts(hosts);
         retain_objects(&objects);
         state.objects = objects;
         let mut made = None;
         EXECS.insert_with(|handle| {
-            let exec =
-                Arc::new(Self { handle, id, context: Arc::clone(&context), graph, flags, state: Mutex::new(state) });
+            let exec = Arc::new(Self {
+                handle,
+                id,
+                context: Arc::clone(&context),
+                graph,
+                flags,
+                state: Mutex::new(state),
+            });
             made = Some(Arc::clone(&exec));
             exec
         })?;
         let made = made.ok_or(CudaError::UNKNOWN)?;
-        if owns_memory && let Err(error) = graphs().memory.instantiate(graph, made.handle) {
-            made.destroy()?;
-            return Err(error.into());
+        // Bound to a name, so that the store is not locked any more when the graph is destroyed again.
+        let booked = if owns_memory { graphs().memory.instantiate(graph, made.handle) } else { Ok(()) };
+        match booked {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                made.destroy()?;
+                Err(error.into())
+            }
         }
-        Ok(made)
     }
 
     /// Runs it behind a stream's work.
@@ -162,7 +180,8 @@ impl Exec {
         let mut state = lock(&self.state);
         if !state.memory.is_empty() {
             let auto_free = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-            for address in graphs().memory.launch(&state.memory, auto_free)? {
+            let left = graphs().memory.launch(&state.memory, auto_free)?;
+            for address in left {
                 stream.context.post(&Command::Enqueue { stream: stream.id, op: Op::Free { address } })?;
             }
         }
@@ -189,7 +208,11 @@ impl Exec {
 
     fn check_link(&self, stream: &Stream) -> CuResult<()> {
         // Its nodes are on one worker, and so must be the stream.
-        if Arc::ptr_eq(&self.context.link, &stream.context.link) { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+        if Arc::ptr_eq(&self.context.link, &stream.context.link) {
+            Ok(())
+        } else {
+            Err(CudaError::INVALID_VALUE)
+        }
     }
 
     /// Ends it when its last launch has.
@@ -281,7 +304,9 @@ impl Exec {
         }
         state.memory = memory_plan(&state.nodes);
         let hosts = state.host_uses(&self.context)?;
-        state.send_all(&hosts, |nodes| self.context.call(&Command::GraphUpdate { exec: self.id, nodes }).map(drop))?;
+        state.send_all(&hosts, |nodes| {
+            self.context.call(&Command::GraphUpdate { exec: self.id, nodes }).map(drop)
+        })?;
         let old = state.take_hosts(hosts);
         let last_stream = state.last_stream.clone();
         drop(state);
@@ -337,7 +362,11 @@ impl State {
     }
 
     /// Sends all nodes.
-    fn send_all(&self, hosts: &[HostUse], send: impl FnOnce(Vec<GraphNode<'_>>) -> CuResult<()>) -> CuResult<()> {
+    fn send_all(
+        &self,
+        hosts: &[HostUse],
+        send: impl FnOnce(Vec<GraphNode<'_>>) -> CuResult<()>,
+    ) -> CuResult<()> {
         let bytes: usize = self.nodes.iter().map(ExecNode::bytes).sum();
         if bytes > GRAPH_BYTES_MAX {
             return Err(CudaError::OUT_OF_MEMORY);
@@ -355,7 +384,13 @@ impl State {
         self.nodes.iter_mut().zip(hosts).map(swap).filter(|host| !host.is_nothing()).collect()
     }
 
-    fn replace(&mut self, place: u32, item: Item, context: &Context, exec: ExecId) -> CuResult<Option<HostUse>> {
+    fn replace(
+        &mut self,
+        place: u32,
+        item: Item,
+        context: &Context,
+        exec: ExecId,
+    ) -> CuResult<Option<HostUse>> {
         let host = host_use(&item, context)?;
         let node = self.nodes.get_mut(place as usize).ok_or(CudaError::INVALID_VALUE)?;
         node.item = Some(item);
@@ -428,10 +463,13 @@ fn host_use(item: &Item, context: &Context) -> CuResult<HostUse> {
                 let token = context.link.offer_host_call(Box::new(run), false);
                 Ok(HostUse { function: Some(token), ..HostUse::default() })
             }
-            _ => {
-                let prepared = graph_copy(context, copy)?;
-                Ok(HostUse { pulled: prepared.pulled, written: prepared.written, function: None })
+            (Place::Host(source), Place::Device(_)) => {
+                Ok(HostUse { pulled: Some(context.link.offer(&source, false)), ..HostUse::default() })
             }
+            (Place::Device(_), Place::Host(target)) => {
+                Ok(HostUse { written: Some((context.link.name_repeated(), target)), ..HostUse::default() })
+            }
+            (Place::Device(_), Place::Device(_)) => Ok(HostUse::default()),
         },
         _ => Ok(HostUse::default()),
     }
@@ -480,7 +518,10 @@ fn context_of(snapshot: &Snapshot<Item>) -> Result<Arc<Context>, InstantiateErro
     }
 }
 
-fn check_contexts(snapshot: &Snapshot<Item>, found: &mut Option<Arc<Context>>) -> Result<(), InstantiateError> {
+fn check_contexts(
+    snapshot: &Snapshot<Item>,
+    found: &mut Option<Arc<Context>>,
+) -> Result<(), InstantiateError> {
     for node in &snapshot.nodes {
         if let Some(child) = &node.child {
             check_contexts(child, found)?;

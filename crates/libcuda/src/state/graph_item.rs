@@ -49,9 +49,9 @@ impl Item {
     pub(crate) fn context(&self) -> Option<Arc<Context>> {
         match &self.op {
             NodeOp::Kernel(node) => Some(Arc::clone(&node.function.context)),
-            NodeOp::Copy { context, .. } | NodeOp::Fill { context, .. } | NodeOp::MemoryOps { context, .. } => {
-                Some(Arc::clone(context))
-            }
+            NodeOp::Copy { context, .. }
+            | NodeOp::Fill { context, .. }
+            | NodeOp::MemoryOps { context, .. } => Some(Arc::clone(context)),
             NodeOp::Record { event, .. } | NodeOp::Wait { event, .. } => Some(Arc::clone(&event.context)),
             NodeOp::Allocate { address, .. } => {
                 let allocation = memory_of(*address)?.memory.find(*address)?;

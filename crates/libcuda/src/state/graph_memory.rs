@@ -1,6 +1,6 @@
 //! Memory of allocation nodes: placed when the node is made, there while a launch has allocated it and nothing freed it.
 
-use super::{AllocationKind, Context, client};
+use super::{AllocationKind, Context, client, graphs, memory_of};
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::graph::GraphId;
 use std::collections::HashMap;
@@ -101,9 +101,9 @@ impl GraphMemory {
         }
     }
 
-    /// Whether an address is memory of a graph's node.
-    pub(crate) fn holds(&self, address: u64) -> bool {
-        self.blocks.contains_key(&address)
+    /// The graph whose node allocates this memory.
+    fn graph_of(&self, address: u64) -> Option<GraphId> {
+        self.blocks.get(&address).map(|block| block.graph)
     }
 
     /// cuMemFree or cuMemFreeAsync on memory of a graph. The addresses stay with the graph, for its next launch.
@@ -159,8 +159,12 @@ impl GraphMemory {
             return;
         }
         let gone = |block: &Block| block.graph == graph && !block.allocated;
-        let addresses: Vec<(u64, usize)> =
-            self.blocks.iter().filter(|(_, block)| gone(block)).map(|(address, block)| (*address, block.device)).collect();
+        let addresses: Vec<(u64, usize)> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| gone(block))
+            .map(|(address, block)| (*address, block.device))
+            .collect();
         for (address, device) in addresses {
             self.blocks.remove(&address);
             if let Some(device) = client().ok().and_then(|client| client.devices.get(device)) {
@@ -197,6 +201,23 @@ impl GraphMemory {
         let books = self.books.entry(device).or_default();
         books.reserved = books.used;
     }
+}
+
+/// Frees memory if it is a graph's; false if it is not. The caller tells the worker.
+pub(crate) fn free_graph_memory(address: u64) -> CuResult<bool> {
+    let kind = memory_of(address).and_then(|device| device.memory.find(address)).map(|known| known.kind);
+    if kind != Some(AllocationKind::Graph) {
+        return Ok(false);
+    }
+    let mut store = graphs();
+    store.memory.freed(address)?;
+    // Nothing can allocate it again when its graph is gone.
+    if let Some(graph) = store.memory.graph_of(address)
+        && store.graphs.nodes(graph).is_err()
+    {
+        store.memory.graph_ended(graph);
+    }
+    Ok(true)
 }
 
 /// Places the memory of an allocation node.

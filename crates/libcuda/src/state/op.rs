@@ -60,8 +60,6 @@ pub(crate) enum NodeOp {
         address: u64,
         /// How much.
         bytes: u64,
-        /// The pool it is booked in.
-        pool: u64,
     },
     /// Free.
     Free {
@@ -117,9 +115,7 @@ impl KernelNode {
 
 /// Puts work behind a stream, or into the graph it is captured to.
 pub(crate) fn submit(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
-    if capture::concerns(stream) {
-        return capture::add(stream, op);
-    }
+    let Some(op) = capture::intercept(stream, op)? else { return Ok(()) };
     let send = |op: Op<'_>| stream.context.post(&Command::Enqueue { stream: stream.id, op });
     match op {
         NodeOp::Empty => Ok(()),
