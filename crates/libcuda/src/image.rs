@@ -2,7 +2,12 @@
 
 use crate::{api::device::attribute, state::{Device, Image}};
 use cuda_abi::{CuResult, CudaError};
-use cuda_image::{Capability, FATBIN_WRAPPER_MAGIC, ImageError, Wants, image_length, select_usable};
+use cuda_image::{
+    Capability, FATBIN_WRAPPER_MAGIC, ImageError, ImageKind, Wants, image_length, kind_of, select_usable,
+};
+
+/// A directive that every PTX text has.
+const PTX_SIGN: &[u8] = b".version";
 
 /// The image at `address`, cut down to what `device` can use.
 ///
@@ -27,6 +32,11 @@ pub(crate) fn usable(image: &[u8], device: &Device) -> CuResult<Image> {
     let of = |number| device.attribute(number).unwrap_or(0).max(0) as u32;
     let capability =
         Capability { major: of(attribute::COMPUTE_CAPABILITY_MAJOR), minor: of(attribute::COMPUTE_CAPABILITY_MINOR) };
+    // Any text could be meant as PTX; CUDA takes only one that names its version for that.
+    let is_text = kind_of(image) == Some(ImageKind::Ptx);
+    if is_text && !image.windows(PTX_SIGN.len()).any(|window| window == PTX_SIGN) {
+        return Err(CudaError::INVALID_IMAGE);
+    }
     let wants = Wants { sass: true, ptx: true };
     Ok(Image::new(select_usable(image, capability, wants).map_err(code)?.into_owned()))
 }

@@ -62,6 +62,9 @@ pub(crate) fn free(device_pointer: u64) -> CuResult<()> {
     if device_pointer == 0 {
         return Ok(());
     }
+    if let Some(context) = crate::state::current() {
+        context.check_alive()?;
+    }
     forbid_unsafe_call()?;
     let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
     if crate::state::free_graph_memory(device_pointer)? {
