@@ -21,12 +21,15 @@ fn gigabytes_per_second(start: Instant) -> f64 {
 fn bare(scheme: &str, lanes: u16) -> f64 {
     let (ours, theirs) = connections(scheme, lanes);
     let share = BYTES as usize / usize::from(lanes);
+    // As much memory as the lanes send from, so that both read it from beyond the caches.
+    let memory = &vec![1; 66 << 20];
     let start = Instant::now();
     std::thread::scope(|scope| {
         for mut connection in ours {
             scope.spawn(move || {
-                let piece = vec![1; 1 << 20];
-                (0..share / piece.len()).for_each(|_| connection.tx.send(&[&piece]).unwrap());
+                for at in 0..share >> 20 {
+                    connection.tx.send(&[&memory[(at % 64) << 20..][..1 << 20]]).unwrap();
+                }
                 connection
             });
         }
@@ -64,9 +67,9 @@ fn copied(scheme: &str, lanes: u16, in_place: bool) -> f64 {
         }
     }
     let done = move |result| sender.send(result).unwrap();
+    let source = Shown(vec![1; 66 << 20]);
     let start = Instant::now();
     right.expect_later(TransferId(1), BYTES, Box::new(Discard), Box::new(done));
-    let source = Shown(vec![1; 66 << 20]);
     match in_place {
         true => left.send_later(TransferId(1), BYTES, Box::new(source), Box::new(|_| {})),
         false => {
