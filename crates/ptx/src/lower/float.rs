@@ -164,11 +164,8 @@ impl Lower<'_> {
 
 fn unary32(op: &Opcode<'_>, mode: Mode) -> Option<Fn1> {
     Some(match op.base {
-        // Signs change bits only, NaN or not.
-        "neg" if op.has("ftz") => map1!(|x| u64::from(flush(f(x)).to_bits() ^ 0x8000_0000)),
-        "neg" => map1!(|x| (x ^ 0x8000_0000) & 0xFFFF_FFFF),
-        "abs" if op.has("ftz") => map1!(|x| u64::from(flush(f(x)).to_bits() & 0x7FFF_FFFF)),
-        "abs" => map1!(|x| x & 0x7FFF_FFFF),
+        "neg" => wrap32!(op, map1, |x| -x),
+        "abs" => wrap32!(op, map1, |x| x.abs()),
         "rcp" => wrap32!(op, slow1, |x| div32(1.0, x, mode)),
         "sqrt" => wrap32!(op, slow1, |x| sqrt32(x, mode)),
         "rsqrt" => wrap32!(op, slow1, |x| (1.0 / f64::from(x).sqrt()) as f32),
@@ -231,7 +228,7 @@ fn binary64(op: &Opcode<'_>, mode: Mode) -> Option<Fn2> {
         "mul" if near => map2!(|x, y| h(g(x) * g(y))),
         "div" if near => map2!(|x, y| h(g(x) / g(y))),
         "add" => slow2!(|x, y| h(add64(g(x), g(y), mode))),
-        "sub" => slow2!(|x, y| h(add64(g(x), -g(y), mode))),
+        "sub" => slow2!(|x, y| h(if g(y).is_nan() { g(x) + g(y) } else { add64(g(x), -g(y), mode) })),
         "mul" => slow2!(|x, y| h(mul64(g(x), g(y), mode))),
         "div" => slow2!(|x, y| h(div64(g(x), g(y), mode))),
         "min" => map2!(|x, y| h(min64(g(x), g(y)))),

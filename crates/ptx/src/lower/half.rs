@@ -66,17 +66,21 @@ impl Lower<'_> {
         let format = if matches!(ty, Type::F16 | Type::F16x2) { F16 } else { BF16 };
         let finish = Finish { format, ftz: op.has("ftz"), sat: op.has("sat"), relu: op.has("relu") };
         let (nan, xorsign) = (op.has("NaN"), op.has("xorsign"));
-        let signs: u64 = if pair { 0x8000_8000 } else { 0x8000 };
-        let keep: u64 = if pair { 0xFFFF_FFFF } else { 0xFFFF };
         let d = self.dst(inst, op, 0)?;
         match op.base {
             "neg" | "abs" => {
                 let a = self.src(inst, op, 1, ty)?;
-                let f = if op.base == "neg" {
-                    map1!(|a| (a ^ signs) & keep)
-                } else {
-                    map1!(|a| a & !signs & keep)
+                // A NaN comes out as the one NaN that GPUs make.
+                let negate = op.base == "neg";
+                let infinity = ((1u64 << format.exponent) - 1) << format.fraction;
+                let one = move |a: u64| {
+                    let bits = a & 0xFFFF;
+                    if bits & 0x7FFF > infinity {
+                        return 0x7FFF;
+                    }
+                    if negate { bits ^ 0x8000 } else { bits & 0x7FFF }
                 };
+                let f = if pair { map1!(|a| one(a >> 16) << 16 | one(a)) } else { map1!(|a| one(a)) };
                 self.emit(inst, Op::Map1 { f, d, a });
             }
             "ex2" | "tanh" | "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" => {

@@ -159,14 +159,14 @@ impl Lower<'_> {
             "sub" => typed!(ty, T => map2!(|a, b| cut((a as T).wrapping_sub(b as T) as u64, size_of::<T>()))),
             "min" => typed!(ty, T => map2!(|a, b| cut((a as T).min(b as T) as u64, size_of::<T>()))),
             "max" => typed!(ty, T => map2!(|a, b| cut((a as T).max(b as T) as u64, size_of::<T>()))),
-            // A division by zero gives what GPUs give: all ones; the remainder is the dividend.
+            // A division by zero gives what GPUs give: all ones, for the remainder too.
             "div" => typed!(ty, T => slow2!(|a, b| {
                 let (x, y) = (a as T, b as T);
                 cut(if y == 0 { !0 } else { x.wrapping_div(y) as u64 }, size_of::<T>())
             })),
             "rem" => typed!(ty, T => slow2!(|a, b| {
                 let (x, y) = (a as T, b as T);
-                cut(if y == 0 { x as u64 } else { x.wrapping_rem(y) as u64 }, size_of::<T>())
+                cut(if y == 0 { !0 } else { x.wrapping_rem(y) as u64 }, size_of::<T>())
             })),
             "mul" if op.has("wide") => match ty {
                 Type::U16 => Some(map2!(|a, b| u64::from(a as u16 as u32 * b as u16 as u32))),

@@ -56,7 +56,9 @@ fn find_highest(value: u64, ty: Type, shift_amount: bool) -> u64 {
 
 /// `fns`: the n-th set bit from a base, upwards or downwards.
 fn nth_set(mask: u32, base: u32, offset: i32) -> u32 {
-    let base = base & 31;
+    if base > 31 {
+        return 0xFFFF_FFFF;
+    }
     if offset == 0 {
         return if mask >> base & 1 == 1 { base } else { 0xFFFF_FFFF };
     }

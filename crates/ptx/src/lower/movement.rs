@@ -25,7 +25,7 @@ fn permute(a: u64, b: u64, c: u64, mode: Option<&str>) -> u64 {
             Some("rc8") => bytes[select],
             Some("ecl") => bytes[index.max(select)],
             Some("ecr") => bytes[index.min(select)],
-            _ => bytes[(select & 2) + (index & 1)],
+            _ => bytes[(select & 1) * 2 + (index & 1)],
         };
     }
     u64::from(u32::from_le_bytes(out))

@@ -94,6 +94,9 @@ impl Cvt {
             }
             (true, false) => self.integer_of(self.load(bits)),
             (true, true) => {
+                if let Some(nan) = self.nan(bits) {
+                    return nan;
+                }
                 let mut value = self.load(bits);
                 if self.integral {
                     value = round_integral(value, self.mode);
@@ -101,6 +104,24 @@ impl Cvt {
                 self.store(value)
             }
         }
+    }
+
+    /// NaNs whose payload survives: those that go from or to f64, and from bf16 to f32.
+    fn nan(&self, bits: u64) -> Option<u64> {
+        if !float(bits, self.from).is_nan() || self.sat || self.from == self.to {
+            return None;
+        }
+        // The sign, and the payload with the quiet bit, moved to the other width.
+        let (sign, payload) =
+            (bits >> (self.from.bits() - 1) & 1, |fraction: u32| bits & ((1u64 << fraction) - 1));
+        Some(match (self.from, self.to) {
+            (Type::F64, Type::F32) => sign << 31 | 0x7FC0_0000 | payload(52) >> 29,
+            (Type::F64, Type::F16) => sign << 15 | 0x7E00 | payload(52) >> 42,
+            (Type::F16, Type::F64) => sign << 63 | 0x7FF8 << 48 | payload(10) << 42,
+            (Type::F32, Type::F64) => sign << 63 | 0x7FF8 << 48 | payload(23) << 29,
+            (Type::Bf16, Type::F32) => bits << 16 & 0xFFFF_FFFF,
+            _ => return None,
+        })
     }
 
     fn cut(&self, value: i128) -> u64 {

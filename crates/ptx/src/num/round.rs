@@ -106,7 +106,7 @@ pub(crate) fn mul32(a: f32, b: f32, mode: Mode) -> f32 {
 
 pub(crate) fn div32(a: f32, b: f32, mode: Mode) -> f32 {
     let quotient = f64::from(a) / f64::from(b);
-    if mode == Mode::Near || !quotient.is_finite() || b == 0.0 {
+    if mode == Mode::Near || !quotient.is_finite() || b == 0.0 || b.is_infinite() {
         return a / b;
     }
     // a - q*b is exact in an fma; its sign over b is the sign of the quotient's error.
@@ -304,4 +304,49 @@ pub(crate) fn saturate32(value: f32) -> f32 {
 pub(crate) fn fma_odd(a: f64, b: f64, c: f64) -> f64 {
     let (sum, error) = two_sum(a * b, c);
     to_odd(sum, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn same(a: f32, b: f32) -> bool {
+        a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+    }
+
+    proptest! {
+        #[test]
+        fn fma_rounds_once(a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
+            let (a, b, c) = (f32::from_bits(a), f32::from_bits(b), f32::from_bits(c));
+            prop_assert!(same(fma32(a, b, c), a.mul_add(b, c)), "{a} {b} {c}");
+            // Operands of like size, where the sum cancels.
+            let near = -(a * b);
+            prop_assert!(same(fma32(a, b, near), a.mul_add(b, near)), "{a} {b} {near}");
+        }
+
+        #[test]
+        fn directed_results_enclose_the_nearest(a in any::<f64>(), b in any::<f64>()) {
+            for op in [add64, mul64, div64] {
+                let near = op(a, b, Mode::Near);
+                let (down, up, zero) = (op(a, b, Mode::Minus), op(a, b, Mode::Plus), op(a, b, Mode::Zero));
+                if near.is_nan() {
+                    prop_assert!(down.is_nan() && up.is_nan() && zero.is_nan());
+                    continue;
+                }
+                prop_assert!(down <= near && near <= up);
+                prop_assert!(down == up || down.next_up() == up, "{down} and {up} are not neighbours");
+                prop_assert!(zero == if near < 0.0 { up } else { down } || near == 0.0);
+            }
+        }
+
+        #[test]
+        fn directed_fma_is_exact_where_integers_are(a in -1_000_000i64..1_000_000, b in -1_000_000i64..1_000_000, c in any::<i32>()) {
+            let exact = (a * b + i64::from(c)) as f64;
+            for mode in [Mode::Zero, Mode::Minus, Mode::Plus] {
+                prop_assert_eq!(fma64(a as f64, b as f64, f64::from(c), mode), exact);
+            }
+        }
+    }
 }

@@ -107,7 +107,7 @@ fn power(exponent: i32) -> f64 {
 /// f32 to tf32: the low 13 bits of the fraction are rounded away (ties away from zero, or to even, or cut).
 pub(crate) fn tf32(bits: u32, ties_even: bool, cut: bool) -> u32 {
     if bits & 0x7F80_0000 == 0x7F80_0000 {
-        return if bits & 0x7F_FFFF != 0 { 0x7FFF_FFFF } else { bits };
+        return bits & !0x1FFF;
     }
     let rounded = if cut {
         bits
