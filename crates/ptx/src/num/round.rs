@@ -337,7 +337,8 @@ mod tests {
                 }
                 prop_assert!(down <= near && near <= up);
                 prop_assert!(down == up || down.next_up() == up, "{down} and {up} are not neighbours");
-                prop_assert!(zero == if near < 0.0 { up } else { down } || near == 0.0);
+                let inward = if near < 0.0 { up } else { down };
+                prop_assert!(zero == inward || near == 0.0);
             }
         }
 
