@@ -6,6 +6,7 @@ the letter they were given, never by their handle. Codes are CUresult; a capture
 import ctypes as c
 import os
 import struct
+import tempfile
 import threading
 
 cuda = c.CDLL("libcuda.so.1")
@@ -427,7 +428,7 @@ for value in (11, 22, 33):
 
 section("drawings")
 drawing = Drawing("a b:a")
-path = f"/tmp/dxpu-behaviour-{os.getpid()}.dot"
+path = os.path.join(tempfile.mkdtemp(), "graph.dot")
 show("no directory", call("cuGraphDebugDotPrint", drawing.graph, b"/nonexistent/graph.dot", 0))
 show("print", call("cuGraphDebugDotPrint", drawing.graph, path.encode(), 0))
 with open(path) as file:
