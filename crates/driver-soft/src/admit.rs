@@ -68,11 +68,10 @@ impl Session {
                 self.admit_allocate(tables, line, address, bytes, from_credit, undo)?
             }
             &OwnedOp::Free { address } => {
-                let promise = tables.promises.get(address).filter(|promise| !promise.is_mapped);
-                let promise = promise.ok_or(CudaError::INVALID_VALUE)?;
+                let promise = self.freeable(tables, address)?;
                 tables.promises.remove(address);
                 undo.push(Undo::Unpromised(address, promise));
-                Work::Unmap { address }
+                Work::Unmap { address, turn: promise.turn }
             }
             OwnedOp::MemoryOps { ops } => {
                 for op in ops {
@@ -107,15 +106,17 @@ impl Session {
             false => self.account.charge(context.device as usize, bytes),
         };
         self.check_client_range(address, bytes)?;
-        tables.promises.add(address, Promise { bytes, life: context.life, is_mapped: false })?;
+        let turn = self.space.turns.take(address, bytes);
+        let promise = Promise { bytes, life: context.life, turn: turn.number(), is_mapped: false };
+        tables.promises.add(address, promise)?;
         let Some(charge) = charge else {
             tables.promises.remove(address);
             return Err(CudaError::OUT_OF_MEMORY);
         };
         undo.push(Undo::Promised(address));
         let (device, life) = (context.device, context.life);
-        let pending = PendingBlock { address, bytes, device, life, charge };
-        if self.space.overlaps(address, bytes) {
+        let pending = PendingBlock { turn, device, life, charge };
+        if !self.space.is_clear_for(&pending.turn) {
             return Ok(Work::Map(Box::new(Lock::new(Some(pending)))));
         }
         if let Err(error) = self.map_pending(pending) {
@@ -132,13 +133,8 @@ impl Session {
             match change {
                 Undo::Promised(address) => {
                     // Blocks that were not mapped yet are dropped with the works that would have mapped them.
-                    if let Some(promise) = tables.promises.remove(address)
-                        && let Some(block) = self.space.find(address)
-                        && block.mapping.start() == address
-                        && block.life == promise.life
-                    {
-                        drop(block);
-                        self.space.remove(address);
+                    if let Some(promise) = tables.promises.remove(address) {
+                        self.space.remove(address, promise.turn);
                     }
                 }
                 Undo::Unpromised(address, promise) => {
@@ -192,17 +188,22 @@ impl Session {
         if is_good { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
     }
 
+    /// What a program may free here: an allocation of its own, neither a mapping nor a module's variable.
+    fn freeable(&self, tables: &Tables, address: u64) -> CuResult<Promise> {
+        let promise = tables.promises.get(address).filter(|promise| !promise.is_mapped);
+        promise.filter(|_| address < self.client_end()).ok_or(CudaError::INVALID_VALUE)
+    }
+
     /// Frees what cuMemAlloc made.
     pub(crate) fn free(&self, address: u64) -> CuResult<()> {
         let mut tables = lock(&self.tables);
-        let promise = tables.promises.get(address).filter(|promise| !promise.is_mapped);
-        let promise = promise.ok_or(CudaError::INVALID_VALUE)?;
+        let promise = self.freeable(&tables, address)?;
         tables.promises.remove(address);
         let owner = tables.contexts.values().find(|context| context.life == promise.life);
         let device = owner.map_or(0, |context| context.device);
         let after = tables.all_busy_ends();
         drop(tables);
-        self.retire(What::Block { address, device, bytes: promise.bytes }, after);
+        self.retire(What::Block { address, turn: promise.turn, device, bytes: promise.bytes }, after);
         Ok(())
     }
 }

@@ -123,12 +123,7 @@ impl Commands for SoftDriver {
     }
 
     fn module_unload<'a>(&self, module: ModuleId) -> CuResult<()> {
-        let mut tables = lock(&self.session.tables);
-        let module = tables.modules.remove(&module).ok_or(CudaError::INVALID_HANDLE)?;
-        let after = tables.all_busy_ends();
-        drop(tables);
-        self.session.retire_module(&module, after);
-        Ok(())
+        self.session.unload_module(module)
     }
 
     fn kernel_set_attribute<'a>(&self, kernel: KernelRef, attribute: u32, value: i32) -> CuResult<()> {
@@ -151,8 +146,9 @@ impl Commands for SoftDriver {
         stream: StreamId,
         context: ContextId,
         kind: u32,
-        priority: i32,
+        _priority: i32,
     ) -> CuResult<()> {
+        // Host threads share the processor evenly: a priority is accepted and changes nothing.
         let kind = match kind {
             0 => LineKind::Blocking,
             1 => LineKind::NonBlocking,

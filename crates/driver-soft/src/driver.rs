@@ -13,6 +13,7 @@ use crate::{
     session::{Session, Tables},
     space::{Access, Block, Held, PhysicalMemory, READ, WRITE},
     sync::{Lock, lock},
+    turns::Turn,
     work::{PendingBlock, Work},
 };
 use cuda_abi::{CuResult, CudaError};
@@ -38,11 +39,6 @@ impl SoftDriver {
     pub fn new(config: SoftConfig) -> Self {
         Self { session: Session::new(config) }
     }
-
-    /// Why the last command failed, in words (a PTX error with its line, say); each message is given once.
-    pub fn take_message(&self) -> Option<String> {
-        self.session.take_message()
-    }
 }
 
 impl std::fmt::Debug for SoftDriver {
@@ -61,6 +57,10 @@ impl Drop for SoftDriver {
 impl Driver for SoftDriver {
     fn devices(&self) -> Vec<DeviceInfo> {
         (0..self.session.config.devices).map(|device| device_info::of(&self.session.config, device)).collect()
+    }
+
+    fn take_message(&self) -> Option<String> {
+        self.session.take_message()
     }
 
     fn cuda_version(&self) -> i32 {
@@ -209,7 +209,9 @@ impl Session {
         let mut charge = self.account.charge_from_credit(device, bytes);
         context.check()?;
         self.check_client_range(address, bytes)?;
-        tables.promises.add(address, Promise { bytes, life: context.life, is_mapped: false })?;
+        let turn = self.space.turns.take(address, bytes);
+        let promise = Promise { bytes, life: context.life, turn: turn.number(), is_mapped: false };
+        tables.promises.add(address, promise)?;
         drop(tables);
         if charge.is_none() {
             self.drain()?;
@@ -217,7 +219,7 @@ impl Session {
         }
         let outcome = charge.ok_or(CudaError::OUT_OF_MEMORY).and_then(|charge| {
             let (device, life) = (context.device, context.life);
-            self.map_pending(PendingBlock { address, bytes, device, life, charge })
+            self.map_pending(PendingBlock { turn, device, life, charge })
         });
         if outcome.is_err() {
             lock(&self.tables).promises.remove(address);
@@ -228,7 +230,7 @@ impl Session {
     pub(crate) fn create_physical(&self, handle: MemoryHandleId, device: u32, bytes: u64) -> CuResult<()> {
         self.check_device(device)?;
         let mut charge = self.account.charge_from_credit(device as usize, bytes);
-        if bytes == 0 || bytes % GRANULE != 0 || lock(&self.tables).physical.contains_key(&handle) {
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) || lock(&self.tables).physical.contains_key(&handle) {
             return Err(CudaError::INVALID_VALUE);
         }
         if charge.is_none() {
@@ -253,30 +255,25 @@ impl Session {
         let mut tables = lock(&self.tables);
         let physical = tables.physical.get(&handle).cloned().ok_or(CudaError::INVALID_HANDLE)?;
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= physical.pages.bytes());
-        if !fits || [address, bytes, offset].iter().any(|value| value % GRANULE != 0) {
+        if !fits || [address, bytes, offset].iter().any(|value| !value.is_multiple_of(GRANULE)) {
             return Err(CudaError::INVALID_VALUE);
         }
-        tables.promises.add(address, Promise { bytes, life: 0, is_mapped: true })?;
+        let turn = self.space.turns.take(address, bytes);
+        tables.promises.add(address, Promise { bytes, life: 0, turn: turn.number(), is_mapped: true })?;
         drop(tables);
-        let outcome = self.map_physical_when_clear(address, bytes, offset, physical);
+        let outcome = self.map_physical_in_turn(&turn, offset, physical);
         if outcome.is_err() {
             lock(&self.tables).promises.remove(address);
         }
         outcome
     }
 
-    fn map_physical_when_clear(
-        &self,
-        address: u64,
-        bytes: u64,
-        offset: u64,
-        physical: Arc<PhysicalMemory>,
-    ) -> CuResult<()> {
-        if !self.space.wait_clear(address, bytes, || self.is_aborted()) {
+    fn map_physical_in_turn(&self, turn: &Turn, offset: u64, physical: Arc<PhysicalMemory>) -> CuResult<()> {
+        if !self.space.wait_for(turn, || self.is_aborted()) {
             return Err(CudaError::DEVICE_UNAVAILABLE);
         }
         let region = self.space.region().ok_or(CudaError::INVALID_VALUE)?;
-        let mapping = Mapping::shared(region, address, bytes, &physical.pages, offset)
+        let mapping = Mapping::shared(region, turn.start, turn.bytes, &physical.pages, offset)
             .map_err(|_| CudaError::OUT_OF_MEMORY)?;
         let access = (0..self.config.devices).map(|_| AtomicU8::new(0)).collect();
         self.space.insert(Block {
@@ -284,6 +281,7 @@ impl Session {
             device: physical.device,
             life: 0,
             access: Access::Granted(access),
+            turn: turn.number(),
             _held: Held::Physical(physical),
         });
         Ok(())
@@ -296,13 +294,12 @@ impl Session {
             return Err(CudaError::INVALID_VALUE);
         }
         let after = tables.all_busy_ends();
-        for &start in &starts {
-            tables.promises.remove(start);
-        }
+        let promises: Vec<_> =
+            starts.iter().filter_map(|&at| Some((at, tables.promises.remove(at)?))).collect();
         drop(tables);
-        for start in starts {
+        for (address, promise) in promises {
             // Its bytes stay charged to the handle, so none become free by this.
-            self.retire(What::Block { address: start, device: 0, bytes: 0 }, after.clone());
+            self.retire(What::Block { address, turn: promise.turn, device: 0, bytes: 0 }, after.clone());
         }
         Ok(())
     }

@@ -40,6 +40,7 @@ mod soft_cubin;
 mod space;
 mod sync;
 mod transfer;
+mod turns;
 mod view;
 mod work;
 

@@ -4,6 +4,7 @@ use crate::{
     context::Context,
     device_info::{SHARED_DEFAULT, SHARED_OPT_IN},
     line::Place,
+    promises::Promise,
     retire::What,
     session::Session,
     soft_cubin,
@@ -153,7 +154,15 @@ impl Session {
         let linked =
             ptx::link(modules).map_err(|error| self.refuse(CudaError::INVALID_PTX, error.to_string()))?;
         let (module, info) = self.place(context, linked, architecture)?;
-        lock(&self.tables).modules.insert(id, Arc::new(module));
+        let mut tables = lock(&self.tables);
+        for variable in info.variables.iter().filter(|variable| variable.bytes > 0) {
+            // Copies may use them from now on, each within its own bounds. They overlap nothing: their addresses are
+            // the driver's.
+            let promise =
+                Promise { bytes: variable.bytes, life: module.context.life, turn: 0, is_mapped: false };
+            let _ = tables.promises.add(variable.address, promise);
+        }
+        tables.modules.insert(id, Arc::new(module));
         Ok(info)
     }
 
@@ -280,9 +289,10 @@ impl Session {
                 .iter()
                 .map(|kernel| kernel.describe(architecture, binary, constant_bytes))
                 .collect(),
+            // Without `.visible` too: nvcc leaves it out where it sees the whole program, and the host looks such
+            // variables up all the same.
             variables: program
                 .variables()
-                .filter(|(variable, _)| variable.visible)
                 .map(|(variable, address)| VariableInfo {
                     name: variable.name.clone(),
                     address,
@@ -305,6 +315,19 @@ impl Session {
             bytes.resize(size, 0);
             cursor.write(address, &bytes)?;
         }
+        Ok(())
+    }
+
+    /// Unloads a module: its variables are gone for the program now, their memory when the work so far is done.
+    pub(crate) fn unload_module(&self, id: ModuleId) -> CuResult<()> {
+        let mut tables = lock(&self.tables);
+        let module = tables.modules.remove(&id).ok_or(CudaError::INVALID_HANDLE)?;
+        if let Some((address, bytes)) = module.variables {
+            tables.promises.remove_in(address, bytes);
+        }
+        let after = tables.all_busy_ends();
+        drop(tables);
+        self.retire_module(&module, after);
         Ok(())
     }
 

@@ -83,7 +83,7 @@ impl OwnedOp {
             Op::Fill { target, shape, element_bytes, value } => {
                 let aligned = [target.address, target.row_pitch, target.slice_pitch, shape.width]
                     .iter()
-                    .all(|value| value % u64::from(element_bytes.max(1)) == 0);
+                    .all(|value| value.is_multiple_of(element_bytes.max(1).into()));
                 if !matches!(element_bytes, 1 | 2 | 4) || !aligned {
                     return Err(CudaError::INVALID_VALUE);
                 }
@@ -141,10 +141,10 @@ fn check_memory_op(op: &MemoryOp) -> CuResult<()> {
     /// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
     const WRITE_NO_BARRIER: u32 = 1;
     let is_good = match op.kind {
-        WAIT_32 => op.address % 4 == 0 && op.flags & !WAIT_FLUSH <= 3,
-        WAIT_64 => op.address % 8 == 0 && op.flags & !WAIT_FLUSH <= 3,
-        WRITE_32 => op.address % 4 == 0 && op.flags & !WRITE_NO_BARRIER == 0,
-        WRITE_64 => op.address % 8 == 0 && op.flags & !WRITE_NO_BARRIER == 0,
+        WAIT_32 => op.address.is_multiple_of(4) && op.flags & !WAIT_FLUSH <= 3,
+        WAIT_64 => op.address.is_multiple_of(8) && op.flags & !WAIT_FLUSH <= 3,
+        WRITE_32 => op.address.is_multiple_of(4) && op.flags & !WRITE_NO_BARRIER == 0,
+        WRITE_64 => op.address.is_multiple_of(8) && op.flags & !WRITE_NO_BARRIER == 0,
         FLUSH_REMOTE_WRITES | BARRIER => true,
         _ => return Err(CudaError::NOT_SUPPORTED),
     };

@@ -13,6 +13,8 @@ pub(crate) struct Promise {
     pub(crate) bytes: u64,
     /// The life of the context it ends with.
     pub(crate) life: u64,
+    /// The turn that puts its block there.
+    pub(crate) turn: u64,
     /// A mapping of physical memory: a copy may run on into the next one.
     pub(crate) is_mapped: bool,
 }
@@ -46,6 +48,15 @@ impl Promises {
     /// Takes back all promises of a context's life.
     pub(crate) fn remove_life(&mut self, life: u64) {
         self.0.retain(|_, promise| promise.life != life);
+    }
+
+    /// Takes back all promises that start in a range.
+    pub(crate) fn remove_in(&mut self, start: u64, bytes: u64) {
+        let starts: Vec<u64> =
+            self.0.range(start..start.saturating_add(bytes)).map(|(&start, _)| start).collect();
+        for start in starts {
+            self.0.remove(&start);
+        }
     }
 
     /// Starts of the promises that begin in a range and end in it, if they fill it without a gap.
@@ -112,7 +123,7 @@ mod tests {
     use super::*;
 
     fn promise(bytes: u64, is_mapped: bool) -> Promise {
-        Promise { bytes, life: 1, is_mapped }
+        Promise { bytes, life: 1, turn: 0, is_mapped }
     }
 
     #[test]

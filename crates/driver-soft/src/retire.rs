@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 /// What goes.
 pub(crate) enum What {
     /// The block that starts here.
-    Block { address: u64, device: u32, bytes: u64 },
+    Block { address: u64, turn: u64, device: u32, bytes: u64 },
     /// Addresses of the driver's own, with the block there.
     Internal { address: u64, bytes: u64 },
     /// All blocks of a context's life.
@@ -92,9 +92,9 @@ impl Session {
 
     fn let_go(&self, what: &What) {
         match *what {
-            What::Block { address, .. } => self.space.remove(address),
+            What::Block { address, turn, .. } => self.space.remove(address, turn),
             What::Internal { address, bytes } => {
-                self.space.remove(address);
+                self.space.remove_at(address);
                 self.give_internal(address, bytes);
             }
             What::Life(life) => self.space.remove_life(life),

@@ -226,16 +226,17 @@ impl Session {
 
     /// Puts an allocation where it belongs, after what was there before.
     pub(crate) fn map_pending(&self, pending: PendingBlock) -> CuResult<()> {
-        if !self.space.wait_clear(pending.address, pending.bytes, || self.is_aborted()) {
+        let turn = &pending.turn;
+        if !self.space.wait_for(turn, || self.is_aborted()) {
             return Err(CudaError::DEVICE_UNAVAILABLE);
         }
-        let mapping =
-            self.space.pages(pending.address, pending.bytes).map_err(|_| CudaError::OUT_OF_MEMORY)?;
+        let mapping = self.space.pages(turn.start, turn.bytes).map_err(|_| CudaError::OUT_OF_MEMORY)?;
         self.space.insert(Block {
             mapping,
             device: pending.device,
             life: pending.life,
             access: Access::Owner,
+            turn: turn.number(),
             _held: Held::Charge(pending.charge),
         });
         Ok(())
@@ -246,8 +247,8 @@ impl Session {
         let charge = self.account.charge(context.device as usize, bytes)?;
         let address = lock(&self.internal).take(bytes.next_multiple_of(INTERNAL_ALIGN), INTERNAL_ALIGN)?;
         let (device, life) = (context.device, context.life);
-        // Nobody else uses these addresses, but work that ends just now may hold what was there.
-        self.map_pending(PendingBlock { address, bytes, device, life, charge }).ok()?;
+        let turn = self.space.turns.take(address, bytes);
+        self.map_pending(PendingBlock { turn, device, life, charge }).ok()?;
         Some(address)
     }
 

@@ -6,16 +6,15 @@
 use crate::{
     account::Charge,
     memory::{Mapping, Physical, Region},
-    sync::{Lock, lock},
+    turns::{Turn, Turns},
 };
 use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, Condvar, OnceLock, PoisonError, RwLock,
+        Arc, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU8, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 /// Bit of a device's access: may read.
@@ -45,6 +44,8 @@ pub(crate) struct Block {
     /// The life of the context it ends with; 0 for what belongs to no context.
     pub(crate) life: u64,
     pub(crate) access: Access,
+    /// The turn that put it here.
+    pub(crate) turn: u64,
     /// Keeps the memory charged: its own, or that of what it maps.
     pub(crate) _held: Held,
 }
@@ -80,8 +81,8 @@ impl Block {
 pub(crate) struct Space {
     region: OnceLock<Arc<Region>>,
     blocks: RwLock<BTreeMap<u64, Arc<Block>>>,
-    /// Told whenever a block goes.
-    gone: (Lock<()>, Condvar),
+    /// Who comes next at each address; told whenever a block goes.
+    pub(crate) turns: Turns,
 }
 
 /// A copy met an address that nothing may touch.
@@ -90,7 +91,7 @@ pub(crate) struct BadAddress;
 
 impl Space {
     pub(crate) fn new() -> Self {
-        Self { region: OnceLock::new(), blocks: RwLock::default(), gone: (Lock::default(), Condvar::new()) }
+        Self { region: OnceLock::new(), blocks: RwLock::default(), turns: Turns::default() }
     }
 
     /// Takes the region; once.
@@ -116,40 +117,50 @@ impl Space {
         block
     }
 
-    /// Removes the block that starts at `start`. Its pages go when the last work that holds them ends.
-    pub(crate) fn remove(&self, start: u64) {
-        self.remove_where(|block| block.mapping.start() == start, Some(start));
+    /// Removes the block that starts at `start`, if it is still the one of that turn. Its pages go when the last work that
+    /// holds them ends.
+    pub(crate) fn remove(&self, start: u64, turn: u64) {
+        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let removed = match blocks.get(&start) {
+            Some(block) if block.turn == turn => blocks.remove(&start),
+            _ => None,
+        };
+        drop(blocks);
+        // Unmapping takes time; it happens here, outside the lock.
+        drop(removed);
+        self.turns.tell();
+    }
+
+    /// Removes whatever starts at an address of the driver's own.
+    pub(crate) fn remove_at(&self, start: u64) {
+        if let Some(turn) = self.find(start).map(|block| block.turn) {
+            self.remove(start, turn);
+        }
     }
 
     /// Removes all blocks of a context's life.
     pub(crate) fn remove_life(&self, life: u64) {
-        self.remove_where(|block| block.life == life, None);
+        self.remove_where(|block| block.life == life);
     }
 
     /// Removes everything.
     pub(crate) fn clear(&self) {
-        self.remove_where(|_| true, None);
+        self.remove_where(|_| true);
     }
 
-    fn remove_where(&self, matches: impl Fn(&Block) -> bool, only: Option<u64>) {
+    fn remove_where(&self, matches: impl Fn(&Block) -> bool) {
         let mut removed = Vec::new();
-        {
-            let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
-            match only {
-                Some(start) => removed.extend(blocks.remove(&start)),
-                None => blocks.retain(|_, block| {
-                    let remove = matches(block);
-                    if remove {
-                        removed.push(block.clone());
-                    }
-                    !remove
-                }),
+        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        blocks.retain(|_, block| {
+            let goes = matches(block);
+            if goes {
+                removed.push(block.clone());
             }
-        }
-        // Unmapping takes time; it happens here, outside the lock.
+            !goes
+        });
+        drop(blocks);
         drop(removed);
-        let _guard = lock(&self.gone.0);
-        self.gone.1.notify_all();
+        self.turns.tell();
     }
 
     /// Whether any block overlaps the range.
@@ -158,19 +169,14 @@ impl Space {
         blocks.range(..start + bytes).next_back().is_some_and(|(_, block)| block.mapping.end() > start)
     }
 
-    /// Waits until no block overlaps the range, or `give_up` says so.
-    pub(crate) fn wait_clear(&self, start: u64, bytes: u64, give_up: impl Fn() -> bool) -> bool {
-        /// How often `give_up` is asked.
-        const PATIENCE: Duration = Duration::from_millis(20);
-        let mut guard = lock(&self.gone.0);
-        while self.overlaps(start, bytes) {
-            if give_up() {
-                return false;
-            }
-            let waited = self.gone.1.wait_timeout(guard, PATIENCE);
-            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+    /// Waits for a turn, or until `give_up` says so.
+    pub(crate) fn wait_for(&self, turn: &Turn, give_up: impl Fn() -> bool) -> bool {
+        turn.wait(|| self.overlaps(turn.start, turn.bytes), give_up)
+    }
+
+    /// Whether a turn has come.
+    pub(crate) fn is_clear_for(&self, turn: &Turn) -> bool {
+        turn.has_come(|| self.overlaps(turn.start, turn.bytes))
     }
 
     /// The block that holds an address.

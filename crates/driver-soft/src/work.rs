@@ -9,6 +9,7 @@ use crate::{
     space::{BadAddress, Block, Cursor},
     sync::{Lock, lock},
     transfer,
+    turns::Turn,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{MemoryOp, Plane, Shape, TransferId};
@@ -59,6 +60,7 @@ pub(crate) enum Work {
     Map(Box<Lock<Option<PendingBlock>>>),
     Unmap {
         address: u64,
+        turn: u64,
     },
     MemoryOps {
         ops: Vec<MemoryOp>,
@@ -68,8 +70,7 @@ pub(crate) enum Work {
 
 /// An allocation that waits for its address.
 pub(crate) struct PendingBlock {
-    pub(crate) address: u64,
-    pub(crate) bytes: u64,
+    pub(crate) turn: Turn,
     pub(crate) device: u32,
     pub(crate) life: u64,
     pub(crate) charge: crate::account::Charge,
@@ -166,7 +167,7 @@ impl Work {
                     session.map_pending(pending)?;
                 }
             }
-            Self::Unmap { address } => space.remove(*address),
+            Self::Unmap { address, turn } => space.remove(*address, *turn),
             Self::MemoryOps { ops } => {
                 ops.iter().try_for_each(|op| memory_op(session, line, op))?;
             }

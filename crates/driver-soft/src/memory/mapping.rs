@@ -32,7 +32,7 @@ impl Mapping {
         offset: u64,
     ) -> io::Result<Arc<Self>> {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= physical.bytes());
-        let aligned = [start, bytes, offset].iter().all(|value| value % GRANULE == 0);
+        let aligned = [start, bytes, offset].iter().all(|value| value.is_multiple_of(GRANULE));
         if bytes == 0 || !aligned || !fits || !region.contains(start, bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -89,7 +89,7 @@ macro_rules! accesses {
         #[inline]
         pub(crate) fn $load(&self, address: u64) -> Option<$ty> {
             const BYTES: u64 = size_of::<$ty>() as u64;
-            if address % BYTES != 0 || !self.holds(address, BYTES) {
+            if !address.is_multiple_of(BYTES) || !self.holds(address, BYTES) {
                 return None;
             }
             // SAFETY: aligned, and inside this mapping, whose pages are there as long as `self` is.
@@ -100,7 +100,7 @@ macro_rules! accesses {
         #[inline]
         pub(crate) fn $store(&self, address: u64, value: $ty) -> Option<()> {
             const BYTES: u64 = size_of::<$ty>() as u64;
-            if address % BYTES != 0 || !self.holds(address, BYTES) {
+            if !address.is_multiple_of(BYTES) || !self.holds(address, BYTES) {
                 return None;
             }
             // SAFETY: aligned, and inside this mapping, whose pages are there as long as `self` is.
@@ -121,7 +121,7 @@ impl Mapping {
     /// Exchanges a word if it is `old`.
     #[inline]
     pub(crate) fn compare_exchange32(&self, address: u64, old: u32, new: u32) -> Option<Result<u32, u32>> {
-        if address % 4 != 0 || !self.holds(address, 4) {
+        if !address.is_multiple_of(4) || !self.holds(address, 4) {
             return None;
         }
         // SAFETY: aligned, and inside this mapping, whose pages are there as long as `self` is.
@@ -131,7 +131,7 @@ impl Mapping {
     /// Exchanges a double word if it is `old`.
     #[inline]
     pub(crate) fn compare_exchange64(&self, address: u64, old: u64, new: u64) -> Option<Result<u64, u64>> {
-        if address % 8 != 0 || !self.holds(address, 8) {
+        if !address.is_multiple_of(8) || !self.holds(address, 8) {
             return None;
         }
         // SAFETY: aligned, and inside this mapping, whose pages are there as long as `self` is.
@@ -141,7 +141,7 @@ impl Mapping {
     /// Adds to a word and returns what was there.
     #[inline]
     pub(crate) fn fetch_add32(&self, address: u64, value: u32) -> Option<u32> {
-        if address % 4 != 0 || !self.holds(address, 4) {
+        if !address.is_multiple_of(4) || !self.holds(address, 4) {
             return None;
         }
         // SAFETY: aligned, and inside this mapping, whose pages are there as long as `self` is.

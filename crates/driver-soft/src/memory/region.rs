@@ -27,7 +27,11 @@ struct Granules {
 impl Region {
     /// Reserves exactly this range, if nothing is there yet.
     pub(crate) fn reserve(base: u64, bytes: u64) -> io::Result<Arc<Self>> {
-        if bytes == 0 || base % GRANULE != 0 || bytes % GRANULE != 0 || base.checked_add(bytes).is_none() {
+        if bytes == 0
+            || !base.is_multiple_of(GRANULE)
+            || !bytes.is_multiple_of(GRANULE)
+            || base.checked_add(bytes).is_none()
+        {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -112,7 +116,9 @@ impl Region {
 
     /// Waits until nobody holds the granules of a range, then maps `fd` there, for one holder alone.
     pub(super) fn take_shared(&self, start: u64, bytes: u64, fd: libc::c_int, offset: u64) -> io::Result<()> {
-        debug_assert!(start % GRANULE == 0 && bytes % GRANULE == 0 && self.contains(start, bytes));
+        debug_assert!(
+            start.is_multiple_of(GRANULE) && bytes.is_multiple_of(GRANULE) && self.contains(start, bytes)
+        );
         let mut granules = lock(&self.granules);
         let range = granules_of(start, bytes);
         while range.clone().any(|g| granules.shared.contains_key(&g) || granules.private.contains_key(&g)) {
@@ -173,7 +179,9 @@ impl Region {
 
     /// Empties whole pages; they read as zero afterwards.
     fn discard(&self, start: u64, bytes: u64) {
-        debug_assert!(self.contains(start, bytes) && start % PAGE == 0 && bytes % PAGE == 0);
+        debug_assert!(
+            self.contains(start, bytes) && start.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE)
+        );
         // SAFETY: the range is inside this region, and what was allocated there is gone.
         unsafe { libc::madvise(start as *mut _, bytes as usize, libc::MADV_DONTNEED) };
     }

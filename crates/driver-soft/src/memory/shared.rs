@@ -31,7 +31,7 @@ impl SharedWords {
     pub(crate) fn open(fd: OwnedFd) -> io::Result<Self> {
         let bytes = std::fs::File::from(fd.try_clone()?).metadata()?.len();
         // A file that shrinks under a mapping kills its readers; refuse what is not whole words now.
-        if bytes == 0 || bytes % 8 != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(8) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let count = usize::try_from(bytes / 8).map_err(|_| io::ErrorKind::InvalidData)?;

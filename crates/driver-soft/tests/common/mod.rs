@@ -1,5 +1,5 @@
 //! A session with a client made of maps.
-#![allow(dead_code, reason = "each test file uses a part of this")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of this")]
 
 use cuda_abi::CuResult;
 use cuda_driver::{DRIVER_VA_BYTES, Driver, HostLink, LinkLost, Sink, Source};
