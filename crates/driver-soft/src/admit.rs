@@ -177,6 +177,7 @@ impl Session {
         let places = lock(&self.tables).all_busy_ends();
         places.iter().chain(&self.retiring.places()).try_for_each(|place| place.wait())?;
         self.sweep();
+        drop(self.retiring.settled());
         Ok(())
     }
 

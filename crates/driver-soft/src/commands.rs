@@ -74,6 +74,7 @@ impl Commands for SoftDriver {
 
     fn memory_info<'a>(&self, device: u32) -> CuResult<(u64, u64)> {
         self.session.check_device(device)?;
+        let _settled = self.session.retiring.settled();
         let (free, total) = self.session.account.info(device as usize);
         Ok((free.saturating_add(self.session.retiring.bytes(device)).min(total), total))
     }

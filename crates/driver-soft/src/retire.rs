@@ -7,7 +7,7 @@
 use crate::{
     line::Place,
     session::Session,
-    sync::{Lock, lock},
+    sync::{Guard, Lock, lock},
 };
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -31,6 +31,8 @@ struct Entry {
 pub(crate) struct Retiring {
     entries: Lock<Vec<Entry>>,
     any: AtomicBool,
+    /// Held while ripe entries go, so that nobody sees them neither waiting nor gone.
+    going: Lock<()>,
 }
 
 impl Retiring {
@@ -42,6 +44,11 @@ impl Retiring {
             _ => None,
         });
         of_device.sum()
+    }
+
+    /// Keeps entries from going while the guard is held; what was about to go has gone.
+    pub(crate) fn settled(&self) -> Guard<'_, ()> {
+        lock(&self.going)
     }
 
     /// The places that all of it waits for.
@@ -74,6 +81,7 @@ impl Session {
         if !self.retiring.any.load(SeqCst) {
             return;
         }
+        let _going = lock(&self.retiring.going);
         let mut ripe = Vec::new();
         {
             let mut entries = lock(&self.retiring.entries);
