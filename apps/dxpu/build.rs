@@ -1,4 +1,4 @@
-//! Makes what the binary carries inside: the client library, and the demo program.
+//! Makes what the binary carries inside: the client library, and the programs of `demo` and `bench`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     client_library(&root, &out);
-    demo_program(&root, &out);
+    c_program(&root, &out, "demo/mandelbrot.c", "demo");
+    c_program(&root, &out, "bench/bench.c", "bench");
     println!("cargo::rerun-if-changed=build.rs");
 }
 
@@ -52,19 +53,20 @@ fn build_library(root: &Path, out: &Path) -> PathBuf {
     target_dir.join(if profile == "release" { "release" } else { "debug" }).join("libcuda.so")
 }
 
-/// The demo is an ordinary C program: whoever wrote it has never heard of dxpu.
-fn demo_program(root: &Path, out: &Path) {
-    let source = root.join("demo/mandelbrot.c");
+/// The demo and the benchmark are ordinary C programs: they have never heard of dxpu.
+fn c_program(root: &Path, out: &Path, source: &str, name: &str) {
+    let source = root.join(source);
     println!("cargo::rerun-if-changed={}", source.display());
     println!("cargo::rerun-if-env-changed=CC");
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(&compiler);
-    command.args(["-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-o"]).arg(out.join("demo")).arg(&source);
+    command.args(["-std=gnu11", "-O2", "-ffp-contract=off", "-Wall", "-o"]).arg(out.join(name)).arg(&source);
     let status = command.arg("-ldl").status();
     let good = status.is_ok_and(|status| status.success());
     assert!(
         good,
-        "the demo program needs a C compiler: {} failed (set CC to choose another)",
+        "{} needs a C compiler: {} failed (set CC to choose another)",
+        source.display(),
         compiler.display()
     );
 }

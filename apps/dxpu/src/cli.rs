@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::exit::Outcome;
-use crate::{completions, demo, man, run, worker, worker_session};
+use crate::{bench, completions, demo, man, run, worker, worker_session};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Run(run::Run),
     /// Show a program using a remote GPU, on this machine alone
     Demo(demo::Demo),
+    /// Measure what the api plane costs on this machine
+    Bench(bench::Bench),
     /// Print completions for a shell
     Completions(completions::Completions),
     /// Print manual pages
@@ -51,6 +53,7 @@ impl Command {
             Command::Worker(worker) => worker.run(),
             Command::Run(run) => run.run(),
             Command::Demo(demo) => demo.run(),
+            Command::Bench(bench) => bench.run(),
             Command::Completions(completions) => completions.run(),
             Command::Man(man) => man.run(),
             Command::WorkerSession => worker_session::run(),

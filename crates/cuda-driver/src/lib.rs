@@ -43,6 +43,11 @@ pub trait Driver: Commands + Send + Sync {
     /// An error that kills its context is returned by every later command on that context by the driver itself.
     fn take_deferred(&self) -> Option<(ContextId, CudaError)>;
 
+    /// Why the last command failed, in words for the person who wrote the program; each message is given once.
+    fn take_message(&self) -> Option<String> {
+        None
+    }
+
     /// Memory that the client may allocate from now on without awaiting the answer, beyond what it was told before.
     ///
     /// The driver has set it aside: an allocation within it cannot fail for want of memory.

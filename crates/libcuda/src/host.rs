@@ -87,7 +87,8 @@ impl HostRegion {
         while at < end {
             let (row, column) = (at / width, at % width);
             let (slice, row) = (row / self.shape.height, row % self.shape.height);
-            let together = if self.shape.height == 1 && self.shape.depth == 1 { width } else { width - column };
+            let together =
+                if self.shape.height == 1 && self.shape.depth == 1 { width } else { width - column };
             let bytes = together.min(end - at);
             let place = slice * self.slice_pitch + row * self.row_pitch + column;
             run((at - offset) as usize, self.address + place as usize, bytes as usize);

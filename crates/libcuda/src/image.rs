@@ -1,6 +1,9 @@
 //! Module images in the program's memory, which hands over a pointer and no length.
 
-use crate::{api::device::attribute, state::{Device, Image}};
+use crate::{
+    api::device::attribute,
+    state::{Device, Image},
+};
 use cuda_abi::{CuResult, CudaError};
 use cuda_image::{
     Capability, FATBIN_WRAPPER_MAGIC, ImageError, ImageKind, Wants, image_length, kind_of, select_usable,
@@ -30,8 +33,10 @@ pub(crate) unsafe fn read_image(address: u64, device: &Device) -> CuResult<Image
 /// An image in our own memory, cut down likewise.
 pub(crate) fn usable(image: &[u8], device: &Device) -> CuResult<Image> {
     let of = |number| device.attribute(number).unwrap_or(0).max(0) as u32;
-    let capability =
-        Capability { major: of(attribute::COMPUTE_CAPABILITY_MAJOR), minor: of(attribute::COMPUTE_CAPABILITY_MINOR) };
+    let capability = Capability {
+        major: of(attribute::COMPUTE_CAPABILITY_MAJOR),
+        minor: of(attribute::COMPUTE_CAPABILITY_MINOR),
+    };
     // Any text could be meant as PTX; CUDA takes only one that names its version for that.
     let is_text = kind_of(image) == Some(ImageKind::Ptx);
     if is_text && !image.windows(PTX_SIGN.len()).any(|window| window == PTX_SIGN) {

@@ -108,10 +108,3 @@ pub(crate) fn panicked(symbol: &'static str) -> CudaError {
     log::error(&format!("{symbol} failed inside dxpu's client library; please report this"));
     CudaError::UNKNOWN
 }
-
-/// The answer of a body that is not written yet. The finished library has none.
-#[cold]
-pub(crate) fn pending(symbol: &'static str) -> CudaError {
-    log::error(&format!("{symbol} has no body yet"));
-    CudaError::NOT_SUPPORTED
-}

@@ -21,6 +21,9 @@ use std::sync::{Arc, Mutex};
 /// No real module is near this; a hostile client might claim to have one.
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
+/// The longest message: a compiler's log, not a book.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
 pub(crate) struct Gate {
     driver: Arc<dyn Driver>,
     link: Arc<Link>,
@@ -60,6 +63,17 @@ impl Gate {
         if deferred.iter().all(|(known, _)| *known != context) {
             deferred.push((context, error));
         }
+    }
+
+    /// The driver's words about the command that just failed, cut to what a reply may carry.
+    pub(crate) fn take_message(&self) -> String {
+        let mut message = self.driver.take_message().unwrap_or_default();
+        let mut end = message.len().min(MESSAGE_BYTES_MAX);
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        message.truncate(end);
+        message
     }
 
     /// The next error that a reply should carry.

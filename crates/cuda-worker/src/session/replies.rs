@@ -39,7 +39,9 @@ impl Replies {
             Some((context, error)) => (context.0, error.code()),
             None => (0, 0),
         };
-        let body = if result.is_ok() { body } else { &[] };
+        // A failure carries the driver's words instead of an answer.
+        let message = result.is_err().then(|| self.gate.take_message()).unwrap_or_default();
+        let body = if result.is_ok() { body } else { message.as_bytes() };
         let header = ReplyHeader {
             bytes: body.len() as u32,
             call,

@@ -3,8 +3,8 @@
 use crate::{
     border::*,
     state::{
-        API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current, pop_current as pop,
-        push_current as push, set_current as set, with_current,
+        API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current,
+        pop_current as pop, push_current as push, set_current as set, with_current,
     },
 };
 use cuda_abi::*;
@@ -30,7 +30,10 @@ pub(crate) fn primary_reset(device: i32) -> CuResult<()> {
 
 fn check_flags(flags: u32) -> CuResult<()> {
     let scheduling = flags & CU_CTX_SCHED_MASK;
-    let one_at_most = matches!(scheduling, CU_CTX_SCHED_AUTO | CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD | CU_CTX_SCHED_BLOCKING_SYNC);
+    let one_at_most = matches!(
+        scheduling,
+        CU_CTX_SCHED_AUTO | CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD | CU_CTX_SCHED_BLOCKING_SYNC
+    );
     if flags & !CU_CTX_FLAGS_MASK != 0 || !one_at_most { Err(CudaError::INVALID_VALUE) } else { Ok(()) }
 }
 
@@ -168,7 +171,11 @@ pub(crate) fn device(mut device: Out<'_, i32>) -> CuResult<()> {
 
 /// The context of a handle, where null is the current one.
 fn this_or_current(context: ContextHandle) -> CuResult<Arc<Context>> {
-    if context.is_null() { crate::state::current().ok_or(CudaError::INVALID_CONTEXT) } else { Context::find(context.0) }
+    if context.is_null() {
+        crate::state::current().ok_or(CudaError::INVALID_CONTEXT)
+    } else {
+        Context::find(context.0)
+    }
 }
 
 /// cuCtxGetDevice_v2

@@ -87,7 +87,11 @@ pub(crate) fn properties(mut properties: Out<'_, CUdevprop>, device: i32) -> CuR
 }
 
 /// cuDeviceComputeCapability
-pub(crate) fn compute_capability(mut major: Out<'_, i32>, mut minor: Out<'_, i32>, device: i32) -> CuResult<()> {
+pub(crate) fn compute_capability(
+    mut major: Out<'_, i32>,
+    mut minor: Out<'_, i32>,
+    device: i32,
+) -> CuResult<()> {
     let device = client()?.device(device)?;
     major.set(device.attribute(attribute::COMPUTE_CAPABILITY_MAJOR).unwrap_or(0));
     minor.set(device.attribute(attribute::COMPUTE_CAPABILITY_MINOR).unwrap_or(0));
@@ -97,7 +101,12 @@ pub(crate) fn compute_capability(mut major: Out<'_, i32>, mut minor: Out<'_, i32
 /// `domain:bus:device.function`.
 fn pci_text(device: &crate::state::Device) -> String {
     let of = |number| device.attribute(number).unwrap_or(0);
-    format!("{:04X}:{:02X}:{:02X}.0", of(attribute::PCI_DOMAIN), of(attribute::PCI_BUS), of(attribute::PCI_DEVICE))
+    format!(
+        "{:04X}:{:02X}:{:02X}.0",
+        of(attribute::PCI_DOMAIN),
+        of(attribute::PCI_BUS),
+        of(attribute::PCI_DEVICE)
+    )
 }
 
 /// cuDeviceGetByPCIBusId
@@ -113,7 +122,8 @@ pub(crate) fn by_pci_bus_id(mut device: Out<'_, i32>, pci_bus_id: &CStr) -> CuRe
 fn parse_pci(text: &str) -> Option<(u32, u32, u32)> {
     let text = text.trim();
     let address = text.split_once('.').map_or(text, |(address, _)| address);
-    let numbers: Option<Vec<u32>> = address.split(':').map(|part| u32::from_str_radix(part, 16).ok()).collect();
+    let numbers: Option<Vec<u32>> =
+        address.split(':').map(|part| u32::from_str_radix(part, 16).ok()).collect();
     match numbers?[..] {
         [domain, bus, device] => Some((domain, bus, device)),
         [bus, device] => Some((0, bus, device)),

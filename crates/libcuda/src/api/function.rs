@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{Function, KernelSheet, client, current},
+    state::{Function, KernelSheet, cache_attributes, cached_attribute, client, current},
 };
 use cuda_abi::*;
 use std::sync::Arc;
@@ -13,7 +13,10 @@ pub(crate) fn with_sheet<R>(handle: u64, read: impl Fn(&KernelSheet) -> CuResult
     let client = client()?;
     match client.functions.with(handle, |function| read(&function.sheet)) {
         Some(answer) => answer,
-        None => client.kernels.with(handle, |kernel| read(&kernel.sheet)).unwrap_or(Err(CudaError::INVALID_HANDLE)),
+        None => client
+            .kernels
+            .with(handle, |kernel| read(&kernel.sheet))
+            .unwrap_or(Err(CudaError::INVALID_HANDLE)),
     }
 }
 
@@ -27,9 +30,21 @@ fn find(handle: FunctionHandle) -> CuResult<Arc<Function>> {
 }
 
 /// cuFuncGetAttribute
+#[inline]
 pub(crate) fn attribute(mut value: Out<'_, i32>, attribute: u32, function: FunctionHandle) -> CuResult<()> {
-    value.set(with_sheet(function.0, |sheet| sheet.attribute(attribute))?);
+    value.set(match cached_attribute(function.0, attribute) {
+        Some(known) => known,
+        None => look_up_attribute(function.0, attribute)?,
+    });
     Ok(())
+}
+
+#[cold]
+pub(crate) fn look_up_attribute(handle: u64, attribute: u32) -> CuResult<i32> {
+    with_sheet(handle, |sheet| {
+        cache_attributes(handle, sheet);
+        sheet.attribute(attribute)
+    })
 }
 
 /// cuFuncSetAttribute

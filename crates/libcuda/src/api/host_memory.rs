@@ -57,7 +57,10 @@ pub(crate) fn device_pointer(_device_pointer: Out<'_, u64>, host_pointer: u64, f
     if flags != 0 || client()?.pinned.find(host_pointer).is_none() {
         return Err(CudaError::INVALID_VALUE);
     }
-    crate::process::refused("cuMemHostGetDevicePointer_v2", "kernels cannot reach the memory of another machine");
+    crate::process::refused(
+        "cuMemHostGetDevicePointer_v2",
+        "kernels cannot reach the memory of another machine",
+    );
     Err(CudaError::NOT_SUPPORTED)
 }
 

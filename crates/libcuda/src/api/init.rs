@@ -36,7 +36,11 @@ pub(crate) fn driver_version(mut driver_version: Out<'_, i32>) -> CuResult<()> {
     Ok(())
 }
 
-fn text_of(error: u32, success: &'static CStr, text: impl Fn(CudaError) -> Option<&'static CStr>) -> Option<u64> {
+fn text_of(
+    error: u32,
+    success: &'static CStr,
+    text: impl Fn(CudaError) -> Option<&'static CStr>,
+) -> Option<u64> {
     let text = match CudaError::from_code(error) {
         None => Some(success),
         Some(error) => text(error),

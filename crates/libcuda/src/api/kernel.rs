@@ -3,7 +3,7 @@
 use crate::{
     api::function,
     border::*,
-    state::{Kernel, client, with_current},
+    state::{Kernel, cached_attribute, client, with_current},
 };
 use cuda_abi::*;
 use std::sync::Arc;
@@ -29,11 +29,20 @@ pub(crate) fn library(mut library: Out<'_, LibraryHandle>, kernel: KernelHandle)
 }
 
 /// cuKernelGetAttribute
-pub(crate) fn attribute(mut value: Out<'_, i32>, attribute: u32, kernel: KernelHandle, device: i32) -> CuResult<()> {
-    let client = client()?;
-    client.device(device)?;
-    let found = client.kernels.with(kernel.0, |kernel| kernel.sheet.attribute(attribute));
-    value.set(found.unwrap_or(Err(CudaError::INVALID_HANDLE))?);
+pub(crate) fn attribute(
+    mut value: Out<'_, i32>,
+    attribute: u32,
+    kernel: KernelHandle,
+    device: i32,
+) -> CuResult<()> {
+    client()?.device(device)?;
+    value.set(match cached_attribute(kernel.0, attribute) {
+        Some(known) => known,
+        None => {
+            find(kernel)?;
+            function::look_up_attribute(kernel.0, attribute)?
+        }
+    });
     Ok(())
 }
 

@@ -24,7 +24,9 @@ fn fill(
         return Ok(());
     }
     let pitch = pitch as u64;
-    if address % u64::from(element_bytes) != 0 || (height > 1 && (pitch < width || pitch % u64::from(element_bytes) != 0)) {
+    if address % u64::from(element_bytes) != 0
+        || (height > 1 && (pitch < width || pitch % u64::from(element_bytes) != 0))
+    {
         return Err(CudaError::INVALID_VALUE);
     }
     let rows = (height as u64 - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(width));

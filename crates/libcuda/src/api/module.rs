@@ -75,7 +75,11 @@ pub(crate) fn loading_mode(mut mode: Out<'_, u32>) -> CuResult<()> {
 }
 
 /// cuModuleGetFunction
-pub(crate) fn function(mut function: Out<'_, FunctionHandle>, module: ModuleHandle, name: &CStr) -> CuResult<()> {
+pub(crate) fn function(
+    mut function: Out<'_, FunctionHandle>,
+    module: ModuleHandle,
+    name: &CStr,
+) -> CuResult<()> {
     let found = Module::find(module.0)?.function(&name.to_string_lossy())?;
     function.set(FunctionHandle(found.handle));
     Ok(())

@@ -85,7 +85,8 @@ pub(crate) fn available_dynamic_shared_memory(
     block_size: i32,
 ) -> CuResult<()> {
     let (device, kernel) = limits(function)?;
-    dynamic_smem_size.set(rules::available_dynamic_shared(&device, &kernel, num_blocks, block_size)? as usize);
+    dynamic_smem_size
+        .set(rules::available_dynamic_shared(&device, &kernel, num_blocks, block_size)? as usize);
     Ok(())
 }
 

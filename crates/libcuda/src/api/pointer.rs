@@ -54,9 +54,11 @@ fn nothing(attribute: u32) -> CuResult<Answer> {
     Ok(match attribute {
         MEMORY_TYPE | SYNC_MEMOPS | IS_MANAGED | ALLOWED_HANDLE_TYPES | ACCESS_FLAGS => Answer::Int(0),
         DEVICE_ORDINAL => Answer::Int(-2i32 as u32),
-        IS_LEGACY_IPC_CAPABLE | MAPPED | IS_GPU_DIRECT_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => Answer::Flag(false),
-        CONTEXT | DEVICE_POINTER | HOST_POINTER | BUFFER_ID | RANGE_START | RANGE_SIZE | MEMPOOL | MAPPING_SIZE
-        | MAPPING_BASE | MEMORY_BLOCK_ID => Answer::Word(0),
+        IS_LEGACY_IPC_CAPABLE | MAPPED | IS_GPU_DIRECT_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => {
+            Answer::Flag(false)
+        }
+        CONTEXT | DEVICE_POINTER | HOST_POINTER | BUFFER_ID | RANGE_START | RANGE_SIZE | MEMPOOL
+        | MAPPING_SIZE | MAPPING_BASE | MEMORY_BLOCK_ID => Answer::Word(0),
         _ => return Err(CudaError::INVALID_VALUE),
     })
 }
@@ -127,7 +129,12 @@ pub(crate) fn attribute(data: OutAny<'_>, attribute: u32, pointer: u64) -> CuRes
 }
 
 /// cuPointerGetAttributes: what does not apply is answered with nothing, not with an error.
-pub(crate) fn attributes(_num_attributes: u32, attributes: &[u32], data: &[u64], pointer: u64) -> CuResult<()> {
+pub(crate) fn attributes(
+    _num_attributes: u32,
+    attributes: &[u32],
+    data: &[u64],
+    pointer: u64,
+) -> CuResult<()> {
     if attributes.is_empty() {
         return Err(CudaError::INVALID_VALUE);
     }

@@ -97,16 +97,25 @@ fn find(handle: MemoryHandle) -> CuResult<Arc<Physical>> {
 /// cuMemRelease: the memory itself stays while it is mapped somewhere; the worker counts that.
 pub(crate) fn release(handle: MemoryHandle) -> CuResult<()> {
     let physical = find(handle)?;
-    let left = physical.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+    let left =
+        physical.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
     match left {
-        Ok(1) => client()?.devices[physical.device].link.post(&Command::PhysicalRelease { handle: physical.id }),
+        Ok(1) => {
+            client()?.devices[physical.device].link.post(&Command::PhysicalRelease { handle: physical.id })
+        }
         Ok(_) => Ok(()),
         Err(_) => Err(CudaError::INVALID_VALUE),
     }
 }
 
 /// cuMemMap
-pub(crate) fn map(pointer: u64, size: usize, offset: usize, handle: MemoryHandle, flags: u64) -> CuResult<()> {
+pub(crate) fn map(
+    pointer: u64,
+    size: usize,
+    offset: usize,
+    handle: MemoryHandle,
+    flags: u64,
+) -> CuResult<()> {
     let physical = find(handle)?;
     let device = memory_of(pointer).ok_or(CudaError::INVALID_VALUE)?;
     let owner = &client()?.devices[physical.device];
@@ -199,9 +208,9 @@ pub(crate) fn retain_handle(mut handle: Out<'_, MemoryHandle>, addr: u64) -> CuR
     };
     let physical = find(MemoryHandle(physical))?;
     // Released to nothing while still mapped: it can be retained again no more.
-    let retained = physical.references.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
-        (count > 0).then(|| count + 1)
-    });
+    let retained = physical
+        .references
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| (count > 0).then(|| count + 1));
     retained.map_err(|_| CudaError::INVALID_VALUE)?;
     handle.set(MemoryHandle(physical.handle));
     Ok(())

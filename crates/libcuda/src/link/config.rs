@@ -52,11 +52,15 @@ impl Config {
 
 fn security() -> Result<ClientSecurity, String> {
     if let Ok(hex) = env::var("DXPU_FINGERPRINT") {
-        return hex.parse::<transport::Fingerprint>().map(|print| ClientSecurity::Fingerprint(print.0)).map_err(|error| format!("DXPU_FINGERPRINT: {error}"));
+        return hex
+            .parse::<transport::Fingerprint>()
+            .map(|print| ClientSecurity::Fingerprint(print.0))
+            .map_err(|error| format!("DXPU_FINGERPRINT: {error}"));
     }
     if let Some(path) = env::var_os("DXPU_CA") {
         let path = PathBuf::from(path);
-        let pem = fs::read_to_string(&path).map_err(|error| format!("DXPU_CA: cannot read {}: {error}", path.display()))?;
+        let pem = fs::read_to_string(&path)
+            .map_err(|error| format!("DXPU_CA: cannot read {}: {error}", path.display()))?;
         return Ok(ClientSecurity::Ca(pem));
     }
     Ok(ClientSecurity::Plain)

@@ -37,7 +37,8 @@ pub(crate) type Failure = (CudaError, String);
 
 /// Connects to `address`.
 pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Failure> {
-    let unreachable = |error: String| (CudaError::DEVICE_UNAVAILABLE, format!("cannot use worker {address}: {error}"));
+    let unreachable =
+        |error: String| (CudaError::DEVICE_UNAVAILABLE, format!("cannot use worker {address}: {error}"));
     let session_id = random_session_id();
     let open = |kind, lane| -> Result<Connection, String> {
         let preamble = Preamble::new(kind, lane, session_id);
@@ -76,13 +77,17 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+            .collect()
     });
     let mut opened = opened.map_err(unreachable)?;
     let lanes = opened.split_off(1);
     let events = opened.pop().ok_or_else(|| unreachable("no events connection".to_owned()))?;
 
-    let link = build(command, events, lanes, &welcome, config, address).map_err(|error| unreachable(error.to_string()))?;
+    let link = build(command, events, lanes, &welcome, config, address)
+        .map_err(|error| unreachable(error.to_string()))?;
     Ok(Session { link, devices: welcome.devices, cuda_version: welcome.cuda_version, addresses })
 }
 
@@ -134,7 +139,11 @@ fn build(
     Ok(link)
 }
 
-fn shake_hands(connection: &mut Connection, config: &Config, ranges: &[Reserved]) -> Result<Welcome, Failure> {
+fn shake_hands(
+    connection: &mut Connection,
+    config: &Config,
+    ranges: &[Reserved],
+) -> Result<Welcome, Failure> {
     let broken = |error: String| (CudaError::DEVICE_UNAVAILABLE, error);
     let hello = Handshake::Hello(Hello {
         protocol: PROTOCOL_VERSION,
@@ -160,7 +169,8 @@ fn read_handshake(rx: &mut Rx) -> Result<Handshake, String> {
         return Err(format!("it did not answer within {CONNECT_TIMEOUT:?}"));
     }
     let mut prefix = [0; 4];
-    rx.recv_exact(&mut prefix).map_err(|error| format!("it closed the connection during the handshake ({error})"))?;
+    rx.recv_exact(&mut prefix)
+        .map_err(|error| format!("it closed the connection during the handshake ({error})"))?;
     let length = Handshake::body_length(prefix).map_err(|error| error.to_string())?;
     let mut body = vec![0; length];
     rx.recv_exact(&mut body).map_err(|error| error.to_string())?;
@@ -190,7 +200,8 @@ fn random_session_id() -> [u8; 16] {
     let got = unsafe { libc::getrandom(id.as_mut_ptr().cast(), id.len(), 0) };
     if got != id.len() as isize {
         // Without a random source, the process and the clock are still unique on one host.
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos());
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos());
         id = (now ^ (u128::from(std::process::id()) << 96)).to_le_bytes();
     }
     id

@@ -133,7 +133,9 @@ impl Link {
             }
         };
         self.memory_credit.fetch_add(header.memory_credit_bytes as i64, Ordering::Relaxed);
-        if self.lanes.wait_landed(&header.chunks, None).is_err() || self.events.wait_handled(header.notices).is_err() {
+        if self.lanes.wait_landed(&header.chunks, None).is_err()
+            || self.events.wait_handled(header.notices).is_err()
+        {
             self.lose("a lane broke");
             return Err(WORKER_LOST);
         }
@@ -145,7 +147,8 @@ impl Link {
         match CudaError::from_code(header.status) {
             None => Ok(body),
             Some(error) => {
-                LAST_MESSAGE.with(|message| *message.borrow_mut() = String::from_utf8_lossy(&body).into_owned());
+                LAST_MESSAGE
+                    .with(|message| *message.borrow_mut() = String::from_utf8_lossy(&body).into_owned());
                 Err(error)
             }
         }
@@ -161,11 +164,11 @@ impl Link {
     }
 
     /// Takes memory credit for an allocation; false: the allocation must be awaited.
+    ///
+    /// Every allocation counts, awaited or not: the worker counts the same way, so both always agree.
     pub(crate) fn take_memory_credit(&self, bytes: u64) -> bool {
-        let Ok(bytes) = i64::try_from(bytes) else { return false };
-        self.memory_credit
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| (credit >= bytes).then(|| credit - bytes))
-            .is_ok()
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
+        self.memory_credit.fetch_sub(bytes, Ordering::Relaxed) >= bytes
     }
 
     /// Memory granted to this process that it has not allocated yet. It is free, as seen from here.
@@ -197,7 +200,9 @@ impl Link {
         let transfer = self.next_transfer();
         // The lane threads read the program's memory themselves; waiting for them here keeps it valid.
         let (done, wait) = mpsc::sync_channel(1);
-        let tell = Box::new(move |result| drop(done.send(result)));
+        let tell = Box::new(move |result| {
+            let _ = done.send(result);
+        });
         self.lanes.send_later(transfer, region.bytes(), Box::new(*region), tell);
         match wait.recv() {
             Ok(Ok(())) => Ok(Some(transfer)),
@@ -249,7 +254,12 @@ impl Link {
     }
 
     /// The same for a transfer whose name is known already.
-    pub(crate) fn expect_named(&self, transfer: TransferId, region: &HostRegion, landed: Box<dyn FnOnce() + Send>) {
+    pub(crate) fn expect_named(
+        &self,
+        transfer: TransferId,
+        region: &HostRegion,
+        landed: Box<dyn FnOnce() + Send>,
+    ) {
         self.lanes.expect_later(transfer, region.bytes(), Box::new(*region), Box::new(move |_| landed()));
     }
 

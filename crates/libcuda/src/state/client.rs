@@ -1,6 +1,8 @@
 //! The process's one client: its workers, devices, and the tables behind every handle.
 
-use super::{Context, Device, Event, Function, Kernel, Library, MemoryPool, Module, Pinned, Physical, Stream};
+use super::{
+    Context, Device, Event, Function, Kernel, Library, MemoryPool, Module, Physical, Pinned, Stream,
+};
 use crate::link::{self, Config, Link};
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::slab::Slab;
@@ -87,7 +89,8 @@ impl Client {
             pinned: Pinned::default(),
             next_id: AtomicU32::new(FIRST_ID),
         };
-        let devices = Device::all(&client, sessions).map_err(|error| (error, "too many objects".to_owned()))?;
+        let devices =
+            Device::all(&client, sessions).map_err(|error| (error, "too many objects".to_owned()))?;
         let client = Self { devices, ..client };
         if client.devices.is_empty() {
             return Err((CudaError::NO_DEVICE, "the workers have no devices".to_owned()));
@@ -102,9 +105,11 @@ impl Client {
         for device in &self.devices {
             let link = Arc::clone(&device.link);
             device.link.on_deferred(Box::new(move |context, error| {
-                let found = self.contexts.snapshot().into_iter().find(|(_, known)| {
-                    known.id.0 == context && Arc::ptr_eq(&known.link, &link)
-                });
+                let found = self
+                    .contexts
+                    .snapshot()
+                    .into_iter()
+                    .find(|(_, known)| known.id.0 == context && Arc::ptr_eq(&known.link, &link));
                 if let Some((_, context)) = found {
                     context.remember(error);
                 }

@@ -193,9 +193,11 @@ impl Context {
         self.local_storage.clear(self.handle);
         *self.legacy.write().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
         let mine = |context: &Arc<Context>| std::ptr::eq(Arc::as_ptr(context), self);
-        client.streams.snapshot().iter().filter(|(_, stream)| mine(&stream.context)).for_each(|(handle, _)| {
-            client.streams.remove(*handle);
-        });
+        client.streams.snapshot().iter().filter(|(_, stream)| mine(&stream.context)).for_each(
+            |(handle, _)| {
+                client.streams.remove(*handle);
+            },
+        );
         client.events.snapshot().iter().filter(|(_, event)| mine(&event.context)).for_each(|(handle, _)| {
             client.events.remove(*handle);
         });

@@ -83,8 +83,12 @@ pub(crate) fn run_copy(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) -> 
     copy.check()?;
     match (copy.source, copy.target) {
         (Place::Device(source), Place::Device(target)) => between_devices(stream, source, target, copy.shape),
-        (Place::Host(source), Place::Device(target)) => to_device(stream, source, target, copy.shape, synchronous),
-        (Place::Device(source), Place::Host(target)) => to_host(stream, source, target, copy.shape, synchronous),
+        (Place::Host(source), Place::Device(target)) => {
+            to_device(stream, source, target, copy.shape, synchronous)
+        }
+        (Place::Device(source), Place::Host(target)) => {
+            to_host(stream, source, target, copy.shape, synchronous)
+        }
         (Place::Host(source), Place::Host(target)) => {
             stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
             target.write(0, &source.to_vec());
@@ -99,7 +103,9 @@ fn enqueue(stream: &Stream, op: Op<'_>) -> CuResult<()> {
 
 fn between_devices(stream: &Arc<Stream>, source: Plane, target: Plane, shape: Shape) -> CuResult<()> {
     let link_of = |plane: &Plane| memory_of(plane.address).map(|device| &device.link);
-    let here = |link: Option<&Arc<crate::link::Link>>| link.is_some_and(|link| Arc::ptr_eq(link, &stream.context.link));
+    let here = |link: Option<&Arc<crate::link::Link>>| {
+        link.is_some_and(|link| Arc::ptr_eq(link, &stream.context.link))
+    };
     if here(link_of(&source)) && here(link_of(&target)) {
         return enqueue(stream, Op::CopyDevice { target, source, shape });
     }
@@ -174,7 +180,11 @@ fn to_host(
         return enqueue(stream, Op::CopyOut { source, shape, transfer });
     }
     if target.bytes() <= INLINE_BYTES_MAX as u64 {
-        let bytes = context.settle(context.link.ask::<Blob>(&Command::ReadBack { stream: stream.id, source, shape }))?;
+        let bytes = context.settle(context.link.ask::<Blob>(&Command::ReadBack {
+            stream: stream.id,
+            source,
+            shape,
+        }))?;
         target.write(0, &bytes.0);
         return Ok(());
     }

@@ -59,7 +59,8 @@ impl Device {
         info: DeviceInfo,
     ) -> CuResult<Self> {
         let primary = Context::register(client, ordinal, link, ContextId(remote), true, 0, &info)?;
-        let default_pool = client.pools.insert_with(|handle| Arc::new(MemoryPool::default_of(handle, ordinal)))?;
+        let default_pool =
+            client.pools.insert_with(|handle| Arc::new(MemoryPool::default_of(handle, ordinal)))?;
         let highest = info.attributes.iter().map(|(number, _)| *number).max().unwrap_or(0);
         let mut attributes = vec![i32::MIN; highest.min(1 << 16) as usize + 1];
         for (number, value) in &info.attributes {

@@ -8,9 +8,6 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-/// `CU_EVENT_DISABLE_TIMING`.
-pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
-
 /// What is known about an event's latest record without asking.
 const NEVER_RECORDED: u32 = 0;
 const RECORDED: u32 = 1;

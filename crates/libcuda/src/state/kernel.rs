@@ -1,6 +1,6 @@
 //! Kernels as the program asks about them: one fact sheet per kernel, shared by every handle to it.
 
-use super::{Context, Device, Library, Module, lock};
+use super::{Context, Device, Library, Module, forget_attributes, lock};
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::{launch::ParameterLayout, limits::KernelLimits};
 use cuda_wire::{Command, KernelInfo, KernelRef, ParameterInfo};
@@ -14,7 +14,7 @@ use std::{
 };
 
 /// `CUfunction_attribute` numbers are below this.
-const ATTRIBUTES: usize = 24;
+pub(crate) const KERNEL_ATTRIBUTES: usize = 16;
 
 /// What a load said about a kernel, and what the program set since.
 pub(crate) struct KernelSheet {
@@ -24,13 +24,13 @@ pub(crate) struct KernelSheet {
     pub(crate) layout: ParameterLayout,
     /// What launches of it must keep to.
     limits: RwLock<KernelLimits>,
-    attributes: [AtomicI32; ATTRIBUTES],
+    attributes: [AtomicI32; KERNEL_ATTRIBUTES],
 }
 
 impl KernelSheet {
     /// From a load's answer, for a device.
     pub(crate) fn new(info: &KernelInfo, device: &Device) -> CuResult<Self> {
-        let attributes = [const { AtomicI32::new(i32::MIN) }; ATTRIBUTES];
+        let attributes = [const { AtomicI32::new(i32::MIN) }; KERNEL_ATTRIBUTES];
         for (number, value) in &info.attributes {
             if let Some(place) = attributes.get(*number as usize) {
                 place.store(*value, Ordering::Relaxed);
@@ -91,6 +91,7 @@ impl Function {
     /// Sets an attribute here and on the worker.
     pub(crate) fn set_attribute(&self, number: u32, value: i32) -> CuResult<()> {
         self.sheet.set_attribute(number, value, self.context.device()?)?;
+        forget_attributes(self.handle);
         self.context.post(&Command::KernelSetAttribute { kernel: self.kernel, attribute: number, value })
     }
 }
@@ -147,6 +148,7 @@ impl Kernel {
         }
         let device = super::client()?.devices.first().ok_or(CudaError::INVALID_DEVICE)?;
         self.sheet.set_attribute(number, value, device)?;
+        forget_attributes(self.handle);
         lock(&self.set).insert(number, value);
         let known = self.functions.read().unwrap_or_else(PoisonError::into_inner);
         known.iter().try_for_each(|function| function.set_attribute(number, value))

@@ -127,7 +127,8 @@ impl DeviceMemory {
         let end = address.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
         let mut at = address;
         while at < end {
-            let (_, allocation) = state.allocations.range(..=at).next_back().ok_or(CudaError::INVALID_VALUE)?;
+            let (_, allocation) =
+                state.allocations.range(..=at).next_back().ok_or(CudaError::INVALID_VALUE)?;
             let allocation_end = allocation.base + allocation.bytes;
             if allocation_end <= at {
                 return Err(CudaError::INVALID_VALUE);
@@ -219,14 +220,20 @@ impl DeviceMemory {
             AllocationKind::Mapped { physical, .. } => Some(physical),
             _ => None,
         };
-        Ok(mappings.into_iter().filter_map(|base| state.allocations.remove(&base)).filter_map(physical).collect())
+        Ok(mappings
+            .into_iter()
+            .filter_map(|base| state.allocations.remove(&base))
+            .filter_map(physical)
+            .collect())
     }
 
     /// cuMemSetAccess, for the device that holds the memory. Returns false when another device is meant.
     pub(crate) fn set_access(&self, address: u64, bytes: u64, flags: u32) -> CuResult<()> {
         let mut state = lock(&self.state);
         for base in state.whole_mappings(address, bytes)? {
-            if let Some(AllocationKind::Mapped { access, .. }) = state.allocations.get_mut(&base).map(|a| &mut a.kind) {
+            if let Some(AllocationKind::Mapped { access, .. }) =
+                state.allocations.get_mut(&base).map(|a| &mut a.kind)
+            {
                 *access = flags;
             }
         }
@@ -249,7 +256,11 @@ impl State {
 
     fn mapped_in(&self, address: u64, bytes: u64) -> impl Iterator<Item = &Allocation> {
         let end = address.saturating_add(bytes);
-        self.allocations.range(..end).rev().take_while(move |(_, known)| known.base + known.bytes > address).map(|(_, a)| a)
+        self.allocations
+            .range(..end)
+            .rev()
+            .take_while(move |(_, known)| known.base + known.bytes > address)
+            .map(|(_, a)| a)
     }
 
     /// The mappings that fill a range exactly.

@@ -3,6 +3,7 @@
 //! State is kept here so that asking for it costs no round trip. One [`Client`] per process, made by cuInit and never
 //! unmade: the program's other libraries may call at any moment until the process ends.
 
+mod attribute_cache;
 mod capture;
 mod client;
 mod context;
@@ -23,6 +24,7 @@ mod stream;
 mod thread;
 mod user_object;
 
+pub(crate) use attribute_cache::*;
 pub(crate) use capture::*;
 pub(crate) use client::*;
 pub(crate) use context::*;

@@ -1,8 +1,10 @@
 //! Modules (code in one context) and libraries (code in every context that uses it).
 
-use super::{Client, Context, Function, Kernel, KernelSheet, client, lock};
+use super::{Client, Context, Function, Kernel, KernelSheet, client, forget_attributes, lock};
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{Command, ImageSource, INLINE_BYTES_MAX, JitOption, KernelRef, ModuleId, ModuleInfo, VariableInfo, Bytes};
+use cuda_wire::{
+    Bytes, Command, INLINE_BYTES_MAX, ImageSource, JitOption, KernelRef, ModuleId, ModuleInfo, VariableInfo,
+};
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, OnceLock, Weak},
@@ -74,8 +76,10 @@ impl Module {
                 info.kernels.iter().map(sheet).collect::<CuResult<_>>()?
             }
         };
-        let by_name = info.kernels.iter().enumerate().map(|(at, kernel)| (kernel.name.clone(), at as u32)).collect();
-        let variables = info.variables.iter().map(|variable| (variable.name.clone(), variable.clone())).collect();
+        let by_name =
+            info.kernels.iter().enumerate().map(|(at, kernel)| (kernel.name.clone(), at as u32)).collect();
+        let variables =
+            info.variables.iter().map(|variable| (variable.name.clone(), variable.clone())).collect();
         let mut made = None;
         client.modules.insert_with(|handle| {
             let module = Arc::new(Self {
@@ -152,6 +156,7 @@ impl Module {
     fn forget_handles(&self, client: &Client) -> CuResult<()> {
         for function in lock(&self.functions).values() {
             client.functions.remove(function.handle);
+            forget_attributes(function.handle);
         }
         let memory = &self.context.device()?.memory;
         self.variables.values().for_each(|variable| memory.forget_variable(variable.address));
@@ -183,7 +188,8 @@ fn ask_load(context: &Context, id: ModuleId, image: &Image, options: &[JitOption
         return ask(ImageSource::Inline { bytes: Bytes(&image.bytes) });
     }
     // SAFETY: the bytes are ours and stay until this function returns; the answer comes after they were read.
-    let region = unsafe { crate::host::HostRegion::line(image.bytes.as_ptr() as u64, image.bytes.len() as u64) };
+    let region =
+        unsafe { crate::host::HostRegion::line(image.bytes.as_ptr() as u64, image.bytes.len() as u64) };
     let transfer = match context.link.push(&region)? {
         Some(transfer) => transfer,
         None => return Err(CudaError::OUT_OF_MEMORY),
@@ -291,6 +297,7 @@ impl Library {
         client.libraries.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
         for kernel in lock(&self.kernels).values() {
             client.kernels.remove(kernel.handle);
+            forget_attributes(kernel.handle);
         }
         for module in lock(&self.modules).drain(..) {
             module.unload()?;

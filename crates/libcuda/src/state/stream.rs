@@ -1,6 +1,6 @@
 //! Streams, the default ones included.
 
-use super::{Context, CaptureSlot, client, thread_streams};
+use super::{CaptureSlot, Context, client, thread_streams};
 use crate::border::StreamArg;
 use cuda_abi::{CUlaunchAttributeValue, CuResult, CudaError};
 use cuda_wire::{Command, StreamId};
@@ -44,7 +44,12 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// Makes a stream.
-    pub(crate) fn create(context: &Arc<Context>, kind: StreamKind, flags: u32, priority: i32) -> CuResult<Arc<Self>> {
+    pub(crate) fn create(
+        context: &Arc<Context>,
+        kind: StreamKind,
+        flags: u32,
+        priority: i32,
+    ) -> CuResult<Arc<Self>> {
         let client = client()?;
         let id = StreamId(client.next_id());
         let mut made = None;
@@ -67,7 +72,12 @@ impl Stream {
             StreamKind::NonBlocking => 1,
             StreamKind::Legacy => 2,
         };
-        context.post(&Command::StreamCreate { stream: id, context: context.id, kind: wire_kind, priority })?;
+        context.post(&Command::StreamCreate {
+            stream: id,
+            context: context.id,
+            kind: wire_kind,
+            priority,
+        })?;
         made.ok_or(CudaError::UNKNOWN)
     }
 
@@ -75,9 +85,7 @@ impl Stream {
     #[inline]
     pub(crate) fn of(argument: StreamArg) -> CuResult<Arc<Self>> {
         let stream = match argument {
-            StreamArg::Created(handle) => {
-                client()?.streams.get(handle.0).ok_or(CudaError::INVALID_HANDLE)?
-            }
+            StreamArg::Created(handle) => client()?.streams.get(handle.0).ok_or(CudaError::INVALID_HANDLE)?,
             StreamArg::Legacy => super::current_context()?.legacy_stream()?,
             StreamArg::PerThread => thread_streams(&super::current_context()?)?,
         };

@@ -2,7 +2,10 @@
 
 use super::{Context, Stream, StreamKind, client};
 use cuda_abi::{CuResult, CudaError};
-use std::{cell::{Cell, RefCell}, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+};
 
 thread_local! {
     static CONTEXTS: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
