@@ -1,0 +1,89 @@
+"""CUDA C++ programs, built by nvcc with the static runtime; each checks its own results against the CPU.
+
+The fatbins hold PTX only, so that what runs is our engine and not machine code. Builds are kept in `.venv/judges`, by
+the hash of everything that goes into them.
+"""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import HERE
+
+SOURCES = HERE / "cuda"
+PROGRAMS = sorted(path.stem for path in SOURCES.glob("*.cu"))
+
+
+def build(cuda_root, name, *more):
+    source, common = SOURCES / f"{name}.cu", SOURCES / "check.h"
+    command = [str(cuda_root / "bin" / "nvcc"), "-std=c++17", "-O2", "--extended-lambda", "-cudart", "static"]
+    command += [*(more or ("-arch=compute_90", "-code=compute_90")), f"-I{cuda_root}/include/cccl", f"-L{cuda_root}/lib"]
+    version = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
+    # The place of the packages is no part of what is built.
+    flags = [flag.replace(str(cuda_root), "") for flag in command]
+    key = hashlib.sha256(repr((flags, version, source.read_bytes(), common.read_bytes())).encode()).hexdigest()[:20]
+    cache = pathlib.Path(os.environ.get("DXPU_JUDGES_CACHE", pathlib.Path(sys.prefix) / "judges"))
+    program = cache / f"{name}-{key}"
+    if not program.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = program.with_suffix(f".{os.getpid()}")
+        subprocess.run([*command, "-o", str(fresh), source.name], cwd=SOURCES, check=True)
+        fresh.rename(program)
+    return program
+
+
+def run(program, *arguments, expect=0):
+    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == expect, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(cuda_root, name):
+    assert run(build(cuda_root, name)).stdout.splitlines()[-1] == "ok"
+
+
+@pytest.mark.parametrize("mode", ["none", "speed", "balance", "size"])
+def test_fatbins_of_every_compression(cuda_root, mode):
+    program = build(cuda_root, "vector_add", "-arch=compute_90", "-code=compute_90", f"--compress-mode={mode}")
+    assert run(program).stdout == "ok\n"
+
+
+def test_older_ptx_is_taken_from_a_fatbin_with_several_images(cuda_root):
+    several = [f"-gencode=arch=compute_{cc},code=compute_{cc}" for cc in (75, 80, 120)]
+    assert run(build(cuda_root, "vector_add", *several)).stdout == "ok\n"
+
+
+def test_machine_code_alone_is_refused_with_the_right_error(cuda_root):
+    program = build(cuda_root, "vector_add", "-gencode=arch=compute_80,code=sm_80")
+    done = run(program, expect=1)
+    assert "no kernel image is available for execution on the device" in done.stderr
+
+
+def test_the_shared_runtime_works_as_the_static_one(cuda_root):
+    program = build(cuda_root, "vector_add", "-arch=compute_90", "-code=compute_90", "-cudart=none", "-l:libcudart.so.13")
+    environment = {**os.environ, "LD_LIBRARY_PATH": f"{os.environ.get('LD_LIBRARY_PATH', '')}:{cuda_root}/lib"}
+    done = subprocess.run([str(program)], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+def test_device_printf_comes_out_here_in_order(cuda_root):
+    lines = run(build(cuda_root, "print")).stdout.splitlines()
+    assert lines == [
+        "before",
+        "block 0 of 1 says hello  3.14 123456789abc z%",
+        "no arguments",
+        "-7 two",
+        "printf returned 2",
+        "after",
+        "ok",
+    ]
+
+
+def test_a_failed_assertion_says_where(cuda_root):
+    errors = run(build(cuda_root, "failing_assert")).stderr
+    assert "failing_assert.cu:6" in errors
+    assert "block: [0,0,0], thread: [31,0,0] Assertion `int(threadIdx.x) < limit && \"thread too high\"` failed." in errors
