@@ -84,6 +84,9 @@ impl std::fmt::Debug for Program {
     }
 }
 
+/// The most bytes of all parameters of a kernel, as on devices of today.
+const PARAMETER_BYTES_MAX: u32 = 32_764;
+
 /// Offsets of parameters, and the bytes of all.
 pub(crate) fn param_layout(params: &[ParamDecl]) -> (Vec<Param>, u32) {
     let mut end = 0u32;
@@ -163,6 +166,10 @@ impl Program {
         let decoded = slot.decoded.get_or_init(|| {
             let (module, function) = self.function(slot.function);
             let (params, param_bytes) = param_layout(&function.params);
+            if param_bytes > PARAMETER_BYTES_MAX {
+                let reason = format!("parameters of more than {PARAMETER_BYTES_MAX} bytes");
+                return Err(PtxError::new(function.line, ".entry", reason));
+            }
             if function.cluster.is_some_and(|dims| dims != [1, 1, 1]) {
                 let reason = "clusters of several blocks are not supported";
                 return Err(PtxError::new(function.line, ".reqnctapercluster", reason));

@@ -84,3 +84,18 @@ fn sizes_that_would_not_fit() {
     digest(format!("{head}.entry k() {{ mov.b64 {}; }}", "{".repeat(100_000)).as_bytes());
     digest(format!("{head}.entry k() {{ mov.b64 {}%x; }}", "!".repeat(100_000)).as_bytes());
 }
+
+#[test]
+fn parameters_that_no_launch_could_carry_refuse_their_kernel() {
+    let parameters = |bytes: &str| {
+        let head = ".version 8.0\n.target sm_80\n.address_size 64\n";
+        let text = format!("{head}.entry k(.param .b8 x[{bytes}], .param .b8 y[4]) {{ ret; }}");
+        let linked = link(vec![Module::parse(text.as_bytes()).unwrap()]).unwrap();
+        let program = Program::bind(linked, |_| 0);
+        program.kernel("k").unwrap().map(|info| info.param_bytes).map_err(|error| error.to_string())
+    };
+    assert_eq!(parameters("32760"), Ok(32_764));
+    for bytes in ["32761", "4294967295"] {
+        assert!(parameters(bytes).unwrap_err().contains("more than 32764 bytes"), "{bytes}");
+    }
+}
