@@ -1,0 +1,51 @@
+//! What every decoder promises about bytes from strangers, as functions that a fuzzer calls.
+//!
+//! A target must not panic, hang or take memory out of proportion, whatever the bytes. Where there is an encoder, what
+//! was decoded is encoded again and must be the same bytes: no two encodings mean the same, nothing is lost. The
+//! fuzzer (`fuzz/`) and the replay of its corpus (`tests/fuzz_replay`) run the same functions.
+
+mod connection;
+mod device;
+mod image;
+mod text;
+mod wire;
+
+pub use connection::{address, fingerprint, preamble};
+pub use device::soft_link;
+pub use image::{elf_length, fatbin, fatbin_entry, image_length};
+pub use text::{ptx_load, ptx_run};
+pub use wire::{
+    chunk, command_body, command_stream, graph_node, handshake, link_output, module_info, notice, op, reply,
+};
+
+/// One target.
+pub type Target = fn(&[u8]);
+
+/// Every target under its name, which is also the name of its corpus.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("address", address),
+    ("chunk", chunk),
+    ("command_body", command_body),
+    ("command_stream", command_stream),
+    ("elf_length", elf_length),
+    ("fatbin", fatbin),
+    ("fatbin_entry", fatbin_entry),
+    ("fingerprint", fingerprint),
+    ("graph_node", graph_node),
+    ("handshake", handshake),
+    ("image_length", image_length),
+    ("link_output", link_output),
+    ("module_info", module_info),
+    ("notice", notice),
+    ("op", op),
+    ("preamble", preamble),
+    ("ptx_load", ptx_load),
+    ("ptx_run", ptx_run),
+    ("reply", reply),
+    ("soft_link", soft_link),
+];
+
+/// The target of this name.
+pub fn find(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
+}
