@@ -73,7 +73,7 @@ pub fn fatbin_entry(data: &[u8]) {
     let flags: u64 = if how & 1 == 0 { 0x2000 } else { 0x8000 };
     let kind: u16 = if how & 2 == 0 { 1 } else { 2 };
     // The claimed length: a multiple of the real one, or a power of two.
-    let unpacked = if how & 4 == 0 { payload.len() as u64 * u64::from(claim) } else { 1 << (claim % 24) };
+    let unpacked = if how & 4 == 0 { payload.len() as u64 * u64::from(claim) } else { 1 << (claim % 21) };
     let mut header = [0; 64];
     header[..2].copy_from_slice(&kind.to_le_bytes());
     header[4..8].copy_from_slice(&64u32.to_le_bytes());

@@ -3,7 +3,7 @@
 use ptx::{AbortFlag, FlatMemory, Hooks, Launch, Module, Program, Run, link};
 use std::{
     sync::{
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     time::Duration,
@@ -59,10 +59,25 @@ pub fn ptx_load(data: &[u8]) {
 
 /// Loads a text and runs its first kernels: two blocks of 33 threads, on a small memory, for a short time.
 pub fn ptx_run(data: &[u8]) {
-    let Some(program) = load(data) else { return };
+    let Executed { launches, faults, .. } = execute(data);
+    assert!(faults <= launches);
+}
+
+/// What a text did, so that a test can see that texts do run here.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Executed {
+    launches: u32,
+    faults: u32,
+    lane_instructions: u64,
+    printed_bytes: usize,
+}
+
+fn execute(data: &[u8]) -> Executed {
+    let mut executed = Executed::default();
+    let Some(program) = load(data) else { return executed };
     let memory = FlatMemory::new(BASE, MEMORY_BYTES);
     for (variable, address) in program.variables() {
-        let Ok(bytes) = program.initial_bytes(variable) else { return };
+        let Ok(bytes) = program.initial_bytes(variable) else { return executed };
         // What does not fit stays unwritten; a kernel that reads it faults.
         let _ = memory.write(address, &bytes[..bytes.len().min(MEMORY_BYTES as usize)]);
     }
@@ -76,11 +91,12 @@ pub fn ptx_run(data: &[u8]) {
         launch.dynamic_shared = 1 << 10;
         launch.stack_bytes = 4 << 10;
         launch.grid_workspace = BASE;
-        run(&program, launch, &memory);
+        run(&program, launch, &memory, &mut executed);
     }
+    executed
 }
 
-fn run(program: &Program, launch: Launch, memory: &FlatMemory) {
+fn run(program: &Program, launch: Launch, memory: &FlatMemory, executed: &mut Executed) {
     let (world, abort) = (World::default(), AbortFlag::default());
     let Ok(run) = Run::new(program, launch, memory, &world, &abort) else { return };
     let (done, is_done) = mpsc::channel::<()>();
@@ -92,21 +108,30 @@ fn run(program: &Program, launch: Launch, memory: &FlatMemory) {
                 abort.abort();
             }
         });
-        if let Err(fault) = run.run(1) {
-            assert!(!fault.to_string().is_empty());
+        executed.launches += 1;
+        match run.run(1) {
+            Ok(stats) => executed.lane_instructions += stats.lane_instructions,
+            Err(fault) => {
+                executed.faults += 1;
+                assert!(!fault.to_string().is_empty());
+            }
         }
         drop(done);
     });
+    executed.printed_bytes += world.printed_bytes.load(Ordering::Relaxed);
 }
 
 /// A world that gives nothing back: no heap, a clock that counts its questions.
 #[derive(Default)]
 struct World {
     ticks: AtomicU64,
+    printed_bytes: AtomicUsize,
 }
 
 impl Hooks for World {
-    fn print(&self, _: &[u8]) {}
+    fn print(&self, text: &[u8]) {
+        self.printed_bytes.fetch_add(text.len(), Ordering::Relaxed);
+    }
 
     fn malloc(&self, bytes: u64) -> u64 {
         if bytes <= 256 { POINTER } else { 0 }
@@ -120,5 +145,38 @@ impl Hooks for World {
 
     fn global_timer(&self) -> u64 {
         self.ticks.fetch_add(1000, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    fn seed(name: &str) -> Vec<u8> {
+        let seeds = samples::hostile();
+        seeds.into_iter().find(|seed| seed.target == "ptx_run" && seed.name == name).unwrap().bytes
+    }
+
+    #[test]
+    fn texts_of_compilers_really_run() {
+        let basics = execute(include_bytes!("../../../ptx/tests/samples/basics.ptx"));
+        assert_eq!(basics.launches, RUNS_MAX as u32);
+        assert!(basics.lane_instructions > 100, "{basics:?}");
+    }
+
+    #[test]
+    fn a_kernel_without_end_is_stopped() {
+        assert_eq!(execute(&seed("loop-for-ever.ptx")).faults, 1);
+        assert_eq!(execute(&seed("recursion.ptx")).faults, 1);
+    }
+
+    #[test]
+    fn texts_that_print_reach_the_printer() {
+        for name in ["printf-width.ptx", "printf-precision.ptx"] {
+            let executed = execute(&seed(name));
+            assert!(executed.printed_bytes > 0 && executed.printed_bytes < 1 << 20, "{name}: {executed:?}");
+        }
+        assert_eq!(execute(&seed("printf-text-nowhere.ptx")).faults, 1);
     }
 }

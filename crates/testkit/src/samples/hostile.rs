@@ -248,12 +248,12 @@ fn fatbins() -> Vec<Seed> {
     }
     // Zstandard: a frame whose window is as large as it can be said, and blocks that repeat one byte 128 KiB long.
     let bomb =
-        [&[5u8, 23, 0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x50][..], &[0x02, 0x00, 0x10, 0x41].repeat(300)].concat();
+        [&[5u8, 20, 0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x50][..], &[0x02, 0x00, 0x10, 0x41].repeat(300)].concat();
     seeds.push(Seed::new("fatbin_entry", "zstd-repeats.bin", bomb));
-    let window = [5u8, 23, 0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xff, 0x03, 0x00, 0x10, 0x41];
+    let window = [5u8, 20, 0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xff, 0x03, 0x00, 0x10, 0x41];
     seeds.push(Seed::new("fatbin_entry", "zstd-window-most.bin", window));
     // LZ4: a length that never ends, an offset before the start, an offset of nothing.
-    let endless = [&[4u8, 23, 0xf0][..], &[0xff; 200]].concat();
+    let endless = [&[4u8, 20, 0xf0][..], &[0xff; 200]].concat();
     seeds.push(Seed::new("fatbin_entry", "lz4-endless-length.bin", endless));
     seeds.push(Seed::new("fatbin_entry", "lz4-before-start.bin", [4u8, 10, 0x1f, b'a', 0xff, 0xff, 0x00]));
     seeds.push(Seed::new("fatbin_entry", "lz4-offset-zero.bin", [4u8, 10, 0x1f, b'a', 0x00, 0x00, 0x00]));

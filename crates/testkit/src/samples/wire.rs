@@ -15,6 +15,7 @@ const KERNEL: KernelRef = KernelRef { module: MODULE, index: 7 };
 const SOURCE: Plane = Plane { address: ADDRESS, row_pitch: 512, slice_pitch: 8192 };
 const TARGET: Plane = Plane { address: ADDRESS + (1 << 20), row_pitch: 256, slice_pitch: 4096 };
 const SHAPE: Shape = Shape { width: 200, height: 16, depth: 2 };
+const CHUNKS: [u32; LANES_MAX] = [1, 0, 2, 0x0102_0304, 4, 5, u32::MAX, 7];
 const HASH: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
 
 fn options() -> Vec<JitOption> {
@@ -145,8 +146,8 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
 /// Every notice.
 pub fn notices() -> Vec<(&'static str, Notice<'static>)> {
     vec![
-        ("host-call", Notice::HostCall { token: 0x1122_3344_5566_7788 }),
-        ("pull", Notice::Pull { transfer: TRANSFER }),
+        ("host-call", Notice::HostCall { token: 0x1122_3344_5566_7788, chunks: CHUNKS }),
+        ("pull", Notice::Pull { transfer: TRANSFER, chunks: CHUNKS }),
         ("print", Notice::Print { text: Bytes(b"thread 3 says hello\n") }),
         ("push-consumed", Notice::PushConsumed { bytes: 1 << 22 }),
         ("ping", Notice::Ping { nonce: 0x0bad_cafe }),

@@ -9,7 +9,7 @@ static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, counted: also what was asked for and never touched.
-pub struct Counting;
+pub(crate) struct Counting;
 
 fn add(bytes: usize) {
     PEAK.fetch_max(NOW.fetch_add(bytes, Relaxed) + bytes, Relaxed);
@@ -46,12 +46,12 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Bytes allocated now.
-pub fn now() -> usize {
+pub(crate) fn now() -> usize {
     NOW.load(Relaxed)
 }
 
 /// The most bytes that `work` had allocated beyond those that were there before.
-pub fn peak_of(work: impl FnOnce()) -> usize {
+pub(crate) fn peak_of(work: impl FnOnce()) -> usize {
     let before = now();
     PEAK.store(before, Relaxed);
     work();

@@ -18,9 +18,8 @@ use testkit::{corpus, fuzz};
 static ALLOCATOR: counting::Counting = counting::Counting;
 
 const MUTANTS: u64 = 2000;
-/// Texts that run take longer than frames.
-const MUTANTS_OF_SLOW: u64 = 600;
-const SLOW: [&str; 3] = ["ptx_load", "ptx_run", "soft_link"];
+/// The most that stays allocated after a target's last input: caches, not leaks.
+const LEFT_BYTES_MAX: usize = 8 << 20;
 /// Seeds longer than this are replayed, but make no mutants: they are slow and say little that short ones do not.
 const MUTATED_BYTES_MAX: usize = 16 << 10;
 /// What a decoder may allocate however short its input is, and for each byte of it.
@@ -98,10 +97,9 @@ impl Replay {
         }
         let short: Vec<(String, Vec<u8>)> =
             seeds.into_iter().filter(|(_, bytes)| bytes.len() <= MUTATED_BYTES_MAX).collect();
-        let usual = if SLOW.contains(&name) { MUTANTS_OF_SLOW } else { MUTANTS };
         let asked = std::env::var("DXPU_FUZZ_MUTANTS").ok().and_then(|number| number.parse().ok());
         let numbers = match only {
-            None => 0..asked.unwrap_or(usual),
+            None => 0..asked.unwrap_or(MUTANTS),
             Some(only) => only.parse().map_or(0..0, |number: u64| number..number + 1),
         };
         for number in numbers {
@@ -134,7 +132,7 @@ fn no_input_panics_hangs_or_takes_memory() {
         if asked.is_some_and(|asked| asked != *name) {
             continue;
         }
-        let start = Instant::now();
+        let (start, allocated) = (Instant::now(), counting::now());
         let report = replay.target(name, *target, only);
         println!(
             "{name:15} {:6} inputs, {:5} ms; slowest {:4} ms ({}), most memory {:6} KiB ({})",
@@ -147,6 +145,10 @@ fn no_input_panics_hangs_or_takes_memory() {
         );
         assert!(report.inputs > 0, "nothing is called {only:?}");
         failures.extend(report.failures);
+        let left = counting::now().saturating_sub(allocated);
+        if left > LEFT_BYTES_MAX {
+            failures.push(format!("DXPU_FUZZ={name} left {left} bytes allocated"));
+        }
     }
     assert!(failures.is_empty(), "run one again with its name in the environment:\n{}", failures.join("\n"));
 }

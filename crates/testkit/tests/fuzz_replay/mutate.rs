@@ -1,11 +1,11 @@
 //! Mutants: a seed of the corpus, changed a little, the same way each time.
 
 /// Xorshift: small, fast, and the same everywhere.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// Each target and number has its own sequence.
-    pub fn new(target: &str, number: u64) -> Self {
+    pub(crate) fn new(target: &str, number: u64) -> Self {
         let start = target.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });
@@ -22,7 +22,7 @@ impl Random {
     }
 
     /// A number below `bound`; 0 if that is 0.
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         if bound == 0 { 0 } else { ((self.next() >> 16) % bound as u64) as usize }
     }
 }
@@ -70,11 +70,11 @@ const WORDS: [&str; 22] = [
 ];
 
 /// One mutant of one of `seeds`.
-pub fn mutant(random: &mut Random, seeds: &[(String, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn mutant(random: &mut Random, seeds: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = seeds[random.below(seeds.len())].1.clone();
     for _ in 0..1 + random.below(4) {
         let at = random.below(bytes.len());
-        match random.below(9) {
+        match random.below(11) {
             0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
             1 if !bytes.is_empty() => bytes[at] = random.next() as u8,
             2 => bytes.truncate(at),
@@ -103,6 +103,13 @@ pub fn mutant(random: &mut Random, seeds: &[(String, Vec<u8>)]) -> Vec<u8> {
                 let number = LIES[random.below(LIES.len())].to_string();
                 bytes.splice(at..at, number.bytes());
             }
+            // A word for a word: texts stay texts, and get far into their reader.
+            8 | 9 => {
+                let other = &seeds[random.below(seeds.len())].1;
+                let word = word_at(other, random.below(other.len()));
+                let word = other[word].to_vec();
+                bytes.splice(word_at(&bytes, at), word);
+            }
             _ => {
                 let other = &seeds[random.below(seeds.len())].1;
                 bytes.truncate(at);
@@ -111,4 +118,13 @@ pub fn mutant(random: &mut Random, seeds: &[(String, Vec<u8>)]) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// The word of a text around `at`: letters, digits and what names and types are made of.
+fn word_at(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
+    let in_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.%$".contains(byte);
+    let (before, behind) = bytes.split_at(at.min(bytes.len()));
+    let start = before.iter().rposition(|byte| !in_word(byte)).map_or(0, |last| last + 1);
+    let end = at + behind.iter().position(|byte| !in_word(byte)).unwrap_or(behind.len());
+    start..end.max(start)
 }
