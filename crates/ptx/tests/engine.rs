@@ -258,6 +258,25 @@ fn modules_link() {
 }
 
 #[test]
+fn a_declaration_may_promise_a_result_that_the_definition_does_not_give() {
+    // Numba declares functions of the C ABI this way; a linker joins them, and nobody uses the result.
+    let head = ".version 8.0\n.target sm_80\n.address_size 64\n";
+    let caller = format!(
+        "{head}.extern .func (.param .b64 r) consume (.param .b64 p);\n\
+         .visible .entry k(.param .u64 out) {{ .reg .b64 %o, %x; ld.param.u64 %o, [out];\n\
+         {{ .param .b64 p; .param .b64 r; st.param.b64 [p], %o; call.uni (r), consume, (p); ld.param.b64 %x, [r]; }}\n ret; }}\n"
+    );
+    let callee = format!(
+        "{head}.visible .func consume (.param .b64 p) {{ .reg .b64 %p; ld.param.b64 %p, [p]; st.u32 [%p], 42; ret; }}\n"
+    );
+    let parse = |text: &str| Module::parse(text.as_bytes()).unwrap();
+    let mut rig = Rig::of(vec![parse(&caller), parse(&callee)]);
+    let out = rig.alloc(4);
+    rig.run("k", 1, 1, Args::new().with(out).done());
+    assert_eq!(rig.download::<u32>(out, 1), [42]);
+}
+
+#[test]
 fn initialisers() {
     let text = ".version 8.0\n.target sm_80\n.address_size 64\n\
         .func f() { ret; }\n\
