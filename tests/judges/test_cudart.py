@@ -202,7 +202,7 @@ def test_2d_copies_use_their_pitches(rt):
 def test_pinned_memory_knows_what_it_is(rt):
     pinned = rt.out(c_void_p, "cudaHostAlloc", 1 << 16, c_uint(0))
     ctypes.memset(pinned, 7, 1 << 16)
-    attributes = (c_int * 16)()
+    attributes = (c_int * 64)()
     rt.call("cudaPointerGetAttributes", attributes, c_void_p(pinned))
     assert attributes[0] == 1
     device = rt.malloc(1 << 16)
