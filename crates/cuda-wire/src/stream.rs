@@ -126,10 +126,10 @@ impl NoticeHeader {
 wire_enum! {
     /// What travels on the events connection.
     pub enum Notice<'a> {
-        /// Worker: run this host function and say [`Notice::HostCallDone`].
-        0 HostCall { token: u64, }
-        /// Worker: send this transfer in the lanes now.
-        1 Pull { transfer: TransferId, }
+        /// Worker: run this host function and say [`Notice::HostCallDone`]. Chunks counted here have landed before.
+        0 HostCall { token: u64, chunks: [u32; LANES_MAX], }
+        /// Worker: send this transfer in the lanes, as it is once the chunks counted here have landed.
+        1 Pull { transfer: TransferId, chunks: [u32; LANES_MAX], }
         /// Worker: text of the device's printf, for the program's standard output.
         2 Print { text: Bytes<'a>, }
         /// Worker: this many pushed bytes were consumed, the window has room for them again.

@@ -12,7 +12,11 @@ mod input {
     pub(super) const PTX: u32 = 1;
     pub(super) const FATBINARY: u32 = 2;
     pub(super) const OBJECT: u32 = 3;
+    pub(super) const LIBRARY: u32 = 4;
 }
+
+/// How an archive of objects begins.
+const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
 
 /// Where nvcc puts fatbins in objects of the host: code for linking, and code that is linked.
 const OBJECT_SECTIONS: [&[u8]; 2] = [b"__nv_relfatbin", b".nv_fatbin"];
@@ -57,6 +61,9 @@ impl Session {
         match part.kind {
             input::CUBIN | input::PTX | input::FATBINARY => self.texts(part.bytes.0),
             input::OBJECT => self.object_texts(part.bytes.0),
+            // CUDA's device runtime: an archive of machine code. What a kernel needs of it the engine has by itself, and
+            // what it does not have is reported as undefined.
+            input::LIBRARY if part.bytes.0.starts_with(ARCHIVE_MAGIC) => Ok(Vec::new()),
             kind => {
                 let message =
                     format!("linker inputs of kind {kind} (libraries, compiler IR) are not supported");

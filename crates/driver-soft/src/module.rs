@@ -111,7 +111,7 @@ impl LoadedKernel {
                 (1, number(|info| info.static_shared)),
                 (2, i32::try_from(constant_bytes).unwrap_or(i32::MAX)),
                 (3, number(|info| info.local_bytes)),
-                (4, number(|info| info.registers.clamp(1, 255))),
+                (4, number(registers_of)),
                 (5, ptx_architecture as i32),
                 (6, binary_architecture as i32),
                 (7, 0),
@@ -126,6 +126,15 @@ impl LoadedKernel {
             ],
         }
     }
+}
+
+/// Registers that a compiler would give a thread: as many as are live at once, but never so many that the largest block
+/// the kernel allows would not fit. A compiler spills instead, and so must the estimate: it may not refuse a launch.
+fn registers_of(info: &ptx::KernelInfo) -> u32 {
+    const REGISTERS_PER_BLOCK: u32 = 65536;
+    const UNIT: u32 = 8;
+    let fit = REGISTERS_PER_BLOCK / info.max_threads.max(1) / UNIT * UNIT;
+    info.registers.clamp(1, 255).min(fit.clamp(UNIT, 255))
 }
 
 impl Session {

@@ -81,10 +81,12 @@ fn watch_forks() {
 
 /// In the child only. Nothing is locked here: another thread of the parent may have held any lock.
 unsafe extern "C" fn forked() {
-    if STATE.swap(FORKED, Ordering::SeqCst) == COLD {
+    match STATE.swap(FORKED, Ordering::SeqCst) {
         // cuInit never succeeded: the child may call it itself.
-        STATE.store(COLD, Ordering::SeqCst);
-        return;
+        COLD => return STATE.store(COLD, Ordering::SeqCst),
+        // A child of a child: ours are closed, and their numbers may be files of the program.
+        FORKED => return,
+        _ => {}
     }
     let Ok(client) = crate::state::client() else { return };
     for device in &client.devices {

@@ -98,7 +98,7 @@ impl HostLink for Link {
         let pull = pull || bytes > self.push_window_bytes;
         let expectation = self.lanes.expect(transfer, bytes).map_err(|_| LinkLost)?;
         if pull {
-            self.events.send(&Notice::Pull { transfer })?;
+            self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() })?;
         }
         expectation.wait(&|offset, bytes: &[u8]| sink(offset, bytes)).map_err(|_| LinkLost)?;
         if pull { Ok(()) } else { self.events.send(&Notice::PushConsumed { bytes }) }
@@ -117,7 +117,7 @@ impl HostLink for Link {
 
     fn host_call(&self, token: u64) -> Result<(), LinkLost> {
         self.host_calls.begin(token);
-        self.events.send(&Notice::HostCall { token })?;
+        self.events.send(&Notice::HostCall { token, chunks: self.lanes.chunks_sent() })?;
         self.host_calls.wait(token)
     }
 

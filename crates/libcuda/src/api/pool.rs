@@ -2,7 +2,9 @@
 
 use crate::{
     border::*,
-    state::{AllocationKind, MemoryPool, NodeOp, Stream, client, forbid_unsafe_call, memory_of, submit},
+    state::{
+        AllocationKind, MemoryPool, NodeOp, Stream, client, forbid_unsafe_call, memory_of, padded, submit,
+    },
 };
 use cuda_abi::*;
 use cuda_client::pool::attribute_bytes;
@@ -53,12 +55,11 @@ fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc
     }
     let kind = if captured { AllocationKind::Graph } else { AllocationKind::Pool(pool.handle) };
     let address = device.memory.place(&stream.context, bytes, kind)?;
-    let op = NodeOp::Allocate { address, bytes };
-    let sent = if captured || stream.context.link.take_memory_credit(bytes) {
-        submit(stream, op)
+    let sent = if captured || stream.context.link.take_memory_credit(padded(bytes)) {
+        submit(stream, NodeOp::Allocate { address, bytes: if captured { bytes } else { padded(bytes) } })
     } else {
         // Beyond the credit only the worker knows whether there is memory.
-        let op = cuda_wire::Op::Allocate { address, bytes };
+        let op = cuda_wire::Op::Allocate { address, bytes: padded(bytes) };
         stream.context.call(&cuda_wire::Command::Enqueue { stream: stream.id, op }).map(drop)
     };
     if let Err(error) = sent {

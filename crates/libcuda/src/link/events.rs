@@ -5,13 +5,13 @@
 
 use super::{Link, SharedLink};
 use crate::host::{self, HostRegion};
-use cuda_wire::{Notice, NoticeHeader, TransferId, Wire, header};
+use cuda_wire::{LANES_MAX, Notice, NoticeHeader, TransferId, Wire, header};
 use std::{
     collections::HashMap,
     io,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     time::{Duration, Instant},
@@ -26,6 +26,8 @@ pub(super) struct Events {
     changed: Condvar,
     handled: AtomicU32,
     next_token: AtomicU64,
+    /// Host functions that wait to run, or may run again.
+    host_calls_left: AtomicUsize,
     lost: AtomicBool,
 }
 
@@ -46,6 +48,7 @@ impl Events {
             state: Mutex::default(),
             changed: Condvar::new(),
             handled: AtomicU32::new(0),
+            host_calls_left: AtomicUsize::new(0),
             next_token: AtomicU64::new(1),
             lost: AtomicBool::new(false),
         }
@@ -76,26 +79,17 @@ impl Events {
         self.changed.notify_all();
     }
 
-    /// Waits until an offer is gone, that is served or withdrawn.
-    pub(super) fn wait_served(&self, transfer: TransferId) -> Result<(), ()> {
-        let mut state = lock(&self.state);
-        while state.offers.contains_key(&transfer) {
-            if self.lost.load(Ordering::SeqCst) {
-                return Err(());
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        Ok(())
-    }
-
     pub(super) fn offer_host_call(&self, run: Box<dyn FnMut() + Send>, once: bool) -> u64 {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        self.host_calls_left.fetch_add(1, Ordering::SeqCst);
         lock(&self.state).host_calls.insert(token, (Arc::new(Mutex::new(run)), once));
         token
     }
 
     pub(super) fn withdraw_host_call(&self, token: u64) {
-        lock(&self.state).host_calls.remove(&token);
+        if lock(&self.state).host_calls.remove(&token).is_some() {
+            self.host_calls_left.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     pub(super) fn lose(&self) {
@@ -108,42 +102,90 @@ impl Events {
         lock(&self.tx).send(&[&notice.to_frame()])
     }
 
-    fn take_host_call(&self, token: u64) -> Option<HostFunction> {
+    fn take_host_call(&self, token: u64) -> Option<(HostFunction, bool)> {
         let mut state = lock(&self.state);
         let once = state.host_calls.get(&token)?.1;
-        if once {
-            state.host_calls.remove(&token).map(|(run, _)| run)
-        } else {
-            state.host_calls.get(&token).map(|(run, _)| Arc::clone(run))
-        }
+        if once { state.host_calls.remove(&token) } else { state.host_calls.get(&token).cloned() }
+    }
+
+    /// Whether a function of the program may still run, and write whatever it likes.
+    pub(super) fn host_calls_left(&self) -> bool {
+        self.host_calls_left.load(Ordering::SeqCst) != 0
     }
 }
 
 /// Starts the events thread and the thread of host functions.
 pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::Result<()> {
-    let (run_host_call, host_calls) = mpsc::channel::<u64>();
-    let caller = Arc::clone(link);
-    crate::threads::spawn("dxpu-host-fn", move || {
-        for token in host_calls {
-            if let Some(run) = caller.events.take_host_call(token) {
-                lock(&run)();
-            }
-            if caller.events.send(&Notice::HostCallDone { token }).is_err() {
+    let run_host_call = start_after_landing("dxpu-host-fn", link, Link::run_host_call)?;
+    let serve_pull = start_after_landing("dxpu-pull", link, Link::serve_pull)?;
+    let link = Arc::clone(link);
+    crate::threads::spawn("dxpu-events", move || {
+        let why = Reader { link: &link, rx, run_host_call, serve_pull, stall_timeout }.run();
+        link.lose(&why);
+    })
+}
+
+/// Chunks that must have landed, and what is done then.
+type AfterLanding<T> = ([u32; LANES_MAX], T);
+
+/// Starts a thread that does things in order, each when the bytes that were sent before it are in the program's memory.
+///
+/// Not the events thread: that one must go on hearing the heartbeat.
+fn start_after_landing<T: Send + 'static>(
+    name: &str,
+    link: &SharedLink,
+    act: fn(&Link, T) -> io::Result<()>,
+) -> io::Result<mpsc::Sender<AfterLanding<T>>> {
+    let (sender, things) = mpsc::channel::<AfterLanding<T>>();
+    let link = Arc::clone(link);
+    crate::threads::spawn(name, move || {
+        for (chunks, thing) in things {
+            let landed = link.lanes.wait_landed(&chunks, None).is_ok();
+            if !landed || act(&link, thing).is_err() {
                 return;
             }
         }
     })?;
-    let link = Arc::clone(link);
-    crate::threads::spawn("dxpu-events", move || {
-        let why = Reader { link: &link, rx, run_host_call, stall_timeout }.run();
-        link.lose(&why);
-    })
+    Ok(sender)
+}
+
+impl Link {
+    fn run_host_call(&self, token: u64) -> io::Result<()> {
+        if let Some((run, once)) = self.events.take_host_call(token) {
+            lock(&run)();
+            if once {
+                self.events.host_calls_left.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.events.send(&Notice::HostCallDone { token })
+    }
+
+    fn serve_pull(&self, transfer: TransferId) -> io::Result<()> {
+        let offer = lock(&self.events.state).offers.get(&transfer).copied();
+        let Some((region, once)) = offer else {
+            return self.events.send(&Notice::PullFailed { transfer });
+        };
+        // The offer is gone when its bytes are out of the program's memory: whoever waits may then change it.
+        let done: bulk::Done = if once {
+            let link = self.shared();
+            Box::new(move |_| {
+                if let Some(link) = link.upgrade() {
+                    link.events.withdraw(transfer);
+                }
+            })
+        } else {
+            Box::new(|_| {})
+        };
+        self.lanes.send_later(transfer, region.bytes(), Box::new(region), done);
+        Ok(())
+    }
 }
 
 struct Reader<'a> {
     link: &'a Link,
     rx: Rx,
-    run_host_call: mpsc::Sender<u64>,
+    run_host_call: mpsc::Sender<AfterLanding<u64>>,
+    serve_pull: mpsc::Sender<AfterLanding<TransferId>>,
     stall_timeout: Duration,
 }
 
@@ -194,10 +236,13 @@ impl Reader<'_> {
     fn handle(&self, notice: Notice<'_>) -> Result<(), String> {
         let events = &self.link.events;
         match notice {
-            Notice::HostCall { token } => {
-                self.run_host_call.send(token).map_err(|_| "the thread of host functions ended".to_owned())
+            Notice::HostCall { token, chunks } => self
+                .run_host_call
+                .send((chunks, token))
+                .map_err(|_| "the thread of host functions ended".to_owned()),
+            Notice::Pull { transfer, chunks } => {
+                self.serve_pull.send((chunks, transfer)).map_err(|_| "the thread of pulls ended".to_owned())
             }
-            Notice::Pull { transfer } => self.serve(transfer),
             Notice::Print { text } => {
                 host::print(text.0);
                 Ok(())
@@ -213,26 +258,5 @@ impl Reader<'_> {
                 Err("the worker sent a notice that only clients send".to_owned())
             }
         }
-    }
-
-    fn serve(&self, transfer: TransferId) -> Result<(), String> {
-        let events = &self.link.events;
-        let offer = lock(&events.state).offers.get(&transfer).copied();
-        let Some((region, once)) = offer else {
-            return events.send(&Notice::PullFailed { transfer }).map_err(|error| error.to_string());
-        };
-        // The offer is gone when its bytes are out of the program's memory: whoever waits may then change it.
-        let done: bulk::Done = if once {
-            let link = self.link.shared();
-            Box::new(move |_| {
-                if let Some(link) = link.upgrade() {
-                    link.events.withdraw(transfer);
-                }
-            })
-        } else {
-            Box::new(|_| {})
-        };
-        self.link.lanes.send_later(transfer, region.bytes(), Box::new(region), done);
-        Ok(())
     }
 }

@@ -235,11 +235,6 @@ impl Link {
         transfer
     }
 
-    /// Waits until an offer made with `once` was served.
-    pub(crate) fn wait_served(&self, transfer: TransferId) -> CuResult<()> {
-        self.events.wait_served(transfer).map_err(|()| WORKER_LOST)
-    }
-
     /// Takes an offer or an expectation back.
     pub(crate) fn withdraw(&self, transfer: TransferId) {
         self.events.withdraw(transfer);
@@ -271,6 +266,11 @@ impl Link {
     /// Registers what a host function of the stream runs; `once` forgets it afterwards.
     pub(crate) fn offer_host_call(&self, run: Box<dyn FnMut() + Send>, once: bool) -> u64 {
         self.events.offer_host_call(run, once)
+    }
+
+    /// Whether a host function of the program may still run.
+    pub(crate) fn host_calls_left(&self) -> bool {
+        self.events.host_calls_left()
     }
 
     /// Forgets a host function.

@@ -28,6 +28,17 @@ struct State {
     lost: bool,
 }
 
+impl State {
+    /// Wakes somebody who waits, if nobody reads. It may be one whose reply is there already: it wakes the next.
+    fn pass_reading_on(&self) {
+        if !self.somebody_reads
+            && let Some(next) = self.waiting.values().next()
+        {
+            next.wake.notify_one();
+        }
+    }
+}
+
 #[derive(Default)]
 struct Slot {
     reply: Mutex<Option<Reply>>,
@@ -57,6 +68,8 @@ impl Replies {
         loop {
             if let Some(reply) = lock(&slot.reply).take() {
                 state.waiting.remove(&call);
+                // The last reader may have woken us to read for the others.
+                state.pass_reading_on();
                 return Ok(reply);
             }
             if state.lost {
@@ -75,9 +88,7 @@ impl Replies {
             state.waiting.remove(&call);
             match read {
                 Ok(reply) => {
-                    if let Some(next) = state.waiting.values().next() {
-                        next.wake.notify_one();
-                    }
+                    state.pass_reading_on();
                     return Ok(reply);
                 }
                 Err(error) => {
@@ -125,4 +136,75 @@ fn read_reply(rx: &mut Rx) -> Result<Reply, String> {
         rx.recv_exact(&mut body).map_err(|error| error.to_string())?;
     }
     Ok((head, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cuda_wire::Wire;
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
+    use transport::{Address, ClientSecurity, ConnectionKind, Listener, Preamble, ServerSecurity, Tx};
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn reply_to(call: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        ReplyHeader {
+            bytes: 0,
+            call,
+            status: 0,
+            deferred: 0,
+            deferred_context: 0,
+            notices: 0,
+            chunks: Default::default(),
+            memory_credit_bytes: 0,
+        }
+        .put(&mut bytes);
+        bytes
+    }
+
+    /// Replies over a real connection, and the worker's end of it.
+    fn connected() -> (Replies, Tx) {
+        let listener = Listener::bind(&"tcp:127.0.0.1:0".parse::<Address>().unwrap()).unwrap();
+        let address = listener.address().clone();
+        let client = thread::spawn(move || {
+            let preamble = Preamble::new(ConnectionKind::Command, 0, [1; 16]);
+            transport::connect(&address, &ClientSecurity::Plain, preamble, PATIENCE).unwrap()
+        });
+        let deadline = Instant::now() + PATIENCE;
+        let mut worker = listener.accept().unwrap().unwrap();
+        worker.read_preamble(deadline).unwrap();
+        let worker = worker.serve(&ServerSecurity::Plain, deadline).unwrap();
+        (Replies::new(client.join().unwrap().rx), worker.tx)
+    }
+
+    #[test]
+    fn reading_is_not_handed_to_nobody() {
+        let (replies, mut worker) = connected();
+        let replies = Arc::new(replies);
+        // Call 1 has its reply but has not looked; call 2 sleeps while somebody reads.
+        replies.expect(1);
+        let header: ReplyHeader = header(&reply_to(1)).unwrap();
+        *lock(&lock(&replies.state).waiting[&1].reply) = Some((header, Vec::new()));
+        replies.expect(2);
+        lock(&replies.state).somebody_reads = true;
+        let sleeper = thread::spawn({
+            let replies = Arc::clone(&replies);
+            move || replies.wait(2).map(|reply| reply.0.call)
+        });
+        thread::sleep(Duration::from_millis(50));
+        // The reader leaves, and the one it woke is call 1.
+        lock(&replies.state).somebody_reads = false;
+        assert_eq!(replies.wait(1).unwrap().0.call, 1);
+        worker.send(&[&reply_to(2)]).unwrap();
+        let start = Instant::now();
+        while !sleeper.is_finished() {
+            assert!(start.elapsed() < PATIENCE, "nobody reads");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(sleeper.join().unwrap(), Ok(2));
+    }
 }

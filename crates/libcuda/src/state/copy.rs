@@ -90,7 +90,7 @@ pub(crate) fn run_copy(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) -> 
             to_host(stream, source, target, copy.shape, synchronous)
         }
         (Place::Host(source), Place::Host(target)) => {
-            stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
+            synchronize(stream)?;
             target.write(0, &source.to_vec());
             Ok(())
         }
@@ -118,7 +118,7 @@ fn through_this_host(stream: &Arc<Stream>, source: Plane, target: Plane, shape: 
     let mut buffer = vec![0u8; usize::try_from(bytes).map_err(|_| CudaError::OUT_OF_MEMORY)?];
     // SAFETY: `buffer` lives until both copies below are done: each is synchronous.
     let region = unsafe { HostRegion::line(buffer.as_mut_ptr() as u64, bytes) };
-    stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
+    synchronize(stream)?;
     let packed = |plane: Plane| -> CuResult<(Arc<Stream>, Plane)> {
         let device = memory_of(plane.address).ok_or(CudaError::INVALID_VALUE)?;
         Ok((device.primary.legacy_stream()?, plane))
@@ -126,8 +126,7 @@ fn through_this_host(stream: &Arc<Stream>, source: Plane, target: Plane, shape: 
     let (from, source) = packed(source)?;
     to_host(&from, source, region, shape, true)?;
     let (to, target) = packed(target)?;
-    to_device(&to, region, target, shape, true)?;
-    to.context.call(&Command::StreamSynchronize { stream: to.id }).map(drop)
+    to_device(&to, region, target, shape, true)
 }
 
 fn to_device(
@@ -140,28 +139,38 @@ fn to_device(
     let pinned = &client()?.pinned;
     let (address, span) = source.span();
     let link = &stream.context.link;
-    let later = !synchronous && pinned.holds(address, span);
+    let is_pinned = pinned.holds(address, span);
+    let later = !synchronous && is_pinned;
     let send = |data| enqueue(stream, Op::CopyIn { target, shape, data });
-    if pinned.is_being_written(address, span) {
-        // Only the stream knows when the bytes are there.
-        let transfer = link.offer(&source, true);
-        send(HostData::Pulled { transfer })?;
-        return if later { Ok(()) } else { link.wait_served(transfer) };
+    // Earlier work may still write the source; only the stream knows when the bytes are there.
+    let not_yet = is_pinned && (pinned.is_being_written(address, span) || link.host_calls_left());
+    if !not_yet && source.bytes() <= INLINE_BYTES_MAX as u64 {
+        send(HostData::Inline { bytes: Bytes(&source.to_vec()) })?;
+        return if synchronous { synchronize(stream) } else { Ok(()) };
     }
-    if source.bytes() <= INLINE_BYTES_MAX as u64 {
-        return send(HostData::Inline { bytes: Bytes(&source.to_vec()) });
-    }
-    let pushed = match (later, source.bytes() <= PUSH_BYTES_MAX) {
-        (true, _) => link.push_later(&source)?,
-        (false, true) => link.push(&source)?,
-        (false, false) => None,
+    let pushed = match (not_yet, later, source.bytes() <= PUSH_BYTES_MAX) {
+        (false, true, _) => link.push_later(&source)?,
+        (false, false, true) => link.push(&source)?,
+        _ => None,
     };
     if let Some(transfer) = pushed {
-        return send(HostData::Pushed { transfer });
+        send(HostData::Pushed { transfer })?;
+        return if synchronous { synchronize(stream) } else { Ok(()) };
     }
     let transfer = link.offer(&source, true);
     send(HostData::Pulled { transfer })?;
-    if later { Ok(()) } else { link.wait_served(transfer) }
+    if later {
+        return Ok(());
+    }
+    // The bytes are taken when the stream gets there; after an error they never are.
+    let done = synchronize(stream);
+    link.withdraw(transfer);
+    done
+}
+
+/// Waits for a stream. What a synchronous copy wrote is there for every later command on whatever stream.
+fn synchronize(stream: &Stream) -> CuResult<()> {
+    stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(drop)
 }
 
 fn to_host(
@@ -190,10 +199,10 @@ fn to_host(
     }
     let transfer = context.link.expect(&target, Box::new(|| {}));
     enqueue(stream, Op::CopyOut { source, shape, transfer })?;
-    let done = context.call(&Command::StreamSynchronize { stream: stream.id });
+    let done = synchronize(stream);
     // After an error the bytes may never come: the program's memory must not be written later.
     context.link.withdraw(transfer);
-    done.map(drop)
+    done
 }
 
 fn end_write(hazard: u64) {

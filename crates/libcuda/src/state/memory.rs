@@ -295,6 +295,12 @@ pub(crate) fn is_device_address(address: u64) -> bool {
     client().is_ok_and(|client| client.devices.iter().any(|device| device.memory.holds(address)))
 }
 
+/// What an allocation of `bytes` takes. GPUs hand memory out in pieces of this size, and programs have come to read a
+/// little past their ends.
+pub(crate) fn padded(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(512).unwrap_or(bytes)
+}
+
 /// Allocates device memory in a context.
 pub(crate) fn allocate(context: &Arc<Context>, bytes: u64) -> CuResult<u64> {
     let device = context.device()?;
@@ -302,6 +308,7 @@ pub(crate) fn allocate(context: &Arc<Context>, bytes: u64) -> CuResult<u64> {
         return Err(CudaError::OUT_OF_MEMORY);
     }
     let address = device.memory.place(context, bytes, AllocationKind::Plain)?;
+    let bytes = padded(bytes);
     let command = Command::MemoryAllocate { context: context.id, address, bytes };
     let told = if context.link.take_memory_credit(bytes) {
         context.post(&command)

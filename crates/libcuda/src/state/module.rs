@@ -66,7 +66,9 @@ impl Module {
     ) -> CuResult<Arc<Self>> {
         let client = client()?;
         let id = ModuleId(client.next_id());
-        let info = context.settle(ask_load(context, id, image, options))?;
+        let answer = ask_load(context, id, image, options);
+        // A library may be looked at in a primary context that nobody has retained yet.
+        let info = if context.check_alive().is_ok() { context.settle(answer) } else { answer }?;
         lock(&SHOWN).get_or_insert_default().insert(image.hash);
         let sheets = match sheets {
             Some(sheets) => sheets.to_vec(),

@@ -1,4 +1,7 @@
 //! What belongs to one thread: its stack of contexts and its default streams.
+//!
+//! They are gone when the program's exit handlers and static destructors run. Calls made there find no context, and
+//! where an error is due it is the driver's own for that time: CUDA_ERROR_DEINITIALIZED.
 
 use super::{Context, Stream, StreamKind, client};
 use cuda_abi::{CuResult, CudaError};
@@ -31,39 +34,43 @@ impl Drop for DefaultStreams {
 /// The current context, whether alive or not.
 #[inline]
 pub(crate) fn current() -> Option<Arc<Context>> {
-    CONTEXTS.with(|stack| stack.borrow().last().cloned())
+    CONTEXTS.try_with(|stack| stack.borrow().last().cloned()).ok().flatten()
 }
 
 /// Calls `read` with the current context, without counting a reference.
 #[inline]
 pub(crate) fn with_current<R>(read: impl FnOnce(&Context) -> CuResult<R>) -> CuResult<R> {
-    CONTEXTS.with(|stack| match stack.borrow().last() {
+    let read = CONTEXTS.try_with(|stack| match stack.borrow().last() {
         Some(context) => read(context),
         None => Err(CudaError::INVALID_CONTEXT),
-    })
+    });
+    read.unwrap_or(Err(CudaError::DEINITIALIZED))
 }
 
 /// The current context, if it can be used.
 #[inline]
 pub(crate) fn current_context() -> CuResult<Arc<Context>> {
-    let context = current().ok_or(CudaError::INVALID_CONTEXT)?;
+    let context =
+        CONTEXTS.try_with(|stack| stack.borrow().last().cloned()).map_err(|_| CudaError::DEINITIALIZED)?;
+    let context = context.ok_or(CudaError::INVALID_CONTEXT)?;
     context.check()?;
     Ok(context)
 }
 
 /// Puts a context on top.
 pub(crate) fn push_current(context: Arc<Context>) {
-    CONTEXTS.with(|stack| stack.borrow_mut().push(context));
+    let _ = CONTEXTS.try_with(|stack| stack.borrow_mut().push(context));
 }
 
 /// Takes the top off.
 pub(crate) fn pop_current() -> CuResult<Arc<Context>> {
-    CONTEXTS.with(|stack| stack.borrow_mut().pop()).ok_or(CudaError::INVALID_CONTEXT)
+    let popped = CONTEXTS.try_with(|stack| stack.borrow_mut().pop()).map_err(|_| CudaError::DEINITIALIZED)?;
+    popped.ok_or(CudaError::INVALID_CONTEXT)
 }
 
 /// Replaces the top, or with `None` takes it off.
 pub(crate) fn set_current(context: Option<Arc<Context>>) {
-    CONTEXTS.with(|stack| {
+    let _ = CONTEXTS.try_with(|stack| {
         let mut stack = stack.borrow_mut();
         stack.pop();
         stack.extend(context);
@@ -72,7 +79,7 @@ pub(crate) fn set_current(context: Option<Arc<Context>>) {
 
 /// Takes a destroyed context off the top of this thread's stack. Other threads find out when they use it.
 pub(crate) fn forget_current(context: &Context) {
-    CONTEXTS.with(|stack| {
+    let _ = CONTEXTS.try_with(|stack| {
         let mut stack = stack.borrow_mut();
         if stack.last().is_some_and(|top| std::ptr::eq(Arc::as_ptr(top), context)) {
             stack.pop();
@@ -82,7 +89,7 @@ pub(crate) fn forget_current(context: &Context) {
 
 /// The thread's default stream in `context`.
 pub(crate) fn thread_streams(context: &Arc<Context>) -> CuResult<Arc<Stream>> {
-    STREAMS.with(|streams| {
+    let found = STREAMS.try_with(|streams| {
         let mut streams = streams.0.borrow_mut();
         let known = client()?;
         streams.retain(|stream| known.streams.get(stream.handle).is_some());
@@ -92,5 +99,6 @@ pub(crate) fn thread_streams(context: &Arc<Context>) -> CuResult<Arc<Stream>> {
         let stream = Stream::create(context, StreamKind::PerThread, 0, 0)?;
         streams.push(Arc::clone(&stream));
         Ok(stream)
-    })
+    });
+    found.unwrap_or(Err(CudaError::DEINITIALIZED))
 }

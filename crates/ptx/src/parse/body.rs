@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{DEPTH_MAX, Parser};
+use super::{DEPTH_MAX, Parser, opcodes};
 use crate::{
     error::{PtxError, Result},
     lex::{Interner, Kind, Sym},
@@ -290,6 +290,9 @@ impl Parser {
             guard = Some((reg, negated));
         }
         let mut opcode = self.ident().map(|name| self.text(name).to_owned())?;
+        if !opcodes::exists(&opcode) {
+            return Err(self.error("PTX has no such instruction"));
+        }
         while let Kind::Dot(part) = self.kind() {
             self.at += 1;
             opcode.push('.');

@@ -1,6 +1,7 @@
 //! Tokens to a module: the top level.
 
 mod body;
+mod opcodes;
 mod operand;
 mod variable;
 
