@@ -123,7 +123,10 @@ impl Drop for Reading {
 fn route(mut raw: RawConnection, config: &FrontConfig, sessions: &Sessions) {
     let preamble = match raw.read_preamble(Instant::now() + config.preamble_timeout) {
         Ok(preamble) => preamble,
-        Err(error) => return tracing::debug!(peer = raw.peer(), %error, "a stranger was turned away"),
+        Err(error) => {
+            let why = std::error::Error::source(&error).map(ToString::to_string);
+            return tracing::debug!(peer = raw.peer(), %error, why, "a stranger was turned away");
+        }
     };
     match preamble.kind {
         ConnectionKind::Command => sessions.begin(preamble.session, raw),

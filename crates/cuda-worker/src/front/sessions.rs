@@ -115,7 +115,11 @@ impl Sessions {
     /// A client opens another connection of its session.
     pub(crate) fn join(&self, name: SessionName, raw: RawConnection) {
         let child = lock(&self.state).serving.get(&name).map(|serving| serving.child.clone());
-        let Some(child) = child else { return raw.refuse("there is no such session") };
+        let Some(child) = child else {
+            let error = "there is no such session";
+            tracing::debug!(peer = raw.peer(), error, "a stranger was turned away");
+            return raw.refuse(error);
+        };
         if let Err(error) = child.give(raw) {
             tracing::debug!(pid = child.pid, %error, "a session process did not take a connection");
         }
