@@ -393,6 +393,7 @@ show("type of the first", cuda.cuGraphNodeGetType(P(handles[0]), ref(kind)), kin
 show("type of the second", cuda.cuGraphNodeGetType(P(handles[1]), ref(kind)), kind.value)
 show("instantiate", cuda.cuGraphInstantiateWithFlags(ref(ge), g, u64(0)))
 ok(cuda.cuMemsetD8_v2(d, c.c_ubyte(0), SZ(1000)))
+ok(cuda.cuCtxSynchronize())  # the graph runs in a stream that does not wait for the legacy one
 show("launch graph", cuda.cuGraphLaunch(ge, s))
 ok(cuda.cuStreamSynchronize(s))
 ok(cuda.cuMemcpyDtoH_v2(back, d, SZ(1000)))

@@ -349,6 +349,7 @@ exec_ = made("cuGraphInstantiateWithFlags", graph, 0)
 def run():
     """Launches and shows the first two words."""
     ok(call("cuMemsetD8_v2", DEVICE, 0, 8))
+    ok(call("cuCtxSynchronize"))  # the graph runs in a stream that does not wait for the legacy one
     code = call("cuGraphLaunch", exec_, s)
     ok(call("cuStreamSynchronize", s))
     words = (c.c_uint32 * 2)()

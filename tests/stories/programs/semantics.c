@@ -1,0 +1,342 @@
+/* semantics WHAT: one promise of CUDA about order, time and errors, which a remote driver could easily break. */
+#include "cu.h"
+
+enum { SMALL = 1000, LARGE = 3 << 20 };
+static const size_t BOTH[] = {SMALL, LARGE};
+
+static CUstream new_stream(unsigned flags) {
+    CUstream stream;
+    MUST(cuStreamCreate(&stream, flags));
+    return stream;
+}
+
+static CUdeviceptr device_bytes(size_t bytes) {
+    CUdeviceptr place;
+    MUST(cuMemAlloc_v2(&place, bytes));
+    return place;
+}
+
+static unsigned char *pinned_bytes(size_t bytes) {
+    void *place;
+    MUST(cuMemAllocHost_v2(&place, bytes));
+    return place;
+}
+
+static void fill_device(CUdeviceptr place, unsigned char value, size_t bytes) {
+    MUST(cuMemsetD32Async(place, value * 0x01010101u, bytes / 4, NULL));
+    MUST(cuCtxSynchronize());
+}
+
+static int all_are(const unsigned char *bytes, unsigned char value, size_t count) {
+    for (size_t at = 0; at < count; at++)
+        if (bytes[at] != value) return 0;
+    return 1;
+}
+
+/* A kernel's fault is told by the next wait, not by the launch; then the context is dead for good. */
+static void deferred_error(void) {
+    CUdeviceptr place = device_bytes(SMALL);
+    MUST(cuLaunchKernel(wild_fn, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    GIVES(ILLEGAL_ADDRESS, cuCtxSynchronize());
+    GIVES(ILLEGAL_ADDRESS, cuMemAlloc_v2(&place, SMALL));
+    GIVES(ILLEGAL_ADDRESS, scale(place, place, 10, NULL));
+    GIVES(ILLEGAL_ADDRESS, cuCtxSynchronize());
+}
+
+/* A copy into pinned memory returns at once, lands when its turn comes, and is there after the wait. */
+static void pinned_copy_lands_later(void) {
+    for (int size = 0; size < 2; size++) {
+        size_t bytes = BOTH[size];
+        CUstream stream = new_stream(STREAM_NON_BLOCKING);
+        CUdeviceptr place = device_bytes(bytes), other = device_bytes(4);
+        unsigned char *host = pinned_bytes(bytes);
+        fill_device(place, 0xaa, bytes);
+        memset(host, 0x11, bytes);
+        MUST(spin(other, turns_for(0.4), 1, stream));
+        double from = now();
+        MUST(cuMemcpyDtoHAsync_v2(host, place, bytes, stream));
+        HOLDS(cuStreamQuery(stream) == NOT_READY);
+        HOLDS(all_are(host, 0x11, bytes));
+        if (now() - from > 0.2) FAIL("an asynchronous copy held the caller for %.2f s", now() - from);
+        MUST(cuStreamSynchronize(stream));
+        HOLDS(all_are(host, 0xaa, bytes / 4 * 4));
+    }
+}
+
+/* Pinned memory is read when the copy runs, not when it is enqueued. */
+static void pinned_memory_is_read_late(void) {
+    for (int size = 0; size < 2; size++) {
+        size_t bytes = BOTH[size];
+        CUstream stream = new_stream(STREAM_NON_BLOCKING);
+        CUdeviceptr first = device_bytes(bytes), second = device_bytes(bytes), other = device_bytes(4);
+        unsigned char *host = pinned_bytes(bytes), *back = pinned_bytes(bytes);
+        fill_device(first, 0xbb, bytes);
+        fill_device(second, 0, bytes);
+        memset(host, 0x22, bytes);
+        MUST(spin(other, turns_for(0.2), 1, stream));
+        MUST(cuMemcpyDtoHAsync_v2(host, first, bytes, stream));
+        MUST(cuMemcpyHtoDAsync_v2(second, host, bytes, stream));
+        MUST(cuMemcpyDtoHAsync_v2(back, second, bytes, stream));
+        MUST(cuStreamSynchronize(stream));
+        HOLDS(all_are(back, 0xbb, bytes / 4 * 4));
+    }
+}
+
+struct middle {
+    unsigned char *host;
+    size_t bytes;
+    atomic_int seen, ran;
+};
+
+static void look_and_change(void *argument) {
+    struct middle *middle = argument;
+    middle->seen = all_are(middle->host, 0xcc, middle->bytes);
+    usleep(20000);
+    memset(middle->host, 0xdd, middle->bytes);
+    middle->ran++;
+}
+
+/* Device to host, host function, host to device: each sees what the one before it did. */
+static void host_functions_keep_order(void) {
+    for (int size = 0; size < 2; size++) {
+        size_t bytes = BOTH[size];
+        CUstream stream = new_stream(STREAM_NON_BLOCKING);
+        CUdeviceptr place = device_bytes(bytes);
+        unsigned char *back = pinned_bytes(bytes);
+        struct middle middle = {pinned_bytes(bytes), bytes, 0, 0};
+        for (int again = 1; again <= 3; again++) {
+            fill_device(place, 0xcc, bytes);
+            memset(middle.host, 0x33, bytes);
+            MUST(cuMemcpyDtoHAsync_v2(middle.host, place, bytes, stream));
+            MUST(cuLaunchHostFunc(stream, look_and_change, &middle));
+            MUST(cuMemcpyHtoDAsync_v2(place, middle.host, bytes, stream));
+            MUST(cuMemcpyDtoHAsync_v2(back, place, bytes, stream));
+            MUST(cuStreamSynchronize(stream));
+            HOLDS(middle.seen == 1);
+            HOLDS(middle.ran == again);
+            HOLDS(all_are(back, 0xdd, bytes));
+        }
+    }
+}
+
+struct handover {
+    CUdeviceptr place;
+    CUevent event;
+    CUstream second;
+    atomic_int ready, taken;
+    unsigned value;
+};
+
+enum { HANDOVERS = 200 };
+
+static void *take_over(void *argument) {
+    struct handover *at = argument;
+    MUST(cuCtxSetCurrent(context));
+    for (unsigned n = 1; n <= HANDOVERS; n++) {
+        while (at->ready != (int)n) sched_yield();
+        unsigned found = 0;
+        MUST(cuStreamWaitEvent(at->second, at->event, 0));
+        MUST(scale(at->place, at->place + 4, 1, at->second));
+        MUST(cuMemcpyDtoHAsync_v2(&found, at->place + 4, 4, at->second));
+        MUST(cuStreamSynchronize(at->second));
+        if (found != n * 3 + 1) FAIL("handover %u found %u", n, found);
+        at->taken = n;
+    }
+    return NULL;
+}
+
+/* What one thread enqueued before it told another thread is before what that one enqueues. */
+static void threads_keep_order(void) {
+    CUstream first = new_stream(STREAM_NON_BLOCKING);
+    struct handover at = {.place = device_bytes(8), .second = new_stream(STREAM_NON_BLOCKING)};
+    MUST(cuEventCreate(&at.event, 2));
+    unsigned turns = turns_for(0.001);
+    pthread_t other = start_thread(take_over, &at);
+    for (unsigned n = 1; n <= HANDOVERS; n++) {
+        MUST(spin(at.place, turns, n, first));
+        MUST(cuEventRecord(at.event, first));
+        at.ready = n;
+        while (at.taken != (int)n) sched_yield();
+    }
+    pthread_join(other, NULL);
+}
+
+static atomic_int waited;
+
+static void *wait_long(void *stream) {
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuStreamSynchronize(stream));
+    waited = 1;
+    return NULL;
+}
+
+/* A thread that waits for a long kernel holds no other thread up. */
+static void waiting_blocks_nobody(void) {
+    CUstream slow = new_stream(STREAM_NON_BLOCKING), quick = new_stream(STREAM_NON_BLOCKING);
+    CUdeviceptr place = device_bytes(4), other = device_bytes(LARGE);
+    unsigned *host = calloc(1, LARGE);
+    MUST(spin(place, turns_for(2), 9, slow));
+    pthread_t waiter = start_thread(wait_long, slow);
+    usleep(50000);
+    double from = now();
+    for (int n = 0; n < 20; n++) {
+        size_t bytes = n % 5 ? SMALL : LARGE;
+        for (size_t at = 0; at < bytes / 4; at++) host[at] = n;
+        MUST(cuMemcpyHtoDAsync_v2(other, host, bytes, quick));
+        MUST(scale(other, other, SMALL / 4, quick));
+        MUST(cuMemcpyDtoHAsync_v2(host, other, bytes, quick));
+        MUST(cuStreamSynchronize(quick));
+        HOLDS(host[0] == (unsigned)n * 3 + 1);
+    }
+    if (waited) FAIL("the other thread's work took %.2f s, longer than a kernel of 2 s", now() - from);
+    pthread_join(waiter, NULL);
+}
+
+static void *on_my_default_stream(void *argument) {
+    CUdeviceptr place = *(CUdeviceptr *)argument;
+    unsigned found = 0, turns = 1, value = 5;
+    void *arguments[] = {&place, &turns, &value};
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuLaunchKernel_ptsz(spin_fn, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
+    MUST(cuMemcpyDtoHAsync_v2(&found, place, 4, PER_THREAD));
+    MUST(cuStreamSynchronize(PER_THREAD));
+    HOLDS(found == 5);
+    return NULL;
+}
+
+/* Each thread has a default stream of its own; a busy one delays no other. */
+static void per_thread_default_streams(void) {
+    CUdeviceptr mine = device_bytes(4), theirs = device_bytes(4);
+    unsigned found = 0;
+    MUST(spin(mine, turns_for(1.5), 8, PER_THREAD));
+    pthread_join(start_thread(on_my_default_stream, &theirs), NULL);
+    HOLDS(cuStreamQuery(PER_THREAD) == NOT_READY);
+    MUST(cuMemcpyDtoHAsync_v2(&found, mine, 4, PER_THREAD));
+    MUST(cuStreamSynchronize(PER_THREAD));
+    HOLDS(found == 8);
+}
+
+/* The legacy stream waits for blocking streams and they for it; non-blocking streams stand apart. */
+static void legacy_stream_order(void) {
+    CUstream before = new_stream(0), after = new_stream(0), apart = new_stream(STREAM_NON_BLOCKING);
+    CUdeviceptr place = device_bytes(8), other = device_bytes(4);
+    unsigned *found = (unsigned *)pinned_bytes(8);
+    MUST(cuMemsetD32Async(place, 0, 2, NULL));
+    MUST(cuCtxSynchronize());
+    MUST(spin(place, turns_for(1), 10, before));
+    MUST(scale(place, place, 1, NULL));
+    MUST(scale(place, place + 4, 1, after));
+    MUST(cuMemcpyDtoHAsync_v2(found, place, 8, after));
+    MUST(spin(other, 1, 3, apart));
+    MUST(cuStreamSynchronize(apart));
+    HOLDS(cuStreamQuery(before) == NOT_READY);
+    MUST(cuStreamSynchronize(after));
+    HOLDS(found[0] == 31 && found[1] == 94);
+}
+
+static atomic_int captured;
+
+static void *work_beside_a_capture(void *argument) {
+    (void)argument;
+    MUST(cuCtxSetCurrent(context));
+    unsigned back, value;
+    for (value = 1; !captured || value < 20; value++) {
+        CUdeviceptr place = device_bytes(LARGE);
+        MUST(cuMemcpyHtoD_v2(place, &value, 4));
+        MUST(scale(place, place, 1, PER_THREAD));
+        MUST(cuStreamSynchronize(PER_THREAD));
+        MUST(cuMemcpyDtoH_v2(&back, place, 4));
+        HOLDS(back == value * 3 + 1);
+        MUST(cuMemFree_v2(place));
+    }
+    return NULL;
+}
+
+/* A capture that is local to its thread disturbs no other thread, and captures nothing of theirs. */
+static void capture_beside_work(void) {
+    CUstream stream = new_stream(STREAM_NON_BLOCKING);
+    CUdeviceptr place = device_bytes(4);
+    unsigned *found = (unsigned *)pinned_bytes(4);
+    CUgraph graph;
+    CUgraphExec exec;
+    pthread_t other = start_thread(work_beside_a_capture, NULL);
+    for (int round = 0; round < 10; round++) {
+        MUST(cuMemsetD32Async(place, 0, 1, stream));
+        MUST(cuStreamSynchronize(stream));
+        MUST(cuStreamBeginCapture_v2(stream, CAPTURE_THREAD_LOCAL));
+        for (int n = 0; n < 4; n++) MUST(scale(place, place, 1, stream));
+        MUST(cuMemcpyDtoHAsync_v2(found, place, 4, stream));
+        usleep(5000);
+        MUST(cuStreamEndCapture(stream, &graph));
+        MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        unsigned expected = 0;
+        for (int n = 0; n < 5; n++) {
+            for (int step = 0; step < 4; step++) expected = expected * 3 + 1;
+            MUST(cuGraphLaunch(exec, stream));
+            MUST(cuStreamSynchronize(stream));
+            if (*found != expected) FAIL("round %d, launch %d: %u, not %u", round, n, *found, expected);
+        }
+        MUST(cuGraphExecDestroy(exec));
+        MUST(cuGraphDestroy(graph));
+    }
+    captured = 1;
+    pthread_join(other, NULL);
+}
+
+/* What a graph writes into pinned memory is what a later copy of the stream reads there. */
+static void copies_behind_a_graph(void) {
+    for (int size = 0; size < 2; size++) {
+        size_t bytes = BOTH[size];
+        CUstream stream = new_stream(STREAM_NON_BLOCKING);
+        CUdeviceptr first = device_bytes(bytes), second = device_bytes(bytes), other = device_bytes(4);
+        unsigned char *host = pinned_bytes(bytes), *back = pinned_bytes(bytes);
+        unsigned turns = turns_for(0.05);
+        CUgraph graph;
+        CUgraphExec exec;
+        MUST(cuStreamBeginCapture_v2(stream, CAPTURE_THREAD_LOCAL));
+        MUST(spin(other, turns, 1, stream));
+        MUST(cuMemcpyDtoHAsync_v2(host, first, bytes, stream));
+        MUST(cuStreamEndCapture(stream, &graph));
+        MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        for (int round = 1; round < 6; round++) {
+            fill_device(first, round, bytes);
+            memset(host, 0x44, bytes);
+            MUST(cuGraphLaunch(exec, stream));
+            MUST(cuMemcpyHtoDAsync_v2(second, host, bytes, stream));
+            MUST(cuMemcpyDtoHAsync_v2(back, second, bytes, stream));
+            MUST(cuStreamSynchronize(stream));
+            HOLDS(all_are(back, round, bytes / 4 * 4));
+        }
+    }
+}
+
+/* What a kernel prints is on standard output, in its place, when the wait returns. */
+static void kernel_prints_in_time(void) {
+    printf("before\n");
+    int number = 42;
+    void *arguments[] = {&number};
+    MUST(cuLaunchKernel(say_fn, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
+    MUST(cuCtxSynchronize());
+    if (write(1, "after\n", 6) != 6) FAIL("cannot write");
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } all[] = {
+#define ROW(name) {#name, name}
+        ROW(deferred_error), ROW(pinned_copy_lands_later), ROW(pinned_memory_is_read_late),
+        ROW(host_functions_keep_order), ROW(threads_keep_order), ROW(waiting_blocks_nobody),
+        ROW(per_thread_default_streams), ROW(legacy_stream_order), ROW(capture_beside_work),
+        ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
+    };
+    open_driver();
+    start_device();
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++)
+        if (argc == 2 && !strcmp(argv[1], all[n].name)) {
+            all[n].run();
+            return 0;
+        }
+    FAIL("no such promise");
+}

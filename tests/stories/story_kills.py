@@ -1,0 +1,103 @@
+"""Clients, sessions and workers that die or freeze in the middle of work, again and again.
+
+Whoever is left notices within a bounded time, gets an error instead of a hang, and nothing stays behind.
+"""
+import os
+import random
+import signal
+import time
+
+import kit
+
+TIMES = 100
+AT_ONCE = 4
+# Frozen processes need no processor: more of them at once.
+FROZEN_AT_ONCE = 10
+LISTENERS = 8
+STALL = 1.0
+# Two loaded cores are late with everything; what is bounded is that nothing waits for a timeout of its own.
+SLACK = 2.0
+random_source = random.Random(20260101)
+
+
+def tell(record):
+    with kit.Worker("--memory", "8GiB") as worker:
+        with worker.start(kit.program("load"), 1, 0, scheme="unix") as neighbour:
+            neighbour.wait_for("working")
+            record.part(f"kill -9 of the client, {TIMES} times", many, worker, client_dies, AT_ONCE, 1)
+            record.part(f"kill -9 of the session, {TIMES} times", many, worker, session_dies, AT_ONCE, 1)
+            record.part(f"a frozen session, {TIMES} times", many, worker, session_freezes, FROZEN_AT_ONCE, 1)
+            record.part("the neighbour worked on meanwhile", works_on, neighbour)
+    with kit.Worker("--memory", "8GiB", "--stall-timeout", f"{STALL}s") as worker:
+        record.part(f"a frozen client, {TIMES} times", many, worker, client_freezes, FROZEN_AT_ONCE, 0)
+    record.part(f"kill -9 of the listening worker, {LISTENERS} times", listener_dies)
+
+
+def works_on(neighbour):
+    kit.hold(neighbour.process.poll() is None, "the neighbour ended:", neighbour.said())
+
+
+def many(worker, once, at_once, neighbours):
+    def one(number):
+        with start_busy(worker, kit.SCHEMES[number % len(kit.SCHEMES)]) as client:
+            session = worker.session_of(client.pid)
+            kit.hold(session, "the log names no session of process", client.pid)
+            # Not always at the same place of its work.
+            time.sleep(random_source.random() * 0.05)
+            return once(worker, client, session)
+
+    with worker.left_as_found(neighbours=neighbours):
+        taken = kit.each(TIMES, one, at_once)
+    return f"noticed after {sum(taken) / len(taken) * 1000:.0f} ms on average, {max(taken) * 1000:.0f} ms at worst"
+
+
+def start_busy(worker, scheme):
+    client = worker.start(
+        kit.program("load"), 2, 0, scheme=scheme, environment={"DXPU_STALL_TIMEOUT": f"{STALL}s"}
+    )
+    client.wait_for("working")
+    return client
+
+
+def client_dies(_, client, session):
+    client.process.kill()
+    return kit.until("the session of a dead client ends", lambda: not kit.alive(session), 5)
+
+
+def session_dies(_, client, session):
+    os.kill(session, signal.SIGKILL)
+    return client.ends(7, SLACK)
+
+
+def session_freezes(_, client, session):
+    os.kill(session, signal.SIGSTOP)
+    try:
+        taken = client.ends(7, STALL + SLACK)
+    finally:
+        os.kill(session, signal.SIGCONT)
+    kit.until("a session that woke to find its client gone ends", lambda: not kit.alive(session), 5)
+    return taken
+
+
+def client_freezes(_, client, session):
+    os.kill(client.pid, signal.SIGSTOP)
+    try:
+        taken = kit.until("the session of a frozen client ends", lambda: not kit.alive(session), STALL + SLACK)
+    finally:
+        os.kill(client.pid, signal.SIGCONT)
+    client.ends(7, SLACK)
+    return taken
+
+
+def listener_dies():
+    def one(number):
+        with kit.Worker() as worker:
+            scheme = kit.SCHEMES[number % len(kit.SCHEMES)]
+            with start_busy(worker, scheme) as first, start_busy(worker, scheme) as second:
+                children = worker.children()
+                worker.process.kill()
+                kit.until("sessions end with their worker", lambda: not any(map(kit.alive, children)), SLACK)
+                return max(client.ends(7, SLACK) for client in (first, second))
+
+    taken = kit.each(LISTENERS, one, 2)
+    return f"clients ended after {max(taken) * 1000:.0f} ms at worst"
