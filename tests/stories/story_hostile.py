@@ -98,7 +98,7 @@ def huge_handshake(scheme):
 
 
 def garbage_handshake(scheme):
-    return preamble(scheme=SCHEME_NUMBER[scheme]) + struct.pack("<I", 200) + os.urandom(200)
+    return preamble(scheme=SCHEME_NUMBER[scheme]) + struct.pack("<I", 200) + b"\xee" + os.urandom(199)
 
 
 def cut_handshake(scheme):
@@ -115,9 +115,9 @@ ATTACKS = {
     "half a preamble": (truncated, "a stranger was turned away"),
     "an unknown kind": (unknown_kind, "connection kind 9 is unknown"),
     "a lane of no session": (joins_nothing, "there is no such session"),
-    "a handshake of 4 GiB": (huge_handshake, "session ended"),
-    "a handshake of noise": (garbage_handshake, "session ended"),
-    "half a handshake": (cut_handshake, "session ended"),
+    "a handshake of 4 GiB": (huge_handshake, "is over the bound of"),
+    "a handshake of noise": (garbage_handshake, "is no handshake"),
+    "half a handshake": (cut_handshake, "broke during the handshake"),
 }
 STRANGERS = 24
 
@@ -148,9 +148,11 @@ def slow_loris(worker):
         while not stop.is_set():
             with contextlib.suppress(OSError):
                 if len(crowd) < 300:
-                    stranger = call_on(worker, kit.SCHEMES[len(crowd) % 4])
+                    scheme = kit.SCHEMES[len(crowd) % 4]
+                    stranger = call_on(worker, scheme)
                     crowd.append(stranger)
-                    stranger.send(b"\xd5")
+                    # Most stop after a byte; some look like clients until they are asked who they are.
+                    stranger.send(preamble(scheme=SCHEME_NUMBER[scheme]) if len(crowd) % 8 == 0 else b"\xd5")
             time.sleep(0.005)
 
     thread = threading.Thread(target=keep_coming)

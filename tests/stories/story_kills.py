@@ -14,6 +14,7 @@ AT_ONCE = 4
 # Frozen processes need no processor: more of them at once.
 FROZEN_AT_ONCE = 10
 LISTENERS = 8
+PRINTING = 20
 STALL = 1.0
 # Two loaded cores are late with everything; what is bounded is that nothing waits for a timeout of its own.
 SLACK = 2.0
@@ -27,6 +28,7 @@ def tell(record):
             record.part(f"kill -9 of the client, {TIMES} times", many, worker, client_dies, AT_ONCE, 1)
             record.part(f"kill -9 of the session, {TIMES} times", many, worker, session_dies, AT_ONCE, 1)
             record.part(f"a frozen session, {TIMES} times", many, worker, session_freezes, FROZEN_AT_ONCE, 1)
+            record.part(f"a session frozen while it prints, {PRINTING} times", printing, worker)
             record.part("the neighbour worked on meanwhile", works_on, neighbour)
     with kit.Worker("--memory", "8GiB", "--stall-timeout", f"{STALL}s") as worker:
         record.part(f"a frozen client, {TIMES} times", many, worker, client_freezes, FROZEN_AT_ONCE, 0)
@@ -77,6 +79,22 @@ def session_freezes(_, client, session):
         os.kill(session, signal.SIGCONT)
     kit.until("a session that woke to find its client gone ends", lambda: not kit.alive(session), 5)
     return taken
+
+
+def printing(worker):
+    """Text is many bytes on the connection that the heartbeat uses too: it stops in the middle of a message."""
+
+    def one(number):
+        with worker.start(
+            kit.program("load"), 0, 0, scheme=kit.SCHEMES[number % 4], environment={"DXPU_STALL_TIMEOUT": f"{STALL}s"}
+        ) as client:
+            client.wait_for("working")
+            time.sleep(random_source.random() * 0.05)
+            return session_freezes(worker, client, worker.session_of(client.pid))
+
+    with worker.left_as_found(neighbours=1):
+        taken = kit.each(PRINTING, one, AT_ONCE)
+    return f"noticed after {max(taken) * 1000:.0f} ms at worst"
 
 
 def client_freezes(_, client, session):

@@ -16,6 +16,7 @@ def tell(record):
         for name, (case, words, code) in MISFITS.items():
             record.part(name, misfit, worker, case, words, code)
         record.part("a worker that takes no more programs", full)
+        record.part("the devices of two workers in one program", two_workers, worker)
 
 
 def works(worker, scheme, delay):
@@ -111,3 +112,14 @@ def full():
             first.process.wait()
             kit.until("its place is free again", lambda: worker.run(kit.program("init")).returncode == 0, 5)
             kit.hold(second.process.poll() is None, second.said())
+
+
+def two_workers(near):
+    # One token for both: `dxpu run` shows the same one everywhere.
+    with kit.Worker("--token-file", near.token_file) as far:
+        addresses = f"{near.addresses['unix']},{far.addresses['tcp']}"
+        command = [kit.dxpu, "run", "--worker", addresses, "--token-file", near.token_file]
+        with kit.Client(command + ["--", kit.program("two_workers")], near.environment) as client:
+            client.wait_for("copied")
+            far.process.kill()
+            client.ends(0, 10)

@@ -3,7 +3,7 @@
  * Each thread has streams, buffers, events and now and then a module of its own; copies are small and large, from pinned
  * and from pageable memory. With 0 rounds it works until a call fails, which must be because the worker is lost: then
  * every later call must fail the same way, and the program ends by itself with code 7. It prints "working" when every
- * thread has done a round, and at the end "all right" or "lost". */
+ * thread has done a round, and at the end "all right" or "lost". With 0 threads it prints from kernels until it is lost. */
 #include "cu.h"
 
 static int threads, rounds;
@@ -129,11 +129,27 @@ end:
     return NULL;
 }
 
+static void print_until_lost(void) {
+    int number = 0;
+    void *arguments[] = {&number};
+    for (;; number++) {
+        OR_LOST(cuLaunchKernel(say_fn, 16, 1, 1, 256, 1, 1, 0, NULL, arguments, NULL));
+        OR_LOST(cuCtxSynchronize());
+        if (number == 0) {
+            printf("working\n");
+            fflush(stdout);
+        }
+    }
+end:
+    return;
+}
+
 int main(int argc, char **argv) {
     HOLDS(argc == 3);
     threads = atoi(argv[1]), rounds = atoi(argv[2]);
     open_driver();
     start_device();
+    if (threads == 0) print_until_lost();
     pthread_t all[64];
     for (int n = 0; n < threads; n++) all[n] = start_thread(work, (void *)(uintptr_t)(n * 1000003 + getpid()));
     for (int n = 0; n < threads; n++) pthread_join(all[n], NULL);
