@@ -135,7 +135,7 @@ fn an_illegal_address_kills_the_context_until_it_is_reset() {
     let memory = session.alloc(64);
     let other = session.stream(1);
     loaded.launch(other, "forever", 1, 32, &[memory]).unwrap();
-    loaded.launch(LEGACY, "poke", 1, 1, &[memory + 64, 1]).unwrap();
+    loaded.launch(LEGACY, "poke", 1, 1, &[memory + 512, 1]).unwrap();
     let illegal = Err(CudaError::ILLEGAL_ADDRESS);
     assert_eq!(session.driver.stream_synchronize(LEGACY), illegal);
     assert_eq!(session.driver.stream_synchronize(other), illegal, "its other kernels end too");
@@ -145,7 +145,7 @@ fn an_illegal_address_kills_the_context_until_it_is_reset() {
     assert_eq!(session.driver.take_deferred(), Some((CONTEXT, CudaError::ILLEGAL_ADDRESS)));
     assert_eq!(session.driver.take_deferred(), None);
     let message = session.driver.take_message().unwrap();
-    assert!(message.contains("poke") && message.contains(&format!("{:#x}", memory + 64)), "{message}");
+    assert!(message.contains("poke") && message.contains(&format!("{:#x}", memory + 512)), "{message}");
 
     // A second context of the session never noticed.
     session.driver.context_create(ContextId(0x100), 0, 0).unwrap();
@@ -159,6 +159,17 @@ fn an_illegal_address_kills_the_context_until_it_is_reset() {
     let memory = session.alloc(64);
     loaded.launch(LEGACY, "poke", 1, 1, &[memory, 1]).unwrap();
     assert_eq!(session.read_u32(LEGACY, memory), 1);
+}
+
+#[test]
+fn an_allocation_reaches_to_the_next_step_as_on_a_device() {
+    let loaded = Loaded::new();
+    let session = &loaded.session;
+    let memory = session.alloc(40);
+    loaded.launch(LEGACY, "poke", 1, 1, &[memory + 60, 1]).unwrap();
+    session.driver.stream_synchronize(LEGACY).unwrap();
+    loaded.launch(LEGACY, "poke", 1, 1, &[memory + 512, 1]).unwrap();
+    assert_eq!(session.driver.stream_synchronize(LEGACY), Err(CudaError::ILLEGAL_ADDRESS));
 }
 
 #[test]
