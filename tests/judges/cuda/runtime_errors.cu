@@ -29,9 +29,9 @@ int main() {
     REFUSED(cudaMemcpy(memory, host, 2048, cudaMemcpyKind(17)), cudaErrorInvalidMemcpyDirection);
     REFUSED(cudaMemcpy(host, (char *)memory + 1020, 16, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     REFUSED(cudaMalloc(nullptr, 16), cudaErrorInvalidValue);
-    LAUNCH_REFUSED((nothing<<<1, 1025>>>()), cudaErrorInvalidConfiguration);
-    LAUNCH_REFUSED((nothing<<<0, 1>>>()), cudaErrorInvalidConfiguration);
-    LAUNCH_REFUSED((nothing<<<dim3(1, 65536), 1>>>()), cudaErrorInvalidConfiguration);
+    LAUNCH_REFUSED((nothing<<<1, 1025>>>()), cudaErrorInvalidValue);
+    LAUNCH_REFUSED((nothing<<<0, 1>>>()), cudaErrorInvalidValue);
+    LAUNCH_REFUSED((nothing<<<dim3(1, 65536), 1>>>()), cudaErrorInvalidValue);
     LAUNCH_REFUSED((bounded<<<1, 256>>>()), cudaErrorInvalidValue);
     cudaStream_t stream;
     CUDA(cudaStreamCreate(&stream));
