@@ -78,6 +78,8 @@ macro_rules! commands {
         /// What executes commands: one method each.
         ///
         /// Methods take `&self`: several threads of a worker wait and query while another one executes.
+        // One form for all commands: those without borrowed arguments have no use for the lifetime.
+        #[allow(clippy::extra_unused_lifetimes)]
         pub trait Commands {
             $($(#[$meta])* fn $method<'a>(&self, $($field: $ty),*) -> CuResult<$answer>;)*
         }

@@ -40,7 +40,7 @@ impl Replies {
             None => (0, 0),
         };
         // A failure carries the driver's words instead of an answer.
-        let message = result.is_err().then(|| self.gate.take_message()).unwrap_or_default();
+        let message = if result.is_err() { self.gate.take_message() } else { String::new() };
         let body = if result.is_ok() { body } else { message.as_bytes() };
         let header = ReplyHeader {
             bytes: body.len() as u32,

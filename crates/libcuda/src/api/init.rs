@@ -71,7 +71,7 @@ pub(crate) fn proc_address(
 ) -> CuResult<()> {
     match look_up(symbol, cuda_version, flags)? {
         Lookup::Found(pointer) => {
-            function_pointer.set(pointer as u64);
+            function_pointer.set(pointer);
             Ok(())
         }
         Lookup::NotFound | Lookup::VersionNotSufficient => Err(CudaError::NOT_FOUND),
@@ -87,7 +87,7 @@ pub(crate) fn proc_address_v2(
     symbol_status: Option<Out<'_, u32>>,
 ) -> CuResult<()> {
     let (pointer, status) = match look_up(symbol, cuda_version, flags)? {
-        Lookup::Found(pointer) => (pointer as u64, SYMBOL_FOUND),
+        Lookup::Found(pointer) => (pointer, SYMBOL_FOUND),
         Lookup::NotFound => (0, SYMBOL_NOT_FOUND),
         Lookup::VersionNotSufficient => (0, SYMBOL_VERSION_NOT_SUFFICIENT),
     };

@@ -24,8 +24,8 @@ fn fill(
         return Ok(());
     }
     let pitch = pitch as u64;
-    if address % u64::from(element_bytes) != 0
-        || (height > 1 && (pitch < width || pitch % u64::from(element_bytes) != 0))
+    if !address.is_multiple_of(element_bytes.into())
+        || (height > 1 && (pitch < width || !pitch.is_multiple_of(element_bytes.into())))
     {
         return Err(CudaError::INVALID_VALUE);
     }

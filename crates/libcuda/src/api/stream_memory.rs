@@ -34,7 +34,7 @@ pub(crate) fn memory_ops(params: &[CUstreamBatchMemOpParams]) -> CuResult<Vec<Me
 }
 
 fn check_word(address: u64, bytes: u64) -> CuResult<()> {
-    if address % bytes != 0 {
+    if !address.is_multiple_of(bytes) {
         return Err(CudaError::INVALID_VALUE);
     }
     let device = memory_of(address).ok_or(CudaError::INVALID_VALUE)?;

@@ -42,7 +42,7 @@ pub(crate) fn address_reserve(
     let device = &client.devices[current];
     let granularity = device.info.granularity.0 as usize;
     let aligned = alignment == 0 || alignment.is_power_of_two();
-    if size == 0 || size % granularity != 0 || !aligned || flags != 0 {
+    if size == 0 || !size.is_multiple_of(granularity) || !aligned || flags != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
     let alignment = alignment.max(granularity);
@@ -65,7 +65,7 @@ pub(crate) fn create(
 ) -> CuResult<()> {
     let device = device_of(properties)?;
     let bytes = size as u64;
-    if size == 0 || bytes % device.info.granularity.0 != 0 || flags != 0 {
+    if size == 0 || !bytes.is_multiple_of(device.info.granularity.0) || flags != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
     let client = client()?;
@@ -120,7 +120,8 @@ pub(crate) fn map(
     let device = memory_of(pointer).ok_or(CudaError::INVALID_VALUE)?;
     let owner = &client()?.devices[physical.device];
     let granularity = owner.info.granularity.0;
-    let aligned = [pointer, size as u64, offset as u64].iter().all(|number| number % granularity == 0);
+    let aligned =
+        [pointer, size as u64, offset as u64].iter().all(|number| number.is_multiple_of(granularity));
     if flags != 0 || !aligned || !Arc::ptr_eq(&device.link, &owner.link) {
         return Err(CudaError::INVALID_VALUE);
     }
@@ -136,7 +137,9 @@ pub(crate) fn map(
 /// cuMemUnmap
 pub(crate) fn unmap(pointer: u64, size: usize) -> CuResult<()> {
     let device = memory_of(pointer).ok_or(CudaError::INVALID_VALUE)?;
-    device.memory.unmap(pointer, size as u64)?;
+    if device.memory.unmap(pointer, size as u64)?.is_empty() {
+        return Ok(());
+    }
     device.link.post(&Command::PhysicalUnmap { address: pointer, bytes: size as u64 })
 }
 

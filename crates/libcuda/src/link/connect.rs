@@ -52,9 +52,8 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
 
     let mut command = open(ConnectionKind::Command, 0).map_err(unreachable)?;
     let mut ranges = Reserved::some(RANGES_OFFERED);
-    let welcome = shake_hands(&mut command, config, &ranges).map_err(|failure| match failure {
-        (code, text) => (code, format!("worker {address}: {text}")),
-    })?;
+    let welcome = shake_hands(&mut command, config, &ranges)
+        .map_err(|(code, text)| (code, format!("worker {address}: {text}")))?;
     let Some(chosen) = ranges.iter().position(|range| range.range() == welcome.va) else {
         return Err(unreachable("it chose an address range that was not offered".to_owned()));
     };
