@@ -1,7 +1,8 @@
 //! What the worker says unasked: run a host function, send data, print; and the heartbeat.
 //!
 //! Host functions run on a thread of their own, one after the other, so that a slow one delays no data and no
-//! heartbeat. CUDA forbids CUDA calls inside them, so they cannot wait for this thread.
+//! heartbeat. CUDA forbids CUDA calls inside them, so they cannot wait for this thread. The device's text is written by
+//! another thread for the same reason: the program's standard output may be a pipe that nobody reads for a while.
 
 use super::{Link, SharedLink};
 use crate::host::{self, HostRegion};
@@ -18,6 +19,9 @@ use std::{
 };
 use transport::{Rx, Tx};
 
+/// Pieces of text, at most 64 KiB each, that wait for the program's standard output. More of them hold the worker back.
+const TEXTS_WAITING_MAX: usize = 256;
+
 type HostFunction = Arc<Mutex<Box<dyn FnMut() + Send>>>;
 
 pub(super) struct Events {
@@ -25,6 +29,9 @@ pub(super) struct Events {
     state: Mutex<State>,
     changed: Condvar,
     handled: AtomicU32,
+    /// Pieces of text handed to the thread that prints them, and pieces printed.
+    texts_taken: AtomicU32,
+    texts_printed: AtomicU32,
     next_token: AtomicU64,
     /// Host functions that wait to run, or may run again.
     host_calls_left: AtomicUsize,
@@ -48,6 +55,8 @@ impl Events {
             state: Mutex::default(),
             changed: Condvar::new(),
             handled: AtomicU32::new(0),
+            texts_taken: AtomicU32::new(0),
+            texts_printed: AtomicU32::new(0),
             host_calls_left: AtomicUsize::new(0),
             next_token: AtomicU64::new(1),
             lost: AtomicBool::new(false),
@@ -56,12 +65,17 @@ impl Events {
 
     /// Waits until `notices` of them were handled; they were sent before the reply that carries this number.
     pub(super) fn wait_handled(&self, notices: u32) -> Result<(), ()> {
-        let behind = |handled: u32| (notices.wrapping_sub(handled) as i32) > 0;
-        if !behind(self.handled.load(Ordering::Acquire)) {
+        let is_behind = || {
+            let handled = self.handled.load(Ordering::Acquire);
+            // Text of later notices may be among it; a moment too long is harmless.
+            (notices.wrapping_sub(handled) as i32) > 0
+                || self.texts_taken.load(Ordering::Relaxed) != self.texts_printed.load(Ordering::Acquire)
+        };
+        if !is_behind() {
             return Ok(());
         }
         let mut state = lock(&self.state);
-        while behind(self.handled.load(Ordering::Acquire)) {
+        while is_behind() {
             if self.lost.load(Ordering::SeqCst) {
                 return Err(());
             }
@@ -98,6 +112,13 @@ impl Events {
         self.changed.notify_all();
     }
 
+    fn text_printed(&self) {
+        let state = lock(&self.state);
+        self.texts_printed.fetch_add(1, Ordering::Release);
+        drop(state);
+        self.changed.notify_all();
+    }
+
     fn send(&self, notice: &Notice<'_>) -> io::Result<()> {
         lock(&self.tx).send(&[&notice.to_frame()])
     }
@@ -114,13 +135,21 @@ impl Events {
     }
 }
 
-/// Starts the events thread and the thread of host functions.
+/// Starts the events thread and those that do what takes long.
 pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::Result<()> {
     let run_host_call = start_after_landing("dxpu-host-fn", link, Link::run_host_call)?;
     let serve_pull = start_after_landing("dxpu-pull", link, Link::serve_pull)?;
+    let (print, texts) = mpsc::sync_channel::<Vec<u8>>(TEXTS_WAITING_MAX);
+    let printer = Arc::clone(link);
+    crate::threads::spawn("dxpu-print", move || {
+        for text in texts {
+            host::print(&text);
+            printer.events.text_printed();
+        }
+    })?;
     let link = Arc::clone(link);
     crate::threads::spawn("dxpu-events", move || {
-        let why = Reader { link: &link, rx, run_host_call, serve_pull, stall_timeout }.run();
+        let why = Reader { link: &link, rx, run_host_call, serve_pull, print, stall_timeout }.run();
         link.lose(&why);
     })
 }
@@ -186,6 +215,7 @@ struct Reader<'a> {
     rx: Rx,
     run_host_call: mpsc::Sender<AfterLanding<u64>>,
     serve_pull: mpsc::Sender<AfterLanding<TransferId>>,
+    print: mpsc::SyncSender<Vec<u8>>,
     stall_timeout: Duration,
 }
 
@@ -216,13 +246,13 @@ impl Reader<'_> {
 
     fn read_one(&mut self) -> Result<(), String> {
         let mut head = [0; NoticeHeader::BYTES];
-        self.rx.recv_exact(&mut head).map_err(|error| error.to_string())?;
+        self.fill(&mut head)?;
         let head: NoticeHeader = header(&head).map_err(|error| error.to_string())?;
         if head.bytes > NoticeHeader::BODY_MAX {
             return Err(format!("a notice of {} bytes", head.bytes));
         }
         let mut body = vec![0; head.bytes as usize];
-        self.rx.recv_exact(&mut body).map_err(|error| error.to_string())?;
+        self.fill(&mut body)?;
         let notice = Notice::from_bytes(&body).map_err(|error| error.to_string())?;
         self.handle(notice)?;
         let events = &self.link.events;
@@ -230,6 +260,22 @@ impl Reader<'_> {
         events.handled.fetch_add(1, Ordering::Release);
         drop(state);
         events.changed.notify_all();
+        Ok(())
+    }
+
+    /// Reads exactly what fits into `target`. A worker may freeze in the middle of a notice, too.
+    fn fill(&mut self, target: &mut [u8]) -> Result<(), String> {
+        let mut have = 0;
+        while have < target.len() {
+            match self.rx.try_recv(&mut target[have..]).map_err(|error| error.to_string())? {
+                Some(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).to_string()),
+                Some(count) => have += count,
+                None if self.rx.wait(Some(self.stall_timeout)).map_err(|error| error.to_string())? => {}
+                None => {
+                    return Err(format!("it stopped in the middle of a notice for {:?}", self.stall_timeout));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -244,8 +290,8 @@ impl Reader<'_> {
                 self.serve_pull.send((chunks, transfer)).map_err(|_| "the thread of pulls ended".to_owned())
             }
             Notice::Print { text } => {
-                host::print(text.0);
-                Ok(())
+                events.texts_taken.fetch_add(1, Ordering::Relaxed);
+                self.print.send(text.0.to_vec()).map_err(|_| "the thread that prints ended".to_owned())
             }
             Notice::PushConsumed { bytes } => {
                 self.link.push_window.fetch_add(bytes.min(i64::MAX as u64) as i64, Ordering::Relaxed);
