@@ -5,6 +5,7 @@ Whoever is left notices within a bounded time, gets an error instead of a hang, 
 import os
 import random
 import signal
+import subprocess
 import time
 
 import kit
@@ -32,6 +33,7 @@ def tell(record):
             record.part("the neighbour worked on meanwhile", works_on, neighbour)
     with kit.Worker("--memory", "8GiB", "--stall-timeout", f"{STALL}s") as worker:
         record.part(f"a frozen client, {TIMES} times", many, worker, client_freezes, FROZEN_AT_ONCE, 0)
+        record.part("a program whose output waits is not frozen", output_waits, worker)
     record.part(f"kill -9 of the listening worker, {LISTENERS} times", listener_dies)
 
 
@@ -105,6 +107,23 @@ def client_freezes(_, client, session):
         os.kill(client.pid, signal.SIGCONT)
     client.ends(7, SLACK)
     return taken
+
+
+def output_waits(worker):
+    """A kernel's text goes into a pipe that nobody reads for longer than the worker waits for a sign of life."""
+    command = worker.command([kit.program("load"), 0, 0])
+    program = subprocess.Popen(command, env=worker.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        kit.until("its session begins", lambda: worker.session_of(program.pid))
+        session = worker.session_of(program.pid)
+        time.sleep(3 * STALL)
+        kit.hold(kit.alive(session), "the session ended:", worker.log()[-300:])
+        text = program.stdout.read(4 << 20).decode()
+        kit.hold(text.count("the kernel says") > 100000, "the text is not whole:", text[:200])
+        kit.hold(kit.alive(session), "the session ended:", worker.log()[-300:])
+    finally:
+        program.kill()
+        program.communicate()
 
 
 def listener_dies():

@@ -133,7 +133,7 @@ static void print_until_lost(void) {
     int number = 0;
     void *arguments[] = {&number};
     for (;; number++) {
-        OR_LOST(cuLaunchKernel(say_fn, 16, 1, 1, 256, 1, 1, 0, NULL, arguments, NULL));
+        OR_LOST(cuLaunchKernel(say_fn, 128, 1, 1, 256, 1, 1, 0, NULL, arguments, NULL));
         OR_LOST(cuCtxSynchronize());
         if (number == 0) {
             printf("working\n");
