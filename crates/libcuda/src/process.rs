@@ -16,6 +16,8 @@ const READY: u32 = 1;
 const FORKED: u32 = 2;
 /// Every worker is gone.
 const LOST: u32 = 3;
+/// The process ends: exit handlers run.
+const ENDING: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(COLD);
 
@@ -30,7 +32,11 @@ pub(crate) fn check() -> CuResult<()> {
 
 #[cold]
 fn why_not(state: u32) -> CudaError {
-    if state == LOST { WORKER_LOST } else { CudaError::NOT_INITIALIZED }
+    match state {
+        LOST => WORKER_LOST,
+        ENDING => CudaError::DEINITIALIZED,
+        _ => CudaError::NOT_INITIALIZED,
+    }
 }
 
 /// cuInit. Later calls return at once; after a failure the next one tries again.
@@ -49,6 +55,8 @@ pub(crate) fn init() -> CuResult<()> {
     match Client::start() {
         Ok(client) => {
             STATE.store(READY, Ordering::Release);
+            // SAFETY: the handler is a function of this library, which is never unloaded.
+            unsafe { libc::atexit(at_exit) };
             for device in &client.devices {
                 log::info(&format!("device {}: {}", device.ordinal, device.info.name));
             }
@@ -68,6 +76,24 @@ pub(crate) fn worker_lost() {
     if all_lost {
         let _ = STATE.compare_exchange(READY, LOST, Ordering::SeqCst, Ordering::SeqCst);
     }
+}
+
+/// Whether the process is on its way out.
+pub(crate) fn is_ending() -> bool {
+    STATE.load(Ordering::Relaxed) == ENDING
+}
+
+/// Tells the workers that this is a good end. Later handlers get the error that NVIDIA's driver gives them too.
+extern "C" fn at_exit() {
+    if STATE.compare_exchange(READY, ENDING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    // A panic here would cross into C; there is nothing left to save anyway.
+    let _ = std::panic::catch_unwind(|| {
+        if let Ok(client) = crate::state::client() {
+            client.links().iter().for_each(|link| link.say_goodbye());
+        }
+    });
 }
 
 /// Has the child of a fork forget the parent's GPUs.

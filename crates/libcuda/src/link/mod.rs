@@ -87,7 +87,9 @@ impl Link {
         if self.lost.swap(true, Ordering::SeqCst) {
             return;
         }
-        log::warn(&format!("worker {} is lost: {why}", self.address));
+        if !crate::process::is_ending() {
+            log::warn(&format!("worker {} is lost: {why}", self.address));
+        }
         crate::process::worker_lost();
         self.closers.iter().for_each(Closer::close);
         self.lanes.close();
@@ -281,6 +283,15 @@ impl Link {
     /// A name for this link that keeps nothing alive.
     fn shared(&self) -> Weak<Link> {
         self.me.clone()
+    }
+
+    /// Tells the worker that the process ends well.
+    pub(crate) fn say_goodbye(&self) {
+        if !self.is_lost() {
+            self.queue.append_quietly(&Command::Goodbye {}, 0);
+            // Without it the worker takes the end for a crash, which changes nothing but its log.
+            let _ = self.queue.flush();
+        }
     }
 
     /// Descriptors that a forked child closes.
