@@ -511,8 +511,8 @@ pub(crate) struct Kernel {
     pub(crate) code: Vec<Inst>,
     pub(crate) constants: Vec<Row>,
     pub(crate) functions: Vec<FunctionCode>,
-    /// Function of the program (by number) to function of this kernel, for indirect calls.
-    pub(crate) by_address: Vec<Option<u32>>,
+    /// Function of the program (by number) to function of this kernel, ascending; empty without indirect calls.
+    pub(crate) by_address: Vec<(u64, u32)>,
     pub(crate) static_shared: u32,
     /// Live registers at the worst place, in 32-bit units.
     pub(crate) registers: u32,

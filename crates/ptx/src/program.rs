@@ -2,7 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use crate::{
@@ -76,6 +79,9 @@ pub struct Program {
     kernels: Vec<Slot>,
     by_name: HashMap<String, usize>,
     addressed: OnceLock<Vec<usize>>,
+    /// What all kernels together may cost and have cost, in decoded instructions.
+    cost_max: u64,
+    cost: AtomicU64,
 }
 
 impl std::fmt::Debug for Program {
@@ -83,6 +89,14 @@ impl std::fmt::Debug for Program {
         f.debug_struct("Program").field("kernels", &self.kernels.len()).finish_non_exhaustive()
     }
 }
+
+/// Every kernel has its own copy of the functions it calls, so kernels times functions decides what a text costs. Real
+/// texts stay far below these: copies for each statement, copies that any text may have, copies that none may exceed.
+const COPIES_EACH: u64 = 64;
+const COPIES_ALWAYS: u64 = 1 << 18;
+const COPIES_MAX: u64 = 1 << 24;
+/// What a function costs beside its instructions, in instructions.
+const FUNCTION_COST: u64 = 4;
 
 /// The most bytes of all parameters of a kernel, as on devices of today.
 const PARAMETER_BYTES_MAX: u32 = 32_764;
@@ -114,7 +128,11 @@ impl Program {
                 kernels.push(Slot { function: number, decoded: OnceLock::new() });
             }
         }
-        Self { linked, addresses, kernels, by_name, addressed: OnceLock::new() }
+        let bodies = linked.modules.iter().flat_map(|module| &module.parsed.functions).map(|f| &f.body);
+        let statements: u64 = bodies.flatten().map(|body| body.code.len() as u64 + FUNCTION_COST).sum();
+        let cost_max = statements + (statements * COPIES_EACH + COPIES_ALWAYS).min(COPIES_MAX);
+        let (addressed, cost) = (OnceLock::new(), AtomicU64::new(0));
+        Self { linked, addresses, kernels, by_name, addressed, cost_max, cost }
     }
 
     /// Variables and their addresses.
@@ -174,7 +192,13 @@ impl Program {
                 let reason = "clusters of several blocks are not supported";
                 return Err(PtxError::new(function.line, ".reqnctapercluster", reason));
             }
+            if self.cost.load(Ordering::Relaxed) > self.cost_max {
+                let reason = "the kernels of this module share too many functions: each needs a copy of them";
+                return Err(PtxError::new(function.line, ".entry", reason));
+            }
             let kernel = lower::lower(self, slot.function)?;
+            let cost = kernel.code.len() as u64 + kernel.functions.len() as u64 * FUNCTION_COST;
+            self.cost.fetch_add(cost, Ordering::Relaxed);
             let info = KernelInfo {
                 name: self.names(module).text(function.name).to_owned(),
                 params,
@@ -193,10 +217,6 @@ impl Program {
     pub(crate) fn function(&self, number: usize) -> (usize, &Function) {
         let (module, index) = self.linked.functions[number];
         (module, &self.linked.modules[module].parsed.functions[index])
-    }
-
-    pub(crate) fn function_count(&self) -> usize {
-        self.linked.functions.len()
     }
 
     pub(crate) fn names(&self, module: usize) -> &Interner {

@@ -99,3 +99,20 @@ fn parameters_that_no_launch_could_carry_refuse_their_kernel() {
         assert!(parameters(bytes).unwrap_err().contains("more than 32764 bytes"), "{bytes}");
     }
 }
+
+#[test]
+fn kernels_that_copy_the_same_functions_over_and_over_are_refused_in_the_end() {
+    let chain = |functions: usize, kernels: usize| {
+        let mut text = ".version 8.0\n.target sm_80\n.address_size 64\n.func f0() { ret; }\n".to_owned();
+        (1..functions).for_each(|i| text += &format!(".func f{i}() {{ call.uni f{}; ret; }}\n", i - 1));
+        (0..kernels)
+            .for_each(|i| text += &format!(".entry k{i}() {{ call.uni f{}; ret; }}\n", functions - 1));
+        let linked = link(vec![Module::parse(text.as_bytes()).unwrap()]).unwrap();
+        let program = Program::bind(linked, |_| 0);
+        let names: Vec<String> = program.kernel_names().map(str::to_owned).collect();
+        names.iter().filter(|name| program.kernel(name).unwrap().is_ok()).count()
+    };
+    // What programs do: a library that many kernels use.
+    assert_eq!(chain(100, 100), 100);
+    assert!((50..500).contains(&chain(1000, 1000)));
+}

@@ -139,9 +139,9 @@ pub(super) fn resolve(kernel: &Kernel, pointers: &Row, mask: u32) -> Result<(usi
         lanes(mask).filter(|&other| pointers[other] == pointer).fold(0, |mask, other| mask | 1 << other);
     let number = pointer.wrapping_sub(FUNCTION) / FUNCTION_STRIDE;
     let aligned = pointer.is_multiple_of(FUNCTION_STRIDE) && in_window(pointer, FUNCTION);
-    let found = kernel.by_address.get(number as usize).copied().flatten();
+    let found = kernel.by_address.binary_search_by_key(&number, |&(function, _)| function);
     match found {
-        Some(function) if aligned => Ok((function as usize, same)),
+        Ok(at) if aligned => Ok((kernel.by_address[at].1 as usize, same)),
         _ => Err(Trouble::at(FaultKind::InvalidPc, lane, pointer)),
     }
 }

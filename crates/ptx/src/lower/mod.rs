@@ -155,9 +155,11 @@ pub(crate) fn lower(program: &Program, entry: usize) -> Result<Kernel> {
             Constant::Dynamic(offset) => [dynamic.wrapping_add(offset); LANES],
         })
         .collect::<Vec<Row>>();
-    let mut by_address = vec![None; program.function_count()];
-    for (&function, &index) in &builder.reached {
-        by_address[function] = Some(index as u32);
+    // Only what this kernel reaches: a text of many kernels would else cost the square of their number.
+    let mut by_address = Vec::new();
+    if builder.indirect {
+        by_address.extend(builder.reached.iter().map(|(&function, &index)| (function as u64, index as u32)));
+        by_address.sort_unstable();
     }
     Ok(Kernel {
         name: builder.functions[0].name.clone(),
