@@ -4,9 +4,11 @@
 //! still writes them and today's decoder still reads them. `cargo run -p testkit --example write_corpus` writes files
 //! that are missing and never changes one that is there.
 
+mod bulk;
 mod hostile;
 mod wire;
 
+pub use bulk::bulk;
 pub use hostile::hostile;
 pub use wire::{commands, handshakes, module_info, notices, ops, preambles, replies};
 
