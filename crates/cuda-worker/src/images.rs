@@ -15,7 +15,14 @@ use std::time::SystemTime;
 pub struct ImageCache {
     directory: PathBuf,
     bytes_max: u64,
+    /// Bytes that this process has put since it last looked through the directory.
+    unseen_bytes: AtomicU64,
 }
+
+/// Looking through the directory costs a system call for each file, so a process does it once for so many new bytes:
+/// the directory may be larger than it should by this part for each session, and a program with thousands of small
+/// modules loads each of them in the same time.
+const UNSEEN_PART: u64 = 64;
 
 /// Makes the names of unfinished files differ within a process; the process number makes them differ between.
 static UNFINISHED: AtomicU64 = AtomicU64::new(0);
@@ -24,7 +31,7 @@ impl ImageCache {
     /// Opens or makes the directory, for its owner alone.
     pub fn open(directory: &Path, bytes_max: u64) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        Ok(Self { directory: directory.to_owned(), bytes_max })
+        Ok(Self { directory: directory.to_owned(), bytes_max, unseen_bytes: AtomicU64::new(0) })
     }
 
     fn path(&self, hash: &[u8; 32]) -> PathBuf {
@@ -60,7 +67,11 @@ impl ImageCache {
         if written.is_err() {
             let _ = fs::remove_file(&unfinished);
         }
-        self.evict()?;
+        let bytes = image.len() as u64;
+        if self.unseen_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.bytes_max / UNSEEN_PART {
+            self.unseen_bytes.store(0, Ordering::Relaxed);
+            self.evict()?;
+        }
         written
     }
 
