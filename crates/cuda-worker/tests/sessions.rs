@@ -330,7 +330,9 @@ fn strangers_are_told_why_they_are_not_served() {
     assert!(refusal(old).text.contains("version 99"));
     assert_eq!(worker.end().kind, EndKind::Refused);
 
-    let client = worker.attach();
+    let mut client = worker.attach();
+    // Served, and not just looking.
+    client.must(&Command::MemoryInfo { device: 0 });
     let error = worker.target.open(ConnectionKind::Command, 0, session_name()).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
     let error = worker.target.open(ConnectionKind::Lane, 0, session_name()).unwrap_err();
@@ -365,9 +367,11 @@ fn hostile_frames_end_their_session_and_no_other() {
         assert_eq!(worker.end().kind, EndKind::Protocol);
     }
     let bad_notice = NoticeHeader { bytes: u32::MAX, reserved: 0 }.to_bytes();
-    for notice in
-        [bad_notice, Notice::HostCallDone { token: 1 }.to_frame(), Notice::HostCall { token: 1 }.to_frame()]
-    {
+    for notice in [
+        bad_notice,
+        Notice::HostCallDone { token: 1 }.to_frame(),
+        Notice::HostCall { token: 1, chunks: Default::default() }.to_frame(),
+    ] {
         let client = worker.attach();
         client.events.lock().unwrap().send(&[&notice]).unwrap();
         assert!(matches!(client.heard(), Told::Closing(_)));
@@ -395,8 +399,27 @@ fn a_silent_client_is_given_up() {
         assert_eq!(client.heard(), Told::Pong(nonce));
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert!(matches!(client.told.recv_timeout(Duration::from_secs(3)), Ok(Told::Closing(_))));
+    // It is asked whether it is there, and does not answer.
+    let mut asked = 0;
+    while let Told::Ping(_) = client.heard() {
+        asked += 1;
+    }
+    assert!(asked > 0);
     assert_eq!(worker.end().kind, EndKind::Stalled);
+}
+
+#[test]
+fn a_client_with_nothing_to_say_is_asked_and_kept() {
+    let worker = Worker::start("unix", |config| config.session.stall_timeout = Duration::from_millis(600));
+    let mut client = worker.attach();
+    let start = std::time::Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        if let Ok(told) = client.told.recv_timeout(Duration::from_millis(100)) {
+            let Told::Ping(nonce) = told else { panic!("it said {told:?}") };
+            client.say(&Notice::Pong { nonce });
+        }
+    }
+    client.must(&Command::MemoryInfo { device: 0 });
 }
 
 #[test]

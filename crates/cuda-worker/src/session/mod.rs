@@ -180,6 +180,10 @@ fn serve(
             ending.end(end.kind, end.reason);
         });
     }
+    {
+        let (events, stall_timeout) = (events.clone(), config.stall_timeout);
+        spawn("dxpu-pulse", move || feel_pulse(&events, stall_timeout));
+    }
     let end = watch(&ending, &events, config.stall_timeout);
     wind_up(&end, driver, &link, &replies);
     end
@@ -277,6 +281,21 @@ fn lanes(connections: Vec<Connection>, config: &SessionConfig, ending: &Arc<Endi
         Fault::Closed | Fault::Connection { .. } => ending.end(EndKind::PeerLost, fault.to_string()),
     };
     Lanes::new(connections, LanesConfig { early_window_bytes: config.push_window_bytes }, on_fault)
+}
+
+/// Asks a client that has nothing to say whether it is there. How often it speaks by itself is its own affair.
+///
+/// On a thread of its own: a client that is frozen may not even take the question.
+fn feel_pulse(events: &Events, stall_timeout: Duration) {
+    let silence_max = stall_timeout / 4;
+    loop {
+        let silence = events.heard().silence();
+        let asked = if silence >= silence_max { events.send(&Notice::Ping { nonce: 0 }) } else { Ok(()) };
+        if asked.is_err() {
+            return;
+        }
+        std::thread::sleep(silence_max.saturating_sub(silence).max(silence_max / 2));
+    }
 }
 
 /// Waits for the end, whoever brings it.

@@ -76,6 +76,7 @@ pub enum Told {
     Pull(TransferId),
     Print(Vec<u8>),
     PushConsumed(u64),
+    Ping(u64),
     Pong(u64),
     Closing(String),
     End,
@@ -192,10 +193,11 @@ fn read_told(rx: &mut Rx) -> Option<Told> {
     let mut body = vec![0; head.bytes as usize];
     rx.recv_exact(&mut body).ok()?;
     Some(match Notice::from_bytes(&body).unwrap() {
-        Notice::HostCall { token } => Told::HostCall(token),
-        Notice::Pull { transfer } => Told::Pull(transfer),
+        Notice::HostCall { token, .. } => Told::HostCall(token),
+        Notice::Pull { transfer, .. } => Told::Pull(transfer),
         Notice::Print { text } => Told::Print(text.0.to_vec()),
         Notice::PushConsumed { bytes } => Told::PushConsumed(bytes),
+        Notice::Ping { nonce } => Told::Ping(nonce),
         Notice::Pong { nonce } => Told::Pong(nonce),
         Notice::Closing { text } => Told::Closing(String::from_utf8_lossy(text.0).into_owned()),
         other => panic!("a worker never says {other:?}"),
