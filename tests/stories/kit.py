@@ -40,6 +40,18 @@ def until(what, holds, seconds=15.0):
     return time.monotonic() - start
 
 
+def steady(what, value, seconds=15.0):
+    """Waits until `value()` is something and stays so for a moment; what it is."""
+    seen = []
+
+    def is_steady():
+        seen.append(value())
+        return len(seen) >= 20 and seen[-1] is not None and len(set(seen[-20:])) == 1
+
+    until(what, is_steady, seconds)
+    return seen[-1]
+
+
 class Record:
     """Counts parts of stories and says how each went."""
 
@@ -225,20 +237,16 @@ class Worker:
     @contextlib.contextmanager
     def left_as_found(self, neighbours=0, seconds=20):
         """Checks that what happens inside leaves nothing behind in the worker, where `neighbours` work all the time."""
-        at_rest = lambda: len(self.children()) == SPARES + neighbours
-        free = self._free_at_rest(at_rest)
-        descriptors = self.descriptors()
+        free = self.free_memory()
+        # Descriptors are compared for as many sessions: both wait until the looks of clients before them are over.
+        count = lambda: self.descriptors() if len(self.children()) == SPARES + neighbours else None
+        before = steady("the worker comes to rest", count)
         yield
-        now = lambda: f"{len(self.children())} sessions, {self.descriptors()} descriptors (before: {descriptors})"
-        until(now, lambda: at_rest() and self.descriptors() == descriptors, seconds)
-        after = self._free_at_rest(at_rest)
+        now = lambda: f"{len(self.children())} sessions, {self.descriptors()} descriptors (before: {before})"
+        until(now, lambda: count() == before, seconds)
+        after = self.free_memory()
         slack = neighbours * NEIGHBOUR_BYTES
         hold(abs(after - free) <= slack, "device memory is gone: free before", free, "now", after)
-
-    def _free_at_rest(self, at_rest):
-        free = self.free_memory()
-        until(lambda: f"the worker is at rest; it has {len(self.children())} sessions", at_rest)
-        return free
 
     def stop(self):
         """The good end: SIGTERM, code 0, no socket left."""

@@ -1,5 +1,7 @@
 """Ways to end: with work in flight, from anywhere, by a signal. The code is the program's, and nothing stays behind."""
+import os
 import signal
+import subprocess
 
 import kit
 
@@ -25,6 +27,8 @@ def tell(record):
         record.part("signals that the program catches", caught_signals, worker)
         record.part("standard input and output", echo, worker)
         record.part("programs that cannot be started", not_started, worker)
+        record.part("the worker's log tells a good end from a crash", log_tells, worker)
+        record.part("exit while the worker is frozen", worker_is_frozen, worker)
 
 
 def ends(worker, way):
@@ -69,6 +73,40 @@ def echo(worker):
     result = worker.run(kit.program("exits"), "echo", stdin=None, input=text)
     kit.hold(result.stdout == text, "the input came back changed:", len(result.stdout), "of", len(text))
     kit.hold(result.stderr == "", "it wrote", result.stderr)
+
+
+def log_tells(worker):
+    for arguments, signal_sent, end in ((["plain"], None, "Finished"), (["wait"], signal.SIGKILL, "PeerLost")):
+        with worker.start(kit.program("exits"), *arguments) as program:
+            if signal_sent:
+                program.wait_for("waiting")
+                program.process.send_signal(signal_sent)
+            program.process.wait(20)
+            ended = f"session ended pid={worker.session_of(program.pid)} "
+            lines = lambda: [line for line in worker.log().splitlines() if ended in line]
+            kit.until("the end is logged", lines, 5)
+            kit.hold(f"end={end} " in lines()[0], "not", end, "but", lines()[0])
+
+
+def worker_is_frozen(worker):
+    """A program that ends has nothing to wait for."""
+    command = worker.command([kit.program("exits"), "until_eof", 9])
+    program = subprocess.Popen(command, env=worker.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        kit.hold(program.stdout.readline() == b"ready\n", "the program does not get ready")
+        session = worker.session_of(program.pid)
+        os.kill(session, signal.SIGSTOP)
+        try:
+            program.stdin.close()
+            kit.until("the program ends", lambda: program.poll() is not None, 3)
+        finally:
+            os.kill(session, signal.SIGCONT)
+        kit.hold(program.returncode == 9, "it ended with", program.returncode)
+        kit.until("its session ends", lambda: not kit.alive(session), 5)
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
 
 
 def not_started(worker):

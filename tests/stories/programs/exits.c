@@ -90,6 +90,11 @@ int main(int argc, char **argv) {
         int byte;
         while ((byte = getchar()) != EOF) putchar(byte);
     }
+    if (!strcmp(how, "until_eof")) {
+        printf("ready\n");
+        fflush(stdout);
+        while (getchar() != EOF) continue;
+    }
     if (!strcmp(how, "catch")) signal(SIGTERM, on_signal), signal(SIGINT, on_signal);
     if (!strcmp(how, "catch") || !strcmp(how, "wait")) {
         leave_work_in_flight();
