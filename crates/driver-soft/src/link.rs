@@ -42,8 +42,11 @@ impl Session {
             };
             texts.extend(self.input_texts(part).map_err(named)?);
         }
-        let modules = self.parse(&texts)?;
         let refuse = |message: String| self.refuse(CudaError::INVALID_IMAGE, message);
+        if texts.len() > soft_cubin::TEXTS_MAX {
+            return Err(refuse(format!("more than {} inputs", soft_cubin::TEXTS_MAX)));
+        }
+        let modules = self.parse(&texts)?;
         let linked = ptx::link(modules).map_err(|error| refuse(error.to_string()))?;
         // Addresses do not matter here, only that every name has one.
         let program = Program::bind(linked, |_| 0);

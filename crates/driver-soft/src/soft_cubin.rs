@@ -13,7 +13,10 @@ const SECTION_HEADER_BYTES: usize = 64;
 const PTX_SECTION: &[u8] = b".dxpu.ptx\0";
 const NAMES_SECTION: &[u8] = b".shstrtab\0";
 
-/// Wraps PTX texts.
+/// The most texts in one image: ELF counts sections in 16 bits, and two are not ours.
+pub(crate) const TEXTS_MAX: usize = u16::MAX as usize - 2;
+
+/// Wraps at most [`TEXTS_MAX`] PTX texts.
 pub(crate) fn build(texts: &[Vec<u8>], architecture: u32) -> Vec<u8> {
     // The table of names: an empty one, then ours.
     let names = [&b"\0"[..], PTX_SECTION, NAMES_SECTION].concat();

@@ -443,3 +443,17 @@ fn abort_stops_a_kernel_at_once() {
     drop(loaded);
     assert!(start.elapsed() < Duration::from_millis(500));
 }
+
+#[test]
+fn more_inputs_than_an_image_can_count_are_refused() {
+    let session = Session::new();
+    let text = Bytes(b".version 8.0\n.target sm_80\n.address_size 64\n");
+    let link = |count: usize| {
+        let input = LinkInput { kind: 1, name: String::new(), bytes: text };
+        session.driver.link(CONTEXT, vec![input; count], Vec::new()).unwrap()
+    };
+    assert_eq!(link(3).status, 0);
+    let refused = link(65_534);
+    assert_eq!(refused.status, CudaError::INVALID_IMAGE.code());
+    assert!(refused.error_log.contains("more than 65533 inputs"), "{}", refused.error_log);
+}
