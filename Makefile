@@ -12,7 +12,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 DXPU := $(TARGET)/release/dxpu
 export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 
-.PHONY: build demo test setup lint unit judges stories bench fuzz codegen clean-setup
+.PHONY: build demo test setup lint unit judges stories bench codegen
 
 ## The binary, with the client library inside.
 build:

@@ -28,11 +28,16 @@ mod stream;
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
 pub use command::{COMMANDS, Command, CommandRow, Commands, dispatch};
 pub use handshake::{DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Refusal, VaRange, Welcome};
-pub use ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId, TransferId, transfer_of_run};
-pub use module::{ImageSource, JitOption, KernelInfo, LinkInput, LinkOutput, ModuleInfo, ParameterInfo, VariableInfo};
+pub use ids::{
+    ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId, TransferId, transfer_of_run,
+};
+pub use module::{
+    ImageSource, JitOption, KernelInfo, LinkInput, LinkOutput, ModuleInfo, ParameterInfo, VariableInfo,
+};
 pub use op::{GraphNode, HostData, LaunchAttribute, MemoryOp, Op, Plane, Shape};
 pub use stream::{
-    ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, begin_command, finish_command, header,
+    ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, begin_command, finish_command,
+    header,
 };
 
 /// The version of everything in this crate. A peer that speaks another one is told so and refused.

@@ -1,6 +1,9 @@
 //! What a module load carries, and what comes back with it so that nothing needs to be asked later.
 
-use crate::{codec::{Blob, Bytes}, ids::TransferId};
+use crate::{
+    codec::{Blob, Bytes},
+    ids::TransferId,
+};
 
 wire_enum! {
     /// The image of a module.

@@ -217,17 +217,25 @@ fn an_unsupported_instruction_refuses_its_own_kernel_only() {
     let text = ".version 8.0\n.target sm_80\n.address_size 64\n\
         .visible .entry good() { ret; }\n\
         .visible .entry bad() { .reg .f32 %f<4>; .reg .b64 %t;\n tex.2d.v4.f32.f32 {%f0,%f1,%f2,%f3}, [%t, {%f0,%f1}];\n ret; }\n\
-        .visible .entry odd() { .reg .b32 %r;\n frobnicate.u32 %r, %r;\n ret; }\n";
+        .visible .entry odd() { .reg .b32 %r;\n wgmma.fence.sync.aligned;\n ret; }\n";
     let mut rig = Rig::new(text);
     rig.run("good", 1, 1, Vec::new());
     let error = rig.program.kernel("bad").unwrap().unwrap_err();
     assert_eq!((error.line, error.subject.as_str()), (6, "tex.2d.v4.f32.f32"));
     let launch = rig.launch("odd", [1, 1, 1], [1, 1, 1], Vec::new());
     match rig.try_run(launch) {
-        Err(LaunchError::Refused(PtxError { subject, .. })) => assert_eq!(subject, "frobnicate.u32"),
+        Err(LaunchError::Refused(PtxError { subject, .. })) => assert_eq!(subject, "wgmma.fence.sync.aligned"),
         other => panic!("{other:?}"),
     }
     assert!(rig.program.kernel("missing").is_none());
+}
+
+#[test]
+fn a_text_with_an_instruction_that_ptx_does_not_have_is_no_module() {
+    let text = b".version 8.0\n.target sm_80\n.address_size 64\n\
+        .visible .entry odd() { .reg .b32 %r;\n frobnicate.u32 %r, %r;\n ret; }\n";
+    let error = ptx::Module::parse(text).unwrap_err();
+    assert_eq!(error.line, 5);
 }
 
 #[test]

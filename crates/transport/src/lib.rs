@@ -4,7 +4,7 @@
 //! of what the bytes mean. Every connection begins with a 64-byte [`Preamble`] in the clear, so that a listener can
 //! hand it to the process that owns its session before any secret is exchanged.
 //!
-//! Client: [`connect`]. Server: [`Listener`], [`RawConnection`]. Both end in a [`Connection`].
+//! Client: [`connect()`]. Server: [`Listener`], [`RawConnection`]. Both end in a [`Connection`].
 
 #![deny(unsafe_code)] // Allowed in `fd` and `shm::map` alone.
 

@@ -53,7 +53,7 @@ impl ConnectionKind {
 pub struct Preamble {
     /// What the connection is for.
     pub kind: ConnectionKind,
-    /// How the client means to speak after this; [`crate::connect`] fills it in from the address.
+    /// How the client means to speak after this; [`crate::connect()`] fills it in from the address.
     pub scheme: Scheme,
     /// Which lane of the session; 0 for the other kinds.
     pub lane: u16,
@@ -103,7 +103,7 @@ pub enum PreambleError {
 }
 
 impl Preamble {
-    /// A preamble for `kind`; [`crate::connect`] sets the scheme.
+    /// A preamble for `kind`; [`crate::connect()`] sets the scheme.
     pub fn new(kind: ConnectionKind, lane: u16, session: [u8; 16]) -> Self {
         Self { kind, scheme: Scheme::Tcp, lane, session }
     }
