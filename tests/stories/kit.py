@@ -99,7 +99,8 @@ def main(stories):
             print(f"{name}:", flush=True)
             stories[name](record)
         seconds = time.monotonic() - start
-    print(f"stories: {record.passed} passed, {record.failed} failed in {seconds:.0f} s")
+    print(f"took {seconds:.0f} s")
+    print(f"stories: {record.passed} passed, {record.failed} failed")
     return 1 if record.failed else 0
 
 
