@@ -16,9 +16,9 @@ pub(crate) fn info(free: Option<Out<'_, usize>>, total: Option<Out<'_, usize>>) 
     let device = context.device()?;
     let answer = context.link.ask::<(u64, u64)>(&Command::MemoryInfo { device: device.remote });
     let (free_bytes, total_bytes) = context.settle(answer)?;
-    // What was set aside for us and not used yet is free for us.
+    // The driver counts what it set aside for us and we have not used yet as free: only it knows how much that is.
     if let Some(mut free) = free {
-        free.set((free_bytes + context.link.memory_credit()).min(total_bytes) as usize);
+        free.set(free_bytes as usize);
     }
     if let Some(mut total) = total {
         total.set(total_bytes as usize);

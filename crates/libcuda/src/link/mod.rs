@@ -173,11 +173,6 @@ impl Link {
         self.memory_credit.fetch_sub(bytes, Ordering::Relaxed) >= bytes
     }
 
-    /// Memory granted to this process that it has not allocated yet. It is free, as seen from here.
-    pub(crate) fn memory_credit(&self) -> u64 {
-        self.memory_credit.load(Ordering::Relaxed).max(0) as u64
-    }
-
     /// A name for a new transfer.
     fn next_transfer(&self) -> TransferId {
         TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed))
