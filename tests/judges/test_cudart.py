@@ -178,6 +178,33 @@ def test_too_much_memory_is_refused_and_nothing_breaks(rt):
     rt.call("cudaFree", rt.malloc(1 << 20))
 
 
+def test_free_memory_shrinks_and_grows_with_allocations():
+    """In a process of its own, since what others allocate meanwhile counts too; so within a margin."""
+    import nvidia
+
+    library = f"{list(nvidia.__path__)[0]}/cu13/lib/libcudart.so.13"
+    free = run_python(FREE.format(library=library)).stdout.split()
+    before, during, after = (int(value) >> 20 for value in free)
+    assert 90 <= before - during <= 110
+    assert 90 <= after - during <= 110
+
+
+FREE = """
+import ctypes
+rt = ctypes.CDLL({library!r})
+def free():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert rt.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)) == 0
+    return free.value
+pointer = ctypes.c_void_p()
+before = free()
+assert rt.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(100 << 20)) == 0
+during = free()
+assert rt.cudaFree(pointer) == 0
+print(before, during, free())
+"""
+
+
 def test_wrong_copies_are_refused(rt):
     device, buffer = rt.malloc(1024), ctypes.create_string_buffer(4096)
     assert rt.status("cudaMemcpy", device, buffer, 16, 77) == INVALID_DIRECTION
