@@ -16,12 +16,10 @@
 mod extents;
 
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::VaRange;
+use cuda_wire::{DRIVER_VA_BYTES, VaRange};
 use extents::{Extents, Quarantine};
 use std::collections::{BTreeMap, btree_map::Entry};
 
-/// The top bytes of a session's range, which the driver uses for itself.
-pub const DRIVER_VA_BYTES: u64 = 64 << 30;
 /// What devices map memory in.
 pub const CHUNK_BYTES: u64 = 2 << 20;
 /// Allocations below this share chunks.

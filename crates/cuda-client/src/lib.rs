@@ -11,16 +11,13 @@
 //! 4. [`limits`]: what a device and a kernel allow.
 //! 5. [`launch`]: whether a launch fits them, and its parameters as one block of bytes.
 //! 6. [`occupancy`]: how many blocks of a kernel run at once.
-//! 7. [`context_stack`]: the contexts that are current to one thread.
+//! 7. [`graph`]: graphs and stream capture.
 //! 8. [`md2`] and [`integrity`]: the digest by which the CUDA runtime recognises a driver.
 //! 9. [`pool`]: the books of memory pools.
-//! 10. [`error_latch`]: errors that surface after the call that caused them.
 
 #![forbid(unsafe_code)]
 
 pub mod addresses;
-pub mod context_stack;
-pub mod error_latch;
 pub mod graph;
 pub mod host_memory;
 pub mod integrity;

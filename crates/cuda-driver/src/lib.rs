@@ -15,8 +15,7 @@ use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Commands, ContextId, DeviceInfo, EventId, StreamId, TransferId, VaRange};
 use std::sync::Arc;
 
-/// The end of a session's address range that belongs to the driver (module variables, device heap): no client places anything there.
-pub const DRIVER_VA_BYTES: u64 = 64 << 30;
+pub use cuda_wire::DRIVER_VA_BYTES;
 
 /// A device driver that serves one session.
 pub trait Driver: Commands + Send + Sync {

@@ -48,6 +48,10 @@ pub const PROTOCOL_VERSION: u16 = 1;
 /// The longest command body. Larger data travels in lanes; a longer length is a broken or hostile peer.
 pub const COMMAND_BYTES_MAX: u32 = 16 << 20;
 
+/// The end of a session's address range belongs to the driver (module variables, device heap): no client places
+/// anything there.
+pub const DRIVER_VA_BYTES: u64 = 64 << 30;
+
 /// Host data up to this size travels inside its command or reply; larger data takes a lane.
 ///
 /// A lane saves the copy through the command buffer but costs a second wake-up; they are even near here.

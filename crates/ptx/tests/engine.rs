@@ -224,7 +224,9 @@ fn an_unsupported_instruction_refuses_its_own_kernel_only() {
     assert_eq!((error.line, error.subject.as_str()), (6, "tex.2d.v4.f32.f32"));
     let launch = rig.launch("odd", [1, 1, 1], [1, 1, 1], Vec::new());
     match rig.try_run(launch) {
-        Err(LaunchError::Refused(PtxError { subject, .. })) => assert_eq!(subject, "wgmma.fence.sync.aligned"),
+        Err(LaunchError::Refused(PtxError { subject, .. })) => {
+            assert_eq!(subject, "wgmma.fence.sync.aligned")
+        }
         other => panic!("{other:?}"),
     }
     assert!(rig.program.kernel("missing").is_none());

@@ -3,7 +3,8 @@
 use crate::{
     border::*,
     state::{
-        AllocationKind, MemoryPool, NodeOp, Stream, client, forbid_unsafe_call, memory_of, padded, submit,
+        AllocationKind, MemoryPool, NodeOp, Stream, client, forbid_unsafe_call, memory_of, note_pool_use,
+        padded, submit,
     },
 };
 use cuda_abi::*;
@@ -51,6 +52,7 @@ fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc
     let captured = crate::state::concerns(stream);
     if !captured {
         forbid_unsafe_call()?;
+        note_pool_use();
         pool.books.allocate(bytes)?;
     }
     let kind = if captured { AllocationKind::Graph } else { AllocationKind::Pool(pool.handle) };

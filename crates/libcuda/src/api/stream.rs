@@ -4,7 +4,7 @@ use crate::{
     border::*,
     state::{
         Event, NodeOp, Stream, StreamKind, current_context, forbid_external, forbid_on_capturing,
-        forbid_wait, submit,
+        forbid_wait, settle_pools, submit,
     },
 };
 use cuda_abi::*;
@@ -57,7 +57,7 @@ pub(crate) fn query(stream: StreamArg) -> CuResult<()> {
 pub(crate) fn synchronize(stream: StreamArg) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     forbid_wait(&stream)?;
-    stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(drop)
+    stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(|_| settle_pools())
 }
 
 /// cuStreamWaitEvent

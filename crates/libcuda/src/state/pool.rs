@@ -5,8 +5,29 @@ use cuda_abi::{CuResult, CudaError};
 use cuda_client::pool::Pool;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+/// Whether the program ever allocated from a pool: most never do, and a synchronise should not look.
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that pools are in use.
+pub(crate) fn note_pool_use() {
+    USED.store(true, Ordering::Relaxed);
+}
+
+/// The program synchronised with the device: pools give back what is beyond their threshold.
+#[inline]
+pub(crate) fn settle_pools() {
+    if USED.load(Ordering::Relaxed)
+        && let Ok(client) = client()
+    {
+        client.pools.snapshot().iter().for_each(|(_, pool)| pool.books.synchronized());
+    }
+}
 
 /// A `CUmemoryPool`.
 pub(crate) struct MemoryPool {
