@@ -263,7 +263,7 @@ def test_fused_functions():
         return cp.sum(x * y, axis=0)
 
     a, b = rng.standard_normal((2, 50, 7))
-    same(activation(cp.asarray(a), cp.asarray(b)), np.maximum(a, 0) * b + np.exp(-a), rtol=1e-13)
+    same(activation(cp.asarray(a), cp.asarray(b)), np.maximum(a, 0) * b + np.exp(-a), rtol=1e-13, atol=1e-14)
     same(total(cp.asarray(a), cp.asarray(b)), (a * b).sum(axis=0), rtol=1e-12, atol=1e-13)
 
 
