@@ -265,8 +265,9 @@ class Worker:
 
 # Session processes that a worker keeps ready.
 SPARES = 2
-# What a neighbour may have more or less of at two looks: less than one killed program held.
-NEIGHBOUR_BYTES = 1 << 20
+# What a neighbour may hold more or less of at two looks: its buffers, and the memory set aside for it ahead of its
+# allocations (up to 64 MiB, refilled at half). A killed program held as much, and a story kills many.
+NEIGHBOUR_BYTES = 48 << 20
 
 
 class Client:
