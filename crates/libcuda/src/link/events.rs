@@ -41,6 +41,8 @@ pub(super) struct Events {
 #[derive(Default)]
 struct State {
     offers: HashMap<TransferId, (HostRegion, bool)>,
+    /// Offers whose memory the lanes are reading, and how often.
+    serving: HashMap<TransferId, u32>,
     host_calls: HashMap<u64, (HostFunction, bool)>,
 }
 
@@ -91,6 +93,32 @@ impl Events {
     pub(super) fn withdraw(&self, transfer: TransferId) {
         lock(&self.state).offers.remove(&transfer);
         self.changed.notify_all();
+    }
+
+    /// The lanes let go of an offer's memory.
+    fn served(&self, transfer: TransferId, once: bool) {
+        let mut state = lock(&self.state);
+        if let Some(count) = state.serving.get_mut(&transfer) {
+            *count -= 1;
+            if *count == 0 {
+                state.serving.remove(&transfer);
+            }
+        }
+        if once {
+            state.offers.remove(&transfer);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Takes an offer back and waits until nobody reads its memory: it is the program's again.
+    pub(super) fn withdraw_and_wait(&self, transfer: TransferId) {
+        let mut state = lock(&self.state);
+        state.offers.remove(&transfer);
+        // The lanes always let go in the end: when the bytes are out, or when the link is lost.
+        while state.serving.contains_key(&transfer) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     pub(super) fn offer_host_call(&self, run: Box<dyn FnMut() + Send>, once: bool) -> u64 {
@@ -194,17 +222,13 @@ impl Link {
         let Some((region, once)) = offer else {
             return self.events.send(&Notice::PullFailed { transfer });
         };
-        // The offer is gone when its bytes are out of the program's memory: whoever waits may then change it.
-        let done: bulk::Done = if once {
-            let link = self.shared();
-            Box::new(move |_| {
-                if let Some(link) = link.upgrade() {
-                    link.events.withdraw(transfer);
-                }
-            })
-        } else {
-            Box::new(|_| {})
-        };
+        *lock(&self.events.state).serving.entry(transfer).or_default() += 1;
+        let link = self.shared();
+        let done = Box::new(move |_| {
+            if let Some(link) = link.upgrade() {
+                link.events.served(transfer, once);
+            }
+        });
         self.lanes.send_later(transfer, region.bytes(), Box::new(region), done);
         Ok(())
     }

@@ -238,6 +238,16 @@ impl Link {
         self.lanes.cancel(transfer);
     }
 
+    /// Takes an offer back; its memory is the program's again when this returns.
+    pub(crate) fn withdraw_and_wait(&self, transfer: TransferId) {
+        self.events.withdraw_and_wait(transfer);
+    }
+
+    /// Gives up an expectation, if its bytes are not there yet. Its `landed` still runs, when the memory is let go.
+    pub(crate) fn give_up(&self, transfer: TransferId) {
+        self.lanes.cancel(transfer);
+    }
+
     /// Gets ready to receive a transfer into `region`; `landed` runs when its last byte is there, or never will be.
     pub(crate) fn expect(&self, region: &HostRegion, landed: Box<dyn FnOnce() + Send>) -> TransferId {
         let transfer = self.next_transfer();

@@ -9,7 +9,7 @@ use super::{Stream, client, memory_of};
 use crate::host::HostRegion;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Blob, Bytes, Command, HostData, INLINE_BYTES_MAX, Op, Plane, Shape};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 /// One end of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +164,7 @@ fn to_device(
     }
     // The bytes are taken when the stream gets there; after an error they never are.
     let done = synchronize(stream);
-    link.withdraw(transfer);
+    link.withdraw_and_wait(transfer);
     done
 }
 
@@ -197,11 +197,18 @@ fn to_host(
         target.write(0, &bytes.0);
         return Ok(());
     }
-    let transfer = context.link.expect(&target, Box::new(|| {}));
-    enqueue(stream, Op::CopyOut { source, shape, transfer })?;
-    let done = synchronize(stream);
-    // After an error the bytes may never come: the program's memory must not be written later.
-    context.link.withdraw(transfer);
+    let (landed, memory_is_ours_no_more) = mpsc::sync_channel(1);
+    let transfer = context.link.expect(
+        &target,
+        Box::new(move || {
+            let _ = landed.send(());
+        }),
+    );
+    let done = enqueue(stream, Op::CopyOut { source, shape, transfer }).and_then(|()| synchronize(stream));
+    // After an error the bytes may never come. Either way the program gets its memory back only when no lane is
+    // writing it.
+    context.link.give_up(transfer);
+    let _ = memory_is_ours_no_more.recv();
     done
 }
 
