@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::connection::{Connection, Rx, Tx};
+use crate::connection::{Connection, Rx};
 
 /// Round trips of one size, sorted.
 #[derive(Clone, Debug)]
@@ -61,52 +61,55 @@ pub fn serve_ping_pong(connection: &mut Connection, message_bytes: usize) -> io:
     }
 }
 
-/// What one send of a throughput measurement carries, and what one receive has room for.
+/// What one send of a throughput measurement carries, and what one receive asks for.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Client: sends `bytes` over each connection, all of them at the same time, and waits until the server has all. Returns
-/// bytes per second over all connections. The server runs [`serve_throughput`] on each connection.
+/// Client: moves `bytes` from memory to memory over each connection: every byte is read from a place of its own and
+/// written to one of its own, as data is that somebody wants to move. (Sending one block again and again from the cache
+/// shows how fast nothing can be sent.) All connections work at the same time. Returns bytes per second over all of them,
+/// counted until the server has everything. The server runs [`serve_throughput`] on each connection.
 pub fn throughput(connections: &mut [Connection], bytes: u64) -> io::Result<f64> {
+    // Touched before the clock starts: the first touch of memory costs more than moving it.
+    let memory = vec![0x5a_u8; usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?];
+    let sources: Vec<Vec<u8>> = connections.iter().map(|_| memory.clone()).collect();
     let started = Instant::now();
     std::thread::scope(|scope| {
         let senders: Vec<_> = connections
             .iter_mut()
-            .map(|connection| scope.spawn(move || send_and_confirm(connection, bytes)))
+            .zip(&sources)
+            .map(|(connection, source)| scope.spawn(move || send_and_confirm(connection, source)))
             .collect();
         senders.into_iter().try_for_each(|sender| sender.join().expect("a sender never panics"))
     })?;
     Ok(bytes as f64 * connections.len() as f64 / started.elapsed().as_secs_f64())
 }
 
-fn send_and_confirm(connection: &mut Connection, bytes: u64) -> io::Result<()> {
+fn send_and_confirm(connection: &mut Connection, source: &[u8]) -> io::Result<()> {
     let Connection { tx, rx, .. } = connection;
-    send_bytes(tx, bytes)?;
+    tx.send(&[&(source.len() as u64).to_le_bytes()])?;
+    source.chunks(BLOCK_BYTES).try_for_each(|block| tx.send(&[block]))?;
     rx.recv_exact(&mut [0; 1])
 }
 
-fn send_bytes(tx: &mut Tx, bytes: u64) -> io::Result<()> {
-    let block = vec![0x5a; BLOCK_BYTES];
-    tx.send(&[&bytes.to_le_bytes()])?;
-    let mut left = bytes;
-    while left > 0 {
-        let count = left.min(BLOCK_BYTES as u64);
-        tx.send(&[&block[..count as usize]])?;
-        left -= count;
-    }
-    Ok(())
-}
+/// The most memory a batch is received into; a larger batch goes round in it.
+const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
-/// Server: receives and forgets, and confirms each batch with a byte, until the client ends.
+/// Server: receives into memory and confirms each batch with a byte, until the client ends.
 pub fn serve_throughput(connection: &mut Connection) -> io::Result<()> {
-    let mut block = vec![0; BLOCK_BYTES];
+    let mut memory: Vec<u8> = Vec::new();
     let Connection { tx, rx, .. } = connection;
     while let Some(bytes) = receive_length(rx)? {
-        let mut left = bytes;
-        while left > 0 {
-            let want = left.min(BLOCK_BYTES as u64) as usize;
-            match rx.recv(&mut block[..want])? {
+        let size = bytes.clamp(1, MEMORY_BYTES_MAX) as usize;
+        if memory.len() < size {
+            memory.resize(size, 0);
+        }
+        let mut at = 0;
+        while at < bytes {
+            let from = (at % size as u64) as usize;
+            let room = (size - from).min(BLOCK_BYTES).min((bytes - at) as usize);
+            match rx.recv(&mut memory[from..from + room])? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => left -= count as u64,
+                count => at += count as u64,
             }
         }
         tx.send(&[&[1]])?;
