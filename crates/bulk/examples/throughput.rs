@@ -1,8 +1,6 @@
-//! What the lanes cost beside bare connections. Prints numbers; run it alone, in release:
-//! `cargo test --release -p bulk --test throughput -- --ignored --nocapture`
+//! What the lanes cost beside bare connections: `cargo run --release -p bulk --example throughput`
 
-#![allow(missing_docs, reason = "tests")]
-
+#[path = "../tests/pair/mod.rs"]
 mod pair;
 
 use bulk::{LanesConfig, Sink, Source};
@@ -84,9 +82,7 @@ fn copied(scheme: &str, lanes: u16, in_place: bool) -> f64 {
     gigabytes_per_second(start)
 }
 
-#[test]
-#[ignore = "prints numbers"]
-fn lanes_against_bare_connections() {
+fn main() {
     for scheme in ["tcp", "unix", "shm"] {
         for lanes in [1, 4] {
             // The best of three: other work on the machine only ever takes away.
