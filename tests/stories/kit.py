@@ -237,7 +237,11 @@ class Worker:
 
     @contextlib.contextmanager
     def left_as_found(self, neighbours=0, seconds=20):
-        """Checks that what happens inside leaves nothing behind in the worker, where `neighbours` work all the time."""
+        """Checks that what happens inside leaves nothing behind in the worker, where `neighbours` work all the time.
+
+        Beside neighbours, free memory moves with what is set aside for them: there, look again with `memory_is_back` when
+        they are gone.
+        """
         free = self.free_memory()
         # Descriptors are compared for as many sessions: both wait until the looks of clients before them are over.
         count = lambda: self.descriptors() if len(self.children()) == SPARES + neighbours else None
@@ -245,9 +249,12 @@ class Worker:
         yield
         now = lambda: f"{len(self.children())} sessions, {self.descriptors()} descriptors (before: {before})"
         until(now, lambda: count() == before, seconds)
-        after = self.free_memory()
-        slack = neighbours * NEIGHBOUR_BYTES
-        hold(abs(after - free) <= slack, "device memory is gone: free before", free, "now", after)
+        if not neighbours:
+            self.memory_is_back(free)
+
+    def memory_is_back(self, free, seconds=20):
+        """Checks that exactly as much device memory is free as there was."""
+        until(lambda: f"device memory is gone: free before {free} now {self.free_memory()}", lambda: self.free_memory() == free, seconds)
 
     def stop(self):
         """The good end: SIGTERM, code 0, no socket left."""
@@ -265,9 +272,6 @@ class Worker:
 
 # Session processes that a worker keeps ready.
 SPARES = 2
-# What a neighbour may hold more or less of at two looks: its buffers, and the memory set aside for it ahead of its
-# allocations (up to 64 MiB, refilled at half). A killed program held as much, and a story kills many.
-NEIGHBOUR_BYTES = 48 << 20
 
 
 class Client:

@@ -15,6 +15,7 @@ random_source = random.Random(4)
 
 def tell(record):
     with kit.Worker(log="debug") as worker:
+        free = worker.free_memory()
         with worker.start(kit.program("load"), 1, 0) as neighbour:
             neighbour.wait_for("working")
             with worker.left_as_found(neighbours=1, seconds=40):
@@ -24,6 +25,7 @@ def tell(record):
                 record.part("silent connections by the hundred", slow_loris, worker)
                 record.part("the worker stays small", stays_small, worker, before)
             record.part("the neighbour worked on meanwhile", works_on, neighbour)
+        record.part("all device memory is back, to the byte", worker.memory_is_back, free)
 
 
 def works_on(neighbour):

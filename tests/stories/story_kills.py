@@ -24,6 +24,7 @@ random_source = random.Random(20260101)
 
 def tell(record):
     with kit.Worker("--memory", "8GiB") as worker:
+        free = worker.free_memory()
         with worker.start(kit.program("load"), 1, 0, scheme="unix") as neighbour:
             neighbour.wait_for("working")
             record.part(f"kill -9 of the client, {TIMES} times", many, worker, client_dies, AT_ONCE, 1)
@@ -31,6 +32,7 @@ def tell(record):
             record.part(f"a frozen session, {TIMES} times", many, worker, session_freezes, FROZEN_AT_ONCE, 1)
             record.part(f"a session frozen while it prints, {PRINTING} times", printing, worker)
             record.part("the neighbour worked on meanwhile", works_on, neighbour)
+        record.part("all device memory is back, to the byte", worker.memory_is_back, free)
     with kit.Worker("--memory", "8GiB", "--stall-timeout", f"{STALL}s") as worker:
         record.part(f"a frozen client, {TIMES} times", many, worker, client_freezes, FROZEN_AT_ONCE, 0)
         record.part("a program whose output waits is not frozen", output_waits, worker)
