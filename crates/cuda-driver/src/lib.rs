@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{Commands, ContextId, DeviceInfo, EventId, StreamId, TransferId, VaRange};
+use cuda_wire::{Commands, ContextId, DeviceInfo, EventId, Plane, Shape, StreamId, TransferId, VaRange};
 use std::sync::Arc;
 
 pub use cuda_wire::DRIVER_VA_BYTES;
@@ -37,6 +37,18 @@ pub trait Driver: Commands + Send + Sync {
     /// Blocks until `target` is done. Other threads go on executing commands meanwhile.
     fn wait(&self, target: WaitTarget) -> CuResult<()>;
 
+    /// Puts a read of device memory into a stream and returns at once; the bytes are those of that point of the stream.
+    ///
+    /// The same as [`Commands::read_back`] for somebody who has more to do than to wait. It may block as
+    /// [`Commands::enqueue`] may, no longer. Who drops what it returns takes no interest in the bytes any more; the work
+    /// in the stream goes on.
+    fn read_back_begin(
+        &self,
+        stream: StreamId,
+        source: Plane,
+        shape: Shape,
+    ) -> CuResult<Box<dyn PendingRead>>;
+
     /// The first error of one-way work that no reply has carried yet, with its context.
     ///
     /// An error that kills its context is returned by every later command on that context by the driver itself.
@@ -54,6 +66,17 @@ pub trait Driver: Commands + Send + Sync {
 
     /// Stops all work as soon as possible: the client is gone. Waits return, streams end, memory is given back.
     fn abort(&self);
+}
+
+/// A read of device memory that a stream will get to.
+pub trait PendingRead: Send {
+    /// True when the stream has got there: the bytes, packed, were appended to `out`. False: not yet, `out` is as it
+    /// was. An error is that of the read or of the work before it. Never blocks; not called again after true or an error.
+    fn poll(&mut self, out: &mut Vec<u8>) -> CuResult<bool>;
+
+    /// Blocks until the stream has got there and appends the bytes. Called on another thread than what began it; ends
+    /// with an error after [`Driver::abort`].
+    fn wait(self: Box<Self>, out: &mut Vec<u8>) -> CuResult<()>;
 }
 
 /// What a program waits for.

@@ -11,7 +11,7 @@ use crate::{
     work::Work,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, WaitTarget};
+use cuda_driver::{Driver, PendingRead, WaitTarget};
 use cuda_wire::{
     Blob, Commands, ContextId, EventId, ExecId, GraphNode, ImageSource, JitOption, KernelRef, LinkInput,
     LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, Plane, Shape, StreamId,
@@ -197,7 +197,9 @@ impl Commands for SoftDriver {
     }
 
     fn read_back<'a>(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Blob> {
-        self.session.read_back(stream, source, shape).map(Blob)
+        let mut bytes = Vec::new();
+        Box::new(self.session.read_back(stream, source, shape)?).wait(&mut bytes)?;
+        Ok(Blob(bytes))
     }
 
     fn event_create<'a>(&self, event: EventId, context: ContextId, flags: u32) -> CuResult<()> {

@@ -4,7 +4,7 @@ use crate::{
     config::SoftConfig,
     context::Context,
     device_info,
-    line::{Line, Place, Task},
+    line::{Line, Place},
     memory::{GRANULE, Mapping, Physical, Region},
     op::OwnedOp,
     promises::Promise,
@@ -12,12 +12,12 @@ use crate::{
     retire::What,
     session::{Session, Tables},
     space::{Access, Block, Held, PhysicalMemory, READ, WRITE},
-    sync::{Lock, lock},
+    sync::lock,
     turns::Turn,
-    work::{PendingBlock, Work},
+    work::PendingBlock,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{DRIVER_VA_BYTES, Driver, HostLink, WaitTarget};
+use cuda_driver::{DRIVER_VA_BYTES, Driver, HostLink, PendingRead, WaitTarget};
 use cuda_wire::{
     ContextId, DeviceInfo, EventId, KernelRef, MemoryHandleId, Op, Plane, Shape, StreamId, VaRange,
 };
@@ -102,6 +102,15 @@ impl Driver for SoftDriver {
             record.wait()?;
         }
         goal.context.check()
+    }
+
+    fn read_back_begin(
+        &self,
+        stream: StreamId,
+        source: Plane,
+        shape: Shape,
+    ) -> CuResult<Box<dyn PendingRead>> {
+        Ok(Box::new(self.session.read_back(stream, source, shape)?))
     }
 
     fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
@@ -319,34 +328,6 @@ impl Session {
             devices[device as usize].store(allowed, std::sync::atomic::Ordering::SeqCst);
         }
         Ok(())
-    }
-
-    /// Copies out behind a stream's work; blocks.
-    pub(crate) fn read_back(
-        self: &Arc<Self>,
-        stream: StreamId,
-        source: Plane,
-        shape: Shape,
-    ) -> CuResult<Vec<u8>> {
-        let bytes = shape.bytes().ok_or(CudaError::INVALID_VALUE)?;
-        if bytes > u64::from(cuda_wire::COMMAND_BYTES_MAX) {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        let line = lock(&self.tables).stream(stream)?;
-        line.wait_for_room();
-        let kept = Arc::new(Lock::new(Vec::new()));
-        let place = {
-            let tables = lock(&self.tables);
-            line.context.check()?;
-            tables.promises.check(&source, &shape)?;
-            let after = tables.implicit_order(&line);
-            let work = Work::ReadBack { source, shape, bytes: kept.clone() };
-            line.push(self, Task { after, work })?
-        };
-        place.wait()?;
-        line.context.check()?;
-        let packed = std::mem::take(&mut *lock(&kept));
-        Ok(packed)
     }
 
     /// Milliseconds between two records.

@@ -34,6 +34,7 @@ mod module;
 mod op;
 mod promises;
 mod ranges;
+mod read_back;
 mod retire;
 mod session;
 mod soft_cubin;

@@ -135,9 +135,11 @@ fn an_illegal_address_kills_the_context_until_it_is_reset() {
     let memory = session.alloc(64);
     let other = session.stream(1);
     loaded.launch(other, "forever", 1, 32, &[memory]).unwrap();
+    let read = session.driver.read_back_begin(other, Plane::line(memory), Shape::line(4)).unwrap();
     loaded.launch(LEGACY, "poke", 1, 1, &[memory + 512, 1]).unwrap();
     let illegal = Err(CudaError::ILLEGAL_ADDRESS);
     assert_eq!(session.driver.stream_synchronize(LEGACY), illegal);
+    assert_eq!(read.wait(&mut Vec::new()), illegal, "what was read behind them never was");
     assert_eq!(session.driver.stream_synchronize(other), illegal, "its other kernels end too");
     assert_eq!(session.write(LEGACY, memory, &[1]), illegal);
     assert_eq!(session.driver.context_synchronize(CONTEXT), illegal);

@@ -215,3 +215,69 @@ fn a_long_queue_holds_no_more_than_its_bound_and_loses_nothing() {
     });
     assert_eq!(session.read(stream, target, 1 << 20).unwrap(), data);
 }
+
+/// Begins a read of one word.
+fn begin(session: &Session, stream: StreamId, address: u64) -> Box<dyn cuda_driver::PendingRead> {
+    session.driver.read_back_begin(stream, Plane::line(address), Shape::line(4)).unwrap()
+}
+
+#[test]
+fn a_read_that_was_begun_gives_what_its_stream_held_at_that_point() {
+    let session = Session::new();
+    let memory = session.alloc_with(&[0; 64]);
+    session.driver.stream_synchronize(LEGACY).unwrap();
+    let (stream, other) = (session.stream(1), session.stream(1));
+    // Nothing before it: there at once.
+    let mut out = vec![7];
+    assert_eq!(begin(&session, stream, memory).poll(&mut out), Ok(true));
+    assert_eq!(out, [7, 0, 0, 0, 0], "the bytes are appended");
+
+    session.wait_value(stream, memory, 1);
+    session.driver.enqueue(stream, fill32(memory + 4, 1, 5)).unwrap();
+    let mut polled = begin(&session, stream, memory + 4);
+    let waited = begin(&session, stream, memory + 4);
+    session.driver.enqueue(stream, fill32(memory + 4, 1, 6)).unwrap();
+    // Begun, and of no interest to anybody: the stream goes on.
+    drop(begin(&session, stream, memory + 4));
+    out.clear();
+    assert_eq!((polled.poll(&mut out), out.len()), (Ok(false), 0));
+    session.write_value(other, memory, 1);
+    waited.wait(&mut out).unwrap();
+    session.driver.stream_synchronize(stream).unwrap();
+    assert_eq!(polled.poll(&mut out), Ok(true));
+    assert_eq!(out, [5, 0, 0, 0, 5, 0, 0, 0]);
+    assert_eq!(session.read_u32(stream, memory + 4), 6);
+}
+
+#[test]
+fn a_read_that_was_begun_keeps_the_order_of_the_legacy_stream() {
+    let session = Session::new();
+    let memory = session.alloc_with(&[0; 64]);
+    session.driver.stream_synchronize(LEGACY).unwrap();
+    let (blocking, free) = (session.stream(0), session.stream(1));
+    session.wait_value(blocking, memory, 1);
+    session.driver.enqueue(blocking, fill32(memory + 4, 1, 5)).unwrap();
+    // The legacy stream itself has nothing to do, and yet it must wait.
+    let mut read = begin(&session, LEGACY, memory + 4);
+    assert_eq!(read.poll(&mut Vec::new()), Ok(false));
+    session.write_value(free, memory, 1);
+    let mut out = Vec::new();
+    read.wait(&mut out).unwrap();
+    assert_eq!(out, [5, 0, 0, 0]);
+}
+
+#[test]
+fn a_read_that_was_begun_ends_with_the_session() {
+    let session = Session::new();
+    let memory = session.alloc_with(&[0; 64]);
+    session.driver.stream_synchronize(LEGACY).unwrap();
+    session.link.hold(1);
+    session.driver.enqueue(LEGACY, Op::HostCall { token: 1 }).unwrap();
+    let (mut polled, waited) = (begin(&session, LEGACY, memory), begin(&session, LEGACY, memory));
+    assert_eq!(polled.poll(&mut Vec::new()), Ok(false));
+    // The client goes away: the session ends, and with it every wait.
+    session.link.lose();
+    assert_eq!(waited.wait(&mut Vec::new()), Err(CudaError::DEVICE_UNAVAILABLE));
+    let refused = session.driver.read_back_begin(LEGACY, Plane::line(memory), Shape::line(4));
+    assert_eq!(refused.err(), Some(CudaError::DEVICE_UNAVAILABLE));
+}

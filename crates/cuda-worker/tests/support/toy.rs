@@ -1,7 +1,7 @@
 //! The smallest driver that has memory, streams and errors: enough to see what the worker does with one.
 
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, HostLink, WaitTarget};
+use cuda_driver::{Driver, HostLink, PendingRead, WaitTarget};
 use cuda_wire::*;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
@@ -109,6 +109,38 @@ impl Stream {
     }
 }
 
+struct Reading {
+    stream: Arc<Stream>,
+    bytes: Arc<Mutex<Option<Vec<u8>>>>,
+}
+
+impl PendingRead for Reading {
+    fn poll(&mut self, out: &mut Vec<u8>) -> CuResult<bool> {
+        if let Some(mut bytes) = self.bytes.lock().unwrap().take() {
+            out.append(&mut bytes);
+            return Ok(true);
+        }
+        self.stream.poll().map(|_| false)
+    }
+
+    fn wait(self: Box<Self>, out: &mut Vec<u8>) -> CuResult<()> {
+        let mut state = self.stream.state.lock().unwrap();
+        loop {
+            if let Some(mut bytes) = self.bytes.lock().unwrap().take() {
+                out.append(&mut bytes);
+                return Ok(());
+            }
+            if let Some(error) = state.error {
+                return Err(error);
+            }
+            if state.ended {
+                return Err(CudaError::DEVICE_UNAVAILABLE);
+            }
+            state = self.stream.changed.wait(state).unwrap();
+        }
+    }
+}
+
 impl Driver for Toy {
     fn devices(&self) -> Vec<DeviceInfo> {
         vec![DeviceInfo {
@@ -140,6 +172,23 @@ impl Driver for Toy {
 
     fn wait(&self, target: WaitTarget) -> CuResult<()> {
         self.inner.of(target)?.iter().try_for_each(|stream| stream.wait())
+    }
+
+    fn read_back_begin(
+        &self,
+        stream: StreamId,
+        source: Plane,
+        shape: Shape,
+    ) -> CuResult<Box<dyn PendingRead>> {
+        let bytes = Arc::new(Mutex::new(None));
+        let kept = bytes.clone();
+        let job = move |inner: &Inner| {
+            let data = inner.with_memory(source.address, shape.width, |data| data.to_vec())?;
+            *kept.lock().unwrap() = Some(data);
+            Ok(())
+        };
+        self.put(stream, Box::new(job))?;
+        Ok(Box::new(Reading { stream: self.inner.stream(stream)?, bytes }))
     }
 
     fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
