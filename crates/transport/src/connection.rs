@@ -58,7 +58,7 @@ pub(crate) enum TxHalf {
 
 #[derive(Debug)]
 pub(crate) enum RxHalf {
-    Socket(Arc<SocketLink>),
+    Socket(SocketRx),
     Tls(TlsRx),
     Shm(ShmRx),
     Delayed(DelayRx),
@@ -80,7 +80,8 @@ impl Connection {
     /// A connection straight over a socket, nothing around the bytes.
     pub(crate) fn over_socket(socket: Socket) -> Self {
         let link = Arc::new(SocketLink { socket, abandoned: AtomicBool::new(false) });
-        Self::new(TxHalf::Socket(link.clone()), RxHalf::Socket(link.clone()), &link)
+        let rx = SocketRx { link: link.clone(), spin: Duration::ZERO };
+        Self::new(TxHalf::Socket(link.clone()), RxHalf::Socket(rx), &link)
     }
 
     /// The three parts, for three owners.
@@ -107,6 +108,12 @@ impl Tx {
         }
     }
 
+    /// Whether a send is a copy into the peer's memory, without a system call while the peer is awake. Then another
+    /// thread would send no cheaper than the one that has something to say.
+    pub fn is_shared_memory(&self) -> bool {
+        matches!(self.0, TxHalf::Shm(_))
+    }
+
     /// Tells the peer that nothing more comes; it receives the end after the last byte. The other direction goes on.
     pub fn finish(&mut self) -> io::Result<()> {
         match &mut self.0 {
@@ -124,10 +131,24 @@ impl Tx {
 }
 
 impl Rx {
+    /// How long [`Rx::recv`] and [`Rx::recv_exact`] look for bytes before they let the kernel put the thread to sleep.
+    ///
+    /// A sleep and its wake-up cost as much as several messages; looking costs a core. At first nobody looks, except at
+    /// shared memory, where looking is cheap: there for as long as has paid off lately. A delayed connection does
+    /// not change: it looks for bytes that are due.
+    pub fn set_spin(&mut self, spin: Duration) {
+        match &mut self.0 {
+            RxHalf::Socket(rx) => rx.spin = spin,
+            RxHalf::Tls(rx) => rx.set_spin(spin),
+            RxHalf::Shm(rx) => rx.set_spin(spin),
+            RxHalf::Delayed(_) => {}
+        }
+    }
+
     /// Blocks until at least one byte is there. `Ok(0)` is the end, when `buf` is not empty.
     pub fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match &mut self.0 {
-            RxHalf::Socket(link) => link.socket.recv(buf),
+            RxHalf::Socket(rx) => rx.link.socket.recv_spinning(buf, rx.spin),
             RxHalf::Tls(rx) => rx.recv(buf),
             RxHalf::Shm(rx) => rx.recv(buf),
             RxHalf::Delayed(rx) => rx.recv(buf),
@@ -140,7 +161,7 @@ impl Rx {
         while have < buf.len() {
             let rest = &mut buf[have..];
             let count = match &mut self.0 {
-                RxHalf::Socket(link) => link.socket.recv_full(rest)?,
+                RxHalf::Socket(rx) if rx.spin.is_zero() => rx.link.socket.recv_full(rest)?,
                 _ => self.recv(rest)?,
             };
             if count == 0 {
@@ -154,7 +175,7 @@ impl Rx {
     /// Receives what is there now; `Ok(None)` when nothing is, `Ok(Some(0))` at the end.
     pub fn try_recv(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         match &mut self.0 {
-            RxHalf::Socket(link) => link.socket.try_recv(buf),
+            RxHalf::Socket(rx) => rx.link.socket.try_recv(buf),
             RxHalf::Tls(rx) => rx.try_recv(buf),
             RxHalf::Shm(rx) => rx.try_recv(buf),
             RxHalf::Delayed(rx) => rx.try_recv(buf),
@@ -165,7 +186,7 @@ impl Rx {
     /// was the timeout. After true, [`Rx::recv`] does not block.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         match &mut self.0 {
-            RxHalf::Socket(link) => link.socket.wait(timeout),
+            RxHalf::Socket(rx) => rx.link.socket.wait(timeout),
             RxHalf::Tls(rx) => rx.wait(timeout),
             RxHalf::Shm(rx) => rx.wait(timeout),
             RxHalf::Delayed(rx) => rx.wait(timeout),
@@ -202,6 +223,13 @@ impl Closer {
 pub(crate) struct SocketLink {
     pub(crate) socket: Socket,
     abandoned: AtomicBool,
+}
+
+/// The receiving half of a bare socket.
+#[derive(Debug)]
+pub(crate) struct SocketRx {
+    link: Arc<SocketLink>,
+    spin: Duration,
 }
 
 impl Link for SocketLink {

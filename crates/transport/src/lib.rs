@@ -21,6 +21,7 @@ mod raw;
 mod security;
 mod shm;
 mod socket;
+mod spare;
 mod tls;
 
 pub use address::{Address, AddressError, HostPort, Scheme};
@@ -33,3 +34,4 @@ pub use raw::{RawConnection, ServeError};
 pub use security::{
     ClientSecurity, Fingerprint, FingerprintError, IdentityError, ServerIdentity, ServerSecurity,
 };
+pub use spare::has_cores_to_spare;

@@ -57,9 +57,12 @@ impl Socket {
         }
     }
 
-    /// Small messages must leave at once.
+    /// Small messages must leave at once, and be acknowledged at once.
     pub(crate) fn set_no_delay(&self) -> io::Result<()> {
-        self.inner.set_tcp_nodelay(true)
+        self.inner.set_tcp_nodelay(true)?;
+        // A wish: the kernel goes back to late acknowledgements when it sees that answers follow soon and carry them.
+        let _ = self.inner.set_tcp_quickack(true);
+        Ok(())
     }
 
     /// Asks for large buffers. For TCP only where the administrator allows that much: a smaller fixed buffer would
@@ -125,6 +128,23 @@ impl Socket {
     /// At least one byte, or 0 at the end.
     pub(crate) fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         fd::recv(self.as_fd(), buf, 0)
+    }
+
+    /// As [`Self::recv`], but looks for `spin` before it sleeps.
+    pub(crate) fn recv_spinning(&self, buf: &mut [u8], spin: Duration) -> io::Result<usize> {
+        if !spin.is_zero() {
+            let started = Instant::now();
+            loop {
+                if let Some(count) = self.try_recv(buf)? {
+                    return Ok(count);
+                }
+                if started.elapsed() >= spin {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        self.recv(buf)
     }
 
     /// Blocks until `buf` is full, in one system call where the kernel manages; fewer bytes at the end.

@@ -113,6 +113,41 @@ on_every_transport! {
         assert_eq!(waiter.join().unwrap(), Some(1));
     }
 
+    fn who_looks_before_sleeping_misses_nothing(scheme) {
+        let spin = Duration::from_millis(20);
+        let (mut client, mut server) = pair(scheme);
+        server.rx.set_spin(spin);
+        let receiver = std::thread::spawn(move || {
+            let mut whole = [0; 6];
+            server.rx.recv_exact(&mut whole).unwrap();
+            let mut rest = [0; 10];
+            let (count, end) = (server.rx.recv(&mut rest).unwrap(), server.rx.recv(&mut [0; 1]).unwrap());
+            (whole, rest[..count].to_vec(), end)
+        });
+        // While it looks, and when it sleeps.
+        client.tx.send(&[b"abc"]).unwrap();
+        std::thread::sleep(spin / 4);
+        client.tx.send(&[b"def"]).unwrap();
+        std::thread::sleep(spin * 4);
+        client.tx.send(&[b"ghi"]).unwrap();
+        std::thread::sleep(spin / 4);
+        client.tx.finish().unwrap();
+        assert_eq!(receiver.join().unwrap(), (*b"abcdef", b"ghi".to_vec(), 0));
+    }
+
+    fn a_closer_ends_who_looks_before_sleeping(scheme) {
+        let (client, mut server) = pair(scheme);
+        server.rx.set_spin(Duration::from_secs(60));
+        let closer = server.closer.clone();
+        let receiver = std::thread::spawn(move || server.rx.recv(&mut [0; 1]));
+        std::thread::sleep(Duration::from_millis(20));
+        let started = Instant::now();
+        closer.close();
+        assert_eq!(receiver.join().unwrap().unwrap(), 0);
+        assert!(started.elapsed() < AT_ONCE);
+        drop(client);
+    }
+
     fn a_closer_wakes_a_blocked_receive_on_both_sides(scheme) {
         let (client, server) = pair(scheme);
         let (_tx, mut rx, closer) = client.split();

@@ -206,6 +206,10 @@ impl ShmTx {
 }
 
 impl ShmRx {
+    pub(crate) fn set_spin(&mut self, spin: Duration) {
+        self.spinner = Spinner::constant(spin);
+    }
+
     pub(crate) fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             if let Some(count) = self.try_recv(buf)? {
@@ -237,7 +241,8 @@ impl ShmRx {
             if self.available()? > 0 || self.is_at_end()? {
                 return Ok(true);
             }
-            if !self.wait_for_data(deadline)? {
+            // Who gives no time wants no looking around either.
+            if timeout.is_some_and(|timeout| timeout.is_zero()) || !self.wait_for_data(deadline)? {
                 return Ok(false);
             }
         }

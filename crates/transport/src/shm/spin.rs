@@ -28,16 +28,23 @@ fn spin_max(cores: io::Result<NonZeroUsize>) -> Duration {
 const WAITS_PER_PROBE: u32 = 64;
 
 /// Spins while that succeeds, and hardly while it does not: two threads on one core only delay each other by it.
+/// Unless it was told how long to spin; then it does so every time.
 #[derive(Debug)]
 pub(crate) struct Spinner {
     max: Duration,
     budget: Duration,
     waits: u32,
+    is_constant: bool,
 }
 
 impl Spinner {
     pub(crate) fn new() -> Self {
-        Self { max: *SPIN_MAX, budget: *SPIN_MAX, waits: 0 }
+        Self { max: *SPIN_MAX, budget: *SPIN_MAX, waits: 0, is_constant: false }
+    }
+
+    /// Spins for `spin` at every wait, whatever comes of it.
+    pub(crate) fn constant(spin: Duration) -> Self {
+        Self { max: spin, budget: spin, waits: 0, is_constant: true }
     }
 
     /// Looks until `found`, then, when that takes longer than seems worth it, calls `sleep`.
@@ -61,7 +68,9 @@ impl Spinner {
                 break;
             }
         }
-        self.budget /= 4;
+        if !self.is_constant {
+            self.budget /= 4;
+        }
         sleep()
     }
 
@@ -78,7 +87,7 @@ mod tests {
     #[test]
     fn failure_ends_the_spinning_and_success_brings_it_back() {
         let max = Duration::from_micros(8);
-        let mut spinner = Spinner { max, budget: max, waits: 0 };
+        let mut spinner = Spinner { max, budget: max, waits: 0, is_constant: false };
         for _ in 0..20 {
             spinner.wait(|| false, (), || Ok(())).unwrap();
         }
@@ -87,6 +96,17 @@ mod tests {
         assert_eq!(budgets.iter().filter(|budget| **budget == max).count(), 1, "it probes now and then");
         spinner.wait(|| true, (), || Ok(())).unwrap();
         assert_eq!(spinner.budget, max);
+    }
+
+    #[test]
+    fn who_was_told_how_long_to_spin_does_so_every_time() {
+        let spin = Duration::from_micros(200);
+        let mut spinner = Spinner::constant(spin);
+        for _ in 0..5 {
+            let started = Instant::now();
+            spinner.wait(|| false, (), || Ok(())).unwrap();
+            assert!(started.elapsed() >= spin);
+        }
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub(crate) struct TlsRx {
     link: Arc<TlsLink>,
     incoming: Incoming,
     at_end: bool,
+    spin: Duration,
 }
 
 /// Never the keys.
@@ -66,7 +67,7 @@ pub(crate) fn connection(socket: Socket, mut state: rustls::Connection, incoming
         abandoned: AtomicBool::new(false),
     });
     let tx = TlsTx { link: link.clone(), finished: false };
-    let rx = TlsRx { link: link.clone(), incoming, at_end: false };
+    let rx = TlsRx { link: link.clone(), incoming, at_end: false, spin: Duration::ZERO };
     Connection::new(TxHalf::Tls(tx), RxHalf::Tls(rx), &link)
 }
 
@@ -177,12 +178,16 @@ impl TlsTx {
 }
 
 impl TlsRx {
+    pub(crate) fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
     pub(crate) fn recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             if let Some(count) = self.decrypt_into(buf)? {
                 return Ok(count);
             }
-            let received = self.link.socket.recv(self.incoming.space());
+            let received = self.link.socket.recv_spinning(self.incoming.space(), self.spin);
             self.arrived(received)?;
         }
     }
