@@ -1,0 +1,41 @@
+//! The pool as a pure function: what GPUs there are, who asks, and where each request goes.
+//!
+//! ```text
+//!   Request ─▶ filter (model, slots, CPU, memory) ─▶ score (Policy) ─▶ Choice (box and slots) ─▶ Inventory changes
+//!                                                      ▲
+//!                              Mix (what is usually asked for) ─▶ fragment of a box
+//! ```
+//!
+//! No clock, no thread, no I/O; randomness is an argument. Equal inputs give equal choices on every replica.
+//!
+//! A box may have processors and memory of its own (a server with GPUs in it), or none (a box of a pool, whose GPUs
+//! any host may borrow). The code is the same: without coupling, boxes and requests simply have none of either.
+
+#![forbid(unsafe_code)]
+
+mod dice;
+mod fragment;
+mod inventory;
+mod mix;
+mod model;
+mod placer;
+mod policy;
+mod ranking;
+mod request;
+mod slots;
+mod spares;
+mod spread;
+
+pub use dice::{Dice, SplitMix};
+pub use fragment::{Fragment, fragment_of};
+pub use inventory::{BoxId, BoxSpec, GpuBox, Inventory, InventoryError};
+pub use mix::{Mix, Typical};
+pub use model::{ModelFilter, ModelId, Models, TooManyModels};
+pub use placer::{Choice, Placer, Walls};
+pub use policy::{Policy, Scale, UnknownPolicy};
+pub use request::{GpuNeed, Request, Shape};
+pub use slots::{SLOTS_PER_BOX_MAX, Slots};
+pub use spares::{poisson_cover, spares_for};
+
+/// Thousandths in one GPU.
+pub const GPU_MILLI: u32 = 1000;
