@@ -1,0 +1,29 @@
+"""What a prepared workload is, and where it runs."""
+import dataclasses
+from collections.abc import Callable
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """The device a workload runs on; `is_tiny` shrinks everything, to try the harness without a GPU."""
+
+    device: str
+    is_tiny: bool
+
+    def pick(self, size, tiny_size):
+        return tiny_size if self.is_tiny else size
+
+    def synchronize(self):
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+
+@dataclasses.dataclass
+class Prepared:
+    """A workload that is ready to run."""
+
+    step: Callable[[], object]
+    # Numbers that must come out the same natively and remotely, asked after the warm-up: no speed counts with other results.
+    probe: Callable[[], list]

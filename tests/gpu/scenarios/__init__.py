@@ -1,0 +1,3 @@
+"""Stories of several processes, in the order in which they run."""
+
+SCENARIOS = {}
