@@ -85,7 +85,8 @@ pub struct SessionConfig {
     pub handshake_timeout: Duration,
     /// A client that says nothing for this long is gone.
     pub stall_timeout: Duration,
-    /// How long a wait is polled for before it goes to a thread of its own. `None`: as fits this machine.
+    /// How long the command loop polls, for commands and for what a client waits for, before it sleeps or has another
+    /// thread wait. `None`: as fits this machine.
     pub wait_spin: Option<Duration>,
 }
 
@@ -104,13 +105,13 @@ impl SessionConfig {
         }
     }
 
-    /// Polling pays off only where it does not take the core that the awaited work needs.
-    pub(crate) fn wait_spin(&self) -> Duration {
-        const CORES_TO_SPARE: usize = 2;
-        self.wait_spin.unwrap_or_else(|| {
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            if cores > CORES_TO_SPARE { Duration::from_micros(20) } else { Duration::ZERO }
-        })
+    /// How long the command loop polls before it sleeps. `None`: as seems best to each transport.
+    pub(crate) fn spin(&self) -> Option<Duration> {
+        /// Longer than a program's pauses between two calls, and than most of what it waits for; short against what a
+        /// person would call idle.
+        const SPIN: Duration = Duration::from_micros(500);
+        // Polling pays off only where it does not take the core that the awaited work needs.
+        self.wait_spin.or_else(|| transport::has_cores_to_spare().then_some(SPIN))
     }
 }
 

@@ -151,9 +151,21 @@ fn copies_both_ways_over_shared_memory() {
     copies_both_ways("shm");
 }
 
+/// Longer than any test: with it, the command loop does nothing but poll until something comes.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
 #[test]
 fn a_blocked_wait_blocks_nobody_else_and_host_functions_hold_their_stream() {
-    let worker = Worker::start("unix", |_| {});
+    // Handed to a thread at once, after some polling, or when the next command comes.
+    for (scheme, spin) in
+        [("unix", Duration::ZERO), ("tcp", Duration::from_millis(1)), ("shm", FOR_EVER), ("unix", FOR_EVER)]
+    {
+        blocked_wait(scheme, spin);
+    }
+}
+
+fn blocked_wait(scheme: &str, spin: Duration) {
+    let worker = Worker::start(scheme, |config| config.session.wait_spin = Some(spin));
     let mut client = worker.attach();
     ready(&mut client, 100);
     client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token: 5 } });
@@ -166,10 +178,17 @@ fn a_blocked_wait_blocks_nobody_else_and_host_functions_hold_their_stream() {
     // Behind the read: must not show in it, though it is sent before the stream gets there.
     client.one_way(&Command::Enqueue { stream: STREAM, op: fill(10) });
     assert_eq!(client.heard(), Told::HostCall(5));
-    let query = client.ask(&Command::StreamQuery { stream: STREAM });
-    let (header, _) = client.reply();
-    assert_eq!((header.call, header.status), (query, CudaError::NOT_READY.code()));
-    assert!(header.notices >= 1, "the host call was sent before");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let query = client.ask(&Command::StreamQuery { stream: STREAM });
+        let (header, _) = client.reply();
+        assert_eq!((header.call, header.status), (query, CudaError::NOT_READY.code()));
+        // The notice is counted when its send has returned, which may be after we have heard it.
+        if header.notices >= 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the host call was sent before");
+    }
 
     client.say(&Notice::HostCallDone { token: 5 });
     let mut replies = [client.reply(), client.reply()];
@@ -183,8 +202,64 @@ fn a_blocked_wait_blocks_nobody_else_and_host_functions_hold_their_stream() {
 }
 
 #[test]
-fn errors_of_one_way_commands_surface_in_the_next_reply() {
+fn what_is_waited_for_is_answered_without_another_command() {
+    for spin in [Duration::ZERO, FOR_EVER] {
+        let worker = Worker::start("unix", |config| config.session.wait_spin = Some(spin));
+        let mut client = worker.attach();
+        ready(&mut client, 100);
+        for round in 1..10 {
+            client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token: round } });
+            let asked = match round % 2 {
+                0 => client.ask(&Command::StreamSynchronize { stream: STREAM }),
+                _ => client.ask(&read_back(&client, 100)),
+            };
+            assert_eq!(client.heard(), Told::HostCall(round));
+            assert!(!client.rx.wait(Some(Duration::from_millis(10))).unwrap(), "answered too early");
+            client.say(&Notice::HostCallDone { token: round });
+            let (header, _) = client.reply();
+            assert_eq!((header.call, header.status), (asked, 0));
+        }
+        // A client that leaves while the loop polls is noticed.
+        client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token: 99 } });
+        client.ask(&Command::StreamSynchronize { stream: STREAM });
+        assert_eq!(client.heard(), Told::HostCall(99));
+        drop(client);
+        assert_eq!(worker.end().kind, EndKind::PeerLost);
+    }
+}
+
+#[test]
+fn a_reply_does_not_wait_for_the_commands_behind_it() {
     let worker = Worker::start("unix", |_| {});
+    let mut client = worker.attach();
+    let image = patterned(4, 1000);
+    let (hash, transfer) = (*blake3::hash(&image).as_bytes(), TransferId(1));
+    let source = ImageSource::Pushed { transfer, bytes: 1000 };
+    let load =
+        Command::ModuleLoad { module: ModuleId(1), context: CONTEXT, hash, image: source, options: vec![] };
+    // Both arrive together, and the second cannot be executed before we push its bytes.
+    let [asked, loading] = client.ask_together([&Command::MemoryInfo { device: 0 }, &load]);
+    assert!(client.rx.wait(Some(Duration::from_secs(10))).unwrap(), "the first reply waits for the second");
+    assert_eq!(client.reply().0.call, asked);
+    client
+        .lanes
+        .send(transfer, 1000, &|offset: u64, target: &mut [u8]| {
+            target.copy_from_slice(&image[offset as usize..][..target.len()]);
+        })
+        .unwrap();
+    let (header, _) = client.reply();
+    assert_eq!((header.call, header.status), (loading, 0));
+}
+
+#[test]
+fn errors_of_one_way_commands_surface_in_the_next_reply() {
+    for spin in [Duration::ZERO, FOR_EVER] {
+        one_way_errors(spin);
+    }
+}
+
+fn one_way_errors(spin: Duration) {
+    let worker = Worker::start("unix", |config| config.session.wait_spin = Some(spin));
     let mut client = worker.attach();
     ready(&mut client, 100);
     client.one_way(&Command::ContextSetLimit { context: ContextId(3), limit: 1, value: 1 });

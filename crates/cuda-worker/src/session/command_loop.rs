@@ -1,7 +1,7 @@
 //! The command loop: takes commands in order, executes them, answers those that ask for it.
 //!
-//! It never waits for the device: a wait that is not over goes to a thread of its own, and the commands of the
-//! client's other threads go on.
+//! It never waits for the device while anybody has something to say: what is not over yet is polled for a while, as long
+//! as no further command comes, and then goes to a thread of its own. The commands of the client's other threads go on.
 
 use crate::{
     end::{EndKind, SessionEnd},
@@ -10,13 +10,14 @@ use crate::{
         input::{Frame, Input},
         link::Link,
         names::Subject,
+        pending::Pending,
         replies::Replies,
         waiters::Waiters,
     },
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, LinkLost, WaitTarget};
-use cuda_wire::{COMMAND_BYTES_MAX, Command, Op, Plane, Shape, StreamId, Wire, dispatch};
+use cuda_wire::{COMMAND_BYTES_MAX, Command, Plane, Shape, StreamId, dispatch};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ pub(crate) struct CommandLoop {
     pub(crate) link: Arc<Link>,
     pub(crate) replies: Arc<Replies>,
     pub(crate) waiters: Waiters,
+    /// How long the loop polls for what is not over yet.
     pub(crate) spin: Duration,
     /// An answer under construction, kept for its memory.
     pub(crate) answer: Vec<u8>,
@@ -35,10 +37,10 @@ pub(crate) struct CommandLoop {
 enum Next {
     Continue,
     Goodbye,
-    /// A wait that is not over yet.
-    Wait {
+    /// An answer that is not there yet.
+    Answer {
         call: u32,
-        target: WaitTarget,
+        pending: Pending,
     },
 }
 
@@ -66,14 +68,10 @@ impl CommandLoop {
         while let Some(frame) = input.next().map_err(malformed)? {
             match self.execute(frame)? {
                 Next::Continue => {}
-                Next::Goodbye => {
-                    self.replies.flush()?;
-                    return Err(SessionEnd::new(EndKind::Finished, "the client said goodbye"));
-                }
-                Next::Wait { call, target } => self.wait(call, target, input)?,
+                Next::Goodbye => return Err(SessionEnd::new(EndKind::Finished, "the client said goodbye")),
+                Next::Answer { call, pending } => self.answer(call, pending, input)?,
             }
         }
-        self.replies.flush()?;
         self.link.events.heard().touch();
         match input.receive() {
             Ok(0) => Err(SessionEnd::new(EndKind::PeerLost, "the client closed without a goodbye")),
@@ -90,18 +88,23 @@ impl CommandLoop {
             SessionEnd::new(EndKind::Protocol, format!("a malformed command {:#06x}: {error}", header.opcode))
         })?;
         let call = header.call;
-        let target = match command {
-            Command::ContextSynchronize { context } => WaitTarget::Context(context),
-            Command::StreamSynchronize { stream } => WaitTarget::Stream(stream),
-            Command::EventSynchronize { event } => WaitTarget::Event(event),
-            Command::ReadBack { stream, source, shape } => {
-                self.read_back(call, stream, source, shape)?;
-                return Ok(Next::Continue);
-            }
+        let pending = match command {
+            Command::ContextSynchronize { context } => Pending::Target(WaitTarget::Context(context)),
+            Command::StreamSynchronize { stream } => Pending::Target(WaitTarget::Stream(stream)),
+            Command::EventSynchronize { event } => Pending::Target(WaitTarget::Event(event)),
+            // Nobody is interested in the bytes where no reply was asked for.
+            Command::ReadBack { .. } if call == 0 => return Ok(Next::Continue),
+            Command::ReadBack { stream, source, shape } => match self.read_back(stream, source, shape) {
+                Ok(pending) => pending,
+                Err(error) => {
+                    self.replies.send(call, Err(error), &[])?;
+                    return Ok(Next::Continue);
+                }
+            },
             Command::Goodbye {} => {
                 let result = self.driver.goodbye();
                 if call != 0 {
-                    self.replies.push(call, result, &[])?;
+                    self.replies.send(call, result, &[])?;
                 }
                 return Ok(Next::Goodbye);
             }
@@ -111,16 +114,7 @@ impl CommandLoop {
             }
         };
         // Nobody waits where no reply was asked for.
-        if call == 0 {
-            return Ok(Next::Continue);
-        }
-        match self.poll(target) {
-            None => Ok(Next::Wait { call, target }),
-            Some(result) => {
-                self.replies.push(call, result, &[])?;
-                Ok(Next::Continue)
-            }
-        }
+        Ok(if call == 0 { Next::Continue } else { Next::Answer { call, pending } })
     }
 
     fn dispatch(&mut self, call: u32, command: Command<'_>) -> Result<(), SessionEnd> {
@@ -130,93 +124,43 @@ impl CommandLoop {
         match (call, result) {
             (0, Ok(())) => {}
             (0, Err(error)) => self.gate.defer(subject, error),
-            (call, result) => self.replies.push(call, result, &self.answer)?,
+            (call, result) => self.replies.send(call, result, &self.answer)?,
         }
         Ok(())
     }
 
-    /// `None`: not over yet.
-    fn poll(&self, target: WaitTarget) -> Option<CuResult<()>> {
-        match self.driver.poll(target) {
-            Ok(false) => None,
-            Ok(true) => Some(Ok(())),
-            Err(error) => Some(Err(error)),
-        }
+    /// Puts a read of device memory behind a stream's work.
+    fn read_back(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Pending> {
+        let bytes = shape.bytes().filter(|bytes| *bytes <= COMMAND_BYTES_MAX.into());
+        bytes.ok_or(CudaError::INVALID_VALUE)?;
+        self.driver.read_back_begin(stream, source, shape).map(Pending::Read)
     }
 
-    /// Polls for a short time if there is nothing better to do, then has another thread wait.
-    fn wait(&self, call: u32, target: WaitTarget, input: &mut Input) -> Result<(), SessionEnd> {
-        if !self.spin.is_zero() && !input.has_more() {
-            self.replies.flush()?;
-            let start = Instant::now();
-            while start.elapsed() < self.spin {
-                if let Some(result) = self.poll(target) {
-                    return Ok(self.replies.push(call, result, &[])?);
-                }
-                std::hint::spin_loop();
+    /// Sends an answer as soon as it is there. Polls for it until there is something better to do or it takes long, then
+    /// has another thread wait.
+    fn answer(&mut self, call: u32, mut pending: Pending, input: &mut Input) -> Result<(), SessionEnd> {
+        let started = Instant::now();
+        loop {
+            self.answer.clear();
+            if let Some(result) = pending.poll(&*self.driver, &mut self.answer) {
+                return Ok(self.replies.send(call, result, &self.answer)?);
             }
+            if input.has_arrived() || started.elapsed() >= self.spin {
+                break;
+            }
+            std::hint::spin_loop();
         }
         let (driver, replies) = (self.driver.clone(), self.replies.clone());
-        self.on_waiter(Box::new(move || {
-            let result = driver.wait(target);
-            replies.send(call, result, &[]);
-        }))
-    }
-
-    fn on_waiter(&self, job: Box<dyn FnOnce() + Send>) -> Result<(), SessionEnd> {
-        if self.waiters.run(job) {
-            return Ok(());
-        }
-        Err(SessionEnd::new(EndKind::Protocol, "more waits at once than any program has threads"))
-    }
-
-    /// Reads device memory behind a stream's work.
-    fn read_back(
-        &mut self,
-        call: u32,
-        stream: StreamId,
-        source: Plane,
-        shape: Shape,
-    ) -> Result<(), SessionEnd> {
-        if call == 0 {
-            return Ok(());
-        }
-        let bytes = shape.bytes().filter(|bytes| *bytes <= COMMAND_BYTES_MAX.into());
-        let Some(bytes) = bytes else {
-            return Ok(self.replies.push(call, Err(CudaError::INVALID_VALUE), &[])?);
-        };
-        if self.is_idle(stream) || bytes == 0 {
-            self.answer.clear();
-            let result = self.driver.read_back(stream, source, shape).map(|data| data.put(&mut self.answer));
-            return Ok(self.replies.push(call, result, &self.answer)?);
-        }
-        let replies = self.replies.clone();
-        let transfer = self.link.read_backs.begin(Box::new(move |data| {
-            let mut answer = Vec::with_capacity(data.len() + 4);
-            cuda_wire::Bytes(&data).put(&mut answer);
-            replies.send(call, Ok(()), &answer);
+        let is_taken = self.waiters.run(Box::new(move || {
+            let mut answer = Vec::new();
+            let result = pending.wait(&*driver, &mut answer);
+            replies.send_or_close(call, result, &answer);
         }));
-        if let Err(error) = self.driver.enqueue(stream, Op::CopyOut { source, shape, transfer }) {
-            self.link.read_backs.take(transfer);
-            return Ok(self.replies.push(call, Err(error), &[])?);
-        }
-        // The stream answers when it gets there. If it never does, because it failed before, this does.
-        let (driver, replies, link) = (self.driver.clone(), self.replies.clone(), self.link.clone());
-        self.on_waiter(Box::new(move || {
-            let result = driver.wait(WaitTarget::Stream(stream));
-            if link.read_backs.take(transfer).is_some() {
-                replies.send(call, Err(result.err().unwrap_or(CudaError::UNKNOWN)), &[]);
+        match is_taken {
+            true => Ok(()),
+            false => {
+                Err(SessionEnd::new(EndKind::Protocol, "more waits at once than any program has threads"))
             }
-        }))
-    }
-
-    /// Whether nothing that the stream's next work would wait for is under way. Streams that are ordered against the
-    /// legacy stream may wait for any other stream of their context.
-    fn is_idle(&self, stream: StreamId) -> bool {
-        let target = match self.gate.names.stream(stream) {
-            Some(known) if !known.is_independent => WaitTarget::Context(known.context),
-            _ => WaitTarget::Stream(stream),
-        };
-        self.driver.poll(target) == Ok(true)
+        }
     }
 }

@@ -7,8 +7,7 @@ use crate::{
     images::ImageCache,
     session::{
         link::Link,
-        names::{Names, Stream, Subject},
-        read_back::ReadBacks,
+        names::{Names, Subject},
     },
     sync::lock,
 };
@@ -28,7 +27,7 @@ pub(crate) struct Gate {
     driver: Arc<dyn Driver>,
     link: Arc<Link>,
     images: Option<ImageCache>,
-    pub(crate) names: Names,
+    names: Names,
     /// First error of one-way commands by context, oldest first, not reported yet.
     deferred: Mutex<Vec<(ContextId, CudaError)>>,
     /// Memory the client may still allocate without asking.
@@ -127,31 +126,12 @@ impl Gate {
     }
 
     fn pushed_image(&self, transfer: TransferId, bytes: u64) -> CuResult<Vec<u8>> {
-        self.check_transfer(transfer)?;
         let image = Mutex::new(vec![0; bytes as usize]);
         self.link.receive(transfer, bytes, false, &|offset, piece: &[u8]| {
             let at = offset as usize;
             lock(&image)[at..at + piece.len()].copy_from_slice(piece);
         })?;
         Ok(image.into_inner().unwrap_or_default())
-    }
-
-    fn check_transfer(&self, transfer: TransferId) -> CuResult<()> {
-        if ReadBacks::is_own(transfer) { Err(CudaError::INVALID_VALUE) } else { Ok(()) }
-    }
-
-    fn check_op(&self, op: &Op<'_>) -> CuResult<()> {
-        match op {
-            Op::CopyOut { transfer, .. }
-            | Op::CopyIn { data: HostData::Pushed { transfer } | HostData::Pulled { transfer }, .. } => {
-                self.check_transfer(*transfer)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_nodes(&self, nodes: &[GraphNode<'_>]) -> CuResult<()> {
-        nodes.iter().try_for_each(|node| self.check_op(&node.op))
     }
 }
 
@@ -259,8 +239,7 @@ impl Commands for Gate {
 
     fn stream_create(&self, stream: StreamId, context: ContextId, kind: u32, priority: i32) -> CuResult<()> {
         self.driver.stream_create(stream, context, kind, priority)?;
-        let is_independent = kind == 1;
-        self.names.with(|maps| maps.streams.insert(stream, Stream { context, is_independent }));
+        self.names.with(|maps| maps.streams.insert(stream, context));
         Ok(())
     }
 
@@ -278,7 +257,6 @@ impl Commands for Gate {
     }
 
     fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
-        self.check_op(&op)?;
         if let Op::Allocate { bytes, .. } = op {
             self.spend(bytes);
         }
@@ -324,19 +302,16 @@ impl Commands for Gate {
         context: ContextId,
         nodes: Vec<GraphNode<'a>>,
     ) -> CuResult<()> {
-        self.check_nodes(&nodes)?;
         self.driver.graph_instantiate(exec, context, nodes)?;
         self.names.with(|maps| maps.execs.insert(exec, context));
         Ok(())
     }
 
     fn graph_update<'a>(&self, exec: ExecId, nodes: Vec<GraphNode<'a>>) -> CuResult<()> {
-        self.check_nodes(&nodes)?;
         self.driver.graph_update(exec, nodes)
     }
 
     fn graph_set_node<'a>(&self, exec: ExecId, index: u32, op: Op<'a>, enabled: bool) -> CuResult<()> {
-        self.check_op(&op)?;
         self.driver.graph_set_node(exec, index, op, enabled)
     }
 

@@ -2,6 +2,7 @@
 
 use cuda_wire::{CommandHeader, DecodeError, header};
 use std::io;
+use std::time::Duration;
 use transport::Rx;
 
 /// Many small commands arrive with one system call.
@@ -23,6 +24,11 @@ pub(crate) struct Frame<'a> {
 impl Input {
     pub(crate) fn new(rx: Rx) -> Self {
         Self { rx, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
+    }
+
+    /// How long [`Self::receive`] looks for bytes before it sleeps.
+    pub(crate) fn set_spin(&mut self, spin: Duration) {
+        self.rx.set_spin(spin);
     }
 
     /// The next command that is here in full.
@@ -95,8 +101,9 @@ impl Input {
         self.end - self.start
     }
 
-    /// Whether more commands are here or at the door.
-    pub(crate) fn has_more(&mut self) -> bool {
-        self.start != self.end || self.rx.wait(Some(std::time::Duration::ZERO)).unwrap_or(true)
+    /// Whether more commands, or their end, are here.
+    pub(crate) fn has_arrived(&mut self) -> bool {
+        // An end or an error shows again at the next receive, which reports it.
+        self.start != self.end || !matches!(self.try_receive(), Ok(None))
     }
 }

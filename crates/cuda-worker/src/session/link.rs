@@ -1,7 +1,7 @@
 //! The way from a driver's streams back to the client.
 
 use crate::{
-    session::{events::Events, read_back::ReadBacks},
+    session::events::Events,
     sync::{lock, wait},
 };
 use bulk::Lanes;
@@ -17,7 +17,6 @@ pub(crate) struct Link {
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) events: Arc<Events>,
     pub(crate) host_calls: HostCalls,
-    pub(crate) read_backs: ReadBacks,
     /// Transfers under way. A graph runs the same pull again and again, perhaps in two streams at once: the second
     /// waits for the first.
     busy: Mutex<HashSet<TransferId>>,
@@ -31,7 +30,6 @@ impl Link {
             lanes,
             events,
             host_calls: HostCalls::default(),
-            read_backs: ReadBacks::default(),
             busy: Mutex::default(),
             freed: Condvar::new(),
             push_window_bytes,
@@ -105,10 +103,6 @@ impl HostLink for Link {
     }
 
     fn send(&self, transfer: TransferId, bytes: u64, source: &Source<'_>) -> Result<(), LinkLost> {
-        if ReadBacks::is_own(transfer) {
-            self.read_backs.fill(transfer, bytes, source);
-            return Ok(());
-        }
         let _busy = self.occupy(transfer)?;
         self.lanes
             .send(transfer, bytes, &|offset, target: &mut [u8]| source(offset, target))

@@ -14,7 +14,7 @@ mod input;
 mod joins;
 mod link;
 mod names;
-mod read_back;
+mod pending;
 mod replies;
 mod waiters;
 
@@ -162,9 +162,12 @@ fn serve(
         link: link.clone(),
         replies: replies.clone(),
         waiters: waiters::Waiters::default(),
-        spin: config.wait_spin(),
+        spin: config.spin().unwrap_or_default(),
         answer: Vec::new(),
     };
+    if let Some(spin) = config.spin() {
+        input.set_spin(spin);
+    }
     events.heard().touch();
     {
         let (link, ending) = (link.clone(), ending.clone());

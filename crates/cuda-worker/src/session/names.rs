@@ -12,17 +12,10 @@ pub(crate) struct Names {
 
 #[derive(Default)]
 pub(crate) struct Maps {
-    pub(crate) streams: HashMap<StreamId, Stream>,
+    pub(crate) streams: HashMap<StreamId, ContextId>,
     pub(crate) events: HashMap<EventId, ContextId>,
     pub(crate) modules: HashMap<ModuleId, ContextId>,
     pub(crate) execs: HashMap<ExecId, ContextId>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stream {
-    pub(crate) context: ContextId,
-    /// Not ordered against the context's legacy stream.
-    pub(crate) is_independent: bool,
 }
 
 /// What a command is about.
@@ -92,7 +85,7 @@ impl Names {
             Subject::Context(context) => Some(context),
             // The primary context of a device has the device's number.
             Subject::Device(device) => Some(ContextId(device)),
-            Subject::Stream(stream) => maps.streams.get(&stream).map(|stream| stream.context),
+            Subject::Stream(stream) => maps.streams.get(&stream).copied(),
             Subject::Event(event) => maps.events.get(&event).copied(),
             Subject::Module(module) => maps.modules.get(&module).copied(),
             Subject::Exec(exec) => maps.execs.get(&exec).copied(),
@@ -101,14 +94,10 @@ impl Names {
         found.unwrap_or_default()
     }
 
-    pub(crate) fn stream(&self, stream: StreamId) -> Option<Stream> {
-        lock(&self.maps).streams.get(&stream).copied()
-    }
-
     /// Everything in a context ended with it.
     pub(crate) fn forget_context(&self, gone: ContextId) {
         let mut maps = lock(&self.maps);
-        maps.streams.retain(|_, stream| stream.context != gone);
+        maps.streams.retain(|_, context| *context != gone);
         maps.events.retain(|_, context| *context != gone);
         maps.modules.retain(|_, context| *context != gone);
         maps.execs.retain(|_, context| *context != gone);

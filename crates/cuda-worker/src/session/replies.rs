@@ -1,4 +1,4 @@
-//! Replies: gathered while there is more to execute, sent before the loop blocks.
+//! Replies: each leaves at once, in one piece. Somebody waits for it, and what the loop does next may take long.
 
 use crate::{
     session::{gate::Gate, link::Link},
@@ -10,9 +10,6 @@ use cuda_wire::{ReplyHeader, Wire};
 use std::sync::{Arc, Mutex};
 use transport::{Closer, Tx};
 
-/// Beyond this, gathering more saves nothing.
-const GATHERED_BYTES_MAX: usize = 64 << 10;
-
 pub(crate) struct Replies {
     out: Mutex<Out>,
     closer: Closer,
@@ -22,17 +19,18 @@ pub(crate) struct Replies {
 
 struct Out {
     tx: Tx,
-    gathered: Vec<u8>,
+    /// A header, kept for its memory.
+    header: Vec<u8>,
 }
 
 impl Replies {
     pub(crate) fn new(tx: Tx, closer: Closer, gate: Arc<Gate>, link: Arc<Link>) -> Self {
-        let out = Out { tx, gathered: Vec::with_capacity(GATHERED_BYTES_MAX) };
+        let out = Out { tx, header: Vec::with_capacity(ReplyHeader::BYTES) };
         Self { out: Mutex::new(out), closer, gate, link }
     }
 
-    /// Adds a reply. It leaves with the next [`Self::flush`], or at once when much has gathered.
-    pub(crate) fn push(&self, call: u32, result: CuResult<()>, body: &[u8]) -> Result<(), LinkLost> {
+    /// Sends a reply.
+    pub(crate) fn send(&self, call: u32, result: CuResult<()>, body: &[u8]) -> Result<(), LinkLost> {
         let mut out = lock(&self.out);
         // Within the lock: each error is reported by one reply, and counts never go back from a reply to the next.
         let (deferred_context, deferred) = match self.gate.take_deferred() {
@@ -52,36 +50,20 @@ impl Replies {
             chunks: self.link.lanes.chunks_sent(),
             memory_credit_bytes: self.gate.memory_credit(),
         };
-        header.put(&mut out.gathered);
-        out.gathered.extend_from_slice(body);
-        if out.gathered.len() > GATHERED_BYTES_MAX { out.flush() } else { Ok(()) }
+        let Out { tx, header: bytes } = &mut *out;
+        bytes.clear();
+        header.put(bytes);
+        tx.send(&[bytes, body]).map_err(|_| LinkLost)
     }
 
-    pub(crate) fn flush(&self) -> Result<(), LinkLost> {
-        lock(&self.out).flush()
-    }
-
-    /// A reply from a thread that is not the command loop leaves at once.
-    pub(crate) fn send(&self, call: u32, result: CuResult<()>, body: &[u8]) {
-        if self.push(call, result, body).and_then(|()| self.flush()).is_err() {
-            // The command loop notices.
+    /// The same for a thread that is not the command loop, which then notices that it failed.
+    pub(crate) fn send_or_close(&self, call: u32, result: CuResult<()>, body: &[u8]) {
+        if self.send(call, result, body).is_err() {
             self.closer.close();
         }
     }
 
     pub(crate) fn close(&self) {
         self.closer.close();
-    }
-}
-
-impl Out {
-    fn flush(&mut self) -> Result<(), LinkLost> {
-        if self.gathered.is_empty() {
-            return Ok(());
-        }
-        let result = self.tx.send(&[&self.gathered]).map_err(|_| LinkLost);
-        self.gathered.clear();
-        self.gathered.shrink_to(4 * GATHERED_BYTES_MAX);
-        result
     }
 }

@@ -134,10 +134,20 @@ impl Client {
 
     pub fn post(&mut self, command: &Command<'_>, call: u32) {
         let mut out = Vec::new();
-        let start = begin_command(&mut out, command.opcode(), call);
-        command.put_body(&mut out);
-        finish_command(&mut out, start);
+        put(&mut out, command, call);
         self.tx.send(&[&out]).unwrap();
+    }
+
+    /// Sends commands in one piece and returns the names of their replies.
+    pub fn ask_together<const N: usize>(&mut self, commands: [&Command<'_>; N]) -> [u32; N] {
+        let mut out = Vec::new();
+        let calls = commands.map(|command| {
+            self.next_call += 1;
+            put(&mut out, command, self.next_call);
+            self.next_call
+        });
+        self.tx.send(&[&out]).unwrap();
+        calls
     }
 
     /// Sends a command that asks for no reply.
@@ -184,6 +194,12 @@ impl Client {
     pub fn heard(&self) -> Told {
         self.told.recv_timeout(TIMEOUT).unwrap()
     }
+}
+
+fn put(out: &mut Vec<u8>, command: &Command<'_>, call: u32) {
+    let start = begin_command(out, command.opcode(), call);
+    command.put_body(out);
+    finish_command(out, start);
 }
 
 fn read_told(rx: &mut Rx) -> Option<Told> {
