@@ -77,6 +77,13 @@ fn allocation_flags_lie_flat() {
     assert_eq!(offset_of!(ours::CUmemAllocationProp, reserved), start + offset_of!(Theirs, reserved));
 }
 
+/// A tensor map is aligned to 128 bytes in C and may lie on any multiple of 64; here it is only its bytes.
+#[test]
+fn a_tensor_map_has_the_header_s_size() {
+    assert_eq!(size_of::<ours::CUtensorMap>(), size_of::<sys::CUtensorMap_st>());
+    assert_eq!(offset_of!(ours::CUtensorMap, opaque), offset_of!(sys::CUtensorMap_st, opaque));
+}
+
 /// Forms of a structure that share one type here are the same in C.
 #[test]
 fn later_forms_are_the_same() {

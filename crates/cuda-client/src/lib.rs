@@ -14,6 +14,7 @@
 //! 7. [`graph`]: graphs and stream capture.
 //! 8. [`md2`] and [`integrity`]: the digest by which the CUDA runtime recognises a driver.
 //! 9. [`pool`]: the books of memory pools.
+//! 10. [`tensor_map`]: descriptors for the copy engine of Hopper GPUs.
 
 #![forbid(unsafe_code)]
 
@@ -27,3 +28,4 @@ pub mod md2;
 pub mod occupancy;
 pub mod pool;
 pub mod slab;
+pub mod tensor_map;

@@ -3,6 +3,11 @@
 use crate::value::{CValue, c_structs};
 
 c_structs! {
+    /// A tensor map. C aligns it to 128 bytes, but CUDA promises to take one that lies on 64.
+    CUtensorMap {
+        opaque: [u64; 16],
+    }
+
     /// What cuLaunchKernelEx takes besides the function.
     CUlaunchConfig {
         grid_dim_x: u32,
