@@ -1,9 +1,9 @@
 //! The soft driver as a worker uses it: its configuration, and the memory that all sessions share.
 
 use crate::exit::{Exit, Failure};
-use cuda_driver::Driver;
+use cuda_driver::{Driver, StatusSource};
 use cuda_worker::{Grant, GrantMaker};
-use driver_soft::{SharedLedger, SoftConfig, SoftDriver};
+use driver_soft::{SharedLedger, SoftConfig, SoftDriver, SoftStatus};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,6 +26,17 @@ struct SoftGrant {
     compute_capability: (u32, u32),
     /// Its place in the ledger.
     slot: usize,
+}
+
+impl SoftGrant {
+    fn config(&self) -> SoftConfig {
+        SoftConfig {
+            devices: self.devices,
+            memory_bytes: self.memory_bytes,
+            compute_capability: self.compute_capability,
+            ..SoftConfig::default()
+        }
+    }
 }
 
 impl SoftDevices {
@@ -54,15 +65,24 @@ impl SoftDevices {
 
 /// Makes the driver of a session process.
 pub(crate) fn make_driver(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> {
+    let (granted, ledger) = open(granted, fds)?;
+    let config = SoftConfig { ledger: Some(Arc::new(ledger.session(granted.slot))), ..granted.config() };
+    Ok(Box::new(SoftDriver::new(config)))
+}
+
+/// Makes what answers those who only look at the devices.
+pub(crate) fn make_status(
+    granted: &serde_json::Value,
+    fds: Vec<OwnedFd>,
+) -> Result<Box<dyn StatusSource>, String> {
+    let (granted, ledger) = open(granted, fds)?;
+    let config = SoftConfig { ledger: Some(Arc::new(ledger)), ..granted.config() };
+    Ok(Box::new(SoftStatus::new(config)))
+}
+
+fn open(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Result<(SoftGrant, SharedLedger), String> {
     let granted: SoftGrant = serde_json::from_value(granted.clone()).map_err(|error| error.to_string())?;
     let fd = fds.into_iter().next().ok_or("the ledger did not come along")?;
     let ledger = SharedLedger::open(fd).map_err(|error| format!("the ledger: {error}"))?;
-    let config = SoftConfig {
-        devices: granted.devices,
-        memory_bytes: granted.memory_bytes,
-        compute_capability: granted.compute_capability,
-        ledger: Some(Arc::new(ledger.session(granted.slot))),
-        ..SoftConfig::default()
-    };
-    Ok(Box::new(SoftDriver::new(config)))
+    Ok((granted, ledger))
 }

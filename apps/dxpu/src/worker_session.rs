@@ -11,7 +11,7 @@ pub(crate) fn run() -> Outcome {
         eprintln!("dxpu: worker-session is started by `dxpu worker`, not by hand");
         return Ok(Exit::Usage);
     }
-    let end = cuda_worker::run_session_process(control, &soft::make_driver);
+    let end = cuda_worker::run_session_process(control, &soft::make_driver, &soft::make_status);
     // Threads may still be in a kernel or a system call: nothing of theirs is worth waiting for.
     std::process::exit(end.kind.exit_code().into());
 }

@@ -12,7 +12,9 @@
 #![forbid(unsafe_code)]
 
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{Commands, ContextId, DeviceInfo, EventId, Plane, Shape, StreamId, TransferId, VaRange};
+use cuda_wire::{
+    Commands, ContextId, DeviceInfo, DeviceStatus, EventId, Plane, Shape, StreamId, TransferId, VaRange,
+};
 use std::sync::Arc;
 
 pub use cuda_wire::DRIVER_VA_BYTES;
@@ -66,6 +68,17 @@ pub trait Driver: Commands + Send + Sync {
 
     /// Stops all work as soon as possible: the client is gone. Waits return, streams end, memory is given back.
     fn abort(&self);
+}
+
+/// Answers clients that only look at the devices (NVML), without a session.
+///
+/// Whoever looks takes nothing of a device: no context, no memory, no place among the sessions.
+pub trait StatusSource: Send + Sync {
+    /// How many devices a session has.
+    fn device_count(&self) -> u32;
+
+    /// What a device says of itself now. Several threads ask at once; an answer may take a moment.
+    fn device_status(&self, device: u32) -> CuResult<DeviceStatus>;
 }
 
 /// A read of device memory that a stream will get to.

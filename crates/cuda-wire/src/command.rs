@@ -5,6 +5,7 @@ use crate::{
     ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId},
     module::{ImageSource, JitOption, LinkInput, LinkOutput, ModuleInfo},
     op::{GraphNode, Op, Plane, Shape},
+    status::DeviceStatus,
 };
 use cuda_abi::CuResult;
 
@@ -127,6 +128,8 @@ commands! {
     0x0016 PhysicalUnmap physical_unmap { address: u64, bytes: u64 } -> ();
     /// Set who may read (1) or read and write (3) the range, or nobody (0).
     0x0017 PhysicalSetAccess physical_set_access { address: u64, bytes: u64, device: u32, protection: u32 } -> ();
+    /// What NVML says of a device. Needs no context; the only command, beside the goodbye, of a status connection.
+    0x0018 DeviceStatus device_status { device: u32 } -> DeviceStatus;
 
     /// Load an image into a context; what is in it comes back.
     0x0020 ModuleLoad module_load {

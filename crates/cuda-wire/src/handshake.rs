@@ -3,6 +3,7 @@
 //! ```text
 //! command connection   Hello   ──▶   ◀── Welcome | Refusal
 //! events, lanes        Join    ──▶   ◀── Welcome is over: nothing, or Refusal and the end
+//! status connection    Hello   ──▶   ◀── StatusWelcome | Refusal
 //! ```
 //! Each is a frame: u32 length, u8 kind, body.
 
@@ -81,6 +82,18 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// The worker's answer to a [`Hello`] on a status connection: one that only asks for the state of devices. Neither
+    /// address ranges nor lanes mean anything there, and no session begins.
+    #[derive(Copy, Eq)]
+    pub struct StatusWelcome {
+        /// [`crate::PROTOCOL_VERSION`] of the worker.
+        pub protocol: u16,
+        /// How many devices there are to ask about; they are those of a [`Welcome`], in the same order.
+        pub devices: u32,
+    }
+}
+
+wire_struct! {
     /// The worker's answer when it will not serve, in words for the user.
     pub struct Refusal {
         /// The CUDA error that cuInit should return.
@@ -109,6 +122,8 @@ pub enum Handshake {
     Refusal(Refusal),
     /// Client, events and lanes.
     Join(Join),
+    /// Worker, status connection.
+    StatusWelcome(StatusWelcome),
 }
 
 impl Handshake {
@@ -120,6 +135,7 @@ impl Handshake {
             Self::Welcome(body) => (out.push(2), body.put(&mut out)).1,
             Self::Refusal(body) => (out.push(3), body.put(&mut out)).1,
             Self::Join(body) => (out.push(4), body.put(&mut out)).1,
+            Self::StatusWelcome(body) => (out.push(5), body.put(&mut out)).1,
         }
         let length = (out.len() - 4) as u32;
         out[..4].copy_from_slice(&length.to_le_bytes());
@@ -144,6 +160,7 @@ impl Handshake {
             2 => Self::Welcome(Box::new(Welcome::take(&mut reader)?)),
             3 => Self::Refusal(Refusal::take(&mut reader)?),
             4 => Self::Join(Join::take(&mut reader)?),
+            5 => Self::StatusWelcome(StatusWelcome::take(&mut reader)?),
             value => return Err(DecodeError::Unknown { what: "handshake", value: value.into() }),
         };
         reader.finish("handshake")?;

@@ -9,6 +9,8 @@
 //! events connection    client ◀── notice*  ── worker        host functions to run, data to send, printf text
 //!                      client ── answer*   ──▶ worker
 //! lanes (0..8)         client ◀── chunk*   ──▶ worker        bulk bytes, named by transfer and offset
+//! status connection    client ── DeviceStatus* ──▶ worker    no session: what NVML says of the devices
+//!                      client ◀── reply*   ── worker
 //! ```
 //!
 //! Integers are little-endian. A variable part carries its length in front, and every length is checked against a
@@ -23,11 +25,14 @@ mod handshake;
 mod ids;
 mod module;
 mod op;
+mod status;
 mod stream;
 
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
 pub use command::{COMMANDS, Command, CommandRow, Commands, dispatch};
-pub use handshake::{DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Refusal, VaRange, Welcome};
+pub use handshake::{
+    DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Refusal, StatusWelcome, VaRange, Welcome,
+};
 pub use ids::{
     ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId, TransferId, transfer_of_run,
 };
@@ -35,6 +40,7 @@ pub use module::{
     ImageSource, JitOption, KernelInfo, LinkInput, LinkOutput, ModuleInfo, ParameterInfo, VariableInfo,
 };
 pub use op::{GraphNode, HostData, LaunchAttribute, MemoryOp, Op, Plane, Shape};
+pub use status::{DeviceStatus, FieldValue, MemoryErrors};
 pub use stream::{
     ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, begin_command, finish_command,
     header,

@@ -58,9 +58,19 @@ impl Grant {
     }
 }
 
+/// What a process of a worker is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// Executes the commands of one client.
+    Session,
+    /// Answers clients that only look.
+    Status,
+}
+
 /// The first message to a session process.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Startup {
+    pub(crate) role: Role,
     pub(crate) session: SessionConfig,
     pub(crate) driver: serde_json::Value,
     /// How many descriptors follow.

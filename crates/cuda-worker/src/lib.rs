@@ -4,7 +4,8 @@
 //!                    ┌ front (one process) ┐        ┌ session process (one per client) ──────────────────┐
 //!   connection ─────▶│ preamble: whose?    │─ fd ──▶│ TLS, token ─▶ command loop ─▶ gate ─▶ driver        │
 //!                    │ no driver, no TLS   │        │ events, lanes ◀───────────── host link ◀─ streams   │
-//!                    └─────────────────────┘        └────────────────────────────────────────────────────┘
+//!                    └──────────┬──────────┘        └────────────────────────────────────────────────────┘
+//!                               └─ fd ─▶ status process (one for all who only look, no driver)
 //! ```
 //!
 //! A fault in one client's kernel or frames ends that client's process and nothing else. The front never sees a
@@ -17,6 +18,7 @@ mod end;
 mod front;
 mod images;
 mod session;
+mod status;
 mod sync;
 
 pub use config::{FrontConfig, Grant, GrantMaker, SessionConfig, SessionSpawn};
@@ -24,3 +26,4 @@ pub use end::{EndKind, SessionEnd};
 pub use front::{FrontError, FrontHandle, SessionEvent, serve_listener};
 pub use images::ImageCache;
 pub use session::{DriverFactory, run_session_process};
+pub use status::StatusFactory;

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use support::client::{Client, Target, Told, greet, hello, patterned, session_name};
-use support::toy::Toy;
+use support::toy::{Toy, ToyStatus};
 use transport::{ClientSecurity, ConnectionKind};
 
 /// Not a test: the session processes of the tests below run this, with their control socket as standard input.
@@ -17,7 +17,7 @@ use transport::{ClientSecurity, ConnectionKind};
 #[ignore = "the entry of session processes"]
 fn session_process() {
     let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let end = run_session_process(control, &|_, _| Ok(Box::new(Toy::default())));
+    let end = run_session_process(control, &|_, _| Ok(Box::new(Toy::default())), &|_, _| Ok(Box::new(ToyStatus)));
     std::process::exit(end.kind.exit_code().into());
 }
 

@@ -7,14 +7,15 @@ use crate::{
     line::{Line, LineKind, Task},
     op::Event,
     session::{FIRST_CREATED_CONTEXT, Session},
+    status,
     sync::lock,
     work::Work,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, PendingRead, WaitTarget};
 use cuda_wire::{
-    Blob, Commands, ContextId, EventId, ExecId, GraphNode, ImageSource, JitOption, KernelRef, LinkInput,
-    LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, Plane, Shape, StreamId,
+    Blob, Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, ImageSource, JitOption, KernelRef,
+    LinkInput, LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, Plane, Shape, StreamId,
 };
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -110,6 +111,12 @@ impl Commands for SoftDriver {
         protection: u32,
     ) -> CuResult<()> {
         self.session.set_access(address, bytes, device, protection)
+    }
+
+    fn device_status<'a>(&self, device: u32) -> CuResult<DeviceStatus> {
+        self.session.check_device(device)?;
+        // How busy it is takes a moment to measure, and commands wait for nothing: a status connection measures it.
+        Ok(status::at_rest(&self.session.config, &*self.session.ledger, device))
     }
 
     fn module_load<'a>(

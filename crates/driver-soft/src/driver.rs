@@ -24,7 +24,7 @@ use cuda_wire::{
 use std::sync::{Arc, atomic::AtomicU8};
 
 /// `CUDA_VERSION` that the soft driver serves.
-const CUDA_VERSION: i32 = 13000;
+pub(crate) const CUDA_VERSION: i32 = 13000;
 
 /// A CUDA driver in software, for one session.
 ///

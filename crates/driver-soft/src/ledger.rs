@@ -1,11 +1,11 @@
-//! Who uses how much of a device's memory.
+//! Who uses how much of a device's memory, and who is at work on it.
 //!
 //! Several sessions, each a process of its own, share a device. A [`MemoryLedger`] is what they agree on: it never lets
 //! the sum of all charges exceed a device's memory. [`LocalLedger`] serves one process. [`SharedLedger`] serves all
 //! sessions of one worker: every session writes only its own slot, and the sum of the slots is what is used, so a
 //! session that was killed leaves nothing behind but its slot, which the listener empties.
 
-use crate::memory::SharedWords;
+use crate::{activity::Unit, memory::SharedWords};
 use std::{
     io,
     os::fd::{BorrowedFd, OwnedFd},
@@ -28,18 +28,61 @@ pub trait MemoryLedger: Send + Sync {
 
     /// Gives memory of this session back.
     fn release(&self, device: usize, bytes: u64);
+
+    /// This session begins to work, or stops.
+    fn set_active(&self, device: usize, unit: Unit, now_ns: u64, is_active: bool);
+
+    /// For how long sessions have been at work, all added up.
+    fn active_ns(&self, device: usize, unit: Unit, now_ns: u64) -> u64;
+}
+
+/// How long something was active: what is over, and since when it is again (0: it is not).
+#[derive(Clone, Copy)]
+struct ActiveTime<'a> {
+    past_ns: &'a AtomicU64,
+    since_ns: &'a AtomicU64,
+}
+
+impl ActiveTime<'_> {
+    fn set(&self, now_ns: u64, is_active: bool) {
+        if is_active {
+            return self.since_ns.store(now_ns, SeqCst);
+        }
+        // A reader in between counts the time twice, for a moment; the other way round it would not count it at all.
+        let since = self.since_ns.load(SeqCst);
+        if since != 0 {
+            self.past_ns.fetch_add(now_ns.saturating_sub(since), SeqCst);
+            self.since_ns.store(0, SeqCst);
+        }
+    }
+
+    fn total_ns(&self, now_ns: u64) -> u64 {
+        let since = self.since_ns.load(SeqCst);
+        let running = if since == 0 { 0 } else { now_ns.saturating_sub(since) };
+        self.past_ns.load(SeqCst).saturating_add(running)
+    }
 }
 
 /// A ledger for the sessions of one process.
 #[derive(Debug)]
 pub struct LocalLedger {
     devices: Vec<(u64, AtomicU64)>,
+    /// Past and since, by device and unit.
+    active: Vec<[[AtomicU64; 2]; 2]>,
 }
 
 impl LocalLedger {
     /// Devices with these many bytes.
     pub fn new(totals: &[u64]) -> Self {
-        Self { devices: totals.iter().map(|&total| (total, AtomicU64::new(0))).collect() }
+        Self {
+            devices: totals.iter().map(|&total| (total, AtomicU64::new(0))).collect(),
+            active: totals.iter().map(|_| Default::default()).collect(),
+        }
+    }
+
+    fn active(&self, device: usize, unit: Unit) -> Option<ActiveTime<'_>> {
+        let [past_ns, since_ns] = &self.active.get(device)?[unit as usize];
+        Some(ActiveTime { past_ns, since_ns })
     }
 }
 
@@ -63,19 +106,33 @@ impl MemoryLedger for LocalLedger {
             used.fetch_sub(bytes, SeqCst);
         }
     }
+
+    fn set_active(&self, device: usize, unit: Unit, now_ns: u64, is_active: bool) {
+        if let Some(time) = self.active(device, unit) {
+            time.set(now_ns, is_active);
+        }
+    }
+
+    fn active_ns(&self, device: usize, unit: Unit, now_ns: u64) -> u64 {
+        self.active(device, unit).map_or(0, |time| time.total_ns(now_ns))
+    }
 }
 
 /// First word of a shared ledger.
-const MAGIC: u64 = u64::from_le_bytes(*b"dxpuldg1");
-/// Words before the slots: magic, devices, slots, then a total for each device.
+const MAGIC: u64 = u64::from_le_bytes(*b"dxpuldg2");
+/// Words at the beginning: magic, devices, slots.
 const HEADER_WORDS: usize = 3;
+/// For each device: its memory, and how long sessions that are gone were at work.
+const DEVICE_WORDS: usize = 3;
+/// For each device in a slot: memory in use, and how long the session was at work (past and since, by unit).
+const SLOT_DEVICE_WORDS: usize = 5;
 /// More devices or slots than any worker has; a larger number is a wrong file.
 const COUNT_MAX: u64 = 4096;
 
 /// A ledger in shared memory, for all session processes of a worker.
 ///
 /// ```text
-/// words   magic | devices D | slots S | total * D | (owner | used * D) * S
+/// words   magic | devices D | slots S | (total | past * 2) * D | (owner | (used | (past | since) * 2) * D) * S
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedLedger {
@@ -88,9 +145,9 @@ impl SharedLedger {
     /// Makes a ledger for devices with these many bytes and at most `slots` sessions at once.
     pub fn create(totals: &[u64], slots: usize) -> io::Result<Self> {
         let devices = totals.len();
-        let words = SharedWords::create(HEADER_WORDS + devices + slots * (1 + devices))?;
-        for (word, &total) in words.words()[HEADER_WORDS..].iter().zip(totals) {
-            word.store(total, SeqCst);
+        let words = SharedWords::create(word_count(devices, slots))?;
+        for (device, &total) in totals.iter().enumerate() {
+            words.words()[HEADER_WORDS + device * DEVICE_WORDS].store(total, SeqCst);
         }
         words.words()[1].store(devices as u64, SeqCst);
         words.words()[2].store(slots as u64, SeqCst);
@@ -107,7 +164,7 @@ impl SharedLedger {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let (devices, slots) = (devices as usize, slots as usize);
-        if words.words().len() != HEADER_WORDS + devices + slots * (1 + devices) {
+        if words.words().len() != word_count(devices, slots) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(Self { words: Arc::new(words), devices, slots })
@@ -128,6 +185,12 @@ impl SharedLedger {
     pub fn reclaim(&self, slot: usize) {
         for device in 0..self.devices {
             self.used_by(slot, device).store(0, SeqCst);
+            for unit in Unit::ALL {
+                let time = self.active_by(slot, device, unit);
+                self.past_of_gone(device, unit).fetch_add(time.past_ns.load(SeqCst), SeqCst);
+                time.past_ns.store(0, SeqCst);
+                time.since_ns.store(0, SeqCst);
+            }
         }
         self.owner(slot).store(0, SeqCst);
     }
@@ -146,8 +209,28 @@ impl SharedLedger {
         (0..self.slots).map(|slot| self.used_by(slot, device).load(SeqCst)).fold(0, u64::saturating_add)
     }
 
+    fn total(&self, device: usize) -> u64 {
+        if device >= self.devices {
+            return 0;
+        }
+        self.words.words()[HEADER_WORDS + device * DEVICE_WORDS].load(SeqCst)
+    }
+
+    fn active_ns(&self, device: usize, unit: Unit, now_ns: u64) -> u64 {
+        if device >= self.devices {
+            return 0;
+        }
+        let gone = self.past_of_gone(device, unit).load(SeqCst);
+        let times = (0..self.slots).map(|slot| self.active_by(slot, device, unit).total_ns(now_ns));
+        times.fold(gone, u64::saturating_add)
+    }
+
+    fn past_of_gone(&self, device: usize, unit: Unit) -> &AtomicU64 {
+        &self.words.words()[HEADER_WORDS + device * DEVICE_WORDS + 1 + unit as usize]
+    }
+
     fn slot_at(&self, slot: usize) -> usize {
-        HEADER_WORDS + self.devices + slot * (1 + self.devices)
+        HEADER_WORDS + self.devices * DEVICE_WORDS + slot * (1 + self.devices * SLOT_DEVICE_WORDS)
     }
 
     fn owner(&self, slot: usize) -> &AtomicU64 {
@@ -155,7 +238,41 @@ impl SharedLedger {
     }
 
     fn used_by(&self, slot: usize, device: usize) -> &AtomicU64 {
-        &self.words.words()[self.slot_at(slot) + 1 + device]
+        &self.words.words()[self.slot_at(slot) + 1 + device * SLOT_DEVICE_WORDS]
+    }
+
+    fn active_by(&self, slot: usize, device: usize, unit: Unit) -> ActiveTime<'_> {
+        let at = self.slot_at(slot) + 2 + device * SLOT_DEVICE_WORDS + 2 * unit as usize;
+        let words = self.words.words();
+        ActiveTime { past_ns: &words[at], since_ns: &words[at + 1] }
+    }
+}
+
+/// The words of a ledger.
+fn word_count(devices: usize, slots: usize) -> usize {
+    HEADER_WORDS + devices * DEVICE_WORDS + slots * (1 + devices * SLOT_DEVICE_WORDS)
+}
+
+/// For those who only look.
+impl MemoryLedger for SharedLedger {
+    fn total(&self, device: usize) -> u64 {
+        Self::total(self, device)
+    }
+
+    fn used(&self, device: usize) -> u64 {
+        Self::used(self, device)
+    }
+
+    fn charge(&self, _: usize, _: u64) -> bool {
+        false
+    }
+
+    fn release(&self, _: usize, _: u64) {}
+
+    fn set_active(&self, _: usize, _: Unit, _: u64, _: bool) {}
+
+    fn active_ns(&self, device: usize, unit: Unit, now_ns: u64) -> u64 {
+        Self::active_ns(self, device, unit, now_ns)
     }
 }
 
@@ -171,10 +288,7 @@ const CHARGE_TRIES: usize = 16;
 
 impl MemoryLedger for SessionLedger {
     fn total(&self, device: usize) -> u64 {
-        if device >= self.ledger.devices {
-            return 0;
-        }
-        self.ledger.words.words()[HEADER_WORDS + device].load(SeqCst)
+        self.ledger.total(device)
     }
 
     fn used(&self, device: usize) -> u64 {
@@ -208,6 +322,16 @@ impl MemoryLedger for SessionLedger {
             self.ledger.used_by(self.slot, device).fetch_sub(bytes, SeqCst);
         }
     }
+
+    fn set_active(&self, device: usize, unit: Unit, now_ns: u64, is_active: bool) {
+        if device < self.ledger.devices {
+            self.ledger.active_by(self.slot, device, unit).set(now_ns, is_active);
+        }
+    }
+
+    fn active_ns(&self, device: usize, unit: Unit, now_ns: u64) -> u64 {
+        self.ledger.active_ns(device, unit, now_ns)
+    }
 }
 
 #[cfg(test)]
@@ -230,6 +354,24 @@ mod tests {
         assert_eq!(second_view.used(0), 200);
         assert!(second_view.charge(0, 800));
         assert!(!second_view.charge(2, 1), "there is no such device");
+    }
+
+    #[test]
+    fn time_at_work_is_added_up_and_stays_when_a_session_is_gone() {
+        let listener = SharedLedger::create(&[1000, 500], 2).unwrap();
+        let (first, second) = (listener.claim(1).unwrap(), listener.claim(2).unwrap());
+        let (first_view, second_view) = (listener.session(first), listener.session(second));
+        first_view.set_active(1, Unit::Kernels, 100, true);
+        second_view.set_active(1, Unit::Kernels, 150, true);
+        assert_eq!(listener.active_ns(1, Unit::Kernels, 200), 150, "both still work");
+        first_view.set_active(1, Unit::Kernels, 200, false);
+        assert_eq!(second_view.active_ns(1, Unit::Kernels, 250), 200);
+        listener.reclaim(first);
+        assert_eq!(listener.active_ns(1, Unit::Kernels, 250), 200);
+        for (device, unit) in [(0, Unit::Kernels), (1, Unit::Memory), (2, Unit::Memory)] {
+            assert_eq!(listener.active_ns(device, unit, 250), 0, "{device} {unit:?}");
+        }
+        assert_eq!((listener.used(0), listener.used(1)), (0, 0), "time is no memory");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod account;
+mod activity;
 mod admit;
 mod commands;
 mod config;
@@ -39,12 +40,15 @@ mod retire;
 mod session;
 mod soft_cubin;
 mod space;
+mod status;
 mod sync;
 mod transfer;
 mod turns;
 mod view;
 mod work;
 
+pub use activity::Unit;
 pub use config::SoftConfig;
 pub use driver::SoftDriver;
 pub use ledger::{LocalLedger, MemoryLedger, SessionLedger, SharedLedger};
+pub use status::SoftStatus;

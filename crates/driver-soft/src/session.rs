@@ -2,6 +2,7 @@
 
 use crate::{
     account::Account,
+    activity::Activity,
     config::SoftConfig,
     context::Context,
     graph::Exec,
@@ -39,6 +40,8 @@ const ALLOCATION_STEP: u64 = 512;
 pub(crate) struct Session {
     pub(crate) config: SoftConfig,
     pub(crate) account: Arc<Account>,
+    pub(crate) activity: Activity,
+    pub(crate) ledger: Arc<dyn MemoryLedger>,
     pub(crate) space: Space,
     pub(crate) tables: Lock<Tables>,
     /// Addresses for globals and heaps.
@@ -107,7 +110,9 @@ impl Session {
             None => Arc::new(LocalLedger::new(&vec![config.memory_bytes; devices])),
         };
         Arc::new(Self {
-            account: Account::new(ledger, devices),
+            account: Account::new(ledger.clone(), devices),
+            activity: Activity::new(ledger.clone(), devices),
+            ledger,
             crew: crate::crew::Crew::new(config.block_threads),
             config,
             space: Space::new(),

@@ -114,23 +114,32 @@ impl Work {
             _ if is_dead => {}
             Self::Nothing => {}
             Self::Launch(kernel, record) => {
+                let working = session.activity.kernel(line.context.device);
                 let outcome = launch::run(session, line, kernel);
+                drop(working);
                 if let Some(record) = record {
                     record.reach();
                 }
                 outcome?;
             }
             Self::Fill { target, shape, element_bytes, value } => {
+                let _working = session.activity.memory(line.context.device);
                 transfer::fill(space, target, shape, *element_bytes, *value)?;
             }
-            Self::CopyDevice { target, source, shape } => transfer::copy(space, target, source, shape)?,
+            Self::CopyDevice { target, source, shape } => {
+                let _working = session.activity.memory(line.context.device);
+                transfer::copy(space, target, source, shape)?;
+            }
             Self::CopyIn { target, shape, data: Incoming::Inline(bytes) } => {
+                let _working = session.activity.memory(line.context.device);
                 transfer::scatter(space, target, shape, 0, bytes)?;
             }
             Self::CopyIn { target, shape, data: Incoming::Lane { transfer, pull } } => {
                 let bytes = shape.bytes().unwrap_or(0);
                 let missed = AtomicBool::new(false);
                 let sink = |offset: u64, piece: &[u8]| {
+                    // Not around the whole: the time that the bytes take to come here is not the memory's.
+                    let _working = session.activity.memory(line.context.device);
                     // A peer that sends more than the copy has is kept from reaching anything else.
                     let end = offset.saturating_add(piece.len() as u64);
                     if end > bytes || transfer::scatter(space, target, shape, offset, piece).is_err() {
@@ -144,6 +153,7 @@ impl Work {
                 let bytes = shape.bytes().unwrap_or(0);
                 let missed = AtomicBool::new(false);
                 let give = |offset: u64, piece: &mut [u8]| {
+                    let _working = session.activity.memory(line.context.device);
                     let end = offset.saturating_add(piece.len() as u64);
                     if end > bytes || transfer::gather(space, source, shape, offset, piece).is_err() {
                         piece.fill(0);

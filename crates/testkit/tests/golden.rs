@@ -64,6 +64,8 @@ fn every_other_kept_frame_is_read_as_the_same_value() {
     }
     let bytes = kept("module_info", "two-kernels.bin");
     assert_eq!(cuda_wire::ModuleInfo::from_bytes(&bytes), Ok(samples::module_info()), "{ADVICE}");
+    let bytes = kept("device_status", "every-field.bin");
+    assert_eq!(cuda_wire::DeviceStatus::from_bytes(&bytes), Ok(samples::device_status()), "{ADVICE}");
 }
 
 #[test]

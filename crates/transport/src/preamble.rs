@@ -40,11 +40,13 @@ pub enum ConnectionKind {
     Events = 1,
     /// Bulk data; a session may have several.
     Lane = 2,
+    /// Questions about the state of devices. It belongs to no session.
+    Status = 3,
 }
 
 impl ConnectionKind {
     fn from_wire(number: u8) -> Option<Self> {
-        [Self::Command, Self::Events, Self::Lane].into_iter().find(|kind| *kind as u8 == number)
+        [Self::Command, Self::Events, Self::Lane, Self::Status].into_iter().find(|kind| *kind as u8 == number)
     }
 }
 
@@ -194,7 +196,7 @@ mod tests {
         assert_eq!(Preamble::decode(&[0; 63]), Err(PreambleError::Length { have: 63 }));
         assert_eq!(Preamble::decode(&[7; 64]), Err(PreambleError::Magic { first: [7; 8] }));
         assert_eq!(resealed(|b| b[VERSION_AT] = 9), Err(PreambleError::Version { theirs: 9 }));
-        assert_eq!(resealed(|b| b[KIND_AT] = 3), Err(PreambleError::Kind { kind: 3 }));
+        assert_eq!(resealed(|b| b[KIND_AT] = 4), Err(PreambleError::Kind { kind: 4 }));
         assert_eq!(resealed(|b| b[SCHEME_AT] = 4), Err(PreambleError::Scheme { scheme: 4 }));
         assert_eq!(resealed(|b| b[14] = 1), Err(PreambleError::Reserved));
         assert_eq!(resealed(|b| b[59] = 1), Err(PreambleError::Reserved));
@@ -207,7 +209,8 @@ mod tests {
         let kind = prop_oneof![
             Just(ConnectionKind::Command),
             Just(ConnectionKind::Events),
-            Just(ConnectionKind::Lane)
+            Just(ConnectionKind::Lane),
+            Just(ConnectionKind::Status)
         ];
         (kind, 0..4u8, any::<u16>(), any::<[u8; 16]>()).prop_map(|(kind, scheme, lane, session)| Preamble {
             kind,

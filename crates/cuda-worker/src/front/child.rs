@@ -1,7 +1,7 @@
 //! One session process, seen from the front.
 
 use crate::{
-    config::{FrontConfig, Grant, Startup},
+    config::{FrontConfig, Grant, Role, Startup},
     end::{EndKind, SessionEnd},
     sync::lock,
 };
@@ -63,7 +63,11 @@ pub(crate) enum Line {
 
 impl SessionChild {
     /// Starts a process and tells it its configuration. Returns what is needed to hear from it and to reap it.
-    pub(crate) fn start(config: &FrontConfig, grant: &Grant) -> io::Result<(Arc<Self>, Child, UnixStream)> {
+    pub(crate) fn start(
+        config: &FrontConfig,
+        grant: &Grant,
+        role: Role,
+    ) -> io::Result<(Arc<Self>, Child, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut child = Command::new(&config.spawn.program)
             .args(&config.spawn.arguments)
@@ -71,7 +75,7 @@ impl SessionChild {
             .stdout(Stdio::null())
             .spawn()?;
         let pid = child.id();
-        match tell(&ours, config, grant) {
+        match tell(&ours, config, grant, role) {
             Ok(lines) => Ok((Arc::new(Self { pid, control: Mutex::new(ours) }), child, lines)),
             Err(error) => {
                 drop(ours);
@@ -93,9 +97,9 @@ impl SessionChild {
 }
 
 /// Tells a new process everything it needs.
-fn tell(mut control: &UnixStream, config: &FrontConfig, grant: &Grant) -> io::Result<UnixStream> {
+fn tell(mut control: &UnixStream, config: &FrontConfig, grant: &Grant, role: Role) -> io::Result<UnixStream> {
     let driver = grant.driver.clone();
-    let startup = Startup { session: config.session.clone(), driver, fds: grant.fds.len() };
+    let startup = Startup { role, session: config.session.clone(), driver, fds: grant.fds.len() };
     let text = serde_json::to_vec(&startup)?;
     let mut message = (text.len() as u32).to_le_bytes().to_vec();
     message.extend(text);

@@ -4,6 +4,7 @@
 
 mod child;
 mod sessions;
+mod watchers;
 
 use crate::config::FrontConfig;
 pub use child::SessionEvent;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use transport::{Address, ConnectionKind, Listener, RawConnection, Stopper};
+use watchers::Watchers;
 
 /// Why a worker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,7 @@ pub struct FrontHandle {
     stoppers: Vec<Stopper>,
     threads: Vec<JoinHandle<()>>,
     sessions: Arc<Sessions>,
+    watchers: Arc<Watchers>,
 }
 
 /// Listens at all addresses. `on_event` hears of sessions that begin and end.
@@ -52,16 +55,21 @@ pub fn serve_listener(
     let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
     let stoppers = listeners.iter().map(Listener::stopper).collect();
     let config = Arc::new(config);
-    let sessions = Sessions::start(config.clone(), Box::new(on_event)).map_err(FrontError::Thread)?;
+    let on_event: Arc<dyn Fn(SessionEvent) + Send + Sync> = Arc::new(on_event);
+    let to_sessions = on_event.clone();
+    let sessions = Sessions::start(config.clone(), Box::new(move |event| to_sessions(event)))
+        .map_err(FrontError::Thread)?;
+    let (watchers, keeper) = Watchers::start(config.clone(), on_event).map_err(FrontError::Thread)?;
     let reading = Arc::new(AtomicUsize::new(0));
-    let mut threads = Vec::new();
+    let mut threads = vec![keeper];
     for listener in listeners {
-        let (config, sessions, reading) = (config.clone(), sessions.clone(), reading.clone());
+        let (config, desks, reading) =
+            (config.clone(), (sessions.clone(), watchers.clone()), reading.clone());
         let thread = std::thread::Builder::new().name("dxpu-accept".to_owned());
-        let run = move || accept(&listener, &config, &sessions, &reading);
+        let run = move || accept(&listener, &config, &desks, &reading);
         threads.push(thread.spawn(run).map_err(FrontError::Thread)?);
     }
-    Ok(FrontHandle { addresses, stoppers, threads, sessions })
+    Ok(FrontHandle { addresses, stoppers, threads, sessions, watchers })
 }
 
 impl FrontHandle {
@@ -78,6 +86,7 @@ impl FrontHandle {
     /// Stops accepting, ends every session and spare, and returns when their processes are gone.
     pub fn stop(self) {
         self.stoppers.iter().for_each(Stopper::stop);
+        self.watchers.stop();
         for thread in self.threads {
             let _ = thread.join();
         }
@@ -85,12 +94,10 @@ impl FrontHandle {
     }
 }
 
-fn accept(
-    listener: &Listener,
-    config: &Arc<FrontConfig>,
-    sessions: &Arc<Sessions>,
-    reading: &Arc<AtomicUsize>,
-) {
+/// Where a connection may go.
+type Desks = (Arc<Sessions>, Arc<Watchers>);
+
+fn accept(listener: &Listener, config: &Arc<FrontConfig>, desks: &Desks, reading: &Arc<AtomicUsize>) {
     loop {
         let raw = match listener.accept() {
             Ok(Some(raw)) => raw,
@@ -102,12 +109,12 @@ fn accept(
             continue;
         }
         reading.fetch_add(1, Ordering::SeqCst);
-        let (config, sessions, counted) = (config.clone(), sessions.clone(), Reading(reading.clone()));
+        let (config, desks, counted) = (config.clone(), desks.clone(), Reading(reading.clone()));
         let thread = std::thread::Builder::new().name("dxpu-preamble".to_owned()).stack_size(128 << 10);
         // Without a thread the connection closes, which is all that can be done for it.
         let _ = thread.spawn(move || {
             let _counted = counted;
-            route(raw, &config, &sessions);
+            route(raw, &config, &desks);
         });
     }
 }
@@ -120,7 +127,7 @@ impl Drop for Reading {
     }
 }
 
-fn route(mut raw: RawConnection, config: &FrontConfig, sessions: &Sessions) {
+fn route(mut raw: RawConnection, config: &FrontConfig, (sessions, watchers): &Desks) {
     let preamble = match raw.read_preamble(Instant::now() + config.preamble_timeout) {
         Ok(preamble) => preamble,
         Err(error) => {
@@ -131,5 +138,6 @@ fn route(mut raw: RawConnection, config: &FrontConfig, sessions: &Sessions) {
     match preamble.kind {
         ConnectionKind::Command => sessions.begin(preamble.session, raw),
         ConnectionKind::Events | ConnectionKind::Lane => sessions.join(preamble.session, raw),
+        ConnectionKind::Status => watchers.begin(raw),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::child::{self, Line, SessionChild, SessionEvent};
 use crate::{
-    config::FrontConfig,
+    config::{FrontConfig, Role},
     end::EndKind,
     sync::{lock, wait, wait_for},
 };
@@ -217,7 +217,7 @@ impl Sessions {
 }
 
 /// Waits for a process that has closed its control socket, and makes it leave if it does not.
-fn reap(process: &mut Child) -> io::Result<std::process::ExitStatus> {
+pub(super) fn reap(process: &mut Child) -> io::Result<std::process::ExitStatus> {
     let deadline = Instant::now() + LEAVE_WITHIN;
     let mut pause = Duration::from_micros(200);
     while Instant::now() < deadline {
@@ -262,7 +262,7 @@ fn start_one(sessions: &Arc<Sessions>) {
         Ok(grant) => grant,
         Err(error) => return sessions.not_started(&format!("nothing left for one more session: {error}")),
     };
-    let (child, process, lines) = match SessionChild::start(&sessions.config, &grant) {
+    let (child, process, lines) = match SessionChild::start(&sessions.config, &grant, Role::Session) {
         Ok(started) => started,
         Err(error) => {
             (grant.release)();

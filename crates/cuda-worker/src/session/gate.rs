@@ -204,6 +204,10 @@ impl Commands for Gate {
         self.driver.physical_set_access(address, bytes, device, protection)
     }
 
+    fn device_status(&self, device: u32) -> CuResult<DeviceStatus> {
+        self.driver.device_status(device)
+    }
+
     fn module_load<'a>(
         &self,
         module: ModuleId,

@@ -9,7 +9,7 @@
 mod command_loop;
 mod events;
 mod gate;
-mod handshake;
+pub(crate) mod handshake;
 mod input;
 mod joins;
 mod link;
@@ -19,9 +19,10 @@ mod replies;
 mod waiters;
 
 use crate::{
-    config::{SessionConfig, Startup},
+    config::{Role, SessionConfig, Startup},
     end::{EndKind, Ending, SessionEnd},
     images::ImageCache,
+    status::{self, StatusFactory},
 };
 use bulk::{Fault, Lanes, LanesConfig};
 use command_loop::CommandLoop;
@@ -45,16 +46,33 @@ use transport::{Connection, RawConnection, ServerIdentity, ServerSecurity, Tx};
 /// Makes the driver of a session from what its [`crate::Grant`] holds.
 pub type DriverFactory<'a> = dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> + 'a;
 
-/// The main function of a session process: `control` is its end of the socket pair to the front.
-pub fn run_session_process(control: OwnedFd, make_driver: &DriverFactory<'_>) -> SessionEnd {
+/// The main function of a session process: `control` is its end of the socket pair to the front. The front may also
+/// want it to be the one that answers clients who only look; then `make_status` makes what answers.
+pub fn run_session_process(
+    control: OwnedFd,
+    make_driver: &DriverFactory<'_>,
+    make_status: &StatusFactory<'_>,
+) -> SessionEnd {
     // The kernel ends us with the front, should we ever hang too hard to see its socket close.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let mut control = UnixStream::from(control);
-    let prepared = read_startup(&mut control)
-        .map_err(|error| format!("cannot read the configuration: {error}"))
-        .and_then(|(startup, fds)| Ok((make_driver(&startup.driver, fds)?, startup.session)));
-    let (driver, config) = match prepared {
-        Ok(prepared) => prepared,
+    let (startup, fds) = match read_startup(&mut control) {
+        Ok(startup) => startup,
+        Err(error) => {
+            let reason = format!("cannot read the configuration: {error}");
+            return report(&mut control, SessionEnd::new(EndKind::Internal, reason));
+        }
+    };
+    let config = startup.session;
+    if startup.role == Role::Status {
+        let end = match make_status(&startup.driver, fds) {
+            Ok(source) => status::run(&control, source, config),
+            Err(reason) => SessionEnd::new(EndKind::Internal, reason),
+        };
+        return report(&mut control, end);
+    }
+    let driver = match make_driver(&startup.driver, fds) {
+        Ok(driver) => driver,
         Err(reason) => return report(&mut control, SessionEnd::new(EndKind::Internal, reason)),
     };
     say(&mut control, "ready");
@@ -68,7 +86,7 @@ pub fn run_session_process(control: OwnedFd, make_driver: &DriverFactory<'_>) ->
 }
 
 /// Tells the front something, as a line. It may be gone; then there is nobody to tell.
-fn say(control: &mut UnixStream, line: &str) {
+pub(crate) fn say(control: &mut UnixStream, line: &str) {
     let _ = control.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
 }
 
@@ -193,7 +211,7 @@ fn serve(
 }
 
 /// An error with all its causes.
-fn full_text(error: &dyn std::error::Error) -> String {
+pub(crate) fn full_text(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -47,6 +47,7 @@ impl Subject {
             | Command::EventCreate { context, .. }
             | Command::GraphInstantiate { context, .. } => Self::Context(*context),
             Command::MemoryInfo { device }
+            | Command::DeviceStatus { device }
             | Command::PhysicalCreate { device, .. }
             | Command::PhysicalSetAccess { device, .. } => Self::Device(*device),
             Command::StreamDestroy { stream }

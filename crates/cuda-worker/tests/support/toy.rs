@@ -1,7 +1,7 @@
 //! The smallest driver that has memory, streams and errors: enough to see what the worker does with one.
 
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, HostLink, PendingRead, WaitTarget};
+use cuda_driver::{Driver, HostLink, PendingRead, StatusSource, WaitTarget};
 use cuda_wire::*;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
@@ -255,6 +255,16 @@ impl Commands for Toy {
     fn physical_set_access(&self, _: u64, _: u64, _: u32, _: u32) -> CuResult<()> {
         Err(CudaError::NOT_SUPPORTED)
     }
+    fn device_status(&self, device: u32) -> CuResult<DeviceStatus> {
+        let (free, total) = self.memory_info(device)?;
+        let used = total - free;
+        Ok(DeviceStatus {
+            memory_total_bytes: total,
+            memory_free_bytes: free,
+            memory_used_bytes: used,
+            ..Default::default()
+        })
+    }
     /// The information log says how many images came before this one.
     fn module_load<'a>(
         &self,
@@ -399,5 +409,21 @@ impl Toy {
         stream.state.lock().unwrap().jobs.push_back(job);
         stream.changed.notify_all();
         Ok(())
+    }
+}
+
+/// Two devices that say their number.
+pub struct ToyStatus;
+
+impl StatusSource for ToyStatus {
+    fn device_count(&self) -> u32 {
+        2
+    }
+
+    fn device_status(&self, device: u32) -> CuResult<DeviceStatus> {
+        if device >= self.device_count() {
+            return Err(CudaError::INVALID_DEVICE);
+        }
+        Ok(DeviceStatus { name: format!("toy {device}"), ..Default::default() })
     }
 }

@@ -158,7 +158,7 @@ fn shake_hands(
         Handshake::Refusal(refusal) => {
             Err((CudaError::from_code(refusal.code).unwrap_or(CudaError::DEVICE_UNAVAILABLE), refusal.text))
         }
-        Handshake::Hello(_) | Handshake::Join(_) => Err(broken("it answered like a client".to_owned())),
+        _ => Err(broken("it answered something else".to_owned())),
     }
 }
 

@@ -15,7 +15,8 @@ pub use device::soft_link;
 pub use image::{elf_length, fatbin, fatbin_entry, image_length};
 pub use text::{ptx_load, ptx_run};
 pub use wire::{
-    chunk, command_body, command_stream, graph_node, handshake, link_output, module_info, notice, op, reply,
+    chunk, command_body, command_stream, device_status, graph_node, handshake, link_output, module_info,
+    notice, op, reply,
 };
 
 /// One target.
@@ -27,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("chunk", chunk),
     ("command_body", command_body),
     ("command_stream", command_stream),
+    ("device_status", device_status),
     ("elf_length", elf_length),
     ("fatbin", fatbin),
     ("fatbin_entry", fatbin_entry),

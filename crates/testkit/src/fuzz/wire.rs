@@ -1,8 +1,8 @@
 //! Frames of a session.
 
 use cuda_wire::{
-    ChunkHeader, Command, CommandHeader, DecodeError, GraphNode, HANDSHAKE_BYTES_MAX, Handshake, LinkOutput,
-    ModuleInfo, Notice, NoticeHeader, Op, ReplyHeader, Wire, header,
+    ChunkHeader, Command, CommandHeader, DecodeError, DeviceStatus, GraphNode, HANDSHAKE_BYTES_MAX,
+    Handshake, LinkOutput, ModuleInfo, Notice, NoticeHeader, Op, ReplyHeader, Wire, header,
 };
 
 /// Decodes, and if that succeeds encodes: the same bytes must come out.
@@ -63,6 +63,7 @@ pub fn reply(data: &[u8]) {
     canonical::<cuda_wire::Blob>(body);
     canonical::<ModuleInfo>(body);
     canonical::<LinkOutput>(body);
+    canonical::<DeviceStatus>(body);
 }
 
 /// A bulk chunk's header.
@@ -112,6 +113,11 @@ pub fn graph_node(data: &[u8]) {
 /// What a module load reports.
 pub fn module_info(data: &[u8]) {
     canonical::<ModuleInfo>(data);
+}
+
+/// What a device says of its state.
+pub fn device_status(data: &[u8]) {
+    canonical::<DeviceStatus>(data);
 }
 
 /// What a link reports.

@@ -22,7 +22,7 @@ fn frames() -> Vec<Seed> {
         let varied = match seed.target {
             "command_body" => seed.name.starts_with("graph-instantiate") || seed.name.starts_with("link"),
             "command_stream" => seed.name.starts_with("module-load"),
-            "handshake" | "preamble" | "notice" | "chunk" | "module_info" => true,
+            "handshake" | "preamble" | "notice" | "chunk" | "module_info" | "device_status" => true,
             _ => false,
         };
         if varied {

@@ -10,7 +10,7 @@ mod wire;
 
 pub use bulk::bulk;
 pub use hostile::hostile;
-pub use wire::{commands, handshakes, module_info, notices, ops, preambles, replies};
+pub use wire::{commands, device_status, handshakes, module_info, notices, ops, preambles, replies};
 
 use cuda_wire::{ChunkHeader, Command, LinkOutput, TransferId, Wire, begin_command, finish_command};
 
@@ -71,6 +71,8 @@ pub fn golden() -> Vec<Seed> {
     );
     seeds.extend(replies().into_iter().map(|(name, bytes)| Seed::new("reply", format!("{name}.bin"), bytes)));
     seeds.push(Seed::new("module_info", "two-kernels.bin", module_info().to_bytes()));
+    seeds.push(Seed::new("device_status", "every-field.bin", device_status().to_bytes()));
+    seeds.push(Seed::new("device_status", "least.bin", cuda_wire::DeviceStatus::default().to_bytes()));
     seeds.push(Seed::new("link_output", "made.bin", link_output(0).to_bytes()));
     seeds.push(Seed::new("link_output", "failed.bin", link_output(209).to_bytes()));
     let chunk =

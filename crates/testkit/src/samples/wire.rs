@@ -140,6 +140,8 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
             C::GraphSetNode { exec: EXEC, index: 3, op, enabled: false },
         ));
     }
+    // New ones at the end: the frames of the others keep their numbers.
+    commands.push(("device-status".to_owned(), C::DeviceStatus { device: 1 }));
     commands
 }
 
@@ -192,6 +194,7 @@ pub fn handshakes() -> Vec<(&'static str, Handshake)> {
         ("welcome", Handshake::Welcome(Box::new(welcome))),
         ("refusal", Handshake::Refusal(Refusal { code: 100, text: "no lease: ask for one".into() })),
         ("join", Handshake::Join(Join { session_secret: HASH })),
+        ("status-welcome", Handshake::StatusWelcome(StatusWelcome { protocol: 1, devices: 3 })),
     ]
 }
 
@@ -201,6 +204,7 @@ pub fn preambles() -> Vec<(String, Preamble)> {
         ("command", ConnectionKind::Command),
         ("events", ConnectionKind::Events),
         ("lane", ConnectionKind::Lane),
+        ("status", ConnectionKind::Status),
     ];
     let session = std::array::from_fn(|at| 0xf0 - at as u8);
     let mut preambles = Vec::new();
@@ -229,6 +233,105 @@ pub fn module_info() -> ModuleInfo {
     }
 }
 
+/// What a device says of its state, every field with a value.
+pub fn device_status() -> DeviceStatus {
+    let text = |text: &str| Some(text.to_owned());
+    DeviceStatus {
+        driver_version: "580.159.04".into(),
+        nvml_version: "13.580.159.04".into(),
+        cuda_version: 13000,
+        name: "NVIDIA H200".into(),
+        brand: 14,
+        architecture: Some(9),
+        compute_capability: (9, 0),
+        core_count: Some(16896),
+        uuid: "GPU-01020304-0506-0708-090a-0b0c0d0e0f10".into(),
+        serial: text("1650000000000"),
+        board_part_number: text("965-2G520-0041-0R0"),
+        vbios_version: text("96.00.A5.00.1A"),
+        inforom_image_version: text("G520.0282.02.02"),
+        inforom_versions: vec![(0, "2.1".into()), (1, "7.16".into())],
+        gsp_firmware_version: text("580.159.04"),
+        gsp_firmware_mode: Some((1, 1)),
+        minor_number: Some(3),
+        board_id: Some(0x600),
+        is_multi_gpu_board: Some(false),
+        module_id: Some(2),
+        pdi: Some(0x11ef_4534_cd5e_49ba),
+        pci_domain: 0x10,
+        pci_bus: 0x1b,
+        pci_device: 6,
+        pci_device_id: 0x2335_10de,
+        pci_subsystem_id: 0x18bf_10de,
+        pci_class: Some((3, 2)),
+        bus_type: Some(2),
+        pcie_generation: Some(4),
+        pcie_generation_max: Some(5),
+        pcie_generation_device_max: Some(6),
+        pcie_width: Some(8),
+        pcie_width_max: Some(16),
+        pcie_speed_mbps: Some(32000),
+        pcie_speed_max: Some(5),
+        pcie_sent_kbps: Some(821),
+        pcie_received_kbps: Some(425),
+        pcie_replays: Some(7),
+        memory_total_bytes: 143_771 << 20,
+        memory_reserved_bytes: 616 << 20,
+        memory_free_bytes: 143_000 << 20,
+        memory_used_bytes: 155 << 20,
+        bar1_bytes: Some([1 << 38, (1 << 38) - 1, 1]),
+        memory_bus_bits: Some(6144),
+        utilization_gpu_percent: Some(80),
+        utilization_memory_percent: Some(9),
+        utilization_encoder: Some((11, 167_000)),
+        utilization_decoder: Some((12, 167_001)),
+        utilization_jpeg: Some((13, 167_002)),
+        utilization_ofa: Some((14, 167_003)),
+        encoder_stats: Some([1, 2, 3]),
+        frame_capture_stats: Some([4, 5, 6]),
+        temperature_c: Some(31),
+        temperature_margin_c: Some(-8),
+        temperature_thresholds_c: vec![(0, 95), (3, 87)],
+        fan_count: Some(2),
+        fan_speeds_percent: vec![30, 33],
+        power_mw: Some(124_170),
+        power_limit_mw: Some(650_000),
+        power_limit_default_mw: Some(700_000),
+        power_limit_enforced_mw: Some(640_000),
+        power_limit_range_mw: Some((200_000, 710_000)),
+        energy_mj: Some(1 << 40),
+        power_source: Some(0),
+        clocks_mhz: [Some(1980), Some(1981), Some(3201), Some(1545)],
+        clocks_max_mhz: [Some(1982), Some(1983), Some(3202), None],
+        clocks_applications_mhz: [Some(1984), None, Some(3203), None],
+        clocks_applications_default_mhz: [Some(1985), None, Some(3204), None],
+        clocks_customer_max_mhz: [Some(1986), None, None, None],
+        auto_boost: Some((1, 0)),
+        clock_event_reasons: Some(1 << 33),
+        clock_event_reasons_supported: Some(0x1ff),
+        performance_state: Some(2),
+        persistence_mode: Some(1),
+        compute_mode: Some(3),
+        display_mode: Some(0),
+        display_active: Some(1),
+        accounting_mode: Some(1),
+        accounting_buffer_size: Some(4000),
+        virtualization_mode: Some(1),
+        operation_mode: Some((0, 1)),
+        mig_mode: Some((0, 1)),
+        c2c_mode: Some(0),
+        ecc_mode: Some((1, 0)),
+        ecc_mode_default: Some(1),
+        memory_errors: vec![
+            MemoryErrors { error_type: 0, counter_type: 1, location: Some(2), count: 1 << 33 },
+            MemoryErrors { error_type: 1, counter_type: 0, location: None, count: 5 },
+        ],
+        remapped_rows: Some([1, 2, 0, 1]),
+        row_remapper_histogram: Some([3072, 4, 3, 2, 1]),
+        fields: vec![FieldValue { field: 82, scope: 1, value_type: 5, bits: u64::MAX - 8 }],
+    }
+}
+
 /// Replies with a body of every kind.
 pub fn replies() -> Vec<(&'static str, Vec<u8>)> {
     let frame = |body: Vec<u8>, status: u32| {
@@ -251,5 +354,6 @@ pub fn replies() -> Vec<(&'static str, Vec<u8>)> {
         ("elapsed", frame(1.5f32.to_bytes(), 0)),
         ("read-back", frame(Blob(b"twelve bytes".to_vec()).to_bytes(), 0)),
         ("module-info", frame(module_info().to_bytes(), 0)),
+        ("device-status", frame(device_status().to_bytes(), 0)),
     ]
 }

@@ -35,7 +35,7 @@ const READY: u8 = 1;
 
 fn ring_bytes(kind: ConnectionKind) -> usize {
     match kind {
-        ConnectionKind::Command | ConnectionKind::Events => COMMAND_RING_BYTES,
+        ConnectionKind::Command | ConnectionKind::Events | ConnectionKind::Status => COMMAND_RING_BYTES,
         ConnectionKind::Lane => LANE_RING_BYTES,
     }
 }

@@ -1,0 +1,174 @@
+//! The status process, seen from the front: started for the first client that looks, ended when nobody does.
+
+use super::child::{self, SessionChild, SessionEvent};
+use crate::{
+    config::{FrontConfig, Role},
+    end::EndKind,
+    front::sessions::reap,
+    sync::{lock, wait},
+};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use transport::RawConnection;
+
+/// How long the process stays when nobody looks: long enough for a tool that is called again and again.
+const STAYS_IDLE: Duration = Duration::from_secs(10);
+/// Clients that wait for the process to start.
+const WAITING_MAX: usize = 64;
+
+type OnEvent = Arc<dyn Fn(SessionEvent) + Send + Sync>;
+
+/// Clients that look, and the process that serves them.
+pub(crate) struct Watchers {
+    config: Arc<FrontConfig>,
+    state: Mutex<State>,
+    changed: Condvar,
+    on_event: OnEvent,
+}
+
+#[derive(Default)]
+struct State {
+    /// Wait for a process.
+    waiting: Vec<RawConnection>,
+    child: Option<Arc<SessionChild>>,
+    /// Connections that the process has and has not said to be over.
+    served: usize,
+    stopping: bool,
+}
+
+impl Watchers {
+    pub(crate) fn start(
+        config: Arc<FrontConfig>,
+        on_event: OnEvent,
+    ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        let watchers = Arc::new(Self { config, state: Mutex::default(), changed: Condvar::new(), on_event });
+        let keeper = watchers.clone();
+        // The process is tied to the thread that starts it, so that thread stays with it.
+        let thread = std::thread::Builder::new().name("dxpu-watchers".to_owned());
+        let thread = thread.spawn(move || keeper.keep())?;
+        Ok((watchers, thread))
+    }
+
+    /// A client looks.
+    pub(crate) fn begin(&self, raw: RawConnection) {
+        let mut state = lock(&self.state);
+        if state.stopping {
+            drop(state);
+            return raw.refuse("this worker is shutting down");
+        }
+        if let Some(child) = state.child.clone() {
+            // Counted first: what the process says of it may be here before this returns.
+            state.served += 1;
+            if let Err(error) = child.give(raw) {
+                state.served -= 1;
+                tracing::debug!(pid = child.pid, %error, "the status process did not take a client");
+            }
+            return;
+        }
+        if state.waiting.len() >= WAITING_MAX {
+            drop(state);
+            return raw.refuse("too many clients at once, try again");
+        }
+        state.waiting.push(raw);
+        self.changed.notify_all();
+    }
+
+    /// Ends the process. The thread that [`Watchers::start`] returned ends soon after.
+    pub(crate) fn stop(&self) {
+        let mut state = lock(&self.state);
+        state.stopping = true;
+        state.waiting.clear();
+        if let Some(child) = state.child.take() {
+            child.stop();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Starts a process whenever somebody waits for one, and attends it to its end.
+    fn keep(&self) {
+        loop {
+            let mut state = lock(&self.state);
+            while state.waiting.is_empty() && !state.stopping {
+                state = wait(&self.changed, state);
+            }
+            if state.stopping {
+                return;
+            }
+            drop(state);
+            if let Err(reason) = self.start_and_attend() {
+                for raw in std::mem::take(&mut lock(&self.state).waiting) {
+                    raw.refuse("this worker cannot show its devices");
+                }
+                (self.on_event)(SessionEvent::Broken { reason });
+            }
+        }
+    }
+
+    fn start_and_attend(&self) -> Result<(), String> {
+        let grant =
+            (self.config.grant)().map_err(|error| format!("nothing to look at devices with: {error}"))?;
+        let started = SessionChild::start(&self.config, &grant, Role::Status);
+        let (child, process, lines) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                (grant.release)();
+                return Err(format!("cannot start a process: {error}"));
+            }
+        };
+        {
+            let mut state = lock(&self.state);
+            if !state.stopping {
+                state.child = Some(child.clone());
+                state.served = 0;
+                for raw in std::mem::take(&mut state.waiting) {
+                    state.served += usize::from(child.give(raw).is_ok());
+                }
+            }
+        }
+        let outcome = self.attend(&child, process, lines);
+        (grant.release)();
+        (self.on_event)(SessionEvent::Reaped { pid: child.pid });
+        outcome
+    }
+
+    /// Hears from the process until it ends, and ends it when it has nobody to serve.
+    fn attend(&self, child: &Arc<SessionChild>, mut process: Child, lines: UnixStream) -> Result<(), String> {
+        let mut said = None;
+        let is_timed = lines.set_read_timeout(Some(STAYS_IDLE)).is_ok();
+        let mut lines = BufReader::new(lines);
+        let mut line = String::new();
+        loop {
+            match lines.read_line(&mut line) {
+                Ok(0) => break,
+                Ok(_) => {
+                    match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
+                        ("served", _) => {
+                            let mut state = lock(&self.state);
+                            state.served = state.served.saturating_sub(1);
+                        }
+                        ("ended", reason) => said = Some(reason.to_owned()),
+                        _ => {}
+                    }
+                    line.clear();
+                }
+                Err(error) if is_timed && error.kind() == io::ErrorKind::WouldBlock => {
+                    let mut state = lock(&self.state);
+                    // Under the lock, so that no client is given to a process that leaves.
+                    if state.served == 0 {
+                        state.child = None;
+                        child.stop();
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        lock(&self.state).child = None;
+        child.stop();
+        let end = child::end_of(said, reap(&mut process));
+        if end.kind == EndKind::Internal { Err(end.to_string()) } else { Ok(()) }
+    }
+}

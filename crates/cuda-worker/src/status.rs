@@ -1,0 +1,186 @@
+//! The status process: answers clients that only look at the devices.
+//!
+//! ```text
+//!   connection ─▶ front ── fd ──▶ status process (one for all) ── TLS, token ─▶ DeviceStatus* ─▶ status source
+//! ```
+//!
+//! A program that watches its GPUs (NVML) is no session: it takes no context, no device memory and no place among the
+//! sessions, so watching never keeps a program from computing. All who look share one process, which knows no driver
+//! but a [`StatusSource`]; it is started for the first and ends when nobody has looked for a while.
+
+use crate::{
+    config::SessionConfig,
+    end::{EndKind, SessionEnd},
+    session::handshake::{HandshakeError, read_hello, say_no},
+    session::{full_text, say},
+    sync::lock,
+};
+use cuda_abi::{CuResult, CudaError};
+use cuda_driver::StatusSource;
+use cuda_wire::{
+    Command, CommandHeader, Handshake, PROTOCOL_VERSION, ReplyHeader, StatusWelcome, Wire, header,
+};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+use std::time::{Duration, Instant};
+use transport::{Connection, RawConnection, ServerIdentity, ServerSecurity};
+
+/// Makes what answers for the devices from what a [`crate::Grant`] holds.
+pub type StatusFactory<'a> =
+    dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn StatusSource>, String> + 'a;
+
+/// The most connections at a time. Each costs a small thread; more watchers than this watch too much.
+const CONNECTIONS_MAX: usize = 512;
+/// The most of them that have not shown a token yet.
+const UNAUTHENTICATED_MAX: usize = 64;
+/// Who has not asked for this long is gone; a client that is there after all comes back with a new connection.
+const SILENCE_MAX: Duration = Duration::from_secs(600);
+/// No question is longer.
+const QUESTION_BYTES_MAX: u32 = 64;
+
+/// What all connections share.
+struct Desk {
+    source: Box<dyn StatusSource>,
+    security: ServerSecurity,
+    config: SessionConfig,
+    /// To the front, which counts who is served.
+    control: Mutex<UnixStream>,
+    connections: AtomicUsize,
+    unauthenticated: AtomicUsize,
+}
+
+/// Serves until the front goes away or closes the control socket.
+pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: SessionConfig) -> SessionEnd {
+    let internal = |what: &str, error: String| SessionEnd::new(EndKind::Internal, format!("{what}: {error}"));
+    let security = match &config.tls {
+        None => ServerSecurity::Plain,
+        Some((certificate, key)) => match ServerIdentity::from_pem(certificate, key) {
+            Ok(identity) => ServerSecurity::Tls(identity),
+            Err(error) => return internal("the TLS identity", error.to_string()),
+        },
+    };
+    let to_front = match control.try_clone() {
+        Ok(stream) => Mutex::new(stream),
+        Err(error) => return internal("the control socket", error.to_string()),
+    };
+    let (connections, unauthenticated) = Default::default();
+    let desk = Arc::new(Desk { source, security, config, control: to_front, connections, unauthenticated });
+    loop {
+        let Ok(raw) = RawConnection::take_over(control.as_fd()) else {
+            return SessionEnd::new(EndKind::Finished, "nobody looks any more");
+        };
+        let served = Served(desk.clone());
+        let is_full = desk.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX
+            || desk.unauthenticated.load(Ordering::SeqCst) >= UNAUTHENTICATED_MAX;
+        if is_full {
+            raw.refuse("too many clients look at the devices of this worker");
+            continue;
+        }
+        let thread = std::thread::Builder::new().name("dxpu-status".to_owned()).stack_size(256 << 10);
+        // Without a thread the connection closes, which is all that can be done for it.
+        let _ = thread.spawn(move || {
+            if let Err(error) = served.0.serve(raw) {
+                tracing::debug!(error = full_text(&error), "a client that looked is gone");
+            }
+        });
+    }
+}
+
+/// A connection that the front gave; the front hears when it is over, however that comes.
+struct Served(Arc<Desk>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::SeqCst);
+        say(&mut lock(&self.0.control), "served");
+    }
+}
+
+/// Counts a connection as unauthenticated while it lives.
+struct Stranger<'a>(&'a AtomicUsize);
+
+impl<'a> Stranger<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Stranger<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Desk {
+    fn serve(&self, raw: RawConnection) -> Result<(), HandshakeError> {
+        let stranger = Stranger::new(&self.unauthenticated);
+        let deadline = Instant::now() + self.config.handshake_timeout;
+        let mut connection = raw.serve(&self.security, deadline).map_err(io::Error::other)?;
+        match read_hello(&mut connection.rx, &self.config, deadline) {
+            Ok(hello) => {
+                tracing::debug!(program = hello.program, pid = hello.pid, "a client looks at the devices");
+            }
+            Err(HandshakeError::Refused(refusal)) => {
+                say_no(connection, refusal.clone());
+                return Err(HandshakeError::Refused(refusal));
+            }
+            Err(error) => return Err(error),
+        }
+        drop(stranger);
+        let welcome = StatusWelcome { protocol: PROTOCOL_VERSION, devices: self.source.device_count() };
+        connection.tx.send(&[&Handshake::StatusWelcome(welcome).to_frame()])?;
+        self.answer(&mut connection)
+    }
+
+    fn answer(&self, connection: &mut Connection) -> Result<(), HandshakeError> {
+        let malformed = |error: cuda_wire::DecodeError| HandshakeError::Malformed(error.to_string());
+        while connection.rx.wait(Some(SILENCE_MAX))? {
+            let mut head = [0; CommandHeader::BYTES];
+            connection.rx.recv_exact(&mut head)?;
+            let head: CommandHeader = header(&head).map_err(malformed)?;
+            head.check().map_err(malformed)?;
+            if head.bytes > QUESTION_BYTES_MAX {
+                return Err(HandshakeError::Malformed(format!("a question of {} bytes", head.bytes)));
+            }
+            let mut body = vec![0; head.bytes as usize];
+            connection.rx.recv_exact(&mut body)?;
+            let answer = match Command::decode(head.opcode, &body).map_err(malformed)? {
+                Command::DeviceStatus { device } => {
+                    self.source.device_status(device).map(|status| status.to_bytes())
+                }
+                Command::Goodbye {} => return Ok(()),
+                // Everything else needs a session, and this is none.
+                _ => Err(CudaError::NOT_PERMITTED),
+            };
+            if head.call != 0 {
+                connection.tx.send(&[&reply(head.call, answer)])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A reply of a connection that has neither notices nor lanes.
+fn reply(call: u32, answer: CuResult<Vec<u8>>) -> Vec<u8> {
+    let (status, body) = match answer {
+        Ok(body) => (0, body),
+        Err(error) => (error.code(), Vec::new()),
+    };
+    let header = ReplyHeader {
+        bytes: body.len() as u32,
+        call,
+        status,
+        deferred: 0,
+        deferred_context: 0,
+        notices: 0,
+        chunks: Default::default(),
+        memory_credit_bytes: 0,
+    };
+    [header.to_bytes(), body].concat()
+}
