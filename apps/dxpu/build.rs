@@ -31,7 +31,7 @@ fn client_library(root: &Path, out: &Path) {
 
 fn build_library(root: &Path, out: &Path) -> PathBuf {
     let workspace = root.join("../..");
-    for crate_name in ["libcuda", "cuda-client", "cuda-wire", "cuda-abi", "cuda-image", "bulk", "transport"] {
+    for crate_name in ["libcuda", "cuda-client", "cuda-wire", "cuda-abi", "cuda-image", "bulk", "transport", "worker-link"] {
         println!("cargo::rerun-if-changed={}", workspace.join("crates").join(crate_name).display());
     }
     let profile = env::var("PROFILE").expect("cargo sets PROFILE");

@@ -10,8 +10,9 @@ mod generated;
 mod host;
 mod image;
 mod link;
-mod log;
 mod process;
 mod reserve;
 mod state;
 mod threads;
+
+use worker_link::log;

@@ -3,20 +3,17 @@
 use super::{Config, Link, SharedLink, events, events::Events, queue::Queue, replies::Replies};
 use crate::reserve::Reserved;
 use bulk::{Lanes, LanesConfig};
-use cuda_abi::CudaError;
-use cuda_wire::{DeviceInfo, Handshake, Hello, Join, PROTOCOL_VERSION, Welcome};
+use cuda_wire::{DeviceInfo, Handshake, Join, Welcome};
 use std::{
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64},
     },
     thread,
-    time::Duration,
 };
-use transport::{Address, Connection, ConnectionKind, Preamble, Rx};
+use transport::{Address, Connection, ConnectionKind};
+use worker_link::{CONNECT_TIMEOUT, Caller, Failure, greet};
 
-/// How long a worker may take for each connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Address ranges offered to the worker: a few, in case some are taken there.
 const RANGES_OFFERED: usize = 4;
 
@@ -32,28 +29,20 @@ pub(crate) struct Session {
     pub(crate) addresses: Reserved,
 }
 
-/// Why there is no session: the code for cuInit and a sentence for the user.
-pub(crate) type Failure = (CudaError, String);
-
 /// Connects to `address`.
 pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Failure> {
-    let unreachable =
-        |error: String| (CudaError::DEVICE_UNAVAILABLE, format!("cannot use worker {address}: {error}"));
-    let session_id = random_session_id();
-    let open = |kind, lane| -> Result<Connection, String> {
-        let preamble = Preamble::new(kind, lane, session_id);
-        let connection = transport::connect(address, &config.security, preamble, CONNECT_TIMEOUT)
-            .map_err(|error| chain(&error))?;
-        match config.delay {
-            Some(rtt) => connection.delayed(rtt).map_err(|error| error.to_string()),
-            None => Ok(connection),
-        }
-    };
+    let caller = Caller::new(address, config);
+    let unreachable = |error: String| caller.unreachable(error);
+    let open = |kind, lane| caller.open(kind, lane, CONNECT_TIMEOUT);
 
     let mut command = open(ConnectionKind::Command, 0).map_err(unreachable)?;
     let mut ranges = Reserved::some(RANGES_OFFERED);
-    let welcome = shake_hands(&mut command, config, &ranges)
-        .map_err(|(code, text)| (code, format!("worker {address}: {text}")))?;
+    let hello = config.hello(ranges.iter().map(Reserved::range).collect(), config.lanes);
+    let welcome = match greet(&mut command, hello, CONNECT_TIMEOUT) {
+        Ok(Handshake::Welcome(welcome)) => *welcome,
+        Ok(_) => return Err(unreachable("it answered another question".to_owned())),
+        Err((code, text)) => return Err((code, format!("worker {address}: {text}"))),
+    };
     let Some(chosen) = ranges.iter().position(|range| range.range() == welcome.va) else {
         return Err(unreachable("it chose an address range that was not offered".to_owned()));
     };
@@ -136,72 +125,4 @@ fn build(
     })?;
     events::start(&link, events_rx, config.stall_timeout)?;
     Ok(link)
-}
-
-fn shake_hands(
-    connection: &mut Connection,
-    config: &Config,
-    ranges: &[Reserved],
-) -> Result<Welcome, Failure> {
-    let broken = |error: String| (CudaError::DEVICE_UNAVAILABLE, error);
-    let hello = Handshake::Hello(Hello {
-        protocol: PROTOCOL_VERSION,
-        token: config.token.clone(),
-        program: program_name(),
-        pid: std::process::id(),
-        va_candidates: ranges.iter().map(Reserved::range).collect(),
-        lanes: config.lanes as u8,
-    });
-    connection.tx.send(&[&hello.to_frame()]).map_err(|error| broken(error.to_string()))?;
-    match read_handshake(&mut connection.rx).map_err(broken)? {
-        Handshake::Welcome(welcome) => Ok(*welcome),
-        Handshake::Refusal(refusal) => {
-            Err((CudaError::from_code(refusal.code).unwrap_or(CudaError::DEVICE_UNAVAILABLE), refusal.text))
-        }
-        _ => Err(broken("it answered something else".to_owned())),
-    }
-}
-
-fn read_handshake(rx: &mut Rx) -> Result<Handshake, String> {
-    let ready = rx.wait(Some(CONNECT_TIMEOUT)).map_err(|error| error.to_string())?;
-    if !ready {
-        return Err(format!("it did not answer within {CONNECT_TIMEOUT:?}"));
-    }
-    let mut prefix = [0; 4];
-    rx.recv_exact(&mut prefix)
-        .map_err(|error| format!("it closed the connection during the handshake ({error})"))?;
-    let length = Handshake::body_length(prefix).map_err(|error| error.to_string())?;
-    let mut body = vec![0; length];
-    rx.recv_exact(&mut body).map_err(|error| error.to_string())?;
-    Handshake::from_body(&body).map_err(|error| error.to_string())
-}
-
-/// An error with everything behind it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}
-
-fn program_name() -> String {
-    std::env::args_os().next().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-}
-
-/// A name nobody else uses; it is no secret.
-fn random_session_id() -> [u8; 16] {
-    let mut id = [0u8; 16];
-    // SAFETY: `id` is writable for its 16 bytes.
-    let got = unsafe { libc::getrandom(id.as_mut_ptr().cast(), id.len(), 0) };
-    if got != id.len() as isize {
-        // Without a random source, the process and the clock are still unique on one host.
-        let now =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos());
-        id = (now ^ (u128::from(std::process::id()) << 96)).to_le_bytes();
-    }
-    id
 }

@@ -10,14 +10,13 @@
 //! Invariants: a command whose `post` or `call` returned before another's began is executed before it. A lost worker
 //! wakes everybody who waits, and every later call fails at once. No lock is held while the program's code runs.
 
-mod config;
 mod connect;
 mod events;
 mod queue;
 mod replies;
 
-pub(crate) use config::Config;
 pub(crate) use connect::{Session, connect};
+pub(crate) use worker_link::Config;
 
 use crate::{host::HostRegion, log};
 use bulk::Lanes;

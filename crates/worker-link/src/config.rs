@@ -11,26 +11,26 @@ const LANES_DEFAULT: usize = 4;
 
 /// What the environment says.
 #[derive(Clone)]
-pub(crate) struct Config {
+pub struct Config {
     /// Workers, in the order of their devices.
-    pub(crate) workers: Vec<Address>,
+    pub workers: Vec<Address>,
     /// How to check that a worker is the right one.
-    pub(crate) security: ClientSecurity,
+    pub security: ClientSecurity,
     /// What we prove ourselves with. Never printed.
-    pub(crate) token: String,
+    pub token: String,
     /// Extra round trip for experiments.
-    pub(crate) delay: Option<Duration>,
+    pub delay: Option<Duration>,
     /// Bulk lanes per worker.
-    pub(crate) lanes: usize,
+    pub lanes: usize,
     /// Silence that counts as loss.
-    pub(crate) stall_timeout: Duration,
+    pub stall_timeout: Duration,
     /// Await every command.
-    pub(crate) await_all: bool,
+    pub await_all: bool,
 }
 
 impl Config {
     /// Reads the environment; the error is a sentence for the user.
-    pub(crate) fn from_environment() -> Result<Self, String> {
+    pub fn from_environment() -> Result<Self, String> {
         let workers = env::var("DXPU_WORKER").map_err(|_| {
             "DXPU_WORKER is not set: start the program with `dxpu run --worker ADDRESS -- PROGRAM`".to_owned()
         })?;

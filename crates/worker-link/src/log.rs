@@ -30,16 +30,16 @@ fn write(at: Level, name: &str, text: &str) {
 }
 
 /// The program cannot go on with the GPU.
-pub(crate) fn error(text: &str) {
+pub fn error(text: &str) {
     write(Level::Error, "ERROR", text);
 }
 
 /// Something the user should look at.
-pub(crate) fn warn(text: &str) {
+pub fn warn(text: &str) {
     write(Level::Warn, "WARN", text);
 }
 
 /// Something that helps to see what happens.
-pub(crate) fn info(text: &str) {
+pub fn info(text: &str) {
     write(Level::Info, "INFO", text);
 }

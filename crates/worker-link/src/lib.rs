@@ -1,0 +1,16 @@
+//! How the libraries inside a program (libcuda, libnvidia-ml) find their workers and say hello.
+//!
+//! ```text
+//!   environment of `dxpu run` ─▶ Config ─▶ Caller ── preamble, TLS ─▶ Connection ── Hello ─▶ Welcome | StatusWelcome
+//! ```
+//!
+//! What comes after the hello is the business of each library.
+
+#![forbid(unsafe_code)]
+
+mod call;
+mod config;
+pub mod log;
+
+pub use call::{CONNECT_TIMEOUT, Caller, Failure, greet};
+pub use config::Config;
