@@ -28,6 +28,8 @@ pub enum Kind<'a> {
     Ref { ty: Type<'a>, optional: bool },
     /// An array to read.
     Slice { length: Length<'a>, ty: Type<'a>, optional: bool },
+    /// An array to read that must be there, whose length the body works out from other arguments.
+    Array(Type<'a>),
     /// An array to fill.
     Outs { length: Length<'a>, ty: Type<'a>, optional: bool },
     /// An array that is read and written.
@@ -119,6 +121,7 @@ pub const STRUCTS: &[&str] = &[
     "CUmemPoolProps",
     "CUmemcpyAttributes",
     "CUstreamBatchMemOpParams",
+    "CUtensorMap",
     "CUuuid",
 ];
 

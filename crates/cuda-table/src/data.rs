@@ -13,7 +13,7 @@ macro_rules! groups {
 groups! {
     "init" "device" "context" "module" "library" "linker" "memory" "host_memory" "copy" "memset" "vmm" "pool"
     "stream" "event" "launch" "occupancy" "capture" "graph" "graph_node" "graph_exec" "peer" "managed" "ipc"
-    "array_texture" "external" "green" "multicast" "gl_egl_vdpau" "profiler_debug" "legacy" "misc"
+    "array_texture" "external" "green" "multicast" "gl_egl_vdpau" "profiler_debug" "legacy" "tensor_map" "misc"
 }
 
 /// Every function that libcuda.so.1 of driver 580 exports, one a line, ascending.

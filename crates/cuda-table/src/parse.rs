@@ -174,6 +174,7 @@ fn argument<'a>(word: &'a str, rest: &'a str) -> Result<Argument<'a>, String> {
         "out" => Kind::Out { ty, optional },
         "inout" => Kind::InOut(ty),
         "ref" => Kind::Ref { ty, optional },
+        "array" => Kind::Array(ty),
         "slice" | "outs" | "inouts" => {
             let (name, length) = array(name)?;
             let kind = match word {

@@ -137,7 +137,7 @@ fn agrees(kind: &Kind<'_>, c: CType<'_>) -> bool {
         Kind::Out { ty, .. } | Kind::InOut(ty) | Kind::Outs { ty, .. } | Kind::InOuts { ty, .. } => {
             points_to(ty) && is_writable
         }
-        Kind::Ref { ty, .. } | Kind::Slice { ty, .. } => points_to(ty),
+        Kind::Ref { ty, .. } | Kind::Slice { ty, .. } | Kind::Array(ty) => points_to(ty),
         Kind::Text { .. } => c == CType { base: "char", pointers: 1, is_const: true },
         Kind::Upload { .. } | Kind::Image | Kind::InAny => is_bytes,
         Kind::Download { .. } | Kind::OutAny => is_bytes && !c.is_const,

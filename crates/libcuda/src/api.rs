@@ -30,5 +30,6 @@ pub(crate) mod pool;
 pub(crate) mod profiler;
 pub(crate) mod stream;
 pub(crate) mod stream_memory;
+pub(crate) mod tensor_map;
 pub(crate) mod user_object;
 pub(crate) mod vmm;

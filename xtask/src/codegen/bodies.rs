@@ -41,6 +41,7 @@ fn safe_type(argument: &Argument<'_>) -> String {
         Kind::InOut(ty) => format!("InOut<'_, {}>", ty.rust_name()),
         Kind::Ref { ty, optional } => maybe(optional, format!("&{}", ty.rust_name())),
         Kind::Slice { ty, optional, .. } => maybe(optional, format!("&[{}]", ty.rust_name())),
+        Kind::Array(ty) => format!("Array<'_, {}>", ty.rust_name()),
         Kind::Outs { ty, optional, .. } => maybe(optional, format!("OutSlice<'_, {}>", ty.rust_name())),
         Kind::InOuts { ty, .. } => format!("InOutSlice<'_, {}>", ty.rust_name()),
         Kind::Upload { .. } => "HostSource".to_owned(),

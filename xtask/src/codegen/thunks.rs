@@ -93,7 +93,9 @@ fn c_type(argument: &Argument<'_>) -> String {
         Kind::Out { ty, .. } | Kind::InOut(ty) | Kind::Outs { ty, .. } | Kind::InOuts { ty, .. } => {
             format!("*mut {}", ty.rust_name())
         }
-        Kind::Ref { ty, .. } | Kind::Slice { ty, .. } => format!("*const {}", ty.rust_name()),
+        Kind::Ref { ty, .. } | Kind::Slice { ty, .. } | Kind::Array(ty) => {
+            format!("*const {}", ty.rust_name())
+        }
         Kind::Upload { .. } | Kind::Opaque | Kind::Image | Kind::InAny => "*const u8".to_owned(),
         Kind::Download { .. } | Kind::OutAny => "*mut u8".to_owned(),
         Kind::Text { .. } => "*const c_char".to_owned(),
@@ -123,6 +125,7 @@ fn conversion(argument: &Argument<'_>) -> Option<String> {
         Kind::Ref { optional: true, .. } => format!("border::reference_optional({name})"),
         Kind::Slice { length, optional: false, .. } => array("slice", length),
         Kind::Slice { length, optional: true, .. } => array("slice_optional", length),
+        Kind::Array(_) => format!("border::array({name})?"),
         Kind::Outs { length, optional: false, .. } => array("out_slice", length),
         Kind::Outs { length, optional: true, .. } => array("out_slice_optional", length),
         Kind::InOuts { length, .. } => array("in_out_slice", length),

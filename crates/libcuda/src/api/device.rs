@@ -21,6 +21,7 @@ pub(crate) mod attribute {
     pub(crate) const PCI_DOMAIN: u32 = 50;
     pub(crate) const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
     pub(crate) const COMPUTE_CAPABILITY_MINOR: u32 = 76;
+    pub(crate) const TENSOR_MAPS: u32 = 127;
 }
 
 /// cuDeviceGet

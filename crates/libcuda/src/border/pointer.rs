@@ -73,6 +73,11 @@ pub(crate) struct Out<'a, T>(NonNull<T>, PhantomData<&'a mut T>);
 
 #[allow(dead_code)]
 impl<T: CType> Out<'_, T> {
+    /// Where it is, for a place that must be aligned.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
     /// Writes the result.
     #[inline]
     pub(crate) fn set(&mut self, value: T) {
@@ -87,6 +92,11 @@ pub(crate) struct InOut<'a, T>(NonNull<T>, PhantomData<&'a mut T>);
 
 #[allow(dead_code)]
 impl<T: CType> InOut<'_, T> {
+    /// Where it is, for a place that must be aligned.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
     /// What is there.
     #[inline]
     pub(crate) fn get(&self) -> T {
@@ -216,6 +226,27 @@ impl InAny<'_> {
         // SAFETY: the API has the caller provide a value of the type that the other argument names.
         unsafe { self.0.as_ptr().cast::<T>().read_unaligned() }
     }
+}
+
+/// An array to read whose length follows from other arguments in a way that only the body knows.
+#[derive(Debug)]
+pub(crate) struct Array<'a, T>(NonNull<T>, PhantomData<&'a T>);
+
+impl<'a, T: CType> Array<'a, T> {
+    /// Its elements. The body knows from the other arguments that there are so many.
+    pub(crate) fn elements(&self, len: usize) -> CuResult<&'a [T]> {
+        // SAFETY: the API has the caller provide as many elements as the other arguments say.
+        unsafe { slice(self.0.as_ptr(), len) }
+    }
+}
+
+/// An array that must be there, even without elements.
+///
+/// # Safety
+/// `pointer` is null or good for reading as many elements as the API demands, which nobody writes while the call lasts.
+#[inline]
+pub(crate) unsafe fn array<'a, T: CType>(pointer: *const T) -> CuResult<Array<'a, T>> {
+    Ok(Array(not_null(pointer.cast_mut())?, PhantomData))
 }
 
 /// A place for a result that must be there.
@@ -418,6 +449,16 @@ mod tests {
         assert_eq!(unsafe { slice(words.as_ptr(), usize::MAX) }, Err(CudaError::INVALID_VALUE));
         // SAFETY: the array is there.
         assert_eq!(unsafe { slice(words.as_ptr(), 2) }, Ok(&words[..]));
+    }
+
+    #[test]
+    fn an_array_of_unsaid_length_must_be_there() {
+        let words = [1u64, 2];
+        // SAFETY: null is never followed.
+        assert_eq!(unsafe { array::<u64>(core::ptr::null()) }.map(|_| ()), Err(CudaError::INVALID_VALUE));
+        // SAFETY: the array is there, and two elements of it are read.
+        let array = unsafe { array(words.as_ptr()) }.expect("not null");
+        assert_eq!((array.elements(0), array.elements(2)), (Ok(&[][..]), Ok(&words[..])));
     }
 
     #[test]

@@ -78,6 +78,9 @@ unsafe impl CType for cuda_abi::CUmemcpyAttributes {}
 unsafe impl CType for cuda_abi::CUstreamBatchMemOpParams {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUtensorMap {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUuuid {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.

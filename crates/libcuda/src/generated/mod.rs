@@ -32,4 +32,5 @@ mod thunks_peer;
 mod thunks_pool;
 mod thunks_profiler_debug;
 mod thunks_stream;
+mod thunks_tensor_map;
 mod thunks_vmm;

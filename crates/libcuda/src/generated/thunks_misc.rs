@@ -11,50 +11,6 @@ use core::{ffi::c_char, sync::atomic::AtomicBool};
 use cuda_abi::*;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuTensorMapEncodeIm2col() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTensorMapEncodeIm2col",
-        "Hopper tensor maps need a Hopper GPU",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTensorMapEncodeIm2colWide() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTensorMapEncodeIm2colWide",
-        "Hopper tensor maps need a Hopper GPU",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTensorMapEncodeTiled() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTensorMapEncodeTiled",
-        "Hopper tensor maps need a Hopper GPU",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTensorMapReplaceAddress() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTensorMapReplaceAddress",
-        "Hopper tensor maps need a Hopper GPU",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn cuFlushGPUDirectRDMAWrites() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
