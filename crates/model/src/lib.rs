@@ -19,3 +19,4 @@ pub mod equation;
 pub mod fitting;
 pub mod least_squares;
 pub mod paper;
+pub mod profile;
