@@ -13,9 +13,11 @@ def copy(is_pinned, to_device):
         # Every page is there before the clock starts, with bytes that tell one place from another.
         host.view(torch.int64).copy_(torch.arange(size // 8))
         device = torch.empty(size, dtype=torch.uint8, device=where.device)
-        device.copy_(host)
         source, target = (host, device) if to_device else (device, host)
-        target.zero_()
+        # Only a real copy brings the bytes to the target: it does not have them yet, or no longer.
+        if not to_device:
+            device.copy_(host)
+            host.zero_()
 
         def step():
             target.copy_(source, non_blocking=is_pinned)

@@ -1,0 +1,145 @@
+"""One process that runs workloads when it is told to, so that starting a framework is paid once and not per measurement.
+
+Reads a JSON object a line and answers with one: {"do": "prepare", "workload": …}, {"do": "measure", "seconds": …}, {"do": "drop"},
+{"do": "end"}. An error is an answer too: {"error": text}.
+"""
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+sys.dont_write_bytecode = True
+
+import figures  # noqa: E402
+import witness  # noqa: E402
+from workloads import WORKLOADS  # noqa: E402
+from workloads.workload import Where  # noqa: E402
+
+# A median of fewer samples says nothing; a slow workload takes longer than it was told.
+BLOCKS_MIN = 3
+
+
+class Runner:
+    def __init__(self, options):
+        self.where = Where(options.device, options.tiny)
+        self.kind, self.ours = options.kind, options.ours
+        self.workload = self.prepared = None
+
+    def hello(self):
+        """Imports everything and touches the GPU, then says who this is; a process with the wrong driver measures nothing."""
+        import torch
+        import torchvision  # noqa: F401
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        answer = {"torch": torch.__version__, "transformers": transformers.__version__}
+        if self.where.device == "cuda":
+            torch.empty(1, device="cuda")
+            self.where.synchronize()
+            answer["gpu"] = torch.cuda.get_device_name()
+            answer["cudnn"] = torch.backends.cudnn.version()
+        self.testify()
+        return answer
+
+    def testify(self):
+        if self.where.device == "cuda" and (complaint := witness.complaint(self.kind, self.ours)):
+            raise RuntimeError(complaint)
+
+    def prepare(self, workload):
+        """Sets a workload up and runs it until it is warm; what it computed."""
+        self.drop()
+        self.workload = WORKLOADS[workload]
+        began = time.perf_counter()
+        self.prepared = self.workload.prepare(self.where)
+        for _ in range(1 if self.where.is_tiny else self.workload.warm_up_steps):
+            self.prepared.step()
+        self.where.synchronize()
+        return {"probe": self.prepared.probe(), "seconds": time.perf_counter() - began}
+
+    def measure(self, seconds):
+        """Milliseconds per step, by samples, over about this long."""
+        workload, step = self.workload, self.prepared.step
+        synchronize = (lambda: None) if workload.waits_itself else self.where.synchronize
+        clock, samples = time.perf_counter, []
+        # What ran before must not be waited for by the first sample. Collections of garbage would hit any of them.
+        self.where.synchronize()
+        gc.collect()
+        gc.disable()
+        try:
+            end = clock() + seconds
+            while True:
+                began = clock()
+                for _ in range(workload.block):
+                    step()
+                synchronize()
+                now = clock()
+                samples.append((now - began) * 1e3 / workload.block)
+                if now >= end and len(samples) >= BLOCKS_MIN:
+                    break
+        finally:
+            gc.enable()
+        self.testify()
+        return {
+            "median_ms": figures.median(samples),
+            "best_ms": min(samples),
+            "count": len(samples),
+            "samples_ms": figures.percentiles(samples),
+        }
+
+    def drop(self):
+        """Forgets the workload and gives its memory back."""
+        self.workload = self.prepared = None
+        gc.collect()
+        if self.where.device == "cuda":
+            import torch
+
+            self.where.synchronize()
+            torch.cuda.empty_cache()
+        return {}
+
+    def is_usable(self):
+        """Whether the GPU still answers after an error; some errors end every later call of a process."""
+        try:
+            self.drop()
+            import torch
+
+            return torch.zeros(1, device=self.where.device).item() == 0.0
+        except Exception:
+            return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", required=True, choices=["native", "remote"])
+    parser.add_argument("--ours", required=True, help="the folder of dxpu's libraries")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    # Answers keep the standard output to themselves; whatever libraries print goes with the errors.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(body, **arguments):
+        try:
+            said = body(**arguments)
+        except Exception as error:
+            traceback.print_exc()
+            said = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:500], "is_usable": runner.is_usable()}
+        print(json.dumps(said), file=answers)
+
+    runner = Runner(options)
+    answer(runner.hello)
+    for line in sys.stdin:
+        request = json.loads(line)
+        what = request.pop("do")
+        if what == "end":
+            break
+        answer({"prepare": runner.prepare, "measure": runner.measure, "drop": runner.drop}[what], **request)
+
+
+if __name__ == "__main__":
+    main()
