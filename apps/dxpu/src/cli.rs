@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::exit::Outcome;
-use crate::{bench, completions, demo, man, run, worker, worker_session};
+use crate::{bench, completions, demo, man, run, sim, worker, worker_session};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,13 +38,15 @@ pub(crate) enum Command {
     Demo(demo::Demo),
     /// Measure what the api plane costs on this machine
     Bench(bench::Bench),
+    /// Simulate what a pool would do, before there is one
+    Sim(sim::Sim),
     /// Print completions for a shell
     Completions(completions::Completions),
     /// Print manual pages
     Man(man::Man),
     /// One session of a worker
     #[command(hide = true)]
-    WorkerSession,
+    WorkerSession(worker_session::WorkerSession),
 }
 
 impl Command {
@@ -54,9 +56,10 @@ impl Command {
             Command::Run(run) => run.run(),
             Command::Demo(demo) => demo.run(),
             Command::Bench(bench) => bench.run(),
+            Command::Sim(sim) => sim.run(),
             Command::Completions(completions) => completions.run(),
             Command::Man(man) => man.run(),
-            Command::WorkerSession => worker_session::run(),
+            Command::WorkerSession(session) => session.run(),
         }
     }
 }

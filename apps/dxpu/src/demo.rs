@@ -2,7 +2,7 @@
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::worker::{front_config, listen_failure};
-use crate::{files, library, log, quantity, run, soft};
+use crate::{devices::Devices, files, library, log, quantity, run, soft};
 use anyhow::Context;
 use cuda_worker::{SessionConfig, SessionEvent, serve_listener};
 use std::io::Write;
@@ -35,7 +35,7 @@ impl Demo {
 
         let mut session = SessionConfig::new(files::read_secret(&token)?);
         session.image_cache = Some(directory.path().join("images"));
-        let devices = soft::SoftDevices { devices: 1, memory_bytes: 1 << 30, compute_capability: (9, 0) };
+        let devices = Devices::Soft(soft::SoftDevices { devices: 1, memory_bytes: 1 << 30, compute_capability: (9, 0) });
         let (sender, events) = mpsc::channel();
         let sender = std::sync::Mutex::new(sender);
         let on_event = move |event| {

@@ -3,7 +3,7 @@
 mod identity;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::{files, log, quantity, soft};
+use crate::{devices::Devices, files, log, nvidia, quantity, soft};
 use anyhow::Context;
 use cuda_worker::{FrontConfig, FrontError, SessionConfig, SessionEvent, SessionSpawn, serve_listener};
 use identity::{Identity, Token};
@@ -19,7 +19,8 @@ Examples:
   dxpu worker --listen unix:/tmp/dxpu.sock                 for programs of this user on this machine
   dxpu worker --listen shm:/tmp/dxpu.sock                  the same, through shared memory: the fastest
   dxpu worker --listen tcp:10.0.0.7:7400 --plain           no encryption: only where nobody else is on the network
-  dxpu worker --listen 0.0.0.0:7400 --driver soft --devices 2 --memory 8GiB";
+  dxpu worker --listen 0.0.0.0:7400 --driver soft --devices 2 --memory 8GiB
+  CUDA_VISIBLE_DEVICES=1 dxpu worker --listen 0.0.0.0:7400 --driver nvidia     one GPU of this machine";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -27,15 +28,17 @@ pub(crate) struct Worker {
     /// Where to listen: HOST:PORT (TLS), tcp:HOST:PORT, unix:/path or shm:/path; may be given several times
     #[arg(long, value_name = "ADDR", required = true)]
     listen: Vec<Address>,
-    /// What executes the programs' GPU work: `soft` is a GPU in software that needs no hardware
+    /// What executes the programs' GPU work: `nvidia` are the GPUs of this machine (those in CUDA_VISIBLE_DEVICES),
+    /// `soft` is a GPU in software that needs no hardware
     #[arg(long, value_enum, default_value = "soft")]
     driver: DriverKind,
     /// How many soft GPUs each program sees
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
     devices: u32,
-    /// Memory of each soft GPU, shared by all programs
-    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = quantity::bytes)]
-    memory: u64,
+    /// Memory of each soft GPU, shared by all programs [default: 4GiB]; of an NVIDIA GPU, the most that one program may
+    /// use of it [default: all]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    memory: Option<u64>,
     /// Compute capability of the soft GPUs
     #[arg(long, value_name = "X.Y", default_value = "9.0", value_parser = quantity::compute_capability)]
     compute_capability: (u32, u32),
@@ -70,6 +73,8 @@ enum DriverKind {
     Nvidia,
 }
 
+/// Memory of a soft GPU unless somebody says otherwise.
+const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 /// Session processes kept ready: a program and the helper it starts find theirs at once.
 const SPARES: usize = 2;
 
@@ -91,7 +96,7 @@ impl Worker {
         session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
         session.image_cache = Some(files::cache_directory()?.join("images"));
         session.stall_timeout = self.stall_timeout;
-        let config = front_config(self.listen.clone(), session, self.soft(), usize::from(self.sessions))?;
+        let config = front_config(self.listen.clone(), session, self.devices(), usize::from(self.sessions))?;
 
         // Before anything is listening, so that no signal finds us unprepared.
         let mut signals =
@@ -108,19 +113,20 @@ impl Worker {
         Ok(Exit::Success)
     }
 
-    fn soft(&self) -> soft::SoftDevices {
-        let (devices, memory_bytes) = (self.devices, self.memory);
-        soft::SoftDevices { devices, memory_bytes, compute_capability: self.compute_capability }
+    fn devices(&self) -> Devices {
+        match self.driver {
+            DriverKind::Nvidia => {
+                Devices::Nvidia(nvidia::NvidiaDevices { memory_limit_bytes: self.memory })
+            }
+            DriverKind::Soft => Devices::Soft(soft::SoftDevices {
+                devices: self.devices,
+                memory_bytes: self.memory.unwrap_or(SOFT_MEMORY_BYTES),
+                compute_capability: self.compute_capability,
+            }),
+        }
     }
 
     fn check(&self) -> Result<(), Failure> {
-        if self.driver == DriverKind::Nvidia {
-            return Err(Failure::new(
-                Exit::Unsupported,
-                "this build of dxpu cannot drive NVIDIA GPUs yet",
-                "use --driver soft, a GPU in software; NVIDIA support comes next",
-            ));
-        }
         let plain = self.listen.iter().find(|address| address.scheme() == Scheme::Tcp);
         match plain {
             Some(address) if !self.plain => Err(Failure::new(
@@ -133,11 +139,11 @@ impl Worker {
     }
 }
 
-/// A worker of soft GPUs whose sessions are processes of this executable.
+/// A worker whose sessions are processes of this executable.
 pub(crate) fn front_config(
     addresses: Vec<Address>,
     session: SessionConfig,
-    devices: soft::SoftDevices,
+    devices: Devices,
     sessions_max: usize,
 ) -> anyhow::Result<FrontConfig> {
     let program = std::env::current_exe().context("cannot find this executable")?;
@@ -145,7 +151,7 @@ pub(crate) fn front_config(
     let places = sessions_max + SPARES + 16;
     Ok(FrontConfig {
         addresses,
-        spawn: SessionSpawn { program, arguments: vec!["worker-session".to_owned()] },
+        spawn: SessionSpawn { program, arguments: devices.session_arguments() },
         session,
         grant: devices.grants(places)?,
         sessions_max,

@@ -129,11 +129,24 @@ impl Lanes {
         source: Box<dyn Source + Send + Sync>,
         done: Done,
     ) {
+        self.send_part_later(transfer, 0, bytes, source, done);
+    }
+
+    /// Sends `bytes` of a transfer from `start` on, as [`Self::send_later`] sends all of it. The other parts are sent
+    /// by themselves.
+    pub fn send_part_later(
+        &self,
+        transfer: TransferId,
+        start: u64,
+        bytes: u64,
+        source: Box<dyn Source + Send + Sync>,
+        done: Done,
+    ) {
         let shared = &self.shared;
         if bytes == 0 || shared.lanes.is_empty() {
             return done(if bytes == 0 { Ok(()) } else { Err(LinkLost) });
         }
-        let outgoing = Outgoing::new(transfer, bytes, shared.chunk_bytes(bytes), source, done);
+        let outgoing = Outgoing::new(transfer, start, bytes, shared.chunk_bytes(bytes), source, done);
         shared.enqueue(Job::Transfer(Arc::new(outgoing)));
     }
 

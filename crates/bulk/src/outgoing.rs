@@ -79,9 +79,11 @@ impl Queue {
     }
 }
 
-/// A transfer that lanes take chunks of.
+/// A transfer, or a part of one, that lanes take chunks of.
 pub(crate) struct Outgoing {
     pub(crate) transfer: TransferId,
+    /// Where it starts in its transfer.
+    start: u64,
     pub(crate) bytes: u64,
     pub(crate) chunk_bytes: u32,
     pub(crate) source: Box<dyn Source + Send + Sync>,
@@ -100,13 +102,14 @@ struct Progress {
 impl Outgoing {
     pub(crate) fn new(
         transfer: TransferId,
+        start: u64,
         bytes: u64,
         chunk_bytes: u32,
         source: Box<dyn Source + Send + Sync>,
         done: Done,
     ) -> Self {
         let progress = Progress { next: 0, sent: 0, active: 0, failed: false, done: Some(done) };
-        Self { transfer, bytes, chunk_bytes, source, progress: Mutex::new(progress) }
+        Self { transfer, start, bytes, chunk_bytes, source, progress: Mutex::new(progress) }
     }
 
     /// The next chunk (place and length), and whether there is another one after it.
@@ -116,7 +119,7 @@ impl Outgoing {
         if left == 0 || progress.failed {
             return None;
         }
-        let (offset, bytes) = (progress.next, left.min(self.chunk_bytes.into()));
+        let (offset, bytes) = (self.start + progress.next, left.min(self.chunk_bytes.into()));
         progress.next += bytes;
         progress.active += 1;
         Some((offset, bytes as u32, bytes < left))

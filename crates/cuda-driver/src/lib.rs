@@ -119,6 +119,22 @@ pub type Sink<'a> = dyn Fn(u64, &[u8]) + Sync + 'a;
 /// Gives packed device bytes: fills the slice from `offset` on. Called from several threads at once.
 pub type Source<'a> = dyn Fn(u64, &mut [u8]) + Sync + 'a;
 
+/// Memory that the bytes of a transfer are received into. Called from several threads at once, never twice for a byte.
+pub trait Landing: Send + Sync {
+    /// Hands the memory of the `bytes` from `offset` on to `fill`, in order, in as many pieces as it lies in. When
+    /// `fill` returns, its piece is there.
+    fn land(&self, offset: u64, bytes: usize, fill: &mut dyn FnMut(&mut [u8]));
+}
+
+/// Memory that the bytes of a transfer are sent from. Called from several threads at once.
+pub trait Departure: Send + Sync {
+    /// Hands the `bytes` from `offset` on to `send`, in order, in as many pieces as they lie in.
+    fn depart(&self, offset: u64, bytes: usize, send: &mut dyn FnMut(&[u8]));
+}
+
+/// Called when a transfer is over and its memory is not touched any more.
+pub type Over = Box<dyn FnOnce(Result<(), LinkLost>) + Send>;
+
 /// What a driver's streams need from the client.
 ///
 /// Every method may block; none is called while the driver holds a lock that executing a command needs.
@@ -130,6 +146,28 @@ pub trait HostLink: Send + Sync {
     /// Sends all `bytes` of a transfer to the client and returns when the last left, so that what completes after
     /// this is seen by the program after the data.
     fn send(&self, transfer: TransferId, bytes: u64, source: &Source<'_>) -> Result<(), LinkLost>;
+
+    /// The same as [`Self::receive`] for somebody who has more to do than to wait: the bytes go to `landing` as they
+    /// come, then `over` is called, once. Never blocks for the network.
+    fn receive_later(
+        &self,
+        transfer: TransferId,
+        bytes: u64,
+        pull: bool,
+        landing: Box<dyn Landing>,
+        over: Over,
+    );
+
+    /// Sends `bytes` of a transfer from `offset` on; the other parts are sent by themselves. `over` is called, once,
+    /// when they left. Never blocks for the network.
+    fn send_part(
+        &self,
+        transfer: TransferId,
+        offset: u64,
+        bytes: u64,
+        departure: Box<dyn Departure>,
+        over: Over,
+    );
 
     /// Has the client run a host function and returns when it did.
     fn host_call(&self, token: u64) -> Result<(), LinkLost>;

@@ -13,12 +13,14 @@ mod error;
 mod fatbin;
 mod length;
 mod select;
+mod symbols;
 mod unpack;
 
 pub use error::ImageError;
 pub use fatbin::{Compression, Entry, EntryKind, Fatbin, Reach};
 pub use length::{FATBIN_MAGIC, FATBIN_WRAPPER_MAGIC, IMAGE_BYTES_MAX, PTX_BYTES_MAX, image_length};
 pub use select::{Capability, ImageKind, Wants, kind_of, select_usable};
+pub use symbols::Symbols;
 pub use unpack::ENTRY_BYTES_MAX;
 
 /// The name under which an image travels and is kept: the same bytes have the same name everywhere.

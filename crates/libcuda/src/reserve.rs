@@ -19,18 +19,19 @@ pub(crate) struct Reserved(VaRange);
 impl Reserved {
     /// Up to `count` free ranges.
     pub(crate) fn some(count: usize) -> Vec<Self> {
-        (0..CANDIDATES).filter_map(|k| Self::at(FIRST + k * BYTES)).take(count).collect()
+        (0..CANDIDATES).filter_map(|k| Self::exactly(FIRST + k * BYTES, BYTES)).take(count).collect()
     }
 
-    fn at(base: u64) -> Option<Self> {
+    /// The range at `base`, if nothing is there.
+    pub(crate) fn exactly(base: u64, bytes: u64) -> Option<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: MAP_FIXED_NOREPLACE maps nothing over what is there, and nobody holds references into a range that
         // was free.
-        let got = unsafe { libc::mmap(base as *mut _, BYTES as usize, libc::PROT_NONE, flags, -1, 0) };
+        let got = unsafe { libc::mmap(base as *mut _, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
         if got == libc::MAP_FAILED {
             return None;
         }
-        let reserved = Self(VaRange { base: got as u64, bytes: BYTES });
+        let reserved = Self(VaRange { base: got as u64, bytes });
         // An old kernel takes the address as a hint only; then the drop gives the wrong place back.
         (got as u64 == base).then_some(reserved)
     }

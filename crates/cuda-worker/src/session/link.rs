@@ -5,7 +5,7 @@ use crate::{
     sync::{lock, wait},
 };
 use bulk::Lanes;
-use cuda_driver::{HostLink, LinkLost, Sink, Source};
+use cuda_driver::{Departure, HostLink, Landing, LinkLost, Over, Sink, Source};
 use cuda_wire::{Notice, NoticeHeader, TransferId};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
@@ -109,6 +109,40 @@ impl HostLink for Link {
             .map_err(|_| LinkLost)
     }
 
+    fn receive_later(
+        &self,
+        transfer: TransferId,
+        bytes: u64,
+        pull: bool,
+        landing: Box<dyn Landing>,
+        over: Over,
+    ) {
+        let pull = pull || bytes > self.push_window_bytes;
+        let events = self.events.clone();
+        let done = move |result: Result<(), bulk::LinkLost>| {
+            let result = result.map_err(|_| LinkLost);
+            let told = if pull { Ok(()) } else { events.send(&Notice::PushConsumed { bytes }) };
+            over(result.and(told));
+        };
+        self.lanes.expect_later(transfer, bytes, Box::new(Land(landing)), Box::new(done));
+        if pull {
+            // A link that is lost ends the expectation too.
+            let _ = self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() });
+        }
+    }
+
+    fn send_part(
+        &self,
+        transfer: TransferId,
+        offset: u64,
+        bytes: u64,
+        departure: Box<dyn Departure>,
+        over: Over,
+    ) {
+        let done = move |result: Result<(), bulk::LinkLost>| over(result.map_err(|_| LinkLost));
+        self.lanes.send_part_later(transfer, offset, bytes, Box::new(Depart(departure)), Box::new(done));
+    }
+
     fn host_call(&self, token: u64) -> Result<(), LinkLost> {
         self.host_calls.begin(token);
         self.events.send(&Notice::HostCall { token, chunks: self.lanes.chunks_sent() })?;
@@ -120,6 +154,43 @@ impl HostLink for Link {
             // Text for a client that is gone has no reader.
             let _ = self.events.send(&Notice::Print { text: cuda_wire::Bytes(piece) });
         }
+    }
+}
+
+/// A driver's landing as the lanes see it.
+struct Land(Box<dyn Landing>);
+
+impl bulk::Sink for Land {
+    fn take(&self, offset: u64, bytes: &[u8]) {
+        let mut left = bytes;
+        self.0.land(offset, bytes.len(), &mut |piece| {
+            let (now, later) = left.split_at(piece.len());
+            piece.copy_from_slice(now);
+            left = later;
+        });
+    }
+
+    fn target(&self, offset: u64, bytes: usize, read: &mut dyn FnMut(&mut [u8])) -> bool {
+        self.0.land(offset, bytes, read);
+        true
+    }
+}
+
+/// A driver's departure as the lanes see it.
+struct Depart(Box<dyn Departure>);
+
+impl bulk::Source for Depart {
+    fn fill(&self, offset: u64, target: &mut [u8]) {
+        let mut at = 0;
+        self.0.depart(offset, target.len(), &mut |piece| {
+            target[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        });
+    }
+
+    fn view(&self, offset: u64, bytes: usize, send: &mut dyn FnMut(&[u8])) -> bool {
+        self.0.depart(offset, bytes, send);
+        true
     }
 }
 

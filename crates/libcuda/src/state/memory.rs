@@ -9,7 +9,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -70,6 +70,8 @@ pub(crate) struct Physical {
 pub(crate) struct DeviceMemory {
     reserved: Reserved,
     state: Mutex<State>,
+    /// Whether the driver has placed variables outside of the range.
+    has_strays: AtomicBool,
 }
 
 struct State {
@@ -77,22 +79,34 @@ struct State {
     allocations: BTreeMap<u64, Allocation>,
     /// Reservations of cuMemAddressReserve: base to bytes.
     reservations: BTreeMap<u64, u64>,
+    /// Where variables lie that a driver placed outside of the range: first address to the keeper of the pages. They
+    /// stay when their module goes: the driver may use the place again.
+    strays: BTreeMap<u64, Reserved>,
 }
+
+/// Drivers give modules memory in pages of this size.
+const STRAY_BYTES: u64 = 2 << 20;
 
 static NEXT_BUFFER: AtomicU64 = AtomicU64::new(1);
 
 impl DeviceMemory {
     pub(super) fn new(reserved: Reserved) -> Self {
         let space = AddressSpace::new(reserved.range());
-        let state = State { space, allocations: BTreeMap::new(), reservations: BTreeMap::new() };
-        Self { reserved, state: Mutex::new(state) }
+        let (allocations, reservations, strays) = Default::default();
+        let state = State { space, allocations, reservations, strays };
+        Self { reserved, state: Mutex::new(state), has_strays: AtomicBool::new(false) }
     }
 
     /// Whether an address is a device address.
     #[inline]
     pub(crate) fn holds(&self, address: u64) -> bool {
         let range = self.reserved.range();
-        address.wrapping_sub(range.base) < range.bytes
+        address.wrapping_sub(range.base) < range.bytes || self.holds_stray(address)
+    }
+
+    #[inline]
+    fn holds_stray(&self, address: u64) -> bool {
+        self.has_strays.load(Ordering::Acquire) && lock(&self.state).stray_at(address)
     }
 
     /// Places an allocation. The caller tells the worker.
@@ -138,9 +152,28 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Notes a variable that the driver placed.
-    pub(super) fn note_variable(&self, address: u64, bytes: u64, context: &Context) {
-        lock(&self.state).note(address, bytes, AllocationKind::Variable, context);
+    /// Notes a variable that the driver placed. Fails where this process has memory of its own: the address would mean
+    /// two things.
+    pub(super) fn note_variable(&self, address: u64, bytes: u64, context: &Context) -> CuResult<()> {
+        let mut state = lock(&self.state);
+        let range = self.reserved.range();
+        let mut at = address / STRAY_BYTES * STRAY_BYTES;
+        while at < address + bytes {
+            if at.wrapping_sub(range.base) >= range.bytes && !state.stray_at(at) {
+                let Some(pages) = Reserved::exactly(at, STRAY_BYTES) else {
+                    crate::log::error(&format!(
+                        "a variable of a module lies at {address:#x}, where this program has memory of its own; start \
+                         the program again, which moves its memory"
+                    ));
+                    return Err(CudaError::OUT_OF_MEMORY);
+                };
+                state.strays.insert(at, pages);
+                self.has_strays.store(true, Ordering::Release);
+            }
+            at += STRAY_BYTES;
+        }
+        state.note(address, bytes, AllocationKind::Variable, context);
+        Ok(())
     }
 
     pub(super) fn forget_variable(&self, address: u64) {
@@ -242,6 +275,11 @@ impl DeviceMemory {
 }
 
 impl State {
+    fn stray_at(&self, address: u64) -> bool {
+        let stray = self.strays.range(..=address).next_back();
+        stray.is_some_and(|(&start, _)| address - start < STRAY_BYTES)
+    }
+
     fn note(&mut self, base: u64, bytes: u64, kind: AllocationKind, context: &Context) {
         let buffer = NEXT_BUFFER.fetch_add(1, Ordering::Relaxed);
         let allocation =

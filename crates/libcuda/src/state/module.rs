@@ -102,7 +102,7 @@ impl Module {
         let module = made.ok_or(CudaError::UNKNOWN)?;
         let memory = &context.device()?.memory;
         for variable in module.variables.values() {
-            memory.note_variable(variable.address, variable.bytes, context);
+            memory.note_variable(variable.address, variable.bytes, context)?;
         }
         Ok(module)
     }

@@ -1,6 +1,6 @@
 //! The soft driver's own reader of images: objects of the host, what its linker made, everything in between.
 
-use cuda_driver::{DRIVER_VA_BYTES, Driver, HostLink, LinkLost, Sink, Source};
+use cuda_driver::{DRIVER_VA_BYTES, Departure, Driver, HostLink, Landing, LinkLost, Over, Sink, Source};
 use cuda_wire::{Bytes, Commands, ContextId, ImageSource, LinkInput, ModuleId, TransferId, VaRange};
 use driver_soft::{SoftConfig, SoftDriver};
 use std::sync::{
@@ -22,6 +22,15 @@ impl HostLink for NoClient {
 
     fn send(&self, _: TransferId, _: u64, _: &Source<'_>) -> Result<(), LinkLost> {
         Err(LinkLost)
+    }
+
+    // The soft driver's streams have threads of their own, which wait.
+    fn receive_later(&self, _: TransferId, _: u64, _: bool, _: Box<dyn Landing>, over: Over) {
+        over(Err(LinkLost));
+    }
+
+    fn send_part(&self, _: TransferId, _: u64, _: u64, _: Box<dyn Departure>, over: Over) {
+        over(Err(LinkLost));
     }
 
     fn host_call(&self, _: u64) -> Result<(), LinkLost> {

@@ -1,0 +1,83 @@
+//! The GPUs of this machine as a worker uses them.
+
+use cuda_driver::{Driver, StatusSource};
+use cuda_worker::{Grant, GrantMaker};
+use driver_nvidia::{NvidiaConfig, NvidiaDriver};
+use serde::{Deserialize, Serialize};
+use std::os::unix::process::CommandExt;
+use std::sync::Arc;
+
+/// What a worker lends of this machine's GPUs: all that its environment lets the driver see.
+#[derive(Clone, Debug)]
+pub(crate) struct NvidiaDevices {
+    /// The most memory of each GPU that one program may use.
+    pub(crate) memory_limit_bytes: Option<u64>,
+}
+
+/// What a session process is told about its driver.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct NvidiaGrant {
+    nvidia: NvidiaShare,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct NvidiaShare {
+    memory_limit_bytes: Option<u64>,
+}
+
+impl NvidiaGrant {
+    /// `None` when the grant is for other devices.
+    pub(crate) fn read(granted: &serde_json::Value) -> Option<Self> {
+        serde_json::from_value(granted.clone()).ok()
+    }
+}
+
+impl NvidiaDevices {
+    pub(crate) fn grants(self) -> GrantMaker {
+        let nvidia = NvidiaShare { memory_limit_bytes: self.memory_limit_bytes };
+        Arc::new(move || {
+            let driver = serde_json::to_value(NvidiaGrant { nvidia })?;
+            Ok(Grant { driver, fds: Vec::new(), release: Box::new(|| {}) })
+        })
+    }
+}
+
+/// Has this process started again with its libraries and the driver's memory in the lower part of its address space.
+///
+/// The driver places variables of modules where this process has room, and the program sees their addresses. Programs
+/// have their own memory in the upper part; so the same address never means two things there.
+pub(crate) fn move_away_from_programs() {
+    use nix::sys::personality::{self, Persona};
+    let Ok(now) = personality::get() else { return };
+    if now.contains(Persona::ADDR_COMPAT_LAYOUT) {
+        return;
+    }
+    let moved = personality::set(now | Persona::ADDR_COMPAT_LAYOUT);
+    let again = moved.map_err(std::io::Error::from).and_then(|_| {
+        let program = std::env::current_exe()?;
+        // Returns only when it failed.
+        Err(std::process::Command::new(program).args(std::env::args_os().skip(1)).exec())
+    });
+    let Err(error): Result<(), std::io::Error> = again else { return };
+    tracing::warn!(%error, "cannot choose the layout of the address space: modules with variables may be refused");
+}
+
+/// Makes the driver of a session process.
+pub(crate) fn make_driver(grant: &NvidiaGrant) -> Result<Box<dyn Driver>, String> {
+    let config = NvidiaConfig {
+        memory_limit_bytes: grant.nvidia.memory_limit_bytes,
+        take_standard_output: true,
+    };
+    let driver = NvidiaDriver::new(&config).map_err(|error| full_text(&error))?;
+    Ok(Box::new(driver))
+}
+
+/// Makes what answers those who only look at the devices.
+pub(crate) fn make_status(_grant: &NvidiaGrant) -> Result<Box<dyn StatusSource>, String> {
+    Err("NVML of this machine is not served yet".to_owned())
+}
+
+fn full_text(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

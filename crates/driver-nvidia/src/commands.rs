@@ -1,0 +1,312 @@
+//! Every command of the wire, in the order of its table.
+
+use crate::{
+    context::LiveContext,
+    driver::NvidiaDriver,
+    graph::Exec,
+    linker, module,
+    op::enqueue,
+    stream::{LiveEvent, LiveStream},
+};
+use cuda_abi::{CuResult, CudaError};
+use cuda_driver::{Driver, WaitTarget};
+use cuda_wire::*;
+use std::sync::{Arc, PoisonError};
+
+/// Contexts below this are the primary contexts of devices.
+const FIRST_CREATED_CONTEXT: u32 = 0x100;
+
+impl NvidiaDriver {
+    fn check_device(&self, device: u32) -> CuResult<()> {
+        if (device as usize) < self.devices.len() { Ok(()) } else { Err(CudaError::INVALID_DEVICE) }
+    }
+
+    fn say(&self, message: String) {
+        if !message.is_empty() {
+            *self.message.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+        }
+    }
+
+    /// A context in which memory of no context is freed: mapped memory belongs to the process.
+    fn any_context(&self) -> CuResult<Arc<LiveContext>> {
+        self.lock().context(ContextId(0))
+    }
+
+    /// Waits for a context's work and forgets all that is in it.
+    fn empty_context(&self, context: &Arc<LiveContext>) {
+        if context.enter().is_ok() {
+            // SAFETY: no pointers. A dead context has no work.
+            let _ = unsafe { self.api.context_synchronize() };
+        }
+        self.lock().forget_context(context);
+        self.work.memory.free_all_of(context.id);
+    }
+}
+
+impl Commands for NvidiaDriver {
+    fn context_create(&self, context: ContextId, device: u32, flags: u32) -> CuResult<()> {
+        self.check_device(device)?;
+        if context.0 < FIRST_CREATED_CONTEXT || self.lock().contexts.contains_key(&context) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        /// `CU_CTX_SCHED_*`: how a thread waits here is not the program's affair.
+        const SCHEDULING: u32 = 0x7;
+        let made = LiveContext::create(&self.api, context.0, device, flags & !SCHEDULING)?;
+        self.lock().contexts.insert(context, Arc::new(made));
+        Ok(())
+    }
+
+    fn context_destroy(&self, context: ContextId) -> CuResult<()> {
+        if context.0 < FIRST_CREATED_CONTEXT {
+            return Err(CudaError::INVALID_CONTEXT);
+        }
+        let live = self.lock().context(context)?;
+        self.empty_context(&live);
+        self.lock().contexts.remove(&context);
+        Ok(())
+    }
+
+    fn context_reset(&self, context: ContextId) -> CuResult<()> {
+        let live = self.lock().context(context)?;
+        self.empty_context(&live);
+        Ok(())
+    }
+
+    fn context_synchronize(&self, context: ContextId) -> CuResult<()> {
+        self.wait(WaitTarget::Context(context))
+    }
+
+    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> CuResult<()> {
+        let context = self.lock().context(context)?;
+        context.enter()?;
+        // SAFETY: no pointers.
+        unsafe { self.api.context_set_limit(limit, value as usize) }
+    }
+
+    fn context_enable_peer(&self, context: ContextId, peer: ContextId, enable: bool) -> CuResult<()> {
+        let (context, peer) = {
+            let tables = self.lock();
+            (tables.context(context)?, tables.context(peer)?)
+        };
+        context.enter()?;
+        // SAFETY: both contexts live until the call returns.
+        unsafe {
+            match enable {
+                true => self.api.context_enable_peer(peer.raw(), 0),
+                false => self.api.context_disable_peer(peer.raw()),
+            }
+        }
+    }
+
+    fn memory_allocate(&self, context: ContextId, address: u64, bytes: u64) -> CuResult<()> {
+        let context = self.lock().context(context)?;
+        context.enter()?;
+        self.work.memory.allocate(context.id, context.device, address, bytes)
+    }
+
+    fn memory_free(&self, address: u64) -> CuResult<()> {
+        let context = self.work.memory.context_of(address).ok_or(CudaError::INVALID_VALUE)?;
+        let context = self.lock().context(ContextId(context))?;
+        self.work.memory.free(context, address)
+    }
+
+    fn memory_info(&self, device: u32) -> CuResult<(u64, u64)> {
+        self.check_device(device)?;
+        let context = self.lock().context(ContextId(device))?;
+        context.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both pointers are valid for the call.
+        unsafe { self.api.memory_info(&mut free, &mut total)? };
+        Ok(self.work.memory.seen(device, free as u64, total as u64))
+    }
+
+    fn physical_create(&self, handle: MemoryHandleId, device: u32, bytes: u64) -> CuResult<()> {
+        self.check_device(device)?;
+        let physical = self.work.memory.create_physical(device, bytes)?;
+        self.lock().physical.insert(handle, Arc::new(physical));
+        Ok(())
+    }
+
+    fn physical_release(&self, handle: MemoryHandleId) -> CuResult<()> {
+        let physical = self.lock().physical.remove(&handle).ok_or(CudaError::INVALID_HANDLE)?;
+        self.work.memory.release_physical(physical);
+        Ok(())
+    }
+
+    fn physical_map(&self, address: u64, bytes: u64, offset: u64, handle: MemoryHandleId) -> CuResult<()> {
+        let physical = self.lock().physical.get(&handle).cloned().ok_or(CudaError::INVALID_HANDLE)?;
+        self.any_context()?.enter()?;
+        self.work.memory.map_physical(address, bytes, offset, &physical)
+    }
+
+    fn physical_unmap(&self, address: u64, bytes: u64) -> CuResult<()> {
+        self.work.memory.unmap_physical(self.any_context()?, address, bytes)
+    }
+
+    fn physical_set_access(&self, address: u64, bytes: u64, device: u32, protection: u32) -> CuResult<()> {
+        self.check_device(device)?;
+        self.any_context()?.enter()?;
+        self.work.memory.set_access(address, bytes, device, protection)
+    }
+
+    /// Those who look at devices use a status connection, which has NVML behind it.
+    fn device_status(&self, device: u32) -> CuResult<DeviceStatus> {
+        self.check_device(device)?;
+        Err(CudaError::NOT_SUPPORTED)
+    }
+
+    fn module_load<'a>(
+        &self,
+        module: ModuleId,
+        context: ContextId,
+        _hash: [u8; 32],
+        image: ImageSource<'a>,
+        options: Vec<JitOption>,
+    ) -> CuResult<ModuleInfo> {
+        let ImageSource::Inline { bytes } = image else { return Err(CudaError::INVALID_VALUE) };
+        let context = self.lock().context(context)?;
+        let (loaded, info) =
+            module::load(&self.api, &context, bytes.0, &options).map_err(|(error, message)| {
+                self.say(message);
+                error
+            })?;
+        self.lock().modules.insert(module, loaded);
+        Ok(info)
+    }
+
+    fn module_unload(&self, module: ModuleId) -> CuResult<()> {
+        let gone = self.lock().modules.remove(&module);
+        gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn kernel_set_attribute(&self, kernel: KernelRef, attribute: u32, value: i32) -> CuResult<()> {
+        let (function, context) = {
+            let tables = self.lock();
+            let function = tables.function(kernel)?;
+            (function, tables.modules.get(&kernel.module).map(|module| Arc::clone(&module.context)))
+        };
+        context.ok_or(CudaError::INVALID_HANDLE)?.enter()?;
+        // SAFETY: the function lives as long as its module.
+        unsafe { self.api.function_set_attribute(function, attribute, value) }
+    }
+
+    fn link<'a>(
+        &self,
+        context: ContextId,
+        inputs: Vec<LinkInput<'a>>,
+        options: Vec<JitOption>,
+    ) -> CuResult<LinkOutput> {
+        let context = self.lock().context(context)?;
+        linker::link(&self.api, &context, &inputs, &options)
+    }
+
+    fn stream_create(&self, stream: StreamId, context: ContextId, kind: u32, priority: i32) -> CuResult<()> {
+        let context = self.lock().context(context)?;
+        let made = LiveStream::create(&self.api, context, kind, priority)?;
+        self.lock().streams.insert(stream, Arc::new(made));
+        Ok(())
+    }
+
+    fn stream_destroy(&self, stream: StreamId) -> CuResult<()> {
+        let gone = self.lock().streams.remove(&stream);
+        gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> CuResult<()> {
+        self.wait(WaitTarget::Stream(stream))
+    }
+
+    fn stream_query(&self, stream: StreamId) -> CuResult<()> {
+        if self.poll(WaitTarget::Stream(stream))? { Ok(()) } else { Err(CudaError::NOT_READY) }
+    }
+
+    fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
+        let stream = self.lock().stream(stream)?;
+        enqueue(&self.work, &self.tables, &stream, op)
+    }
+
+    fn read_back(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Blob> {
+        let mut bytes = Vec::new();
+        self.read_back_begin(stream, source, shape)?.wait(&mut bytes)?;
+        Ok(Blob(bytes))
+    }
+
+    fn event_create(&self, event: EventId, context: ContextId, flags: u32) -> CuResult<()> {
+        let context = self.lock().context(context)?;
+        let made = LiveEvent::create(&self.api, context, flags)?;
+        self.lock().events.insert(event, Arc::new(made));
+        Ok(())
+    }
+
+    fn event_destroy(&self, event: EventId) -> CuResult<()> {
+        let gone = self.lock().events.remove(&event);
+        gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn event_synchronize(&self, event: EventId) -> CuResult<()> {
+        self.wait(WaitTarget::Event(event))
+    }
+
+    fn event_query(&self, event: EventId) -> CuResult<()> {
+        if self.poll(WaitTarget::Event(event))? { Ok(()) } else { Err(CudaError::NOT_READY) }
+    }
+
+    fn event_elapsed(&self, start: EventId, end: EventId) -> CuResult<f32> {
+        let (start, end) = {
+            let tables = self.lock();
+            (tables.event(start)?, tables.event(end)?)
+        };
+        start.context.enter()?;
+        let mut milliseconds = 0.0;
+        // SAFETY: both events live until the call returns.
+        unsafe { self.api.event_elapsed(&mut milliseconds, start.raw(), end.raw())? };
+        Ok(milliseconds)
+    }
+
+    fn graph_instantiate<'a>(
+        &self,
+        exec: ExecId,
+        context: ContextId,
+        nodes: Vec<GraphNode<'a>>,
+    ) -> CuResult<()> {
+        let context = self.lock().context(context)?;
+        let made = Exec::new(&self.work, &self.tables, context, &nodes)?;
+        self.lock().execs.insert(exec, Arc::new(made));
+        Ok(())
+    }
+
+    fn graph_update<'a>(&self, exec: ExecId, nodes: Vec<GraphNode<'a>>) -> CuResult<()> {
+        let exec = self.lock().exec(exec)?;
+        exec.update(&self.tables, &nodes)
+    }
+
+    fn graph_set_node<'a>(&self, exec: ExecId, index: u32, op: Op<'a>, enabled: bool) -> CuResult<()> {
+        let exec = self.lock().exec(exec)?;
+        exec.set_node(index, op, enabled)
+    }
+
+    fn graph_launch(&self, exec: ExecId, stream: StreamId, run: u32) -> CuResult<()> {
+        let (exec, stream) = {
+            let tables = self.lock();
+            (tables.exec(exec)?, tables.stream(stream)?)
+        };
+        exec.launch(&self.tables, &stream, run)
+    }
+
+    fn graph_upload(&self, exec: ExecId, stream: StreamId) -> CuResult<()> {
+        let (exec, stream) = {
+            let tables = self.lock();
+            (tables.exec(exec)?, tables.stream(stream)?)
+        };
+        exec.upload(&self.tables, &stream)
+    }
+
+    fn graph_destroy(&self, exec: ExecId) -> CuResult<()> {
+        let gone = self.lock().execs.remove(&exec);
+        gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn goodbye(&self) -> CuResult<()> {
+        Ok(())
+    }
+}

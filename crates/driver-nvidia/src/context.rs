@@ -1,0 +1,69 @@
+//! Contexts.
+
+use crate::{
+    current,
+    sys::{Api, Context, ContextCreate},
+};
+use cuda_abi::CuResult;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A context of the driver.
+pub(crate) struct LiveContext {
+    api: Api,
+    raw: Context,
+    pub(crate) id: u32,
+    pub(crate) device: u32,
+    is_primary: bool,
+    /// Whether code in it may print: then waits look for text.
+    prints: AtomicBool,
+}
+
+impl LiveContext {
+    /// The primary context of a device.
+    pub(crate) fn primary(api: &Api, device: u32) -> CuResult<Self> {
+        let mut raw = Context::default();
+        // SAFETY: `raw` is valid for the call.
+        unsafe { api.primary_retain(&mut raw, device as i32)? };
+        current::enter(api, raw)?;
+        Ok(Self { api: *api, raw, id: device, device, is_primary: true, prints: AtomicBool::new(false) })
+    }
+
+    /// A context of its own.
+    pub(crate) fn create(api: &Api, id: u32, device: u32, flags: u32) -> CuResult<Self> {
+        let mut raw = Context::default();
+        let mut params =
+            ContextCreate { affinity: std::ptr::null_mut(), affinity_count: 0, cig: std::ptr::null_mut() };
+        current::forget();
+        // SAFETY: both pointers are valid for the call.
+        unsafe { api.context_create(&mut raw, &mut params, flags, device as i32)? };
+        Ok(Self { api: *api, raw, id, device, is_primary: false, prints: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn raw(&self) -> Context {
+        self.raw
+    }
+
+    /// Makes it the calling thread's.
+    #[inline]
+    pub(crate) fn enter(&self) -> CuResult<()> {
+        current::enter(&self.api, self.raw)
+    }
+
+    pub(crate) fn note_printing(&self) {
+        self.prints.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn may_print(&self) -> bool {
+        self.prints.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for LiveContext {
+    fn drop(&mut self) {
+        if !self.is_primary {
+            current::forget();
+            // SAFETY: whoever held it is gone. A primary context ends with the process.
+            let _ = unsafe { self.api.context_destroy(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Copies from the client's memory: the network fills pinned slots, the stream copies from them.
+//!
+//! The stream gets all its orders at once: wait for part 0, copy it, wait for part 1, … Parts that land early are
+//! copied while others are still on their way. A pushed copy has a slot for each part, because its bytes may come long
+//! before the stream gets there; a pulled one is asked for when the stream is there, and uses a few slots in turn.
+
+use crate::{
+    op::Work,
+    pinned::{SLOT_BYTES, Slot, Word},
+    progress::Watch,
+    rows::blocks,
+    stream::LiveStream,
+    sys::{Copy2D, MEMORY_DEVICE, MEMORY_HOST, Stream},
+};
+use cuda_abi::{CuResult, CudaError};
+use cuda_driver::Landing;
+use cuda_wire::{Plane, Shape, TransferId};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Slots that a pulled copy uses in turn.
+const RING: usize = 8;
+/// `CU_STREAM_WAIT_VALUE_GEQ`
+pub(crate) const AT_LEAST: u32 = 0;
+
+/// Bytes on their way to the GPU.
+pub(crate) struct Arrival {
+    slots: Vec<Slot>,
+    bytes: u64,
+    /// Bytes that have landed, by part.
+    filled: Vec<AtomicU64>,
+    /// Parts from the first on that have landed; the stream waits for it.
+    landed: Word,
+    next: Mutex<usize>,
+    /// 1 when the stream is there, then 1 more for each part copied; the stream writes it.
+    copied: Arc<Word>,
+    work: Arc<Work>,
+}
+
+impl Arrival {
+    fn part_bytes(&self, part: usize) -> u64 {
+        (self.bytes - (part * SLOT_BYTES) as u64).min(SLOT_BYTES as u64)
+    }
+
+    /// Blocks until the slot of `part` has been copied from.
+    fn wait_for_slot(&self, part: usize) {
+        let Some(before) = part.checked_sub(self.slots.len()) else { return };
+        let mut looks = 0u32;
+        while self.copied.get() < before as u64 + 2 && !self.work.is_aborted() {
+            looks += 1;
+            if looks < 2000 {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    }
+
+    fn note_landed(&self, part: usize, bytes: u64) {
+        let total = self.filled[part].fetch_add(bytes, Ordering::AcqRel) + bytes;
+        if total < self.part_bytes(part) {
+            return;
+        }
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        while *next < self.filled.len()
+            && self.filled[*next].load(Ordering::Acquire) == self.part_bytes(*next)
+        {
+            *next += 1;
+        }
+        self.landed.set(*next as u64);
+    }
+
+    /// Lets the stream go on without the bytes: they will not come.
+    fn give_up(&self) {
+        self.landed.set(u64::MAX >> 1);
+    }
+}
+
+/// An arrival as the lanes fill it.
+struct Lanes(Arc<Arrival>);
+
+impl Landing for Lanes {
+    fn land(&self, offset: u64, bytes: usize, fill: &mut dyn FnMut(&mut [u8])) {
+        let arrival = &*self.0;
+        let (mut at, mut left) = (offset as usize, bytes);
+        while left > 0 {
+            let (part, inside) = (at / SLOT_BYTES, at % SLOT_BYTES);
+            let count = left.min(SLOT_BYTES - inside);
+            arrival.wait_for_slot(part);
+            let slot = &arrival.slots[part % arrival.slots.len()];
+            // SAFETY: each byte of a transfer lands once, the slot's last part has been copied from, and the stream
+            // reads this part only after `note_landed` for all of it.
+            fill(unsafe { slot.bytes_mut(inside, count) });
+            arrival.note_landed(part, count as u64);
+            at += count;
+            left -= count;
+        }
+    }
+}
+
+/// Puts a copy into a stream.
+pub(crate) fn copy_in(
+    work: &Arc<Work>,
+    stream: &Arc<LiveStream>,
+    plane: Plane,
+    shape: Shape,
+    transfer: TransferId,
+    pull: bool,
+) -> CuResult<()> {
+    let bytes = shape.bytes().ok_or(CudaError::INVALID_VALUE)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let link = work.link()?.clone();
+    let parts = bytes.div_ceil(SLOT_BYTES as u64) as usize;
+    let slot_count = if pull { parts.min(RING) } else { parts };
+    let slots = (0..slot_count).map(|_| work.slots.take()).collect::<CuResult<Vec<_>>>()?;
+    let arrival = Arc::new(Arrival {
+        slots,
+        bytes,
+        filled: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+        landed: work.words.take()?,
+        next: Mutex::new(0),
+        copied: Arc::new(work.words.take()?),
+        work: Arc::clone(work),
+    });
+    let raw = stream.enter()?;
+    if let Err(error) = issue(work, raw, &arrival, plane, shape) {
+        // Some of the orders may stand, so their words and slots stay.
+        arrival.give_up();
+        std::mem::forget(arrival);
+        return Err(error);
+    }
+    let landing = Box::new(Lanes(Arc::clone(&arrival)));
+    let over = {
+        let (arrival, context) = (Arc::clone(&arrival), stream.context.id);
+        Box::new(move |result: Result<(), cuda_driver::LinkLost>| {
+            if result.is_err() {
+                arrival.give_up();
+                arrival.work.defer(context, CudaError::DEVICE_UNAVAILABLE);
+            }
+        })
+    };
+    if pull {
+        let given_up = Arc::clone(&arrival);
+        work.progress.watch(Watch {
+            word: Arc::clone(&arrival.copied),
+            value: 1,
+            stream: Arc::clone(stream),
+            then: Box::new(move |reached| match reached {
+                Ok(()) => link.receive_later(transfer, bytes, true, landing, over),
+                Err(_) => given_up.give_up(),
+            }),
+        });
+    } else {
+        link.receive_later(transfer, bytes, false, landing, over);
+    }
+    // The slots and words are free again when the stream has passed the last part.
+    work.progress.watch(Watch {
+        word: Arc::clone(&arrival.copied),
+        value: parts as u64 + 1,
+        stream: Arc::clone(stream),
+        then: Box::new(move |_| drop(arrival)),
+    });
+    Ok(())
+}
+
+fn issue(work: &Work, stream: Stream, arrival: &Arrival, plane: Plane, shape: Shape) -> CuResult<()> {
+    // SAFETY: words and slots live until the stream has passed the last part.
+    unsafe { work.api.stream_write_value(stream, arrival.copied.device(), 1, 0)? };
+    for part in 0..arrival.filled.len() {
+        let slot = &arrival.slots[part % arrival.slots.len()];
+        // SAFETY: as above.
+        unsafe { work.api.stream_wait_value(stream, arrival.landed.device(), part as u64 + 1, AT_LEAST)? };
+        let (from, bytes) = ((part * SLOT_BYTES) as u64, arrival.part_bytes(part));
+        to_device(work, stream, slot.start() as usize, from, plane, shape, bytes)?;
+        // SAFETY: as above.
+        unsafe { work.api.stream_write_value(stream, arrival.copied.device(), part as u64 + 2, 0)? };
+    }
+    Ok(())
+}
+
+/// Puts copies of the packed bytes `from..from + bytes`, which lie at `host`, into a stream.
+pub(crate) fn to_device(
+    work: &Work,
+    stream: Stream,
+    host: usize,
+    from: u64,
+    plane: Plane,
+    shape: Shape,
+    bytes: u64,
+) -> CuResult<()> {
+    for block in blocks(plane, shape, from, bytes) {
+        let source = host + (block.packed - from) as usize;
+        if block.height == 1 {
+            // SAFETY: the host bytes stay as they are until the stream has copied them: our callers see to that.
+            unsafe {
+                let source = std::ptr::with_exposed_provenance(source);
+                work.api.copy_in(block.address, source, block.width as usize, stream)?;
+            }
+            continue;
+        }
+        let copy = Copy2D {
+            source_type: MEMORY_HOST,
+            source_host: source,
+            source_pitch: block.width as usize,
+            target_type: MEMORY_DEVICE,
+            target_device: block.address,
+            target_pitch: block.pitch as usize,
+            width: block.width as usize,
+            height: block.height as usize,
+            ..Copy2D::default()
+        };
+        // SAFETY: as above; the description is valid for the call.
+        unsafe { work.api.copy_2d(&copy, stream)? };
+    }
+    Ok(())
+}

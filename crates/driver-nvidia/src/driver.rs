@@ -1,0 +1,232 @@
+//! The driver trait of one session.
+
+use crate::{
+    context::LiveContext,
+    device_info,
+    memory::Memory,
+    op::Work,
+    pinned::{Slots, Words},
+    printed::Printed,
+    progress::Progress,
+    read_back,
+    sys::{Api, LoadError},
+    tables::Tables,
+};
+use cuda_abi::{CuResult, CudaError};
+use cuda_driver::{Driver, HostLink, PendingRead, WaitTarget};
+use cuda_wire::{ContextId, DeviceInfo, Plane, Shape, StreamId, VaRange};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What differs between workers.
+#[derive(Clone, Debug)]
+pub struct NvidiaConfig {
+    /// The most memory of each device that the session may use.
+    pub memory_limit_bytes: Option<u64>,
+    /// Make standard output the way for text that kernels print; nothing else may then print there.
+    pub take_standard_output: bool,
+}
+
+/// Why a session cannot have the GPUs.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The driver's library is not usable.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The driver refused.
+    #[error("{what}: {error}")]
+    Driver {
+        /// What it was asked.
+        what: &'static str,
+        /// What it said.
+        error: CudaError,
+    },
+    /// The kernel refused.
+    #[error("{what}")]
+    System {
+        /// What it was asked.
+        what: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
+}
+
+/// Memory that a client may allocate without awaiting the answer. As much is set aside on the device meanwhile.
+const CREDIT_BYTES: u64 = 1 << 30;
+/// The least share of a device's memory that is set aside for it.
+const CREDIT_SHARE: u64 = 32;
+
+/// The NVIDIA driver of this machine, for one session.
+pub struct NvidiaDriver {
+    pub(crate) api: Api,
+    pub(crate) tables: Mutex<Tables>,
+    pub(crate) work: Arc<Work>,
+    pub(crate) devices: Vec<DeviceInfo>,
+    pub(crate) message: Mutex<Option<String>>,
+    version: i32,
+}
+
+impl NvidiaDriver {
+    /// Loads the driver and makes a context on every device that it shows. Takes some tenths of a second.
+    pub fn new(config: &NvidiaConfig) -> Result<Self, StartError> {
+        let failed = |what| move |error| StartError::Driver { what, error };
+        let refused = |what| move |source| StartError::System { what, source };
+        let printed = match config.take_standard_output {
+            true => Some(Printed::take_over().map_err(refused("standard output"))?),
+            false => None,
+        };
+        let api = Api::load()?;
+        let (mut version, mut count) = (0, 0);
+        // SAFETY: every pointer is valid for its call.
+        unsafe {
+            api.init(0).map_err(failed("cuInit"))?;
+            api.driver_version(&mut version).map_err(failed("cuDriverGetVersion"))?;
+            api.device_count(&mut count).map_err(failed("cuDeviceGetCount"))?;
+        }
+        let limit = config.memory_limit_bytes.unwrap_or(u64::MAX);
+        let mut tables = Tables::default();
+        let mut devices = Vec::new();
+        for device in 0..count as u32 {
+            let context = LiveContext::primary(&api, device).map_err(failed("cuDevicePrimaryCtxRetain"))?;
+            devices.push(device_info::of(&api, &context, limit).map_err(failed("the device's description"))?);
+            tables.contexts.insert(ContextId(device), Arc::new(context));
+        }
+        if devices.is_empty() {
+            return Err(StartError::Driver { what: "cuDeviceGetCount", error: CudaError::NO_DEVICE });
+        }
+        let memory = Memory::new(api, limit);
+        memory.start().map_err(refused("a thread"))?;
+        let work = Work {
+            api,
+            words: Words::new(api).map_err(failed("pinned memory"))?,
+            slots: Slots::new(api).map_err(failed("pinned memory"))?,
+            progress: Progress::start().map_err(refused("a thread"))?,
+            memory,
+            printed,
+            link: OnceLock::new(),
+            aborted: AtomicBool::new(false),
+            deferred: Mutex::new(VecDeque::new()),
+        };
+        let (work, tables) = (Arc::new(work), Mutex::new(tables));
+        Ok(Self { api, tables, work, devices, message: Mutex::new(None), version })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for NvidiaDriver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NvidiaDriver").field("devices", &self.devices.len()).finish_non_exhaustive()
+    }
+}
+
+impl Driver for NvidiaDriver {
+    fn devices(&self) -> Vec<DeviceInfo> {
+        self.devices.clone()
+    }
+
+    fn cuda_version(&self) -> i32 {
+        self.version
+    }
+
+    fn reserve_addresses(&self, candidates: &[VaRange]) -> Option<VaRange> {
+        let context = self.lock().context(ContextId(0)).ok()?;
+        context.enter().ok()?;
+        candidates.iter().copied().find(|range| self.work.memory.reserve_addresses(*range))
+    }
+
+    fn attach(&self, link: Arc<dyn HostLink>) {
+        let _ = self.work.link.set(link);
+    }
+
+    fn poll(&self, target: WaitTarget) -> CuResult<bool> {
+        let (is_done, context) = match target {
+            WaitTarget::Stream(id) => {
+                let stream = self.lock().stream(id)?;
+                (stream.is_idle()?, Arc::clone(&stream.context))
+            }
+            WaitTarget::Event(id) => {
+                let event = self.lock().event(id)?;
+                (event.is_reached()?, Arc::clone(&event.context))
+            }
+            WaitTarget::Context(id) => {
+                let tables = self.lock();
+                let context = tables.context(id)?;
+                let streams = tables.streams_of(&context);
+                drop(tables);
+                for stream in &streams {
+                    if !stream.is_idle()? {
+                        return Ok(false);
+                    }
+                }
+                // Nothing is left to wait for, except what runs in streams that were destroyed.
+                context.enter()?;
+                // SAFETY: no pointers.
+                unsafe { self.api.context_synchronize()? };
+                (true, context)
+            }
+        };
+        if is_done {
+            self.work.after_wait(&context);
+        }
+        Ok(is_done)
+    }
+
+    fn wait(&self, target: WaitTarget) -> CuResult<()> {
+        let context = match target {
+            WaitTarget::Stream(id) => {
+                let stream = self.lock().stream(id)?;
+                stream.wait()?;
+                Arc::clone(&stream.context)
+            }
+            WaitTarget::Event(id) => {
+                let event = self.lock().event(id)?;
+                event.wait()?;
+                Arc::clone(&event.context)
+            }
+            WaitTarget::Context(id) => {
+                let context = self.lock().context(id)?;
+                context.enter()?;
+                // SAFETY: no pointers.
+                unsafe { self.api.context_synchronize()? };
+                context
+            }
+        };
+        self.work.after_wait(&context);
+        Ok(())
+    }
+
+    fn read_back_begin(
+        &self,
+        stream: StreamId,
+        source: Plane,
+        shape: Shape,
+    ) -> CuResult<Box<dyn PendingRead>> {
+        let stream = self.lock().stream(stream)?;
+        Ok(Box::new(read_back::begin(&self.work, stream, source, shape)?))
+    }
+
+    fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
+        self.work.deferred.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn take_message(&self) -> Option<String> {
+        self.message.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn grant_memory_credit(&self) -> u64 {
+        let smallest = self.devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
+        let bytes = CREDIT_BYTES.min(smallest / CREDIT_SHARE);
+        self.work.memory.grant(self.devices.len() as u32, bytes)
+    }
+
+    fn abort(&self) {
+        // Contexts, memory and kernels that still run go with the process, which ends now.
+        self.work.aborted.store(true, Ordering::SeqCst);
+        self.work.progress.close();
+        self.work.memory.close();
+    }
+}

@@ -1,0 +1,242 @@
+//! Executable graphs, as CUDA graphs of the machine's driver.
+//!
+//! The client sends a graph flat: nodes with the places of those before them. A copy from or to the client becomes two
+//! nodes, one that moves bytes between the network and pinned memory and one that moves them between pinned memory and
+//! the device.
+
+mod build;
+mod transfer;
+
+use crate::{
+    context::LiveContext,
+    op::Work,
+    pinned::Word,
+    progress::Watch,
+    stream::{LiveEvent, LiveStream},
+    sys::{Api, Graph, GraphExec},
+    tables::Tables,
+};
+use build::{Built, Keeper};
+use cuda_abi::{CuResult, CudaError};
+use cuda_wire::{GraphNode, Op, Reader, Wire};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An executable graph.
+pub(crate) struct Exec {
+    pub(crate) context: Arc<LiveContext>,
+    work: Arc<Work>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The nodes as they came, for changes to some of them.
+    nodes: Vec<Vec<u8>>,
+    /// `None` after a change, until the next launch.
+    ready: Option<Ready>,
+}
+
+/// A graph that the driver has made executable.
+struct Ready {
+    raw: RawExec,
+    /// What its nodes point to.
+    keepers: Vec<Keeper>,
+    run: Arc<AtomicU32>,
+    /// Present when nodes talk to the client: then launches follow each other one by one.
+    turns: Option<Turns>,
+    work: Arc<Work>,
+}
+
+struct Turns {
+    /// Recorded after each launch.
+    last: LiveEvent,
+    /// Launches that are over; streams write it.
+    over: Arc<Word>,
+    launched: u64,
+    stream: Option<Arc<LiveStream>>,
+}
+
+/// A handle of an executable graph.
+struct RawExec {
+    api: Api,
+    raw: GraphExec,
+}
+
+impl Drop for RawExec {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the handle; a launch under way goes on to its end.
+        let _ = unsafe { self.api.graph_exec_destroy(self.raw) };
+    }
+}
+
+/// A handle of a graph.
+struct RawGraph {
+    api: Api,
+    raw: Graph,
+}
+
+impl Drop for RawGraph {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the handle; what was made executable from it does not need it.
+        let _ = unsafe { self.api.graph_destroy(self.raw) };
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        let Some(turns) = self.turns.take() else { return };
+        let Some(stream) = turns.stream.clone() else { return };
+        // A launch under way still uses what its nodes point to.
+        let keepers = std::mem::take(&mut self.keepers);
+        self.work.progress.watch(Watch {
+            word: Arc::clone(&turns.over),
+            value: turns.launched,
+            stream,
+            then: Box::new(move |_| drop((keepers, turns))),
+        });
+    }
+}
+
+impl Exec {
+    pub(crate) fn new(
+        work: &Arc<Work>,
+        tables: &Mutex<Tables>,
+        context: Arc<LiveContext>,
+        nodes: &[GraphNode<'_>],
+    ) -> CuResult<Self> {
+        let ready = make(work, tables, &context, nodes)?;
+        let nodes = nodes.iter().map(encoded).collect();
+        let state = Mutex::new(State { nodes, ready: Some(ready) });
+        Ok(Self { context, work: Arc::clone(work), state })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces all nodes.
+    pub(crate) fn update(&self, tables: &Mutex<Tables>, nodes: &[GraphNode<'_>]) -> CuResult<()> {
+        let ready = make(&self.work, tables, &self.context, nodes)?;
+        let mut state = self.lock();
+        state.nodes = nodes.iter().map(encoded).collect();
+        state.ready = Some(ready);
+        Ok(())
+    }
+
+    /// Replaces one node. The graph is made anew by the next launch: programs change many nodes between two of them.
+    pub(crate) fn set_node(&self, index: u32, op: Op<'_>, enabled: bool) -> CuResult<()> {
+        let mut state = self.lock();
+        let place = state.nodes.get_mut(index as usize).ok_or(CudaError::INVALID_VALUE)?;
+        let after = decoded(place)?.after;
+        *place = encoded(&GraphNode { op, after, enabled });
+        state.ready = None;
+        Ok(())
+    }
+
+    fn with_ready<R>(
+        &self,
+        tables: &Mutex<Tables>,
+        run: impl FnOnce(&mut Ready) -> CuResult<R>,
+    ) -> CuResult<R> {
+        let mut state = self.lock();
+        if state.ready.is_none() {
+            let nodes = state.nodes.iter().map(|bytes| decoded(bytes)).collect::<CuResult<Vec<_>>>()?;
+            let ready = make(&self.work, tables, &self.context, &nodes)?;
+            state.ready = Some(ready);
+        }
+        run(state.ready.as_mut().ok_or(CudaError::UNKNOWN)?)
+    }
+
+    pub(crate) fn launch(&self, tables: &Mutex<Tables>, stream: &Arc<LiveStream>, run: u32) -> CuResult<()> {
+        self.with_ready(tables, |ready| ready.launch(stream, run))
+    }
+
+    pub(crate) fn upload(&self, tables: &Mutex<Tables>, stream: &Arc<LiveStream>) -> CuResult<()> {
+        self.with_ready(tables, |ready| {
+            let raw = stream.enter()?;
+            // SAFETY: both handles live until the call returns.
+            unsafe { ready.work.api.graph_upload(ready.raw.raw, raw) }
+        })
+    }
+}
+
+impl Ready {
+    fn launch(&mut self, stream: &Arc<LiveStream>, run: u32) -> CuResult<()> {
+        let raw = stream.enter()?;
+        let api = &self.work.api;
+        let Some(turns) = &mut self.turns else {
+            // SAFETY: both handles live until the call returns.
+            return unsafe { api.graph_launch(self.raw.raw, raw) };
+        };
+        if turns.launched > 0 {
+            // SAFETY: the event lives as long as `self`.
+            unsafe { api.stream_wait_event(raw, turns.last.raw(), 0)? };
+        }
+        let set = Box::into_raw(Box::new(SetRun { run: Arc::clone(&self.run), number: run }));
+        // SAFETY: the driver calls the function once with its argument; the other handles live until the calls return.
+        unsafe {
+            if let Err(error) = api.launch_host(raw, set_run, set.cast()) {
+                drop(Box::from_raw(set));
+                return Err(error);
+            }
+            api.graph_launch(self.raw.raw, raw)?;
+            api.event_record(turns.last.raw(), raw, 0)?;
+            turns.launched += 1;
+            turns.stream = Some(Arc::clone(stream));
+            api.stream_write_value(raw, turns.over.device(), turns.launched, 0)
+        }
+    }
+}
+
+/// Tells the nodes of a launch which launch it is.
+struct SetRun {
+    run: Arc<AtomicU32>,
+    number: u32,
+}
+
+unsafe extern "C" fn set_run(argument: *mut c_void) {
+    // SAFETY: the argument is a box of `SetRun`, handed over to this one call.
+    let set = unsafe { Box::from_raw(argument.cast::<SetRun>()) };
+    set.run.store(set.number, Ordering::SeqCst);
+}
+
+fn make(
+    work: &Arc<Work>,
+    tables: &Mutex<Tables>,
+    context: &Arc<LiveContext>,
+    nodes: &[GraphNode<'_>],
+) -> CuResult<Ready> {
+    context.enter()?;
+    let run = Arc::new(AtomicU32::new(0));
+    let Built { graph, keepers, talks } = {
+        let tables = tables.lock().unwrap_or_else(PoisonError::into_inner);
+        build::build(work, &tables, context, nodes, &run)?
+    };
+    let mut raw = GraphExec::default();
+    // SAFETY: `raw` is valid for the call, the graph lives until it returns.
+    unsafe { work.api.graph_instantiate(&mut raw, graph.raw, 0)? };
+    let raw = RawExec { api: work.api, raw };
+    /// `CU_EVENT_DISABLE_TIMING`
+    const NO_TIMING: u32 = 2;
+    let turns = match talks {
+        false => None,
+        true => Some(Turns {
+            last: LiveEvent::create(&work.api, Arc::clone(context), NO_TIMING)?,
+            over: Arc::new(work.words.take()?),
+            launched: 0,
+            stream: None,
+        }),
+    };
+    Ok(Ready { raw, keepers, run, turns, work: Arc::clone(work) })
+}
+
+fn encoded(node: &GraphNode<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    node.put(&mut bytes);
+    bytes
+}
+
+fn decoded(bytes: &[u8]) -> CuResult<GraphNode<'_>> {
+    GraphNode::take(&mut Reader::new(bytes)).map_err(|_| CudaError::UNKNOWN)
+}

@@ -1,0 +1,42 @@
+//! The driver trait over the NVIDIA driver of this machine.
+//!
+//! ```text
+//!   commands ─▶ tables (names → handles) ─▶ sys (libcuda.so.1)
+//!                  │
+//!                  ├ memory    device memory at the client's addresses (VMM), credit kept as a reserve
+//!                  ├ copy_in   network → pinned slots → GPU      one thread of ours watches words in pinned memory
+//!                  ├ copy_out  GPU → pinned slots → network      that streams write, and writes those they wait for
+//!                  └ graph     flattened graphs as CUDA graphs
+//! ```
+//!
+//! Nothing of the client's semantics is decided here: commands become calls of the driver in the order they come, and
+//! the driver's answers go back. No call here waits for the GPU, except those that say so.
+//!
+//! `unsafe` is the border to the driver: `sys` declares it, the other modules call it with memory they own.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod commands;
+mod context;
+mod copy_in;
+mod copy_out;
+mod current;
+mod device_info;
+mod driver;
+mod graph;
+mod launch;
+mod linker;
+mod memory;
+mod module;
+mod op;
+mod pinned;
+mod printed;
+mod progress;
+mod read_back;
+mod rows;
+mod stream;
+mod sys;
+mod tables;
+
+pub use driver::{NvidiaConfig, NvidiaDriver, StartError};
+pub use sys::LoadError;

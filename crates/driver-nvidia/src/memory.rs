@@ -1,0 +1,514 @@
+//! Device memory at addresses of the client's choice.
+//!
+//! Memory is mapped in steps of 2 MiB, and a mapping goes as a whole. Small allocations of the client share a step; so
+//! a mapping counts its users and ends with the last.
+//!
+//! Freed memory is unmapped by a thread of its own when the work that was there before is done: the calls cost tens of
+//! microseconds and must wait for the GPU.
+
+use crate::{
+    context::LiveContext,
+    current,
+    sys::{Api, MemAccess, MemAllocationProp, MemLocation},
+};
+use cuda_abi::{CuResult, CudaError};
+use cuda_wire::VaRange;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What the driver maps memory in.
+pub(crate) const GRANULE: u64 = 2 << 20;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, and `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const DEVICE: u32 = 1;
+const PINNED: u32 = 1;
+const READ_WRITE: u32 = 3;
+
+/// Properties of plain memory of a device.
+pub(crate) fn properties(device: u32) -> MemAllocationProp {
+    MemAllocationProp {
+        kind: PINNED,
+        handle_types: 0,
+        location: MemLocation { kind: DEVICE, id: device as i32 },
+        win32: std::ptr::null_mut(),
+        flags: [0; 8],
+    }
+}
+
+/// Physical memory; it goes back when nobody holds it and it is mapped nowhere.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    api: Api,
+    handle: u64,
+    pub(crate) bytes: u64,
+    pub(crate) device: u32,
+}
+
+impl Physical {
+    pub(crate) fn create(api: &Api, device: u32, bytes: u64) -> CuResult<Self> {
+        let mut handle = 0;
+        // SAFETY: both pointers are valid for the call.
+        unsafe { api.memory_create(&mut handle, bytes as usize, &properties(device), 0)? };
+        Ok(Self { api: *api, handle, bytes, device })
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        // SAFETY: no pointers. A driver that fails here has lost the memory anyway.
+        let _ = unsafe { self.api.memory_release(self.handle) };
+    }
+}
+
+/// What is mapped somewhere.
+struct Mapping {
+    bytes: u64,
+    /// Allocations that lie in it.
+    users: u32,
+    /// Whether it counts as used memory by itself; the client's own physical memory counts by its handle.
+    is_ours: bool,
+    /// Kept alive while it is mapped.
+    physical: Arc<Physical>,
+}
+
+/// An allocation of the client.
+#[derive(Clone, Copy, Debug)]
+struct Allocation {
+    bytes: u64,
+    context: u32,
+}
+
+#[derive(Default)]
+struct State {
+    mappings: BTreeMap<u64, Mapping>,
+    allocations: BTreeMap<u64, Allocation>,
+    /// Ranges that are being unmapped.
+    leaving: Vec<(u64, u64)>,
+    /// Frees that wait for the GPU.
+    queue: Vec<Free>,
+    /// Memory set aside for allocations that nobody awaits, by device.
+    reserve: BTreeMap<u32, Physical>,
+    /// What the client may still allocate without awaiting the answer. Never more than is set aside on each device.
+    credit_bytes: u64,
+    /// Bytes in use, by device.
+    used_bytes: BTreeMap<u32, u64>,
+    closed: bool,
+}
+
+/// A free that waits for the work before it.
+struct Free {
+    context: Arc<LiveContext>,
+    what: Leaving,
+}
+
+enum Leaving {
+    Allocation { address: u64, bytes: u64 },
+    Mapped { address: u64, bytes: u64 },
+}
+
+/// All device memory of a session.
+pub(crate) struct Memory {
+    api: Api,
+    /// The most that the session may use of each device.
+    limit_bytes: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Memory {
+    pub(crate) fn new(api: Api, limit_bytes: u64) -> Arc<Self> {
+        Arc::new(Self { api, limit_bytes, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread that unmaps.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        let memory = Arc::clone(self);
+        std::thread::Builder::new().name("dxpu-unmap".to_owned()).spawn(move || memory.unmap_loop())?;
+        Ok(())
+    }
+
+    /// Keeps a range of addresses for the client.
+    pub(crate) fn reserve_addresses(&self, range: VaRange) -> bool {
+        let mut got = 0;
+        // SAFETY: `got` is valid for the call.
+        let reserved = unsafe { self.api.address_reserve(&mut got, range.bytes as usize, 0, range.base, 0) };
+        if reserved.is_ok() && got != range.base {
+            // SAFETY: the range was just reserved and nothing is in it.
+            let _ = unsafe { self.api.address_free(got, range.bytes as usize) };
+        }
+        reserved.is_ok() && got == range.base
+    }
+
+    /// Allocates memory at an address. The context must be current.
+    pub(crate) fn allocate(&self, context: u32, device: u32, address: u64, bytes: u64) -> CuResult<()> {
+        // The client counts every allocation so, whatever becomes of it.
+        let is_credited = self.lock().spend(bytes);
+        self.allocate_as(context, device, address, bytes, is_credited)
+    }
+
+    /// The same for memory that the client does not take from its credit.
+    pub(crate) fn allocate_uncounted(
+        &self,
+        context: u32,
+        device: u32,
+        address: u64,
+        bytes: u64,
+    ) -> CuResult<()> {
+        self.allocate_as(context, device, address, bytes, false)
+    }
+
+    fn allocate_as(
+        &self,
+        context: u32,
+        device: u32,
+        address: u64,
+        bytes: u64,
+        is_credited: bool,
+    ) -> CuResult<()> {
+        if bytes == 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let (start, end) = granules(address, bytes);
+        let mut state = self.lock();
+        while state.leaving.iter().any(|&(from, to)| from < end && start < to) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut made = Vec::new();
+        let mut at = start;
+        while at < end {
+            if let Some((from, to)) = state.mapping_at(at) {
+                made.push((from, false));
+                at = to;
+                continue;
+            }
+            let next = state.mappings.range(at..end).next().map_or(end, |(&next, _)| next);
+            let mut mapped = self.map_fresh(&mut state, device, at, next - at, is_credited);
+            if mapped.as_ref().err() == Some(&CudaError::OUT_OF_MEMORY) && !state.leaving.is_empty() {
+                // What the program freed before is on its way back.
+                state = self.settled(state);
+                mapped = self.map_fresh(&mut state, device, at, next - at, is_credited);
+            }
+            match mapped {
+                Ok(mapping) => {
+                    state.mappings.insert(at, mapping);
+                    made.push((at, true));
+                }
+                Err(error) => {
+                    for (from, fresh) in made {
+                        if fresh {
+                            self.unmap_now(&mut state, from);
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+            at = next;
+        }
+        for (from, _) in made {
+            if let Some(mapping) = state.mappings.get_mut(&from) {
+                mapping.users += 1;
+            }
+        }
+        state.allocations.insert(address, Allocation { bytes, context });
+        Ok(())
+    }
+
+    /// New memory of a device, within the session's limit; from what was set aside when it was promised.
+    fn create(&self, state: &mut State, device: u32, bytes: u64, is_credited: bool) -> CuResult<Physical> {
+        let used = state.used_bytes.get(&device).copied().unwrap_or(0);
+        if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes) {
+            return Err(CudaError::OUT_OF_MEMORY);
+        }
+        let physical = match Physical::create(&self.api, device, bytes) {
+            Err(CudaError::OUT_OF_MEMORY) if is_credited && state.reserve.contains_key(&device) => {
+                // What was set aside is for this moment; what is left of it stays set aside.
+                drop(state.reserve.remove(&device));
+                let physical = Physical::create(&self.api, device, bytes)?;
+                let left = state.credit_bytes / GRANULE * GRANULE;
+                match Physical::create(&self.api, device, left.max(GRANULE)) {
+                    Ok(rest) => drop(state.reserve.insert(device, rest)),
+                    Err(error) => tracing::warn!(%error, "memory that was promised is gone"),
+                }
+                physical
+            }
+            other => other?,
+        };
+        *state.used_bytes.entry(device).or_default() += bytes;
+        Ok(physical)
+    }
+
+    /// New memory, mapped.
+    fn map_fresh(
+        &self,
+        state: &mut State,
+        device: u32,
+        address: u64,
+        bytes: u64,
+        is_credited: bool,
+    ) -> CuResult<Mapping> {
+        let physical = Arc::new(self.create(state, device, bytes, is_credited)?);
+        let mapped = self.map_for(address, bytes, device, &physical);
+        if mapped.is_err() {
+            state.give(device, bytes);
+        }
+        mapped.map(|()| Mapping { bytes, users: 0, is_ours: true, physical })
+    }
+
+    fn map_for(&self, address: u64, bytes: u64, device: u32, physical: &Physical) -> CuResult<()> {
+        self.map(address, bytes, physical)?;
+        if let Err(error) = self.set_access(address, bytes, device, READ_WRITE) {
+            // SAFETY: it was mapped just now and nobody knows it.
+            let _ = unsafe { self.api.memory_unmap(address, bytes as usize) };
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Physical memory for the client itself (cuMemCreate).
+    pub(crate) fn create_physical(&self, device: u32, bytes: u64) -> CuResult<Physical> {
+        let mut state = self.lock();
+        let is_credited = state.spend(bytes);
+        let made = self.create(&mut state, device, bytes, is_credited);
+        if made.as_ref().err() == Some(&CudaError::OUT_OF_MEMORY) && !state.leaving.is_empty() {
+            state = self.settled(state);
+            return self.create(&mut state, device, bytes, is_credited);
+        }
+        made
+    }
+
+    /// The client let go of physical memory. It goes back when it is mapped nowhere.
+    pub(crate) fn release_physical(&self, physical: Arc<Physical>) {
+        self.lock().give(physical.device, physical.bytes);
+    }
+
+    fn map(&self, address: u64, bytes: u64, physical: &Physical) -> CuResult<()> {
+        // SAFETY: no pointers; the driver refuses what is not reserved or already mapped.
+        unsafe { self.api.memory_map(address, bytes as usize, 0, physical.handle, 0) }
+    }
+
+    /// Who may use a mapped range.
+    pub(crate) fn set_access(&self, address: u64, bytes: u64, device: u32, protection: u32) -> CuResult<()> {
+        let access =
+            MemAccess { location: MemLocation { kind: DEVICE, id: device as i32 }, flags: protection };
+        // SAFETY: the description is valid for the call.
+        unsafe { self.api.memory_set_access(address, bytes as usize, &access, 1) }
+    }
+
+    fn unmap_now(&self, state: &mut State, address: u64) {
+        if let Some(mapping) = state.mappings.remove(&address) {
+            // SAFETY: whoever calls has seen to it that no work uses it any more.
+            if let Err(error) = unsafe { self.api.memory_unmap(address, mapping.bytes as usize) } {
+                tracing::warn!(address, %error, "cannot unmap device memory");
+            }
+            if mapping.is_ours {
+                state.give(mapping.physical.device, mapping.bytes);
+            }
+        }
+    }
+
+    /// Maps physical memory of the client's (cuMemMap).
+    pub(crate) fn map_physical(
+        &self,
+        address: u64,
+        bytes: u64,
+        offset: u64,
+        physical: &Arc<Physical>,
+    ) -> CuResult<()> {
+        let mut state = self.lock();
+        let (start, end) = granules(address, bytes);
+        while state.leaving.iter().any(|&(from, to)| from < end && start < to) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        // SAFETY: no pointers; the driver refuses what it cannot do, such as a part of the memory.
+        unsafe { self.api.memory_map(address, bytes as usize, offset as usize, physical.handle, 0)? };
+        state
+            .mappings
+            .insert(address, Mapping { bytes, users: 1, is_ours: false, physical: Arc::clone(physical) });
+        Ok(())
+    }
+
+    /// Frees an allocation when the work before is done.
+    pub(crate) fn free(&self, context: Arc<LiveContext>, address: u64) -> CuResult<()> {
+        let mut state = self.lock();
+        let Some(allocation) = state.allocations.remove(&address) else {
+            return Err(CudaError::INVALID_VALUE);
+        };
+        let (start, end) = granules(address, allocation.bytes);
+        state.leaving.push((start, end));
+        let what = Leaving::Allocation { address, bytes: allocation.bytes };
+        state.queue.push(Free { context, what });
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// The context an allocation was made in.
+    pub(crate) fn context_of(&self, address: u64) -> Option<u32> {
+        self.lock().allocations.get(&address).map(|allocation| allocation.context)
+    }
+
+    /// Frees what a context has allocated. Its work must be done.
+    pub(crate) fn free_all_of(&self, context: u32) {
+        let mut state = self.lock();
+        let gone: Vec<(u64, u64)> = state
+            .allocations
+            .iter()
+            .filter(|(_, allocation)| allocation.context == context)
+            .map(|(&address, allocation)| (address, allocation.bytes))
+            .collect();
+        for (address, bytes) in gone {
+            state.allocations.remove(&address);
+            self.leave(&mut state, address, bytes);
+        }
+    }
+
+    /// Unmaps physical memory of the client's (cuMemUnmap) when the work before is done.
+    pub(crate) fn unmap_physical(&self, context: Arc<LiveContext>, address: u64, bytes: u64) -> CuResult<()> {
+        let mut state = self.lock();
+        state.leaving.push((address, address + bytes));
+        state.queue.push(Free { context, what: Leaving::Mapped { address, bytes } });
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// One user less in each mapping of a range; unmaps those that have none.
+    fn leave(&self, state: &mut State, address: u64, bytes: u64) {
+        let (start, end) = granules(address, bytes);
+        let mut at = start;
+        while at < end {
+            let Some((from, to)) = state.mapping_at(at) else {
+                at += GRANULE;
+                continue;
+            };
+            if let Some(mapping) = state.mappings.get_mut(&from) {
+                mapping.users = mapping.users.saturating_sub(1);
+                if mapping.users == 0 {
+                    self.unmap_now(state, from);
+                }
+            }
+            at = to;
+        }
+    }
+
+    fn unmap_loop(&self) {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return;
+            }
+            if state.queue.is_empty() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let batch = std::mem::take(&mut state.queue);
+            drop(state);
+            // As CUDA's own free does: when everything of the context before it is done.
+            let mut last = None;
+            for free in &batch {
+                if last != Some(Arc::as_ptr(&free.context)) {
+                    last = Some(Arc::as_ptr(&free.context));
+                    let waited = current::enter(&self.api, free.context.raw())
+                        // SAFETY: no pointers.
+                        .and_then(|()| unsafe { self.api.context_synchronize() });
+                    if let Err(error) = waited {
+                        // The context is dead: no work runs in it.
+                        tracing::debug!(%error, "freeing memory of a dead context");
+                    }
+                }
+            }
+            state = self.lock();
+            for free in batch {
+                let range = match free.what {
+                    Leaving::Allocation { address, bytes } => {
+                        self.leave(&mut state, address, bytes);
+                        granules(address, bytes)
+                    }
+                    Leaving::Mapped { address, bytes } => {
+                        let inside: Vec<u64> =
+                            state.mappings.range(address..address + bytes).map(|(&at, _)| at).collect();
+                        inside.into_iter().for_each(|at| self.unmap_now(&mut state, at));
+                        (address, address + bytes)
+                    }
+                };
+                if let Some(place) = state.leaving.iter().position(|&leaving| leaving == range) {
+                    state.leaving.swap_remove(place);
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until freed memory is free.
+    fn settled<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while !state.leaving.is_empty() && !state.closed {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+
+    /// Lets the client allocate up to `bytes` in all without awaiting the answer, if each device has that much to set
+    /// aside. Returns by how much that is more than before.
+    pub(crate) fn grant(&self, devices: u32, bytes: u64) -> u64 {
+        let mut state = self.lock();
+        let used =
+            (0..devices).filter_map(|device| state.used_bytes.get(&device).copied()).max().unwrap_or(0);
+        let bytes = bytes.min(self.limit_bytes.saturating_sub(used)) / GRANULE * GRANULE;
+        if bytes <= state.credit_bytes {
+            return 0;
+        }
+        for device in 0..devices {
+            if state.reserve.get(&device).is_some_and(|kept| kept.bytes >= bytes) {
+                continue;
+            }
+            match Physical::create(&self.api, device, bytes) {
+                Ok(physical) => drop(state.reserve.insert(device, physical)),
+                Err(_) => return 0,
+            }
+        }
+        let granted = bytes - state.credit_bytes;
+        state.credit_bytes = bytes;
+        granted
+    }
+
+    /// Free and total bytes as the session sees them, given those of the device: what is set aside is free for it, and
+    /// its limit is all it has.
+    pub(crate) fn seen(&self, device: u32, free: u64, total: u64) -> (u64, u64) {
+        let state = self.lock();
+        let free = free + state.reserve.get(&device).map_or(0, |physical| physical.bytes);
+        let used = state.used_bytes.get(&device).copied().unwrap_or(0);
+        (free.min(self.limit_bytes.saturating_sub(used)), total.min(self.limit_bytes))
+    }
+
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    /// Takes an allocation out of the credit. True when it was within it.
+    fn spend(&mut self, bytes: u64) -> bool {
+        let is_credited = bytes <= self.credit_bytes;
+        self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+        is_credited
+    }
+
+    fn give(&mut self, device: u32, bytes: u64) {
+        if let Some(used) = self.used_bytes.get_mut(&device) {
+            *used = used.saturating_sub(bytes);
+        }
+    }
+
+    /// Start and end of the mapping that holds `address`.
+    fn mapping_at(&self, address: u64) -> Option<(u64, u64)> {
+        let (&from, mapping) = self.mappings.range(..=address).next_back()?;
+        (address < from + mapping.bytes).then_some((from, from + mapping.bytes))
+    }
+}
+
+/// The steps that hold a range.
+fn granules(address: u64, bytes: u64) -> (u64, u64) {
+    (address / GRANULE * GRANULE, (address + bytes).next_multiple_of(GRANULE))
+}

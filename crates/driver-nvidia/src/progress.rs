@@ -1,0 +1,119 @@
+//! The thread that watches words in pinned memory and acts when streams have written them.
+//!
+//! While something is watched it looks again and again, as CUDA's own waits do; after a while without a sign it rests a
+//! little between looks.
+
+use crate::{pinned::Word, stream::LiveStream};
+use cuda_abi::{CuResult, CudaError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long it looks without a rest. Most of what a program waits for comes sooner.
+const EAGER: Duration = Duration::from_micros(500);
+/// A rest. The kernel makes it a little longer.
+const REST: Duration = Duration::from_micros(30);
+/// How often it asks whether a stream is dead, which then never writes its word.
+const HEALTH_EVERY: Duration = Duration::from_millis(2);
+
+/// What to do when a stream has got somewhere, or never will.
+pub(crate) type Then = Box<dyn FnOnce(CuResult<()>) + Send>;
+
+/// Something to wait for.
+pub(crate) struct Watch {
+    pub(crate) word: Arc<Word>,
+    /// Reached when the word is at least this.
+    pub(crate) value: u64,
+    pub(crate) stream: Arc<LiveStream>,
+    pub(crate) then: Then,
+}
+
+#[derive(Default)]
+pub(crate) struct Progress {
+    new: Mutex<Vec<Watch>>,
+    has_new: AtomicBool,
+    wake: Condvar,
+    closed: AtomicBool,
+}
+
+impl Progress {
+    pub(crate) fn start() -> std::io::Result<Arc<Self>> {
+        let progress = Arc::new(Self::default());
+        let thread = Arc::clone(&progress);
+        std::thread::Builder::new().name("dxpu-progress".to_owned()).spawn(move || thread.run())?;
+        Ok(progress)
+    }
+
+    /// Watches something from now on.
+    pub(crate) fn watch(&self, watch: Watch) {
+        let mut new = self.new.lock().unwrap_or_else(PoisonError::into_inner);
+        new.push(watch);
+        self.has_new.store(true, Ordering::Release);
+        drop(new);
+        self.wake.notify_one();
+    }
+
+    /// Ends the thread. What is watched is told that it never comes.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        drop(self.new.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_all();
+    }
+
+    fn run(&self) {
+        let mut watched: Vec<Watch> = Vec::new();
+        let (mut last_sign, mut last_health) = (Instant::now(), Instant::now());
+        loop {
+            if self.closed.load(Ordering::SeqCst) {
+                let new = std::mem::take(&mut *self.new.lock().unwrap_or_else(PoisonError::into_inner));
+                for watch in watched.into_iter().chain(new) {
+                    (watch.then)(Err(CudaError::DEVICE_UNAVAILABLE));
+                }
+                return;
+            }
+            if watched.is_empty() || self.has_new.load(Ordering::Acquire) {
+                let mut new = self.new.lock().unwrap_or_else(PoisonError::into_inner);
+                while watched.is_empty() && new.is_empty() && !self.closed.load(Ordering::SeqCst) {
+                    new = self.wake.wait(new).unwrap_or_else(PoisonError::into_inner);
+                }
+                watched.append(&mut new);
+                self.has_new.store(false, Ordering::Release);
+                last_sign = Instant::now();
+            }
+            let mut at = 0;
+            while at < watched.len() {
+                if watched[at].word.get() >= watched[at].value {
+                    // In the order they were asked for: parts of one copy follow each other.
+                    let watch = watched.remove(at);
+                    (watch.then)(Ok(()));
+                    last_sign = Instant::now();
+                } else {
+                    at += 1;
+                }
+            }
+            if last_sign.elapsed() < EAGER {
+                std::hint::spin_loop();
+                continue;
+            }
+            if last_health.elapsed() >= HEALTH_EVERY {
+                last_health = Instant::now();
+                fail_dead(&mut watched);
+            }
+            std::thread::sleep(REST);
+        }
+    }
+}
+
+/// Gives up what dead streams will never write.
+fn fail_dead(watched: &mut Vec<Watch>) {
+    let mut at = 0;
+    while at < watched.len() {
+        match watched[at].stream.is_idle() {
+            Err(error) => {
+                let watch = watched.remove(at);
+                (watch.then)(Err(error));
+            }
+            Ok(_) => at += 1,
+        }
+    }
+}

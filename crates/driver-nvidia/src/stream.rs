@@ -1,0 +1,116 @@
+//! Streams and events, ended when the last who uses them is done.
+
+use crate::{
+    context::LiveContext,
+    sys::{Api, Event, STREAM_LEGACY, Stream},
+};
+use cuda_abi::{CuResult, CudaError};
+use std::sync::Arc;
+
+/// `kind` of a stream that waits for nobody, and of a context's legacy stream.
+const INDEPENDENT: u32 = 1;
+const LEGACY: u32 = 2;
+
+/// A stream of the driver.
+pub(crate) struct LiveStream {
+    api: Api,
+    raw: Stream,
+    is_legacy: bool,
+    pub(crate) context: Arc<LiveContext>,
+}
+
+impl LiveStream {
+    pub(crate) fn create(api: &Api, context: Arc<LiveContext>, kind: u32, priority: i32) -> CuResult<Self> {
+        if kind == LEGACY {
+            let raw = Stream(std::ptr::without_provenance_mut(STREAM_LEGACY));
+            return Ok(Self { api: *api, raw, is_legacy: true, context });
+        }
+        context.enter()?;
+        let mut raw = Stream::default();
+        // SAFETY: `raw` is valid for the call.
+        unsafe { api.stream_create(&mut raw, if kind == INDEPENDENT { 1 } else { 0 }, priority)? };
+        Ok(Self { api: *api, raw, is_legacy: false, context })
+    }
+
+    /// The handle; its context becomes the calling thread's, which the legacy stream is found by.
+    #[inline]
+    pub(crate) fn enter(&self) -> CuResult<Stream> {
+        self.context.enter()?;
+        Ok(self.raw)
+    }
+
+    /// Whether all its work is done.
+    pub(crate) fn is_idle(&self) -> CuResult<bool> {
+        let raw = self.enter()?;
+        // SAFETY: the stream lives as long as `self`.
+        match unsafe { self.api.stream_query(raw) } {
+            Ok(()) => Ok(true),
+            Err(CudaError::NOT_READY) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Blocks until all its work is done.
+    pub(crate) fn wait(&self) -> CuResult<()> {
+        let raw = self.enter()?;
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { self.api.stream_synchronize(raw) }
+    }
+}
+
+impl Drop for LiveStream {
+    fn drop(&mut self) {
+        if !self.is_legacy && self.context.enter().is_ok() {
+            // SAFETY: nobody else has the handle. Work in it goes on to its end.
+            let _ = unsafe { self.api.stream_destroy(self.raw) };
+        }
+    }
+}
+
+/// An event of the driver.
+pub(crate) struct LiveEvent {
+    api: Api,
+    raw: Event,
+    pub(crate) context: Arc<LiveContext>,
+}
+
+impl LiveEvent {
+    pub(crate) fn create(api: &Api, context: Arc<LiveContext>, flags: u32) -> CuResult<Self> {
+        /// `CU_EVENT_INTERPROCESS`: the client's other processes are not here.
+        const INTERPROCESS: u32 = 4;
+        context.enter()?;
+        let mut raw = Event::default();
+        // SAFETY: `raw` is valid for the call.
+        unsafe { api.event_create(&mut raw, flags & !INTERPROCESS)? };
+        Ok(Self { api: *api, raw, context })
+    }
+
+    pub(crate) fn raw(&self) -> Event {
+        self.raw
+    }
+
+    pub(crate) fn is_reached(&self) -> CuResult<bool> {
+        self.context.enter()?;
+        // SAFETY: the event lives as long as `self`.
+        match unsafe { self.api.event_query(self.raw) } {
+            Ok(()) => Ok(true),
+            Err(CudaError::NOT_READY) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn wait(&self) -> CuResult<()> {
+        self.context.enter()?;
+        // SAFETY: the event lives as long as `self`.
+        unsafe { self.api.event_synchronize(self.raw) }
+    }
+}
+
+impl Drop for LiveEvent {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: nobody else has the handle.
+            let _ = unsafe { self.api.event_destroy(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The client's names and what they stand for here.
+
+use crate::{
+    context::LiveContext,
+    graph::Exec,
+    memory::Physical,
+    module::LoadedModule,
+    stream::{LiveEvent, LiveStream},
+    sys::Function,
+};
+use cuda_abi::{CuResult, CudaError};
+use cuda_wire::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+#[derive(Default)]
+pub(crate) struct Tables {
+    pub(crate) contexts: HashMap<ContextId, Arc<LiveContext>>,
+    pub(crate) streams: HashMap<StreamId, Arc<LiveStream>>,
+    pub(crate) events: HashMap<EventId, Arc<LiveEvent>>,
+    pub(crate) modules: HashMap<ModuleId, LoadedModule>,
+    pub(crate) execs: HashMap<ExecId, Arc<Exec>>,
+    pub(crate) physical: HashMap<MemoryHandleId, Arc<Physical>>,
+}
+
+impl Tables {
+    pub(crate) fn context(&self, id: ContextId) -> CuResult<Arc<LiveContext>> {
+        self.contexts.get(&id).cloned().ok_or(CudaError::INVALID_CONTEXT)
+    }
+
+    #[inline]
+    pub(crate) fn stream(&self, id: StreamId) -> CuResult<Arc<LiveStream>> {
+        self.streams.get(&id).cloned().ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    pub(crate) fn event(&self, id: EventId) -> CuResult<Arc<LiveEvent>> {
+        self.events.get(&id).cloned().ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    pub(crate) fn exec(&self, id: ExecId) -> CuResult<Arc<Exec>> {
+        self.execs.get(&id).cloned().ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    #[inline]
+    pub(crate) fn function(&self, kernel: KernelRef) -> CuResult<Function> {
+        let module = self.modules.get(&kernel.module).ok_or(CudaError::INVALID_HANDLE)?;
+        module.functions.get(kernel.index as usize).copied().ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    /// The streams of a context.
+    pub(crate) fn streams_of(&self, context: &Arc<LiveContext>) -> Vec<Arc<LiveStream>> {
+        self.streams.values().filter(|stream| Arc::ptr_eq(&stream.context, context)).cloned().collect()
+    }
+
+    /// Forgets everything that lives in a context.
+    pub(crate) fn forget_context(&mut self, context: &Arc<LiveContext>) {
+        self.execs.retain(|_, exec| !Arc::ptr_eq(&exec.context, context));
+        self.modules.retain(|_, module| !Arc::ptr_eq(&module.context, context));
+        self.events.retain(|_, event| !Arc::ptr_eq(&event.context, context));
+        self.streams.retain(|_, stream| !Arc::ptr_eq(&stream.context, context));
+    }
+}
