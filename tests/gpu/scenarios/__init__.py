@@ -1,3 +1,12 @@
 """Stories of several processes, in the order in which they run."""
+from . import devices, faults, nvml
 
-SCENARIOS = {}
+SCENARIOS = {
+    "two_devices": devices.two_workers_are_two_devices,
+    "session_killed": faults.the_session_is_killed,
+    "front_killed": faults.the_worker_is_killed,
+    "kernel_faults": faults.a_kernel_faults,
+    "memory_limit": faults.an_allocation_is_over_the_limit,
+    "nvml": nvml.nvml_shows_the_leased_gpu,
+    "nvidia_smi": nvml.nvidia_smi_runs,
+}
