@@ -80,6 +80,12 @@ impl Placer {
         Some(Choice { id, slots, score })
     }
 
+    /// Does now what the next request of each shape would have to do first. Changes no answer: a manager calls it
+    /// between requests, so that a shape that is rarely asked for finds little to catch up with.
+    pub fn catch_up(&mut self) {
+        self.rankings.catch_up(&self.inventory, &self.wasted, &self.judge);
+    }
+
     /// One of the boxes that fit, by lot. Looks at every box: this policy is for comparison only.
     fn draw(&self, request: &Request, dice: &mut dyn Dice) -> Option<BoxId> {
         let fits = |(id, state): (BoxId, &crate::GpuBox)| {

@@ -106,6 +106,13 @@ impl Rankings {
         ranking
     }
 
+    /// Brings every ranking up to date.
+    pub(crate) fn catch_up(&mut self, inventory: &Inventory, wasted: &[f64], judge: &Judge) {
+        for (shape, ranking) in &mut self.by_shape {
+            ranking.catch_up(inventory, wasted, judge, shape);
+        }
+    }
+
     fn forget_oldest(&mut self) {
         let oldest = self.by_shape.iter().min_by_key(|(_, ranking)| ranking.used_at);
         if let Some(shape) = oldest.map(|(shape, _)| shape.clone()) {

@@ -19,6 +19,8 @@ mod published;
 mod published_arithmetic;
 mod spares;
 mod table;
+#[cfg(test)]
+mod tiny;
 mod trace;
 mod workload;
 

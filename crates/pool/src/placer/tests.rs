@@ -11,6 +11,7 @@ enum Step {
     Release(usize),
     Hold(usize),
     Unhold(usize),
+    CatchUp,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -19,6 +20,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..64usize).prop_map(Step::Release),
         1 => (0..64usize).prop_map(Step::Hold),
         1 => (0..64usize).prop_map(Step::Unhold),
+        1 => Just(Step::CatchUp),
     ]
 }
 
@@ -102,6 +104,7 @@ fn run(policy: Policy, steps: &[Step]) {
                 let (id, slot) = held.swap_remove(number % held.len());
                 placer.unhold(id, slot);
             }
+            Step::CatchUp => placer.catch_up(),
             Step::Release(_) | Step::Unhold(_) => {}
         }
         let whole = placer.fragment();

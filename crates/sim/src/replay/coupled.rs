@@ -1,6 +1,6 @@
 //! The replay as published: GPUs with the processors and memory of the servers they sit in.
 
-use super::{Record, Run, Trace, Workload};
+use super::{Pod, Record, Run, Trace, Workload};
 use pool::{BoxSpec, Inventory, Placer, Policy, Scale};
 
 /// What counts as full in the published scores.
@@ -19,7 +19,7 @@ pub fn replay_coupled(trace: &Trace, policy: Policy, seed: u64) -> Run {
             Some(choice) => placer.grant(choice, &pod.request),
             None => {
                 let walls = placer.walls(&pod.request);
-                run.refuse(walls.cpu + walls.memory > 0);
+                run.refuse(pod, walls.cpu + walls.memory > 0);
             }
         }
         run.record(pod.gpu_milli(), choice.is_some(), &placer);
@@ -45,12 +45,22 @@ fn placer(trace: &Trace, workload: &Workload, policy: Policy) -> Placer {
 
 impl Run {
     pub(super) fn with_capacity(arrivals: usize) -> Self {
-        Self { records: Vec::with_capacity(arrivals), refused: 0, refused_for_cpu_or_memory: 0 }
+        Self {
+            records: Vec::with_capacity(arrivals),
+            refused: 0,
+            refused_for_cpu_or_memory: 0,
+            first_refusal_milli: None,
+        }
     }
 
-    pub(super) fn refuse(&mut self, for_cpu_or_memory: bool) {
+    /// Notes that a pod was turned away, before its arrival is recorded.
+    pub(super) fn refuse(&mut self, pod: &Pod, for_cpu_or_memory: bool) {
         self.refused += 1;
         self.refused_for_cpu_or_memory += usize::from(for_cpu_or_memory);
+        if pod.gpu_milli() > 0 && self.first_refusal_milli.is_none() {
+            let arrived = self.records.last().map_or(0, |last| last.arrived_milli);
+            self.first_refusal_milli = Some(arrived + pod.gpu_milli());
+        }
     }
 
     /// Notes how things stand after an arrival.

@@ -23,6 +23,8 @@ pub struct Run {
     pub refused: usize,
     /// Of those, pods that found free GPUs, but not the processors or memory that had to come with them.
     pub refused_for_cpu_or_memory: usize,
+    /// Thousandths of GPUs that had arrived when the first pod with GPUs was turned away.
+    pub first_refusal_milli: Option<u64>,
 }
 
 /// The columns of the published tables: one per percent of arrived load, from 0 to 130.
@@ -54,15 +56,19 @@ impl Curve {
         }
     }
 
-    /// Allocation at the full load.
+    /// Allocation at the full load: the last column with records, which is 130 % unless pods are large for the cluster.
     pub fn allocation_at_full_load(&self) -> f64 {
-        *self.allocation_pct.last().expect("a curve has all columns")
+        last_number(&self.allocation_pct)
     }
 
     /// Fragment ratio at the full load.
     pub fn fragment_at_full_load(&self) -> f64 {
-        *self.fragment_pct.last().expect("a curve has all columns")
+        last_number(&self.fragment_pct)
     }
+}
+
+fn last_number(columns: &[f64]) -> f64 {
+    columns.iter().rev().copied().find(|value| !value.is_nan()).unwrap_or(f64::NAN)
 }
 
 /// The mean of each column. A column without records takes those of its neighbours, and is no number without any.
@@ -96,6 +102,7 @@ mod tests {
         assert_eq!(curve.allocation_pct[..4], [0.4, 0.7, 0.73, 0.8]);
         assert_eq!(curve.fragment_pct[..4], [10.0, 30.0, 110.0 / 3.0, 50.0]);
         assert!(curve.allocation_pct[90].is_nan() && curve.allocation_pct.len() == 131);
-        assert!(curve.allocation_at_full_load().is_nan());
+        assert_eq!(curve.allocation_at_full_load(), 0.8);
+        assert!(Curve::new(&[], 1000).fragment_at_full_load().is_nan());
     }
 }

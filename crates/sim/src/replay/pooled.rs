@@ -27,8 +27,8 @@ pub fn replay_pooled(trace: &Trace, policy: Policy, seed: u64, boxes: Boxes) -> 
     for &pod in &workload.arrivals {
         let pod = &trace.pods[pod];
         let granted = pool.ask(pod, trace, boxes, &mut random);
-        if let Err(refusal) = granted {
-            run.refuse(refusal == NoRoom::OnHosts);
+        if let Err(refusal) = &granted {
+            run.refuse(pod, *refusal == NoRoom::OnHosts);
         }
         run.record(pod.gpu_milli(), granted.is_ok(), &pool.gpus);
     }

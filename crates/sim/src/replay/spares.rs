@@ -98,38 +98,32 @@ pub fn play_out(
     failures: u64,
     dice: &mut SplitMix,
 ) -> PlayedOut {
-    let (mut history, mut batches) = (History::default(), Vec::new());
-    let (mut at_once, mut now, mut batch_from, mut batch_covered) = (0u64, 0.0, 0.0, 0.0);
-    let mut covered = 0.0;
+    let mut history = History::new(gpus + spares, gpus);
+    let (mut at_once, mut covered_days) = (0, 0.0);
+    let mut batches = Vec::with_capacity(BATCHES);
+    let (mut batch_from, mut covered_before) = (0.0, 0.0);
     let batch = (failures / BATCHES as u64).max(1);
     for number in 1..=failures {
-        let since = now;
-        let in_repair =
-            history.until_next_failure(process, gpus + spares, gpus, &mut now, dice, |count, days| {
-                if count <= spares {
-                    batch_covered += days;
-                }
-            });
-        debug_assert!(now >= since);
+        let in_repair = history.until_next_failure(process, dice, |count, days| {
+            covered_days += if count <= spares { days } else { 0.0 };
+        });
         at_once += u64::from(in_repair < spares);
         if number % batch == 0 {
-            batches.push((batch_covered, now - batch_from));
-            covered += batch_covered;
-            (batch_from, batch_covered) = (now, 0.0);
+            batches.push((covered_days - covered_before) / (history.now_day - batch_from));
+            (batch_from, covered_before) = (history.now_day, covered_days);
         }
     }
-    covered += batch_covered;
     PlayedOut {
-        years: now / DAYS_PER_YEAR,
+        years: history.now_day / DAYS_PER_YEAR,
         failures,
-        covered: if now > 0.0 { covered / now } else { 1.0 },
+        covered: if failures > 0 { covered_days / history.now_day } else { 1.0 },
         covered_error: standard_error(&batches),
-        served_at_once: at_once as f64 / failures.max(1) as f64,
+        served_at_once: if failures > 0 { at_once as f64 / failures as f64 } else { 1.0 },
     }
 }
 
-fn standard_error(batches: &[(f64, f64)]) -> f64 {
-    let shares: Vec<f64> = batches.iter().map(|(covered, days)| covered / days).collect();
+/// How far the mean of these shares can be trusted.
+fn standard_error(shares: &[f64]) -> f64 {
     let count = shares.len() as f64;
     if count < 2.0 {
         return f64::NAN;
@@ -139,39 +133,52 @@ fn standard_error(batches: &[(f64, f64)]) -> f64 {
     (variance / count).sqrt()
 }
 
-/// The GPUs in repair, by the day they come back.
-#[derive(Default)]
+/// A pool on its way through time.
 struct History {
+    /// GPUs the pool has, spares included.
+    owned: usize,
+    /// GPUs that should be at work.
+    wanted: usize,
+    now_day: f64,
+    /// When each GPU in repair comes back.
     returns: BinaryHeap<Reverse<Day>>,
+    /// The next failure, and how many GPUs were at work when it was drawn.
+    next_failure: Option<(Day, usize)>,
 }
 
 impl History {
+    fn new(owned: usize, wanted: usize) -> Self {
+        Self { owned, wanted, now_day: 0.0, returns: BinaryHeap::new(), next_failure: None }
+    }
+
     /// Goes on to the next failure. Calls `stretch` with how many were in repair for how many days, as that changes, and
     /// returns how many were in repair when the failure came.
     fn until_next_failure(
         &mut self,
         process: &FailureProcess,
-        owned: usize,
-        wanted: usize,
-        now: &mut f64,
         dice: &mut SplitMix,
         mut stretch: impl FnMut(usize, f64),
     ) -> usize {
         loop {
             let in_repair = self.returns.len();
-            let working = wanted.min(owned.saturating_sub(in_repair));
-            let failure = *now + process.days_to_failure(working, dice);
+            let working = self.wanted.min(self.owned.saturating_sub(in_repair));
+            let failure = match self.next_failure {
+                Some((day, then_working)) if then_working == working => day.0,
+                // More or fewer may break now. None remembers how long it has worked, so it can be drawn from here.
+                _ => self.now_day + process.days_to_failure(working, dice),
+            };
+            self.next_failure = Some((Day(failure), working));
             match self.returns.peek() {
-                // Drawn again after a repair: a GPU does not remember how long it has worked.
                 Some(&Reverse(Day(back))) if back <= failure => {
-                    stretch(in_repair, back - *now);
-                    *now = back;
+                    stretch(in_repair, back - self.now_day);
+                    self.now_day = back;
                     self.returns.pop();
                 }
                 _ => {
                     assert!(failure.is_finite(), "a failure needs a GPU that can fail");
-                    stretch(in_repair, failure - *now);
-                    *now = failure;
+                    stretch(in_repair, failure - self.now_day);
+                    self.now_day = failure;
+                    self.next_failure = None;
                     self.returns.push(Reverse(Day(failure + process.days_of_repair(dice))));
                     return in_repair;
                 }
@@ -235,10 +242,10 @@ fn spares_if_unlimited(
     failures: u64,
     dice: &mut SplitMix,
 ) -> usize {
-    let (mut history, mut now) = (History::default(), 0.0);
+    let mut history = History::new(usize::MAX, gpus);
     let mut days_with: Vec<f64> = Vec::new();
     for _ in 0..failures {
-        history.until_next_failure(process, usize::MAX, gpus, &mut now, dice, |count, days| {
+        history.until_next_failure(process, dice, |count, days| {
             if days_with.len() <= count {
                 days_with.resize(count + 1, 0.0);
             }
@@ -248,7 +255,7 @@ fn spares_if_unlimited(
     let mut covered = 0.0;
     let enough = days_with.iter().position(|days| {
         covered += days;
-        covered >= cover * now
+        covered >= cover * history.now_day
     });
     enough.unwrap_or(days_with.len())
 }

@@ -2,7 +2,7 @@
 
 use super::failing::{FailingOutcome, SparePlan, replay_failing};
 use super::published::compare;
-use super::{Boxes, Curve, Run, Trace, map_in_parallel, replay_coupled, replay_pooled};
+use super::{Boxes, Curve, LOAD_PCT_MAX, Run, Trace, map_in_parallel, replay_coupled, replay_pooled};
 use pool::Policy;
 
 /// The mean over seeds of one way to replay.
@@ -14,6 +14,9 @@ pub struct SeedMeans {
     pub refused: f64,
     /// Of those, pods that found free GPUs, but not the processors or memory to go with them.
     pub refused_for_cpu_or_memory: f64,
+    /// The load at which the first pod with GPUs was turned away, in percent of all GPUs; the seeds in which none was
+    /// count with the full load.
+    pub first_refusal_pct: f64,
 }
 
 /// What became of one policy.
@@ -63,7 +66,7 @@ enum Way {
 }
 
 enum Outcome {
-    Run { curve: Curve, refused: usize, for_cpu_or_memory: usize },
+    Run { curve: Curve, refused: usize, for_cpu_or_memory: usize, first_refusal_pct: f64 },
     Failing(Box<FailingOutcome>),
 }
 
@@ -116,7 +119,9 @@ pub fn replay_table(trace: &Trace, policies: &[Policy], seeds: &[u64], extras: E
 
 /// Records are large and only their curve is needed later.
 fn condensed(run: &Run, trace: &Trace) -> Outcome {
+    let pct = |milli: u64| 100.0 * milli as f64 / trace.gpu_milli() as f64;
     Outcome::Run {
+        first_refusal_pct: run.first_refusal_milli.map_or(LOAD_PCT_MAX as f64, pct),
         curve: Curve::new(&run.records, trace.gpu_milli()),
         refused: run.refused,
         for_cpu_or_memory: run.refused_for_cpu_or_memory,
@@ -124,20 +129,17 @@ fn condensed(run: &Run, trace: &Trace) -> Outcome {
 }
 
 fn means(outcomes: &[Outcome]) -> SeedMeans {
-    let (mut curves, mut all_refused, mut all_for_cpu) = (Vec::new(), 0, 0);
+    let (mut curves, mut sums) = (Vec::new(), [0.0; 3]);
     for outcome in outcomes {
-        if let Outcome::Run { curve, refused, for_cpu_or_memory } = outcome {
+        if let Outcome::Run { curve, refused, for_cpu_or_memory, first_refusal_pct } = outcome {
             curves.push(curve);
-            all_refused += refused;
-            all_for_cpu += for_cpu_or_memory;
+            sums[0] += *refused as f64;
+            sums[1] += *for_cpu_or_memory as f64;
+            sums[2] += first_refusal_pct;
         }
     }
-    let count = curves.len() as f64;
-    SeedMeans {
-        refused: all_refused as f64 / count,
-        refused_for_cpu_or_memory: all_for_cpu as f64 / count,
-        curve: mean_curve(&curves),
-    }
+    let [refused, refused_for_cpu_or_memory, first_refusal_pct] = sums.map(|sum| sum / curves.len() as f64);
+    SeedMeans { curve: mean_curve(&curves), refused, refused_for_cpu_or_memory, first_refusal_pct }
 }
 
 /// The mean of curves, column by column.
