@@ -19,4 +19,6 @@ pub mod equation;
 pub mod fitting;
 pub mod least_squares;
 pub mod paper;
+pub mod predict;
 pub mod profile;
+pub mod replay;
