@@ -1,0 +1,295 @@
+//! Functions that are refused, each list with its reason.
+//!
+//! A program that calls one of them is told so, as it is told on a GPU that lacks the feature. Arguments are not looked
+//! at: whatever they are, the answer is the same.
+
+use crate::{abi::NvmlError, border::enter};
+
+macro_rules! refused {
+    ($error:ident $($name:ident)*) => {$(
+        // The arguments stay where the caller has put them and takes them back itself, as in every C calling
+        // convention of 64-bit Linux.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> u32 {
+            enter(stringify!($name), || Err(NvmlError::$error))
+        }
+    )*};
+}
+
+// Tables of functions without names, for NVIDIA's own tools. A table with empty places crashes who calls them; a tool
+// that hears that there is none does without.
+refused! { NotFound
+    nvmlInternalGetExportTable
+}
+
+// They change a device, and the device is lent: its limits, modes and partitions are its operator's.
+refused! { NoPermission
+    nvmlComputeInstanceDestroy
+    nvmlDeviceClearAccountingPids
+    nvmlDeviceClearEccErrorCounts
+    nvmlDeviceClearFieldValues
+    nvmlDeviceCreateGpuInstance
+    nvmlDeviceCreateGpuInstanceWithPlacement
+    nvmlDeviceDiscoverGpus
+    nvmlDeviceFreezeNvLinkUtilizationCounter
+    nvmlDeviceModifyDrainState
+    nvmlDevicePowerSmoothingActivatePresetProfile
+    nvmlDevicePowerSmoothingSetState
+    nvmlDevicePowerSmoothingUpdatePresetProfileParam
+    nvmlDeviceReadWritePRM_v1
+    nvmlDeviceRemoveGpu
+    nvmlDeviceRemoveGpu_v2
+    nvmlDeviceResetApplicationsClocks
+    nvmlDeviceResetGpuLockedClocks
+    nvmlDeviceResetMemoryLockedClocks
+    nvmlDeviceResetNvLinkErrorCounters
+    nvmlDeviceResetNvLinkUtilizationCounter
+    nvmlDeviceSetAPIRestriction
+    nvmlDeviceSetAccountingMode
+    nvmlDeviceSetApplicationsClocks
+    nvmlDeviceSetAutoBoostedClocksEnabled
+    nvmlDeviceSetClockOffsets
+    nvmlDeviceSetComputeMode
+    nvmlDeviceSetConfComputeUnprotectedMemSize
+    nvmlDeviceSetDefaultAutoBoostedClocksEnabled
+    nvmlDeviceSetDefaultFanSpeed_v2
+    nvmlDeviceSetDramEncryptionMode
+    nvmlDeviceSetDriverModel
+    nvmlDeviceSetEccMode
+    nvmlDeviceSetFanControlPolicy
+    nvmlDeviceSetFanSpeed_v2
+    nvmlDeviceSetGpcClkVfOffset
+    nvmlDeviceSetGpuLockedClocks
+    nvmlDeviceSetGpuOperationMode
+    nvmlDeviceSetHostname_v1
+    nvmlDeviceSetMemClkVfOffset
+    nvmlDeviceSetMemoryLockedClocks
+    nvmlDeviceSetMigMode
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold
+    nvmlDeviceSetNvLinkUtilizationControl
+    nvmlDeviceSetNvlinkBwMode
+    nvmlDeviceSetPersistenceMode
+    nvmlDeviceSetPowerManagementLimit
+    nvmlDeviceSetPowerManagementLimit_v2
+    nvmlDeviceSetPowerMizerMode_v1
+    nvmlDeviceSetTemperatureThreshold
+    nvmlDeviceSetVgpuCapabilities
+    nvmlDeviceSetVgpuHeterogeneousMode
+    nvmlDeviceSetVgpuSchedulerState
+    nvmlDeviceSetVirtualizationMode
+    nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
+    nvmlGpmSetStreamingEnabled
+    nvmlGpuInstanceCreateComputeInstance
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement
+    nvmlGpuInstanceDestroy
+    nvmlGpuInstanceSetVgpuHeterogeneousMode
+    nvmlGpuInstanceSetVgpuSchedulerState
+    nvmlSetVgpuVersion
+    nvmlSystemSetConfComputeGpusReadyState
+    nvmlSystemSetConfComputeKeyRotationThresholdInfo
+    nvmlSystemSetNvlinkBwMode
+    nvmlUnitSetLedState
+    nvmlVgpuInstanceClearAccountingPids
+    nvmlVgpuInstanceSetEncoderCapacity
+}
+
+// What a worker does not tell of its devices: enclosures, virtual GPUs, partitions, NVLink, confidential computing, and
+// measurements that only programs on the device's own machine could use.
+refused! { NotSupported
+    nvmlComputeInstanceGetInfo
+    nvmlComputeInstanceGetInfo_v2
+    nvmlDeviceClearCpuAffinity
+    nvmlDeviceGetAPIRestriction
+    nvmlDeviceGetAccountingStats
+    nvmlDeviceGetActiveVgpus
+    nvmlDeviceGetAdaptiveClockInfoStatus
+    nvmlDeviceGetAddressingMode
+    nvmlDeviceGetAttributes
+    nvmlDeviceGetAttributes_v2
+    nvmlDeviceGetBridgeChipInfo
+    nvmlDeviceGetCapabilities
+    nvmlDeviceGetClkMonStatus
+    nvmlDeviceGetClockOffsets
+    nvmlDeviceGetComputeInstanceId
+    nvmlDeviceGetConfComputeGpuAttestationReport
+    nvmlDeviceGetConfComputeGpuCertificate
+    nvmlDeviceGetConfComputeMemSizeInfo
+    nvmlDeviceGetConfComputeProtectedMemoryUsage
+    nvmlDeviceGetCoolerInfo
+    nvmlDeviceGetCpuAffinity
+    nvmlDeviceGetCpuAffinityWithinScope
+    nvmlDeviceGetCreatableVgpus
+    nvmlDeviceGetCurrentClockFreqs
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle
+    nvmlDeviceGetDramEncryptionMode
+    nvmlDeviceGetDriverModel
+    nvmlDeviceGetDriverModel_v2
+    nvmlDeviceGetDynamicPstatesInfo
+    nvmlDeviceGetEncoderCapacity
+    nvmlDeviceGetFanControlPolicy_v2
+    nvmlDeviceGetFanSpeedRPM
+    nvmlDeviceGetGpcClkMinMaxVfOffset
+    nvmlDeviceGetGpcClkVfOffset
+    nvmlDeviceGetGpuFabricInfo
+    nvmlDeviceGetGpuFabricInfoV
+    nvmlDeviceGetGpuInstanceById
+    nvmlDeviceGetGpuInstanceId
+    nvmlDeviceGetGpuInstancePossiblePlacements
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2
+    nvmlDeviceGetGpuInstanceProfileInfo
+    nvmlDeviceGetGpuInstanceProfileInfoByIdV
+    nvmlDeviceGetGpuInstanceProfileInfoV
+    nvmlDeviceGetGpuInstanceRemainingCapacity
+    nvmlDeviceGetGpuInstances
+    nvmlDeviceGetGridLicensableFeatures
+    nvmlDeviceGetGridLicensableFeatures_v2
+    nvmlDeviceGetGridLicensableFeatures_v3
+    nvmlDeviceGetGridLicensableFeatures_v4
+    nvmlDeviceGetHostVgpuMode
+    nvmlDeviceGetHostname_v1
+    nvmlDeviceGetInforomConfigurationChecksum
+    nvmlDeviceGetIrqNum
+    nvmlDeviceGetLastBBXFlushTime
+    nvmlDeviceGetMemClkMinMaxVfOffset
+    nvmlDeviceGetMemClkVfOffset
+    nvmlDeviceGetMemoryAffinity
+    nvmlDeviceGetMigDeviceHandleByIndex
+    nvmlDeviceGetMinMaxClockOfPState
+    nvmlDeviceGetMinMaxFanSpeed
+    nvmlDeviceGetNumaNodeId
+    nvmlDeviceGetNvLinkCapability
+    nvmlDeviceGetNvLinkErrorCounter
+    nvmlDeviceGetNvLinkInfo
+    nvmlDeviceGetNvLinkRemoteDeviceType
+    nvmlDeviceGetNvLinkRemotePciInfo
+    nvmlDeviceGetNvLinkRemotePciInfo_v2
+    nvmlDeviceGetNvLinkState
+    nvmlDeviceGetNvLinkUtilizationControl
+    nvmlDeviceGetNvLinkUtilizationCounter
+    nvmlDeviceGetNvLinkVersion
+    nvmlDeviceGetNvlinkBwMode
+    nvmlDeviceGetNvlinkSupportedBwModes
+    nvmlDeviceGetPerformanceModes
+    nvmlDeviceGetPgpuMetadataString
+    nvmlDeviceGetPlatformInfo
+    nvmlDeviceGetPowerMizerMode_v1
+    nvmlDeviceGetProcessesUtilizationInfo
+    nvmlDeviceGetRepairStatus
+    nvmlDeviceGetRetiredPages
+    nvmlDeviceGetRetiredPagesPendingStatus
+    nvmlDeviceGetRetiredPages_v2
+    nvmlDeviceGetRunningProcessDetailList
+    nvmlDeviceGetSamples
+    nvmlDeviceGetSramEccErrorStatus
+    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
+    nvmlDeviceGetSupportedGraphicsClocks
+    nvmlDeviceGetSupportedMemoryClocks
+    nvmlDeviceGetSupportedPerformanceStates
+    nvmlDeviceGetSupportedVgpus
+    nvmlDeviceGetTargetFanSpeed
+    nvmlDeviceGetThermalSettings
+    nvmlDeviceGetTopologyNearestGpus
+    nvmlDeviceGetVgpuCapabilities
+    nvmlDeviceGetVgpuHeterogeneousMode
+    nvmlDeviceGetVgpuInstancesUtilizationInfo
+    nvmlDeviceGetVgpuMetadata
+    nvmlDeviceGetVgpuProcessUtilization
+    nvmlDeviceGetVgpuProcessesUtilizationInfo
+    nvmlDeviceGetVgpuSchedulerCapabilities
+    nvmlDeviceGetVgpuSchedulerLog
+    nvmlDeviceGetVgpuSchedulerState
+    nvmlDeviceGetVgpuTypeCreatablePlacements
+    nvmlDeviceGetVgpuTypeSupportedPlacements
+    nvmlDeviceGetVgpuUtilization
+    nvmlDeviceGetViolationStatus
+    nvmlDeviceQueryDrainState
+    nvmlDeviceReadPRMCounters_v1
+    nvmlDeviceSetCpuAffinity
+    nvmlDeviceValidateInforom
+    nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
+    nvmlDeviceWorkloadPowerProfileGetProfilesInfo
+    nvmlGetExcludedDeviceInfoByIndex
+    nvmlGetVgpuCompatibility
+    nvmlGetVgpuDriverCapabilities
+    nvmlGetVgpuVersion
+    nvmlGpmMetricsGet
+    nvmlGpmMigSampleGet
+    nvmlGpmQueryIfStreamingEnabled
+    nvmlGpmSampleAlloc
+    nvmlGpmSampleFree
+    nvmlGpmSampleGet
+    nvmlGpuInstanceGetActiveVgpus
+    nvmlGpuInstanceGetComputeInstanceById
+    nvmlGpuInstanceGetComputeInstancePossiblePlacements
+    nvmlGpuInstanceGetComputeInstanceProfileInfo
+    nvmlGpuInstanceGetComputeInstanceProfileInfoV
+    nvmlGpuInstanceGetComputeInstanceRemainingCapacity
+    nvmlGpuInstanceGetComputeInstances
+    nvmlGpuInstanceGetCreatableVgpus
+    nvmlGpuInstanceGetInfo
+    nvmlGpuInstanceGetVgpuHeterogeneousMode
+    nvmlGpuInstanceGetVgpuSchedulerLog
+    nvmlGpuInstanceGetVgpuSchedulerState
+    nvmlGpuInstanceGetVgpuTypeCreatablePlacements
+    nvmlSystemEventSetCreate
+    nvmlSystemEventSetFree
+    nvmlSystemEventSetWait
+    nvmlSystemGetConfComputeCapabilities
+    nvmlSystemGetConfComputeGpusReadyState
+    nvmlSystemGetConfComputeKeyRotationThresholdInfo
+    nvmlSystemGetConfComputeSettings
+    nvmlSystemGetConfComputeState
+    nvmlSystemGetDriverBranch
+    nvmlSystemGetHicVersion
+    nvmlSystemGetNvlinkBwMode
+    nvmlSystemGetTopologyGpuSet
+    nvmlSystemRegisterEvents
+    nvmlUnitGetDevices
+    nvmlUnitGetFanSpeedInfo
+    nvmlUnitGetHandleByIndex
+    nvmlUnitGetLedState
+    nvmlUnitGetPsuInfo
+    nvmlUnitGetTemperature
+    nvmlUnitGetUnitInfo
+    nvmlVgpuInstanceGetAccountingMode
+    nvmlVgpuInstanceGetAccountingPids
+    nvmlVgpuInstanceGetAccountingStats
+    nvmlVgpuInstanceGetEccMode
+    nvmlVgpuInstanceGetEncoderCapacity
+    nvmlVgpuInstanceGetEncoderSessions
+    nvmlVgpuInstanceGetEncoderStats
+    nvmlVgpuInstanceGetFBCSessions
+    nvmlVgpuInstanceGetFBCStats
+    nvmlVgpuInstanceGetFbUsage
+    nvmlVgpuInstanceGetFrameRateLimit
+    nvmlVgpuInstanceGetGpuInstanceId
+    nvmlVgpuInstanceGetGpuPciId
+    nvmlVgpuInstanceGetLicenseInfo
+    nvmlVgpuInstanceGetLicenseInfo_v2
+    nvmlVgpuInstanceGetLicenseStatus
+    nvmlVgpuInstanceGetMdevUUID
+    nvmlVgpuInstanceGetMetadata
+    nvmlVgpuInstanceGetPlacementId
+    nvmlVgpuInstanceGetRuntimeStateSize
+    nvmlVgpuInstanceGetType
+    nvmlVgpuInstanceGetUUID
+    nvmlVgpuInstanceGetVmDriverVersion
+    nvmlVgpuInstanceGetVmID
+    nvmlVgpuTypeGetBAR1Info
+    nvmlVgpuTypeGetCapabilities
+    nvmlVgpuTypeGetClass
+    nvmlVgpuTypeGetDeviceID
+    nvmlVgpuTypeGetFbReservation
+    nvmlVgpuTypeGetFrameRateLimit
+    nvmlVgpuTypeGetFramebufferSize
+    nvmlVgpuTypeGetGpuInstanceProfileId
+    nvmlVgpuTypeGetGspHeapSize
+    nvmlVgpuTypeGetLicense
+    nvmlVgpuTypeGetMaxInstances
+    nvmlVgpuTypeGetMaxInstancesPerGpuInstance
+    nvmlVgpuTypeGetMaxInstancesPerVm
+    nvmlVgpuTypeGetName
+    nvmlVgpuTypeGetNumDisplayHeads
+    nvmlVgpuTypeGetResolution
+}
