@@ -1,4 +1,5 @@
 """First use of the GPU in a fresh process: seconds from the first call to the end of its work, after the framework is imported."""
+
 import argparse
 import json
 import os

@@ -3,6 +3,7 @@
 Reads a JSON object a line and answers with one: {"do": "prepare", "workload": …}, {"do": "measure", "seconds": …}, {"do": "drop"},
 {"do": "end"}. An error is an answer too: {"error": text}.
 """
+
 import argparse
 import gc
 import json

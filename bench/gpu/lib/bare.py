@@ -1,4 +1,5 @@
 """What the bare transports move on this machine now, to hold the copies against."""
+
 import json
 import subprocess
 

@@ -1,4 +1,5 @@
 """Numbers out of samples."""
+
 import math
 import statistics
 

@@ -1,4 +1,5 @@
 """What was measured, where and when."""
+
 import datetime
 import os
 import platform

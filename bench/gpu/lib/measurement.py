@@ -1,4 +1,5 @@
 """One run of the benchmark: who is measured when, and what becomes of failures."""
+
 import json
 import os
 import re
@@ -110,7 +111,8 @@ class Measurement:
             if "error" in kept:
                 self.say(f"         {mode}: {kept['error'][:300]}")
             if kept.get("is_different"):
-                self.say(f"         {mode}: its results differ: {kept['probe'][:8]}, {self.results['base']} {row['modes'][self.results['base']]['probe'][:8]}")
+                base = row["modes"][self.results["base"]]
+                self.say(f"         {mode}: its results differ: {kept['probe'][:8]}, {self.results['base']} {base['probe'][:8]}")
 
     def prepare(self, name, row):
         """Sets the workload up in every mode, together; the modes that are ready, those with other results marked."""

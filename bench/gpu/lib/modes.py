@@ -1,4 +1,5 @@
 """The ways a workload is run: natively, over each transport, and over TCP with an added round trip."""
+
 import dataclasses
 
 

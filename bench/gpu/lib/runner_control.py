@@ -1,4 +1,5 @@
 """The driver's end of a runner: starts it, asks it, notices when it does not answer, starts it again."""
+
 import json
 import os
 import select
@@ -111,4 +112,8 @@ def client_environment(mode, place):
     import workers
 
     cache = place.cache if mode.kind == "remote" else place.make("native-cache")
-    return workers.plain_environment() | {"XDG_CACHE_HOME": cache, "PYTHONDONTWRITEBYTECODE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return workers.plain_environment() | {
+        "XDG_CACHE_HOME": cache,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }

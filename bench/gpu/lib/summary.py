@@ -2,6 +2,7 @@
 
 A ratio is base time / time: above 1 is faster than the base (native, or TCP without delay when delays are measured).
 """
+
 import dataclasses
 
 import figures
@@ -77,7 +78,9 @@ def _all_targets(results):
     if results["base"] == "native":
         yield from _native_targets(results, at_least, at_most)
     for name in ("resnet_train_32", "resnet_train_128", "bert_train"):
-        yield at_least(f"{WORKLOADS[name].title} at 50 us of round trip, of TCP's speed", ratio(results, name, "tcp+50us", "tcp"), 0.97)
+        yield at_least(
+            f"{WORKLOADS[name].title} at 50 us of round trip, of TCP's speed", ratio(results, name, "tcp+50us", "tcp"), 0.97
+        )
 
 
 def _native_targets(results, at_least, at_most):
@@ -128,7 +131,11 @@ def complete(results):
     rows = {}
     for name, row in results["workloads"].items():
         rows[name] = {
-            mode: {"median_ms": time_ms(results, name, mode), "ratio": ratio(results, name, mode), "gbps": gbps(results, name, mode)}
+            mode: {
+                "median_ms": time_ms(results, name, mode),
+                "ratio": ratio(results, name, mode),
+                "gbps": gbps(results, name, mode),
+            }
             for mode in row["modes"]
         }
     judged = [dataclasses.asdict(target) | {"verdict": target.verdict} for target in targets(results)]

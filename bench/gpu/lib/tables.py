@@ -1,4 +1,5 @@
 """Results as text: one row as it comes, and a Markdown page."""
+
 import summary
 from workloads import STEPS
 
@@ -73,7 +74,9 @@ def _copies(results):
     lines = ["", "| GB/s | " + " | ".join(modes) + " |", "|---|" + "--:|" * len(modes)]
     for name in copies:
         rates = [summary.gbps(results, name, mode) for mode in modes]
-        lines.append(f"| {results['workloads'][name]['title']} | " + " | ".join(f"{rate:.2f}" if rate else "-" for rate in rates) + " |")
+        lines.append(
+            f"| {results['workloads'][name]['title']} | " + " | ".join(f"{rate:.2f}" if rate else "-" for rate in rates) + " |"
+        )
     for n, bare in enumerate(results.get("bare", [])):
         rates = [f"{bare[mode]['gbps']:.2f}" if mode in bare else "" for mode in modes]
         lines.append(f"| bare transport, 4 streams, memory to memory ({n + 1}) | " + " | ".join(rates) + " |")

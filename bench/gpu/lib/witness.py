@@ -3,6 +3,7 @@
 A client of dxpu must have our libcuda.so.1 mapped, no library of NVIDIA's driver, and no device file of it open. A native
 process must have the opposite. Libraries that ship with frameworks (libcublas, libnvrtc, …) are no part of the driver.
 """
+
 import json
 import os
 import re

@@ -1,4 +1,5 @@
 """Workers for measurements and checks: start one, say how a client reaches it, end it."""
+
 import os
 import re
 import signal

@@ -1,4 +1,5 @@
 """All workloads, in the order of the report. Knows no framework: only the process that runs a workload imports one."""
+
 import dataclasses
 import importlib
 
@@ -29,7 +30,9 @@ class Workload:
 COPY_BYTES = 256 << 20
 
 _ALL = [
-    Workload("kernel_sync", "kernel + synchronize", "small:kernel_and_synchronize", waits_itself=True, seconds=0.3, warm_up_steps=50),
+    Workload(
+        "kernel_sync", "kernel + synchronize", "small:kernel_and_synchronize", waits_itself=True, seconds=0.3, warm_up_steps=50
+    ),
     Workload("item", "`(x+1).item()`", "small:item", waits_itself=True, seconds=0.3, warm_up_steps=50),
     Workload("mlp_train", "16-layer MLP training, tiny kernels", "small:mlp_training", block=20, warm_up_steps=20),
     Workload("bert_infer", "BERT-base inference, 1 x 128", "language:bert_inference", block=10),
@@ -43,7 +46,9 @@ _ALL = [
     ),
     Workload("resnet_train_32", "ResNet-50 training, batch 32", "resnet:training_32", block=5, seconds=0.8),
     Workload("resnet_train_128", "ResNet-50 training, batch 128", "resnet:training_128", block=5, seconds=0.8),
-    Workload("resnet_infer_graph", "ResNet-50 inference, batch 1, as a CUDA graph", "resnet:inference_graph", block=20, seconds=0.4),
+    Workload(
+        "resnet_infer_graph", "ResNet-50 inference, batch 1, as a CUDA graph", "resnet:inference_graph", block=20, seconds=0.4
+    ),
     Workload("resnet_train_graph", "ResNet-50 training, batch 32, as a CUDA graph", "resnet:training_graph", block=5),
     Workload("gpt2", "GPT-2, 64 tokens greedy", "language:gpt2_decoding", waits_itself=True, seconds=1.2, warm_up_steps=1),
     Workload("matmul", "bf16 product of 8192 x 8192 matrices", "small:matmul", block=10, seconds=0.4),

@@ -1,4 +1,5 @@
 """256 MiB between host and device, each way, from pinned and from ordinary memory."""
+
 import torch
 
 from . import COPY_BYTES

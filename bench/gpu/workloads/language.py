@@ -1,4 +1,5 @@
 """BERT-base inference and training, GPT-2 decoding."""
+
 import torch
 
 from . import models

@@ -2,6 +2,7 @@
 
 `is_tiny` makes them small enough for a processor: to try the harness, never to measure.
 """
+
 import torch
 
 SEED = 1234

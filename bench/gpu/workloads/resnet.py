@@ -1,4 +1,5 @@
 """ResNet-50: inference, with data on the host, training, and both as CUDA graphs."""
+
 import torch
 
 from . import models

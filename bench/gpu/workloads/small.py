@@ -1,4 +1,5 @@
 """The smallest things a program does: one kernel and a wait, one number read back, a network of tiny layers, one large product."""
+
 import torch
 
 from . import models

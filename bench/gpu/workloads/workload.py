@@ -1,4 +1,5 @@
 """What a prepared workload is, and where it runs."""
+
 import dataclasses
 from collections.abc import Callable
 

@@ -1,4 +1,5 @@
 """CuPy's own kernels: raw kernels and modules compiled by NVRTC, streams, events, pools, pinned memory and graphs."""
+
 import cupy
 import numpy
 from say import attempts, note, same

@@ -1,4 +1,5 @@
 """CuPy: element-wise, reductions, sorts, linear algebra, Fourier, sparse and random, on its own kernels and NVIDIA's libraries."""
+
 import cupy
 import cupyx.scipy.sparse
 import numpy
@@ -9,17 +10,39 @@ cupy.random.seed(1)
 
 def elementwise():
     x = cupy.linspace(-3, 3, 100003)
-    return [cupy.sin(x) * 2 + x**2, cupy.where(x > 0, x, -x), cupy.floor(x).astype(cupy.int32), x.astype(cupy.float16) * 3, cupy.exp(1j * x)]
+    return [
+        cupy.sin(x) * 2 + x**2,
+        cupy.where(x > 0, x, -x),
+        cupy.floor(x).astype(cupy.int32),
+        x.astype(cupy.float16) * 3,
+        cupy.exp(1j * x),
+    ]
 
 
 def reductions():
     x = cupy.arange(1 << 20, dtype=cupy.int64).reshape(1024, 1024) * 7919 % 10007
-    return [x.sum(), x.sum(0), x.max(1), x.argmin(0), (x > 9000).any(1), x.prod(1, dtype=cupy.uint64), cupy.cumsum(x[0]), x.astype(cupy.float64).var()]
+    return [
+        x.sum(),
+        x.sum(0),
+        x.max(1),
+        x.argmin(0),
+        (x > 9000).any(1),
+        x.prod(1, dtype=cupy.uint64),
+        cupy.cumsum(x[0]),
+        x.astype(cupy.float64).var(),
+    ]
 
 
 def sorting():
     x = cupy.arange(200000, dtype=cupy.int32) * 7919 % 200003
-    return [cupy.sort(x), cupy.argsort(x), cupy.unique(x % 1000), cupy.lexsort(cupy.stack([x % 10, x])), cupy.partition(x, 99)[99], cupy.searchsorted(cupy.arange(0, 200003, 100), x[:50])]
+    return [
+        cupy.sort(x),
+        cupy.argsort(x),
+        cupy.unique(x % 1000),
+        cupy.lexsort(cupy.stack([x % 10, x])),
+        cupy.partition(x, 99)[99],
+        cupy.searchsorted(cupy.arange(0, 200003, 100), x[:50]),
+    ]
 
 
 def indexing():
@@ -27,7 +50,14 @@ def indexing():
     y = x.copy()
     y[::3, 5:50:7] = -1
     cupy.add.at(y, cupy.array([1, 1, 2]), 5)
-    return [x[cupy.array([3, 1, 4])], x[x % 7 == 0], y, cupy.take(x, cupy.array([5, 6]), 1), cupy.nonzero(x % 1000 == 0)[0], x.T.copy()]
+    return [
+        x[cupy.array([3, 1, 4])],
+        x[x % 7 == 0],
+        y,
+        cupy.take(x, cupy.array([5, 6]), 1),
+        cupy.nonzero(x % 1000 == 0)[0],
+        x.T.copy(),
+    ]
 
 
 def linear_algebra():
@@ -60,13 +90,24 @@ def sparse():
 def random_numbers():
     generator = cupy.random.default_rng(6)
     state = cupy.random.RandomState(7)
-    return [generator.random(1000), generator.integers(0, 99, 500), state.rand(1000), state.randint(0, 9, 300), state.permutation(100)]
+    return [
+        generator.random(1000),
+        generator.integers(0, 99, 500),
+        state.rand(1000),
+        state.randint(0, 9, 300),
+        state.permutation(100),
+    ]
 
 
 def to_and_fro():
     x = numpy.arange(1 << 20, dtype=numpy.float32)[::3]
     there = cupy.asarray(x)
-    return [there, there.reshape(-1)[5:], cupy.concatenate([there, there]), cupy.asarray(numpy.asfortranarray(x[:100].reshape(10, 10)))]
+    return [
+        there,
+        there.reshape(-1)[5:],
+        cupy.concatenate([there, there]),
+        cupy.asarray(numpy.asfortranarray(x[:100].reshape(10, 10))),
+    ]
 
 
 def fused():

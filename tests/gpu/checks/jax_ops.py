@@ -1,4 +1,5 @@
 """JAX: XLA loads its own modules, captures CUDA graphs for sequences of operations, and calls cuBLAS, cuDNN, cuFFT and cuSOLVER."""
+
 import jax
 import jax.numpy as jnp
 from say import attempts, near, note, same
@@ -12,13 +13,19 @@ def devices():
 
 
 def compiled_functions():
-    function = jax.jit(lambda x: jnp.sin(x) * 2 + jnp.where(x > 0, x, -x**2))
+    function = jax.jit(lambda x: jnp.sin(x) * 2 + jnp.where(x > 0, x, -(x**2)))
     return [function(jnp.linspace(-3, 3, n)) for n in (10, 1000, 100003)]
 
 
 def whole_numbers():
     x = jnp.arange(100000, dtype=jnp.int32)
-    return [jnp.cumsum(x % 7), jnp.sort((x * 7919) % 10007), jnp.bincount(x % 31, length=31), x.reshape(100, -1).sum(0), jnp.argmax(x % 999)]
+    return [
+        jnp.cumsum(x % 7),
+        jnp.sort((x * 7919) % 10007),
+        jnp.bincount(x % 31, length=31),
+        x.reshape(100, -1).sum(0),
+        jnp.argmax(x % 999),
+    ]
 
 
 def gradients():
@@ -73,7 +80,12 @@ def linear_algebra():
 
 def random_numbers():
     keys = jax.random.split(jax.random.key(8), 4)
-    return [jax.random.uniform(keys[0], (1000,)), jax.random.randint(keys[1], (1000,), 0, 99), jax.random.permutation(keys[2], 500), jax.random.bits(keys[3], (77,))]
+    return [
+        jax.random.uniform(keys[0], (1000,)),
+        jax.random.randint(keys[1], (1000,), 0, 99),
+        jax.random.permutation(keys[2], 500),
+        jax.random.bits(keys[3], (77,)),
+    ]
 
 
 def loops():

@@ -1,6 +1,7 @@
 """Sixteen threads, each with streams of its own, do a random but fixed sequence of everything at once: kernels, copies from and to
 pinned and ordinary memory, events, waits across streams, allocations of all sizes, numbers read back. What each computes does not
 depend on the others, so it must come out as it does natively."""
+
 import random
 import threading
 
@@ -27,7 +28,18 @@ class Walk:
         torch.cuda.current_stream().synchronize()
 
     def run(self):
-        steps = [self.kernel, self.kernel, self.hop, self.pinned_trip, self.pageable_trip, self.read, self.allocate, self.slices, self.event_wait, self.sort]
+        steps = [
+            self.kernel,
+            self.kernel,
+            self.hop,
+            self.pinned_trip,
+            self.pageable_trip,
+            self.read,
+            self.allocate,
+            self.slices,
+            self.event_wait,
+            self.sort,
+        ]
         for n in range(OPERATIONS):
             with torch.cuda.stream(self.at):
                 self.random.choice(steps)()

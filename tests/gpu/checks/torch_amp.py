@@ -1,4 +1,5 @@
 """Automatic mixed precision: autocast to half and bfloat16, and the gradient scaler's infinities and skipped steps."""
+
 import torch
 from device import DEVICE
 from say import attempts, same
@@ -6,7 +7,9 @@ from say import attempts, same
 
 def model():
     torch.manual_seed(4)
-    return torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.LayerNorm(512), torch.nn.Linear(512, 16)).to(DEVICE)
+    return torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.LayerNorm(512), torch.nn.Linear(512, 16)).to(
+        DEVICE
+    )
 
 
 def data():

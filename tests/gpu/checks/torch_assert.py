@@ -1,4 +1,5 @@
 """A device-side assertion: the same error, at the same call, and every call after it fails too."""
+
 import torch
 from say import attempts, note, same
 

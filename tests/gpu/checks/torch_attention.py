@@ -1,4 +1,6 @@
 """Scaled dot product attention by each of its kernels: flash, memory-efficient, cuDNN's and plain, forwards and backwards."""
+
+import deterministic  # noqa: F401  (sets what cuBLAS reads when it starts)
 import torch
 from device import DEVICE
 from say import attempt, near

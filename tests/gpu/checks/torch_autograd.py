@@ -1,4 +1,5 @@
 """Autograd: its own thread per device, backward passes from several threads at once, hooks, checkpoints, second derivatives."""
+
 import threading
 
 import torch
@@ -103,4 +104,6 @@ def custom_function():
     return x.grad
 
 
-attempts(one_thread, eight_threads, one_graph_from_many_threads, second_derivatives, checkpoints, hooks_that_read_back, custom_function)
+attempts(
+    one_thread, eight_threads, one_graph_from_many_threads, second_derivatives, checkpoints, hooks_that_read_back, custom_function
+)

@@ -1,4 +1,5 @@
 """cuBLAS and cuBLASLt: products of every type, epilogues, batches, strides, and a workspace of a fixed size."""
+
 import torch
 from device import DEVICE
 from say import attempts, same
@@ -12,7 +13,14 @@ def random(*shape, dtype=torch.float32):
 
 def products():
     a, b = random(513, 257), random(257, 129)
-    return [a @ b, a.T.contiguous().T @ b, torch.mm(b.T, a.T), torch.addmm(random(129), a, b, beta=0.5, alpha=2), torch.mv(a, b[:, 0]), torch.dot(b[:, 0], b[:, 1])]
+    return [
+        a @ b,
+        a.T.contiguous().T @ b,
+        torch.mm(b.T, a.T),
+        torch.addmm(random(129), a, b, beta=0.5, alpha=2),
+        torch.mv(a, b[:, 0]),
+        torch.dot(b[:, 0], b[:, 1]),
+    ]
 
 
 def tensor_float():
@@ -79,7 +87,10 @@ def eight_bit_floats():
 
 def triangular():
     a = random(150, 150).tril() + 20 * torch.eye(150, device=DEVICE)
-    return [torch.linalg.solve_triangular(a, random(150, 7), upper=False), torch.linalg.solve_triangular(a.T.expand(4, -1, -1), random(4, 150, 3), upper=True)]
+    return [
+        torch.linalg.solve_triangular(a, random(150, 7), upper=False),
+        torch.linalg.solve_triangular(a.T.expand(4, -1, -1), random(4, 150, 3), upper=True),
+    ]
 
 
 def on_several_streams():

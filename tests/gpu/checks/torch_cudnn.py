@@ -1,4 +1,5 @@
 """cuDNN: convolutions, normalisation and recurrent networks, forwards and backwards, with chosen and with timed algorithms."""
+
 import torch
 from device import DEVICE
 from say import attempts, near, note, same
@@ -30,7 +31,11 @@ def convolution():
 
 def strides_and_groups():
     x, weight = tensors()
-    return [*convolve(x, weight, stride=2), *convolve(x, weight[:, :1], groups=32, dilation=2), *convolve(x, weight[:, :8], groups=4)]
+    return [
+        *convolve(x, weight, stride=2),
+        *convolve(x, weight[:, :1], groups=32, dilation=2),
+        *convolve(x, weight[:, :8], groups=4),
+    ]
 
 
 def half_channels_last():

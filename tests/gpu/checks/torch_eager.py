@@ -1,4 +1,5 @@
 """PyTorch eager: one of each family of operations, to the bit."""
+
 import torch
 from device import DEVICE
 from say import attempts, same
@@ -12,12 +13,27 @@ def random(*shape, dtype=torch.float32):
 
 def elementwise():
     x = random(1000, 333)
-    return [torch.sin(x) * 2 + x.exp().clamp(max=9), torch.nn.functional.gelu(x), x.sigmoid().pow(3), torch.erf(x) - x.abs().log1p()]
+    return [
+        torch.sin(x) * 2 + x.exp().clamp(max=9),
+        torch.nn.functional.gelu(x),
+        x.sigmoid().pow(3),
+        torch.erf(x) - x.abs().log1p(),
+    ]
 
 
 def every_type():
     found = []
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
+    for dtype in (
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.int8,
+        torch.uint8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    ):
         x = torch.arange(-500, 500, device=DEVICE).to(dtype)
         found += [x * 3 + x, (x > 2), x.to(torch.float32) / 7]
     return found
@@ -37,7 +53,18 @@ def broadcasting_and_views():
 
 def reductions():
     x = random(513, 1027)
-    return [x.sum(), x.sum(0), x.mean(1), x.max(0).values, x.argmin(1), x.var(), x.norm(), x.prod(1), x.logsumexp(0), (x > 0).any(1)]
+    return [
+        x.sum(),
+        x.sum(0),
+        x.mean(1),
+        x.max(0).values,
+        x.argmin(1),
+        x.var(),
+        x.norm(),
+        x.prod(1),
+        x.logsumexp(0),
+        (x > 0).any(1),
+    ]
 
 
 def scans():
@@ -60,7 +87,13 @@ def long_sorts():
 def indexing():
     x = random(1000, 40)
     places = torch.randint(0, 1000, (500,), device=DEVICE)
-    found = [x[places], x[x[:, 0] > 0], x.gather(0, places[:, None].expand(-1, 40)), x.index_select(1, places[:20] % 40), x.nonzero()[:50]]
+    found = [
+        x[places],
+        x[x[:, 0] > 0],
+        x.gather(0, places[:, None].expand(-1, 40)),
+        x.index_select(1, places[:20] % 40),
+        x.nonzero()[:50],
+    ]
     y = torch.zeros(1000, 40, device=DEVICE)
     y[torch.arange(500, device=DEVICE)] = 3.0
     y.masked_fill_(x > 1, -1)
@@ -76,14 +109,30 @@ def integer_scatter():
 
 def joining():
     parts = [random(11, n) for n in (3, 64, 1000)]
-    return [torch.cat(parts, 1), torch.stack([parts[1], parts[1] + 1]), *torch.cat(parts, 1).split([500, 567], 1), parts[2].repeat(2, 3), parts[0].roll(1)]
+    return [
+        torch.cat(parts, 1),
+        torch.stack([parts[1], parts[1] + 1]),
+        *torch.cat(parts, 1).split([500, 567], 1),
+        parts[2].repeat(2, 3),
+        parts[0].roll(1),
+    ]
 
 
 def random_numbers():
     torch.manual_seed(7)
-    found = [torch.rand(10000, device=DEVICE), torch.randn(333, device=DEVICE), torch.randint(0, 99, (777,), device=DEVICE), torch.randperm(5000, device=DEVICE)]
+    found = [
+        torch.rand(10000, device=DEVICE),
+        torch.randn(333, device=DEVICE),
+        torch.randint(0, 99, (777,), device=DEVICE),
+        torch.randperm(5000, device=DEVICE),
+    ]
     x = torch.ones(4000, device=DEVICE)
-    found += [torch.bernoulli(x * 0.3), torch.multinomial(x[:50], 20), torch.nn.functional.dropout(x, 0.4), torch.empty_like(x).exponential_()]
+    found += [
+        torch.bernoulli(x * 0.3),
+        torch.multinomial(x[:50], 20),
+        torch.nn.functional.dropout(x, 0.4),
+        torch.empty_like(x).exponential_(),
+    ]
     return found
 
 

@@ -1,4 +1,5 @@
 """CUDA graphs from PyTorch: capture, replay, shared pools, training steps, graphed callables, and what capture forbids."""
+
 import torch
 from say import attempts, refused, same
 
@@ -16,7 +17,11 @@ def warmed(body):
 
 
 def inference():
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 30 * 30, 10)).cuda().eval()
+    model = (
+        torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 30 * 30, 10))
+        .cuda()
+        .eval()
+    )
     x = torch.zeros(4, 3, 32, 32, device="cuda")
     found = []
     with torch.no_grad():

@@ -1,4 +1,5 @@
 """DataLoader with worker processes made by fork and pinned memory: the children inherit a process that already uses the GPU."""
+
 import torch
 from device import DEVICE
 from say import attempts, same

@@ -1,4 +1,5 @@
 """Memory: PyTorch's own statistics, free memory of the device, running out of it and going on."""
+
 import torch
 from say import attempts, note, same
 

@@ -2,6 +2,7 @@
 
 Run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF in newer versions).
 """
+
 import os
 
 import torch
@@ -42,7 +43,9 @@ def memory_is_unmapped_and_mapped_again():
 
 def training():
     torch.manual_seed(6)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 10)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 10)
+    ).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for size in (32, 64, 96, 48):

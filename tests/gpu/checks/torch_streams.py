@@ -1,4 +1,5 @@
 """Streams and events: order between them, what a query says, what a time means, host functions, priorities."""
+
 import time
 
 import torch

@@ -1,4 +1,5 @@
 """Triton: its launcher is compiled C that calls libcuda by name; kernels with tensor cores, autotuning and tensor descriptors (TMA)."""
+
 import torch
 import triton
 import triton.language as tl

@@ -1,4 +1,5 @@
 """BERT-base, five training steps with dropout: losses and parameters, to the bit."""
+
 import deterministic
 import torch
 from device import DEVICE

@@ -1,4 +1,5 @@
 """GPT-2, greedy decoding: the same tokens, and the logits that chose them to the bit."""
+
 import torch
 from device import DEVICE
 from say import attempts, same

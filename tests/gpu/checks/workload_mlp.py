@@ -1,4 +1,5 @@
 """A small network trained for 200 steps, each step's loss read back: losses and parameters, to the bit."""
+
 import deterministic
 import torch
 from device import DEVICE

@@ -1,4 +1,5 @@
 """ResNet-50, five training steps: losses, parameters and statistics, to the bit."""
+
 import deterministic
 import torch
 from device import DEVICE

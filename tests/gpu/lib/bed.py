@@ -1,6 +1,8 @@
 """Runs programs natively and remotely, and keeps what they said and which driver they had."""
+
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +21,10 @@ import workers  # noqa: E402
 
 class Wrong(Exception):
     """What a check found that should not be."""
+
+
+class Skipped(Exception):
+    """A check that cannot be made here, and why."""
 
 
 def hold(condition, *what):
@@ -45,11 +51,11 @@ class Result:
     # What is wrong with the process as a native or as a remote one.
     complaint: str | None
 
-    def problem(self):
-        """Why this run as a whole is of no use; None if it is."""
+    def problem(self, code=0):
+        """Why this run as a whole is of no use; None if it ended with `code` as what it should be."""
         if self.is_late:
             return f"does not end within its time limit\n{tail(self.err)}"
-        if self.code != 0:
+        if self.code != code:
             return f"ended with {self.code}\n{tail(self.err)}"
         return self.complaint
 
@@ -67,6 +73,8 @@ class Bed:
         self.reference = reference
         self.worker_options = list(worker_options)
         self.place = workers.Place()
+        # Nothing may run longer than this, on the monotonic clock.
+        self.deadline = math.inf
         self._worker = None
         self._lock = threading.Lock()
 
@@ -99,16 +107,20 @@ class Bed:
             for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")
         }
         search = [os.path.join(BENCH, "lib", "hook"), HERE, BENCH]
-        return workers.plain_environment() | folders | {
-            "XDG_CACHE_HOME": cache,
-            "PYTHONPATH": os.pathsep.join(search),
-            "PYTHONFAULTHANDLER": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "CHECK_DEVICE": self.device,
-            "WITNESS_FOLDER": witness_folder,
-            "WITNESS_KIND": kind,
-            "WITNESS_OURS": self.place.libraries,
-        }
+        return (
+            workers.plain_environment()
+            | folders
+            | {
+                "XDG_CACHE_HOME": cache,
+                "PYTHONPATH": os.pathsep.join(search),
+                "PYTHONFAULTHANDLER": "1",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "CHECK_DEVICE": self.device,
+                "WITNESS_FOLDER": witness_folder,
+                "WITNESS_KIND": kind,
+                "WITNESS_OURS": self.place.libraries,
+            }
+        )
 
     def start(self, name, mode, program, environment=None, worker=None, options=()):
         """Starts a program; `mode` is "native" or a transport."""
@@ -116,6 +128,10 @@ class Bed:
 
     def run(self, name, mode, program, seconds, environment=None, **more):
         """Runs a program to its end."""
+        left = self.deadline - time.monotonic()
+        if left < 1:
+            raise Skipped("the time is up")
+        seconds = min(seconds, left)
         return self.start(name, mode, program, environment, **more).finish(seconds)
 
     def python(self, file):

@@ -1,4 +1,5 @@
 """Every check that compares a native and a remote process: its file, its time limit, and how it must be run."""
+
 import dataclasses
 
 
@@ -11,6 +12,8 @@ class Check:
     modes: tuple = ("tcp",)
     # It measures time or fills the memory: nothing else may run beside it.
     is_alone: bool = False
+    # Its last error may end the process badly, natively too: then it must end the same way.
+    may_end_badly: bool = False
     environment: dict = dataclasses.field(default_factory=dict)
     file: str = ""
 
@@ -33,12 +36,12 @@ CHECKS = [
     Check("torch_amp"),
     Check("torch_loader"),
     Check("torch_segments", environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
-    Check("torch_cudnn"),
+    Check("torch_cudnn", environment={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
     Check("torch_attention"),
     Check("torch_blas"),
     Check("torch_libraries"),
     Check("torch_nvrtc"),
-    Check("torch_assert"),
+    Check("torch_assert", may_end_badly=True),
     Check("cupy_ops", limit=200),
     Check("cupy_kernels", limit=200),
     Check("workload_resnet", modes=_BOTH),

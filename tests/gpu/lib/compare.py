@@ -1,4 +1,5 @@
 """Compares what a check said natively with what it said remotely."""
+
 import dataclasses
 import fnmatch
 import math
@@ -47,6 +48,11 @@ def differing(native, remote):
     """Keys whose facts differ, or that only one side said."""
     keys = list(native) + [key for key in remote if key not in native]
     return [key for key in keys if key not in native or key not in remote or not native[key].agrees_with(remote[key])]
+
+
+def are_both_values(left, right):
+    """Whether both sides found something, be it different: neither an error nor silence."""
+    return left is not None and right is not None and "!" not in (left.kind, right.kind)
 
 
 def show(key, native, remote, width=160):

@@ -1,4 +1,5 @@
 """Makes a program give the same bits every time it runs on the same GPU."""
+
 import os
 
 # Read by cuBLAS when it starts.

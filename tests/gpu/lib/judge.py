@@ -1,9 +1,10 @@
 """Runs a check natively and remotely, compares, and says how it went."""
+
 import dataclasses
 import time
 
 import compare
-from bed import Wrong
+from bed import Skipped, Wrong
 
 
 @dataclasses.dataclass
@@ -14,10 +15,6 @@ class Verdict:
     seconds: float
     # Lines that tell more: differences, errors, known differences.
     lines: list
-
-
-class Skipped(Exception):
-    """A check that cannot be made here, and why."""
 
 
 def runs_of(bed, check, modes, pool):
@@ -31,32 +28,31 @@ def runs_of(bed, check, modes, pool):
     return {mode: pool.submit(one, mode) for mode in chosen}
 
 
-def judge(bed, check, results):
-    """The verdict over a check's finished runs, by mode."""
-    lines, is_ok = [], True
-    native = results[bed.reference]
-    took = " ".join(f"{mode} {result.seconds:.0f} s" for mode, result in results.items())
-    native_facts = compare.facts(native.out)
-    if problem := native.problem():
-        is_ok = False
-        lines.append(f"{bed.reference}: {problem}")
+def judge(bed, check, futures):
+    """Waits for a check's runs, by mode; the verdict over them."""
+    try:
+        results = {mode: future.result() for mode, future in futures.items()}
+    except Skipped as why:
+        return Verdict(check.name, "skipped", 0, [str(why)])
+    native, lines, is_ok = results[bed.reference], [], True
+    native_facts, known = compare.facts(native.out), compare.expected(check.name)
+    code = native.code if check.may_end_badly else 0
     for key, fact in native_facts.items():
         if fact.kind == "!":
             is_ok = False
             lines.append(f"fails natively too: {key} {fact.value[:200]}")
-    known = compare.expected(check.name)
     for mode, result in results.items():
-        if mode == bed.reference:
-            continue
-        if problem := result.problem():
+        if problem := result.problem(code):
             is_ok = False
             lines.append(f"{mode}: {problem}")
-        is_ok &= _judge_facts(bed, check, mode, native_facts, compare.facts(result.out), known, lines)
-    count = len(native_facts)
-    if count == 0 and is_ok:
+        if mode != bed.reference:
+            is_ok &= _judge_facts(bed, check, mode, native_facts, compare.facts(result.out), known, lines)
+    if not native_facts:
         is_ok = False
         lines.append("said nothing that could be compared")
-    return Verdict(f"{check.name} ({count} facts; {took})", "ok" if is_ok else "failed", max(r.seconds for r in results.values()), lines)
+    took = ", ".join(f"{mode} {result.seconds:.0f} s" for mode, result in results.items())
+    name = f"{check.name} ({len(native_facts)} facts; {took})"
+    return Verdict(name, "ok" if is_ok else "failed", max(result.seconds for result in results.values()), lines)
 
 
 def _judge_facts(bed, check, mode, native, remote, known, lines):
@@ -66,19 +62,22 @@ def _judge_facts(bed, check, mode, native, remote, known, lines):
         if reason := compare.reason_for(key, known):
             lines.append(f"known: {reason}: {shown}")
             continue
-        if again is None:
-            again = _native_again(bed, check)
-        if key in native and key in again and not native[key].agrees_with(again[key]) and native[key].kind != "!":
-            lines.append(f"varies natively, so not judged: {shown}")
-            continue
+        if compare.are_both_values(native.get(key), remote.get(key)):
+            # A fact that differs between two native runs proves nothing about dxpu.
+            again = _native_again(bed, check) if again is None else again
+            if key in again and not native[key].agrees_with(again[key]):
+                lines.append(f"varies natively, so not judged: {shown}")
+                continue
         is_ok = False
         lines.append(shown)
     return is_ok
 
 
 def _native_again(bed, check):
-    """A second native run: a fact that differs from the first proves nothing about dxpu."""
-    result = bed.run(f"{check.name}-again", bed.reference, bed.python(check.path), check.limit, check.environment)
+    try:
+        result = bed.run(f"{check.name}-again", bed.reference, bed.python(check.path), check.limit, check.environment)
+    except Skipped:
+        return {}
     return compare.facts(result.out)
 
 

@@ -2,6 +2,7 @@
 
 Ours (`cuda/*.cu`) print facts that are compared. Those of the judges (`tests/judges/cuda`) check their own results and end with "ok".
 """
+
 import dataclasses
 import glob
 import os
@@ -10,8 +11,8 @@ import subprocess
 import time
 
 import compare
-from bed import GPU_TESTS, ROOT
-from judge import Skipped, Verdict
+from bed import GPU_TESTS, ROOT, Skipped
+from judge import Verdict
 
 OURS = os.path.join(GPU_TESTS, "cuda")
 JUDGES = os.path.join(ROOT, "tests", "judges", "cuda")

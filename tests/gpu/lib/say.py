@@ -7,6 +7,7 @@
 
 Lines that start otherwise are ignored, so libraries may print what they like.
 """
+
 import hashlib
 import traceback
 

@@ -1,4 +1,5 @@
 """A kernel that does wrong: `illegal` writes where no memory is, `assert` fails an assertion. Says the error and how long it took."""
+
 import sys
 import time
 
@@ -33,7 +34,11 @@ except cupy.cuda.driver.CUDADriverError as error:
 took = time.monotonic() - began
 note("seconds", took)
 same("within-a-second", took < 1)
-for name, body in {"alloc": lambda: cupy.zeros(5), "synchronize": lambda: cupy.cuda.runtime.deviceSynchronize(), "copy": lambda: x.get()}.items():
+for name, body in {
+    "alloc": lambda: cupy.zeros(5),
+    "synchronize": lambda: cupy.cuda.runtime.deviceSynchronize(),
+    "copy": lambda: x.get(),
+}.items():
     try:
         body()
         same(f"later-{name}", "no error")

@@ -1,4 +1,5 @@
 """What NVML says of the GPU, by pynvml where it is installed and by PyTorch's own use of it."""
+
 import pynvml
 from say import attempts, note, same
 

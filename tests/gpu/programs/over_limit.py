@@ -1,4 +1,5 @@
 """Allocates more than the worker grants: PyTorch must say that it is out of memory, and go on with less."""
+
 import sys
 import time
 

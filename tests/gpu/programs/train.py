@@ -2,6 +2,7 @@
 
 Deterministic: step N has the same loss in every run, whatever happens to others.
 """
+
 import sys
 import time
 

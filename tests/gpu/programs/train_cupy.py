@@ -1,4 +1,5 @@
 """The same as train.py without PyTorch: fits a line by gradient descent, in whole kernels that the soft driver can run too."""
+
 import sys
 import time
 

@@ -1,4 +1,5 @@
 """One process with the GPUs of two workers: what it sees, copies between them, streams and events of both, threads on each."""
+
 import threading
 
 import torch

@@ -1,4 +1,5 @@
 """Stories of several processes, in the order in which they run."""
+
 from . import devices, faults, nvml
 
 SCENARIOS = {

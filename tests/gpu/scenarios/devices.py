@@ -1,4 +1,5 @@
 """Several workers in one process: each is a device."""
+
 import compare
 import workers
 from bed import hold, tail

@@ -1,4 +1,5 @@
 """What becomes of a program, and of its neighbour on the same GPU, when a worker is killed, a kernel faults, memory runs out."""
+
 import os
 import re
 import signal
@@ -6,8 +7,7 @@ import statistics
 import time
 
 import compare
-from bed import hold, tail, until
-from judge import Skipped
+from bed import Skipped, hold, tail, until
 
 # Torch is imported, the context made, and the first steps run.
 READY_SECONDS = 120
@@ -46,7 +46,9 @@ def _reference_losses(bed, steps=400):
     trainer = Trainer(bed, "train-reference", bed.reference, None, steps)
     result = trainer.process.finish(READY_SECONDS)
     hold(result.problem() is None, "the undisturbed program fails:", result.problem())
-    return [loss for _, _, loss in trainer.steps()]
+    losses = [loss for _, _, loss in trainer.steps()]
+    hold(len(set(losses)) > steps / 2, "the program does not learn:", losses[:5])
+    return losses
 
 
 def _neighbour_is_undisturbed(neighbour, since, reference, lines):
@@ -63,7 +65,9 @@ def _neighbour_is_undisturbed(neighbour, since, reference, lines):
     compared = [(loss, expected) for (_, _, loss), expected in zip(steps, reference)]
     hold(len(compared) >= 100 and all(loss == expected for loss, expected in compared), "the neighbour computes something else")
     medians = [statistics.median(gaps(times)) * 1e3 for times in (before, after)]
-    lines.append(f"neighbour: step {medians[0]:.2f} ms before, {medians[1]:.2f} ms after, longest gap {longest * 1e3:.0f} ms, same losses")
+    lines.append(
+        f"neighbour: step {medians[0]:.2f} ms before, {medians[1]:.2f} ms after, longest gap {longest * 1e3:.0f} ms, same losses"
+    )
 
 
 def _client_gets_its_error(trainer, killed_at, lines, what):
@@ -145,7 +149,9 @@ def a_kernel_faults(bed):
                     hold(not result.is_late, f"{kind}, {mode}: hangs", tail(result.err))
                     facts[mode] = compare.facts(result.out)
                     hold("error" in facts[mode], f"{kind}, {mode}: {tail(result.err)}")
-                    lines.append(f"{kind}, {mode}: {facts[mode]['error'].value} {re.findall(r'^. seconds (.*)$', result.out, re.M)} s")
+                    lines.append(
+                        f"{kind}, {mode}: {facts[mode]['error'].value} {re.findall(r'^. seconds (.*)$', result.out, re.M)} s"
+                    )
                     hold(facts[mode]["within-a-second"].value == "True", f"{kind}, {mode}: the error came late")
                     if mode != "native":
                         _neighbour_is_undisturbed(neighbour, since, reference, lines)
@@ -168,7 +174,11 @@ def an_allocation_is_over_the_limit(bed):
         hold(result.problem() is None, result.problem())
         facts = compare.facts(result.out)
         expected = {"what_the_device_says": "True", "too_much_is_refused": "True", "bit_by_bit": "True"}
-        wrong = {key: facts[key].value if key in facts else None for key in expected if key not in facts or facts[key].value != expected[key]}
+        wrong = {
+            key: facts[key].value if key in facts else None
+            for key in expected
+            if key not in facts or facts[key].value != expected[key]
+        }
         hold(not wrong, "wrong:", wrong, tail(result.err))
     return [line for line in result.out.splitlines() if line.startswith(".")]
 

@@ -1,12 +1,12 @@
 """libnvidia-ml.so.1: pynvml, PyTorch's use of it, and the machine's own nvidia-smi see the leased GPU and only that."""
+
 import glob
 import os
 import re
 import shutil
 
 import compare
-from bed import hold, tail
-from judge import Skipped
+from bed import Skipped, hold, tail
 
 SECONDS = 90
 

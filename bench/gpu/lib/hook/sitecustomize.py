@@ -2,6 +2,7 @@
 
 Registered before anything else, so it runs after every other exit function, while all libraries are still mapped.
 """
+
 import atexit
 import os
 import sys
