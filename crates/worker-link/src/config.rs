@@ -9,6 +9,11 @@ const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// More lanes move more bytes at once; beyond a few, one machine's memory is the limit.
 const LANES_DEFAULT: usize = 4;
 
+/// Longer than a program takes from one launch to the next. One that pauses longer does not notice a wake-up.
+const SENDER_SPIN: Duration = Duration::from_micros(100);
+/// CUDA itself looks for as long as it takes; most of what is waited for is over by then.
+const REPLY_SPIN: Duration = Duration::from_millis(1);
+
 /// What the environment says.
 #[derive(Clone)]
 pub struct Config {
@@ -26,6 +31,8 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Await every command.
     pub await_all: bool,
+    /// How long threads look for work or an answer before they sleep. `None`: as fits this machine.
+    pub spin: Option<Duration>,
 }
 
 impl Config {
@@ -46,7 +53,18 @@ impl Config {
             lanes: number("DXPU_LANES")?.unwrap_or(LANES_DEFAULT).clamp(1, cuda_wire::LANES_MAX),
             stall_timeout: duration("DXPU_STALL_TIMEOUT")?.unwrap_or(STALL_TIMEOUT_DEFAULT),
             await_all: env::var_os("DXPU_SYNC").is_some_and(|value| value == "1"),
+            spin: duration("DXPU_SPIN")?,
         })
+    }
+
+    /// How long the sender looks for more commands after a write.
+    pub fn sender_spin(&self) -> Duration {
+        self.spin.unwrap_or(if transport::has_cores_to_spare() { SENDER_SPIN } else { Duration::ZERO })
+    }
+
+    /// How long one who waits for an answer looks for it. `None`: as seems best to the transport.
+    pub fn reply_spin(&self) -> Option<Duration> {
+        self.spin.or_else(|| transport::has_cores_to_spare().then_some(REPLY_SPIN))
     }
 }
 

@@ -101,8 +101,8 @@ fn build(
     });
     let link = Arc::new_cyclic(|me| Link {
         me: me.clone(),
-        queue: Queue::new(command_tx),
-        replies: Replies::new(command_rx),
+        queue: Queue::new(command_tx, config.sender_spin()),
+        replies: Replies::new(command_rx, config.reply_spin()),
         events: Events::new(events_tx),
         lanes,
         closers,

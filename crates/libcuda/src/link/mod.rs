@@ -14,6 +14,9 @@ mod connect;
 mod events;
 mod queue;
 mod replies;
+mod reply_reader;
+#[cfg(test)]
+mod wired;
 
 pub(crate) use connect::{Session, connect};
 pub(crate) use worker_link::Config;
@@ -111,8 +114,13 @@ impl Link {
         if self.is_lost() {
             return Err(WORKER_LOST);
         }
-        self.queue.append(command, 0);
-        Ok(())
+        self.queue.append(command, 0).map_err(|error| self.broken(&error))
+    }
+
+    #[cold]
+    fn broken(&self, error: &std::io::Error) -> CudaError {
+        self.lose(&error.to_string());
+        WORKER_LOST
     }
 
     /// Sends a command and waits for its answer.
@@ -122,8 +130,7 @@ impl Link {
         }
         let call = self.next_call();
         self.replies.expect(call);
-        self.queue.append_quietly(command, call);
-        if let Err(error) = self.queue.flush() {
+        if let Err(error) = self.queue.append_and_flush(command, call) {
             self.lose(&error.to_string());
         }
         let (header, body) = match self.replies.wait(call) {
@@ -292,9 +299,8 @@ impl Link {
     /// Tells the worker that the process ends well.
     pub(crate) fn say_goodbye(&self) {
         if !self.is_lost() {
-            self.queue.append_quietly(&Command::Goodbye {}, 0);
             // Without it the worker takes the end for a crash, which changes nothing but its log.
-            let _ = self.queue.flush();
+            let _ = self.queue.append_last(&Command::Goodbye {});
         }
     }
 

@@ -1,21 +1,30 @@
 //! The one ordered stream of commands.
 //!
-//! A call appends its bytes under a short lock and returns; the sender thread writes what has gathered. Who needs an
-//! answer writes it out itself, which saves waking a thread. Two locks: `bytes` is held for an append, `wire` for a
-//! write, always in the order wire, bytes.
+//! A call appends its bytes under a short lock and returns; the sender thread writes what has gathered, and after a write
+//! looks for more for a while before it sleeps, so that a call need not wake it. Who needs an answer writes by itself.
+//! So does everybody where writing is but a copy into shared memory.
+//!
+//! Two locks: `bytes` is held for an append, `wire` for a write, always in the order wire, bytes. Nobody who needs the
+//! wire waits for it, except to hold a program back that outruns the network: who finds it taken leaves its bytes to
+//! whoever has it, and who lets go of it looks again.
 
 use cuda_wire::{Command, begin_command, finish_command};
 use std::{
     io,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 use transport::Tx;
 
 /// Gathered bytes beyond which the caller writes them itself: it must not outrun the network without bound.
 const BYTES_MAX: usize = 4 << 20;
+/// How often a caller writes what others append meanwhile, before it leaves that to the sender thread.
+const ROUNDS_MAX: usize = 8;
+/// Looks between two questions to the clock.
+const LOOKS_PER_CLOCK: u32 = 32;
 
 /// Commands on their way out.
 pub(super) struct Queue {
@@ -23,12 +32,26 @@ pub(super) struct Queue {
 }
 
 struct Shared {
-    bytes: Mutex<Vec<u8>>,
+    gathered: Gathered,
     wire: Mutex<Wire>,
-    /// True while the sender thread sleeps and must be woken for new bytes.
-    sleeping: AtomicBool,
     wake: Condvar,
     closed: AtomicBool,
+    /// How long the sender thread looks for more bytes before it sleeps.
+    linger: Duration,
+    /// Whoever appends writes, since that costs less than waking anybody.
+    is_direct: bool,
+    #[cfg(test)]
+    wakes: AtomicUsize,
+}
+
+/// What every append touches, and the sender thread looks at: one line of the caches, so that it moves at once.
+#[repr(align(64))]
+struct Gathered {
+    bytes: Mutex<Vec<u8>>,
+    /// How many bytes there are, for who looks without the lock. Changed under it.
+    count: AtomicUsize,
+    /// True while the sender thread sleeps and must be woken for new bytes.
+    sleeping: AtomicBool,
 }
 
 struct Wire {
@@ -42,14 +65,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 impl Queue {
-    pub(super) fn new(tx: Tx) -> Self {
+    /// A queue in front of `tx`, whose sender thread looks for more for `linger` after each write.
+    pub(super) fn new(tx: Tx, linger: Duration) -> Self {
+        let is_direct = tx.is_shared_memory();
         let shared = Shared {
-            bytes: Mutex::new(Vec::with_capacity(BYTES_MAX / 4)),
+            gathered: Gathered {
+                bytes: Mutex::new(Vec::with_capacity(BYTES_MAX / 4)),
+                count: AtomicUsize::new(0),
+                sleeping: AtomicBool::new(false),
+            },
             wire: Mutex::new(Wire { tx, spare: Vec::with_capacity(BYTES_MAX / 4) }),
-            sleeping: AtomicBool::new(false),
             wake: Condvar::new(),
             closed: AtomicBool::new(false),
+            linger: if is_direct { Duration::ZERO } else { linger },
+            is_direct,
+            #[cfg(test)]
+            wakes: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -58,41 +98,36 @@ impl Queue {
     pub(super) fn start(&self, broken: impl Fn(io::Error) + Send + 'static) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         crate::threads::spawn("dxpu-send", move || {
-            while shared.wait_for_bytes() {
-                if let Err(error) = shared.flush() {
-                    broken(error);
-                    return;
-                }
+            if let Err(error) = shared.send_until_closed() {
+                broken(error);
             }
         })
     }
 
     /// Appends a command and sees to it that it leaves soon.
     #[inline]
-    pub(super) fn append(&self, command: &Command<'_>, call: u32) {
-        let gathered = self.append_quietly(command, call);
-        if self.shared.sleeping.load(Ordering::Relaxed) {
-            self.shared.wake_sender();
+    pub(super) fn append(&self, command: &Command<'_>, call: u32) -> io::Result<()> {
+        let shared = &*self.shared;
+        let gathered = shared.append(command, call);
+        if shared.is_direct {
+            return shared.flush();
         }
-        if gathered > BYTES_MAX {
-            // An error shows again at the next write, which reports it.
-            let _ = self.flush();
+        if shared.gathered.sleeping.load(Ordering::Relaxed) {
+            shared.wake_sender();
         }
+        if gathered > BYTES_MAX { shared.flush_now() } else { Ok(()) }
     }
 
-    /// Appends a command that the caller is about to flush.
-    #[inline]
-    pub(super) fn append_quietly(&self, command: &Command<'_>, call: u32) -> usize {
-        let mut bytes = lock(&self.shared.bytes);
-        let start = begin_command(&mut bytes, command.opcode(), call);
-        command.put_body(&mut bytes);
-        finish_command(&mut bytes, start);
-        bytes.len()
-    }
-
-    /// Writes everything gathered so far.
-    pub(super) fn flush(&self) -> io::Result<()> {
+    /// Appends a command whose answer the caller is about to wait for, and has everything leave at once.
+    pub(super) fn append_and_flush(&self, command: &Command<'_>, call: u32) -> io::Result<()> {
+        self.shared.append(command, call);
         self.shared.flush()
+    }
+
+    /// Appends a command and returns when everything has left.
+    pub(super) fn append_last(&self, command: &Command<'_>) -> io::Result<()> {
+        self.shared.append(command, 0);
+        self.shared.flush_now()
     }
 
     /// Ends the sender thread.
@@ -103,10 +138,46 @@ impl Queue {
 }
 
 impl Shared {
+    #[inline]
+    fn append(&self, command: &Command<'_>, call: u32) -> usize {
+        let mut bytes = lock(&self.gathered.bytes);
+        let start = begin_command(&mut bytes, command.opcode(), call);
+        command.put_body(&mut bytes);
+        finish_command(&mut bytes, start);
+        let count = bytes.len();
+        self.gathered.count.store(count, Ordering::Release);
+        count
+    }
+
+    /// Writes everything gathered so far, or leaves it to whoever is writing.
     fn flush(&self) -> io::Result<()> {
-        let mut wire = lock(&self.wire);
-        let Wire { tx, spare } = &mut *wire;
-        std::mem::swap(&mut *lock(&self.bytes), spare);
+        for _ in 0..ROUNDS_MAX {
+            let Some(mut wire) = try_lock(&self.wire) else { return Ok(()) };
+            self.write(&mut wire)?;
+            drop(wire);
+            // Who found the wire taken had appended before. The lock orders that: either its bytes are seen here, or
+            // it sees that the wire is free.
+            if lock(&self.gathered.bytes).is_empty() {
+                return Ok(());
+            }
+        }
+        self.wake_sender();
+        Ok(())
+    }
+
+    /// Writes everything gathered so far, after whoever is writing.
+    fn flush_now(&self) -> io::Result<()> {
+        self.write(&mut lock(&self.wire))?;
+        self.flush()
+    }
+
+    fn write(&self, wire: &mut Wire) -> io::Result<()> {
+        let Wire { tx, spare } = wire;
+        {
+            let mut bytes = lock(&self.gathered.bytes);
+            std::mem::swap(&mut *bytes, spare);
+            self.gathered.count.store(0, Ordering::Relaxed);
+        }
         if spare.is_empty() {
             return Ok(());
         }
@@ -115,26 +186,57 @@ impl Shared {
         sent
     }
 
+    /// The sender thread.
+    fn send_until_closed(&self) -> io::Result<()> {
+        while self.sleep_until_bytes() {
+            self.write(&mut lock(&self.wire))?;
+            self.linger()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what comes until nothing came for a while.
+    fn linger(&self) -> io::Result<()> {
+        let mut since = Instant::now();
+        while since.elapsed() < self.linger && !self.closed.load(Ordering::Relaxed) {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if self.gathered.count.load(Ordering::Acquire) != 0
+                    && let Some(mut wire) = try_lock(&self.wire)
+                {
+                    self.write(&mut wire)?;
+                    since = Instant::now();
+                }
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+
     /// False when the queue is closed.
-    fn wait_for_bytes(&self) -> bool {
-        let mut bytes = lock(&self.bytes);
+    fn sleep_until_bytes(&self) -> bool {
+        let mut bytes = lock(&self.gathered.bytes);
         while bytes.is_empty() {
             if self.closed.load(Ordering::SeqCst) {
                 return false;
             }
             // Set under the lock that guards the bytes: an append after it sees the flag.
-            self.sleeping.store(true, Ordering::Relaxed);
+            self.gathered.sleeping.store(true, Ordering::Relaxed);
             bytes = self.wake.wait(bytes).unwrap_or_else(PoisonError::into_inner);
-            self.sleeping.store(false, Ordering::Relaxed);
+            self.gathered.sleeping.store(false, Ordering::Relaxed);
         }
         !self.closed.load(Ordering::SeqCst)
     }
 
     #[cold]
     fn wake_sender(&self) {
+        #[cfg(test)]
+        self.wakes.fetch_add(1, Ordering::Relaxed);
         // The lock is taken so that a sender between its check and its sleep is not missed.
-        drop(lock(&self.bytes));
-        self.sleeping.store(false, Ordering::Relaxed);
+        drop(lock(&self.gathered.bytes));
+        self.gathered.sleeping.store(false, Ordering::Relaxed);
         self.wake.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests;

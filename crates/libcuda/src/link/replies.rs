@@ -1,48 +1,111 @@
 //! Replies, read by whoever waits for one.
 //!
 //! There is no reader thread: it would cost a wake-up for every answer. The first who waits reads the connection for
-//! all; when its own reply came, it hands the reading over to another who still waits.
+//! all; when its own reply came, it hands the reading over to another who still waits. One who waits alone touches
+//! nothing but two free locks. Those who wait while another reads look for a while before they sleep, so that they need
+//! not be woken either.
 
-use cuda_wire::{ReplyHeader, header};
+use super::reply_reader::{Reply, ReplyReader};
 use std::{
-    collections::HashMap,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 use transport::Rx;
 
-/// The longest reply. Answers are small: bulk bytes take the lanes, and a linked image is a few megabytes.
-const BODY_BYTES_MAX: u32 = 256 << 20;
-
-/// A reply and its body.
-pub(super) type Reply = (ReplyHeader, Vec<u8>);
+/// Looks between two questions to the clock.
+const LOOKS_PER_CLOCK: u32 = 32;
 
 pub(super) struct Replies {
     state: Mutex<State>,
-    rx: Mutex<Rx>,
+    reader: Mutex<ReplyReader>,
+    /// How long those who do not read look before they sleep.
+    spin: Duration,
 }
 
 #[derive(Default)]
 struct State {
-    waiting: HashMap<u32, Arc<Slot>>,
+    /// Calls without an answer, few at a time: a thread waits for one.
+    calls: Vec<Call>,
     somebody_reads: bool,
     lost: bool,
 }
 
-impl State {
-    /// Wakes somebody who waits, if nobody reads. It may be one whose reply is there already: it wakes the next.
-    fn pass_reading_on(&self) {
-        if !self.somebody_reads
-            && let Some(next) = self.waiting.values().next()
-        {
-            next.wake.notify_one();
-        }
-    }
+/// A call that was announced.
+struct Call {
+    name: u32,
+    reply: Option<Reply>,
+    /// Who waits for it while another reads.
+    waiter: Option<Arc<Waiter>>,
 }
 
 #[derive(Default)]
-struct Slot {
-    reply: Mutex<Option<Reply>>,
+struct Waiter {
+    /// There is something for it in the state: its reply, the end, or the connection to read.
+    told: AtomicBool,
+    /// Changed under the lock of the state.
+    asleep: AtomicBool,
     wake: Condvar,
+}
+
+impl Waiter {
+    /// Called under the lock of the state.
+    fn tell(&self) {
+        self.told.store(true, Ordering::Release);
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether it was told within `spin`.
+    fn look(&self, spin: Duration) -> bool {
+        let since = Instant::now();
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if self.told.load(Ordering::Acquire) {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if since.elapsed() >= spin {
+                return false;
+            }
+        }
+    }
+
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.asleep.store(true, Ordering::Relaxed);
+        while !self.told.load(Ordering::Relaxed) {
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.asleep.store(false, Ordering::Relaxed);
+        state
+    }
+}
+
+impl State {
+    fn call(&mut self, name: u32) -> Option<&mut Call> {
+        self.calls.iter_mut().find(|call| call.name == name)
+    }
+
+    fn forget(&mut self, name: u32) {
+        self.calls.retain(|call| call.name != name);
+    }
+
+    /// Tells somebody who still waits for a reply that nobody reads.
+    fn pass_reading_on(&self) {
+        let mut waiting = self.calls.iter().filter(|call| call.reply.is_none());
+        if let Some(next) = waiting.find_map(|call| call.waiter.as_ref()) {
+            next.tell();
+        }
+    }
+
+    fn lose(&mut self) {
+        self.lost = true;
+        self.calls.iter().filter_map(|call| call.waiter.as_ref()).for_each(|waiter| waiter.tell());
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,161 +113,84 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Replies {
-    pub(super) fn new(rx: Rx) -> Self {
-        Self { state: Mutex::default(), rx: Mutex::new(rx) }
+    /// Replies from `rx`. Who waits looks for `spin` before it sleeps; `None`: as seems best to the transport.
+    pub(super) fn new(rx: Rx, spin: Option<Duration>) -> Self {
+        let reader = Mutex::new(ReplyReader::new(rx, spin));
+        Self { state: Mutex::default(), reader, spin: spin.unwrap_or_default() }
     }
 
     /// Announces a call before it is sent, so that its reply finds a place.
-    pub(super) fn expect(&self, call: u32) {
-        lock(&self.state).waiting.insert(call, Arc::default());
+    pub(super) fn expect(&self, name: u32) {
+        lock(&self.state).calls.push(Call { name, reply: None, waiter: None });
     }
 
     /// Waits for the reply of an announced call. The error is what broke the link.
-    pub(super) fn wait(&self, call: u32) -> Result<Reply, String> {
+    pub(super) fn wait(&self, name: u32) -> Result<Reply, String> {
         let mut state = lock(&self.state);
-        let Some(slot) = state.waiting.get(&call).map(Arc::clone) else {
-            return Err("a call was not announced".to_owned());
-        };
         loop {
-            if let Some(reply) = lock(&slot.reply).take() {
-                state.waiting.remove(&call);
-                // The last reader may have woken us to read for the others.
-                state.pass_reading_on();
+            let is_lost = state.lost;
+            let is_read = state.somebody_reads;
+            let Some(call) = state.call(name) else { return Err("a call was not announced".to_owned()) };
+            if let Some(reply) = call.reply.take() {
+                state.forget(name);
                 return Ok(reply);
             }
-            if state.lost {
-                state.waiting.remove(&call);
+            if is_lost {
+                state.forget(name);
                 return Err("the connection ended".to_owned());
             }
-            if state.somebody_reads {
-                state = slot.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
+            if !is_read {
+                state.somebody_reads = true;
+                drop(state);
+                return self.read(name);
             }
-            state.somebody_reads = true;
+            let waiter = Arc::clone(call.waiter.get_or_insert_default());
+            waiter.told.store(false, Ordering::Relaxed);
             drop(state);
-            let read = self.read_until(call);
+            let was_told = waiter.look(self.spin);
             state = lock(&self.state);
-            state.somebody_reads = false;
-            state.waiting.remove(&call);
-            match read {
-                Ok(reply) => {
-                    state.pass_reading_on();
-                    return Ok(reply);
-                }
-                Err(error) => {
-                    state.lost = true;
-                    state.waiting.values().for_each(|slot| slot.wake.notify_all());
-                    return Err(error);
-                }
+            if !was_told {
+                state = waiter.sleep(state);
+            }
+        }
+    }
+
+    /// Reads for all until the reply of `name` is there.
+    fn read(&self, name: u32) -> Result<Reply, String> {
+        let read = self.read_until(name);
+        let mut state = lock(&self.state);
+        state.somebody_reads = false;
+        state.forget(name);
+        match &read {
+            Ok(_) => state.pass_reading_on(),
+            Err(_) => state.lose(),
+        }
+        read
+    }
+
+    fn read_until(&self, name: u32) -> Result<Reply, String> {
+        let mut reader = lock(&self.reader);
+        loop {
+            let reply = reader.next()?;
+            if reply.0.call == name {
+                return Ok(reply);
+            }
+            let mut state = lock(&self.state);
+            let Some(call) = state.call(reply.0.call) else {
+                return Err(format!("a reply to call {} that nobody made", reply.0.call));
+            };
+            call.reply = Some(reply);
+            if let Some(waiter) = &call.waiter {
+                waiter.tell();
             }
         }
     }
 
     /// Wakes everybody with an error. The closed connection ends the one who reads.
     pub(super) fn lose(&self) {
-        let mut state = lock(&self.state);
-        state.lost = true;
-        state.waiting.values().for_each(|slot| slot.wake.notify_all());
+        lock(&self.state).lose();
     }
-
-    fn read_until(&self, call: u32) -> Result<Reply, String> {
-        let mut rx = lock(&self.rx);
-        loop {
-            let reply = read_reply(&mut rx)?;
-            if reply.0.call == call {
-                return Ok(reply);
-            }
-            let state = lock(&self.state);
-            let Some(slot) = state.waiting.get(&reply.0.call) else {
-                return Err(format!("a reply to call {} that nobody made", reply.0.call));
-            };
-            *lock(&slot.reply) = Some(reply);
-            slot.wake.notify_one();
-        }
-    }
-}
-
-fn read_reply(rx: &mut Rx) -> Result<Reply, String> {
-    let mut bytes = [0; ReplyHeader::BYTES];
-    rx.recv_exact(&mut bytes).map_err(|error| error.to_string())?;
-    let head: ReplyHeader = header(&bytes).map_err(|error| error.to_string())?;
-    if head.bytes > BODY_BYTES_MAX {
-        return Err(format!("a reply of {} bytes", head.bytes));
-    }
-    let mut body = vec![0; head.bytes as usize];
-    if !body.is_empty() {
-        rx.recv_exact(&mut body).map_err(|error| error.to_string())?;
-    }
-    Ok((head, body))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use cuda_wire::Wire;
-    use std::{
-        thread,
-        time::{Duration, Instant},
-    };
-    use transport::{Address, ClientSecurity, ConnectionKind, Listener, Preamble, ServerSecurity, Tx};
-
-    const PATIENCE: Duration = Duration::from_secs(10);
-
-    fn reply_to(call: u32) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        ReplyHeader {
-            bytes: 0,
-            call,
-            status: 0,
-            deferred: 0,
-            deferred_context: 0,
-            notices: 0,
-            chunks: Default::default(),
-            memory_credit_bytes: 0,
-        }
-        .put(&mut bytes);
-        bytes
-    }
-
-    /// Replies over a real connection, and the worker's end of it.
-    fn connected() -> (Replies, Tx) {
-        let listener = Listener::bind(&"tcp:127.0.0.1:0".parse::<Address>().unwrap()).unwrap();
-        let address = listener.address().clone();
-        let client = thread::spawn(move || {
-            let preamble = Preamble::new(ConnectionKind::Command, 0, [1; 16]);
-            transport::connect(&address, &ClientSecurity::Plain, preamble, PATIENCE).unwrap()
-        });
-        let deadline = Instant::now() + PATIENCE;
-        let mut worker = listener.accept().unwrap().unwrap();
-        worker.read_preamble(deadline).unwrap();
-        let worker = worker.serve(&ServerSecurity::Plain, deadline).unwrap();
-        (Replies::new(client.join().unwrap().rx), worker.tx)
-    }
-
-    #[test]
-    fn reading_is_not_handed_to_nobody() {
-        let (replies, mut worker) = connected();
-        let replies = Arc::new(replies);
-        // Call 1 has its reply but has not looked; call 2 sleeps while somebody reads.
-        replies.expect(1);
-        let header: ReplyHeader = header(&reply_to(1)).unwrap();
-        *lock(&lock(&replies.state).waiting[&1].reply) = Some((header, Vec::new()));
-        replies.expect(2);
-        lock(&replies.state).somebody_reads = true;
-        let sleeper = thread::spawn({
-            let replies = Arc::clone(&replies);
-            move || replies.wait(2).map(|reply| reply.0.call)
-        });
-        thread::sleep(Duration::from_millis(50));
-        // The reader leaves, and the one it woke is call 1.
-        lock(&replies.state).somebody_reads = false;
-        assert_eq!(replies.wait(1).unwrap().0.call, 1);
-        worker.send(&[&reply_to(2)]).unwrap();
-        let start = Instant::now();
-        while !sleeper.is_finished() {
-            assert!(start.elapsed() < PATIENCE, "nobody reads");
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(sleeper.join().unwrap(), Ok(2));
-    }
-}
+mod tests;

@@ -1,0 +1,168 @@
+use super::{super::wired::*, *};
+use cuda_wire::{CommandHeader, StreamId, header};
+use std::thread;
+use transport::Rx;
+
+fn queue(scheme: &str, linger: Duration) -> (Queue, Rx) {
+    let (client, worker) = connected(scheme);
+    (Queue::new(client.tx, linger), worker.rx)
+}
+
+fn start(queue: &Queue) {
+    queue.start(|error| panic!("{error}")).unwrap();
+}
+
+/// A command with a number in it.
+fn numbered(number: u32) -> Command<'static> {
+    Command::StreamDestroy { stream: StreamId(number) }
+}
+
+/// Receives one command: its call and its number.
+fn receive(rx: &mut Rx) -> (u32, u32) {
+    let mut bytes = [0; CommandHeader::BYTES];
+    rx.recv_exact(&mut bytes).unwrap();
+    let head: CommandHeader = header(&bytes).unwrap();
+    let mut body = vec![0; head.bytes as usize];
+    rx.recv_exact(&mut body).unwrap();
+    match Command::decode(head.opcode, &body).unwrap() {
+        Command::StreamDestroy { stream } => (head.call, stream.0),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn wakes(queue: &Queue) -> usize {
+    queue.shared.wakes.load(Ordering::Relaxed)
+}
+
+fn is_asleep(queue: &Queue) -> bool {
+    queue.shared.gathered.sleeping.load(Ordering::Relaxed)
+}
+
+#[test]
+fn while_the_sender_lingers_a_call_wakes_nobody() {
+    let (queue, mut rx) = queue("tcp", PATIENCE);
+    start(&queue);
+    queue.append(&numbered(0), 0).unwrap();
+    receive(&mut rx);
+    let wakes_before = wakes(&queue);
+    for number in 1..1000 {
+        queue.append(&numbered(number), 0).unwrap();
+        // One at a time, so that each of them finds a sender that has nothing to do.
+        assert_eq!(receive(&mut rx), (0, number));
+    }
+    assert_eq!(wakes(&queue), wakes_before);
+    queue.lose();
+}
+
+#[test]
+fn a_sender_that_has_nothing_to_do_sleeps_in_the_end_and_is_woken() {
+    for linger in [Duration::ZERO, Duration::from_millis(1)] {
+        let (queue, mut rx) = queue("unix", linger);
+        start(&queue);
+        for number in 0..20 {
+            until("the sender sleeps", || is_asleep(&queue));
+            queue.append(&numbered(number), 0).unwrap();
+            assert_eq!(receive(&mut rx), (0, number));
+        }
+        assert_eq!(wakes(&queue), 20);
+        queue.lose();
+    }
+}
+
+#[test]
+fn into_shared_memory_everybody_writes_for_itself() {
+    // There is not even a sender thread.
+    let (queue, mut rx) = queue("shm", PATIENCE);
+    for number in 0..1000 {
+        queue.append(&numbered(number), 0).unwrap();
+        assert_eq!(receive(&mut rx), (0, number));
+    }
+    assert_eq!(wakes(&queue), 0);
+    drop(rx);
+}
+
+#[test]
+fn who_finds_the_wire_taken_leaves_its_bytes_to_whoever_has_it() {
+    let (queue, mut rx) = queue("unix", Duration::ZERO);
+    // No sender thread helps.
+    let wire = lock(&queue.shared.wire);
+    queue.append_and_flush(&numbered(1), 7).unwrap();
+    assert!(!rx.wait(Some(Duration::from_millis(20))).unwrap(), "it cannot have been written");
+    drop(wire);
+    // As the one who had it does.
+    queue.shared.flush().unwrap();
+    assert_eq!(receive(&mut rx), (7, 1));
+}
+
+#[test]
+fn a_caller_that_outruns_the_network_is_held_back() {
+    let (queue, mut rx) = queue("unix", Duration::ZERO);
+    let commands = (2 * BYTES_MAX / 20) as u32;
+    let appender = thread::spawn(move || {
+        (0..commands).for_each(|number| queue.append(&numbered(number), 0).unwrap());
+        queue.append_last(&numbered(commands)).unwrap();
+        queue
+    });
+    thread::sleep(Duration::from_millis(100));
+    assert!(!appender.is_finished(), "nobody takes what it appends");
+    (0..=commands).for_each(|number| assert_eq!(receive(&mut rx), (0, number)));
+    appender.join().unwrap();
+}
+
+#[test]
+fn many_threads_lose_nothing_and_each_keeps_its_order() {
+    const THREADS: u32 = 4;
+    const COMMANDS: u32 = 5000;
+    for (scheme, linger) in [
+        ("tcp", Duration::ZERO),
+        ("tcp", Duration::from_micros(50)),
+        ("unix", PATIENCE),
+        ("shm", Duration::ZERO),
+    ] {
+        let (queue, mut rx) = queue(scheme, linger);
+        start(&queue);
+        let queue = Arc::new(queue);
+        let threads: Vec<_> = (1..=THREADS)
+            .map(|thread| {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || {
+                    for number in 0..COMMANDS {
+                        // Some that only leave, some that somebody waits for.
+                        match number % 3 {
+                            0 => queue.append_and_flush(&numbered(number), thread),
+                            _ => queue.append(&numbered(number), thread),
+                        }
+                        .unwrap();
+                    }
+                })
+            })
+            .collect();
+        let mut next = [0; THREADS as usize];
+        for _ in 0..THREADS * COMMANDS {
+            let (thread, number) = receive(&mut rx);
+            let expected = &mut next[thread as usize - 1];
+            assert_eq!(number, *expected, "thread {thread} over {scheme}");
+            *expected += 1;
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        queue.lose();
+    }
+}
+
+#[test]
+fn a_write_that_fails_is_reported() {
+    for scheme in ["shm", "unix"] {
+        let (queue, rx) = queue(scheme, Duration::ZERO);
+        drop(rx);
+        until("the append fails", || queue.append_and_flush(&numbered(1), 1).is_err());
+    }
+    // By the sender, where nobody else writes.
+    let (queue, rx) = queue("unix", Duration::from_millis(1));
+    let (told, hears) = std::sync::mpsc::channel();
+    queue.start(move |error| told.send(error).unwrap()).unwrap();
+    drop(rx);
+    until("the sender fails", || {
+        queue.append(&numbered(1), 0).unwrap();
+        hears.try_recv().is_ok()
+    });
+}
