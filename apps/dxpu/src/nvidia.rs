@@ -2,7 +2,7 @@
 
 use cuda_driver::{Driver, StatusSource};
 use cuda_worker::{Grant, GrantMaker};
-use driver_nvidia::{NvidiaConfig, NvidiaDriver};
+use driver_nvidia::{NvidiaConfig, NvidiaDriver, NvidiaStatus};
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::CommandExt;
 use std::sync::Arc;
@@ -73,8 +73,9 @@ pub(crate) fn make_driver(grant: &NvidiaGrant) -> Result<Box<dyn Driver>, String
 }
 
 /// Makes what answers those who only look at the devices.
-pub(crate) fn make_status(_grant: &NvidiaGrant) -> Result<Box<dyn StatusSource>, String> {
-    Err("NVML of this machine is not served yet".to_owned())
+pub(crate) fn make_status(grant: &NvidiaGrant) -> Result<Box<dyn StatusSource>, String> {
+    let source = NvidiaStatus::new(grant.nvidia.memory_limit_bytes).map_err(|error| full_text(&error))?;
+    Ok(Box::new(source))
 }
 
 fn full_text(error: &dyn std::error::Error) -> String {

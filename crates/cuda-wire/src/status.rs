@@ -80,10 +80,6 @@ wire_struct! {
         pub pcie_speed_mbps: Option<u32>,
         /// `NVML_PCIE_LINK_MAX_SPEED_*`.
         pub pcie_speed_max: Option<u32>,
-        /// KB/s out of the device.
-        pub pcie_sent_kbps: Option<u32>,
-        /// KB/s into the device.
-        pub pcie_received_kbps: Option<u32>,
         /// Replays since the last reset.
         pub pcie_replays: Option<u32>,
 

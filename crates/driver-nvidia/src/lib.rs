@@ -34,9 +34,11 @@ mod printed;
 mod progress;
 mod read_back;
 mod rows;
+mod status;
 mod stream;
 mod sys;
 mod tables;
 
 pub use driver::{NvidiaConfig, NvidiaDriver, StartError};
+pub use status::{NvidiaStatus, StatusError};
 pub use sys::LoadError;

@@ -7,10 +7,6 @@ use crate::{
 };
 use cuda_wire::DeviceStatus;
 
-/// `NVML_PCIE_UTIL_*`.
-const SENT: u32 = 0;
-const RECEIVED: u32 = 1;
-
 exports! {
     fn [nvmlDeviceGetPciInfo](device: Device, pci: Out<PciInfoV1>) {
         let it = device.identity();
@@ -97,14 +93,6 @@ exports! {
 
     fn [nvmlDeviceGetPcieLinkMaxSpeed](device: Device, speed: Out<u32>) {
         speed.give(device.status()?.pcie_speed_max)
-    }
-
-    fn [nvmlDeviceGetPcieThroughput](device: Device, counter: u32, kbps: Out<u32>) {
-        match counter {
-            SENT => kbps.give(device.status()?.pcie_sent_kbps),
-            RECEIVED => kbps.give(device.status()?.pcie_received_kbps),
-            _ => Err(NvmlError::InvalidArgument),
-        }
     }
 
     fn [nvmlDeviceGetPcieReplayCounter](device: Device, replays: Out<u32>) {

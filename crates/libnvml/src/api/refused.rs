@@ -170,6 +170,7 @@ refused! { NotSupported
     nvmlDeviceGetNvLinkVersion
     nvmlDeviceGetNvlinkBwMode
     nvmlDeviceGetNvlinkSupportedBwModes
+    nvmlDeviceGetPcieThroughput
     nvmlDeviceGetPerformanceModes
     nvmlDeviceGetPgpuMetadataString
     nvmlDeviceGetPlatformInfo

@@ -272,8 +272,6 @@ pub fn device_status() -> DeviceStatus {
         pcie_width_max: Some(16),
         pcie_speed_mbps: Some(32000),
         pcie_speed_max: Some(5),
-        pcie_sent_kbps: Some(821),
-        pcie_received_kbps: Some(425),
         pcie_replays: Some(7),
         memory_total_bytes: 143_771 << 20,
         memory_reserved_bytes: 616 << 20,
@@ -328,7 +326,7 @@ pub fn device_status() -> DeviceStatus {
         ],
         remapped_rows: Some([1, 2, 0, 1]),
         row_remapper_histogram: Some([3072, 4, 3, 2, 1]),
-        fields: vec![FieldValue { field: 82, scope: 1, value_type: 5, bits: u64::MAX - 8 }],
+        fields: vec![FieldValue { field: 185, scope: 2, value_type: 5, bits: u64::MAX - 8 }],
     }
 }
 
