@@ -32,7 +32,7 @@ pub use go_random::GoRandom;
 pub use parallel::map_in_parallel;
 pub use pooled::{Boxes, replay_pooled};
 pub use published::{Published, compare};
-pub use spares::{FailureProcess, PlayedOut, Repairs, SparesNeeded, play_out, spares_needed};
+pub use spares::{Effort, FailureProcess, PlayedOut, Repairs, SparesNeeded, play_out, spares_needed};
 pub use table::{Extras, PolicyResult, SeedMeans, SeedsPublished, replay_table};
 pub use trace::{Node, Pod, Trace};
 pub use workload::{LOAD_PCT_MAX, Workload};

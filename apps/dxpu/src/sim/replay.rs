@@ -8,19 +8,13 @@ use crate::exit::{Exit, Failure, Outcome};
 use anyhow::Context;
 use pool::Policy;
 use sim::replay::{
-    Extras, FailureProcess, PolicyResult, Repairs, SparePlan, SparesNeeded, Trace, map_in_parallel,
+    Effort, Extras, FailureProcess, PolicyResult, Repairs, SparePlan, SparesNeeded, Trace, map_in_parallel,
     replay_table, spares_needed,
 };
 use std::path::PathBuf;
 
 /// The first seed of the published runs; further ones count up from it.
 const SEED_FIRST: u64 = 42;
-
-/// How much is simulated when spares are counted. Small pools need many failures to see all of them coincide, large pools
-/// many years, since a bad week is one sample however many GPUs are in it; the last bound is patience.
-const YEARS_PLAYED: f64 = 1_500.0;
-const FAILURES_PLAYED_MIN: f64 = 1e6;
-const FAILURES_PLAYED_MAX: f64 = 3e7;
 
 /// How long the recorded pods took to arrive. The replay itself knows no time; failures need some.
 const TRACE_DAYS: f64 = 149.0;
@@ -171,9 +165,7 @@ impl Replay {
             sizes.flat_map(|gpus| processes.iter().map(move |&process| (gpus, process))).collect();
         jobs.sort_by_key(|&(gpus, _)| std::cmp::Reverse(gpus));
         let found = map_in_parallel(&jobs, |(gpus, process)| {
-            let failures = YEARS_PLAYED * *gpus as f64 * process.failures_per_gpu_year;
-            let failures = failures.clamp(FAILURES_PLAYED_MIN, FAILURES_PLAYED_MAX) as u64;
-            spares_needed(process, *gpus, cover, failures, SEED_FIRST)
+            spares_needed(process, *gpus, cover, &Effort::THOROUGH, SEED_FIRST)
         });
         let of = |wanted: &FailureProcess| {
             let pairs = jobs.iter().zip(&found).filter(|((_, process), _)| process == wanted);

@@ -6,8 +6,32 @@ use std::collections::BinaryHeap;
 
 const DAYS_PER_YEAR: f64 = 365.0;
 
-/// Stretches a simulated history is cut into, to tell how far its result can be trusted.
-const BATCHES: usize = 20;
+/// How much to simulate. A history is played in stretches, whose scatter tells how far its result can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effort {
+    /// Years in a stretch at least. Large pools need many, since a bad week is one sample however many GPUs are in it.
+    pub years: f64,
+    /// Failures in a stretch at least. Small pools need many, to see several coincide.
+    pub failures: u64,
+    /// Failures after which even a close call is decided.
+    pub failures_max: u64,
+}
+
+impl Effort {
+    /// Tells 99.90 % from 99.89 %, in some seconds.
+    pub const THOROUGH: Self = Self { years: 75.0, failures: 50_000, failures_max: 60_000_000 };
+
+    fn failures_in_stretch(&self, process: &FailureProcess, gpus: usize) -> u64 {
+        let failures = self.years * gpus as f64 * process.failures_per_gpu_year;
+        self.failures.max(failures as u64).max(1)
+    }
+}
+
+/// Stretches a history has at least, so that their scatter means something.
+const STRETCHES_MIN: usize = 20;
+
+/// Standard errors between a result and a threshold that make it a decision.
+const DECISIVE_ERRORS: f64 = 3.0;
 
 /// How long a repair takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,45 +113,49 @@ pub struct PlayedOut {
     pub served_at_once: f64,
 }
 
-/// Simulates a pool that should always have `gpus` at work, until so many have broken. Spares wait in the dark and break
-/// only once they work; while they do not suffice, fewer GPUs work.
+/// Simulates a pool that should always have `gpus` at work, until it is clear whether spares cover this share of the time.
+/// Spares wait in the dark and break only once they work; while they do not suffice, fewer GPUs work.
 pub fn play_out(
     process: &FailureProcess,
     gpus: usize,
     spares: usize,
-    failures: u64,
+    cover: f64,
+    effort: &Effort,
     dice: &mut SplitMix,
 ) -> PlayedOut {
     let mut history = History::new(gpus + spares, gpus);
-    let (mut at_once, mut covered_days) = (0, 0.0);
-    let mut batches = Vec::with_capacity(BATCHES);
-    let (mut batch_from, mut covered_before) = (0.0, 0.0);
-    let batch = (failures / BATCHES as u64).max(1);
-    for number in 1..=failures {
-        let in_repair = history.until_next_failure(process, dice, |count, days| {
-            covered_days += if count <= spares { days } else { 0.0 };
-        });
-        at_once += u64::from(in_repair < spares);
-        if number % batch == 0 {
-            batches.push((covered_days - covered_before) / (history.now_day - batch_from));
-            (batch_from, covered_before) = (history.now_day, covered_days);
+    let stretch_failures = effort.failures_in_stretch(process, gpus);
+    let (mut at_once, mut failures, mut covered_days) = (0, 0, 0.0);
+    let mut stretches = Vec::new();
+    loop {
+        let (from_day, covered_before) = (history.now_day, covered_days);
+        for _ in 0..stretch_failures {
+            let in_repair = history.until_next_failure(process, dice, |count, days| {
+                covered_days += if count <= spares { days } else { 0.0 };
+            });
+            at_once += u64::from(in_repair < spares);
         }
-    }
-    PlayedOut {
-        years: history.now_day / DAYS_PER_YEAR,
-        failures,
-        covered: if failures > 0 { covered_days / history.now_day } else { 1.0 },
-        covered_error: standard_error(&batches),
-        served_at_once: if failures > 0 { at_once as f64 / failures as f64 } else { 1.0 },
+        failures += stretch_failures;
+        stretches.push((covered_days - covered_before) / (history.now_day - from_day));
+        if stretches.len() < STRETCHES_MIN {
+            continue;
+        }
+        let (covered, covered_error) = (covered_days / history.now_day, standard_error(&stretches));
+        if failures >= effort.failures_max || (covered - cover).abs() > DECISIVE_ERRORS * covered_error {
+            return PlayedOut {
+                years: history.now_day / DAYS_PER_YEAR,
+                failures,
+                covered,
+                covered_error,
+                served_at_once: at_once as f64 / failures as f64,
+            };
+        }
     }
 }
 
-/// How far the mean of these shares can be trusted.
+/// How far the mean of these shares can be trusted; there are at least two.
 fn standard_error(shares: &[f64]) -> f64 {
     let count = shares.len() as f64;
-    if count < 2.0 {
-        return f64::NAN;
-    }
     let mean = shares.iter().sum::<f64>() / count;
     let variance = shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / (count - 1.0);
     (variance / count).sqrt()
@@ -204,27 +232,27 @@ pub struct SparesNeeded {
     pub with_one_less: Option<PlayedOut>,
 }
 
-/// Finds the spares that cover this share of the time, by the closed form and, apart from it, by playing it out until so
-/// many GPUs have broken.
+/// Finds the spares that cover this share of the time, by the closed form and, apart from it, by playing it out.
 pub fn spares_needed(
     process: &FailureProcess,
     gpus: usize,
     cover: f64,
-    failures: u64,
+    effort: &Effort,
     seed: u64,
 ) -> SparesNeeded {
     let mean_in_repair = process.mean_in_repair(gpus);
     let computed = spares_for(mean_in_repair, cover) as usize;
     let mut dice = SplitMix::new(seed);
-    let mut spares = spares_if_unlimited(process, gpus, cover, failures, &mut dice);
-    let mut with = play_out(process, gpus, spares, failures, &mut dice);
+    let mut spares = spares_if_unlimited(process, gpus, cover, effort, &mut dice);
+    let mut play = |spares| play_out(process, gpus, spares, cover, effort, &mut dice);
+    let mut with = play(spares);
     while with.covered < cover {
         spares += 1;
-        with = play_out(process, gpus, spares, failures, &mut dice);
+        with = play(spares);
     }
     let mut with_one_less = None;
     while spares > 0 {
-        let less = play_out(process, gpus, spares - 1, failures, &mut dice);
+        let less = play(spares - 1);
         if less.covered < cover {
             with_one_less = Some(less);
             break;
@@ -239,12 +267,12 @@ fn spares_if_unlimited(
     process: &FailureProcess,
     gpus: usize,
     cover: f64,
-    failures: u64,
+    effort: &Effort,
     dice: &mut SplitMix,
 ) -> usize {
     let mut history = History::new(usize::MAX, gpus);
     let mut days_with: Vec<f64> = Vec::new();
-    for _ in 0..failures {
+    for _ in 0..effort.failures_in_stretch(process, gpus) * STRETCHES_MIN as u64 {
         history.until_next_failure(process, dice, |count, days| {
             if days_with.len() <= count {
                 days_with.resize(count + 1, 0.0);
@@ -269,17 +297,21 @@ mod tests {
         FailureProcess { failures_per_gpu_year: 0.111, repair_days: 5.0, repairs }
     }
 
+    fn effort(failures: u64) -> Effort {
+        Effort { years: 0.0, failures, failures_max: 20 * failures }
+    }
+
     #[test]
     fn play_and_closed_form_agree_whatever_repairs_look_like() {
         for repairs in [Repairs::Fixed, Repairs::Exponential] {
             let process = process(repairs);
             let mean = process.mean_in_repair(2000);
             for spares in [2, 5, 8] {
-                let played = play_out(&process, 2000, spares, 300_000, &mut SplitMix::new(5));
+                let played = play_out(&process, 2000, spares, 0.5, &effort(15_000), &mut SplitMix::new(5));
                 let (expected, margin) = (poisson_cover(mean, spares as u64), 5.0 * played.covered_error);
                 // Fewer GPUs break while fewer work, so a little more is covered than the closed form says.
-                let above = expected - margin..expected + margin + 0.002;
-                assert!(above.contains(&played.covered), "{repairs:?} {spares}: {played:?} {expected}");
+                let about = expected - margin..expected + margin + 0.002;
+                assert!(about.contains(&played.covered), "{repairs:?} {spares}: {played:?} {expected}");
                 // A failure sees what any moment sees, so it finds a spare if fewer than all were gone.
                 let at_once = poisson_cover(mean, spares as u64 - 1);
                 assert!((played.served_at_once - at_once).abs() < 0.01, "{played:?} {at_once}");
@@ -289,16 +321,26 @@ mod tests {
 
     #[test]
     fn the_spares_found_cover_and_one_less_does_not() {
-        let needed = spares_needed(&process(Repairs::Exponential), 512, 0.99, 200_000, 1);
+        let needed = spares_needed(&process(Repairs::Exponential), 512, 0.99, &effort(10_000), 1);
         assert!(needed.with.covered >= 0.99);
         assert!(needed.with_one_less.unwrap().covered < 0.99);
         assert!(needed.simulated.abs_diff(needed.computed) <= 1, "{needed:?}");
     }
 
     #[test]
+    fn a_close_call_is_played_for_longer() {
+        let process = process(Repairs::Exponential);
+        let effort = Effort { years: 0.0, failures: 500, failures_max: 200_000 };
+        let clear = play_out(&process, 2000, 5, 0.5, &effort, &mut SplitMix::new(5));
+        let close = play_out(&process, 2000, 5, clear.covered, &effort, &mut SplitMix::new(5));
+        assert_eq!(clear.failures, 10_000);
+        assert!(close.failures > 50_000 && close.covered_error < clear.covered_error, "{close:?}");
+    }
+
+    #[test]
     fn a_history_adds_up() {
-        let played = play_out(&process(Repairs::Fixed), 1000, 0, 1110, &mut SplitMix::new(3));
-        assert!((8.0..12.5).contains(&played.years), "111 failures a year: {played:?}");
-        assert_eq!(played.served_at_once, 0.0);
+        let played = play_out(&process(Repairs::Fixed), 1000, 0, 0.9999, &effort(100), &mut SplitMix::new(3));
+        assert!((15.0..21.0).contains(&played.years), "111 failures a year: {played:?}");
+        assert_eq!((played.failures, played.served_at_once), (2000, 0.0));
     }
 }

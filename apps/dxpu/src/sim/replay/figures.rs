@@ -51,10 +51,10 @@ fn charts_of_one(result: &PolicyResult) -> Vec<Chart> {
     ]
 }
 
-/// Several policies: charts for each way to replay, a line for each policy.
+/// Several policies: charts for GPUs in servers and in a pool, a line for each policy.
 fn charts_of_all(results: &[PolicyResult]) -> Vec<Chart> {
     let mut charts = Vec::new();
-    for way in WAYS.iter().filter(|way| way.name != "published") {
+    for way in &WAYS[..2] {
         let lines = |columns: fn(&Curve) -> &[f64]| -> Vec<Series> {
             let line = |result: &PolicyResult| {
                 (way.curve)(result).map(|curve| series(result.policy.name(), columns(curve), Stroke::Solid))
