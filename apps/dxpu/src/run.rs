@@ -20,7 +20,9 @@ Examples:
   dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES and
-DXPU_STALL_TIMEOUT. DXPU_LOG=debug has the library say what it does.";
+DXPU_STALL_TIMEOUT. DXPU_LOG=debug has the library say what it does. DXPU_SPIN=TIME is how long its threads look for
+commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
+for answers on machines with more than 4 cores, otherwise as little as each transport thinks best).";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

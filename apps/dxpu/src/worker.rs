@@ -63,6 +63,10 @@ pub(crate) struct Worker {
     /// A program that is silent for this long is given up
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
     stall_timeout: Duration,
+    /// How long to look for work before sleeping: longer answers sooner and takes more of a core [default: 500us on
+    /// machines with more than 4 cores, otherwise as little as each transport thinks best]
+    #[arg(long, value_name = "TIME", env = "DXPU_SPIN", value_parser = quantity::duration)]
+    spin: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -96,6 +100,7 @@ impl Worker {
         session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
         session.image_cache = Some(files::cache_directory()?.join("images"));
         session.stall_timeout = self.stall_timeout;
+        session.wait_spin = self.spin;
         let config = front_config(self.listen.clone(), session, self.devices(), usize::from(self.sessions))?;
 
         // Before anything is listening, so that no signal finds us unprepared.
