@@ -11,12 +11,13 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 DXPU := $(TARGET)/release/dxpu
 export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
+export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 
 .PHONY: build demo test setup lint unit judges stories bench codegen
 
-## The binary, with the client library inside.
+## The binary, with the client libraries inside.
 build:
-	cargo build --release --quiet --package libcuda
+	cargo build --release --quiet --package libcuda --package libnvml
 	cargo build --release --quiet --package dxpu
 
 ## A CUDA program on a GPU that another process owns; no GPU needed.

@@ -1,4 +1,4 @@
-//! Makes what the binary carries inside: the client library, and the programs of `demo` and `bench`.
+//! Makes what the binary carries inside: the client libraries, and the programs of `demo` and `bench`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,39 +7,73 @@ use std::process::Command;
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
-    client_library(&root, &out);
+    for library in &LIBRARIES {
+        client_library(&root, &out, library);
+    }
     c_program(&root, &out, "demo/mandelbrot.c", "demo");
     c_program(&root, &out, "bench/bench.c", "bench");
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// The client library: the file that DXPU_LIBCUDA_SO names, or the workspace's own `libcuda`, built apart because
-/// cargo cannot depend on a cdylib's file.
-fn client_library(root: &Path, out: &Path) {
-    println!("cargo::rerun-if-env-changed=DXPU_LIBCUDA_SO");
-    let library = match env::var_os("DXPU_LIBCUDA_SO").filter(|path| !path.is_empty()) {
+/// A library that programs load: the variable that names its file, the package it is made of, what cargo calls the
+/// file, and what programs call it.
+struct Library {
+    variable: &'static str,
+    package: &'static str,
+    built: &'static str,
+    name: &'static str,
+}
+
+const LIBRARIES: [Library; 2] = [
+    Library { variable: "DXPU_LIBCUDA_SO", package: "libcuda", built: "libcuda.so", name: "libcuda.so.1" },
+    Library {
+        variable: "DXPU_LIBNVML_SO",
+        package: "libnvml",
+        built: "libnvidia_ml.so",
+        name: "libnvidia-ml.so.1",
+    },
+];
+
+/// What the libraries are made of.
+const LIBRARY_CRATES: [&str; 9] = [
+    "libcuda",
+    "libnvml",
+    "cuda-client",
+    "cuda-wire",
+    "cuda-abi",
+    "cuda-image",
+    "bulk",
+    "transport",
+    "worker-link",
+];
+
+/// A client library: the file that its variable names, or the workspace's own package, built apart because cargo cannot
+/// depend on a cdylib's file.
+fn client_library(root: &Path, out: &Path, library: &Library) {
+    println!("cargo::rerun-if-env-changed={}", library.variable);
+    let file = match env::var_os(library.variable).filter(|path| !path.is_empty()) {
         Some(path) => {
             println!("cargo::rerun-if-changed={}", Path::new(&path).display());
             PathBuf::from(path)
         }
-        None => build_library(root, out),
+        None => build_library(root, out, library),
     };
-    let target = out.join("libcuda.so.1");
-    std::fs::copy(&library, &target)
-        .unwrap_or_else(|error| panic!("cannot copy {} to {}: {error}", library.display(), target.display()));
+    let target = out.join(library.name);
+    std::fs::copy(&file, &target)
+        .unwrap_or_else(|error| panic!("cannot copy {} to {}: {error}", file.display(), target.display()));
 }
 
-fn build_library(root: &Path, out: &Path) -> PathBuf {
+fn build_library(root: &Path, out: &Path, library: &Library) -> PathBuf {
     let workspace = root.join("../..");
-    for crate_name in ["libcuda", "cuda-client", "cuda-wire", "cuda-abi", "cuda-image", "bulk", "transport", "worker-link"] {
+    for crate_name in LIBRARY_CRATES {
         println!("cargo::rerun-if-changed={}", workspace.join("crates").join(crate_name).display());
     }
     let profile = env::var("PROFILE").expect("cargo sets PROFILE");
-    let target_dir = out.join("libcuda-target");
+    let target_dir = out.join("library-target");
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
     cargo
         .current_dir(&workspace)
-        .args(["build", "--package", "libcuda", "--lib", "--target-dir"])
+        .args(["build", "--package", library.package, "--lib", "--target-dir"])
         .arg(&target_dir);
     if profile == "release" {
         cargo.arg("--release");
@@ -49,8 +83,8 @@ fn build_library(root: &Path, out: &Path) -> PathBuf {
         cargo.env_remove(variable);
     }
     let status = cargo.status().expect("cargo runs");
-    assert!(status.success(), "the client library (package libcuda) does not build; see above");
-    target_dir.join(if profile == "release" { "release" } else { "debug" }).join("libcuda.so")
+    assert!(status.success(), "the client library (package {}) does not build; see above", library.package);
+    target_dir.join(if profile == "release" { "release" } else { "debug" }).join(library.built)
 }
 
 /// The demo and the benchmark are ordinary C programs: they have never heard of dxpu.

@@ -1,35 +1,57 @@
-//! The client library that this binary carries, as a file that programs can load.
+//! The client libraries that this binary carries, as files that programs can load.
 //!
 //! ```text
-//! ~/.cache/dxpu/lib-HASH/libcuda.so.1      the library under its ordinary name
-//!                        libcuda.so        a link to it
+//! ~/.cache/dxpu/lib-HASH/libcuda.so.1         the driver under its ordinary name
+//!                        libcuda.so           a link to it
+//!                        libnvidia-ml.so.1    NVML under its ordinary name
+//!                        libnvidia-ml.so      a link to it
 //! ```
 //!
 //! The directory is named by the content, so several versions of dxpu live side by side and a running program never
-//! sees its library change.
+//! sees its libraries change.
 
 use crate::exit::{Exit, Failure};
 use crate::files;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 
-static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libcuda.so.1"));
+/// Names without their version, and contents.
+static LIBRARIES: [(&str, &[u8]); 2] = [
+    (DRIVER, include_bytes!(concat!(env!("OUT_DIR"), "/libcuda.so.1"))),
+    ("libnvidia-ml.so", include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"))),
+];
 
-/// Where the library lies after [`extract`].
+const DRIVER: &str = "libcuda.so";
+
+/// Where the libraries lie after [`extract`].
 pub(crate) struct Library {
     pub(crate) directory: PathBuf,
+    /// The driver.
     pub(crate) file: PathBuf,
 }
 
-/// Puts the library into the user's cache, if it is not there already, and checks it.
+/// Puts the libraries into the user's cache, if they are not there already, and checks them.
 pub(crate) fn extract() -> anyhow::Result<Library> {
-    extract_to(&files::cache_directory()?, LIBRARY)
+    extract_to(&files::cache_directory()?, &LIBRARIES)
 }
 
-fn extract_to(cache: &Path, content: &[u8]) -> anyhow::Result<Library> {
-    let hash = blake3::hash(content).to_hex();
-    let directory = cache.join(format!("lib-{}", &hash[..16]));
-    let file = directory.join("libcuda.so.1");
+fn extract_to(cache: &Path, libraries: &[(&str, &[u8])]) -> anyhow::Result<Library> {
+    let mut hasher = blake3::Hasher::new();
+    for (name, content) in libraries {
+        // Each by its own hash, so that no two sets of libraries read alike.
+        hasher.update(name.as_bytes()).update(blake3::hash(content).as_bytes());
+    }
+    let directory = cache.join(format!("lib-{}", &hasher.finalize().to_hex()[..16]));
+    for (name, content) in libraries {
+        extract_one(&directory, name, content)?;
+    }
+    let file = directory.join(format!("{DRIVER}.1"));
+    Ok(Library { directory, file })
+}
+
+fn extract_one(directory: &Path, name: &str, content: &[u8]) -> anyhow::Result<()> {
+    let versioned = format!("{name}.1");
+    let file = directory.join(&versioned);
     let is_good = || std::fs::read(&file).is_ok_and(|found| found == content);
     if !is_good() {
         // Damaged, or not there. A program that has the damaged one open keeps its copy.
@@ -40,14 +62,13 @@ fn extract_to(cache: &Path, content: &[u8]) -> anyhow::Result<Library> {
             return Err(Failure::new(Exit::Failure, what, "check the file system (is it full?)").into());
         }
     }
-    let link = directory.join("libcuda.so");
-    match std::os::unix::fs::symlink("libcuda.so.1", &link) {
+    let link = directory.join(name);
+    match std::os::unix::fs::symlink(versioned, &link) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make {}", link.display()));
+            Err(error).with_context(|| format!("cannot make {}", link.display()))
         }
-        _ => {}
+        _ => Ok(()),
     }
-    Ok(Library { directory, file })
 }
 
 #[cfg(test)]
@@ -56,14 +77,19 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_library_is_extracted_once_and_repaired_when_damaged() {
+    fn libraries_are_extracted_once_and_repaired_when_damaged() {
         let cache = tempfile::tempdir().unwrap();
-        let first = extract_to(cache.path(), b"one").unwrap();
+        let extract = |driver: &[u8], nvml: &[u8]| {
+            extract_to(cache.path(), &[(DRIVER, driver), ("libnvidia-ml.so", nvml)]).unwrap()
+        };
+        let first = extract(b"one", b"two");
         assert_eq!(std::fs::read(first.directory.join("libcuda.so")).unwrap(), b"one");
+        assert_eq!(std::fs::read(first.directory.join("libnvidia-ml.so")).unwrap(), b"two");
         std::fs::set_permissions(&first.file, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(&first.file, b"0ne").unwrap();
-        let again = extract_to(cache.path(), b"one").unwrap();
-        assert_eq!(std::fs::read(&again.file).unwrap(), b"one");
-        assert_ne!(extract_to(cache.path(), b"two").unwrap().directory, first.directory);
+        assert_eq!(std::fs::read(extract(b"one", b"two").file).unwrap(), b"one");
+        for (driver, nvml) in [(&b"two"[..], &b"two"[..]), (b"one", b"one"), (b"onet", b"wo")] {
+            assert_ne!(extract(driver, nvml).directory, first.directory);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! `dxpu run`: runs a program with the GPUs of a worker.
 //!
-//! The program finds our libcuda.so.1 where it looks for NVIDIA's. This process then *becomes* the program: it keeps
-//! its process number, its terminal, its signals and its exit code, and nothing of dxpu stays between it and its caller.
+//! The program finds our libcuda.so.1 and libnvidia-ml.so.1 where it looks for NVIDIA's. This process then *becomes* the
+//! program: it keeps its process number, its terminal, its signals and its exit code, and nothing of dxpu stays between
+//! it and its caller.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::{files, library, preflight, quantity};
