@@ -10,8 +10,9 @@ import time
 BENCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Importing the frameworks, on a disk that may be cold.
 START_SECONDS = 90
-# A mode that fails to start so often is given up: waiting for it again and again would cost the others their time.
-STARTS_FAILED_MAX = 2
+# A mode whose process was lost so often (does not start, does not answer, crashes) is given up: waiting for it again and again would
+# cost the others their time.
+LOSSES_MAX = 4
 
 
 class RunnerFailed(Exception):
@@ -24,7 +25,7 @@ class RunnerControl:
         self.device, self.is_tiny, self.log_path = device, is_tiny, log_path
         self.process = None
         self.hello = None
-        self.starts_failed = 0
+        self.losses = 0
 
     def start(self):
         """Starts the process; `await_hello` waits until it is ready, so that several can start together."""
@@ -45,16 +46,13 @@ class RunnerControl:
     def await_hello(self):
         try:
             self.hello = self._answer(START_SECONDS)
-        except RunnerFailed:
-            self.starts_failed += 1
-            self.end()
-            raise
-        self.starts_failed = 0
+        except RunnerFailed as error:
+            self._lose(str(error))
 
     def ask(self, limit, **request):
         """Sends a request and waits for its answer. A runner that fails to answer is ended and started when next asked."""
-        if self.starts_failed >= STARTS_FAILED_MAX:
-            raise RunnerFailed("the runner does not start")
+        if self.losses >= LOSSES_MAX:
+            raise RunnerFailed(f"given up: its process was lost {self.losses} times")
         if self.process is None:
             self.start()
         if self.hello is None:
@@ -63,22 +61,19 @@ class RunnerControl:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
         except OSError as error:
-            self.end()
-            raise RunnerFailed(f"the process is gone: {error}; {self.last_words()}") from None
+            self._lose(f"the process is gone: {error}; {self.last_words()}")
         return self._answer(limit)
 
     def _answer(self, seconds):
         deadline = time.monotonic() + seconds
         while b"\n" not in self._unread:
             left = deadline - time.monotonic()
-            readable = select.select([self.process.stdout], [], [], max(0, left))[0] if left > 0 else []
+            readable = select.select([self.process.stdout], [], [], left)[0] if left > 0 else []
             if not readable:
-                self.end()
-                raise RunnerFailed(f"no answer within {seconds:.0f} s; {self.last_words()}")
+                self._lose(f"no answer within {seconds:.0f} s; {self.last_words()}")
             chunk = self.process.stdout.read()
             if chunk == b"":
-                self.end()
-                raise RunnerFailed(f"the process ended; {self.last_words()}")
+                self._lose(f"the process ended; {self.last_words()}")
             self._unread += chunk or b""
         line, _, self._unread = self._unread.partition(b"\n")
         said = json.loads(line)
@@ -87,6 +82,13 @@ class RunnerControl:
                 self.end()
             raise RunnerFailed(said["error"])
         return said
+
+    def _lose(self, why):
+        """Gives this process up; the next request starts another."""
+        if self.process is not None:
+            self.losses += 1
+            self.end()
+        raise RunnerFailed(why)
 
     def last_words(self):
         with open(self.log_path, errors="replace") as log:

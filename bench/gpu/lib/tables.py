@@ -80,6 +80,8 @@ def _copies(results):
     for n, bare in enumerate(results.get("bare", [])):
         rates = [f"{bare[mode]['gbps']:.2f}" if mode in bare else "" for mode in modes]
         lines.append(f"| bare transport, 4 streams, memory to memory ({n + 1}) | " + " | ".join(rates) + " |")
+    if note := results.get("bare_note"):
+        lines += ["", note]
     return lines
 
 

@@ -20,9 +20,11 @@ def copy(is_pinned, to_device):
             device.copy_(host)
             host.zero_()
 
+        synchronize = where.synchronize
+
         def step():
             target.copy_(source, non_blocking=is_pinned)
-            where.synchronize()
+            synchronize()
 
         def probe():
             assert host.is_pinned() == pin

@@ -72,6 +72,9 @@ class Bed:
         # The way that is right by definition.
         self.reference = reference
         self.worker_options = list(worker_options)
+        if driver == "soft":
+            # The kernels inside CuPy are machine code for everything older, and the soft driver runs PTX.
+            self.worker_options += ["--compute-capability", "12.0"]
         self.place = workers.Place()
         # Nothing may run longer than this, on the monotonic clock.
         self.deadline = math.inf
@@ -116,6 +119,7 @@ class Bed:
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "CHECK_DEVICE": self.device,
+                "CUPY_COMPILE_WITH_PTX": "1" if self.driver == "soft" else "0",
                 "WITNESS_FOLDER": witness_folder,
                 "WITNESS_KIND": kind,
                 "WITNESS_OURS": self.place.libraries,

@@ -40,7 +40,8 @@ def bit_by_bit():
 
 def less_is_granted():
     torch.cuda.empty_cache()
-    return torch.ones(1 << 20, device="cuda").sum().item()
+    x = torch.arange(1 << 20)
+    return torch.equal(x.cuda().cpu(), x)
 
 
 attempts(what_the_device_says, too_much_is_refused, bit_by_bit, less_is_granted)
