@@ -44,7 +44,7 @@ def fingerprint(*arrays):
 
 
 def attempt(key, body):
-    """Runs `body`; its result must be the same. An error is told, and later attempts go on."""
+    """Runs `body`; its result must be the same, and not False. An error is told, and later attempts go on."""
     try:
         result = body()
     except Exception as error:
@@ -53,6 +53,8 @@ def attempt(key, body):
         return
     if result is None:
         same(key, "done")
+    elif result is False:
+        print("!", _word(key), "is not so", flush=True)
     elif isinstance(result, (tuple, list)) and result and all(map(_is_array, result)):
         bits(key, *result)
     elif _is_array(result):

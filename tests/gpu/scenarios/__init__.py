@@ -1,8 +1,9 @@
 """Stories of several processes, in the order in which they run."""
 
-from . import devices, faults, nvml
+from . import behaviour, devices, faults, nvml
 
 SCENARIOS = {
+    "behaviour": behaviour.every_call_answers_as_the_driver_does,
     "two_devices": devices.two_workers_are_two_devices,
     "session_killed": faults.the_session_is_killed,
     "front_killed": faults.the_worker_is_killed,

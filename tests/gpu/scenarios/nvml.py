@@ -12,20 +12,22 @@ SECONDS = 90
 
 
 def nvml_shows_the_leased_gpu(bed):
-    """pynvml says the same of the GPU natively and remotely, where it does not change by itself."""
-    program = bed.python("programs/nvml_facts.py")
-    results = {mode: bed.run("nvml", mode, program, SECONDS) for mode in dict.fromkeys((bed.reference, "tcp"))}
-    if "No module named 'pynvml'" in results[bed.reference].err:
-        raise Skipped("pynvml (nvidia-ml-py) is not installed")
+    """NVML says the same of the GPU natively and remotely, where it does not change by itself; by its C functions and by pynvml."""
     lines = []
-    for mode, result in results.items():
-        hold(result.problem() is None, mode, result.problem())
-        lines += [f"{mode}: {line}" for line in result.out.splitlines() if line.startswith(".")]
-    native, remote = (compare.facts(results[mode].out) for mode in (bed.reference, "tcp"))
-    broken = [key for key, fact in native.items() if fact.kind == "!"]
-    hold(not broken, "fails natively too:", broken)
-    different = compare.differing(native, remote)
-    hold(not different, "\n".join(compare.show(key, native, remote) for key in different))
+    for name in ("nvml_plain", "nvml_facts"):
+        program = bed.python(f"programs/{name}.py")
+        results = {mode: bed.run(name, mode, program, SECONDS) for mode in dict.fromkeys((bed.reference, "tcp"))}
+        if "No module named 'pynvml'" in results[bed.reference].err:
+            lines.append("pynvml (nvidia-ml-py) is not installed: only the C functions were asked")
+            continue
+        for mode, result in results.items():
+            hold(result.problem() is None, name, mode, result.problem())
+            lines += [f"{mode}: {line}" for line in result.out.splitlines() if line.startswith(".")]
+        native, remote = (compare.facts(results[mode].out) for mode in (bed.reference, "tcp"))
+        broken = [f"{key}: {fact.value}" for key, fact in native.items() if fact.kind == "!"]
+        hold(not broken, name, "fails natively too:", broken)
+        different = compare.differing(native, remote)
+        hold(not different, name + "\n" + "\n".join(compare.show(key, native, remote) for key in different))
     return lines
 
 
