@@ -170,9 +170,10 @@ pub struct ParameterCopies {
     pub host_to_device: f64,
     /// Mean duration of one copy in the server.
     pub copy_us: f64,
-    /// Round trips that a posted write waits for: half of one, since nothing comes back (section 3.4.1).
-    pub write_crossings: f64,
 }
+
+/// Round trips that a posted write waits for: half of one, since nothing comes back (section 3.4.1).
+const WRITE_CROSSINGS: f64 = 0.5;
 
 /// What the formula needs to know of a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -229,7 +230,7 @@ pub fn loss(parameters: &Parameters, path: &PciePath, inputs: &Inputs) -> Loss {
         let up = 1.0 - down;
         parameter_rate =
             copies.share * parameters.parameter_copies_exposed * (down * slower + up * path.write_slowdown());
-        let crossings = down + copies.write_crossings * up;
+        let crossings = down + WRITE_CROSSINGS * up;
         parameter_latency = copies.share * parameters.copy_round_trips * added * crossings / copies.copy_us;
     }
     let inputs = parameters.input_copies_exposed * inputs.input_share * slower;

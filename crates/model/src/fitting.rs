@@ -32,8 +32,8 @@ pub enum Part {
     Contention,
     /// The round trips of parameter copies: without them, only the rate counts.
     CopyLatency,
-    /// Half a round trip for posted writes: without it, a whole one, and each direction alike.
-    HalfTripWrites,
+    /// That writes are posted: without it, gradients come back as slowly as parameters are read.
+    PostedWrites,
 }
 
 impl Part {
@@ -44,7 +44,7 @@ impl Part {
         Self::FixedCost,
         Self::Contention,
         Self::CopyLatency,
-        Self::HalfTripWrites,
+        Self::PostedWrites,
     ];
 
     /// The formula without it, in words.
@@ -55,7 +55,7 @@ impl Part {
             Self::FixedCost => "no fixed cost per operation",
             Self::Contention => "further GPUs cost nothing",
             Self::CopyLatency => "copies lose rate but no round trips",
-            Self::HalfTripWrites => "writes cross as slowly as reads",
+            Self::PostedWrites => "writes are as slow as reads",
         }
     }
 
@@ -67,7 +67,7 @@ impl Part {
             Self::Hiding => Some(4),
             Self::Contention => Some(5),
             Self::CopyLatency => Some(7),
-            Self::HalfTripWrites => None,
+            Self::PostedWrites => None,
         }
     }
 }
@@ -105,7 +105,29 @@ pub fn fit(path: &PciePath, samples: &[Sample]) -> Parameters {
     fit_without(path, samples, None)
 }
 
-/// The same for a formula that lacks a part.
+/// Fits only the constants `free`, by index, and leaves the others as they are in `start`.
+pub fn fit_some(
+    start: &Parameters,
+    free: &[usize],
+    samples: &[Sample],
+    error: impl Fn(&Parameters, &Sample) -> f64,
+) -> Parameters {
+    let with = |values: &[f64]| {
+        let mut all = start.to_array();
+        for (&index, &value) in free.iter().zip(values) {
+            all[index] = value;
+        }
+        Parameters::from_array(all)
+    };
+    let first: Vec<f64> = free.iter().map(|&index| start.to_array()[index]).collect();
+    let found = least_squares::fit(&first, |values| {
+        let parameters = with(values);
+        samples.iter().map(|sample| error(&parameters, sample)).collect()
+    });
+    with(&found.parameters)
+}
+
+/// The constants of a formula that lacks a part.
 pub fn fit_without(path: &PciePath, samples: &[Sample], part: Option<Part>) -> Parameters {
     let changed: Vec<Sample> = samples.iter().map(|sample| strip(sample, part)).collect();
     let found = least_squares::fit(&Parameters::GUESS.to_array(), |values| {
@@ -170,9 +192,9 @@ fn strip(sample: &Sample, part: Option<Part>) -> Sample {
     let inputs = &mut sample.explained.inputs;
     match part {
         Some(Part::Hiding) => inputs.graph = Graph::WithShortKernels,
-        Some(Part::HalfTripWrites) => {
+        Some(Part::PostedWrites) => {
             if let Some(copies) = &mut inputs.parameter_copies {
-                copies.write_crossings = 1.0;
+                copies.host_to_device = 1.0;
             }
         }
         _ => {}

@@ -16,6 +16,7 @@
 pub mod check;
 pub mod closed_form;
 pub mod equation;
+pub mod family_fit;
 pub mod fitting;
 pub mod least_squares;
 pub mod paper;

@@ -143,7 +143,6 @@ fn parameter_copies(
         share: share - without,
         host_to_device: if is_training { TRAINING_HOST_TO_DEVICE } else { INFERENCE_HOST_TO_DEVICE },
         copy_us: if has_xla { MEMOP_XLA_US } else { MEMOP_US },
-        write_crossings: 0.5,
     })
 }
 
