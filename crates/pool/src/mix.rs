@@ -1,6 +1,6 @@
 //! What is usually asked for: the mix of shapes against which leftovers are judged.
 
-use crate::{GpuNeed, Shape};
+use crate::Shape;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -58,17 +58,12 @@ impl Mix {
     pub fn typical(&self) -> &[Typical] {
         &self.typical
     }
-
-    /// Whether any shape asks for a GPU: otherwise every leftover is a fragment.
-    pub fn wants_gpus(&self) -> bool {
-        self.typical.iter().any(|typical| typical.shape.gpus != GpuNeed::None)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ModelFilter;
+    use crate::{GpuNeed, ModelFilter};
 
     fn shape(cpu_milli: u32, gpus: GpuNeed) -> Shape {
         Shape { cpu_milli, gpus, models: ModelFilter::any() }

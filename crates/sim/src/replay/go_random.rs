@@ -1,6 +1,6 @@
 //! The random generator of Go's `math/rand`, so that published seeds mean here what they meant there.
 //!
-//! An additive register of 607 words, y[n] = y[n-607] + y[n-273] modulo 2^64. Seeding mixes a small congruence with
+//! An additive register of 607 words, `y[n] = y[n-607] + y[n-273]` modulo 2^64. Seeding mixes a small congruence with
 //! 607 constants, which are themselves the register's state after 7.8 x 10^12 steps from a fixed start. They are
 //! computed here once, by raising x to that power modulo the register's polynomial.
 
@@ -123,7 +123,7 @@ fn congruence_fill(seed: u64, high_shift: u32, middle_shift: u32) -> [u64; LENGT
     register
 }
 
-/// The slot that holds y[n] of the register's sequence; y[1] is overwritten by the first step.
+/// The slot that holds `y[n]` of the register's sequence; `y[1]` is overwritten by the first step.
 fn slot_of(n: u64) -> usize {
     let length = LENGTH as u64;
     ((FEED as u64 + length - n % length) % length) as usize

@@ -180,7 +180,7 @@ fn print_spares(spares: &SparesAt) {
             needed.computed.to_string(),
             needed.simulated.to_string(),
             format!("{:.3}", needed.with.covered * 100.0),
-            format!("{:.3}", needed.with.covered_error * 100.0),
+            format!("{:.4}", needed.with.covered_error * 100.0),
             needed.with_one_less.map_or("-".to_owned(), |less| format!("{:.3}", less.covered * 100.0)),
             format!("{:.3}", needed.with.served_at_once * 100.0),
             format!("{:.0}", needed.with.years),
