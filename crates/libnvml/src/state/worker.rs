@@ -1,7 +1,8 @@
 //! One worker, asked for the state of its devices.
 //!
 //! One question at a time: whoever asks holds the line until the answer is here. A connection that ended is opened again,
-//! once for each question: workers close those that were silent for long, and a worker may have been started anew.
+//! once for each question: workers close those that were silent for long, and a worker may have been started anew. A
+//! worker that does not answer is lost at once: it has had its time.
 
 use crate::abi::{NvmlError, NvmlResult};
 use cuda_abi::CudaError;
@@ -75,26 +76,30 @@ impl Worker {
                     line.connection = Some(connection);
                     return answer;
                 }
-                Err(error) => self.note_loss(&error),
+                Err(Fault::Ended(error)) => self.note_loss(&error),
+                Err(Fault::Silent) => return Err(self.lose(&mut line, "it is silent")),
             }
         } else if line.lost_at.is_some_and(|lost_at| lost_at.elapsed() < LOST_PAUSE) {
             return Err(NvmlError::GpuIsLost);
         }
-        let again = self.connect(RETURN_TIMEOUT).map_err(|(_, text)| text).and_then(|(mut connection, _)| {
-            let answer = ask(&mut connection, &mut line.next_call, device, self.config.stall_timeout)?;
-            Ok((connection, answer))
-        });
-        match again {
-            Ok((connection, answer)) => {
+        let mut connection = match self.connect(RETURN_TIMEOUT) {
+            Ok((connection, _)) => connection,
+            Err((_, error)) => return Err(self.lose(&mut line, &error)),
+        };
+        match ask(&mut connection, &mut line.next_call, device, self.config.stall_timeout) {
+            Ok(answer) => {
                 self.keep(&mut line, connection);
                 answer
             }
-            Err(error) => {
-                self.note_loss(&error);
-                line.lost_at = Some(Instant::now());
-                Err(NvmlError::GpuIsLost)
-            }
+            Err(Fault::Ended(error)) => Err(self.lose(&mut line, &error)),
+            Err(Fault::Silent) => Err(self.lose(&mut line, "it is silent")),
         }
+    }
+
+    fn lose(&self, line: &mut Line, error: &str) -> NvmlError {
+        self.note_loss(error);
+        line.lost_at = Some(Instant::now());
+        NvmlError::GpuIsLost
     }
 
     fn connect(&self, timeout: Duration) -> Result<(Connection, StatusWelcome), Failure> {
@@ -137,30 +142,43 @@ fn question(command: &Command<'_>, call: u32) -> Vec<u8> {
     frame
 }
 
-/// Asks over a connection. The outer error: the connection is of no use any more.
+/// Why a connection is of no use any more.
+enum Fault {
+    /// It ended, or what came over it makes no sense.
+    Ended(String),
+    /// Nothing came over it for too long.
+    Silent,
+}
+
+impl<E: std::error::Error> From<E> for Fault {
+    fn from(error: E) -> Self {
+        Self::Ended(error.to_string())
+    }
+}
+
+/// Asks over a connection. The inner error is the worker's answer.
 fn ask(
     connection: &mut Connection,
     next_call: &mut u32,
     device: u32,
     patience: Duration,
-) -> Result<NvmlResult<DeviceStatus>, String> {
+) -> Result<NvmlResult<DeviceStatus>, Fault> {
     // 0 would mean that no reply is wanted.
     *next_call = next_call.checked_add(1).unwrap_or(1);
-    let text = |error: std::io::Error| error.to_string();
-    connection.tx.send(&[&question(&Command::DeviceStatus { device }, *next_call)]).map_err(text)?;
-    if !connection.rx.wait(Some(patience)).map_err(text)? {
-        return Err(format!("no answer within {patience:?}"));
+    connection.tx.send(&[&question(&Command::DeviceStatus { device }, *next_call)])?;
+    if !connection.rx.wait(Some(patience))? {
+        return Err(Fault::Silent);
     }
     let mut bytes = [0; ReplyHeader::BYTES];
-    connection.rx.recv_exact(&mut bytes).map_err(text)?;
-    let head: ReplyHeader = header(&bytes).map_err(|error| error.to_string())?;
+    connection.rx.recv_exact(&mut bytes)?;
+    let head: ReplyHeader = header(&bytes)?;
     if head.call != *next_call || head.bytes > ANSWER_BYTES_MAX {
-        return Err("an answer that nobody asked for".to_owned());
+        return Err(Fault::Ended("an answer that nobody asked for".to_owned()));
     }
     let mut body = vec![0; head.bytes as usize];
-    connection.rx.recv_exact(&mut body).map_err(text)?;
+    connection.rx.recv_exact(&mut body)?;
     Ok(match CudaError::from_code(head.status) {
-        None => Ok(DeviceStatus::from_bytes(&body).map_err(|error| error.to_string())?),
+        None => Ok(DeviceStatus::from_bytes(&body)?),
         Some(CudaError::NOT_SUPPORTED) => Err(NvmlError::NotSupported),
         // The worker is there and its device is not.
         Some(CudaError::DEVICE_UNAVAILABLE | CudaError::INVALID_DEVICE) => Err(NvmlError::GpuIsLost),
