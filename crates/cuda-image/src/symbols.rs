@@ -13,11 +13,9 @@ use std::borrow::Cow;
 const WHAT: &str = "ELF symbols";
 const SECTION_HEADER_BYTES: usize = 64;
 const SYMBOL_BYTES: usize = 24;
-/// `SHT_SYMTAB`, and the symbol type and bindings of variables that others may name.
+/// `SHT_SYMTAB`, and `STT_OBJECT`.
 const SYMBOL_TABLE: u32 = 2;
 const OBJECT: u8 = 1;
-const GLOBAL: u8 = 1;
-const WEAK: u8 = 2;
 /// No module has more; a hostile one may claim so.
 const NAMES_MAX: usize = 1 << 16;
 
@@ -87,8 +85,8 @@ impl Symbols {
             let Some(strings) = section(u32_at(header, 40, WHAT)? as usize) else { continue };
             let strings = u64_at(strings, 24, WHAT)? as usize;
             for symbol in table.chunks_exact(SYMBOL_BYTES) {
-                let (kind, binding) = (symbol[4] & 0xf, symbol[4] >> 4);
-                if kind != OBJECT || !matches!(binding, GLOBAL | WEAK) || self.variables.len() >= NAMES_MAX {
+                // Whatever the binding: CUDA's compiler makes the variables of a whole program local.
+                if symbol[4] & 0xf != OBJECT || self.variables.len() >= NAMES_MAX {
                     continue;
                 }
                 let name = strings.checked_add(u32_at(symbol, 0, WHAT)? as usize);
@@ -96,6 +94,7 @@ impl Symbols {
                 let name = rest.split(|&byte| byte == 0).next().unwrap_or_default();
                 if let Ok(name) = std::str::from_utf8(name)
                     && !name.is_empty()
+                    && !name.starts_with('.')
                 {
                     self.variables.push(name.to_owned());
                 }
@@ -156,6 +155,13 @@ mod tests {
         let symbols = Symbols::of(text.as_bytes());
         assert_eq!(symbols.variables, ["counter", "scale", "table"]);
         assert!(!symbols.prints);
+    }
+
+    #[test]
+    fn a_cubin_names_its_variables() {
+        let symbols = Symbols::of(include_bytes!("../samples/sample.cubin"));
+        assert!(symbols.variables.iter().all(|name| !name.starts_with('.')));
+        assert!(!symbols.variables.is_empty(), "{symbols:?}");
     }
 
     #[test]

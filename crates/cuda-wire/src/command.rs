@@ -4,7 +4,7 @@ use crate::{
     codec::{Blob, DecodeError, Reader, Wire},
     ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId},
     module::{ImageSource, JitOption, LinkInput, LinkOutput, ModuleInfo},
-    op::{GraphNode, Op, Plane, Shape},
+    op::{GraphNode, LaunchAttribute, Op, Plane, Shape},
     status::DeviceStatus,
 };
 use cuda_abi::CuResult;
@@ -141,6 +141,15 @@ commands! {
     0x0022 KernelSetAttribute kernel_set_attribute { kernel: KernelRef, attribute: u32, value: i32 } -> ();
     /// Link images into one.
     0x0023 Link link { context: ContextId, inputs: Vec<LinkInput<'a>>, options: Vec<JitOption> } -> LinkOutput;
+
+    /// How many clusters of a launch reside together (cuOccupancyMaxActiveClusters).
+    0x0024 ActiveClusters active_clusters {
+        kernel: KernelRef, grid: [u32; 3], block: [u32; 3], shared_bytes: u32, attributes: Vec<LaunchAttribute>,
+    } -> i32;
+    /// The largest cluster of a launch (cuOccupancyMaxPotentialClusterSize).
+    0x0025 LargestCluster largest_cluster {
+        kernel: KernelRef, grid: [u32; 3], block: [u32; 3], shared_bytes: u32, attributes: Vec<LaunchAttribute>,
+    } -> i32;
 
     /// Make a stream. `kind` 0: blocking (ordered against the context's legacy stream), 1: non-blocking,
     /// 2: the context's legacy stream itself.

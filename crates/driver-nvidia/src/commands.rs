@@ -4,9 +4,10 @@ use crate::{
     context::LiveContext,
     driver::NvidiaDriver,
     graph::Exec,
-    linker, module,
+    launch, linker, module,
     op::enqueue,
     stream::{LiveEvent, LiveStream},
+    sys::{Function, LaunchConfig, Stream},
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, WaitTarget};
@@ -30,6 +31,31 @@ impl NvidiaDriver {
     /// A context in which memory of no context is freed: mapped memory belongs to the process.
     fn any_context(&self) -> CuResult<Arc<LiveContext>> {
         self.lock().context(ContextId(0))
+    }
+
+    /// Asks the driver about clusters of a launch.
+    fn ask_clusters(
+        &self,
+        (kernel, grid, block, shared_bytes, given): (KernelRef, [u32; 3], [u32; 3], u32, &[LaunchAttribute]),
+        ask: impl FnOnce(*mut i32, Function, *const LaunchConfig) -> CuResult<()>,
+    ) -> CuResult<i32> {
+        let (function, context, mut attributes) = {
+            let tables = self.lock();
+            let context = tables.modules.get(&kernel.module).map(|module| Arc::clone(&module.context));
+            (tables.function(kernel)?, context, launch::attributes(&tables, given, false)?)
+        };
+        context.ok_or(CudaError::INVALID_HANDLE)?.enter()?;
+        let config = LaunchConfig {
+            grid,
+            block,
+            shared_bytes,
+            stream: Stream::default(),
+            attributes: attributes.as_mut_ptr(),
+            attribute_count: attributes.len() as u32,
+        };
+        let mut count = 0;
+        ask(&mut count, function, &config)?;
+        Ok(count)
     }
 
     /// Waits for a context's work and forgets all that is in it.
@@ -198,6 +224,36 @@ impl Commands for NvidiaDriver {
     ) -> CuResult<LinkOutput> {
         let context = self.lock().context(context)?;
         linker::link(&self.api, &context, &inputs, &options)
+    }
+
+    fn active_clusters(
+        &self,
+        kernel: KernelRef,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        attributes: Vec<LaunchAttribute>,
+    ) -> CuResult<i32> {
+        let launch = (kernel, grid, block, shared_bytes, attributes.as_slice());
+        // SAFETY: the pointers are valid for the call.
+        self.ask_clusters(launch, |count, function, config| unsafe {
+            self.api.active_clusters(count, function, config)
+        })
+    }
+
+    fn largest_cluster(
+        &self,
+        kernel: KernelRef,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        attributes: Vec<LaunchAttribute>,
+    ) -> CuResult<i32> {
+        let launch = (kernel, grid, block, shared_bytes, attributes.as_slice());
+        // SAFETY: the pointers are valid for the call.
+        self.ask_clusters(launch, |count, function, config| unsafe {
+            self.api.largest_cluster(count, function, config)
+        })
     }
 
     fn stream_create(&self, stream: StreamId, context: ContextId, kind: u32, priority: i32) -> CuResult<()> {

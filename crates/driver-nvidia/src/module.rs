@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// `CUfunction_attribute` numbers.
 const FUNCTION_ATTRIBUTES: std::ops::Range<u32> = 0..16;
+/// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`
+const MAX_THREADS: u32 = 0;
 /// No kernel has more parameters than fit 32764 bytes of them.
 const PARAMETERS_MAX: usize = 32764;
 /// `CU_JIT_INFO_LOG_BUFFER` and its companions.
@@ -147,6 +149,11 @@ fn kernel(api: &Api, function: Function) -> CuResult<KernelInfo> {
         unsafe { api.function_attribute(&mut value, number, function) }.ok()?;
         Some((number, value))
     };
+    if attribute(MAX_THREADS).is_none() {
+        // Some attributes are known only of code that is on the device.
+        // SAFETY: the function lives as long as its module.
+        unsafe { api.function_load(function)? };
+    }
     Ok(KernelInfo {
         name,
         parameters: (0..PARAMETERS_MAX).map_while(parameter).collect(),

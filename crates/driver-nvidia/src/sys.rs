@@ -345,7 +345,10 @@ api! {
     function_name = "cuFuncGetName" (name: *mut *const c_char, function: Function);
     function_parameter = "cuFuncGetParamInfo" (function: Function, index: usize, offset: *mut usize, bytes: *mut usize);
     function_attribute = "cuFuncGetAttribute" (value: *mut c_int, attribute: c_uint, function: Function);
+    function_load = "cuFuncLoad" (function: Function);
     function_set_attribute = "cuFuncSetAttribute" (function: Function, attribute: c_uint, value: c_int);
+    active_clusters = "cuOccupancyMaxActiveClusters" (count: *mut c_int, function: Function, config: *const LaunchConfig);
+    largest_cluster = "cuOccupancyMaxPotentialClusterSize" (blocks: *mut c_int, function: Function, config: *const LaunchConfig);
     link_create = "cuLinkCreate_v2" (count: c_uint, options: *mut c_uint, values: *mut *mut c_void, state: *mut LinkState);
     link_add = "cuLinkAddData_v2" (state: LinkState, kind: c_uint, data: *mut c_void, bytes: usize, name: *const c_char, count: c_uint, options: *mut c_uint, values: *mut *mut c_void);
     link_complete = "cuLinkComplete" (state: LinkState, cubin: *mut *mut c_void, bytes: *mut usize);

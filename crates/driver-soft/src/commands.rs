@@ -15,7 +15,7 @@ use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, PendingRead, WaitTarget};
 use cuda_wire::{
     Blob, Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, ImageSource, JitOption, KernelRef,
-    LinkInput, LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, Plane, Shape, StreamId,
+    LaunchAttribute, LinkInput, LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, Plane, Shape, StreamId,
 };
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -147,6 +147,29 @@ impl Commands for SoftDriver {
     ) -> CuResult<LinkOutput> {
         self.session.context(&mut lock(&self.session.tables), context)?;
         Ok(self.session.link_images(&inputs))
+    }
+
+    fn active_clusters(
+        &self,
+        _: KernelRef,
+        _: [u32; 3],
+        _: [u32; 3],
+        _: u32,
+        _: Vec<LaunchAttribute>,
+    ) -> CuResult<i32> {
+        // Its attributes say that there are no clusters, so clients know the answer.
+        Err(CudaError::NOT_SUPPORTED)
+    }
+
+    fn largest_cluster(
+        &self,
+        _: KernelRef,
+        _: [u32; 3],
+        _: [u32; 3],
+        _: u32,
+        _: Vec<LaunchAttribute>,
+    ) -> CuResult<i32> {
+        Err(CudaError::NOT_SUPPORTED)
     }
 
     fn stream_create<'a>(

@@ -37,13 +37,22 @@ pub(crate) fn enter(symbol: &'static str, body: impl FnOnce() -> CuResult<()>) -
 pub(crate) fn enter_before_init(symbol: &'static str, body: impl FnOnce() -> CuResult<()>) -> u32 {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
-        Ok(Err(error)) => error.code(),
+        Ok(Err(error)) => failed(symbol, error),
         Err(payload) => {
             // Dropping the payload runs foreign code that may panic again.
             std::mem::forget(payload);
             process::panicked(symbol).code()
         }
     }
+}
+
+#[cold]
+fn failed(symbol: &'static str, error: CudaError) -> u32 {
+    // Not being ready is an answer, which some programs ask for thousands of times.
+    if error != CudaError::NOT_READY {
+        crate::log::debug(|| format!("{symbol} -> {error}"));
+    }
+    error.code()
 }
 
 /// Answers a call that the table refuses.

@@ -10,13 +10,15 @@ enum Level {
     Error,
     Warn,
     Info,
+    Debug,
 }
 
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| match env::var("DXPU_LOG").as_deref() {
         Ok("off") => Level::Off,
-        Ok("info" | "debug" | "trace") => Level::Info,
+        Ok("info") => Level::Info,
+        Ok("debug" | "trace") => Level::Debug,
         Ok("error") => Level::Error,
         _ => Level::Warn,
     })
@@ -42,4 +44,11 @@ pub fn warn(text: &str) {
 /// Something that helps to see what happens.
 pub fn info(text: &str) {
     write(Level::Info, "INFO", text);
+}
+
+/// Something that helps to find out why a program fails; made only if somebody wants it.
+pub fn debug(text: impl FnOnce() -> String) {
+    if level() >= Level::Debug {
+        write(Level::Debug, "DEBUG", &text());
+    }
 }

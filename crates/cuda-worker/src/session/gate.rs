@@ -241,6 +241,28 @@ impl Commands for Gate {
         self.driver.link(context, inputs, options)
     }
 
+    fn active_clusters(
+        &self,
+        kernel: KernelRef,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        attributes: Vec<LaunchAttribute>,
+    ) -> CuResult<i32> {
+        self.driver.active_clusters(kernel, grid, block, shared_bytes, attributes)
+    }
+
+    fn largest_cluster(
+        &self,
+        kernel: KernelRef,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        attributes: Vec<LaunchAttribute>,
+    ) -> CuResult<i32> {
+        self.driver.largest_cluster(kernel, grid, block, shared_bytes, attributes)
+    }
+
     fn stream_create(&self, stream: StreamId, context: ContextId, kind: u32, priority: i32) -> CuResult<()> {
         self.driver.stream_create(stream, context, kind, priority)?;
         self.names.with(|maps| maps.streams.insert(stream, context));

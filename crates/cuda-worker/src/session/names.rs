@@ -62,7 +62,9 @@ impl Subject {
             | Command::EventQuery { event }
             | Command::EventElapsed { start: event, .. } => Self::Event(*event),
             Command::ModuleUnload { module } => Self::Module(*module),
-            Command::KernelSetAttribute { kernel, .. } => Self::Module(kernel.module),
+            Command::KernelSetAttribute { kernel, .. }
+            | Command::ActiveClusters { kernel, .. }
+            | Command::LargestCluster { kernel, .. } => Self::Module(kernel.module),
             Command::GraphUpdate { exec, .. }
             | Command::GraphSetNode { exec, .. }
             | Command::GraphDestroy { exec } => Self::Exec(*exec),

@@ -289,6 +289,29 @@ impl Commands for Toy {
     fn link<'a>(&self, _: ContextId, _: Vec<LinkInput<'a>>, _: Vec<JitOption>) -> CuResult<LinkOutput> {
         Err(CudaError::NOT_SUPPORTED)
     }
+    fn active_clusters(
+        &self,
+        _: KernelRef,
+        _: [u32; 3],
+        _: [u32; 3],
+        _: u32,
+        _: Vec<LaunchAttribute>,
+    ) -> CuResult<i32> {
+        // Its attributes say that there are no clusters, so clients know the answer.
+        Err(CudaError::NOT_SUPPORTED)
+    }
+
+    fn largest_cluster(
+        &self,
+        _: KernelRef,
+        _: [u32; 3],
+        _: [u32; 3],
+        _: u32,
+        _: Vec<LaunchAttribute>,
+    ) -> CuResult<i32> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+
     fn stream_create(&self, id: StreamId, _: ContextId, _: u32, _: i32) -> CuResult<()> {
         let stream = Arc::new(Stream::default());
         self.inner.streams.lock().unwrap().insert(id, stream.clone());

@@ -20,7 +20,8 @@ pub(crate) fn with_sheet<R>(handle: u64, read: impl Fn(&KernelSheet) -> CuResult
     }
 }
 
-fn find(handle: FunctionHandle) -> CuResult<Arc<Function>> {
+/// The function behind a handle of a function or a kernel.
+pub(crate) fn find(handle: FunctionHandle) -> CuResult<Arc<Function>> {
     let client = client()?;
     if let Some(function) = client.functions.get(handle.0) {
         return Ok(function);

@@ -117,6 +117,7 @@ pub(crate) fn export_table(mut table: Out<'_, u64>, id: &CUuuid) -> CuResult<()>
             Ok(())
         }
         None => {
+            crate::log::debug(|| format!("no private table {:032x}", u128::from_be_bytes(id.bytes)));
             table.set(0);
             Err(CudaError::INVALID_VALUE)
         }

@@ -33,8 +33,8 @@ pub(crate) fn load_data(
     jit_options: &[u32],
     jit_options_values: InOutSlice<'_, u64>,
     _num_jit_options: u32,
-    _library_options: &[u32],
-    _library_option_values: &[u64],
+    _library_options: Option<&[u32]>,
+    _library_option_values: Option<&[u64]>,
     _num_library_options: u32,
 ) -> CuResult<()> {
     // SAFETY: the caller of the API function hands over the address of an image.
@@ -50,8 +50,8 @@ pub(crate) fn load_from_file(
     jit_options: &[u32],
     jit_options_values: InOutSlice<'_, u64>,
     _num_jit_options: u32,
-    _library_options: &[u32],
-    _library_option_values: &[u64],
+    _library_options: Option<&[u32]>,
+    _library_option_values: Option<&[u64]>,
     _num_library_options: u32,
 ) -> CuResult<()> {
     let image = usable(&read_file(file_name)?, first_context()?.device()?)?;

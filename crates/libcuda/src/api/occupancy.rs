@@ -1,11 +1,21 @@
 //! Bodies: occupancy.
 
-use crate::{api::function::with_sheet, api::launch::shape_of, border::*, state::current_context};
+use crate::{
+    api::{
+        function::{find, with_sheet},
+        launch::shape_of,
+    },
+    border::*,
+    state::{KERNEL_ATTRIBUTES, current_context, lock},
+};
 use cuda_abi::*;
 use cuda_client::{
+    launch::LaunchShape,
     limits::{DeviceLimits, KernelLimits},
     occupancy as rules,
 };
+use cuda_wire::{Command, LaunchAttribute};
+use std::{collections::BTreeMap, sync::Mutex};
 
 /// The limits of the current device and of a kernel.
 fn limits(function: FunctionHandle) -> CuResult<(DeviceLimits, KernelLimits)> {
@@ -97,7 +107,11 @@ pub(crate) fn max_potential_cluster_size(
     config: &CUlaunchConfig,
 ) -> CuResult<()> {
     let (device, kernel) = limits(function)?;
-    let (shape, _) = shape_of(config)?;
+    let (shape, attributes) = shape_of(config)?;
+    if device.clusters {
+        cluster_size.set(ask_clusters(function, &shape, attributes, true)?);
+        return Ok(());
+    }
     let threads = shape.block.iter().product();
     let shared = shape.dynamic_shared.into();
     cluster_size.set(rules::max_potential_cluster_size(&device, &kernel, threads, shared)?);
@@ -111,10 +125,52 @@ pub(crate) fn max_active_clusters(
     config: &CUlaunchConfig,
 ) -> CuResult<()> {
     let (device, kernel) = limits(function)?;
-    let (shape, _) = shape_of(config)?;
+    let (shape, attributes) = shape_of(config)?;
+    if device.clusters {
+        num_clusters.set(ask_clusters(function, &shape, attributes, false)?);
+        return Ok(());
+    }
     let threads = shape.block.iter().product();
     let blocks = shape.cluster.unwrap_or([1; 3]).iter().product();
     let shared = shape.dynamic_shared.into();
     num_clusters.set(rules::max_active_clusters(&device, &kernel, threads, shared, blocks)?);
     Ok(())
+}
+
+/// Answers about clusters, by question.
+static CLUSTERS: Mutex<BTreeMap<Vec<u8>, CuResult<i32>>> = Mutex::new(BTreeMap::new());
+/// Questions that are remembered; a program asks a few dozen.
+const CLUSTERS_MAX: usize = 4096;
+
+/// Asks the device, once for each question: which multiprocessors a GPU has working differs from one to the next of the
+/// same model, and with it how many clusters fit. Libraries choose their algorithms by the answer.
+fn ask_clusters(
+    handle: FunctionHandle,
+    shape: &LaunchShape,
+    attributes: Vec<LaunchAttribute>,
+    largest: bool,
+) -> CuResult<i32> {
+    let function = find(handle)?;
+    let (kernel, grid, block, shared_bytes) =
+        (function.kernel, shape.grid, shape.block, shape.dynamic_shared);
+    let command = match largest {
+        true => Command::LargestCluster { kernel, grid, block, shared_bytes, attributes },
+        false => Command::ActiveClusters { kernel, grid, block, shared_bytes, attributes },
+    };
+    let mut question = vec![u8::from(largest)];
+    command.put_body(&mut question);
+    for number in 0..KERNEL_ATTRIBUTES as u32 {
+        let value = function.sheet.attribute(number).unwrap_or(0);
+        question.extend_from_slice(&value.to_le_bytes());
+    }
+    let known = lock(&CLUSTERS).get(&question).copied();
+    if let Some(answer) = known {
+        return answer;
+    }
+    let answer = function.context.settle(function.context.link.ask::<i32>(&command));
+    let mut answers = lock(&CLUSTERS);
+    if answers.len() < CLUSTERS_MAX {
+        answers.insert(question, answer);
+    }
+    answer
 }

@@ -13,6 +13,7 @@ use std::sync::{
 
 const ALLOCATION_PINNED: u32 = 1;
 const LOCATION_DEVICE: u32 = 1;
+const HANDLE_FILE_DESCRIPTOR: u32 = 1;
 const GRANULARITY_MINIMUM: u32 = 0;
 const GRANULARITY_RECOMMENDED: u32 = 1;
 
@@ -21,8 +22,9 @@ fn device_of(properties: &CUmemAllocationProp) -> CuResult<&'static crate::state
     if properties.kind != ALLOCATION_PINNED || properties.location.kind != LOCATION_DEVICE {
         return Err(CudaError::INVALID_VALUE);
     }
-    if properties.requested_handle_types != 0 {
-        // A handle for another process would need that process to have the same worker.
+    // A handle for another process would need that process to have the same worker. PyTorch asks for memory that could
+    // be exported by a file descriptor and never exports it; the export itself is refused.
+    if properties.requested_handle_types & !HANDLE_FILE_DESCRIPTOR != 0 {
         return Err(CudaError::NOT_SUPPORTED);
     }
     client()?.device(properties.location.id)

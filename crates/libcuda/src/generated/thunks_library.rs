@@ -29,8 +29,8 @@ pub unsafe extern "C" fn cuLibraryLoadData(
                 border::image(code)?,
                 border::slice(jit_options, num_jit_options)?,
                 border::in_out_slice(jit_options_values, num_jit_options)?,
-                border::slice(library_options, num_library_options)?,
-                border::slice(library_option_values, num_library_options)?,
+                border::slice_optional(library_options, num_library_options)?,
+                border::slice_optional(library_option_values, num_library_options)?,
             )
         };
         api::library::load_data(
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn cuLibraryLoadFromFile(
                 border::text(file_name)?,
                 border::slice(jit_options, num_jit_options)?,
                 border::in_out_slice(jit_options_values, num_jit_options)?,
-                border::slice(library_options, num_library_options)?,
-                border::slice(library_option_values, num_library_options)?,
+                border::slice_optional(library_options, num_library_options)?,
+                border::slice_optional(library_option_values, num_library_options)?,
             )
         };
         api::library::load_from_file(

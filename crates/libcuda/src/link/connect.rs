@@ -111,6 +111,7 @@ fn build(
         next_call: AtomicU32::new(1),
         next_transfer: AtomicU64::new(1),
         memory_credit: AtomicI64::new(welcome.memory_credit_bytes.min(i64::MAX as u64) as i64),
+        push_window_bytes: welcome.push_window_bytes,
         push_window: AtomicI64::new(welcome.push_window_bytes.min(i64::MAX as u64) as i64),
         on_deferred: OnceLock::new(),
         await_all: config.await_all,

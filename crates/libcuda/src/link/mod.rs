@@ -71,6 +71,8 @@ pub(crate) struct Link {
     memory_credit: AtomicI64,
     /// Bytes that may still be pushed before the worker consumed others.
     push_window: AtomicI64,
+    /// All that the worker keeps before it is consumed.
+    push_window_bytes: u64,
     on_deferred: OnceLock<OnDeferred>,
     /// Await every command: slow, but an error is returned by the call that caused it.
     await_all: bool,
@@ -194,13 +196,31 @@ impl Link {
         }
     }
 
-    /// Sends the bytes of `region` and returns when they are out of the program's memory. `None`: the window is full,
-    /// let the worker pull them.
-    pub(crate) fn push(&self, region: &HostRegion) -> CuResult<Option<TransferId>> {
-        if !self.take_push_window(region.bytes()) {
-            return Ok(None);
+    /// A name for bytes that will be pushed: the command that uses them goes first, so that they find their place
+    /// prepared. `None`: the window is full, let the worker pull them.
+    pub(crate) fn announce_push(&self, bytes: u64) -> Option<TransferId> {
+        self.take_push_window(bytes).then(|| self.next_transfer())
+    }
+
+    /// The same, and waits while copies under way fill the window. `None`: it never holds that much.
+    pub(crate) fn announce_push_soon(&self, bytes: u64) -> Option<TransferId> {
+        if bytes > self.push_window_bytes {
+            return None;
         }
-        let transfer = self.next_transfer();
+        loop {
+            if let Some(transfer) = self.announce_push(bytes) {
+                return Some(transfer);
+            }
+            if self.is_lost() {
+                // The push that follows says so.
+                return Some(self.next_transfer());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Sends the bytes of an announced push and returns when they are out of the program's memory.
+    pub(crate) fn push(&self, transfer: TransferId, region: &HostRegion) -> CuResult<()> {
         // The lane threads read the program's memory themselves; waiting for them here keeps it valid.
         let (done, wait) = mpsc::sync_channel(1);
         let tell = Box::new(move |result| {
@@ -208,20 +228,14 @@ impl Link {
         });
         self.lanes.send_later(transfer, region.bytes(), Box::new(*region), tell);
         match wait.recv() {
-            Ok(Ok(())) => Ok(Some(transfer)),
+            Ok(Ok(())) => Ok(()),
             _ => Err(WORKER_LOST),
         }
     }
 
-    /// Sends the bytes of `region`, which stay as they are until the copy is done, and returns at once. `None` as for
-    /// [`Link::push`].
-    pub(crate) fn push_later(&self, region: &HostRegion) -> CuResult<Option<TransferId>> {
-        if !self.take_push_window(region.bytes()) {
-            return Ok(None);
-        }
-        let transfer = self.next_transfer();
+    /// Sends the bytes of an announced push, which stay as they are until the copy is done, and returns at once.
+    pub(crate) fn push_later(&self, transfer: TransferId, region: &HostRegion) {
         self.lanes.send_later(transfer, region.bytes(), Box::new(*region), Box::new(|_| {}));
-        Ok(Some(transfer))
     }
 
     fn take_push_window(&self, bytes: u64) -> bool {

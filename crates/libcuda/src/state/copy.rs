@@ -148,13 +148,14 @@ fn to_device(
         send(HostData::Inline { bytes: Bytes(&source.to_vec()) })?;
         return if synchronous { synchronize(stream) } else { Ok(()) };
     }
-    let pushed = match (not_yet, later, source.bytes() <= PUSH_BYTES_MAX) {
-        (false, true, _) => link.push_later(&source)?,
-        (false, false, true) => link.push(&source)?,
-        _ => None,
-    };
-    if let Some(transfer) = pushed {
+    let may_push = !not_yet && (later || source.bytes() <= PUSH_BYTES_MAX);
+    if may_push && let Some(transfer) = link.announce_push(source.bytes()) {
         send(HostData::Pushed { transfer })?;
+        if later {
+            link.push_later(transfer, &source);
+            return Ok(());
+        }
+        link.push(transfer, &source)?;
         return if synchronous { synchronize(stream) } else { Ok(()) };
     }
     let transfer = link.offer(&source, true);

@@ -10,6 +10,13 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
+/// `CUdevice_attribute` numbers of what a GPU may have and a remote one does not: host memory that kernels reach (19,
+/// 86, 88, 89, 91, 100, 101), managed memory (83), memory and events shared with other processes (103, 104, 105, 119,
+/// 125, 128), network cards that reach the GPU (110, 116, 117, 118, 124), multicast (132). Programs that ask choose
+/// another way.
+const NOT_SERVED: [u32; 20] =
+    [19, 83, 86, 88, 89, 91, 100, 101, 103, 104, 105, 110, 116, 117, 118, 119, 124, 125, 128, 132];
+
 /// One GPU.
 pub(crate) struct Device {
     /// Its number in this process.
@@ -65,7 +72,7 @@ impl Device {
         let mut attributes = vec![i32::MIN; highest.min(1 << 16) as usize + 1];
         for (number, value) in &info.attributes {
             if let Some(place) = attributes.get_mut(*number as usize) {
-                *place = *value;
+                *place = if NOT_SERVED.contains(number) { 0 } else { *value };
             }
         }
         Ok(Self {

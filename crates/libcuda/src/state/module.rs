@@ -192,11 +192,16 @@ fn ask_load(context: &Context, id: ModuleId, image: &Image, options: &[JitOption
     // SAFETY: the bytes are ours and stay until this function returns; the answer comes after they were read.
     let region =
         unsafe { crate::host::HostRegion::line(image.bytes.as_ptr() as u64, image.bytes.len() as u64) };
-    let transfer = match context.link.push(&region)? {
-        Some(transfer) => transfer,
-        None => return Err(CudaError::OUT_OF_MEMORY),
-    };
-    ask(ImageSource::Pushed { transfer, bytes: image.bytes.len() as u64 })
+    let (link, bytes) = (&context.link, region.bytes());
+    if let Some(transfer) = link.announce_push_soon(bytes) {
+        link.push(transfer, &region)?;
+        return ask(ImageSource::Pushed { transfer, bytes });
+    }
+    // More than the window holds: the worker asks for it.
+    let transfer = link.offer(&region, true);
+    let answer = ask(ImageSource::Pushed { transfer, bytes });
+    link.withdraw_and_wait(transfer);
+    answer
 }
 
 /// A `CUlibrary`.

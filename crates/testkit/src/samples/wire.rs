@@ -107,6 +107,26 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
         ("module-unload", C::ModuleUnload { module: MODULE }),
         ("kernel-set-attribute", C::KernelSetAttribute { kernel: KERNEL, attribute: 8, value: -1 }),
         (
+            "active-clusters",
+            C::ActiveClusters {
+                kernel: KERNEL,
+                grid: [64, 1, 1],
+                block: [128, 1, 1],
+                shared_bytes: 1 << 16,
+                attributes: vec![LaunchAttribute { id: 4, value: [1; 64] }],
+            },
+        ),
+        (
+            "largest-cluster",
+            C::LargestCluster {
+                kernel: KERNEL,
+                grid: [1, 2, 3],
+                block: [32, 1, 1],
+                shared_bytes: 0,
+                attributes: Vec::new(),
+            },
+        ),
+        (
             "link",
             C::Link {
                 context: CONTEXT,
