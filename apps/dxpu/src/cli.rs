@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::exit::Outcome;
-use crate::{bench, completions, demo, man, run, sim, worker, worker_session};
+use crate::{bench, completions, demo, man, model, run, sim, worker, worker_session};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Demo(demo::Demo),
     /// Measure what the api plane costs on this machine
     Bench(bench::Bench),
+    /// Predict what a program keeps when its GPU is somewhere else
+    Model(model::Model),
     /// Simulate what a pool would do, before there is one
     Sim(sim::Sim),
     /// Print completions for a shell
@@ -56,6 +58,7 @@ impl Command {
             Command::Run(run) => run.run(),
             Command::Demo(demo) => demo.run(),
             Command::Bench(bench) => bench.run(),
+            Command::Model(model) => model.run(),
             Command::Sim(sim) => sim.run(),
             Command::Completions(completions) => completions.run(),
             Command::Man(man) => man.run(),

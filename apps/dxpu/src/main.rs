@@ -12,6 +12,7 @@ mod files;
 mod library;
 mod log;
 mod man;
+mod model;
 mod preflight;
 mod nvidia;
 mod quantity;

@@ -1,5 +1,6 @@
 //! `dxpu sim`: what a pool would do, before there is one.
 
+mod fabric;
 mod replay;
 
 use crate::exit::Outcome;
@@ -12,6 +13,8 @@ pub(crate) struct Sim {
 
 #[derive(clap::Subcommand)]
 enum What {
+    /// Follow PCIe packets through proxies and a network: bandwidth, its knee, peer to peer
+    Fabric(fabric::Fabric),
     /// Replay a recorded cluster: what placement, pooling and spares would have made of it
     Replay(replay::Replay),
 }
@@ -19,6 +22,7 @@ enum What {
 impl Sim {
     pub(crate) fn run(self) -> Outcome {
         match self.what {
+            What::Fabric(fabric) => fabric.run(),
             What::Replay(replay) => replay.run(),
         }
     }

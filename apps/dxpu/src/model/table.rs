@@ -1,0 +1,28 @@
+//! Columns for people.
+
+/// Prints rows under a header, the first column to the left and all others to the right.
+pub(super) fn print(header: &[&str], rows: &[Vec<String>]) {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |cells: &[String]| {
+        let mut text = String::new();
+        for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            let gap = width - cell.chars().count();
+            if column == 0 {
+                text.push_str(cell);
+                text.extend(std::iter::repeat_n(' ', gap));
+            } else {
+                text.extend(std::iter::repeat_n(' ', gap + 2));
+                text.push_str(cell);
+            }
+        }
+        println!("{}", text.trim_end());
+    };
+    line(&header.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>());
+    for row in rows {
+        line(row);
+    }
+}
