@@ -137,7 +137,12 @@ impl Parameters {
 
     /// What one operation on the GPU loses when the network adds `added_rtt_us` to a round trip.
     pub fn loss_per_operation_us(&self, added_rtt_us: f64) -> f64 {
-        self.exposed_round_trips * (added_rtt_us + self.fixed_us)
+        self.exposed_round_trips * self.crossing_us(added_rtt_us)
+    }
+
+    /// One added round trip and its fixed cost. A GPU in the server has neither: the fixed cost is the network's, too.
+    fn crossing_us(&self, added_rtt_us: f64) -> f64 {
+        if added_rtt_us > 0.0 { added_rtt_us + self.fixed_us } else { 0.0 }
     }
 }
 
@@ -224,12 +229,13 @@ pub fn loss(parameters: &Parameters, path: &PciePath, inputs: &Inputs) -> Loss {
     let added = path.added_rtt_us(inputs.rtt_us);
     let launches = launch_loss(parameters, added, inputs);
     let slower = path.read_slowdown(inputs.rtt_us);
+    let slower_writes = if added > 0.0 { path.write_slowdown() } else { 0.0 };
     let (mut parameter_rate, mut parameter_latency) = (0.0, 0.0);
     if let Some(copies) = inputs.parameter_copies {
         let down = copies.host_to_device;
         let up = 1.0 - down;
         parameter_rate =
-            copies.share * parameters.parameter_copies_exposed * (down * slower + up * path.write_slowdown());
+            copies.share * parameters.parameter_copies_exposed * (down * slower + up * slower_writes);
         let crossings = down + WRITE_CROSSINGS * up;
         parameter_latency = copies.share * parameters.copy_round_trips * added * crossings / copies.copy_us;
     }
@@ -242,7 +248,7 @@ fn launch_loss(parameters: &Parameters, added_rtt_us: f64, inputs: &Inputs) -> f
     match inputs.setting {
         // The hook's filler kernel lasts one added round trip and costs a launch of its own.
         Setting::Hook => {
-            parameters.operations_per_kernel * (added_rtt_us + parameters.fixed_us) / inputs.kernel_us
+            parameters.operations_per_kernel * parameters.crossing_us(added_rtt_us) / inputs.kernel_us
         }
         Setting::FirstBuilds => parameters.operations_per_kernel * per_operation / inputs.kernel_us,
         Setting::Evaluation => {
@@ -258,5 +264,77 @@ fn hidden(parameters: &Parameters, inputs: &Inputs) -> f64 {
     match inputs.graph {
         Graph::WithShortKernels => 1.0,
         Graph::LongKernelsOnly => (parameters.hiding_us / inputs.kernel_us).min(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::equation::V100;
+    use proptest::prelude::*;
+
+    const TRAINING: Inputs = Inputs {
+        setting: Setting::Evaluation,
+        graph: Graph::WithShortKernels,
+        rtt_us: 6.8,
+        kernel_us: 100.0,
+        gpus: 1.0,
+        input_share: 0.0,
+        parameter_copies: None,
+    };
+
+    #[test]
+    fn the_terms_are_those_of_the_formula() {
+        let parameters = Parameters { exposed_round_trips: 2.0, fixed_us: 0.4, ..Parameters::GUESS };
+        // 2 * (5.6 + 0.4) / 100.
+        let launches = loss(&parameters, &V100, &TRAINING).launches;
+        assert!((launches - 0.12).abs() < 1e-12, "{launches}");
+        // Kernels of 8 us, launches 30 us apart.
+        let short = Inputs { kernel_us: 8.0, ..TRAINING };
+        assert!((loss(&parameters, &V100, &short).launches - 12.0 / 30.0).abs() < 1e-12);
+        // Three GPUs: 1 + 0.1 * 2.
+        let three = Inputs { gpus: 3.0, ..TRAINING };
+        assert!((loss(&parameters, &V100, &three).launches - 0.12 * 1.2).abs() < 1e-12);
+        // Kernels of 100 us hide all but 30/100.
+        let forward = Inputs { graph: Graph::LongKernelsOnly, ..TRAINING };
+        assert!((loss(&parameters, &V100, &forward).launches - 0.12 * 0.3).abs() < 1e-12);
+    }
+
+    #[test]
+    fn copies_lose_rate_and_round_trips_by_direction() {
+        let copies = ParameterCopies { share: 0.1, host_to_device: 0.5, copy_us: 56.0 };
+        let inputs = Inputs { parameter_copies: Some(copies), input_share: 0.02, ..TRAINING };
+        let found = loss(&Parameters::GUESS, &V100, &inputs);
+        let (slower_down, slower_up) = (11.2 / (140.0 * 128.0 / 6.8e3) - 1.0, 12.5 / 11.6 - 1.0);
+        let rate = 0.1 * 0.5 * (0.5 * slower_down + 0.5 * slower_up);
+        assert!((found.parameter_rate - rate).abs() < 1e-12);
+        assert!((found.parameter_latency - 0.1 * 5.6 * 0.75 / 56.0).abs() < 1e-12);
+        assert!((found.inputs - 0.1 * 0.02 * slower_down).abs() < 1e-12);
+        assert!(
+            (found.total() - found.launches - rate - found.parameter_latency - found.inputs).abs() < 1e-12
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn performance_falls_with_the_distance_and_begins_at_all_of_it(
+            near_us in 1.2f64..60.0,
+            more_us in 0.01f64..60.0,
+            kernel_us in 1.0f64..1000.0,
+            gpus in 1u32..16,
+            setting in prop_oneof![Just(Setting::Hook), Just(Setting::FirstBuilds), Just(Setting::Evaluation)],
+            graph in prop_oneof![Just(Graph::WithShortKernels), Just(Graph::LongKernelsOnly)],
+            share in 0.0f64..0.5,
+            host_to_device in 0.0f64..1.0,
+        ) {
+            let copies = ParameterCopies { share, host_to_device, copy_us: 20.0 };
+            let at = |rtt_us| Inputs {
+                setting, graph, rtt_us, kernel_us, gpus: f64::from(gpus), input_share: share,
+                parameter_copies: Some(copies),
+            };
+            let kept = |rtt_us| loss(&Parameters::GUESS, &V100, &at(rtt_us)).kept_pct();
+            prop_assert!(kept(near_us + more_us) < kept(near_us));
+            prop_assert!((kept(1.2) - 100.0).abs() < 1e-9);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A recorded program: what it asked of the GPU, when, and what the GPU did.
 //!
 //! A profile holds the calls that cost time at a distance, in the order in which the program made them, on one clock that starts
-//! with the recording. Calls that only ask for state are counted, not listed. [`Encoder`] writes the file, [`read`] checks and
+//! with the recording. Calls that only ask for state are counted, not listed. [`Encoder`] writes the file, [`read()`] checks and
 //! reads it; the format is described in [`wire`].
 
 mod encode;
