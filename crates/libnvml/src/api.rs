@@ -12,6 +12,7 @@ mod lookup;
 mod memory;
 mod modes;
 mod power;
+mod private;
 mod processes;
 mod refused;
 mod system;

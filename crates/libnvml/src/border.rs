@@ -244,6 +244,22 @@ macro_rules! exports {
     };
 }
 
+/// Functions that C calls and finds by other means than their name.
+macro_rules! private {
+    ($($(#[$meta:meta])* fn $name:ident($($argument:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$meta])*
+        unsafe extern "C" fn $name($($argument: <$ty as $crate::border::FromC>::C),*) -> u32 {
+            $crate::border::enter(stringify!($name), || {
+                $(
+                    // SAFETY: the caller promises arguments such as it hands to the real function.
+                    let $argument = unsafe { <$ty as $crate::border::FromC>::from_c($argument) }?;
+                )*
+                $body
+            })
+        }
+    )*};
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

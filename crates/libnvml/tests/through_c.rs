@@ -128,6 +128,7 @@ fn a_c_program_sees_the_devices_of_its_worker() {
     bad_arguments(&nvml, full);
     events_and_neighbours(&nvml, full, bare);
     round_trip();
+    private_table(full);
     counted(&nvml, full);
     forked(&nvml, full);
     lost(&nvml, full, worker, directory.path());
@@ -441,6 +442,55 @@ fn events_and_neighbours(nvml: &NvmlLib, first: nvmlDevice_t, second: nvmlDevice
     let code = unsafe { nvml.nvmlDeviceGetComputeRunningProcesses_v3(first, &raw mut count, null_mut()) };
     assert_eq!((code, count), (0, 0));
     assert_eq!(ask!(nvml.nvmlUnitGetCount(; units: u32)), Ok(0));
+}
+
+/// What nvidia-smi does first: it takes its table and asks for the bus ids and processes of all devices.
+fn private_table(device: nvmlDevice_t) {
+    type GetTable = unsafe extern "C" fn(*mut *const usize, *const u8) -> u32;
+    type BusId = unsafe extern "C" fn(u32, *mut c_char) -> u32;
+    type Processes = unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut u8) -> u32;
+    type Log = unsafe extern "C" fn(*const c_char, ...) -> u32;
+    let name = CString::new(library().to_str().unwrap()).unwrap();
+    // SAFETY: opens the library that is loaded already.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    // SAFETY: the handle is good, and the name ends with a zero.
+    let get = unsafe { libc::dlsym(handle, c"nvmlInternalGetExportTable".as_ptr()) };
+    // SAFETY: that is its type.
+    let get: GetTable = unsafe { std::mem::transmute(get) };
+    let mut table: *const usize = null();
+    // SAFETY: a place and an id of 16 bytes.
+    assert_eq!(unsafe { get(&raw mut table, [7; 16].as_ptr()) }, 13, "nobody has such a table");
+    assert!(table.is_null());
+    let id = 0xc4fe3e6c_c98f_6c4e_a327_ee696e12f7c4_u128.to_be_bytes();
+    // SAFETY: null is refused.
+    assert_eq!(unsafe { get(null_mut(), id.as_ptr()) }, INVALID_ARGUMENT);
+    // SAFETY: a place and an id of 16 bytes.
+    assert_eq!(unsafe { get(&raw mut table, id.as_ptr()) }, 0);
+    // SAFETY: the first word is the size of the table, which is as long as it says.
+    let words = unsafe { std::slice::from_raw_parts(table, *table / size_of::<usize>()) };
+    assert_eq!(words.len() * size_of::<usize>(), 0x870, "as long as driver 580's");
+    assert!(words.iter().all(|word| *word != 0), "an empty place would crash who calls it");
+    // SAFETY: that is its type.
+    let bus_id: BusId = unsafe { std::mem::transmute(words[81]) };
+    // SAFETY: the buffer is longer than any bus id.
+    let ask = |index| text(0, |buffer, _| unsafe { bus_id(index, buffer) });
+    assert_eq!((ask(0).as_deref(), ask(1).as_deref()), (Ok("0010:1B:06.0"), Ok("0000:02:00.0")));
+    assert_eq!(ask(2), Err(INVALID_ARGUMENT));
+    for word in &words[213..=215] {
+        // SAFETY: that is its type.
+        let processes: Processes = unsafe { std::mem::transmute(*word) };
+        let mut count = 500;
+        // SAFETY: a device, a count and no place for more.
+        assert_eq!((unsafe { processes(device, &raw mut count, null_mut()) }, count), (0, 0));
+    }
+    // SAFETY: that is its type.
+    let log: Log = unsafe { std::mem::transmute(words[26]) };
+    // SAFETY: texts that end with a zero.
+    assert_eq!(unsafe { log(c"%s %d".as_ptr(), c"text".as_ptr(), 5) }, 0);
+    // SAFETY: takes whatever it is given.
+    let other: Processes = unsafe { std::mem::transmute(words[231]) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { other(device, null_mut(), null_mut()) }, NOT_SUPPORTED);
 }
 
 /// What a worker reads from a real NVML, read from ours: everything that was put in comes out again.

@@ -16,6 +16,7 @@ import time
 from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 1, 2, 3, 4, 6, 7
+FUNCTION_NOT_FOUND = 13
 
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 nvml.nvmlErrorString.restype = c_char_p
@@ -148,7 +149,7 @@ def count_calls():
     assert nvml.nvmlDeviceGetNvLinkState(good, 0, byref(number)) == NOT_SUPPORTED
     assert nvml.nvmlDeviceSetPersistenceMode(good, 1) == NO_PERMISSION
     table = c_void_p()
-    assert nvml.nvmlInternalGetExportTable(byref(table), b"sixteen bytes id") == NOT_FOUND and not table.value
+    assert nvml.nvmlInternalGetExportTable(byref(table), b"sixteen bytes id") == FUNCTION_NOT_FOUND and not table.value
 
 
 def fork():

@@ -17,7 +17,7 @@ const FIELDS: &[(std::ops::RangeInclusive<u32>, u32)] = &[
     (185..=192, 3), // power and its limits
     (193..=199, 1), // distances to temperature limits, PCIe bytes
     (228..=230, 1), // PCIe atomics, recovery action
-    (251..=253, 1), // time under each slowdown
+    (269..=271, 1), // time under each slowdown
 ];
 
 /// Which fields a device has: found out at the first reading.

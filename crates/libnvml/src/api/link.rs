@@ -105,7 +105,7 @@ fn bus_id(it: &DeviceStatus) -> String {
 }
 
 /// With a domain of four digits, as it was before there were larger ones.
-fn legacy_bus_id(it: &DeviceStatus) -> String {
+pub(super) fn legacy_bus_id(it: &DeviceStatus) -> String {
     format!("{:04X}:{:02X}:{:02X}.0", it.pci_domain & 0xffff, it.pci_bus, it.pci_device)
 }
 

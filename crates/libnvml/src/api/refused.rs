@@ -16,12 +16,6 @@ macro_rules! refused {
     )*};
 }
 
-// Tables of functions without names, for NVIDIA's own tools. A table with empty places crashes who calls them; a tool
-// that hears that there is none does without.
-refused! { NotFound
-    nvmlInternalGetExportTable
-}
-
 // They change a device, and the device is lent: its limits, modes and partitions are its operator's.
 refused! { NoPermission
     nvmlComputeInstanceDestroy
@@ -176,6 +170,7 @@ refused! { NotSupported
     nvmlDeviceGetPlatformInfo
     nvmlDeviceGetPowerMizerMode_v1
     nvmlDeviceGetProcessesUtilizationInfo
+    nvmlDeviceGetRemappedRows_v2
     nvmlDeviceGetRepairStatus
     nvmlDeviceGetRetiredPages
     nvmlDeviceGetRetiredPagesPendingStatus
@@ -191,6 +186,7 @@ refused! { NotSupported
     nvmlDeviceGetTargetFanSpeed
     nvmlDeviceGetThermalSettings
     nvmlDeviceGetTopologyNearestGpus
+    nvmlDeviceGetUnrepairableMemoryFlag_v1
     nvmlDeviceGetVgpuCapabilities
     nvmlDeviceGetVgpuHeterogeneousMode
     nvmlDeviceGetVgpuInstancesUtilizationInfo
@@ -210,6 +206,7 @@ refused! { NotSupported
     nvmlDeviceValidateInforom
     nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
     nvmlDeviceWorkloadPowerProfileGetProfilesInfo
+    nvmlGetBlacklistDeviceInfoByIndex
     nvmlGetExcludedDeviceInfoByIndex
     nvmlGetVgpuCompatibility
     nvmlGetVgpuDriverCapabilities

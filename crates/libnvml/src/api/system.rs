@@ -33,7 +33,7 @@ exports! {
         name.set(length, &program[..end])
     }
 
-    fn [nvmlUnitGetCount nvmlGetExcludedDeviceCount](count: Out<u32>) {
+    fn [nvmlUnitGetCount nvmlGetExcludedDeviceCount nvmlGetBlacklistDeviceCount](count: Out<u32>) {
         // Neither S-class enclosures nor excluded GPUs are ever lent.
         count.set(0)
     }
