@@ -468,7 +468,7 @@ fn private_table(device: nvmlDevice_t) {
     assert_eq!(unsafe { get(&raw mut table, id.as_ptr()) }, 0);
     // SAFETY: the first word is the size of the table, which is as long as it says.
     let words = unsafe { std::slice::from_raw_parts(table, *table / size_of::<usize>()) };
-    assert_eq!(words.len() * size_of::<usize>(), 0x870, "as long as driver 580's");
+    assert_eq!(size_of_val(words), 0x870, "as long as driver 580's");
     assert!(words.iter().all(|word| *word != 0), "an empty place would crash who calls it");
     // SAFETY: that is its type.
     let bus_id: BusId = unsafe { std::mem::transmute(words[81]) };
