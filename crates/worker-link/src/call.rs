@@ -131,6 +131,7 @@ mod tests {
             lanes: 1,
             stall_timeout: PATIENCE,
             await_all: false,
+            spin: None,
         }
     }
 
