@@ -9,6 +9,7 @@ PROMISES = (
     "waiting_blocks_nobody",
     "per_thread_default_streams",
     "legacy_stream_order",
+    "synchronous_copies_are_there",
     "capture_beside_work",
     "copies_behind_a_graph",
 )

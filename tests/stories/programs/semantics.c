@@ -234,6 +234,41 @@ static void legacy_stream_order(void) {
     HOLDS(found[0] == 31 && found[1] == 94);
 }
 
+/* A small synchronous copy waits for no kernel; yet what it wrote is there for whatever comes next, on any stream. */
+static void synchronous_copies_are_there(void) {
+    CUstream apart = new_stream(STREAM_NON_BLOCKING);
+    CUdeviceptr place = device_bytes(4), other = device_bytes(4);
+    unsigned *pinned = (unsigned *)pinned_bytes(4), turns = turns_for(0.1);
+    double held = 0;
+    for (unsigned round = 1; round <= 8; round++) {
+        unsigned value = round, found = 0;
+        /* The stream that a synchronous copy takes is busy. */
+        MUST(spin(other, turns, 1, NULL));
+        double from = now();
+        MUST(cuMemcpyHtoD_v2(place, &value, 4));
+        held += now() - from;
+        value = 0xdead;
+        CUstream stream = round % 4 == 0 ? NULL : round % 4 == 1 ? new_stream(STREAM_NON_BLOCKING) : apart;
+        if (round % 4 != 3) {
+            MUST(scale(place, place, 1, stream));
+            MUST(cuMemcpyDtoHAsync_v2(&found, place, 4, stream));
+            HOLDS(found == round * 3 + 1);
+        } else {
+            MUST(cuMemcpyDtoHAsync_v2(pinned, place, 4, stream));
+            MUST(cuStreamSynchronize(stream));
+            HOLDS(*pinned == round);
+        }
+        /* A copy that is over holds no stream up. */
+        MUST(cuCtxSynchronize());
+        MUST(spin(other, turns, 1, NULL));
+        MUST(scale(place, place, 1, apart));
+        MUST(cuStreamSynchronize(apart));
+        HOLDS(cuStreamQuery(NULL) == NOT_READY);
+        MUST(cuCtxSynchronize());
+    }
+    if (held > 0.4) FAIL("8 small copies held the caller for %.2f s", held);
+}
+
 static atomic_int captured;
 
 static void *work_beside_a_capture(void *argument) {
@@ -328,8 +363,8 @@ int main(int argc, char **argv) {
 #define ROW(name) {#name, name}
         ROW(deferred_error), ROW(pinned_copy_lands_later), ROW(pinned_memory_is_read_late),
         ROW(host_functions_keep_order), ROW(threads_keep_order), ROW(waiting_blocks_nobody),
-        ROW(per_thread_default_streams), ROW(legacy_stream_order), ROW(capture_beside_work),
-        ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
+        ROW(synchronous_copies_are_there), ROW(per_thread_default_streams), ROW(legacy_stream_order),
+        ROW(capture_beside_work), ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
     };
     open_driver();
     start_device();

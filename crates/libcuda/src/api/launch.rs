@@ -6,7 +6,7 @@ use crate::{
 };
 use cuda_abi::*;
 use cuda_client::launch::{LaunchShape, ParameterLayout, Source, check, parse_extra};
-use cuda_wire::{Bytes, Command, LaunchAttribute, Op};
+use cuda_wire::{Bytes, LaunchAttribute, Op};
 use std::{cell::RefCell, sync::Arc};
 
 thread_local! {
@@ -120,7 +120,7 @@ fn launch(
             attributes,
             parameters: Bytes(block),
         };
-        stream.context.post(&Command::Enqueue { stream: stream.id, op })
+        stream.enqueue(op)
     })
 }
 

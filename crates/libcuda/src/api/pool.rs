@@ -62,7 +62,8 @@ fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc
     } else {
         // Beyond the credit only the worker knows whether there is memory.
         let op = cuda_wire::Op::Allocate { address, bytes: padded(bytes) };
-        stream.context.call(&cuda_wire::Command::Enqueue { stream: stream.id, op }).map(drop)
+        let command = cuda_wire::Command::Enqueue { stream: stream.id, op };
+        stream.order_behind_copies().and_then(|()| stream.context.call(&command)).map(drop)
     };
     if let Err(error) = sent {
         let _ = device.memory.remove(address);

@@ -201,8 +201,7 @@ pub(crate) fn add_callback(
     forbid_on_capturing(&stream)?;
     let run = Box::new(move || callback.call(shown, 0, user_data));
     let token = stream.context.link.offer_host_call(run, true);
-    let op = cuda_wire::Op::HostCall { token };
-    stream.context.post(&Command::Enqueue { stream: stream.id, op })
+    stream.enqueue(cuda_wire::Op::HostCall { token })
 }
 
 /// cuLaunchHostFunc

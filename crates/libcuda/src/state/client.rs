@@ -2,6 +2,7 @@
 
 use super::{
     Context, Device, Event, Function, Kernel, Library, MemoryPool, Module, Physical, Pinned, Stream,
+    Unawaited,
 };
 use crate::link::{self, Config, Link};
 use cuda_abi::{CuResult, CudaError};
@@ -45,6 +46,7 @@ pub(crate) struct Client {
     pub(crate) physical: Slab<Physical>,
     pub(crate) linkers: Slab<Mutex<crate::api::linker::Linker>>,
     pub(crate) pinned: Pinned,
+    pub(crate) unawaited: Unawaited,
     /// Names for what is made on workers. One counter for all kinds: a name never means two things.
     next_id: AtomicU32,
 }
@@ -87,6 +89,7 @@ impl Client {
             physical: Slab::new(kind::PHYSICAL),
             linkers: Slab::new(kind::LINKER),
             pinned: Pinned::default(),
+            unawaited: Unawaited::default(),
             next_id: AtomicU32::new(FIRST_ID),
         };
         let devices =

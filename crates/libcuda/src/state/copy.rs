@@ -1,11 +1,12 @@
 //! Copies between any two places, with CUDA's rules on when host memory may be touched.
 //!
-//! - From pageable memory: the bytes are taken before the call returns.
+//! - From pageable memory: the bytes are taken before the call returns. A synchronous copy of a few of them waits for
+//!   nothing else; a larger one waits until they are on the device, and so for the work before it.
 //! - To pageable memory: the call returns when the bytes are there.
 //! - Pinned memory: the bytes move while the program goes on; whoever waits for the stream waits for them.
 //! - A pinned source that an earlier copy still writes is read when the stream gets there, not now.
 
-use super::{Stream, client, memory_of};
+use super::{Stream, StreamKind, client, memory_of};
 use crate::host::HostRegion;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Blob, Bytes, Command, HostData, INLINE_BYTES_MAX, Op, Plane, Shape};
@@ -97,17 +98,13 @@ pub(crate) fn run_copy(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) -> 
     }
 }
 
-fn enqueue(stream: &Stream, op: Op<'_>) -> CuResult<()> {
-    stream.context.post(&Command::Enqueue { stream: stream.id, op })
-}
-
 fn between_devices(stream: &Arc<Stream>, source: Plane, target: Plane, shape: Shape) -> CuResult<()> {
     let link_of = |plane: &Plane| memory_of(plane.address).map(|device| &device.link);
     let here = |link: Option<&Arc<crate::link::Link>>| {
         link.is_some_and(|link| Arc::ptr_eq(link, &stream.context.link))
     };
     if here(link_of(&source)) && here(link_of(&target)) {
-        return enqueue(stream, Op::CopyDevice { target, source, shape });
+        return stream.enqueue(Op::CopyDevice { target, source, shape });
     }
     through_this_host(stream, source, target, shape)
 }
@@ -141,12 +138,16 @@ fn to_device(
     let link = &stream.context.link;
     let is_pinned = pinned.holds(address, span);
     let later = !synchronous && is_pinned;
-    let send = |data| enqueue(stream, Op::CopyIn { target, shape, data });
+    let send = |data| stream.enqueue(Op::CopyIn { target, shape, data });
     // Earlier work may still write the source; only the stream knows when the bytes are there.
     let not_yet = is_pinned && (pinned.is_being_written(address, span) || link.host_calls_left());
     if !not_yet && source.bytes() <= INLINE_BYTES_MAX as u64 {
         send(HostData::Inline { bytes: Bytes(&source.to_vec()) })?;
-        return if synchronous { synchronize(stream) } else { Ok(()) };
+        if !synchronous {
+            return Ok(());
+        }
+        let may_leave = !is_pinned && stream.kind == StreamKind::Legacy;
+        return if may_leave && client()?.unawaited.note(stream)? { Ok(()) } else { synchronize(stream) };
     }
     let may_push = !not_yet && (later || source.bytes() <= PUSH_BYTES_MAX);
     if may_push && let Some(transfer) = link.announce_push(source.bytes()) {
@@ -187,9 +188,10 @@ fn to_host(
     if !synchronous && pinned.holds(address, span) {
         let hazard = pinned.begin_write(address, span);
         let transfer = context.link.expect(&target, Box::new(move || end_write(hazard)));
-        return enqueue(stream, Op::CopyOut { source, shape, transfer });
+        return stream.enqueue(Op::CopyOut { source, shape, transfer });
     }
     if target.bytes() <= INLINE_BYTES_MAX as u64 {
+        stream.order_behind_copies()?;
         let bytes = context.settle(context.link.ask::<Blob>(&Command::ReadBack {
             stream: stream.id,
             source,
@@ -205,7 +207,7 @@ fn to_host(
             let _ = landed.send(());
         }),
     );
-    let done = enqueue(stream, Op::CopyOut { source, shape, transfer }).and_then(|()| synchronize(stream));
+    let done = stream.enqueue(Op::CopyOut { source, shape, transfer }).and_then(|()| synchronize(stream));
     // After an error the bytes may never come. Either way the program gets its memory back only when no lane is
     // writing it.
     context.link.give_up(transfer);

@@ -182,7 +182,7 @@ impl Exec {
             let auto_free = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
             let left = graphs().memory.launch(&state.memory, auto_free)?;
             for address in left {
-                stream.context.post(&Command::Enqueue { stream: stream.id, op: Op::Free { address } })?;
+                stream.enqueue(Op::Free { address })?;
             }
         }
         let run = state.run;
@@ -195,6 +195,7 @@ impl Exec {
                 recorded_by_graph(event);
             }
         }
+        stream.order_behind_copies()?;
         stream.context.post(&Command::GraphLaunch { exec: self.id, stream: stream.id, run })?;
         state.last_stream = Some(Arc::clone(stream));
         Ok(())
@@ -252,7 +253,7 @@ impl Exec {
         }
         let ending = Arc::clone(&link);
         let token = link.offer_host_call(Box::new(move || leftover.end(&ending)), true);
-        stream.context.post(&Command::Enqueue { stream: stream.id, op: Op::HostCall { token } })
+        stream.enqueue(Op::HostCall { token })
     }
 
     /// Gives a node other work of the same kind (cuGraphExec…SetParams).

@@ -22,6 +22,7 @@ mod pinned;
 mod pool;
 mod stream;
 mod thread;
+mod unawaited;
 mod user_object;
 
 pub(crate) use attribute_cache::*;
@@ -43,4 +44,5 @@ pub(crate) use pinned::*;
 pub(crate) use pool::*;
 pub(crate) use stream::*;
 pub(crate) use thread::*;
+pub(crate) use unawaited::*;
 pub(crate) use user_object::*;

@@ -3,7 +3,7 @@
 use super::{Context, Copy, Event, Function, Stream, capture};
 use crate::border::HostFn;
 use cuda_abi::CuResult;
-use cuda_wire::{Bytes, Command, LaunchAttribute, MemoryOp, Op, Plane, Shape};
+use cuda_wire::{Bytes, LaunchAttribute, MemoryOp, Op, Plane, Shape};
 use std::sync::Arc;
 
 /// One piece of stream-ordered work.
@@ -116,7 +116,7 @@ impl KernelNode {
 /// Puts work behind a stream, or into the graph it is captured to.
 pub(crate) fn submit(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
     let Some(op) = capture::intercept(stream, op)? else { return Ok(()) };
-    let send = |op: Op<'_>| stream.context.post(&Command::Enqueue { stream: stream.id, op });
+    let send = |op: Op<'_>| stream.enqueue(op);
     match op {
         NodeOp::Empty => Ok(()),
         NodeOp::Kernel(node) => send(node.to_wire()),

@@ -3,10 +3,13 @@
 use super::{CaptureSlot, Context, client, thread_streams};
 use crate::border::StreamArg;
 use cuda_abi::{CUlaunchAttributeValue, CuResult, CudaError};
-use cuda_wire::{Command, StreamId};
+use cuda_wire::{Command, Op, StreamId};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// How a stream is ordered against the context's legacy stream.
@@ -40,6 +43,8 @@ pub(crate) struct Stream {
     pub(crate) attributes: Mutex<HashMap<u32, CUlaunchAttributeValue>>,
     /// Whether it is being captured, and where to.
     pub(crate) capture: CaptureSlot,
+    /// Which synchronous copies its next work is ordered behind.
+    pub(crate) copies_seen: AtomicU64,
 }
 
 impl Stream {
@@ -63,6 +68,7 @@ impl Stream {
                 priority,
                 attributes: Mutex::default(),
                 capture: CaptureSlot::default(),
+                copies_seen: AtomicU64::new(0),
             });
             made = Some(Arc::clone(&stream));
             stream
@@ -91,6 +97,24 @@ impl Stream {
         };
         stream.context.check()?;
         Ok(stream)
+    }
+
+    /// Puts work behind it.
+    #[inline]
+    pub(crate) fn enqueue(&self, op: Op<'_>) -> CuResult<()> {
+        self.order_behind_copies()?;
+        self.context.post(&Command::Enqueue { stream: self.id, op })
+    }
+
+    /// Before its next work: sees to it that this finds what synchronous copies have written, though nobody waited for
+    /// them.
+    #[inline]
+    pub(crate) fn order_behind_copies(&self) -> CuResult<()> {
+        let unawaited = &client()?.unawaited;
+        if self.copies_seen.load(Ordering::Acquire) == unawaited.count() {
+            return Ok(());
+        }
+        unawaited.order(self)
     }
 
     /// Ends it; its work still finishes.
