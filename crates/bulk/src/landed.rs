@@ -5,13 +5,13 @@
 //! chunks before the oldest one that is still on its way.
 
 use crate::sync::lock;
-use cuda_wire::LANES_MAX;
+use cuda_wire::WAYS;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 pub(crate) struct Landed {
-    lanes: Vec<LaneLanded>,
+    lanes: [LaneLanded; WAYS],
     /// Whoever lands a chunk looks here before it takes the lock.
     waiters: AtomicUsize,
     lock: Mutex<()>,
@@ -40,9 +40,9 @@ pub(crate) struct Landing {
 }
 
 impl Landed {
-    pub(crate) fn new(lanes: usize) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            lanes: (0..lanes).map(|_| LaneLanded::default()).collect(),
+            lanes: Default::default(),
             waiters: AtomicUsize::new(0),
             lock: Mutex::new(()),
             changed: Condvar::new(),
@@ -69,13 +69,18 @@ impl Landed {
         }
     }
 
+    /// Chunks of one way that have landed.
+    pub(crate) fn count(&self, lane: usize) -> u32 {
+        self.lanes[lane].count.load(Ordering::SeqCst)
+    }
+
     /// Wakes everybody who waits, for them to look again.
     pub(crate) fn wake(&self) {
         drop(lock(&self.lock));
         self.changed.notify_all();
     }
 
-    fn reached(&self, chunks: &[u32; LANES_MAX]) -> bool {
+    fn reached(&self, chunks: &[u32; WAYS]) -> bool {
         // Counts wrap; a distance of less than half the circle is "not before".
         self.lanes
             .iter()
@@ -86,7 +91,7 @@ impl Landed {
     /// Blocks until all are reached (true), `stopped` says true, or `deadline` has passed (false).
     pub(crate) fn wait(
         &self,
-        chunks: &[u32; LANES_MAX],
+        chunks: &[u32; WAYS],
         deadline: Option<Instant>,
         stopped: impl Fn() -> bool,
     ) -> bool {
@@ -123,15 +128,15 @@ impl Landed {
 mod tests {
     use super::*;
 
-    fn chunks(first: u32) -> [u32; LANES_MAX] {
-        let mut chunks = [0; LANES_MAX];
+    fn chunks(first: u32) -> [u32; WAYS] {
+        let mut chunks = [0; WAYS];
         chunks[0] = first;
         chunks
     }
 
     #[test]
     fn a_late_chunk_holds_the_count_back() {
-        let landed = Landed::new(1);
+        let landed = Landed::new();
         let (first, second) = (landed.begin(0), landed.begin(0));
         landed.end(second);
         assert!(!landed.reached(&chunks(1)));
@@ -141,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_waiter_is_woken_by_the_last_chunk() {
-        let landed = Landed::new(1);
+        let landed = Landed::new();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| landed.wait(&chunks(1), None, || false));
             let landing = landed.begin(0);

@@ -5,16 +5,16 @@ use crate::{
     ends::{Done, Sink, Source},
     expectation::{Expectation, Expected, Piece},
     fault::{Fault, LinkLost},
-    incoming::{Incoming, Refusal},
+    incoming::{Claim, Incoming, Refusal},
     landed::Landed,
     outgoing::{Batch, Job, Outgoing, Queue},
     receiver,
     sender::{self, Chunk, LaneTx, Payload},
     sync::lock,
 };
-use cuda_wire::{ChunkHeader, LANES_MAX, TransferId};
+use cuda_wire::{ASIDE, ChunkHeader, LANES_MAX, TransferId, WAYS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::time::Instant;
 use transport::{Closer, Connection, Rx};
@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     /// Buffers between callers that wait to send and lane threads.
     pub(crate) send_pool: Pool,
+    /// Transfers that the caller sent by itself, wrapping.
+    sent_aside: AtomicU32,
     fault: OnceLock<Fault>,
     on_fault: Mutex<Option<OnFault>>,
     receivers: Once,
@@ -80,7 +82,8 @@ impl Lanes {
             lanes,
             queue: Queue::default(),
             incoming: Incoming::new(config.early_window_bytes),
-            landed: Landed::new(count),
+            landed: Landed::new(),
+            sent_aside: AtomicU32::new(0),
             pool: Pool::new(4 * count + 4),
             send_pool: Pool::new(2 * count + 2),
             fault: OnceLock::new(),
@@ -199,20 +202,48 @@ impl Lanes {
     }
 
     /// Chunks handed to the kernel on each lane so far, wrapping.
-    pub fn chunks_sent(&self) -> [u32; LANES_MAX] {
-        let mut chunks = [0; LANES_MAX];
+    pub fn chunks_sent(&self) -> [u32; WAYS] {
+        let mut chunks = [0; WAYS];
         for (slot, lane) in chunks.iter_mut().zip(&self.shared.lanes) {
             *slot = lane.tx.sent.load(Ordering::SeqCst);
         }
+        chunks[ASIDE] = self.shared.sent_aside.load(Ordering::SeqCst);
         chunks
     }
 
+    /// Counts a transfer that was sent as a whole beside the lanes.
+    pub fn note_sent_aside(&self) {
+        self.shared.sent_aside.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes a transfer that came as a whole beside the lanes, to where it is expected.
+    pub fn land_aside(&self, transfer: TransferId, bytes: &[u8]) -> Result<(), LinkLost> {
+        let shared = &self.shared;
+        let landing = shared.landed.begin(ASIDE);
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let expected = match shared.incoming.claim(transfer, 0, length) {
+            Ok(Claim::Expected(expected)) if expected.sink.is_some() => expected,
+            Ok(_) => {
+                let text = format!("{transfer} came beside the lanes and nobody has a place for it");
+                return Err(shared.broken(Fault::protocol(text)));
+            }
+            Err(fault) => return Err(shared.broken(fault)),
+        };
+        if let Some(sink) = &expected.sink {
+            sink.take(0, bytes);
+        }
+        shared.landed.end(landing);
+        shared.release(&expected, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// How many transfers came beside the lanes and have landed, wrapping.
+    pub fn landed_aside(&self) -> u32 {
+        self.shared.landed.count(ASIDE)
+    }
+
     /// Blocks until each lane has handed that many chunks to their sinks: true. False when `deadline` came first.
-    pub fn wait_landed(
-        &self,
-        chunks: &[u32; LANES_MAX],
-        deadline: Option<Instant>,
-    ) -> Result<bool, LinkLost> {
+    pub fn wait_landed(&self, chunks: &[u32; WAYS], deadline: Option<Instant>) -> Result<bool, LinkLost> {
         let shared = &self.shared;
         let landed = shared.landed.wait(chunks, deadline, || shared.fault.get().is_some());
         if !landed && shared.fault.get().is_some() { Err(LinkLost) } else { Ok(landed) }
@@ -351,6 +382,11 @@ impl Shared {
             self.incoming.forget(expected.transfer);
             done(result);
         }
+    }
+
+    fn broken(&self, fault: Fault) -> LinkLost {
+        self.break_with(fault);
+        LinkLost
     }
 
     fn refused(&self, refusal: Refusal) -> LinkLost {

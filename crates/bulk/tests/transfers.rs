@@ -5,7 +5,7 @@
 mod pair;
 
 use bulk::{Fault, Lanes, LanesConfig, LinkLost, Sink, Source};
-use cuda_wire::{ChunkHeader, LANES_MAX, TransferId, Wire};
+use cuda_wire::{ChunkHeader, WAYS, TransferId, Wire};
 use pair::{connections, lanes_pair};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -215,7 +215,7 @@ fn closing_in_the_middle_wakes_everybody_and_nothing_is_touched_after_done() {
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| left.send(TransferId(1), 1 << 30, &source(1)));
         let waiting = scope.spawn(|| right.expect(TransferId(2), 10).unwrap().wait(&|_: u64, _: &[u8]| {}));
-        let landing = scope.spawn(|| right.wait_landed(&[u32::MAX >> 2; LANES_MAX], None));
+        let landing = scope.spawn(|| right.wait_landed(&[u32::MAX >> 2; WAYS], None));
         std::thread::sleep(Duration::from_millis(100));
         right.close();
         assert_eq!(receiver.recv_timeout(Duration::from_secs(5)).unwrap(), Err(LinkLost));
@@ -280,7 +280,7 @@ fn early_bytes_after_the_end_of_their_transfer_are_noticed() {
     let (ours, mut theirs) = connections("unix", 1);
     let lanes = Lanes::new(ours, LanesConfig { early_window_bytes: 1 << 20 }, |_| {});
     theirs[0].tx.send(&[&chunk(1, 90, 20, 0)]).unwrap();
-    let mut landed = [0; LANES_MAX];
+    let mut landed = [0; WAYS];
     landed[0] = 1;
     assert!(lanes.wait_landed(&landed, Some(Instant::now() + Duration::from_secs(5))).unwrap());
     assert!(lanes.expect(TransferId(1), 100).is_err());

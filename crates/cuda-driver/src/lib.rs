@@ -169,6 +169,13 @@ pub trait HostLink: Send + Sync {
         over: Over,
     );
 
+    /// Sends all of a small transfer at once: true. False when that would fill the way to a client that does not read;
+    /// then [`Self::send_part`] will do.
+    fn send_now(&self, transfer: TransferId, bytes: &[u8]) -> Result<bool, LinkLost> {
+        let _ = (transfer, bytes);
+        Ok(false)
+    }
+
     /// Has the client run a host function and returns when it did.
     fn host_call(&self, token: u64) -> Result<(), LinkLost>;
 

@@ -42,8 +42,8 @@ pub use module::{
 pub use op::{GraphNode, HostData, LaunchAttribute, MemoryOp, Op, Plane, Shape};
 pub use status::{DeviceStatus, FieldValue, MemoryErrors};
 pub use stream::{
-    ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, begin_command, finish_command,
-    header,
+    ASIDE, ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, WAYS, begin_command,
+    finish_command, header,
 };
 
 /// The version of everything in this crate. A peer that speaks another one is told so and refused.

@@ -4,7 +4,14 @@ use crate::codec::{Bytes, DecodeError, Reader, Wire};
 use crate::{COMMAND_BYTES_MAX, ids::TransferId};
 
 /// The most bulk lanes of a session.
-pub const LANES_MAX: usize = 8;
+pub const LANES_MAX: usize = 7;
+
+/// Ways that bytes of transfers take to the client: the lanes, and [`ASIDE`].
+pub const WAYS: usize = LANES_MAX + 1;
+
+/// The way beside the lanes: small transfers among the replies, each in a frame whose call is 0 and whose body is the
+/// name of the transfer and its bytes. Whoever waits for a reply reads them, so they wake nobody.
+pub const ASIDE: usize = LANES_MAX;
 
 wire_struct! {
     /// In front of each command.
@@ -61,7 +68,7 @@ wire_struct! {
     pub struct ReplyHeader {
         /// Bytes of the body.
         pub bytes: u32,
-        /// Which call it answers.
+        /// Which call it answers; 0: none, it carries a transfer (see [`ASIDE`]).
         pub call: u32,
         /// `CUresult` of the call.
         pub status: u32,
@@ -71,8 +78,8 @@ wire_struct! {
         pub deferred_context: u32,
         /// Notices sent on the events connection before this reply: they are seen first.
         pub notices: u32,
-        /// Chunks sent on each lane before this reply: they have landed before the call returns.
-        pub chunks: [u32; LANES_MAX],
+        /// Chunks sent on each way before this reply: they have landed before the call returns.
+        pub chunks: [u32; WAYS],
         /// Further memory the client may allocate without awaiting.
         pub memory_credit_bytes: u64,
     }
@@ -127,9 +134,9 @@ wire_enum! {
     /// What travels on the events connection.
     pub enum Notice<'a> {
         /// Worker: run this host function and say [`Notice::HostCallDone`]. Chunks counted here have landed before.
-        0 HostCall { token: u64, chunks: [u32; LANES_MAX], }
+        0 HostCall { token: u64, chunks: [u32; WAYS], }
         /// Worker: send this transfer in the lanes, as it is once the chunks counted here have landed.
-        1 Pull { transfer: TransferId, chunks: [u32; LANES_MAX], }
+        1 Pull { transfer: TransferId, chunks: [u32; WAYS], }
         /// Worker: text of the device's printf, for the program's standard output.
         2 Print { text: Bytes<'a>, }
         /// Worker: this many pushed bytes were consumed, the window has room for them again.
@@ -183,7 +190,7 @@ mod tests {
             deferred: 0,
             deferred_context: 0,
             notices: 0,
-            chunks: [0; LANES_MAX],
+            chunks: [0; WAYS],
             memory_credit_bytes: 0,
         };
         assert_eq!(reply.to_bytes().len(), ReplyHeader::BYTES);

@@ -17,7 +17,8 @@ use transport::{ClientSecurity, ConnectionKind};
 #[ignore = "the entry of session processes"]
 fn session_process() {
     let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let end = run_session_process(control, &|_, _| Ok(Box::new(Toy::default())), &|_, _| Ok(Box::new(ToyStatus)));
+    let end =
+        run_session_process(control, &|_, _| Ok(Box::new(Toy::default())), &|_, _| Ok(Box::new(ToyStatus)));
     std::process::exit(end.kind.exit_code().into());
 }
 

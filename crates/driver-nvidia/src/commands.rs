@@ -139,6 +139,8 @@ impl Commands for NvidiaDriver {
     fn memory_info(&self, device: u32) -> CuResult<(u64, u64)> {
         self.check_device(device)?;
         let context = self.lock().context(ContextId(device))?;
+        // CUDA's own free is done when it returns.
+        self.work.memory.settle();
         context.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both pointers are valid for the call.

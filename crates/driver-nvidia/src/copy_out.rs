@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Slots that a copy uses in turn.
 const RING: usize = 8;
+/// Up to this much goes among the replies, which somebody reads who is awake.
+const SMALL_BYTES: u64 = 32 << 10;
 
 /// Bytes on their way from the GPU.
 struct Leaving {
@@ -118,6 +120,14 @@ pub(crate) fn copy_out(
             then: Box::new(move |reached| {
                 if reached.is_err() {
                     return leaving.give_up();
+                }
+                if bytes <= SMALL_BYTES {
+                    // SAFETY: the stream has written the bytes and waits until they left.
+                    match link.send_now(transfer, unsafe { leaving.slots[0].bytes(0, bytes as usize) }) {
+                        Ok(true) => return leaving.note_sent(part),
+                        Ok(false) => {}
+                        Err(_) => return leaving.give_up(),
+                    }
                 }
                 let departure = Box::new(Part { leaving: Arc::clone(&leaving), part });
                 let (offset, bytes) = ((part * SLOT_BYTES) as u64, leaving.part_bytes(part));

@@ -472,6 +472,11 @@ impl Memory {
         granted
     }
 
+    /// Waits until what was freed is free.
+    pub(crate) fn settle(&self) {
+        drop(self.settled(self.lock()));
+    }
+
     /// Free and total bytes as the session sees them, given those of the device: what is set aside is free for it, and
     /// its limit is all it has.
     pub(crate) fn seen(&self, device: u32, free: u64, total: u64) -> (u64, u64) {

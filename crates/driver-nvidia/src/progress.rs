@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// How long it looks without a rest. Most of what a program waits for comes sooner.
 const EAGER: Duration = Duration::from_micros(500);
+/// How long it looks for something to watch before it sleeps: a program that reads results one by one has the next one
+/// soon, and a wake-up takes longer than the copy itself.
+const LINGER: Duration = Duration::from_millis(1);
 /// A rest. The kernel makes it a little longer.
 const REST: Duration = Duration::from_micros(30);
 /// How often it asks whether a stream is dead, which then never writes its word.
@@ -70,6 +73,10 @@ impl Progress {
                     (watch.then)(Err(CudaError::DEVICE_UNAVAILABLE));
                 }
                 return;
+            }
+            if watched.is_empty() && last_sign.elapsed() < LINGER && !self.has_new.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+                continue;
             }
             if watched.is_empty() || self.has_new.load(Ordering::Acquire) {
                 let mut new = self.new.lock().unwrap_or_else(PoisonError::into_inner);

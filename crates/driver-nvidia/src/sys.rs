@@ -249,7 +249,10 @@ macro_rules! api {
     ($($name:ident = $symbol:literal ($($argument:ident: $ty:ty),* $(,)?);)*) => {
         /// The functions of the machine's driver that we call.
         #[derive(Clone, Copy, Debug)]
-        pub(crate) struct Api {
+        pub(crate) struct Api(&'static Functions);
+
+        #[derive(Debug)]
+        struct Functions {
             $($name: unsafe extern "C" fn($($ty),*) -> u32,)*
         }
 
@@ -258,7 +261,7 @@ macro_rules! api {
             pub(crate) fn load() -> Result<Self, LoadError> {
                 // SAFETY: the NVIDIA driver's initialisers are made to run in any program.
                 let library = unsafe { libloading::Library::new("libcuda.so.1") }.map_err(LoadError::Library)?;
-                let api = Self {
+                let functions = Functions {
                     $($name: {
                         let name = $symbol;
                         // SAFETY: the symbol has this signature by CUDA's documentation.
@@ -268,7 +271,7 @@ macro_rules! api {
                 };
                 // Its threads run until the process ends, so the code must stay.
                 std::mem::forget(library);
-                Ok(api)
+                Ok(Self(Box::leak(Box::new(functions))))
             }
 
             $(
@@ -281,7 +284,7 @@ macro_rules! api {
                 #[allow(clippy::too_many_arguments)]
                 pub(crate) unsafe fn $name(&self, $($argument: $ty),*) -> CuResult<()> {
                     // SAFETY: our caller's promise.
-                    check(unsafe { (self.$name)($($argument),*) })
+                    check(unsafe { (self.0.$name)($($argument),*) })
                 }
             )*
         }

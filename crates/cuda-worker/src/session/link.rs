@@ -1,14 +1,15 @@
 //! The way from a driver's streams back to the client.
 
 use crate::{
-    session::events::Events,
+    session::{events::Events, replies::Replies},
     sync::{lock, wait},
 };
 use bulk::Lanes;
 use cuda_driver::{Departure, HostLink, Landing, LinkLost, Over, Sink, Source};
 use cuda_wire::{Notice, NoticeHeader, TransferId};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 
 /// Text that fits one notice beside its tag and length.
 const PRINT_BYTES_MAX: usize = NoticeHeader::BODY_MAX as usize - 5;
@@ -22,7 +23,14 @@ pub(crate) struct Link {
     busy: Mutex<HashSet<TransferId>>,
     freed: Condvar,
     push_window_bytes: u64,
+    /// The way of replies, once there is one.
+    replies: OnceLock<Weak<Replies>>,
+    /// Bytes sent among the replies since the client last waited for one.
+    aside_bytes: AtomicU64,
 }
+
+/// What a client that waits for nothing finds in its way at most: less than any socket holds.
+const ASIDE_BYTES_MAX: u64 = 128 << 10;
 
 impl Link {
     pub(crate) fn new(lanes: Arc<Lanes>, events: Arc<Events>, push_window_bytes: u64) -> Self {
@@ -33,7 +41,19 @@ impl Link {
             busy: Mutex::default(),
             freed: Condvar::new(),
             push_window_bytes,
+            replies: OnceLock::new(),
+            aside_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Small transfers go among the replies from now on.
+    pub(crate) fn use_replies(&self, replies: &Arc<Replies>) {
+        let _ = self.replies.set(Arc::downgrade(replies));
+    }
+
+    /// The client waits for a reply, so it reads what is among them.
+    pub(crate) fn note_reading(&self) {
+        self.aside_bytes.store(0, Ordering::Relaxed);
     }
 
     /// The client cannot serve a pull: the copy that waits for it fails.
@@ -141,6 +161,16 @@ impl HostLink for Link {
     ) {
         let done = move |result: Result<(), bulk::LinkLost>| over(result.map_err(|_| LinkLost));
         self.lanes.send_part_later(transfer, offset, bytes, Box::new(Depart(departure)), Box::new(done));
+    }
+
+    fn send_now(&self, transfer: TransferId, bytes: &[u8]) -> Result<bool, LinkLost> {
+        let length = bytes.len() as u64;
+        let Some(replies) = self.replies.get().and_then(Weak::upgrade) else { return Ok(false) };
+        if self.aside_bytes.fetch_add(length, Ordering::Relaxed) + length > ASIDE_BYTES_MAX {
+            return Ok(false);
+        }
+        replies.send_transfer(transfer, bytes)?;
+        Ok(true)
     }
 
     fn host_call(&self, token: u64) -> Result<(), LinkLost> {

@@ -174,6 +174,7 @@ fn serve(
     driver.attach(link.clone());
     let gate = Arc::new(Gate::new(driver.clone(), link.clone(), images, credit_bytes));
     let replies = Arc::new(Replies::new(tx, closer, gate.clone(), link.clone()));
+    link.use_replies(&replies);
     let mut commands = CommandLoop {
         driver: driver.clone(),
         gate,

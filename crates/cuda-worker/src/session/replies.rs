@@ -6,7 +6,7 @@ use crate::{
 };
 use cuda_abi::CuResult;
 use cuda_driver::LinkLost;
-use cuda_wire::{ReplyHeader, Wire};
+use cuda_wire::{ReplyHeader, TransferId, WAYS, Wire};
 use std::sync::{Arc, Mutex};
 use transport::{Closer, Tx};
 
@@ -54,6 +54,30 @@ impl Replies {
         bytes.clear();
         header.put(bytes);
         tx.send(&[bytes, body]).map_err(|_| LinkLost)
+    }
+
+    /// Sends a transfer among the replies.
+    pub(crate) fn send_transfer(&self, transfer: TransferId, data: &[u8]) -> Result<(), LinkLost> {
+        let mut out = lock(&self.out);
+        let name = transfer.0.to_le_bytes();
+        let header = ReplyHeader {
+            bytes: (name.len() + data.len()) as u32,
+            call: 0,
+            status: 0,
+            deferred: 0,
+            deferred_context: 0,
+            notices: 0,
+            chunks: [0; WAYS],
+            memory_credit_bytes: 0,
+        };
+        let Out { tx, header: bytes } = &mut *out;
+        bytes.clear();
+        header.put(bytes);
+        bytes.extend_from_slice(&name);
+        tx.send(&[bytes, data]).map_err(|_| LinkLost)?;
+        // Within the lock: the next reply counts it.
+        self.link.lanes.note_sent_aside();
+        Ok(())
     }
 
     /// The same for a thread that is not the command loop, which then notices that it failed.

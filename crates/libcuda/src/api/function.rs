@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{Function, KernelSheet, cache_attributes, cached_attribute, client, current},
+    state::{Function, KernelSheet, cache_attributes, cached_attribute, client, current, function_behind},
 };
 use cuda_abi::*;
 use std::sync::Arc;
@@ -13,10 +13,16 @@ pub(crate) fn with_sheet<R>(handle: u64, read: impl Fn(&KernelSheet) -> CuResult
     let client = client()?;
     match client.functions.with(handle, |function| read(&function.sheet)) {
         Some(answer) => answer,
-        None => client
-            .kernels
-            .with(handle, |kernel| read(&kernel.sheet))
-            .unwrap_or(Err(CudaError::INVALID_HANDLE)),
+        None => match client.kernels.with(handle, |kernel| read(&kernel.sheet)) {
+            Some(answer) => answer,
+            None => {
+                let function = function_behind(handle).ok_or(CudaError::INVALID_HANDLE)?;
+                client
+                    .functions
+                    .with(function, |function| read(&function.sheet))
+                    .unwrap_or(Err(CudaError::INVALID_HANDLE))
+            }
+        },
     }
 }
 
@@ -26,8 +32,10 @@ pub(crate) fn find(handle: FunctionHandle) -> CuResult<Arc<Function>> {
     if let Some(function) = client.functions.get(handle.0) {
         return Ok(function);
     }
-    let kernel = client.kernels.get(handle.0).ok_or(CudaError::INVALID_HANDLE)?;
-    kernel.function(&*current().ok_or(CudaError::INVALID_CONTEXT)?)
+    match client.kernels.get(handle.0) {
+        Some(kernel) => kernel.function(&*current().ok_or(CudaError::INVALID_CONTEXT)?),
+        None => find(FunctionHandle(function_behind(handle.0).ok_or(CudaError::INVALID_HANDLE)?)),
+    }
 }
 
 /// cuFuncGetAttribute

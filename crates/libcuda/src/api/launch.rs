@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{Event, Function, KernelNode, NodeOp, Stream, client, submit},
+    state::{Event, Function, KernelNode, NodeOp, Stream, client, function_behind, submit},
 };
 use cuda_abi::*;
 use cuda_client::launch::{LaunchShape, ParameterLayout, Source, check, parse_extra};
@@ -30,8 +30,10 @@ pub(crate) fn function_of(handle: FunctionHandle, stream: &Stream) -> CuResult<A
     }
     match client.kernels.get(handle.0) {
         Some(kernel) => kernel.function(&stream.context),
-        None if handle.is_null() => Err(CudaError::INVALID_HANDLE),
-        None => Err(CudaError::INVALID_HANDLE),
+        None => {
+            let function = function_behind(handle.0).ok_or(CudaError::INVALID_HANDLE)?;
+            client.functions.get(function).ok_or(CudaError::INVALID_HANDLE)
+        }
     }
 }
 

@@ -14,14 +14,18 @@
 //! | [`checks`] | libcudart, cuBLAS | whether a context wraps another (none does) |
 //! | [`integrity`] | libcudart | whether the driver is one |
 //! | [`identity`] | cuBLASLt | a context's id |
+//! | [`matrices`] | cuBLASLt | not known |
+//! | [`functions`] | cuFFT | the functions of a module |
 //!
 //! The address of a table never changes: the runtime puts it into the digest that [`integrity`] answers.
 
 mod checks;
+mod functions;
 mod hooks;
 mod identity;
 mod integrity;
 mod local_storage;
+mod matrices;
 mod runtime;
 mod table;
 mod thread;
@@ -38,6 +42,8 @@ pub(crate) fn find(id: &[u8; 16]) -> Option<u64> {
         0x263e8860_7cd2_6143_92f6_bbd5006dfa7e => checks::TABLE.address(),
         0xd4082055_bde6_704b_8d34_ba123c66e1f2 => integrity::TABLE.address(),
         0x21318c60_9714_3248_8ca6_41ff7324c8f2 => identity::TABLE.address(),
+        0x1734dc26_800d_4745_8726_c0f1e7dd8bca => matrices::TABLE.address(),
+        0x6e163fbe_b958_444d_835c_e182aff1991e => functions::TABLE.address(),
         _ => return None,
     })
 }

@@ -59,6 +59,24 @@ extern "C" fn unknown() -> u32 {
     })
 }
 
+/// The same for a place of a table whose callers are not known: it says which place it is.
+pub(super) const fn unknown_at<const TABLE: u32, const PLACE: usize>() -> Word {
+    unknown_place::<TABLE, PLACE> as Word
+}
+
+extern "C" fn unknown_place<const TABLE: u32, const PLACE: usize>() -> u32 {
+    crate::log::debug(|| format!("private table {TABLE:08x}, function {PLACE} is not supported"));
+    CudaError::NOT_SUPPORTED.code()
+}
+
+/// An array of words, each a function that says which place of table `$table` it is.
+macro_rules! unknown_places {
+    ($table:expr; $($place:literal)*) => {
+        [$($crate::export_tables::table::unknown_at::<{ $table }, $place>()),*]
+    };
+}
+pub(super) use unknown_places;
+
 /// A function that has nothing to do here and succeeds.
 pub(super) const NO_OPERATION: Word = no_operation as Word;
 

@@ -118,6 +118,10 @@ fn build(
         address: address.to_string(),
     });
     let _ = broken.set(Arc::downgrade(&link));
+    let landing = Arc::downgrade(&link);
+    link.replies.land_with(move |transfer, bytes| {
+        landing.upgrade().is_some_and(|link| link.lanes.land_aside(transfer, bytes).is_ok())
+    });
     let weak = Arc::downgrade(&link);
     link.queue.start(move |error| {
         if let Some(link) = weak.upgrade() {

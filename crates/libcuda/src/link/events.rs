@@ -6,7 +6,7 @@
 
 use super::{Link, SharedLink};
 use crate::host::{self, HostRegion};
-use cuda_wire::{LANES_MAX, Notice, NoticeHeader, TransferId, Wire, header};
+use cuda_wire::{ASIDE, Notice, NoticeHeader, TransferId, WAYS, Wire, header};
 use std::{
     collections::HashMap,
     io,
@@ -183,7 +183,7 @@ pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::R
 }
 
 /// Chunks that must have landed, and what is done then.
-type AfterLanding<T> = ([u32; LANES_MAX], T);
+type AfterLanding<T> = ([u32; WAYS], T);
 
 /// Starts a thread that does things in order, each when the bytes that were sent before it are in the program's memory.
 ///
@@ -197,7 +197,10 @@ fn start_after_landing<T: Send + 'static>(
     let link = Arc::clone(link);
     crate::threads::spawn(name, move || {
         for (chunks, thing) in things {
-            let landed = link.lanes.wait_landed(&chunks, None).is_ok();
+            // Those among the replies land when somebody reads them, which may be nobody else.
+            let is_enough = || link.lanes.landed_aside().wrapping_sub(chunks[ASIDE]) < 1 << 31;
+            let landed = link.replies.read_transfers(is_enough).is_ok()
+                && link.lanes.wait_landed(&chunks, None).is_ok();
             if !landed || act(&link, thing).is_err() {
                 return;
             }

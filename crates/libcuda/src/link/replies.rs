@@ -6,9 +6,10 @@
 //! not be woken either.
 
 use super::reply_reader::{Reply, ReplyReader};
+use cuda_wire::TransferId;
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -23,7 +24,15 @@ pub(super) struct Replies {
     reader: Mutex<ReplyReader>,
     /// How long those who do not read look before they sleep.
     spin: Duration,
+    /// Takes transfers that come among the replies: name and bytes.
+    land: OnceLock<Land>,
 }
+
+/// False when there is no place for it.
+type Land = Box<dyn Fn(TransferId, &[u8]) -> bool + Send + Sync>;
+
+/// A pause of one who waits for transfers while another reads.
+const REST: Duration = Duration::from_micros(20);
 
 #[derive(Default)]
 struct State {
@@ -116,7 +125,41 @@ impl Replies {
     /// Replies from `rx`. Who waits looks for `spin` before it sleeps; `None`: as seems best to the transport.
     pub(super) fn new(rx: Rx, spin: Option<Duration>) -> Self {
         let reader = Mutex::new(ReplyReader::new(rx, spin));
-        Self { state: Mutex::default(), reader, spin: spin.unwrap_or_default() }
+        Self { state: Mutex::default(), reader, spin: spin.unwrap_or_default(), land: OnceLock::new() }
+    }
+
+    /// Says what takes transfers that come among the replies. Called once, before the first call.
+    pub(super) fn land_with(&self, land: impl Fn(TransferId, &[u8]) -> bool + Send + Sync + 'static) {
+        let _ = self.land.set(Box::new(land));
+    }
+
+    /// Reads until `is_enough` of the transfers among the replies are there; they are on their way. The error is what
+    /// broke the link.
+    pub(super) fn read_transfers(&self, is_enough: impl Fn() -> bool) -> Result<(), String> {
+        while !is_enough() {
+            let mut state = lock(&self.state);
+            if state.lost {
+                return Err("the connection ended".to_owned());
+            }
+            if state.somebody_reads {
+                drop(state);
+                std::thread::sleep(REST);
+                continue;
+            }
+            state.somebody_reads = true;
+            drop(state);
+            let read = self.read_one(&mut lock(&self.reader), None);
+            let mut state = lock(&self.state);
+            state.somebody_reads = false;
+            match read {
+                Ok(_) => state.pass_reading_on(),
+                Err(error) => {
+                    state.lose();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Announces a call before it is sent, so that its reply finds a place.
@@ -171,19 +214,37 @@ impl Replies {
     fn read_until(&self, name: u32) -> Result<Reply, String> {
         let mut reader = lock(&self.reader);
         loop {
-            let reply = reader.next()?;
-            if reply.0.call == name {
+            if let Some(reply) = self.read_one(&mut reader, Some(name))? {
                 return Ok(reply);
             }
-            let mut state = lock(&self.state);
-            let Some(call) = state.call(reply.0.call) else {
-                return Err(format!("a reply to call {} that nobody made", reply.0.call));
-            };
-            call.reply = Some(reply);
-            if let Some(waiter) = &call.waiter {
-                waiter.tell();
-            }
         }
+    }
+
+    /// Reads one frame and gives it to whom it belongs; that of call `mine` is returned.
+    fn read_one(&self, reader: &mut ReplyReader, mine: Option<u32>) -> Result<Option<Reply>, String> {
+        let reply = reader.next()?;
+        if Some(reply.0.call) == mine {
+            return Ok(Some(reply));
+        }
+        if reply.0.call == 0 {
+            let Some((name, bytes)) = reply.1.split_first_chunk::<8>() else {
+                return Err("a transfer without a name".to_owned());
+            };
+            let transfer = TransferId(u64::from_le_bytes(*name));
+            if !self.land.get().is_some_and(|land| land(transfer, bytes)) {
+                return Err("a transfer that nobody expects".to_owned());
+            }
+            return Ok(None);
+        }
+        let mut state = lock(&self.state);
+        let Some(call) = state.call(reply.0.call) else {
+            return Err(format!("a reply to call {} that nobody made", reply.0.call));
+        };
+        call.reply = Some(reply);
+        if let Some(waiter) = &call.waiter {
+            waiter.tell();
+        }
+        Ok(None)
     }
 
     /// Wakes everybody with an error. The closed connection ends the one who reads.

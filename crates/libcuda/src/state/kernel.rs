@@ -160,3 +160,17 @@ impl Kernel {
         known.retain(|function| !std::ptr::eq(Arc::as_ptr(&function.context), context));
     }
 }
+
+/// Addresses that libraries were given for functions, see the private table of functions.
+static ALIASES: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
+
+/// Makes an address one more handle of a function.
+pub(crate) fn add_function_alias(address: u64, function: u64) {
+    ALIASES.write().unwrap_or_else(PoisonError::into_inner).insert(address, function);
+}
+
+/// The handle of the function at such an address.
+#[cold]
+pub(crate) fn function_behind(address: u64) -> Option<u64> {
+    ALIASES.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied()
+}
