@@ -3,7 +3,7 @@
 use crate::sync::{lock, wait_for};
 use std::fmt;
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why a session ended. The number is the exit code of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,29 +73,115 @@ impl fmt::Display for SessionEnd {
     }
 }
 
-/// The place where the first reason to end is kept. Any thread may end the session.
+/// The place where the reason to end is kept. Any thread may end the session. The first reason counts, except that a
+/// goodbye explains why connections ended: another thread may see that end before the goodbye is read.
 #[derive(Default)]
 pub(crate) struct Ending {
-    end: Mutex<Option<SessionEnd>>,
+    state: Mutex<State>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    end: Option<SessionEnd>,
+    /// Nobody reads commands any more, so no goodbye will be found.
+    commands_over: bool,
+}
+
+impl State {
+    /// Whether a goodbye may still explain the end.
+    fn is_open(&self) -> bool {
+        !self.commands_over && self.end.as_ref().is_some_and(|end| end.kind == EndKind::PeerLost)
+    }
 }
 
 impl Ending {
     pub(crate) fn end(&self, kind: EndKind, reason: impl Into<String>) {
-        lock(&self.end).get_or_insert_with(|| SessionEnd::new(kind, reason));
+        lock(&self.state).end.get_or_insert_with(|| SessionEnd::new(kind, reason));
+        self.changed.notify_all();
+    }
+
+    /// The same from the one who reads commands, when it stops.
+    pub(crate) fn end_of_commands(&self, end: SessionEnd) {
+        let mut state = lock(&self.state);
+        if state.end.is_none() || (state.is_open() && end.kind == EndKind::Finished) {
+            state.end = Some(end);
+        }
+        state.commands_over = true;
+        drop(state);
         self.changed.notify_all();
     }
 
     pub(crate) fn get(&self) -> Option<SessionEnd> {
-        lock(&self.end).clone()
+        lock(&self.state).end.clone()
     }
 
     /// Waits for the end, at most for `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> Option<SessionEnd> {
-        let end = lock(&self.end);
-        if end.is_some() {
-            return end.clone();
+        let state = lock(&self.state);
+        if state.end.is_some() {
+            return state.end.clone();
         }
-        wait_for(&self.changed, end, timeout).clone()
+        wait_for(&self.changed, state, timeout).end.clone()
+    }
+
+    /// The end once it is known whether a goodbye explains it; what is known after `timeout` at the latest.
+    pub(crate) fn explained(&self, timeout: Duration) -> Option<SessionEnd> {
+        let deadline = Instant::now() + timeout;
+        let mut state = lock(&self.state);
+        while state.is_open() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = wait_for(&self.changed, state, left);
+        }
+        state.end.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn kind(end: Option<SessionEnd>) -> Option<EndKind> {
+        end.map(|end| end.kind)
+    }
+
+    #[test]
+    fn a_goodbye_explains_connections_that_ended_before_it_was_read() {
+        let ending = Arc::new(Ending::default());
+        ending.end(EndKind::PeerLost, "a lane closed");
+        let commands = ending.clone();
+        let reader = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            commands.end_of_commands(SessionEnd::new(EndKind::Finished, "goodbye"));
+        });
+        assert_eq!(kind(ending.explained(LONG)), Some(EndKind::Finished));
+        reader.join().unwrap();
+    }
+
+    #[test]
+    fn a_client_that_is_gone_without_a_goodbye_is_lost() {
+        let ending = Ending::default();
+        ending.end(EndKind::PeerLost, "a lane closed");
+        assert_eq!(kind(ending.explained(Duration::from_millis(10))), Some(EndKind::PeerLost));
+        ending.end_of_commands(SessionEnd::new(EndKind::PeerLost, "no goodbye"));
+        let started = Instant::now();
+        assert_eq!(ending.explained(LONG).unwrap().reason, "a lane closed", "the first reason counts");
+        assert!(started.elapsed() < LONG / 2);
+        ending.end_of_commands(SessionEnd::new(EndKind::Finished, "too late"));
+        assert_eq!(kind(ending.get()), Some(EndKind::PeerLost));
+    }
+
+    #[test]
+    fn a_goodbye_excuses_nothing_else() {
+        let ending = Ending::default();
+        ending.end(EndKind::Protocol, "nonsense on a lane");
+        ending.end_of_commands(SessionEnd::new(EndKind::Finished, "goodbye"));
+        assert_eq!(kind(ending.explained(LONG)), Some(EndKind::Protocol));
     }
 }

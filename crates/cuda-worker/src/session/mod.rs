@@ -199,7 +199,7 @@ fn serve(
             let run = std::panic::AssertUnwindSafe(|| commands.run(input));
             let end = std::panic::catch_unwind(run)
                 .unwrap_or_else(|_| SessionEnd::new(EndKind::Internal, "the driver panicked"));
-            ending.end(end.kind, end.reason);
+            ending.end_of_commands(end);
         });
     }
     {
@@ -322,10 +322,12 @@ fn feel_pulse(events: &Events, stall_timeout: Duration) {
 
 /// Waits for the end, whoever brings it.
 fn watch(ending: &Ending, events: &Events, stall_timeout: Duration) -> SessionEnd {
+    /// How long the command loop has to find the goodbye of a client whose other connections have ended.
+    const GOODBYE_WITHIN: Duration = Duration::from_millis(200);
     let look_every = (stall_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
     loop {
         if let Some(end) = ending.wait(look_every) {
-            return end;
+            return ending.explained(GOODBYE_WITHIN).unwrap_or(end);
         }
         if events.heard().silence() > stall_timeout {
             ending.end(EndKind::Stalled, format!("nothing was heard from the client for {stall_timeout:?}"));
