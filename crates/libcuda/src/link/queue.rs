@@ -188,9 +188,12 @@ impl Shared {
 
     /// The sender thread.
     fn send_until_closed(&self) -> io::Result<()> {
-        while self.sleep_until_bytes() {
-            self.write(&mut lock(&self.wire))?;
+        while self.sleep_until_woken() {
             self.linger()?;
+            // What is left is behind somebody who has the wire for long.
+            if self.gathered.count.load(Ordering::Acquire) != 0 {
+                self.write(&mut lock(&self.wire))?;
+            }
         }
         Ok(())
     }
@@ -212,18 +215,17 @@ impl Shared {
         Ok(())
     }
 
-    /// False when the queue is closed.
-    fn sleep_until_bytes(&self) -> bool {
+    /// Sleeps until there are bytes, or were: who woke us may have written them by itself, and soon has more. False when
+    /// the queue is closed.
+    fn sleep_until_woken(&self) -> bool {
         let mut bytes = lock(&self.gathered.bytes);
-        while bytes.is_empty() {
-            if self.closed.load(Ordering::SeqCst) {
-                return false;
-            }
+        if bytes.is_empty() && !self.closed.load(Ordering::SeqCst) {
             // Set under the lock that guards the bytes: an append after it sees the flag.
             self.gathered.sleeping.store(true, Ordering::Relaxed);
             bytes = self.wake.wait(bytes).unwrap_or_else(PoisonError::into_inner);
             self.gathered.sleeping.store(false, Ordering::Relaxed);
         }
+        drop(bytes);
         !self.closed.load(Ordering::SeqCst)
     }
 

@@ -55,6 +55,26 @@ fn while_the_sender_lingers_a_call_wakes_nobody() {
 }
 
 #[test]
+fn a_sender_that_was_woken_lingers_though_another_has_written_the_bytes() {
+    let (queue, mut rx) = queue("unix", PATIENCE);
+    start(&queue);
+    until("the sender sleeps", || is_asleep(&queue));
+    // The caller is faster than the sender it wakes: as if its next call, which needs an answer, came at once.
+    queue.shared.append(&numbered(0), 0);
+    queue.shared.flush().unwrap();
+    queue.shared.wake_sender();
+    thread::sleep(Duration::from_millis(50));
+    assert!(!is_asleep(&queue), "it went back to sleep");
+    let wakes_before = wakes(&queue);
+    for number in 1..100 {
+        queue.append(&numbered(number), 0).unwrap();
+    }
+    (0..100).for_each(|number| assert_eq!(receive(&mut rx), (0, number)));
+    assert_eq!(wakes(&queue), wakes_before);
+    queue.lose();
+}
+
+#[test]
 fn a_sender_that_has_nothing_to_do_sleeps_in_the_end_and_is_woken() {
     for linger in [Duration::ZERO, Duration::from_millis(1)] {
         let (queue, mut rx) = queue("unix", linger);
