@@ -134,7 +134,11 @@ impl Bed {
         let mut session = SessionConfig::new(files::read_secret(&token)?);
         session.image_cache = Some(directory.path().join("images"));
         session.tls = Some((certificate, key));
-        let devices = Devices::Soft(soft::SoftDevices { devices: 1, memory_bytes: 4 << 30, compute_capability: (9, 0) });
+        let devices = Devices::Soft(soft::SoftDevices {
+            devices: 1,
+            memory_bytes: 4 << 30,
+            compute_capability: (9, 0),
+        });
         let addresses = ways.iter().map(|way| way.worker.clone()).collect();
         let front =
             serve_listener(front_config(addresses, session, devices, 8)?, |_| {}).map_err(listen_failure)?;

@@ -35,7 +35,11 @@ impl Demo {
 
         let mut session = SessionConfig::new(files::read_secret(&token)?);
         session.image_cache = Some(directory.path().join("images"));
-        let devices = Devices::Soft(soft::SoftDevices { devices: 1, memory_bytes: 1 << 30, compute_capability: (9, 0) });
+        let devices = Devices::Soft(soft::SoftDevices {
+            devices: 1,
+            memory_bytes: 1 << 30,
+            compute_capability: (9, 0),
+        });
         let (sender, events) = mpsc::channel();
         let sender = std::sync::Mutex::new(sender);
         let on_event = move |event| {

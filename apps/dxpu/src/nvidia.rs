@@ -42,6 +42,11 @@ impl NvidiaDevices {
     }
 }
 
+/// Whether the kernel has NVIDIA's driver. Asked without loading any of it: the front of a worker never does.
+pub(crate) fn is_here() -> bool {
+    ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"].iter().any(|device| std::path::Path::new(device).exists())
+}
+
 /// Has this process started again with its libraries and the driver's memory in the lower part of its address space.
 ///
 /// The driver places variables of modules where this process has room, and the program sees their addresses. Programs
@@ -64,10 +69,8 @@ pub(crate) fn move_away_from_programs() {
 
 /// Makes the driver of a session process.
 pub(crate) fn make_driver(grant: &NvidiaGrant) -> Result<Box<dyn Driver>, String> {
-    let config = NvidiaConfig {
-        memory_limit_bytes: grant.nvidia.memory_limit_bytes,
-        take_standard_output: true,
-    };
+    let config =
+        NvidiaConfig { memory_limit_bytes: grant.nvidia.memory_limit_bytes, take_standard_output: true };
     let driver = NvidiaDriver::new(&config).map_err(|error| full_text(&error))?;
     Ok(Box::new(driver))
 }

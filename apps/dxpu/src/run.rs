@@ -44,7 +44,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", env = "DXPU_DELAY", value_parser = duration_text)]
     delay: Option<String>,
     /// How many connections carry bulk data
-    #[arg(long, value_name = "N", env = "DXPU_LANES", value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(long, value_name = "N", env = "DXPU_LANES", value_parser = clap::value_parser!(u8).range(1..=7))]
     lanes: Option<u8>,
     /// A worker that is silent for this long is given up
     #[arg(long, value_name = "TIME", env = "DXPU_STALL_TIMEOUT", value_parser = duration_text)]

@@ -120,9 +120,7 @@ impl Worker {
 
     fn devices(&self) -> Devices {
         match self.driver {
-            DriverKind::Nvidia => {
-                Devices::Nvidia(nvidia::NvidiaDevices { memory_limit_bytes: self.memory })
-            }
+            DriverKind::Nvidia => Devices::Nvidia(nvidia::NvidiaDevices { memory_limit_bytes: self.memory }),
             DriverKind::Soft => Devices::Soft(soft::SoftDevices {
                 devices: self.devices,
                 memory_bytes: self.memory.unwrap_or(SOFT_MEMORY_BYTES),
@@ -132,6 +130,13 @@ impl Worker {
     }
 
     fn check(&self) -> Result<(), Failure> {
+        if self.driver == DriverKind::Nvidia && !nvidia::is_here() {
+            return Err(Failure::new(
+                Exit::Unsupported,
+                "this machine shows no NVIDIA GPU (there is no /dev/nvidiactl)",
+                "install NVIDIA's driver, or hand the devices to this container; or use --driver soft, a GPU in software",
+            ));
+        }
         let plain = self.listen.iter().find(|address| address.scheme() == Scheme::Tcp);
         match plain {
             Some(address) if !self.plain => Err(Failure::new(

@@ -5,7 +5,7 @@
 mod pair;
 
 use bulk::{Fault, Lanes, LanesConfig, LinkLost, Sink, Source};
-use cuda_wire::{ChunkHeader, WAYS, TransferId, Wire};
+use cuda_wire::{ChunkHeader, TransferId, WAYS, Wire};
 use pair::{connections, lanes_pair};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;

@@ -8,7 +8,7 @@
 //!                      client ◀── reply*   ── worker        only for commands that asked for one
 //! events connection    client ◀── notice*  ── worker        host functions to run, data to send, printf text
 //!                      client ── answer*   ──▶ worker
-//! lanes (0..8)         client ◀── chunk*   ──▶ worker        bulk bytes, named by transfer and offset
+//! lanes (0..7)         client ◀── chunk*   ──▶ worker        bulk bytes, named by transfer and offset
 //! status connection    client ── DeviceStatus* ──▶ worker    no session: what NVML says of the devices
 //!                      client ◀── reply*   ── worker
 //! ```

@@ -15,7 +15,7 @@ const KERNEL: KernelRef = KernelRef { module: MODULE, index: 7 };
 const SOURCE: Plane = Plane { address: ADDRESS, row_pitch: 512, slice_pitch: 8192 };
 const TARGET: Plane = Plane { address: ADDRESS + (1 << 20), row_pitch: 256, slice_pitch: 4096 };
 const SHAPE: Shape = Shape { width: 200, height: 16, depth: 2 };
-const CHUNKS: [u32; LANES_MAX] = [1, 0, 2, 0x0102_0304, 4, 5, u32::MAX, 7];
+const CHUNKS: [u32; WAYS] = [1, 0, 2, 0x0102_0304, 4, 5, u32::MAX, 7];
 const HASH: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
 
 fn options() -> Vec<JitOption> {
