@@ -169,11 +169,16 @@ pub trait HostLink: Send + Sync {
         over: Over,
     );
 
-    /// Sends all of a small transfer at once: true. False when that would fill the way to a client that does not read;
-    /// then [`Self::send_part`] will do.
-    fn send_now(&self, transfer: TransferId, bytes: &[u8]) -> Result<bool, LinkLost> {
-        let _ = (transfer, bytes);
-        Ok(false)
+    /// Takes a small transfer that a stream will get to. Its bytes go ahead of whatever the client hears next after the
+    /// stream got there, so nobody need be woken for them. Gives the read back when too many wait already; then
+    /// [`Self::send_part`] will do.
+    fn send_when_read(
+        &self,
+        transfer: TransferId,
+        read: Box<dyn PendingRead>,
+    ) -> Result<(), Box<dyn PendingRead>> {
+        let _ = transfer;
+        Err(read)
     }
 
     /// Has the client run a host function and returns when it did.

@@ -9,6 +9,7 @@ use crate::{
     op::Work,
     pinned::{SLOT_BYTES, Slot, Word},
     progress::Watch,
+    read_back,
     rows::blocks,
     stream::LiveStream,
     sys::{Copy2D, MEMORY_DEVICE, MEMORY_HOST, Stream},
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Slots that a copy uses in turn.
 const RING: usize = 8;
-/// Up to this much goes among the replies, which somebody reads who is awake.
+/// Up to this much goes with the next reply, which somebody waits for who is awake.
 const SMALL_BYTES: u64 = 32 << 10;
 
 /// Bytes on their way from the GPU.
@@ -95,6 +96,12 @@ pub(crate) fn copy_out(
         return Ok(());
     }
     let link = work.link()?.clone();
+    if bytes <= SMALL_BYTES {
+        let read = read_back::begin(work, Arc::clone(stream), plane, shape)?;
+        if link.send_when_read(transfer, Box::new(read)).is_ok() {
+            return Ok(());
+        }
+    }
     let parts = bytes.div_ceil(SLOT_BYTES as u64) as usize;
     let slots = (0..parts.min(RING)).map(|_| work.slots.take()).collect::<CuResult<Vec<_>>>()?;
     let leaving = Arc::new(Leaving {
@@ -120,14 +127,6 @@ pub(crate) fn copy_out(
             then: Box::new(move |reached| {
                 if reached.is_err() {
                     return leaving.give_up();
-                }
-                if bytes <= SMALL_BYTES {
-                    // SAFETY: the stream has written the bytes and waits until they left.
-                    match link.send_now(transfer, unsafe { leaving.slots[0].bytes(0, bytes as usize) }) {
-                        Ok(true) => return leaving.note_sent(part),
-                        Ok(false) => {}
-                        Err(_) => return leaving.give_up(),
-                    }
                 }
                 let departure = Box::new(Part { leaving: Arc::clone(&leaving), part });
                 let (offset, bytes) = ((part * SLOT_BYTES) as u64, leaving.part_bytes(part));

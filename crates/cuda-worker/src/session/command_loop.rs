@@ -88,9 +88,6 @@ impl CommandLoop {
             SessionEnd::new(EndKind::Protocol, format!("a malformed command {:#06x}: {error}", header.opcode))
         })?;
         let call = header.call;
-        if call != 0 {
-            self.link.note_reading();
-        }
         let pending = match command {
             Command::ContextSynchronize { context } => Pending::Target(WaitTarget::Context(context)),
             Command::StreamSynchronize { stream } => Pending::Target(WaitTarget::Stream(stream)),

@@ -5,10 +5,9 @@ use crate::{
     sync::{lock, wait},
 };
 use bulk::Lanes;
-use cuda_driver::{Departure, HostLink, Landing, LinkLost, Over, Sink, Source};
+use cuda_driver::{Departure, HostLink, Landing, LinkLost, Over, PendingRead, Sink, Source};
 use cuda_wire::{Notice, NoticeHeader, TransferId};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 
 /// Text that fits one notice beside its tag and length.
@@ -25,12 +24,7 @@ pub(crate) struct Link {
     push_window_bytes: u64,
     /// The way of replies, once there is one.
     replies: OnceLock<Weak<Replies>>,
-    /// Bytes sent among the replies since the client last waited for one.
-    aside_bytes: AtomicU64,
 }
-
-/// What a client that waits for nothing finds in its way at most: less than any socket holds.
-const ASIDE_BYTES_MAX: u64 = 128 << 10;
 
 impl Link {
     pub(crate) fn new(lanes: Arc<Lanes>, events: Arc<Events>, push_window_bytes: u64) -> Self {
@@ -42,7 +36,6 @@ impl Link {
             freed: Condvar::new(),
             push_window_bytes,
             replies: OnceLock::new(),
-            aside_bytes: AtomicU64::new(0),
         }
     }
 
@@ -51,9 +44,12 @@ impl Link {
         let _ = self.replies.set(Arc::downgrade(replies));
     }
 
-    /// The client waits for a reply, so it reads what is among them.
-    pub(crate) fn note_reading(&self) {
-        self.aside_bytes.store(0, Ordering::Relaxed);
+    /// Sends the small transfers that streams have got to, so that what follows on another way is heard after them.
+    fn send_reads(&self) -> Result<(), LinkLost> {
+        match self.replies.get().and_then(Weak::upgrade) {
+            Some(replies) => replies.send_reads(),
+            None => Ok(()),
+        }
     }
 
     /// The client cannot serve a pull: the copy that waits for it fails.
@@ -116,6 +112,7 @@ impl HostLink for Link {
         let pull = pull || bytes > self.push_window_bytes;
         let expectation = self.lanes.expect(transfer, bytes).map_err(|_| LinkLost)?;
         if pull {
+            self.send_reads()?;
             self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() })?;
         }
         expectation.wait(&|offset, bytes: &[u8]| sink(offset, bytes)).map_err(|_| LinkLost)?;
@@ -147,6 +144,7 @@ impl HostLink for Link {
         self.lanes.expect_later(transfer, bytes, Box::new(Land(landing)), Box::new(done));
         if pull {
             // A link that is lost ends the expectation too.
+            let _ = self.send_reads();
             let _ = self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() });
         }
     }
@@ -163,18 +161,20 @@ impl HostLink for Link {
         self.lanes.send_part_later(transfer, offset, bytes, Box::new(Depart(departure)), Box::new(done));
     }
 
-    fn send_now(&self, transfer: TransferId, bytes: &[u8]) -> Result<bool, LinkLost> {
-        let length = bytes.len() as u64;
-        let Some(replies) = self.replies.get().and_then(Weak::upgrade) else { return Ok(false) };
-        if self.aside_bytes.fetch_add(length, Ordering::Relaxed) + length > ASIDE_BYTES_MAX {
-            return Ok(false);
+    fn send_when_read(
+        &self,
+        transfer: TransferId,
+        read: Box<dyn PendingRead>,
+    ) -> Result<(), Box<dyn PendingRead>> {
+        match self.replies.get().and_then(Weak::upgrade) {
+            Some(replies) => replies.take_read(transfer, read),
+            None => Err(read),
         }
-        replies.send_transfer(transfer, bytes)?;
-        Ok(true)
     }
 
     fn host_call(&self, token: u64) -> Result<(), LinkLost> {
         self.host_calls.begin(token);
+        self.send_reads()?;
         self.events.send(&Notice::HostCall { token, chunks: self.lanes.chunks_sent() })?;
         self.host_calls.wait(token)
     }

@@ -20,6 +20,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: in streams alone.
+const PROGRAMMATIC_SERIALIZATION: u32 = 6;
+
 /// What a node points to: kept for as long as a launch may run.
 pub(super) enum Keeper {
     Call(#[expect(dead_code, reason = "kept alive for the node that points to it")] Box<HostCall>),
@@ -117,6 +120,10 @@ impl Builder<'_> {
                     }
                 })?;
                 for attribute in attributes(self.tables, given, *cooperative)? {
+                    // Between the nodes of a graph its edges say what may overlap; ours say that nothing does.
+                    if attribute.id == PROGRAMMATIC_SERIALIZATION {
+                        continue;
+                    }
                     // SAFETY: the value has the size of the driver's union and is valid for the call.
                     unsafe { self.work.api.graph_kernel_attribute(raw, attribute.id, &attribute.value)? };
                 }
