@@ -51,7 +51,11 @@ impl CommandHeader {
 #[inline]
 pub fn begin_command(out: &mut Vec<u8>, opcode: u16, call: u32) -> usize {
     let start = out.len();
-    CommandHeader { bytes: 0, opcode, reserved: 0, call, reserved2: 0 }.put(out);
+    // What `CommandHeader::put` writes, field by field, in one piece: every launch passes here.
+    let mut header = [0; CommandHeader::BYTES];
+    header[4..6].copy_from_slice(&opcode.to_le_bytes());
+    header[8..12].copy_from_slice(&call.to_le_bytes());
+    out.extend_from_slice(&header);
     start
 }
 
@@ -177,6 +181,16 @@ pub fn header<'a, T: Wire<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_begins_with_its_header() {
+        let mut out = vec![9];
+        let start = begin_command(&mut out, 0x1234, 0x5678_9abc);
+        out.extend_from_slice(b"body");
+        finish_command(&mut out, start);
+        let header = CommandHeader { bytes: 4, opcode: 0x1234, reserved: 0, call: 0x5678_9abc, reserved2: 0 };
+        assert_eq!(out, [&[9], header.to_bytes().as_slice(), b"body"].concat());
+    }
 
     #[test]
     fn headers_have_the_sizes_they_promise() {
