@@ -10,6 +10,7 @@ PROMISES = (
     "per_thread_default_streams",
     "legacy_stream_order",
     "synchronous_copies_are_there",
+    "small_results_come_first",
     "capture_beside_work",
     "copies_behind_a_graph",
 )

@@ -269,6 +269,33 @@ static void synchronous_copies_are_there(void) {
     if (held > 0.4) FAIL("8 small copies held the caller for %.2f s", held);
 }
 
+/* Many small results at once, from two streams: whoever hears that an event was reached finds all that came before it. */
+static void small_results_come_first(void) {
+    enum { RESULTS = 100, ROUNDS = 20 };
+    CUstream streams[2] = {new_stream(STREAM_NON_BLOCKING), new_stream(STREAM_NON_BLOCKING)};
+    CUdeviceptr places[2] = {device_bytes(4 * RESULTS), device_bytes(4 * RESULTS)};
+    unsigned *found = (unsigned *)pinned_bytes(2 * 4 * RESULTS);
+    CUevent events[2];
+    for (int at = 0; at < 2; at++) MUST(cuEventCreate(&events[at], 2));
+    for (unsigned round = 1; round <= ROUNDS; round++) {
+        memset(found, 0, 2 * 4 * RESULTS);
+        for (int at = 0; at < 2; at++) {
+            MUST(cuMemsetD32Async(places[at], round * 10 + at, RESULTS, streams[at]));
+            for (int n = 0; n < RESULTS; n++)
+                MUST(cuMemcpyDtoHAsync_v2(&found[at * RESULTS + n], places[at] + 4 * n, 4, streams[at]));
+            MUST(cuEventRecord(events[at], streams[at]));
+            /* What comes after the event does not matter to it. */
+            MUST(cuMemsetD32Async(places[at], 0xdead, RESULTS, streams[at]));
+        }
+        for (int at = 1; at >= 0; at--) {
+            CUresult reached;
+            while ((reached = cuEventQuery(events[at])) == NOT_READY) {}
+            MUST(reached);
+            for (int n = 0; n < RESULTS; n++) HOLDS(found[at * RESULTS + n] == round * 10 + at);
+        }
+    }
+}
+
 static atomic_int captured;
 
 static void *work_beside_a_capture(void *argument) {
@@ -364,7 +391,7 @@ int main(int argc, char **argv) {
         ROW(deferred_error), ROW(pinned_copy_lands_later), ROW(pinned_memory_is_read_late),
         ROW(host_functions_keep_order), ROW(threads_keep_order), ROW(waiting_blocks_nobody),
         ROW(synchronous_copies_are_there), ROW(per_thread_default_streams), ROW(legacy_stream_order),
-        ROW(capture_beside_work), ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
+        ROW(small_results_come_first), ROW(capture_beside_work), ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
     };
     open_driver();
     start_device();
