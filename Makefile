@@ -13,11 +13,14 @@ DXPU := $(TARGET)/release/dxpu
 export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 
-.PHONY: build demo test setup lint unit judges stories bench codegen
+.PHONY: build libraries demo test setup lint unit judges stories bench codegen
 
-## The binary, with the client libraries inside.
-build:
+## The libraries that programs load.
+libraries:
 	cargo build --release --quiet --package libcuda --package libnvml
+
+## The binary, with those libraries inside.
+build: libraries
 	cargo build --release --quiet --package dxpu
 
 ## A CUDA program on a GPU that another process owns; no GPU needed.
@@ -33,7 +36,7 @@ setup:
 	scripts/setup
 
 ## Format, lints, documentation, licences, generated files.
-lint: setup
+lint: setup libraries
 	cargo fmt --all --check
 	cargo clippy --release --quiet --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" cargo doc --release --quiet --workspace --no-deps --document-private-items
