@@ -11,6 +11,7 @@ PROMISES = (
     "legacy_stream_order",
     "synchronous_copies_are_there",
     "small_results_come_first",
+    "kernels_reach_pinned_memory",
     "capture_beside_work",
     "copies_behind_a_graph",
 )

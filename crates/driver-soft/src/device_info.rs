@@ -78,7 +78,7 @@ fn attributes(config: &SoftConfig, ordinal: u32) -> Vec<(u32, i32)> {
         (16, multiprocessors() as i32),
         (17, 0), // no time limit for kernels
         (18, 0), // not integrated
-        (19, 0), // host memory cannot be mapped
+        (19, 1), // launches may be given pinned memory
         (20, 0), // default compute mode
         (30, 512),
         (31, 1), // concurrent kernels
@@ -109,7 +109,7 @@ fn attributes(config: &SoftConfig, ordinal: u32) -> Vec<(u32, i32)> {
         (88, 0), // no access to pageable memory
         (89, 0),
         (90, 1), // compute preemption
-        (91, 0), // host pointers of registered memory mean nothing on the device
+        (91, 1), // by its address on the host
         (92, 1), // stream memory operations
         (93, 1), // on 64 bits
         (94, 1), // waits for NOR

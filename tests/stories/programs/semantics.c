@@ -296,6 +296,29 @@ static void small_results_come_first(void) {
     }
 }
 
+/* A kernel that is given pinned memory reads and writes it; what else the program does there stays. */
+static void kernels_reach_pinned_memory(void) {
+    CUstream stream = new_stream(STREAM_NON_BLOCKING);
+    CUdeviceptr place = device_bytes(4);
+    for (unsigned count = 8; count <= 1 << 20; count *= 64) {
+        /* Three thirds: read, written, and the program's own. */
+        unsigned *host = (unsigned *)pinned_bytes(3 * 4 * count);
+        for (unsigned n = 0; n < 3 * count; n++) host[n] = n;
+        MUST(spin(place, turns_for(0.05), 1, stream));
+        MUST(scale((CUdeviceptr)host, (CUdeviceptr)(host + count), count, stream));
+        for (unsigned n = 0; n < count; n++) host[2 * count + n] = 0xfeed;
+        /* The next launch reads what the last one wrote, with no wait between them. */
+        MUST(scale((CUdeviceptr)(host + count), (CUdeviceptr)host, count, stream));
+        MUST(cuStreamSynchronize(stream));
+        for (unsigned n = 0; n < count; n++) {
+            HOLDS(host[count + n] == 3 * n + 1);
+            HOLDS(host[n] == 3 * (3 * n + 1) + 1);
+            HOLDS(host[2 * count + n] == 0xfeed);
+        }
+        MUST(cuMemFreeHost(host));
+    }
+}
+
 static atomic_int captured;
 
 static void *work_beside_a_capture(void *argument) {
@@ -391,7 +414,8 @@ int main(int argc, char **argv) {
         ROW(deferred_error), ROW(pinned_copy_lands_later), ROW(pinned_memory_is_read_late),
         ROW(host_functions_keep_order), ROW(threads_keep_order), ROW(waiting_blocks_nobody),
         ROW(synchronous_copies_are_there), ROW(per_thread_default_streams), ROW(legacy_stream_order),
-        ROW(small_results_come_first), ROW(capture_beside_work), ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
+        ROW(small_results_come_first), ROW(kernels_reach_pinned_memory),
+        ROW(capture_beside_work), ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
     };
     open_driver();
     start_device();

@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{client, current_context, forbid_unsafe_call},
+    state::{client, current_context, forbid_unsafe_call, shadow},
 };
 use cuda_abi::*;
 use cuda_wire::Command;
@@ -48,20 +48,22 @@ pub(crate) fn free(host_pointer: u64) -> CuResult<()> {
     let pinned = &client()?.pinned;
     pinned.find(host_pointer).filter(|range| range.base == host_pointer).ok_or(CudaError::INVALID_VALUE)?;
     wait_for_copies()?;
+    shadow::forget(host_pointer);
     pinned.free(host_pointer)
 }
 
-/// cuMemHostGetDevicePointer_v2: the device cannot reach this host's memory (its CAN_MAP_HOST_MEMORY says so).
-pub(crate) fn device_pointer(_device_pointer: Out<'_, u64>, host_pointer: u64, flags: u32) -> CuResult<()> {
+/// cuMemHostGetDevicePointer_v2: the same address, which launches replace by that of device memory.
+pub(crate) fn device_pointer(
+    mut device_pointer: Out<'_, u64>,
+    host_pointer: u64,
+    flags: u32,
+) -> CuResult<()> {
     current_context()?;
     if flags != 0 || client()?.pinned.find(host_pointer).is_none() {
         return Err(CudaError::INVALID_VALUE);
     }
-    crate::process::refused(
-        "cuMemHostGetDevicePointer_v2",
-        "kernels cannot reach the memory of another machine",
-    );
-    Err(CudaError::NOT_SUPPORTED)
+    device_pointer.set(host_pointer);
+    Ok(())
 }
 
 /// cuMemHostGetFlags
@@ -96,5 +98,6 @@ pub(crate) fn unregister(host_pointer: u64) -> CuResult<()> {
         .filter(|range| range.base == host_pointer)
         .ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)?;
     wait_for_copies()?;
+    shadow::forget(host_pointer);
     pinned.unregister(host_pointer)
 }

@@ -2,7 +2,11 @@
 
 use crate::{
     border::*,
-    state::{Event, Function, KernelNode, NodeOp, Stream, client, function_behind, submit},
+    state::{
+        Event, Function, KernelNode, NodeOp, Stream, client, function_behind,
+        shadow::{lend, take_back},
+        submit,
+    },
 };
 use cuda_abi::*;
 use cuda_client::launch::{LaunchShape, ParameterLayout, Source, check, parse_extra};
@@ -113,6 +117,7 @@ fn launch(
             };
             return submit(&stream, NodeOp::Kernel(node));
         }
+        let lent = lend(&stream, block)?;
         let op = Op::Launch {
             kernel: function.kernel,
             grid: shape.grid,
@@ -122,7 +127,8 @@ fn launch(
             attributes,
             parameters: Bytes(block),
         };
-        stream.enqueue(op)
+        stream.enqueue(op)?;
+        if lent.is_empty() { Ok(()) } else { take_back(&stream, lent) }
     })
 }
 

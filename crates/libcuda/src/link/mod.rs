@@ -275,6 +275,18 @@ impl Link {
         transfer
     }
 
+    /// Gets ready to receive a transfer that `sink` takes piece by piece; `landed` as for [`Link::expect`].
+    pub(crate) fn expect_by(
+        &self,
+        bytes: u64,
+        sink: Box<dyn bulk::Sink + Send + Sync>,
+        landed: Box<dyn FnOnce() + Send>,
+    ) -> TransferId {
+        let transfer = self.next_transfer();
+        self.lanes.expect_later(transfer, bytes, sink, Box::new(move |_| landed()));
+        transfer
+    }
+
     /// The same for a transfer whose name is known already.
     pub(crate) fn expect_named(
         &self,

@@ -202,6 +202,7 @@ impl Context {
             client.events.remove(*handle);
         });
         super::forget_modules_of(client, self);
+        super::shadow::forget_context(self.handle);
         self.device()?.memory.forget_context(self.handle);
         if primary {
             self.link.post(&Command::ContextReset { context: self.id })

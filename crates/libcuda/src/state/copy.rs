@@ -215,7 +215,7 @@ fn to_host(
     done
 }
 
-fn end_write(hazard: u64) {
+pub(super) fn end_write(hazard: u64) {
     if let Ok(client) = client() {
         client.pinned.end_write(hazard);
     }

@@ -10,12 +10,12 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-/// `CUdevice_attribute` numbers of what a GPU may have and a remote one does not: host memory that kernels reach (19,
-/// 86, 88, 89, 91, 100, 101), managed memory (83), memory and events shared with other processes (103, 104, 105, 119,
+/// `CUdevice_attribute` numbers of what a GPU may have and a remote one does not: host memory that kernels reach
+/// unasked (86, 88, 89, 100, 101), managed memory (83), memory and events shared with other processes (103, 104, 105, 119,
 /// 125, 128), network cards that reach the GPU (110, 116, 117, 118, 124), multicast (132). Programs that ask choose
 /// another way.
-const NOT_SERVED: [u32; 20] =
-    [19, 83, 86, 88, 89, 91, 100, 101, 103, 104, 105, 110, 116, 117, 118, 119, 124, 125, 128, 132];
+const NOT_SERVED: [u32; 18] =
+    [83, 86, 88, 89, 100, 101, 103, 104, 105, 110, 116, 117, 118, 119, 124, 125, 128, 132];
 
 /// One GPU.
 pub(crate) struct Device {

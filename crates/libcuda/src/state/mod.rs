@@ -20,6 +20,7 @@ mod module;
 mod op;
 mod pinned;
 mod pool;
+pub(crate) mod shadow;
 mod stream;
 mod thread;
 mod unawaited;

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct Pinned {
     memory: HostMemory,
+    /// No pinned memory lay below this (as its complement, so that 0 means none), or at or above that.
+    below: AtomicU64,
+    end: AtomicU64,
 }
 
 fn host_range(base: u64, bytes: u64, flags: u32, kind: HostKind) -> HostRange {
@@ -28,8 +31,7 @@ impl Pinned {
             return Err(CudaError::OUT_OF_MEMORY);
         }
         let address = address as u64;
-        let range = host_range(address, bytes as u64, flags, HostKind::Allocated);
-        self.memory.insert(range)?;
+        self.insert(host_range(address, bytes as u64, flags, HostKind::Allocated))?;
         Ok(address)
     }
 
@@ -44,7 +46,20 @@ impl Pinned {
 
     /// Notes memory of the program's own as usable like pinned memory.
     pub(crate) fn register(&self, address: u64, bytes: u64, flags: u32) -> CuResult<()> {
-        self.memory.insert(host_range(address, bytes, flags, HostKind::Registered))
+        self.insert(host_range(address, bytes, flags, HostKind::Registered))
+    }
+
+    fn insert(&self, range: HostRange) -> CuResult<()> {
+        self.memory.insert(range)?;
+        self.below.fetch_max(!range.base, Ordering::Relaxed);
+        self.end.fetch_max(range.base + range.bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether an address might be one of pinned memory: a quick no for most that are not.
+    #[inline]
+    pub(crate) fn may_hold(&self, address: u64) -> bool {
+        address < self.end.load(Ordering::Relaxed) && address >= !self.below.load(Ordering::Relaxed)
     }
 
     /// Takes that note back.
