@@ -53,6 +53,7 @@ stories: build
 ## Programs nobody here wrote: libcudart, nvcc, NVRTC, CuPy, Numba's own suite.
 judges: build setup
 	tests/judges/run $(DXPU)
+	.venv/bin/python -m pytest -q tests/gpu/test_harness.py
 
 ## What the api plane costs on this machine.
 bench: build
