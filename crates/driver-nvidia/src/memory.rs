@@ -172,10 +172,7 @@ impl Memory {
             return Err(CudaError::INVALID_VALUE);
         }
         let (start, end) = granules(address, bytes);
-        let mut state = self.lock();
-        while state.leaving.iter().any(|&(from, to)| from < end && start < to) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let mut state = self.wait_for_leaving(address, bytes);
         let mut made = Vec::new();
         let mut at = start;
         while at < end {
@@ -214,6 +211,16 @@ impl Memory {
         }
         state.allocations.insert(address, Allocation { bytes, context });
         Ok(())
+    }
+
+    /// Waits until nothing that is on its way out lies in a range.
+    fn wait_for_leaving(&self, address: u64, bytes: u64) -> MutexGuard<'_, State> {
+        let end = address.saturating_add(bytes);
+        let mut state = self.lock();
+        while state.leaving.iter().any(|&(from, to)| from < end && address < to) && !state.closed {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
     }
 
     /// New memory of a device, within the session's limit; from what was set aside when it was promised.
@@ -317,11 +324,7 @@ impl Memory {
         offset: u64,
         physical: &Arc<Physical>,
     ) -> CuResult<()> {
-        let mut state = self.lock();
-        let (start, end) = granules(address, bytes);
-        while state.leaving.iter().any(|&(from, to)| from < end && start < to) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let mut state = self.wait_for_leaving(address, bytes);
         // SAFETY: no pointers; the driver refuses what it cannot do, such as a part of the memory.
         unsafe { self.api.memory_map(address, bytes as usize, offset as usize, physical.handle, 0)? };
         state
@@ -336,8 +339,8 @@ impl Memory {
         let Some(allocation) = state.allocations.remove(&address) else {
             return Err(CudaError::INVALID_VALUE);
         };
-        let (start, end) = granules(address, allocation.bytes);
-        state.leaving.push((start, end));
+        // The steps it shares with others stay: they count it as a user until it has left.
+        state.leaving.push((address, address + allocation.bytes));
         let what = Leaving::Allocation { address, bytes: allocation.bytes };
         state.queue.push(Free { context, what });
         self.changed.notify_all();
@@ -423,7 +426,7 @@ impl Memory {
                 let range = match free.what {
                     Leaving::Allocation { address, bytes } => {
                         self.leave(&mut state, address, bytes);
-                        granules(address, bytes)
+                        (address, address + bytes)
                     }
                     Leaving::Mapped { address, bytes } => {
                         let inside: Vec<u64> =
