@@ -19,6 +19,9 @@ type SessionName = [u8; 16];
 type Release = Box<dyn FnOnce() + Send>;
 type OnEvent = Box<dyn Fn(SessionEvent) + Send + Sync>;
 
+/// Starting a process, on a GPU with its context, takes locks of the driver and cores that the program which has just
+/// come would have.
+const REPLACE_AFTER: Duration = Duration::from_secs(1);
 /// After a process that could not prepare itself, the next one is not tried at once.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long an ended session may take to leave before it is made to.
@@ -43,6 +46,8 @@ struct State {
     wanted: usize,
     stopping: bool,
     pause_until: Option<Instant>,
+    /// Until then a spare that was taken is not replaced, unless it was the last.
+    rest_until: Option<Instant>,
 }
 
 struct Serving {
@@ -89,6 +94,7 @@ impl Sessions {
         self.changed.notify_all();
         let child = loop {
             if let Some(child) = state.spares.pop() {
+                state.rest_until = Some(Instant::now() + REPLACE_AFTER);
                 break Some(child);
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -241,13 +247,18 @@ fn keep_spares(sessions: &Weak<Sessions>) {
             }
             let paused = state.pause_until.is_some_and(|until| Instant::now() < until);
             let target = sessions.config.spares.max(state.wanted);
-            let enough = state.spares.len() + state.starting >= target;
-            if !state.stopping && !paused && !enough {
+            let ready = state.spares.len() + state.starting;
+            let rest = state
+                .rest_until
+                .map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+            let resting = !rest.is_zero() && ready > state.wanted;
+            if !state.stopping && !paused && !resting && ready < target {
                 break;
             }
-            state = match paused {
-                true => wait_for(&sessions.changed, state, RETRY_PAUSE),
-                false => wait(&sessions.changed, state),
+            state = match (paused, resting && ready < target) {
+                (true, _) => wait_for(&sessions.changed, state, RETRY_PAUSE),
+                (false, true) => wait_for(&sessions.changed, state, rest),
+                (false, false) => wait(&sessions.changed, state),
             };
         }
         state.starting += 1;
