@@ -173,8 +173,8 @@ uint32_t element_bytes(uint32_t type) {
 const uint64_t EDGES[] = {1ull << 32, 1ull << 31, 255, 1};
 
 void tensors(const Call &base) {
+    // Not much larger ones: the driver reads the arrays before it looks at the rank.
     for (uint32_t rank = 0; rank <= 6; rank++) sample(base, [&](Call &c) { c.rank = rank; });
-    sample(base, [&](Call &c) { c.rank = ~0u; });
     for (uint64_t offset : {1, 4, 8, 16, 32, 48}) sample(base, [&](Call &c) { c.address += offset; });
     for (uint64_t address : {0ull, 16ull, 1ull << 40, 1ull << 47, 1ull << 48, 1ull << 49, 1ull << 56, 1ull << 57,
                              1ull << 63, ~15ull})

@@ -107,26 +107,6 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
         ("module-unload", C::ModuleUnload { module: MODULE }),
         ("kernel-set-attribute", C::KernelSetAttribute { kernel: KERNEL, attribute: 8, value: -1 }),
         (
-            "active-clusters",
-            C::ActiveClusters {
-                kernel: KERNEL,
-                grid: [64, 1, 1],
-                block: [128, 1, 1],
-                shared_bytes: 1 << 16,
-                attributes: vec![LaunchAttribute { id: 4, value: [1; 64] }],
-            },
-        ),
-        (
-            "largest-cluster",
-            C::LargestCluster {
-                kernel: KERNEL,
-                grid: [1, 2, 3],
-                block: [32, 1, 1],
-                shared_bytes: 0,
-                attributes: Vec::new(),
-            },
-        ),
-        (
             "link",
             C::Link {
                 context: CONTEXT,
@@ -162,6 +142,12 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     }
     // New ones at the end: the frames of the others keep their numbers.
     commands.push(("device-status".to_owned(), C::DeviceStatus { device: 1 }));
+    let (kernel, block, grid) = (KERNEL, [128, 1, 1], [64, 2, 1]);
+    let attributes = vec![LaunchAttribute { id: 4, value: [1; 64] }];
+    let question = C::ActiveClusters { kernel, grid, block, shared_bytes: 1 << 16, attributes };
+    commands.push(("active-clusters".to_owned(), question));
+    let question = C::LargestCluster { kernel, grid, block, shared_bytes: 0, attributes: Vec::new() };
+    commands.push(("largest-cluster".to_owned(), question));
     commands
 }
 
