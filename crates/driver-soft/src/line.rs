@@ -203,6 +203,10 @@ impl Line {
     fn run(self: Arc<Self>, session: &Arc<Session>) {
         while let Some(task) = self.next() {
             let held_bytes = task.work.held_bytes();
+            let record = match &task.work {
+                Work::Record(record) => Some(record.clone()),
+                _ => None,
+            };
             let outcome = catch_unwind(AssertUnwindSafe(|| self.execute(session, task)));
             if let Err(error) = outcome.unwrap_or_else(|_| {
                 tracing::error!("a stream's work panicked; its context is lost");
@@ -213,6 +217,10 @@ impl Line {
             let mut state = lock(&self.state);
             state.queued_bytes -= held_bytes.min(state.queued_bytes);
             self.done.fetch_add(1, Release);
+            if let Some(record) = record {
+                // At once with its place: who hears that an event was reached finds its stream idle, if nothing follows.
+                let _ = record.at.set(Instant::now());
+            }
             drop(state);
             self.changed.notify_all();
             session.sweep();
@@ -243,6 +251,10 @@ impl Line {
     fn execute(self: &Arc<Self>, session: &Arc<Session>, task: Task) -> CuResult<()> {
         for place in &task.after {
             place.wait()?;
+        }
+        if let Work::Record(_) = task.work {
+            // It is reached when it is counted as done.
+            return Ok(());
         }
         task.work.execute(session, self)
     }
