@@ -1,0 +1,171 @@
+//! The default engine: one file, read and written by any number of processes of one machine.
+//!
+//! SQLite in write-ahead mode with every commit synced to disk, so that neither a killed process nor a lost machine
+//! takes back what was acknowledged. One connection writes; readers and watches have their own and never wait for it.
+//! What another process commits is noticed by a look at a counter in shared memory every few milliseconds.
+
+mod clock;
+mod election;
+mod follow;
+mod number;
+mod read;
+mod readers;
+mod schema;
+mod write;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+
+use crate::error::{OpenError, StoreError};
+use crate::leadership::{self, Campaign, Candidacy, Leader, Leadership};
+use crate::listing::{Listing, Want};
+use crate::record::{Record, Revision};
+use crate::store::Store;
+use crate::transaction::{Limits, Outcome, Transaction};
+use crate::watch::Watch;
+
+use clock::Clock;
+use follow::Bell;
+use readers::Readers;
+
+/// Far beyond what a manager batches; bounds the memory and the time one transaction can take.
+const LIMITS: Limits = Limits { writes: 65_536, bytes: 256 << 20 };
+
+/// A store in a file.
+pub struct Sqlite {
+    path: PathBuf,
+    writer: Mutex<Connection>,
+    readers: Arc<Readers>,
+    bell: Arc<Bell>,
+    clock: Clock,
+}
+
+impl Sqlite {
+    /// Opens the file, or makes it, for its owner alone. The folder must exist.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let path = path.as_ref().to_path_buf();
+        let writer = schema::open(&path)?;
+        let readers = Arc::new(Readers::new(path.clone()));
+        Ok(Self {
+            path,
+            writer: Mutex::new(writer),
+            readers,
+            bell: Arc::default(),
+            clock: Clock::of_this_machine(),
+        })
+    }
+
+    /// Runs `act` in a transaction that no other writer overlaps, and tells the watches afterwards.
+    fn write<T>(
+        &self,
+        doing: &'static str,
+        act: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = writer
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(|error| not_done(doing, error))?;
+        let result = act(&transaction).map_err(|error| not_done(doing, error))?;
+        transaction.commit().map_err(|error| not_known(doing, error))?;
+        drop(writer);
+        self.bell.ring();
+        Ok(result)
+    }
+
+    fn look<T>(
+        &self,
+        doing: &'static str,
+        act: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let reader = self.readers.take().map_err(|error| not_done(doing, error))?;
+        act(&reader).map_err(|error| not_done(doing, error))
+    }
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Store for Sqlite {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn read(&self, key: &str) -> Result<Option<Record>, StoreError> {
+        self.look("read a record", |reader| read::record(reader, key))
+    }
+
+    fn list(&self, prefix: &str, want: Want) -> Result<Listing, StoreError> {
+        read::list(&self.readers, prefix, want).map_err(|error| not_done("list records", error))
+    }
+
+    fn commit(&self, transaction: &Transaction) -> Result<Outcome, StoreError> {
+        transaction.check(LIMITS)?;
+        self.write("commit", |open| write::commit(open, transaction))
+    }
+
+    fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, StoreError> {
+        let connection = schema::connect(&self.path).map_err(|error| not_done("watch", error))?;
+        Ok(follow::start(connection, self.bell.clone(), prefix, from))
+    }
+
+    fn compact(&self, before: Revision) -> Result<(), StoreError> {
+        self.write("compact", |open| write::compact(open, before))
+    }
+
+    fn campaign(&self, candidacy: &Candidacy) -> Result<Campaign, StoreError> {
+        // Candidates ask often, and asking as a reader does not hold up the leader's commits.
+        if let Some(leader) = self.leader(&candidacy.name)? {
+            return Ok(Campaign::Led(leader));
+        }
+        self.write("campaign", |open| election::campaign(open, &self.clock, candidacy))
+    }
+
+    fn keep_alive(&self, leadership: &Leadership) -> Result<(), StoreError> {
+        let is_held = self
+            .write("keep a leadership alive", |open| election::keep_alive(open, &self.clock, leadership))?;
+        if is_held { Ok(()) } else { Err(lost(leadership)) }
+    }
+
+    fn fence(&self, leadership: &Leadership) -> Result<Leadership, StoreError> {
+        let fenced = self.write("fence", |open| election::fence(open, leadership))?;
+        fenced.ok_or_else(|| lost(leadership))
+    }
+
+    fn resign(&self, leadership: &Leadership) -> Result<(), StoreError> {
+        self.write("resign", |open| election::resign(open, leadership))
+    }
+
+    fn leader(&self, name: &str) -> Result<Option<Leader>, StoreError> {
+        let key = leadership::key(name);
+        self.look("look up the leader", |reader| election::leader(reader, &self.clock, &key))
+    }
+}
+
+fn lost(leadership: &Leadership) -> StoreError {
+    StoreError::LeadershipLost { name: leadership.name.clone() }
+}
+
+/// SQLite has rolled back, or never began.
+fn not_done(doing: &'static str, error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            StoreError::Damaged { doing, source: error.into() }
+        }
+        _ => StoreError::Unavailable { doing, source: error.into() },
+    }
+}
+
+/// COMMIT itself failed. Busy means that it did not begin. With any other error, such as a failed sync, the log may
+/// hold the transaction, and whoever opens the file next may find it there.
+fn not_known(doing: &'static str, error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy) => StoreError::Unavailable { doing, source: error.into() },
+        _ => StoreError::Uncertain { doing, source: error.into() },
+    }
+}

@@ -1,0 +1,5 @@
+//! One suite, every engine.
+
+mod conformance;
+mod memory;
+mod sqlite;

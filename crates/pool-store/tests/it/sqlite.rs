@@ -1,0 +1,65 @@
+//! The store in a file: the suite, and what is special about files.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use pool_store::{OpenError, Sqlite, Store, Transaction};
+
+use crate::conformance::{self, Subject};
+
+#[test]
+fn sqlite_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool.db");
+    let client = || -> Arc<dyn Store> { Arc::new(Sqlite::open(&path).unwrap()) };
+    conformance::run(&Subject { client: &client, pass: &std::thread::sleep, is_live: true });
+}
+
+#[test]
+fn only_the_owner_can_read_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool.db");
+    let mode = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
+    let store = Sqlite::open(&path).unwrap();
+    conformance::commit(&store, Transaction::new().put("a", "secret"));
+    for name in ["pool.db", "pool.db-wal", "pool.db-shm"] {
+        assert_eq!(mode(name), 0o600, "{name}");
+    }
+    drop(store);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let store = Sqlite::open(&path).unwrap();
+    assert_eq!(mode("pool.db"), 0o600, "one that was open to others is closed");
+    assert!(store.read("a").unwrap().is_some());
+}
+
+#[test]
+fn a_newer_file_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool.db");
+    drop(Sqlite::open(&path).unwrap());
+    let raw = rusqlite::Connection::open(&path).unwrap();
+    raw.pragma_update(None, "user_version", 2).unwrap();
+    drop(raw);
+    let before = std::fs::read(&path).unwrap();
+    let error = Sqlite::open(&path).unwrap_err();
+    assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error:?}");
+    assert!(error.to_string().contains("use a newer dxpu"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn other_programs_files_are_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("notes.txt");
+    std::fs::write(&text, "not a database, but long enough to look like one ".repeat(20)).unwrap();
+    let other = folder.path().join("other.db");
+    rusqlite::Connection::open(&other).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    for path in [text, other] {
+        let before = std::fs::read(&path).unwrap();
+        let error = Sqlite::open(&path).unwrap_err();
+        assert!(matches!(error, OpenError::NotAStore { .. }), "{error:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+    let nowhere = Sqlite::open(folder.path().join("none/pool.db")).unwrap_err();
+    assert!(matches!(nowhere, OpenError::File { .. }), "{nowhere:?}");
+}
