@@ -52,6 +52,7 @@ stories: build
 
 ## Programs nobody here wrote: libcudart, nvcc, NVRTC, CuPy, Numba's own suite.
 judges: build setup
+	cargo build --release --quiet --package tlp --example tlp_lines
 	tests/judges/run $(DXPU)
 	.venv/bin/python -m pytest -q tests/gpu/test_harness.py
 
