@@ -20,7 +20,7 @@ class WorkerFailed(Exception):
 
 def plain_environment():
     """This process's environment without anything that would make a native process a remote one."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("DXPU_")}
+    return {name: value for name, value in os.environ.items() if name == "DXPU_LOG" or not name.startswith("DXPU_")}
 
 
 class Place:

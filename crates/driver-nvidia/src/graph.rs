@@ -215,7 +215,9 @@ fn make(
     };
     let mut raw = GraphExec::default();
     // SAFETY: `raw` is valid for the call, the graph lives until it returns.
-    unsafe { work.api.graph_instantiate(&mut raw, graph.raw, 0)? };
+    unsafe { work.api.graph_instantiate(&mut raw, graph.raw, 0) }.inspect_err(
+        |error| tracing::warn!(%error, nodes = nodes.len(), "the driver does not instantiate a graph"),
+    )?;
     let raw = RawExec { api: work.api, raw };
     /// `CU_EVENT_DISABLE_TIMING`
     const NO_TIMING: u32 = 2;

@@ -1,7 +1,7 @@
 //! What belongs to the process as a whole: whether it has a driver, what becomes of that in a forked child, and what
 //! goes to the log.
 
-use crate::{link::WORKER_LOST, log, state::Client};
+use crate::{log, state::Client};
 use cuda_abi::{CuResult, CudaError};
 use std::sync::{
     Mutex, Once, PoisonError,
@@ -14,14 +14,13 @@ const COLD: u32 = 0;
 const READY: u32 = 1;
 /// This is a child of the process that called cuInit: its GPUs are the parent's.
 const FORKED: u32 = 2;
-/// Every worker is gone.
-const LOST: u32 = 3;
 /// The process ends: exit handlers run.
-const ENDING: u32 = 4;
+const ENDING: u32 = 3;
 
 static STATE: AtomicU32 = AtomicU32::new(COLD);
 
-/// Success once cuInit succeeded and while a worker is there.
+/// Success once cuInit succeeded. A lost worker changes nothing here: as on a machine whose GPU fails, calls that need
+/// the GPU fail, and those that do not go on to answer (PyTorch ends the process where they fail).
 #[inline]
 pub(crate) fn check() -> CuResult<()> {
     match STATE.load(Ordering::Acquire) {
@@ -33,7 +32,6 @@ pub(crate) fn check() -> CuResult<()> {
 #[cold]
 fn why_not(state: u32) -> CudaError {
     match state {
-        LOST => WORKER_LOST,
         ENDING => CudaError::DEINITIALIZED,
         _ => CudaError::NOT_INITIALIZED,
     }
@@ -66,15 +64,6 @@ pub(crate) fn init() -> CuResult<()> {
             log::error(&text);
             Err(error)
         }
-    }
-}
-
-/// A worker is gone. When it was the last, every later call fails at once.
-pub(crate) fn worker_lost() {
-    let all_lost =
-        crate::state::client().map_or(true, |client| client.links().iter().all(|link| link.is_lost()));
-    if all_lost {
-        let _ = STATE.compare_exchange(READY, LOST, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 

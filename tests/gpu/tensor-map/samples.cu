@@ -9,6 +9,8 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <setjmp.h>
+#include <signal.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -87,6 +89,11 @@ template <typename T> void print_array(const Call &call, const char *name, const
     for (int i = 0; i < count; i++) printf("%s%s", i ? "," : "", std::to_string(values[i]).c_str());
 }
 
+// Some arguments make the driver itself crash; such a call is printed as that.
+sigjmp_buf before_the_call;
+
+void crashed(int) { siglongjmp(before_the_call, 1); }
+
 // Makes the call and prints its line.
 void sample(const Call &call) {
     Place place(0xee);
@@ -114,6 +121,10 @@ void sample(const Call &call) {
     printf(" type=%u rank=%u address=0x%llx", call.type, call.rank, static_cast<unsigned long long>(call.address));
     print_array(call, "sizes", call.sizes, rank);
     print_array(call, "strides", call.strides, rank ? rank - 1 : 0);
+    if (sigsetjmp(before_the_call, 1)) {
+        printf(" -> crash\n");
+        return;
+    }
     CUresult code;
     if (call.function == Function::Tiled) {
         print_array(call, "box", call.box, rank);
@@ -414,6 +425,7 @@ void head(CUdevice device) {
 int main() {
     // A call that crashes the driver must not take the lines before it along.
     setvbuf(stdout, nullptr, _IOLBF, 0);
+    signal(SIGSEGV, crashed);
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (!library) {
         fprintf(stderr, "%s\n", dlerror());

@@ -9,14 +9,14 @@ use crate::{
     launch::{attributes, with_parameters},
     op::{HostCall, Work, memory_ops},
     sys::{
-        BatchMemOpNode, Copy3D, Graph, GraphNode as RawNode, HostFunction, HostNode, KernelNode,
-        MEMORY_DEVICE, MEMORY_HOST, MemsetNode,
+        Api, BatchMemOpNode, Copy3D, Function, Graph, GraphNode as RawNode, HostFunction, HostNode,
+        KernelNode, MEMORY_DEVICE, MEMORY_HOST, MemsetNode,
     },
     tables::Tables,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{GraphNode, HostData, Op, Plane, Shape};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -73,11 +73,53 @@ pub(super) fn build(
         for &before in &node.after {
             after.push(*made.get(before as usize).ok_or(CudaError::INVALID_VALUE)?);
         }
-        let raw = if node.enabled { builder.add(&node.op, &after)? } else { builder.empty(&after)? };
-        made.push(raw);
+        let raw = if node.enabled { builder.add(&node.op, &after) } else { builder.empty(&after) };
+        // The client only hears a code for the whole graph; who looks for the node finds it here.
+        made.push(raw.inspect_err(
+            |error| tracing::warn!(%error, node = made.len(), op = ?node.op, "the driver does not take a node of a graph"),
+        )?);
     }
     let keepers = builder.keepers;
     Ok(Built { graph, talks: !keepers.is_empty(), keepers })
+}
+
+/// A function's limit of dynamic shared memory, raised while a node is added that needs more than it is now.
+///
+/// Programs set the limit before each launch, perhaps to less for the next (cuDNN does). Natively a captured launch is
+/// checked when it is captured; here all nodes are added at the end, when the last limit holds.
+struct RaisedSharedBytes<'a> {
+    api: &'a Api,
+    function: Function,
+    before: c_int,
+}
+
+impl<'a> RaisedSharedBytes<'a> {
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+    const LIMIT: c_uint = 8;
+
+    fn of(api: &'a Api, function: Function, needed: u32) -> CuResult<Option<Self>> {
+        let mut before = 0;
+        // SAFETY: the function is loaded, and `before` is valid for the call.
+        unsafe { api.function_attribute(&mut before, Self::LIMIT, function)? };
+        let needed = c_int::try_from(needed).map_err(|_| CudaError::INVALID_VALUE)?;
+        if needed <= before {
+            return Ok(None);
+        }
+        // SAFETY: the function is loaded.
+        unsafe { api.function_set_attribute(function, Self::LIMIT, needed)? };
+        Ok(Some(Self { api, function, before }))
+    }
+}
+
+impl Drop for RaisedSharedBytes<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the function is loaded.
+        if let Err(error) =
+            unsafe { self.api.function_set_attribute(self.function, Self::LIMIT, self.before) }
+        {
+            tracing::warn!(%error, "a function keeps a raised limit of shared memory");
+        }
+    }
 }
 
 impl Builder<'_> {
@@ -106,6 +148,7 @@ impl Builder<'_> {
                     context: self.context.raw(),
                 };
                 let mut raw = RawNode::default();
+                let _raised = RaisedSharedBytes::of(&self.work.api, node.function, *shared_bytes)?;
                 with_parameters(parameters.0, |extra| {
                     let node = KernelNode { extra, ..node };
                     // SAFETY: everything pointed to is valid for the call, which copies the parameters.

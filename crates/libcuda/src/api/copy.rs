@@ -3,7 +3,7 @@
 use crate::{
     border::*,
     host::HostRegion,
-    state::{Copy, NodeOp, Place, Stream, forbid_on_capturing, is_device_address, run_copy, submit},
+    state::{Copy, NodeOp, Place, Stream, client, forbid_on_capturing, is_device_address, run_copy, submit},
 };
 use cuda_abi::*;
 use cuda_wire::{Plane, Shape};
@@ -20,9 +20,13 @@ fn line(target: u64, source: u64, bytes: usize, stream: StreamArg, synchronous: 
     run(&stream, copy, synchronous)
 }
 
-/// What the name of a function calls device memory must be device memory: reading it here would be a crash.
+/// What the name of a function calls device memory must be known to CUDA, as pinned memory is too: reading anything else
+/// here would be a crash.
 fn check_device(address: u64, bytes: usize) -> CuResult<()> {
-    if bytes == 0 || is_device_address(address) { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+    if bytes == 0 || is_device_address(address) || client()?.pinned.holds(address, bytes as u64) {
+        return Ok(());
+    }
+    Err(CudaError::INVALID_VALUE)
 }
 
 fn run(stream: &Arc<Stream>, copy: Copy, synchronous: bool) -> CuResult<()> {

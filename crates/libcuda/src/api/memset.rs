@@ -2,10 +2,11 @@
 
 use crate::{
     border::*,
-    state::{NodeOp, Stream, memory_of, submit},
+    host::HostRegion,
+    state::{NodeOp, Stream, client, concerns, end_write, memory_of, submit},
 };
 use cuda_abi::*;
-use cuda_wire::{Plane, Shape};
+use cuda_wire::{Op, Plane, Shape};
 use std::sync::Arc;
 
 /// Fills `height` rows of `width` elements.
@@ -30,12 +31,47 @@ fn fill(
         return Err(CudaError::INVALID_VALUE);
     }
     let rows = (height as u64 - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(width));
-    let device = memory_of(address).ok_or(CudaError::INVALID_VALUE)?;
-    device.memory.check_range(address, rows.ok_or(CudaError::INVALID_VALUE)?)?;
+    let span = rows.ok_or(CudaError::INVALID_VALUE)?;
+    let Some(device) = memory_of(address) else {
+        return fill_pinned(&stream, address, span, pitch, value, element_bytes, (width, height as u64));
+    };
+    device.memory.check_range(address, span)?;
     let context = Arc::clone(&stream.context);
     let target = Plane { address, row_pitch: pitch, slice_pitch: 0 };
     let shape = Shape { width, height: height as u64, depth: 1 };
     submit(&stream, NodeOp::Fill { target, shape, element_bytes, value, context })
+}
+
+/// Fills pinned memory, which is the program's: done here, when the stream comes to it.
+#[cold]
+fn fill_pinned(
+    stream: &Arc<Stream>,
+    address: u64,
+    span: u64,
+    pitch: u64,
+    value: u32,
+    element_bytes: u8,
+    (width, height): (u64, u64),
+) -> CuResult<()> {
+    if !client()?.pinned.holds(address, span) {
+        crate::log::debug(|| format!("a fill of {span} bytes at {address:#x}, which is no memory of CUDA's"));
+        return Err(CudaError::INVALID_VALUE);
+    }
+    if concerns(stream) {
+        crate::process::refused("cuMemsetAsync", "a captured fill of pinned host memory");
+        return Err(CudaError::NOT_SUPPORTED);
+    }
+    let hazard = client()?.pinned.begin_write(address, span);
+    let row: Vec<u8> =
+        value.to_le_bytes()[..element_bytes.into()].iter().copied().cycle().take(width as usize).collect();
+    // SAFETY: the range is pinned as long as a write into it is under way: who unpins it waits for that.
+    let target = unsafe { HostRegion::new(address, Shape { width, height, depth: 1 }, pitch, 0) };
+    let write = Box::new(move || {
+        (0..height).for_each(|at| target.write(at * width, &row));
+        end_write(hazard);
+    });
+    let token = stream.context.link.offer_host_call(write, true);
+    stream.enqueue(Op::HostCall { token })
 }
 
 macro_rules! fills {

@@ -94,7 +94,6 @@ impl Link {
         if !crate::process::is_ending() {
             log::warn(&format!("worker {} is lost: {why}", self.address));
         }
-        crate::process::worker_lost();
         self.closers.iter().for_each(Closer::close);
         self.lanes.close();
         self.replies.lose();

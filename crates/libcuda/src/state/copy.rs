@@ -215,7 +215,8 @@ fn to_host(
     done
 }
 
-pub(super) fn end_write(hazard: u64) {
+/// Notes that a write into pinned memory is done.
+pub(crate) fn end_write(hazard: u64) {
     if let Ok(client) = client() {
         client.pinned.end_write(hazard);
     }
