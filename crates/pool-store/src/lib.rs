@@ -11,7 +11,7 @@
 //! | engine | for | other processes |
 //! |---|---|---|
 //! | [`Sqlite`] | the default: one file, nothing to install | on the same machine |
-//! | `Etcd` (to come) | managers on several machines | anywhere |
+//! | [`Etcd`] | managers on several machines | anywhere |
 //! | [`Memory`] | deterministic simulation, with faults on demand | none |
 //!
 //! This crate knows nothing of GPUs, and its methods block: one manager thread calls them, and collects what waits
@@ -29,15 +29,19 @@ mod store;
 mod watch;
 
 mod elector;
+mod location;
 mod trim;
 
+mod etcd;
 mod memory;
 mod sqlite;
 
 pub use elector::{Elector, Standing};
 pub use error::{Cause, OpenError, Refusal, StoreError};
+pub use etcd::{Etcd, EtcdSettings, EtcdTls};
 pub use leadership::{Campaign, Candidacy, LEADER_PREFIX, Leader, Leadership};
 pub use listing::{Listing, Want};
+pub use location::Location;
 pub use memory::{Fault, Memory, Operation};
 pub use record::{KEY_BYTES_MAX, Record, Revision};
 pub use sqlite::Sqlite;

@@ -3,6 +3,10 @@
 //! SQLite in write-ahead mode with every commit synced to disk, so that neither a killed process nor a lost machine
 //! takes back what was acknowledged. One connection writes; readers and watches have their own and never wait for it.
 //! What another process commits is noticed by a look at a counter in shared memory every few milliseconds.
+//!
+//! A process that is killed lets go of the file at once. One that is frozen in the very middle of a transaction does
+//! not: until it goes on or is killed (as a service manager's watchdog does), the others can read, but writes and
+//! campaigns answer [`StoreError::Unavailable`]. etcd knows no such dependence.
 
 mod clock;
 mod election;

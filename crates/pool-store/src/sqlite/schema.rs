@@ -23,8 +23,8 @@ const APPLICATION: i64 = 0x6478_5055;
 /// Grows when an older program could no longer use the file.
 const FORMAT: i64 = 1;
 
-/// How long to wait for another process's transaction, which takes milliseconds.
-const BUSY: Duration = Duration::from_secs(5);
+/// How long to wait for another process's transaction, which takes milliseconds unless that process was frozen.
+const BUSY: Duration = Duration::from_secs(2);
 
 /// Keys are blobs, so that they compare by bytes.
 const TABLES: &str = "

@@ -1,5 +1,9 @@
 //! One suite, every engine.
 
+mod cluster;
 mod conformance;
+mod crashes;
+mod etcd;
 mod memory;
+mod peer;
 mod sqlite;

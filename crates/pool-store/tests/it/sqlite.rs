@@ -2,10 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use pool_store::{OpenError, Sqlite, Store, Transaction};
+use pool_store::{OpenError, Sqlite, Store, StoreError, Transaction};
 
 use crate::conformance::{self, Subject};
+use crate::crashes;
 
 #[test]
 fn sqlite_conforms() {
@@ -13,6 +15,35 @@ fn sqlite_conforms() {
     let path = folder.path().join("pool.db");
     let client = || -> Arc<dyn Store> { Arc::new(Sqlite::open(&path).unwrap()) };
     conformance::run(&Subject { client: &client, pass: &std::thread::sleep, is_live: true });
+}
+
+#[test]
+fn sqlite_survives_its_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool.db");
+    let store = Sqlite::open(&path).unwrap();
+    crashes::run(&format!("sqlite:{}", path.display()), &store);
+}
+
+/// The worst moment to freeze in: a process that stops in the middle of a transaction keeps SQLite's lock.
+#[test]
+fn a_process_frozen_in_a_transaction_holds_up_writers_but_not_readers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool.db");
+    let store = Sqlite::open(&path).unwrap();
+    let revision = conformance::commit(&store, Transaction::new().put("a", "1"));
+    let frozen = rusqlite::Connection::open(&path).unwrap();
+    frozen.execute_batch("BEGIN IMMEDIATE; DELETE FROM records").unwrap();
+
+    let began = Instant::now();
+    let write = Transaction::new().put("a", "2");
+    assert!(matches!(store.commit(&write), Err(StoreError::Unavailable { .. })));
+    assert!(began.elapsed() < Duration::from_secs(5), "an answer within seconds");
+    assert_eq!(store.read("a").unwrap().unwrap().modified, revision);
+    assert_eq!(store.leader("work").unwrap(), None);
+
+    drop(frozen);
+    assert!(conformance::commit(&store, write) > revision);
 }
 
 #[test]
