@@ -12,12 +12,13 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 DXPU := $(TARGET)/release/dxpu
 export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
+export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 
 .PHONY: build libraries demo test setup lint unit judges stories bench codegen
 
 ## The libraries that programs load.
 libraries:
-	cargo build --release --quiet --package libcuda --package libnvml
+	cargo build --release --quiet --package libcuda --package libnvml --package cuda-trace
 
 ## The binary, with those libraries inside.
 build: libraries

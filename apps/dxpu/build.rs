@@ -24,7 +24,7 @@ struct Library {
     name: &'static str,
 }
 
-const LIBRARIES: [Library; 2] = [
+const LIBRARIES: [Library; 3] = [
     Library { variable: "DXPU_LIBCUDA_SO", package: "libcuda", built: "libcuda.so", name: "libcuda.so.1" },
     Library {
         variable: "DXPU_LIBNVML_SO",
@@ -32,10 +32,16 @@ const LIBRARIES: [Library; 2] = [
         built: "libnvidia_ml.so",
         name: "libnvidia-ml.so.1",
     },
+    Library {
+        variable: "DXPU_LIBCUDA_TRACE_SO",
+        package: "cuda-trace",
+        built: "libcuda_trace.so",
+        name: "libcuda-trace.so.1",
+    },
 ];
 
 /// What the libraries are made of.
-const LIBRARY_CRATES: [&str; 9] = [
+const LIBRARY_CRATES: [&str; 12] = [
     "libcuda",
     "libnvml",
     "cuda-client",
@@ -45,6 +51,9 @@ const LIBRARY_CRATES: [&str; 9] = [
     "bulk",
     "transport",
     "worker-link",
+    "cuda-trace",
+    "cuda-table",
+    "trace-log",
 ];
 
 /// A client library: the file that its variable names, or the workspace's own package, built apart because cargo cannot

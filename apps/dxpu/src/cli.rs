@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::exit::Outcome;
-use crate::{bench, completions, demo, man, model, run, sim, worker, worker_session};
+use crate::{bench, completions, demo, inject, man, model, run, sim, trace, worker, worker_session};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +18,7 @@ Examples:
       dxpu run --worker unix:/tmp/dxpu.sock -- ./program
 
 Exit codes: 0 success, 1 failure, 2 wrong arguments, 3 not supported, 64 worker unreachable, 65 worker refused,
-126 and 127 program cannot be started. `dxpu run` that starts its program ends as that program does.";
+126 and 127 program cannot be started. `dxpu run`, `trace` and `inject` that start their program end as it does.";
 
 /// GPUs of other machines, for programs that know nothing of it
 #[derive(clap::Parser)]
@@ -38,6 +38,10 @@ pub(crate) enum Command {
     Demo(demo::Demo),
     /// Measure what the api plane costs on this machine
     Bench(bench::Bench),
+    /// Record what a program asks of this machine's GPU, as a profile for `dxpu model predict`
+    Trace(trace::Trace),
+    /// Run a program on this machine's GPU as if it were behind a network (pcie plane)
+    Inject(inject::Inject),
     /// Predict what a program keeps when its GPU is somewhere else
     Model(model::Model),
     /// Simulate what a pool would do, before there is one
@@ -58,6 +62,8 @@ impl Command {
             Command::Run(run) => run.run(),
             Command::Demo(demo) => demo.run(),
             Command::Bench(bench) => bench.run(),
+            Command::Trace(trace) => trace.run(),
+            Command::Inject(inject) => inject.run(),
             Command::Model(model) => model.run(),
             Command::Sim(sim) => sim.run(),
             Command::Completions(completions) => completions.run(),

@@ -13,6 +13,7 @@
 use crate::exit::{Exit, Failure};
 use crate::files;
 use anyhow::Context;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// Names without their version, and contents.
@@ -21,6 +22,9 @@ static LIBRARIES: [(&str, &[u8]); 2] = [
     ("libnvidia-ml.so", include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"))),
 ];
 
+/// The pass-through library of `dxpu trace` and `dxpu inject`, in a directory of its own.
+static TRACE: [(&str, &[u8]); 1] = [(DRIVER, include_bytes!(concat!(env!("OUT_DIR"), "/libcuda-trace.so.1")))];
+
 const DRIVER: &str = "libcuda.so";
 
 /// Where the libraries lie after [`extract`].
@@ -28,6 +32,23 @@ pub(crate) struct Library {
     pub(crate) directory: PathBuf,
     /// The driver.
     pub(crate) file: PathBuf,
+}
+
+impl Library {
+    /// A search path that begins with these libraries.
+    pub(crate) fn before(&self, path: Option<&OsStr>) -> OsString {
+        let mut search = self.directory.clone().into_os_string();
+        if let Some(path) = path.filter(|path| !path.is_empty()) {
+            search.push(":");
+            search.push(path);
+        }
+        search
+    }
+}
+
+/// The same for the pass-through library.
+pub(crate) fn extract_trace() -> anyhow::Result<Library> {
+    extract_to(&files::cache_directory()?, &TRACE)
 }
 
 /// Puts the libraries into the user's cache, if they are not there already, and checks them.

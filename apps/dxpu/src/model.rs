@@ -3,7 +3,7 @@
 mod check;
 mod fit;
 mod predict;
-mod table;
+pub(crate) mod table;
 
 use crate::exit::{Exit, Failure, Outcome};
 use model::paper::{Row, paper_rows, parse};

@@ -51,6 +51,12 @@ pub(crate) fn compute_capability(text: &str) -> Result<(u32, u32), String> {
     parts.ok_or_else(|| "write major.minor, like 9.0".to_owned())
 }
 
+/// A number that is at least 1.
+pub(crate) fn from_one_up(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 1.0);
+    number.ok_or_else(|| "write a number from 1 up".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

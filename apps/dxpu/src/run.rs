@@ -130,11 +130,7 @@ pub(crate) fn client_environment(
     library: &library::Library,
     workers: &[Address],
 ) -> Vec<(&'static str, OsString)> {
-    let mut search = library.directory.clone().into_os_string();
-    if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|path| !path.is_empty()) {
-        search.push(":");
-        search.push(before);
-    }
+    let search = library.before(std::env::var_os("LD_LIBRARY_PATH").as_deref());
     let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
     vec![
         ("LD_LIBRARY_PATH", search),
@@ -145,7 +141,7 @@ pub(crate) fn client_environment(
     ]
 }
 
-fn not_started(program: &OsStr, error: std::io::Error) -> Failure {
+pub(crate) fn not_started(program: &OsStr, error: std::io::Error) -> Failure {
     let name = program.to_string_lossy();
     match error.kind() {
         std::io::ErrorKind::NotFound => Failure::new(

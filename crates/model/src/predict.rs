@@ -41,10 +41,12 @@ impl PlaneKind {
 pub enum PcieCosts {
     /// As the paper's builds behaved.
     Measured,
-    /// As latency injected into a local GPU behaves, whose filler kernels cost this much besides their length.
+    /// As latency injected into a local GPU behaves.
     Injected {
-        /// In microseconds.
+        /// What a filler kernel costs the GPU besides its length, in microseconds.
         filler_us: f64,
+        /// What its launch costs the calling thread, in microseconds.
+        host_us: f64,
     },
 }
 
@@ -84,8 +86,8 @@ impl Question {
                     PcieCosts::Measured => {
                         Pcie::as_measured(&self.parameters, self.path, rtt_us, bandwidth_gbps)
                     }
-                    PcieCosts::Injected { filler_us } => {
-                        Pcie::as_injected(self.path, rtt_us, bandwidth_gbps, filler_us)
+                    PcieCosts::Injected { filler_us, host_us } => {
+                        Pcie::as_injected(self.path, rtt_us, bandwidth_gbps, filler_us, host_us)
                     }
                 };
                 let hiding_us = self.long_kernels_only.then_some(self.parameters.hiding_us);

@@ -11,6 +11,7 @@ pub mod wire;
 
 pub use encode::{Encoder, encode};
 pub use read::{ProfileError, read};
+use serde::{Deserialize, Serialize};
 pub use summary::{CopyClass, KernelUse, SHORT_KERNEL_US, Summary, summarise};
 
 /// A whole recording.
@@ -20,12 +21,39 @@ pub struct Profile {
     pub device: String,
     /// The program, as it was started.
     pub program: String,
+    /// How durations on the GPU were found; `None` where nobody says.
+    pub measured: Option<Measured>,
     /// Names of kernels, by the number that launches carry.
     pub kernels: Vec<String>,
     /// What happened, in order.
     pub records: Vec<Record>,
     /// How long the recording lasted.
     pub wall_us: f64,
+}
+
+/// How a recorder found out what the GPU did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// In words.
+    pub method: String,
+    /// Operations in the recording.
+    pub operations: u64,
+    /// Those that were timed themselves; the others have the durations of their like.
+    pub sampled: u64,
+    /// What a filler kernel costs on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filler: Option<Filler>,
+}
+
+/// A kernel that does nothing but last, as `dxpu inject` puts it before others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filler {
+    /// What it takes of a busy queue besides its length.
+    pub gpu_us: f64,
+    /// What its launch takes of the calling thread.
+    pub host_us: f64,
 }
 
 /// One call, or one group of calls that only asked for state.

@@ -27,4 +27,4 @@ mod plane;
 pub use charges::{ALL_TERMS, Term};
 pub use engine::{Outcome, replay, replay_without};
 pub use machine::{Habits, Machine, calibrate, habits};
-pub use plane::{Api, Charged, Pcie, Plane};
+pub use plane::{Api, Charged, CopyLatency, Pcie, Plane};

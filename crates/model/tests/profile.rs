@@ -8,6 +8,7 @@ fn small() -> Profile {
     Profile {
         device: "NVIDIA H200".to_owned(),
         program: "python train.py".to_owned(),
+        measured: None,
         kernels: vec!["gemm".to_owned(), "relu \"fast\"".to_owned()],
         records: vec![
             record(0.0, 0.0, Action::Step),

@@ -142,7 +142,7 @@ fn an_idle_gpu_hides_injected_fillers_but_not_the_measured_loss() {
     let kept = |pcie| 100.0 * wall(&program, &Plane::Native) / wall(&program, &Plane::Pcie(pcie));
     let measured = kept(Pcie::as_measured(&parameters, V100, 6.8, 25.0));
     assert!((83.0..84.5).contains(&measured), "{measured}");
-    let injected = kept(Pcie::as_injected(V100, 6.8, 25.0, 2.0));
+    let injected = kept(Pcie::as_injected(V100, 6.8, 25.0, 2.0, 0.0));
     assert!(injected > 99.9, "{injected}");
 }
 
@@ -241,7 +241,7 @@ proptest! {
         for plane in [
             (|rtt_us| Plane::Api(api(rtt_us))) as fn(f64) -> Plane,
             |rtt_us| Plane::Pcie(Pcie::as_measured(&Parameters::GUESS, V100, rtt_us, 25.0)),
-            |rtt_us| Plane::Pcie(Pcie::as_injected(V100, rtt_us, 25.0, 1.0)),
+            |rtt_us| Plane::Pcie(Pcie::as_injected(V100, rtt_us, 25.0, 1.0, 0.0)),
         ] {
             prop_assert!(wall(&profile, &plane(far_us)) >= wall(&profile, &plane(near_us)) - 1e-6);
         }

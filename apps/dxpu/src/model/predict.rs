@@ -10,7 +10,7 @@ use model::equation::{PciePath, V100};
 use model::fitting::{fit, samples};
 use model::paper::paper_rows;
 use model::predict::{PcieCosts, PlaneKind, Question, curve_csv, predict};
-use model::profile::read;
+use model::profile::{Filler, read};
 use model::replay::{Api, Machine};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -74,14 +74,17 @@ pub(crate) struct Predict {
     /// What an operation loses (pcie)
     #[arg(long, value_enum, default_value = "measured")]
     pcie_cost: PcieCost,
-    /// What a filler kernel costs besides its length (pcie, injected)
-    #[arg(long, value_name = "TIME", default_value = "2us", value_parser = quantity::duration)]
-    filler: Duration,
+    /// What even the shortest filler kernel costs the GPU (pcie, injected) [default: as the profile says, or 2us]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    filler: Option<Duration>,
+    /// What its launch costs the program (pcie, injected) [default: as the profile says, or nothing]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    filler_launch: Option<Duration>,
     /// Reads that the GPU may have in flight (pcie)
-    #[arg(long, default_value_t = V100.tags, value_parser = positive)]
+    #[arg(long, default_value_t = V100.tags, value_parser = quantity::from_one_up)]
     tags: f64,
     /// Largest read request in bytes (pcie)
-    #[arg(long, default_value_t = V100.read_request_bytes, value_parser = positive)]
+    #[arg(long, default_value_t = V100.read_request_bytes, value_parser = quantity::from_one_up)]
     mrs: f64,
     /// Round trip of a PCIe read in the server (pcie)
     #[arg(long, value_name = "TIME", default_value = "1.2us", value_parser = quantity::duration)]
@@ -97,6 +100,8 @@ pub(crate) struct Predict {
     dispatch: Option<Duration>,
 }
 
+/// What a kernel of no length costs a busy queue, roughly, where nobody measured it.
+const FILLER_US: f64 = 2.0;
 /// Points of the curve.
 const CURVE_POINTS: u32 = 50;
 
@@ -109,7 +114,8 @@ impl Predict {
         let profile = read(&bytes).map_err(|error| {
             unusable(&self.profile, error, "record the program again: a part of a profile is not used")
         })?;
-        let question = self.question();
+        let filler = profile.measured.as_ref().and_then(|measured| measured.filler);
+        let question = self.question(filler);
         let prediction = predict(&profile, &question);
         if let Some(path) = &self.csv {
             std::fs::write(path, curve_csv(&prediction.curve))
@@ -127,7 +133,7 @@ impl Predict {
         Ok(Exit::Success)
     }
 
-    fn question(&self) -> Question {
+    fn question(&self, filler: Option<Filler>) -> Question {
         let path = PciePath {
             tags: self.tags,
             read_request_bytes: self.mrs,
@@ -155,7 +161,10 @@ impl Predict {
             parameters: fit(&V100, &samples(&paper_rows()).0),
             pcie_costs: match self.pcie_cost {
                 PcieCost::Measured => PcieCosts::Measured,
-                PcieCost::Injected => PcieCosts::Injected { filler_us: us(self.filler) },
+                PcieCost::Injected => PcieCosts::Injected {
+                    filler_us: self.filler.map_or(filler.map_or(FILLER_US, |filler| filler.gpu_us), us),
+                    host_us: self.filler_launch.map_or(filler.map_or(0.0, |filler| filler.host_us), us),
+                },
             },
             long_kernels_only: self.forward,
             api: Api {
@@ -171,11 +180,6 @@ impl Predict {
 
 fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 1.0);
-    number.ok_or_else(|| "write a number from 1 up".to_owned())
 }
 
 /// `100Gbit`, `12.5GB`, `900MB`, each with or without `/s`.

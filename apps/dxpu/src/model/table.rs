@@ -2,6 +2,11 @@
 
 /// Prints rows under a header, the first column to the left and all others to the right.
 pub(super) fn print(header: &[&str], rows: &[Vec<String>]) {
+    print!("{}", text(header, rows));
+}
+
+/// The same as text.
+pub(crate) fn text(header: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
@@ -19,10 +24,8 @@ pub(super) fn print(header: &[&str], rows: &[Vec<String>]) {
                 text.push_str(cell);
             }
         }
-        println!("{}", text.trim_end());
+        format!("{}\n", text.trim_end())
     };
-    line(&header.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>());
-    for row in rows {
-        line(row);
-    }
+    let header = line(&header.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>());
+    std::iter::once(header).chain(rows.iter().map(|row| line(row))).collect()
 }

@@ -1,7 +1,7 @@
 //! Writing a profile, line by line, so that a recorder need not hold it.
 
 use super::wire::{END_OF_LINE, Header, Line, VERSION};
-use super::{Profile, Record};
+use super::{Measured, Profile, Record};
 
 /// Makes the lines of one profile file, and its checksum on the way.
 #[derive(Debug)]
@@ -13,9 +13,14 @@ pub struct Encoder {
 
 impl Encoder {
     /// Begins a file: the encoder and the file's first line.
-    pub fn begin(device: &str, program: &str) -> (Self, String) {
+    pub fn begin(device: &str, program: &str, measured: Option<&Measured>) -> (Self, String) {
         let mut encoder = Self { hash: blake3::Hasher::new(), records: 0, kernels: 0 };
-        let header = Header { dxpu_profile: VERSION, device: device.to_owned(), program: program.to_owned() };
+        let header = Header {
+            dxpu_profile: VERSION,
+            device: device.to_owned(),
+            program: program.to_owned(),
+            measured: measured.cloned(),
+        };
         let line = encoder.line(&header);
         (encoder, line)
     }
@@ -57,7 +62,7 @@ fn json(value: &impl serde::Serialize) -> String {
 
 /// A whole profile as a file.
 pub fn encode(profile: &Profile) -> String {
-    let (mut encoder, mut text) = Encoder::begin(&profile.device, &profile.program);
+    let (mut encoder, mut text) = Encoder::begin(&profile.device, &profile.program, profile.measured.as_ref());
     for name in &profile.kernels {
         text.push_str(&encoder.kernel(name).1);
     }

@@ -81,6 +81,7 @@ impl Reader {
         let header: Header = serde_json::from_value(value).map_err(|error| self.error(error.to_string()))?;
         self.profile.device = header.device;
         self.profile.program = header.program;
+        self.profile.measured = header.measured;
         Ok(())
     }
 

@@ -67,6 +67,8 @@ pub struct Summary {
     pub kernels: Vec<KernelUse>,
     /// Launches by duration on the GPU: from each power of two of microseconds to the next, beginning with those below 1 us.
     pub duration_classes: Vec<u64>,
+    /// Launches by the wall time since the launch before, in the same classes.
+    pub period_classes: Vec<u64>,
 }
 
 impl Summary {
@@ -81,15 +83,20 @@ impl Summary {
     }
 }
 
-/// The duration class of a launch: 0 below 1 us, then one per power of two.
-fn duration_class(gpu_us: f64) -> usize {
-    if gpu_us < 1.0 { 0 } else { gpu_us.log2().floor() as usize + 1 }
+/// Counts a time in its class: 0 below 1 us, then one per power of two.
+fn tally(classes: &mut Vec<u64>, us: f64) {
+    let class = if us < 1.0 { 0 } else { us.log2().floor() as usize + 1 };
+    if classes.len() <= class {
+        classes.resize(class + 1, 0);
+    }
+    classes[class] += 1;
 }
 
 /// Counts a profile.
 pub fn summarise(profile: &Profile) -> Summary {
     let mut summary = Summary { wall_us: profile.wall_us, ..Summary::default() };
     let mut kernels = vec![(0u64, 0.0); profile.kernels.len()];
+    let mut launched_us = None;
     let mut copies: BTreeMap<(Direction, bool, bool, u64), (u64, u64, f64)> = BTreeMap::new();
     for record in &profile.records {
         match record.action {
@@ -98,11 +105,10 @@ pub fn summarise(profile: &Profile) -> Summary {
                 summary.graph_launches += u64::from(count > 1);
                 summary.short_launches += u64::from(gpu_us <= SHORT_KERNEL_US);
                 summary.kernel_us += gpu_us;
-                let class = duration_class(gpu_us);
-                if summary.duration_classes.len() <= class {
-                    summary.duration_classes.resize(class + 1, 0);
+                tally(&mut summary.duration_classes, gpu_us);
+                if let Some(before_us) = launched_us.replace(record.at_us) {
+                    tally(&mut summary.period_classes, record.at_us - before_us);
                 }
-                summary.duration_classes[class] += 1;
                 let used = &mut kernels[kernel as usize];
                 *used = (used.0 + 1, used.1 + gpu_us);
             }

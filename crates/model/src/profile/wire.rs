@@ -12,6 +12,7 @@
 //!
 //! - Times are microseconds from the start of the recording, rounded to nanoseconds. `at` never goes back; `call` is how long the
 //!   call took, `gpu` how long the GPU took.
+//! - The first line may say how durations on the GPU were found (`measured`).
 //! - A kernel has a name before it is launched; names are numbered from 0 without holes. A graph launch says how many
 //!   `kernels` it runs.
 //! - `stream` is any number; the default stream is 0. What is left out is 0, 1 (`kernels`) or false.
@@ -22,7 +23,7 @@
 //!
 //! A reader refuses fields and operations it does not know. A change that old readers would misread raises the version.
 
-use super::{Action, Awaited, Direction, Record};
+use super::{Action, Awaited, Direction, Measured, Record};
 use serde::{Deserialize, Serialize};
 
 /// The version this crate writes and reads.
@@ -38,6 +39,8 @@ pub(super) struct Header {
     pub(super) dxpu_profile: u32,
     pub(super) device: String,
     pub(super) program: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) measured: Option<Measured>,
 }
 
 /// Every other line.

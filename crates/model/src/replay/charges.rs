@@ -2,7 +2,7 @@
 //! waived to see what it is worth.
 
 use super::machine::Habits;
-use super::plane::{Api, Charged, Pcie, Plane};
+use super::plane::{Api, Charged, CopyLatency, Pcie, Plane};
 
 /// Bytes that take a microsecond at one gigabyte a second.
 const BYTES_PER_US_AND_GBPS: f64 = 1e3;
@@ -85,6 +85,12 @@ pub(super) struct Charges {
     /// What a kernel or memset loses, on the GPU and on the launching thread.
     pub(super) kernel_gpu_us: f64,
     pub(super) kernel_host_us: f64,
+    /// The filler before a kernel or memset: what it takes of the queue.
+    pub(super) filler_us: Option<f64>,
+    /// What the launch of a filler takes of the calling thread, before copies too.
+    pub(super) filler_host_us: f64,
+    /// A copy waits for the distance only where its bytes do not take longer anyway.
+    pub(super) upload_waits_in_rate: bool,
     /// The GPU's copy engine: microseconds per byte at the least, a factor, and what each copy waits besides.
     pub(super) upload_us_per_byte: f64,
     pub(super) upload_wait_us: f64,
@@ -113,6 +119,9 @@ impl Charges {
         downlink_us_per_byte: 0.0,
         kernel_gpu_us: 0.0,
         kernel_host_us: 0.0,
+        filler_us: None,
+        filler_host_us: 0.0,
+        upload_waits_in_rate: false,
         upload_us_per_byte: 0.0,
         upload_wait_us: 0.0,
         download_us_per_byte: 0.0,
@@ -144,10 +153,17 @@ impl Charges {
             pcie.hiding_us.map_or(1.0, |hiding| (hiding / habits.mean_kernel_us.max(hiding)).min(1.0));
         let loss = pcie.exposed_round_trips * (added + fixed) * exposed;
         let read_gbps = pcie.path.tag_limited_gbps(pcie.rtt_us).min(pcie.bandwidth_gbps);
+        let filler = match pcie.charged {
+            Charged::Filler { least_us, host_us } if added > 0.0 => Some((least_us, host_us)),
+            _ => None,
+        };
         let crosses = f64::from(u8::from(added > 0.0));
         Self {
-            kernel_gpu_us: loss,
+            kernel_gpu_us: if filler.is_some() { 0.0 } else { loss },
             kernel_host_us: if pcie.charged == Charged::GpuAndHost { loss } else { 0.0 },
+            filler_us: filler.map(|(least_us, _)| loss.max(least_us)),
+            filler_host_us: filler.map_or(0.0, |(_, host_us)| host_us),
+            upload_waits_in_rate: pcie.copy_latency == CopyLatency::UnlessSlowed,
             upload_us_per_byte: crosses / (read_gbps * BYTES_PER_US_AND_GBPS),
             upload_wait_us: pcie.copy_round_trips * added,
             download_us_per_byte: crosses / (pcie.bandwidth_gbps * BYTES_PER_US_AND_GBPS),
@@ -184,7 +200,9 @@ impl Charges {
     /// Takes one term out. An answer that costs nothing is one that comes so early that what follows it arrives in time.
     fn waive(&mut self, term: Term) {
         match term {
-            Term::Launches => (self.kernel_gpu_us, self.kernel_host_us) = (0.0, 0.0),
+            Term::Launches => {
+                (self.kernel_gpu_us, self.kernel_host_us, self.filler_us) = (0.0, 0.0, None);
+            }
             Term::UploadRate => (self.upload_us_per_byte, self.uplink_us_per_byte) = (0.0, 0.0),
             Term::UploadLatency => self.upload_wait_us = 0.0,
             Term::DownloadRate => {

@@ -71,6 +71,12 @@ impl Clocks {
         self.ran(stream, start, start + gpu_us)
     }
 
+    /// A filler kernel, whose length includes the pause before it.
+    pub(super) fn fill(&mut self, machine: &Machine, stream: u32, issued_us: f64, length_us: f64) {
+        let start = self.stream(stream).done_us.max(issued_us + machine.start_us);
+        self.ran(stream, start, start + length_us);
+    }
+
     /// The same on a copy engine, which does one copy at a time in each direction. The copy cannot end before `not_before_us`.
     pub(super) fn copy(
         &mut self,

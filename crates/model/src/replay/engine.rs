@@ -85,6 +85,10 @@ impl Engine<'_> {
         let own_us = self.habits.own_part_us(call_us);
         match record.action {
             Action::Launch { stream, gpu_us, .. } | Action::Memset { stream, gpu_us, .. } => {
+                if let Some(filler_us) = self.charges.filler_us {
+                    let issued = self.issue_operation(self.charges.filler_host_us, 0.0);
+                    self.clocks.fill(self.machine, stream, issued, filler_us);
+                }
                 let issued = self.issue_operation(own_us, 0.0);
                 // The launching thread is held up while the GPU is, not before: whoever waits for each kernel loses once.
                 self.clocks.client_us += self.charges.kernel_host_us;
@@ -153,8 +157,13 @@ impl Engine<'_> {
     }
 
     fn upload(&mut self, call_us: f64, copy: Transfer) {
-        let engine_us = (copy.gpu_us.max(copy.bytes as f64 * self.charges.upload_us_per_byte))
-            + self.charges.upload_wait_us;
+        self.clocks.client_us += self.charges.filler_host_us;
+        let bytes_us = copy.bytes as f64 * self.charges.upload_us_per_byte;
+        let engine_us = if self.charges.upload_waits_in_rate {
+            (copy.gpu_us + self.charges.upload_wait_us).max(bytes_us)
+        } else {
+            copy.gpu_us.max(bytes_us) + self.charges.upload_wait_us
+        };
         let is_inline = copy.bytes <= self.charges.inline_bytes;
         let own_us = copy.own_part_us(call_us, self.habits);
         let inline_bytes = if is_inline { copy.bytes as f64 } else { 0.0 };
@@ -177,6 +186,7 @@ impl Engine<'_> {
     }
 
     fn download(&mut self, call_us: f64, copy: Transfer) {
+        self.clocks.client_us += self.charges.filler_host_us;
         let engine_us = (copy.gpu_us * self.charges.download_factor)
             .max(copy.bytes as f64 * self.charges.download_us_per_byte)
             + self.charges.download_wait_us;

@@ -15,13 +15,28 @@ pub enum Plane {
 }
 
 /// Where an operation's loss is felt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Charged {
-    /// On the GPU's time only: what an injected filler kernel does. A GPU that waits for launches anyway loses nothing.
-    GpuOnly,
+    /// By a filler kernel before it, as latency is injected into a local GPU: the GPU loses its length, and the launching thread
+    /// the time of its launch. A GPU that waits for launches anyway loses nothing.
+    Filler {
+        /// What even the shortest filler takes of a busy queue.
+        least_us: f64,
+        /// What its launch takes of the launching thread.
+        host_us: f64,
+    },
     /// On the GPU's time and on the launching thread's: what the measured builds do. SSD320, whose GPU waits for launches most
     /// of the time, lost 16 %, so the distance must hold the launching side up as well.
     GpuAndHost,
+}
+
+/// When a host-to-device copy waits for the distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyLatency {
+    /// Besides the time its bytes take.
+    Always,
+    /// Only where its bytes do not take longer anyway.
+    UnlessSlowed,
 }
 
 /// The pcie plane at one distance.
@@ -43,6 +58,8 @@ pub struct Pcie {
     pub hiding_us: Option<f64>,
     /// Added round trips that a host-to-device copy loses; a device-to-host copy loses half as many.
     pub copy_round_trips: f64,
+    /// When a host-to-device copy loses them.
+    pub copy_latency: CopyLatency,
     /// Added round trips by which the end of work is seen late.
     pub wait_round_trips: f64,
 }
@@ -57,6 +74,7 @@ impl Pcie {
             exposed_round_trips: parameters.exposed_round_trips,
             fixed_us: parameters.fixed_us,
             charged: Charged::GpuAndHost,
+            copy_latency: CopyLatency::Always,
             hiding_us: None,
             copy_round_trips: parameters.copy_round_trips,
             wait_round_trips: 0.5,
@@ -64,15 +82,23 @@ impl Pcie {
     }
 
     /// The plane as the paper's experiment injects it into a local GPU (section 3.4.2): one filler kernel of the added round trip
-    /// per operation, which costs `filler_us` more than its length; copies lengthened by one added round trip or to Eq. 1's rate.
-    pub fn as_injected(path: PciePath, rtt_us: f64, bandwidth_gbps: f64, filler_us: f64) -> Self {
+    /// per operation, which takes at least `filler_us` and its launch `host_us` of the launching thread; copies lengthened by one
+    /// added round trip or to Eq. 1's rate. Posted writes lose no rate there.
+    pub fn as_injected(
+        path: PciePath,
+        rtt_us: f64,
+        bandwidth_gbps: f64,
+        filler_us: f64,
+        host_us: f64,
+    ) -> Self {
         Self {
             rtt_us,
-            path,
+            path: PciePath { remote_write_gbps: path.write_link_gbps, ..path },
             bandwidth_gbps,
             exposed_round_trips: 1.0,
-            fixed_us: filler_us,
-            charged: Charged::GpuOnly,
+            fixed_us: 0.0,
+            charged: Charged::Filler { least_us: filler_us, host_us },
+            copy_latency: CopyLatency::UnlessSlowed,
             hiding_us: None,
             copy_round_trips: 1.0,
             wait_round_trips: 0.0,

@@ -1,0 +1,130 @@
+//! What we keep for each context of the program: its filler, and what is being timed in it.
+
+use crate::driver;
+use crate::filler::Filler;
+use crate::inject::{self, Rates};
+use crate::log;
+use crate::state::{self, Mode};
+use crate::timing::Timing;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use trace_log::entry::{Entry, Kind};
+
+/// One context.
+pub(crate) struct Context {
+    handle: usize,
+    pub(crate) filler: Option<Filler>,
+    pub(crate) timing: Mutex<Timing>,
+    /// How fast copies are without us, measured where that is needed.
+    pub(crate) rates: Rates,
+    pub(crate) asked: inject::Asked,
+}
+
+static CONTEXTS: Mutex<Option<HashMap<usize, &'static Context>>> = Mutex::new(None);
+/// Changes whenever a context goes: handles may be used again.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static LAST: Cell<(u64, usize, Option<&'static Context>)> = const { Cell::new((0, 0, None)) };
+}
+
+/// The current context's, made when it is first asked for.
+pub(crate) fn current() -> Option<&'static Context> {
+    let handle = driver::current_context();
+    if handle == 0 {
+        return None;
+    }
+    let generation = GENERATION.load(Relaxed);
+    let (seen, last, known) = LAST.get();
+    if seen == generation && last == handle {
+        return known;
+    }
+    let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    // A context is kept for good: other threads may be using it while it is taken off the list.
+    let context = *contexts
+        .get_or_insert_default()
+        .entry(handle)
+        .or_insert_with(|| Box::leak(Box::new(Context::new(handle))));
+    LAST.set((generation, handle, Some(context)));
+    Some(context)
+}
+
+impl Context {
+    fn new(handle: usize) -> Self {
+        let filler = Filler::load();
+        if filler.is_none() {
+            eprintln!("dxpu: the filler kernel does not run on this GPU: nothing is timed or delayed");
+        }
+        let rates = if state::mode() == Mode::Inject { Rates::measure() } else { Rates::default() };
+        tell_device();
+        if let Some(filler) = &filler {
+            state::record(Entry {
+                bytes: filler.least_ns as u64,
+                extra: filler.host_ns as u64,
+                object: filler.pair_ns as u64,
+                ..Entry::new(Kind::Filler)
+            });
+        }
+        Self { handle, filler, timing: Mutex::default(), rates, asked: inject::Asked::default() }
+    }
+
+    /// Finishes what is under way and writes down what there is to say. The context is current.
+    fn settle(&self) {
+        // SAFETY: the call takes nothing; an error leaves less to say.
+        unsafe { driver::synchronize() };
+        self.timing.lock().unwrap_or_else(PoisonError::into_inner).collect(usize::MAX);
+        if state::mode() == Mode::Inject
+            && let Some(filler) = &self.filler
+        {
+            inject::report(&self.asked, filler);
+        }
+    }
+}
+
+fn tell_device() {
+    static TOLD: OnceLock<()> = OnceLock::new();
+    TOLD.get_or_init(|| {
+        if let Some(name) = driver::current_device_name() {
+            log::append_text(Entry::new(Kind::Device), &name);
+        }
+    });
+}
+
+/// A context is about to go; `None`: whichever are of a device.
+pub(crate) fn goes(handle: Option<usize>) {
+    if state::mode() == Mode::Off {
+        return;
+    }
+    let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(contexts) = contexts.as_mut() else { return };
+    let going: Vec<usize> =
+        contexts.keys().copied().filter(|known| handle.is_none_or(|handle| handle == *known)).collect();
+    for handle in going {
+        if let Some(context) = contexts.remove(&handle) {
+            within(context, Context::settle);
+        }
+    }
+    GENERATION.fetch_add(1, Relaxed);
+}
+
+/// Settles all contexts: the program ends.
+pub(crate) fn settle_all() {
+    // A thread that is stopped in the middle of its work may hold the list; then the program's end comes first.
+    let Ok(contexts) = CONTEXTS.try_lock() else { return };
+    for context in contexts.iter().flat_map(HashMap::values) {
+        within(context, Context::settle);
+    }
+}
+
+fn within(context: &'static Context, body: impl FnOnce(&Context)) {
+    let mut popped = 0;
+    // SAFETY: the handle was current once; if the context is gone since, the driver refuses it. `popped` is a place.
+    unsafe {
+        if driver::push(context.handle) == 0 {
+            body(context);
+            driver::pop(&mut popped);
+        }
+    }
+}

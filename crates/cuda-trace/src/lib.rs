@@ -1,0 +1,28 @@
+//! libcuda.so.1 as a pass-through: `dxpu trace` and `dxpu inject` put it in front of the machine's own.
+//!
+//! Every symbol of a driver is here. Most are a jump or a counted call into the real library (`symbols`, made by build.rs from the
+//! table of the driver API); those that matter are hooks (`hooks`), which hand the call on too and, on the way,
+//!
+//! - write down what was called, when and for how long (`log`), and time a sample of it on the GPU (`timing`), or
+//! - put a filler kernel before it (`inject`, `filler`).
+//!
+//! Private tables (`cuGetExportTable`) are the real library's own. Nothing that a program can see changes but the time.
+
+mod clock;
+mod context;
+mod counted;
+mod driver;
+mod exit;
+mod filler;
+mod graphs;
+mod hooks;
+mod inject;
+mod log;
+mod names;
+mod operation;
+mod real;
+mod sampling;
+mod state;
+mod streams;
+mod symbols;
+mod timing;
