@@ -50,6 +50,8 @@ fn write(store: &dyn Store, leadership: &Leadership, freeze_after: Option<u64>) 
     for number in 0.. {
         if freeze_after == Some(number) {
             kill_process(getpid(), Signal::STOP).unwrap();
+            // The signal stops this thread a little later. It must not be in the middle of a write by then.
+            std::thread::sleep(Duration::from_millis(200));
         }
         let key = format!("work/{:020}/{number:08}", leadership.tenure.0);
         let transaction = Transaction::new().when(leadership.condition()).put(key, "x".repeat(200));
