@@ -1,0 +1,131 @@
+//! Bytes to claims and back.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::{LeaseClaims, LeaseKeyId, SignedClaims};
+
+/// What every token begins with: what it is, and the version of its layout.
+const PREFIX: &str = "dxl1.";
+
+/// What is signed begins with this, and nothing else signed with a lease key does.
+const LABEL: &[u8] = b"dxpu lease token 1\0";
+
+const FIXED_BYTES: usize = 44;
+const SIGNATURE_BYTES: usize = 64;
+
+/// Leases, tenants and boxes have short names.
+const TEXT_BYTES_MAX: usize = 63;
+
+/// The longest possible token.
+const TOKEN_BYTES_MAX: usize = FIXED_BYTES + 3 * (1 + TEXT_BYTES_MAX) + SIGNATURE_BYTES;
+
+/// Why a text is no token, or claims cannot be put into one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// Another kind of token, or another version of this one.
+    #[error("it does not begin with {PREFIX}")]
+    Prefix,
+    /// Not base64 for URLs, or written in another way than we write it.
+    #[error("it is not base64")]
+    Base64,
+    /// It ends too early, or goes on.
+    #[error("it has the wrong length")]
+    Length,
+    /// A name is empty, too long, or has characters that no name has.
+    #[error("a name in it is no name")]
+    Name,
+    /// More than the whole of a GPU, or nothing of it.
+    #[error("a share must be 1 to 1000 thousandths")]
+    Share,
+}
+
+pub(super) fn check(claims: &LeaseClaims) -> Result<(), CodecError> {
+    for name in [&claims.lease, &claims.tenant, &claims.box_name] {
+        check_text(name.as_bytes())?;
+    }
+    if (1..=1000).contains(&claims.share_milli) { Ok(()) } else { Err(CodecError::Share) }
+}
+
+fn check_text(text: &[u8]) -> Result<(), CodecError> {
+    let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(byte);
+    let is_fine = (1..=TEXT_BYTES_MAX).contains(&text.len()) && text.iter().all(is_plain);
+    if is_fine { Ok(()) } else { Err(CodecError::Name) }
+}
+
+fn body(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(TOKEN_BYTES_MAX);
+    bytes.extend(key.0);
+    for number in [claims.issued_ms, claims.expires_ms, claims.epoch, claims.memory_bytes] {
+        bytes.extend(number.to_be_bytes());
+    }
+    bytes.extend(claims.share_milli.to_be_bytes());
+    bytes.extend(claims.slot.to_be_bytes());
+    for text in [&claims.lease, &claims.tenant, &claims.box_name] {
+        bytes.push(u8::try_from(text.len()).expect("names are checked before"));
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
+
+/// What the signature covers.
+pub(super) fn signed_bytes(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
+    [LABEL, &body(key, claims)].concat()
+}
+
+/// Writes a token.
+pub fn encode(signed: &SignedClaims) -> Result<String, CodecError> {
+    check(&signed.claims)?;
+    let mut bytes = body(&signed.key, &signed.claims);
+    bytes.extend(signed.signature);
+    Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
+}
+
+/// Reads a token. Proves nothing: see [`verify`](super::verify).
+pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
+    let text = token.strip_prefix(PREFIX).ok_or(CodecError::Prefix)?;
+    if text.len() > TOKEN_BYTES_MAX.div_ceil(3) * 4 {
+        return Err(CodecError::Length);
+    }
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| CodecError::Base64)?;
+    let mut rest = bytes.as_slice();
+    let key = LeaseKeyId(take(&mut rest)?);
+    let issued_ms = u64::from_be_bytes(take(&mut rest)?);
+    let expires_ms = u64::from_be_bytes(take(&mut rest)?);
+    let epoch = u64::from_be_bytes(take(&mut rest)?);
+    let memory_bytes = u64::from_be_bytes(take(&mut rest)?);
+    let share_milli = u16::from_be_bytes(take(&mut rest)?);
+    let slot = u16::from_be_bytes(take(&mut rest)?);
+    let (lease, tenant, box_name) = (name(&mut rest)?, name(&mut rest)?, name(&mut rest)?);
+    let signature = take(&mut rest)?;
+    if !rest.is_empty() {
+        return Err(CodecError::Length);
+    }
+    let claims = LeaseClaims {
+        lease,
+        tenant,
+        box_name,
+        slot,
+        epoch,
+        memory_bytes,
+        share_milli,
+        issued_ms,
+        expires_ms,
+    };
+    check(&claims)?;
+    Ok(SignedClaims { key, claims, signature })
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], CodecError> {
+    let (taken, left) = rest.split_first_chunk().ok_or(CodecError::Length)?;
+    *rest = left;
+    Ok(*taken)
+}
+
+fn name(rest: &mut &[u8]) -> Result<String, CodecError> {
+    let [length] = take(rest)?;
+    let (text, left) = rest.split_at_checked(usize::from(length)).ok_or(CodecError::Length)?;
+    check_text(text)?;
+    *rest = left;
+    Ok(String::from_utf8(text.to_vec()).expect("plain characters"))
+}

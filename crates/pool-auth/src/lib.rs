@@ -1,0 +1,40 @@
+//! Who may do what in a pool, and how they prove it.
+//!
+//! | proof | for | checked by |
+//! |---|---|---|
+//! | a certificate of the pool's [`Authority`], naming an [`Identity`] | managers, boxes, programs | the TLS handshake, then [`identity_of`] |
+//! | a bearer token ([`BearerToken`], stored as a hash: [`TokenRecord`]) | people and CI; joining, once | the manager |
+//! | a lease token ([`lease_token`]), signed with an Ed25519 [`LeaseKey`] | opening one slot of one box | the box alone, while the manager may be down |
+//!
+//! What an identity may do is one table, [`Role::may`]; what is not in it is refused.
+//!
+//! Times are arguments. Randomness comes from the system. Secrets have types that do not print.
+
+#![forbid(unsafe_code)]
+
+mod secret;
+
+mod identity;
+mod role;
+
+mod authority;
+mod certificate;
+mod key;
+
+mod bearer;
+mod hash;
+
+mod credential;
+
+pub mod lease_token;
+
+pub use authority::{Authority, AuthorityError, Issued, Lifetime};
+pub use bearer::{BearerToken, TokenKind, TokenRecord, TokenRefusal};
+pub use certificate::{CertificateError, identity_of};
+pub use credential::{Credential, CredentialError};
+pub use hash::{Digest, digest};
+pub use identity::{Identity, NameError, check_name};
+pub use key::{CertificateRequest, NewKey};
+pub use lease_token::{LeaseClaims, LeaseKey, LeaseKeyId, LeasePublicKey, LeaseTokenRefusal};
+pub use role::{Permission, Role};
+pub use secret::Secret;

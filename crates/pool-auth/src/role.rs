@@ -1,0 +1,134 @@
+//! The whole of who may do what.
+
+use serde::{Deserialize, Serialize};
+
+/// What an identity is entitled to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Looks.
+    Viewer,
+    /// Borrows, for one tenant.
+    Tenant,
+    /// Looks after GPUs and boxes.
+    Operator,
+    /// Decides who may do what.
+    Admin,
+    /// The agent of a box.
+    Box,
+    /// Another manager.
+    Manager,
+}
+
+/// One kind of thing that can be asked of a manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Permission {
+    /// See GPUs, boxes, spares and who holds what.
+    ReadPool,
+    /// See the metrics, which name GPUs and boxes.
+    ReadMetrics,
+    /// See leases of one's own tenant.
+    ReadOwnLeases,
+    /// See leases, tenants and events of everybody.
+    ReadEverything,
+    /// Ask for, renew and release leases of one's own tenant.
+    BorrowForOwnTenant,
+    /// The same for any tenant, and release what others hold.
+    BorrowForAnybody,
+    /// Taint, drain and repair GPUs; set spares.
+    OperateGpus,
+    /// Break a GPU on purpose, to show what happens.
+    BreakGpus,
+    /// Set quotas.
+    ManageTenants,
+    /// Read who did what.
+    ReadAudit,
+    /// Make and revoke tokens; certify others.
+    ManageAccess,
+    /// Report the state of a box: of the one box that the identity names.
+    ReportOwnBox,
+    /// Get a new certificate for the same name.
+    RenewOwnCertificate,
+}
+
+impl Role {
+    /// Whether a role includes a permission. What is not written here is refused.
+    pub fn may(self, permission: Permission) -> bool {
+        use Permission as P;
+        match self {
+            Self::Viewer => matches!(permission, P::ReadPool | P::ReadMetrics | P::ReadEverything),
+            Self::Tenant => {
+                matches!(permission, P::ReadOwnLeases | P::BorrowForOwnTenant | P::RenewOwnCertificate)
+            }
+            Self::Operator => matches!(
+                permission,
+                P::ReadPool
+                    | P::ReadMetrics
+                    | P::ReadOwnLeases
+                    | P::ReadEverything
+                    | P::OperateGpus
+                    | P::ManageTenants
+                    | P::ReadAudit
+                    | P::RenewOwnCertificate
+            ),
+            Self::Admin => matches!(
+                permission,
+                P::ReadPool
+                    | P::ReadMetrics
+                    | P::ReadOwnLeases
+                    | P::ReadEverything
+                    | P::BorrowForOwnTenant
+                    | P::BorrowForAnybody
+                    | P::OperateGpus
+                    | P::BreakGpus
+                    | P::ManageTenants
+                    | P::ReadAudit
+                    | P::ManageAccess
+                    | P::RenewOwnCertificate
+            ),
+            Self::Box => matches!(permission, P::ReportOwnBox | P::RenewOwnCertificate),
+            Self::Manager => matches!(permission, P::ReadMetrics),
+        }
+    }
+
+    /// As it is written in tables and errors.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Tenant => "tenant",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+            Self::Box => "box",
+            Self::Manager => "manager",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Permission as P;
+
+    const ROLES: [Role; 6] =
+        [Role::Viewer, Role::Tenant, Role::Operator, Role::Admin, Role::Box, Role::Manager];
+
+    fn who_may(permission: P) -> Vec<&'static str> {
+        ROLES.into_iter().filter(|role| role.may(permission)).map(Role::as_str).collect()
+    }
+
+    #[test]
+    fn dangerous_things_are_for_few() {
+        assert_eq!(who_may(P::ManageAccess), ["admin"]);
+        assert_eq!(who_may(P::BreakGpus), ["admin"]);
+        assert_eq!(who_may(P::BorrowForAnybody), ["admin"]);
+        assert_eq!(who_may(P::OperateGpus), ["operator", "admin"]);
+        assert_eq!(who_may(P::ReadAudit), ["operator", "admin"]);
+        assert_eq!(who_may(P::ReportOwnBox), ["box"], "not even an admin speaks for a box");
+        assert_eq!(who_may(P::BorrowForOwnTenant), ["tenant", "admin"]);
+    }
+
+    #[test]
+    fn tenants_do_not_see_each_other() {
+        assert!(!Role::Tenant.may(P::ReadPool) && !Role::Tenant.may(P::ReadEverything));
+    }
+}
