@@ -1,0 +1,151 @@
+//! A GPU of the pool, as the manager knows it.
+
+use crate::{GpuId, Invalid, LeaseId, Model, Name};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A GPU of the pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Gpu {
+    /// Where it sits.
+    pub id: GpuId,
+    /// Its box.
+    pub box_name: Name,
+    /// Its slot in the box.
+    pub slot: u8,
+    /// What it is.
+    pub model: Model,
+    /// Memory that borrowers can use.
+    pub memory_bytes: u64,
+    /// The driver's name of this very GPU.
+    pub uuid: String,
+    /// GPUs of a box with the same group are joined by NVLink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink_group: Option<u32>,
+    /// What it is doing.
+    pub state: GpuState,
+    /// Kept from new leases by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taint: Option<Taint>,
+    /// Held back for leases whose GPU breaks.
+    #[serde(default)]
+    pub spare: bool,
+    /// Counts its grants; a borrower with a lower one is refused by the box.
+    pub epoch: u64,
+    /// Everything of this epoch and older is gone from it: processes killed, memory scrubbed. It is granted again only
+    /// when this has caught up with `epoch`.
+    pub cleaned_epoch: u64,
+    /// Who has it; several only with shares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Holder>,
+    /// What its box last said of it.
+    pub health: Health,
+    /// Where its worker is reached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<String>,
+    /// What it last measured. Not stored: absent until its box has reported to the manager that leads now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Counters>,
+}
+
+/// What a GPU is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuState {
+    /// Nobody has it and it is clean.
+    Free,
+    /// A lease has it, or several have shares of it.
+    Leased,
+    /// Its last lease is over and its box has not yet said that it is clean.
+    Cleaning,
+    /// It failed, and waits for somebody to say that it is repaired.
+    Bad,
+    /// Somebody said that it is repaired, and its box has to show it.
+    BurnIn,
+    /// Its box no longer reports it.
+    Absent,
+}
+
+/// Why a GPU is kept from new leases.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Taint {
+    /// Why.
+    pub reason: String,
+    /// Who did it.
+    pub by: String,
+    /// Since when.
+    pub since_ms: u64,
+    /// Whether leases that have it are moved away too.
+    #[serde(default)]
+    pub drain: bool,
+}
+
+/// Asks to taint, drain, repair or break a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaintRequest {
+    /// Why; shown to everybody who asks. At most 256 bytes.
+    #[serde(default)]
+    #[schema(max_length = 256)]
+    pub reason: String,
+}
+
+impl TaintRequest {
+    /// Whether it is within bounds.
+    pub fn check(&self) -> Result<(), Invalid> {
+        crate::lease::check_note("reason", &self.reason)
+    }
+}
+
+/// One lease that has a GPU, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Holder {
+    /// The lease.
+    pub lease: LeaseId,
+    /// Thousandths of the GPU.
+    pub share_milli: u32,
+    /// Memory of the GPU.
+    pub memory_bytes: u64,
+}
+
+/// Whether a GPU works.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Health {
+    /// It does.
+    pub ok: bool,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Health {
+    /// It works.
+    pub const OK: Self = Self { ok: true, reason: None };
+
+    /// It does not, for this reason.
+    pub fn bad(reason: impl Into<String>) -> Self {
+        Self { ok: false, reason: Some(reason.into()) }
+    }
+}
+
+/// What a GPU measures of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Counters {
+    /// Share of the last moments in which a kernel ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization_pct: Option<u32>,
+    /// Memory in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_used_bytes: Option<u64>,
+    /// Degrees Celsius.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature_c: Option<i32>,
+    /// Milliwatts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_mw: Option<u64>,
+    /// Memory errors that could not be corrected, since the driver was loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecc_uncorrected: Option<u64>,
+}

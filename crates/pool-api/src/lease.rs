@@ -1,0 +1,300 @@
+//! Leases.
+//!
+//! ```text
+//!            granted               released, expired, refused
+//! pending ------------> granted ------------------------------> releasing ----> ended
+//!    ^  \                  |                                     (boxes clean)    ^
+//!    |   \_________________|______________ released, expired ____________________/
+//!    +---------------------+
+//!      its GPU broke and no other is there
+//! ```
+
+use crate::{BoxKind, GpuId, Invalid, LeaseId, Model, Name};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// GPUs one lease may have: more than any one machine holds.
+pub const GPUS_PER_LEASE_MAX: u32 = 64;
+/// The priority of who does not say.
+pub const PRIORITY_DEFAULT: u32 = 100;
+/// The highest priority.
+pub const PRIORITY_MAX: u32 = 1000;
+/// How long a lease lives without renewal, if nobody says.
+pub const LEASE_TTL_DEFAULT_MS: u64 = 30_000;
+/// Less could not survive one lost message.
+pub const LEASE_TTL_MIN_MS: u64 = 1_000;
+/// A borrower that is silent for a week is gone.
+pub const LEASE_TTL_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
+/// Notes and reasons are for people.
+pub const NOTE_BYTES_MAX: usize = 256;
+
+/// Asks for GPUs: all of them or none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseRequest {
+    /// For whom; the tenant of who asks, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Name>,
+    /// How many.
+    #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 64, default = 1)]
+    pub gpus: u32,
+    /// Of which model; any, if left out. Several GPUs are always of one model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Model>,
+    /// Memory that each GPU must have at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// From boxes of this kind only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<BoxKind>,
+    /// How close together.
+    #[serde(default)]
+    pub topology: Topology,
+    /// A part of one GPU instead of whole ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+    /// Higher is served first.
+    #[serde(default = "priority_default")]
+    #[schema(maximum = 1000, default = 100)]
+    pub priority: u32,
+    /// How long it lives without being renewed.
+    #[serde(default = "ttl_default")]
+    #[schema(minimum = 1000, maximum = 604_800_000, default = 30_000)]
+    pub ttl_ms: u64,
+    /// How the borrower reaches its GPUs.
+    #[serde(default)]
+    pub plane: Plane,
+    /// What it is for; shown to people. At most 256 bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 256)]
+    pub note: String,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn priority_default() -> u32 {
+    PRIORITY_DEFAULT
+}
+
+fn ttl_default() -> u64 {
+    LEASE_TTL_DEFAULT_MS
+}
+
+impl Default for LeaseRequest {
+    fn default() -> Self {
+        Self {
+            tenant: None,
+            gpus: 1,
+            model: None,
+            memory_bytes: None,
+            kind: None,
+            topology: Topology::Any,
+            share: None,
+            priority: PRIORITY_DEFAULT,
+            ttl_ms: LEASE_TTL_DEFAULT_MS,
+            plane: Plane::Api,
+            note: String::new(),
+        }
+    }
+}
+
+impl LeaseRequest {
+    /// Whether it is within bounds.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if !(1..=GPUS_PER_LEASE_MAX).contains(&self.gpus) {
+            return Err(Invalid::new("gpus", format!("must be 1 to {GPUS_PER_LEASE_MAX}")));
+        }
+        if self.priority > PRIORITY_MAX {
+            return Err(Invalid::new("priority", format!("must be 0 to {PRIORITY_MAX}")));
+        }
+        if !(LEASE_TTL_MIN_MS..=LEASE_TTL_MAX_MS).contains(&self.ttl_ms) {
+            return Err(Invalid::new("ttl_ms", format!("must be {LEASE_TTL_MIN_MS} to {LEASE_TTL_MAX_MS}")));
+        }
+        if let Some(share) = &self.share {
+            if self.gpus != 1 {
+                return Err(Invalid::new("share", "must go with gpus = 1"));
+            }
+            if !(1..=1000).contains(&share.milli) {
+                return Err(Invalid::new("share.milli", "must be 1 to 1000"));
+            }
+            if share.memory_bytes == 0 {
+                return Err(Invalid::new("share.memory_bytes", "must be at least 1"));
+            }
+        }
+        check_note("note", &self.note)
+    }
+}
+
+/// Short text for people, without control characters.
+pub(crate) fn check_note(field: &'static str, note: &str) -> Result<(), Invalid> {
+    if note.len() > NOTE_BYTES_MAX {
+        return Err(Invalid::new(field, format!("must be at most {NOTE_BYTES_MAX} bytes")));
+    }
+    if note.chars().any(char::is_control) {
+        return Err(Invalid::new(field, "must not have control characters"));
+    }
+    Ok(())
+}
+
+/// How close together the GPUs of a lease must be.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Topology {
+    /// Anywhere; together if that is possible.
+    #[default]
+    Any,
+    /// In one box.
+    SameBox,
+    /// Joined by NVLink.
+    Nvlink,
+}
+
+/// A part of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// Thousandths of its time.
+    #[schema(minimum = 1, maximum = 1000)]
+    pub milli: u32,
+    /// Bytes of its memory; more cannot be allocated.
+    #[schema(minimum = 1)]
+    pub memory_bytes: u64,
+}
+
+/// How a borrower reaches its GPUs.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Plane {
+    /// CUDA calls travel.
+    #[default]
+    Api,
+    /// PCIe packets travel.
+    Pcie,
+}
+
+/// GPUs bound to a borrower, or somebody waiting for them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Lease {
+    /// Its name.
+    pub id: LeaseId,
+    /// For whom.
+    pub tenant: Name,
+    /// The identity that asked.
+    pub owner: String,
+    /// What was asked for.
+    pub request: LeaseRequest,
+    /// Where it stands.
+    pub state: LeaseState,
+    /// What it has; empty unless granted.
+    #[serde(default)]
+    pub grants: Vec<Grant>,
+    /// When it was asked for.
+    pub created_ms: u64,
+    /// When it was first granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_ms: Option<u64>,
+    /// When it ends, unless it is renewed.
+    pub expires_ms: u64,
+    /// How it ended, or is ending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
+    /// The GPUs it lost, and what came in their place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<Move>,
+    /// Grows with every change a borrower should know of; renewals are none.
+    pub version: u64,
+}
+
+/// Where a lease stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseState {
+    /// Waits for GPUs: for the first time, or because one broke.
+    Pending,
+    /// Has them.
+    Granted,
+    /// Over; its GPUs are being cleaned.
+    Releasing,
+    /// Over.
+    Ended,
+}
+
+impl LeaseState {
+    /// Whether a borrower may still have it or get it.
+    pub fn is_live(self) -> bool {
+        matches!(self, Self::Pending | Self::Granted)
+    }
+}
+
+/// One GPU of a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Grant {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The epoch by which its box admits the borrower.
+    pub epoch: u64,
+    /// Where its worker is reached.
+    pub endpoints: Vec<String>,
+    /// What it is.
+    pub model: Model,
+}
+
+/// How a lease ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Ended {
+    /// When.
+    pub at_ms: u64,
+    /// Why: `released`, `expired`, or what somebody did.
+    pub reason: String,
+}
+
+/// A lease lost a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Move {
+    /// The GPU it lost.
+    pub from: GpuId,
+    /// What it got instead; nothing while the lease waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<GpuId>,
+    /// When.
+    pub at_ms: u64,
+    /// Why.
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_empty_request_is_one_gpu_of_any_kind() {
+        let request: LeaseRequest = serde_json::from_str("{}").unwrap();
+        assert_eq!(request, LeaseRequest::default());
+        assert_eq!(request.check(), Ok(()));
+        assert_eq!(
+            serde_json::from_str::<LeaseRequest>(&serde_json::to_string(&request).unwrap()).unwrap(),
+            request
+        );
+    }
+
+    #[test]
+    fn unknown_fields_and_numbers_out_of_bounds_are_refused() {
+        assert!(serde_json::from_str::<LeaseRequest>(r#"{"gpu":1}"#).is_err());
+        let refused =
+            |text: &str| serde_json::from_str::<LeaseRequest>(text).unwrap().check().unwrap_err().field;
+        assert_eq!(refused(r#"{"gpus":0}"#), "gpus");
+        assert_eq!(refused(r#"{"gpus":65}"#), "gpus");
+        assert_eq!(refused(r#"{"priority":1001}"#), "priority");
+        assert_eq!(refused(r#"{"ttl_ms":999}"#), "ttl_ms");
+        assert_eq!(refused(r#"{"gpus":2,"share":{"milli":500,"memory_bytes":1}}"#), "share");
+        assert_eq!(refused(r#"{"share":{"milli":1001,"memory_bytes":1}}"#), "share.milli");
+        assert_eq!(refused(r#"{"note":"a\u0000"}"#), "note");
+    }
+}

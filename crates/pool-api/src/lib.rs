@@ -1,0 +1,46 @@
+//! The pool's formats: what the manager, boxes, borrowers and operators say to each other over HTTP, as JSON.
+//!
+//! The manager stores the same records that it shows, so there is one set of types. Nothing here does anything: no
+//! I/O, no clock, no policy. What a client sends refuses unknown fields, and `check` functions say what is out of
+//! bounds; what the manager answers may grow fields, which older clients ignore.
+//!
+//! Times are milliseconds since 1970 by the manager's clock and end in `_ms`; durations do too. Nobody compares them
+//! with a clock of their own: answers that matter carry `now_ms`.
+
+#![forbid(unsafe_code)]
+
+mod name;
+
+mod gpu;
+mod gpu_box;
+mod lease;
+mod spare;
+mod tenant;
+
+mod join;
+mod report;
+mod token;
+
+mod audit;
+mod error;
+mod event;
+mod explain;
+mod page;
+
+pub use audit::{AuditEntry, AuditOutcome};
+pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
+pub use event::{Event, EventKind};
+pub use explain::{Explanation, Filter, FilterCount};
+pub use gpu::{Counters, Gpu, GpuState, Health, Holder, Taint, TaintRequest};
+pub use gpu_box::{BoxDetail, BoxKind, BoxRecord, BoxState};
+pub use join::{JoinAnswer, JoinRequest};
+pub use lease::{
+    Ended, GPUS_PER_LEASE_MAX, Grant, LEASE_TTL_DEFAULT_MS, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease,
+    LeaseRequest, LeaseState, Move, NOTE_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, Plane, Share, Topology,
+};
+pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
+pub use page::Page;
+pub use report::{BoxOrders, BoxReport, BurnIn, GpuReport, SlotOrder, Want};
+pub use spare::{SparePlan, SparePlanRequest, SpareRecord, SpareRequest, SpareStatus};
+pub use tenant::{Quota, TenantRecord, TenantRequest, TenantStatus, TenantUse, WEIGHT_DEFAULT, WEIGHT_MAX};
+pub use token::{LeaseClaims, LeaseTokens, SignedGrant};

@@ -1,0 +1,220 @@
+//! What a box and the manager say to each other. Any of it may be lost, repeated or come late.
+
+use crate::{BoxKind, Counters, Health, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Everything a box has to say, all of it every time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BoxReport {
+    /// A random name of this run of the agent. An agent that another has followed is not heard any more.
+    #[schema(max_length = 64)]
+    pub agent: String,
+    /// Grows with each report of this run; what is not newer is ignored.
+    pub sequence: u64,
+    /// How its GPUs are joined.
+    pub kind: BoxKind,
+    /// Where it stands.
+    #[serde(default)]
+    #[schema(max_length = 256)]
+    pub rack: String,
+    /// Addresses by which hosts reach it.
+    #[serde(default)]
+    #[schema(max_items = 64)]
+    pub paths: Vec<String>,
+    /// Its GPUs. One that is missing is taken to be gone.
+    #[schema(max_items = 64)]
+    pub gpus: Vec<GpuReport>,
+}
+
+/// What a box says of one GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GpuReport {
+    /// Its slot.
+    #[schema(maximum = 63)]
+    pub slot: u8,
+    /// What it is.
+    pub model: Model,
+    /// Memory that borrowers can use.
+    pub memory_bytes: u64,
+    /// The driver's name of this very GPU.
+    #[schema(max_length = 256)]
+    pub uuid: String,
+    /// GPUs with the same group are joined by NVLink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink_group: Option<u32>,
+    /// Whether it works.
+    pub health: Health,
+    /// The highest epoch a borrower was admitted with; 0 for none.
+    pub bound_epoch: u64,
+    /// Everything of this epoch and older is killed, unmapped and scrubbed, and can never come back.
+    pub cleaned_epoch: u64,
+    /// A worker waits, its context made.
+    #[serde(default)]
+    pub ready: bool,
+    /// Where its worker is reached.
+    #[serde(default)]
+    #[schema(max_items = 64)]
+    pub endpoints: Vec<String>,
+    /// What it measures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Counters>,
+    /// How the burn-in that was ordered went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burn_in: Option<BurnIn>,
+}
+
+/// How a burn-in went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BurnIn {
+    /// The epoch of the order.
+    pub epoch: u64,
+    /// Whether the GPU works.
+    pub passed: bool,
+    /// What was found.
+    #[serde(default)]
+    #[schema(max_length = 256)]
+    pub detail: String,
+}
+
+impl BoxReport {
+    /// Whether it is within bounds.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.agent.is_empty() || self.agent.len() > 64 || !self.agent.bytes().all(|b| b.is_ascii_graphic())
+        {
+            return Err(Invalid::new("agent", "must be 1 to 64 printable characters"));
+        }
+        crate::lease::check_note("rack", &self.rack)?;
+        check_addresses("paths", &self.paths)?;
+        let mut seen = 0u64;
+        for gpu in &self.gpus {
+            if gpu.slot >= SLOTS_PER_BOX_MAX {
+                return Err(Invalid::new("gpus.slot", "must be below 64"));
+            }
+            if seen >> gpu.slot & 1 == 1 {
+                return Err(Invalid::new("gpus.slot", format!("{} is there twice", gpu.slot)));
+            }
+            seen |= 1 << gpu.slot;
+            crate::lease::check_note("gpus.uuid", &gpu.uuid)?;
+            crate::lease::check_note("gpus.health.reason", gpu.health.reason.as_deref().unwrap_or_default())?;
+            crate::lease::check_note("gpus.burn_in.detail", gpu.burn_in.as_ref().map_or("", |b| &b.detail))?;
+            check_addresses("gpus.endpoints", &gpu.endpoints)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_addresses(field: &'static str, addresses: &[String]) -> Result<(), Invalid> {
+    if addresses.len() > 64 {
+        return Err(Invalid::new(field, "must be at most 64"));
+    }
+    addresses.iter().try_for_each(|address| crate::lease::check_note(field, address))
+}
+
+/// What should be so in a box. The agent compares it with what is, and acts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BoxOrders {
+    /// The manager's clock.
+    pub now_ms: u64,
+    /// The public keys by which lease tokens may be signed, in hexadecimal. The manager fills them in.
+    pub lease_keys: Vec<String>,
+    /// One for each GPU of the report.
+    pub slots: Vec<SlotOrder>,
+    /// When to report again, at the latest.
+    pub report_after_ms: u64,
+}
+
+/// What should be so in one slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SlotOrder {
+    /// The slot.
+    pub slot: u8,
+    /// What should be so.
+    #[serde(flatten)]
+    pub want: Want,
+}
+
+/// What should be so in one slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "want", rename_all = "snake_case")]
+pub enum Want {
+    /// Nobody there; a warm worker may wait.
+    Idle,
+    /// This lease may use it.
+    Serve {
+        /// The lease.
+        lease: LeaseId,
+        /// The epoch of its grant.
+        epoch: u64,
+        /// When the lease ends, unless it is renewed; by the manager's clock.
+        expires_ms: u64,
+        /// Memory the borrower may allocate.
+        memory_bytes: u64,
+        /// Thousandths of the GPU the borrower may use; 1000 for all of it.
+        share_milli: u32,
+        /// For whom.
+        tenant: Name,
+    },
+    /// Kill, unmap and scrub everything of this epoch and older, then report it.
+    Clean {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// Test it, then report with this epoch.
+    BurnIn {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// Nobody there, no worker: it is bad.
+    Off,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_read_as_the_contract_says() {
+        let serve = SlotOrder {
+            slot: 3,
+            want: Want::Serve {
+                lease: LeaseId(1),
+                epoch: 7,
+                expires_ms: 9,
+                memory_bytes: 5,
+                share_milli: 1000,
+                tenant: Name::new("a").unwrap(),
+            },
+        };
+        let text = serde_json::to_string(&serve).unwrap();
+        assert!(
+            text.starts_with(r#"{"slot":3,"want":"serve","lease":"l-0000000000000001","epoch":7"#),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<SlotOrder>(&text).unwrap(), serve);
+        let idle = SlotOrder { slot: 0, want: Want::Idle };
+        assert_eq!(serde_json::to_string(&idle).unwrap(), r#"{"slot":0,"want":"idle"}"#);
+    }
+
+    #[test]
+    fn a_slot_cannot_be_there_twice() {
+        let text = r#"{"slot":1,"model":"H200","memory_bytes":1,"uuid":"u","health":{"ok":true},"bound_epoch":0,"cleaned_epoch":0}"#;
+        let gpu: GpuReport = serde_json::from_str(text).unwrap();
+        let mut report = BoxReport {
+            agent: "a".into(),
+            sequence: 1,
+            kind: BoxKind::Pcie,
+            rack: String::new(),
+            paths: vec![],
+            gpus: vec![gpu.clone(), gpu],
+        };
+        assert_eq!(report.check().unwrap_err().field, "gpus.slot");
+        report.gpus[1].slot = 64;
+        assert_eq!(report.check().unwrap_err().field, "gpus.slot");
+        report.gpus.pop();
+        assert_eq!(report.check(), Ok(()));
+    }
+}
