@@ -43,8 +43,9 @@ impl<'a> Prefixes<'a> {
         }
     }
 
-    /// Splits the prefixes off the front of `bytes`.
-    pub(crate) fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
+    /// Splits the prefixes off the front of `bytes`; gives what follows them, a header if all is well.
+    #[inline]
+    pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
         match bytes.first() {
             None => return Err(DecodeError::Truncated { need: 12, have: 0 }),
             Some(byte) if byte & PREFIX == 0 => return Ok((Self::NONE, bytes)),

@@ -1,0 +1,113 @@
+//! TLPs that arrived and wait to be taken.
+//!
+//! Three queues, as deep as the credits that were given. The caller says which classes it can take now. A non-posted TLP
+//! that nobody takes is passed by those behind it; nothing passes a posted TLP.
+
+use crate::credit::Credits;
+use std::collections::VecDeque;
+use tlp::{Class, Header, Prefixes, Tlp};
+
+/// Which classes the receiver can take now. Posted TLPs must be taken sooner or later whatever else waits, and so must
+/// completions: their room was set aside when the request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Willing {
+    /// Memory writes and messages.
+    pub posted: bool,
+    /// Requests.
+    pub non_posted: bool,
+    /// Answers.
+    pub completions: bool,
+}
+
+impl Willing {
+    /// Everything.
+    pub const ALL: Self = Self { posted: true, non_posted: true, completions: true };
+    /// Everything but requests: for who has no room for another one.
+    pub const NO_REQUESTS: Self = Self { non_posted: false, ..Self::ALL };
+
+    const fn takes(self, class: Class) -> bool {
+        match class {
+            Class::Posted => self.posted,
+            Class::NonPosted => self.non_posted,
+            Class::Completion => self.completions,
+        }
+    }
+}
+
+/// A TLP, whole or nearly. Its buffer is used again.
+#[derive(Debug)]
+pub(crate) struct InTlp {
+    /// Prefixes, then payload.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) prefix_bytes: usize,
+    pub(crate) header: Header,
+    pub(crate) digest: Option<u32>,
+    pub(crate) data_credits: u32,
+    order: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    queues: [VecDeque<InTlp>; 3],
+    next_order: u64,
+    spare: Vec<Vec<u8>>,
+    /// The one that the caller looks at.
+    taken: Option<InTlp>,
+}
+
+impl Inbox {
+    /// An empty TLP with this header.
+    pub(crate) fn begin(
+        &mut self,
+        prefixes: &[u8],
+        header: Header,
+        digest: Option<u32>,
+        data_credits: u32,
+    ) -> InTlp {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(prefixes);
+        InTlp { bytes, prefix_bytes: prefixes.len(), header, digest, data_credits, order: 0 }
+    }
+
+    pub(crate) fn push(&mut self, mut tlp: InTlp) {
+        tlp.order = self.next_order;
+        self.next_order += 1;
+        self.queues[tlp.header.class().index()].push_back(tlp);
+    }
+
+    pub(crate) fn recycle(&mut self, tlp: InTlp) {
+        self.spare.push(tlp.bytes);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.iter().all(VecDeque::is_empty)
+    }
+
+    /// The oldest TLP that may be taken; its credits are counted as free in `freed`.
+    pub(crate) fn take(&mut self, willing: Willing, freed: &mut Credits) -> Option<Tlp<'_>> {
+        if let Some(done) = self.taken.take() {
+            self.recycle(done);
+        }
+        let posted = self.queues[Class::Posted.index()].front().map_or(u64::MAX, |tlp| tlp.order);
+        let class = Class::ALL
+            .into_iter()
+            .filter(|class| willing.takes(*class))
+            .filter_map(|class| Some((self.queues[class.index()].front()?.order, class)))
+            .filter(|(order, _)| *order <= posted)
+            .min_by_key(|(order, _)| *order)
+            .map(|(_, class)| class)?;
+        let tlp = self.queues[class.index()].pop_front()?;
+        freed.add(class, tlp.data_credits);
+        Some(self.taken.insert(tlp).view())
+    }
+}
+
+impl InTlp {
+    fn view(&self) -> Tlp<'_> {
+        let (prefixes, payload) = self.bytes.split_at(self.prefix_bytes);
+        // They were prefixes when they arrived.
+        let prefixes = Prefixes::new(prefixes).unwrap_or(Prefixes::NONE);
+        Tlp { prefixes, header: self.header, payload, digest: self.digest }
+    }
+}

@@ -1,0 +1,266 @@
+//! What goes out: greetings, acknowledgements, packets for the first time and again.
+
+use super::{Current, DEPARTURES, Departure, Event, Link, Phase};
+use crate::credit::Credits;
+use crate::flight::Piece;
+use crate::ids::{PathId, Route};
+use crate::seal::{DATAGRAMS_MAX, Protection};
+use crate::time::Time;
+use crate::wire::{
+    ACK_WORDS_MAX, Ack, DATA_PACKET_OVERHEAD, DATAGRAM_HEADER_BYTES, DataPacket, DatagramHeader,
+    DatagramKind, HEADER_PACKET_OVERHEAD, HeaderPacket, Packet, SEAL_BYTES,
+};
+
+/// Pieces of payload shorter than this wait for the next datagram, unless they are the last.
+const PIECE_BYTES_MIN: usize = 128;
+
+/// A datagram is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Over which path.
+    pub path: PathId,
+    /// How long it is.
+    pub bytes: usize,
+}
+
+/// What a datagram is made for.
+#[derive(Clone, Copy)]
+struct Purpose {
+    path: PathId,
+    /// Acknowledge, and name this datagram.
+    echo: Option<u64>,
+    has_ping: bool,
+    /// Bytes of packets that may go.
+    allowance: usize,
+}
+
+impl Link {
+    /// Writes the next datagram into `out`; None when there is nothing to say now.
+    pub fn transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        self.transmit_within(now, usize::MAX, out)
+    }
+
+    /// The same, with at most `allowance` more bytes of packets on their way; acknowledgements are free.
+    pub fn transmit_within(&mut self, now: Time, allowance: usize, out: &mut [u8]) -> Option<Transmit> {
+        if let Some(path) = self.answer_due.take() {
+            return self.write_greeting(DatagramKind::Answer, path, out);
+        }
+        match self.phase {
+            Phase::Greeting { next_at, turn } if next_at <= now => {
+                self.phase =
+                    Phase::Greeting { next_at: now.after(self.config.timeout_min * 4), turn: turn + 1 };
+                self.check_silence(now);
+                return self.write_greeting(DatagramKind::Hello, self.paths.nth(turn), out);
+            }
+            Phase::Greeting { .. } | Phase::Waiting => return None,
+            Phase::Established => {}
+        }
+        self.look_at_time(now);
+
+        if let Some((path, number)) = self.acks.pong.take() {
+            let purpose = Purpose { path, echo: Some(number), has_ping: false, allowance: 0 };
+            return self.write(now, purpose, out);
+        }
+        if let Some(path) = self.paths.take_ping(now, &self.config.patience()) {
+            return self.write(now, Purpose { path, echo: None, has_ping: true, allowance: 0 }, out);
+        }
+        let has_packets = allowance > 0 && self.has_packets();
+        let has_ping = !has_packets && self.is_ping_due(now);
+        let acks = &self.acks;
+        let must_ack = acks.is_pending
+            && (acks.is_urgent
+                || acks.datagrams >= self.config.ack_every
+                || acks.deadline.is_some_and(|deadline| deadline <= now));
+        if !has_packets && !has_ping && !must_ack {
+            return None;
+        }
+        // Acknowledgements go back where their datagrams came from: that way works, as the sender knows.
+        let path = if has_packets || has_ping { self.paths.active().id } else { self.acks.path };
+        let echo = self.acks.is_pending.then_some(self.acks.echo);
+        self.write(now, Purpose { path, echo, has_ping, allowance }, out)
+    }
+
+    fn look_at_time(&mut self, now: Time) {
+        let patience = self.config.patience();
+        let timeout = self.paths.active().timeout(&patience);
+        if self.flight.oldest().is_some_and(|at| at.after(timeout) <= now) {
+            self.flight.time_out(now, timeout);
+            self.counters.timeouts += 1;
+            let change = self.paths.on_timeout(now, &patience);
+            self.note(change);
+            self.check_silence(now);
+        }
+        if self.acks.is_pending && self.acks.deadline.is_none() {
+            self.acks.deadline = Some(now.after(self.config.ack_delay));
+        }
+        // Credits may have been given and lost on their way. Whoever waits for them and has nothing else in the air
+        // must ask.
+        let waits = self.flight.is_idle() && !self.outbox.is_empty();
+        match self.ping_at {
+            None if waits => self.ping_at = Some(now.after(timeout)),
+            Some(_) if !waits => self.ping_at = None,
+            _ => {}
+        }
+    }
+
+    fn is_ping_due(&mut self, now: Time) -> bool {
+        if self.ping_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        let patience = self.config.patience();
+        let change = self.paths.on_timeout(now, &patience);
+        self.note(change);
+        self.ping_at = Some(now.after(self.paths.active().timeout(&patience)));
+        self.check_silence(now);
+        true
+    }
+
+    fn check_silence(&mut self, now: Time) {
+        if !self.is_silent && now.since(self.last_heard) > self.config.silent_after {
+            self.is_silent = true;
+            self.events.push_back(Event::Silent);
+        }
+    }
+
+    /// Whether packets would go if they were allowed to.
+    pub(crate) fn has_packets_waiting(&mut self) -> bool {
+        self.phase == Phase::Established && self.has_packets()
+    }
+
+    fn has_packets(&mut self) -> bool {
+        self.flight.in_flight_bytes() < self.config.in_flight_bytes_max
+            && (self.flight.first_lost().is_some()
+                || self.flight.has_room(self.peer_window)
+                    && (self.current.is_some() || self.outbox.next_class(&self.used, &self.limit).is_some()))
+    }
+
+    fn write(&mut self, now: Time, purpose: Purpose, out: &mut [u8]) -> Option<Transmit> {
+        let number = self.next_number;
+        let is_encrypted = self.config.protection == Protection::Encrypted;
+        let session = self.session.as_ref()?;
+        if number >= DATAGRAMS_MAX {
+            return None; // The lease needs a new epoch; at 10 million datagrams a second that is a year away.
+        }
+        let header = DatagramHeader {
+            kind: DatagramKind::Packets,
+            is_encrypted,
+            path: purpose.path,
+            lease: self.config.lease,
+            epoch: self.config.epoch,
+            session: session.number,
+            number,
+        };
+        let seal_bytes = if is_encrypted { SEAL_BYTES } else { 0 };
+        let most = out.len().min(self.config.datagram_bytes).min(self.peer_datagram_bytes);
+        let end = most.checked_sub(seal_bytes)?;
+        let (front, body) = out.get_mut(..end)?.split_at_mut_checked(DATAGRAM_HEADER_BYTES)?;
+        front.copy_from_slice(&header.encode());
+
+        let mut at = 0;
+        if let Some(echo) = purpose.echo {
+            at += self.write_ack(echo, body)?;
+        }
+        if purpose.has_ping {
+            at += Packet::Ping.encode(&mut body[at..])?;
+        }
+        at += self.write_packets(now, number, purpose, &mut body[at..]);
+        if at == 0 {
+            return None;
+        }
+        self.next_number += 1;
+        self.departures[number as usize % DEPARTURES] = Departure { number, at: now, path: purpose.path };
+        self.counters.datagrams_sent += 1;
+        let bytes = DATAGRAM_HEADER_BYTES + at + seal_bytes;
+        if is_encrypted {
+            let (front, sealed) = out[..bytes].split_at_mut(DATAGRAM_HEADER_BYTES);
+            let (body, seal) = sealed.split_at_mut(at);
+            self.session.as_ref()?.seal(number, front, body, seal);
+        }
+        Some(Transmit { path: purpose.path, bytes })
+    }
+
+    fn write_ack(&mut self, echo: u64, out: &mut [u8]) -> Option<usize> {
+        let credits = Credits::limit_of(&self.config.room, &self.freed);
+        let next = self.assembly.next();
+        let written = if self.assembly.has_gap() {
+            let mut words = [0; ACK_WORDS_MAX * 8];
+            let count = self.assembly.words(&mut words);
+            Packet::Ack(Ack { next, echo, credits, words: &words[..count] }).encode(out)?
+        } else {
+            Packet::Ack(Ack { next, echo, credits, words: &[] }).encode(out)?
+        };
+        self.told = credits;
+        self.acks.is_pending = false;
+        self.acks.is_urgent = false;
+        self.acks.datagrams = 0;
+        self.acks.deadline = None;
+        Some(written)
+    }
+
+    /// Lost packets first, then the rest of a TLP that was begun, then new ones.
+    fn write_packets(&mut self, now: Time, number: u64, purpose: Purpose, out: &mut [u8]) -> usize {
+        let mut at = 0;
+        while at < purpose.allowance && self.flight.in_flight_bytes() < self.config.in_flight_bytes_max {
+            if let Some((sequence, piece)) = self.flight.first_lost() {
+                let Some(bytes) = self.write_piece(sequence, &piece, purpose.path, &mut out[at..]) else {
+                    break;
+                };
+                self.flight.mark_sent(sequence, number, now);
+                self.counters.packets_resent += 1;
+                at += bytes;
+                continue;
+            }
+            if !self.flight.has_room(self.peer_window) {
+                break;
+            }
+            let current = match self.current {
+                Some(current) => current,
+                None => {
+                    let Some(class) = self.outbox.next_class(&self.used, &self.limit) else { break };
+                    let Some(tlp) = self.outbox.take(class, &mut self.used) else { break };
+                    *self.current.insert(Current { tlp, offset: None })
+                }
+            };
+            let Some(piece) = self.next_piece(&current, out.len() - at) else { break };
+            let sequence = self.flight.next();
+            let Some(bytes) = self.write_piece(sequence, &piece, purpose.path, &mut out[at..]) else { break };
+            self.flight.assign(piece);
+            self.counters.packets_sent += 1;
+            self.flight.mark_sent(sequence, number, now);
+            at += bytes;
+            let offset = piece.offset + piece.length;
+            let is_last = usize::from(offset) == self.outbox.get(piece.tlp).payload().len();
+            self.outbox.on_packet(piece.tlp, is_last);
+            self.current = (!is_last).then_some(Current { tlp: piece.tlp, offset: Some(offset) });
+        }
+        at
+    }
+
+    /// The next packet of a TLP that fits into `room` bytes.
+    fn next_piece(&self, current: &Current, room: usize) -> Option<Piece> {
+        let tlp = self.outbox.get(current.tlp);
+        let Some(offset) = current.offset else {
+            let bytes = (HEADER_PACKET_OVERHEAD + tlp.front().len()) as u16;
+            return Some(Piece { tlp: current.tlp, offset: 0, length: 0, bytes });
+        };
+        let left = tlp.payload().len() - usize::from(offset);
+        let length = left.min(room.checked_sub(DATA_PACKET_OVERHEAD)?);
+        if length < left.min(PIECE_BYTES_MIN) {
+            return None;
+        }
+        let bytes = (DATA_PACKET_OVERHEAD + length) as u16;
+        Some(Piece { tlp: current.tlp, offset, length: length as u16, bytes })
+    }
+
+    fn write_piece(&self, sequence: u64, piece: &Piece, path: PathId, out: &mut [u8]) -> Option<usize> {
+        let tlp = self.outbox.get(piece.tlp);
+        let sequence = sequence as u32;
+        if piece.length == 0 {
+            let route = Route { source: self.config.local, destination: self.config.remote, path };
+            let (front, tlp_crc) = (tlp.front(), tlp.tlp_crc);
+            return Packet::Header(HeaderPacket { sequence, route, front, tlp_crc }).encode(out);
+        }
+        let payload = &tlp.payload()[usize::from(piece.offset)..][..usize::from(piece.length)];
+        Packet::Data(DataPacket { sequence, payload }).encode(out)
+    }
+}

@@ -1,0 +1,235 @@
+//! All links of one proxy, and whose turn it is.
+//!
+//! Links that have something to say stand in a line. The first writes one datagram and goes to the end of the line, so
+//! that of n busy links each gets one n-th of the network, however much any of them has to send. The bytes on their way are
+//! bounded for all links together: that many fit into the buffers of a network card or a socket.
+
+use crate::Counters;
+use crate::ids::{LeaseId, NodeId, PathId};
+use crate::inbox::Willing;
+use crate::link::{Event, Link, SendError};
+use crate::time::Time;
+use crate::wire::DatagramHeader;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use tlp::{Tlp, TransactionId};
+
+/// A datagram is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrunkTransmit {
+    /// Whose.
+    pub lease: LeaseId,
+    /// To which proxy.
+    pub node: NodeId,
+    /// Over which path.
+    pub path: PathId,
+    /// How long it is.
+    pub bytes: usize,
+}
+
+/// What a proxy dropped before any link saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrunkCounters {
+    /// Not the beginning of a datagram, or its CRC is wrong.
+    pub malformed_datagrams: u64,
+    /// Of a lease that has ended, or never was.
+    pub unknown_leases: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    link: Link,
+    remote: NodeId,
+    is_in_line: bool,
+    /// When its entry in the timers is due.
+    timer: Option<Time>,
+    in_flight_bytes: usize,
+}
+
+/// All links of one proxy.
+#[derive(Debug)]
+pub struct Trunk {
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    by_lease: HashMap<LeaseId, u32>,
+    line: VecDeque<u32>,
+    /// Those that may not send before something arrives.
+    held_back: VecDeque<u32>,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    in_flight_bytes: usize,
+    in_flight_bytes_max: usize,
+    counters: TrunkCounters,
+}
+
+impl Trunk {
+    /// A proxy without links, which has at most so many bytes on their way.
+    pub fn new(in_flight_bytes_max: usize) -> Self {
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_lease: HashMap::new(),
+            line: VecDeque::new(),
+            held_back: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            in_flight_bytes: 0,
+            in_flight_bytes_max,
+            counters: TrunkCounters::default(),
+        }
+    }
+
+    /// Begins to serve a link. Gives back the one that had its lease: an older epoch of it, most likely.
+    pub fn add(&mut self, link: Link) -> Option<Link> {
+        let old = self.remove(link.lease());
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            (self.entries.len() - 1) as u32
+        });
+        self.by_lease.insert(link.lease(), index);
+        let remote = link.remote().node;
+        let entry = Entry { link, remote, is_in_line: false, timer: None, in_flight_bytes: 0 };
+        self.entries[index as usize] = Some(entry);
+        self.enqueue(index);
+        old
+    }
+
+    /// Ends a link. Whatever is still on its way for it reaches nobody.
+    pub fn remove(&mut self, lease: LeaseId) -> Option<Link> {
+        let index = self.by_lease.remove(&lease)?;
+        let entry = self.entries[index as usize].take()?;
+        self.in_flight_bytes -= entry.in_flight_bytes;
+        self.line.retain(|other| *other != index);
+        self.held_back.retain(|other| *other != index);
+        self.timers.retain(|Reverse((_, other))| *other != index);
+        self.free.push(index);
+        Some(entry.link)
+    }
+
+    /// The link of a lease.
+    pub fn link(&self, lease: LeaseId) -> Option<&Link> {
+        let index = *self.by_lease.get(&lease)?;
+        self.entries[index as usize].as_ref().map(|entry| &entry.link)
+    }
+
+    /// Leases that are served, in no order.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseId> + '_ {
+        self.by_lease.keys().copied()
+    }
+
+    /// What was dropped before any link saw it.
+    pub fn counters(&self) -> &TrunkCounters {
+        &self.counters
+    }
+
+    /// The counters of one link.
+    pub fn link_counters(&self, lease: LeaseId) -> Option<&Counters> {
+        self.link(lease).map(Link::counters)
+    }
+
+    /// See [`Link::send`]. None when there is no such lease.
+    pub fn send(&mut self, lease: LeaseId, tlp: &Tlp<'_>) -> Option<Result<(), SendError>> {
+        let index = *self.by_lease.get(&lease)?;
+        let sent = self.entries[index as usize].as_mut()?.link.send(tlp);
+        self.enqueue(index);
+        Some(sent)
+    }
+
+    /// See [`Link::receive`].
+    pub fn receive(&mut self, lease: LeaseId, willing: Willing) -> Option<Tlp<'_>> {
+        let index = *self.by_lease.get(&lease)?;
+        self.enqueue(index);
+        self.entries[index as usize].as_mut()?.link.receive(willing)
+    }
+
+    /// See [`Link::next_event`].
+    pub fn next_event(&mut self, lease: LeaseId) -> Option<Event> {
+        let index = *self.by_lease.get(&lease)?;
+        self.entries[index as usize].as_mut()?.link.next_event()
+    }
+
+    /// See [`Link::forget_request`].
+    pub fn forget_request(&mut self, lease: LeaseId, id: TransactionId) -> bool {
+        let index = self.by_lease.get(&lease).copied();
+        let entry = index.and_then(|index| self.entries[index as usize].as_mut());
+        entry.is_some_and(|entry| entry.link.forget_request(id))
+    }
+
+    /// Takes a datagram; gives the lease it was for, which may have TLPs or events now.
+    pub fn on_datagram(&mut self, now: Time, datagram: &mut [u8]) -> Option<LeaseId> {
+        let Ok((header, _)) = DatagramHeader::decode(datagram) else {
+            self.counters.malformed_datagrams += 1;
+            return None;
+        };
+        let Some(index) = self.by_lease.get(&header.lease).copied() else {
+            self.counters.unknown_leases += 1;
+            return None;
+        };
+        self.entries[index as usize].as_mut()?.link.on_decoded(now, header, datagram);
+        self.recount(index);
+        self.enqueue(index);
+        Some(header.lease)
+    }
+
+    /// Writes the next datagram into `out`; None when nobody has anything to say now.
+    pub fn transmit(&mut self, now: Time, out: &mut [u8]) -> Option<TrunkTransmit> {
+        while let Some(Reverse((at, index))) = self.timers.peek().copied()
+            && at <= now
+        {
+            self.timers.pop();
+            if let Some(entry) = self.entries[index as usize].as_mut().filter(|entry| entry.timer == Some(at))
+            {
+                entry.timer = None;
+                self.enqueue(index);
+            }
+        }
+        while let Some(index) = self.line.pop_front() {
+            let allowance = self.in_flight_bytes_max.saturating_sub(self.in_flight_bytes);
+            let Some(entry) = self.entries[index as usize].as_mut() else { continue };
+            entry.is_in_line = false;
+            if let Some(transmit) = entry.link.transmit_within(now, allowance, out) {
+                let (lease, node) = (entry.link.lease(), entry.remote);
+                self.recount(index);
+                self.enqueue(index);
+                return Some(TrunkTransmit { lease, node, path: transmit.path, bytes: transmit.bytes });
+            }
+            if allowance == 0 && entry.link.has_packets_waiting() {
+                self.held_back.push_back(index);
+            }
+            let wake_at = entry.link.wake_at();
+            if let Some(at) = wake_at.filter(|at| entry.timer.is_none_or(|timer| *at < timer)) {
+                entry.timer = Some(at);
+                self.timers.push(Reverse((at, index)));
+            }
+            self.recount(index);
+        }
+        None
+    }
+
+    /// When [`Trunk::transmit`] must be called at the latest.
+    pub fn wake_at(&self) -> Option<Time> {
+        if !self.line.is_empty() {
+            return Some(Time(0));
+        }
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    fn enqueue(&mut self, index: u32) {
+        if let Some(entry) = self.entries[index as usize].as_mut()
+            && !std::mem::replace(&mut entry.is_in_line, true)
+        {
+            self.line.push_back(index);
+        }
+    }
+
+    /// Keeps the sum of what is on its way, and lets others go when there is room again.
+    fn recount(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let in_flight_bytes = entry.link.in_flight_bytes();
+        self.in_flight_bytes = self.in_flight_bytes - entry.in_flight_bytes + in_flight_bytes;
+        entry.in_flight_bytes = in_flight_bytes;
+        if self.in_flight_bytes < self.in_flight_bytes_max {
+            while let Some(index) = self.held_back.pop_front() {
+                self.enqueue(index);
+            }
+        }
+    }
+}
