@@ -138,7 +138,13 @@ impl HostMemory {
     /// Whether any of `bytes` from `address` on will still be written by a transfer under way.
     #[inline]
     pub fn hazard(&self, address: u64, bytes: u64) -> bool {
-        self.writes.hazard(address, bytes)
+        self.writes_under_way(address, bytes) > 0
+    }
+
+    /// How many transfers under way will still write any of `bytes` from `address` on.
+    #[inline]
+    pub fn writes_under_way(&self, address: u64, bytes: u64) -> usize {
+        self.writes.under_way(address, bytes)
     }
 
     fn reading(&self) -> RwLockReadGuard<'_, BTreeMap<u64, HostRange>> {
@@ -200,14 +206,16 @@ impl PendingWrites {
         self.count.store(state.by_transfer.len(), Ordering::Release);
     }
 
-    fn hazard(&self, address: u64, bytes: u64) -> bool {
+    fn under_way(&self, address: u64, bytes: u64) -> usize {
         if bytes == 0 || self.count.load(Ordering::Acquire) == 0 {
-            return false;
+            return 0;
         }
         let state = self.lock();
         let from = (address.saturating_sub(state.longest), 0);
         let to = (address.saturating_add(bytes), 0);
-        state.by_address.range(from..to).any(|(&(start, _), &length)| start.saturating_add(length) > address)
+        let ends =
+            state.by_address.range(from..to).map(|(&(start, _), &length)| start.saturating_add(length));
+        ends.filter(|end| *end > address).count()
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

@@ -42,9 +42,17 @@ impl Field {
         }
     }
 
-    /// A coordinate of a corner, in an im2col map of rank 4: W and H of the lower one, then of the upper one.
-    pub(super) const fn corner(index: usize) -> Self {
-        Self(14, 8 * index as u32, 8)
+    /// The offset of the lower (0) or the upper (1) corner along W, H or D. Each corner has 16 bits, which its `axes`
+    /// share evenly: 16, 8 or 5 for each, and of 16 bits three axes leave one over.
+    pub(super) const fn corner(corner: usize, axis: usize, axes: usize) -> Self {
+        let width = 16 / axes as u32;
+        Self(14, 16 * corner as u32 + width * axis as u32, width)
+    }
+
+    /// The numbers that the field holds in two's complement, if it is narrower than 32 bits.
+    pub(super) const fn signed_range(self) -> core::ops::RangeInclusive<i32> {
+        let end = 1 << (self.2 - 1);
+        -end..=end - 1
     }
 }
 
@@ -59,6 +67,12 @@ impl Descriptor {
     pub(super) fn set(&mut self, Field(word, first, width): Field, value: u32) {
         debug_assert!(width == 32 || value >> width == 0, "{value} does not fit {width} bits");
         self.0[word] |= value << first;
+    }
+
+    /// Sets a field that is still 0 to a number in two's complement.
+    pub(super) fn set_signed(&mut self, field: Field, value: i32) {
+        debug_assert!(field.signed_range().contains(&value), "{value} does not fit {} bits", field.2);
+        self.set(field, value as u32 & ((1 << field.2) - 1));
     }
 
     /// Sets the stride of a dimension from 1 on, in bytes below 2^40.

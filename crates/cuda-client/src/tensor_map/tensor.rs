@@ -31,6 +31,8 @@ pub struct Tensor<'a> {
     pub fill: u32,
 }
 
+/// Addresses are less: a Hopper GPU has virtual addresses of 57 bits.
+const ADDRESS_END: u64 = 1 << 57;
 /// Elements of a dimension at most.
 const SIZE_MAX: u64 = 1 << 32;
 /// Strides are less.
@@ -39,14 +41,24 @@ const STRIDE_END: u64 = 1 << 40;
 const ELEMENT_STRIDE_MAX: u32 = 8;
 /// Elements of a row of the box at most: of dimension 0, or channels.
 const ROW_MAX: u32 = 256;
-/// All shared memory of a multiprocessor of compute capability 9.0. No kernel has room for a larger copy.
+/// What the rows of a box are made of: the least that the hardware moves into shared memory.
+const ROW_UNIT: u32 = 16;
+/// All shared memory of a multiprocessor of compute capability 9.0. No kernel has room for a larger copy, though none
+/// has room for this one either: a kilobyte of it is not for programs.
 const SHARED_BYTES: u64 = 228 << 10;
 
+/// What the driver asks of every address of a tensor.
+fn check_address(address: u64, interleave: Interleave) -> Result<(), Refusal> {
+    rule(address.is_multiple_of(interleave.alignment()), "the address is not aligned")?;
+    rule(address < ADDRESS_END, "an address is less than 2^57")
+}
+
 impl Tensor<'_> {
-    /// Checks what is common and fills it in. A copy takes `rows` rows of `row` elements.
+    /// Checks what is common and fills it in. A box spans `spanned` elements in rows of `row`; a copy brings `copied` of
+    /// them.
     ///
     /// Every broken rule comes before anything unknown, so that a wrong call fails as it does on the real driver.
-    pub(super) fn descriptor(&self, row: u32, rows: u64) -> Result<Descriptor, Refusal> {
+    pub(super) fn descriptor(&self, row: u32, spanned: u64, copied: u64) -> Result<Descriptor, Refusal> {
         let rank = self.sizes.len();
         let element = Element::new(self.element)?;
         let interleave = Interleave::new(self.interleave)?;
@@ -59,7 +71,7 @@ impl Tensor<'_> {
         rule(self.element_strides.len() == rank, "every dimension has an element stride")?;
 
         let unit = interleave.alignment();
-        rule(self.address.is_multiple_of(unit), "the address is not aligned")?;
+        check_address(self.address, interleave)?;
         rule(self.sizes.iter().all(|size| (1..=SIZE_MAX).contains(size)), "a size is 1 to 2^32")?;
         rule(self.strides.iter().all(|stride| stride.is_multiple_of(unit)), "a stride is not aligned")?;
         rule(self.strides.iter().all(|stride| *stride < STRIDE_END), "a stride is less than 2^40")?;
@@ -71,20 +83,21 @@ impl Tensor<'_> {
 
         rule((1..=ROW_MAX).contains(&row), "a row of the box has 1 to 256 elements")?;
         let row_bytes = row * element.bytes;
+        rule(row_bytes.is_multiple_of(ROW_UNIT), "a row of the box is a multiple of 16 bytes")?;
+        // The documentation has slices of 32 bytes swizzled within 32, but the driver lets every swizzle of slices pass.
         if interleave == Interleave::None
             && let Some(span) = swizzle.span()
         {
             rule(row_bytes <= span, "a row of the box does not fit the swizzle")?;
         }
-        rule(
-            interleave != Interleave::Bytes32 || swizzle == Swizzle::Bytes32,
-            "slices of 32 bytes are swizzled within 32 bytes",
+        let element_bytes = u64::from(element.bytes);
+        let bytes = copied * element_bytes;
+        rule(bytes <= SHARED_BYTES, "no shared memory can hold a box")?;
+        // Which of the two the driver holds against shared memory shows only where they lie on either side of it.
+        observed(
+            spanned * element_bytes <= SHARED_BYTES,
+            "a box that only its element strides make fit into shared memory was not observed",
         )?;
-
-        let bytes = rows * u64::from(row_bytes);
-        observed(steps.iter().all(|step| *step == 1), "an element stride other than 1 was not observed")?;
-        observed(row_bytes.is_multiple_of(16), "a row of the box of odd length was not observed")?;
-        observed(bytes <= SHARED_BYTES, "a box that no shared memory can hold was not observed")?;
 
         let mut descriptor = Descriptor::default();
         descriptor.set_address(self.address);
@@ -108,18 +121,17 @@ impl Tensor<'_> {
         descriptor.set(Field::ALIGNMENT, swizzle.alignment());
         Ok(descriptor)
     }
-
-    /// Bytes of an element, if there is such a type.
-    pub(super) fn element_bytes(&self) -> Result<u32, Refusal> {
-        Element::new(self.element).map(|element| element.bytes)
-    }
 }
 
 /// cuTensorMapReplaceAddress: the same tensor somewhere else.
+///
+/// Null is an address that a new map may have and an old one may not be given: here the driver takes it for a missing
+/// argument.
 pub fn replace_address(map: &CUtensorMap, address: u64) -> Result<CUtensorMap, Refusal> {
     let mut descriptor = Descriptor::of(map);
     let interleave = Interleave::new(descriptor.get(Field::INTERLEAVE))?;
-    rule(address.is_multiple_of(interleave.alignment()), "the address is not aligned")?;
+    rule(address != 0, "a map is not moved to null")?;
+    check_address(address, interleave)?;
     descriptor.set_address(address);
     Ok(descriptor.finish())
 }

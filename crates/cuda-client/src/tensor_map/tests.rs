@@ -104,6 +104,9 @@ fn ranks_are_1_to_5() {
 fn addresses_and_strides_are_aligned() {
     good(|call| call.address += 16);
     invalid(|call| call.address += 8);
+    good(|call| call.address = 0);
+    good(|call| call.address = (1 << 57) - 16);
+    invalid(|call| call.address = 1 << 57);
     good(|call| call.strides[0] += 16);
     invalid(|call| call.strides[0] += 4);
     good(|call| call.strides[1] = (1 << 40) - 16);
@@ -116,12 +119,19 @@ fn slices_of_32_bytes_are_stricter() {
     good(interleaved);
     invalid(|call| (interleaved(call), call.address += 16).1);
     invalid(|call| (interleaved(call), call.strides[1] += 16).1);
-    invalid(|call| (interleaved(call), call.swizzle = 0).1);
-    invalid(|call| (interleaved(call), call.swizzle = 3).1);
     invalid(|call| {
         interleaved(call);
         (call.sizes, call.strides, call.steps, call.tile) = (vec![64, 32], vec![256], vec![1; 2], vec![8, 8]);
     });
+}
+
+#[test]
+fn slices_may_have_any_swizzle_and_rows_longer_than_it() {
+    for interleave in [1, 2] {
+        for swizzle in 0..4 {
+            good(|call| (call.interleave, call.swizzle, call.tile[0]) = (interleave, swizzle, 64));
+        }
+    }
 }
 
 #[test]
@@ -139,6 +149,15 @@ fn boxes_are_1_to_256_in_rows_of_16_bytes() {
     invalid(|call| call.tile[0] = 0);
     invalid(|call| call.tile[0] = 260);
     invalid(|call| call.tile[0] = 5);
+    invalid(|call| (call.interleave, call.tile[0]) = (1, 5));
+    invalid(|call| (call.interleave, call.tile[0]) = (2, 2));
+}
+
+#[test]
+fn a_box_has_room_in_shared_memory() {
+    good(|call| call.tile = vec![256, 228, 1]);
+    invalid(|call| call.tile = vec![256, 229, 1]);
+    invalid(|call| (call.element, call.tile) = (8, vec![256, 256, 256]));
 }
 
 #[test]
@@ -151,8 +170,21 @@ fn a_swizzled_row_fits_its_span() {
 
 #[test]
 fn element_strides_are_1_to_8() {
+    good(|call| call.steps = vec![1, 2, 8]);
     invalid(|call| call.steps[1] = 0);
     invalid(|call| call.steps[2] = 9);
+}
+
+#[test]
+fn a_copy_counts_whole_element_strides() {
+    let bytes = |steps: [u32; 3]| {
+        let call = Call { steps: steps.to_vec(), ..Call::new() };
+        Descriptor::of(&call.encode().expect("good")).get(Field::COPY_BYTES)
+    };
+    assert_eq!(bytes([1, 1, 1]), 16 * 8 * 2 * 4);
+    assert_eq!(bytes([1, 3, 2]), 16 * 2 * 4);
+    assert_eq!(bytes([3, 8, 1]), 5 * 2 * 4);
+    assert_eq!(bytes([1, 1, 3]), 0, "a stride wider than the box");
 }
 
 #[test]
@@ -175,14 +207,12 @@ fn only_floats_are_filled_with_nan() {
 
 #[test]
 fn what_was_never_observed_is_refused_and_not_guessed() {
-    unknown(|call| call.steps[1] = 2);
-    unknown(|call| call.tile = vec![256, 256, 1]);
-    unknown(|call| (call.interleave, call.tile[0]) = (1, 5));
+    unknown(|call| (call.steps[1], call.tile) = (2, vec![256, 256, 1]));
 }
 
 #[test]
 fn a_broken_rule_comes_before_the_unknown() {
-    invalid(|call| (call.steps[1], call.promotion) = (2, 4));
+    invalid(|call| (call.steps[1], call.tile, call.promotion) = (2, vec![256, 256, 1], 4));
 }
 
 #[test]
@@ -194,9 +224,10 @@ fn arrays_of_different_lengths_are_refused() {
 }
 
 #[test]
-fn a_map_lies_on_64_bytes() {
+fn a_map_lies_on_whole_words() {
     assert_eq!(check_place(0x1040), Ok(()));
-    assert!(check_place(0x1020).is_err());
+    assert_eq!(check_place(0x1008), Ok(()));
+    assert_eq!(check_place(0x1004).err().map(Refusal::error), Some(CudaError::NOT_SUPPORTED));
 }
 
 /// Rank 4: 64 channels, 56 × 48 pixels, 32 images.
@@ -228,21 +259,55 @@ fn columns_have_their_own_bounds() {
     assert_eq!(error(columns([0, 0], [0, 0], 8, 1025)), Some(CudaError::INVALID_VALUE));
     assert_eq!(error(columns([0, 0], [0, 0], 0, 128)), Some(CudaError::INVALID_VALUE));
     assert_eq!(error(columns([0, 0], [0, 0], 257, 128)), Some(CudaError::INVALID_VALUE));
-    assert_eq!(error(columns([0, 0], [0, 0], 4, 128)), Some(CudaError::NOT_SUPPORTED));
+    assert_eq!(error(columns([0, 0], [0, 0], 4, 128)), Some(CudaError::INVALID_VALUE));
+    assert_eq!(error(columns([0, 0], [0, 0], 256, 456)), None);
+    assert_eq!(error(columns([0, 0], [0, 0], 256, 457)), Some(CudaError::INVALID_VALUE));
 }
 
 #[test]
-fn corners_of_other_ranks_are_refused_and_not_guessed() {
+fn axes_are_shorter_than_2_to_the_31_and_batches_need_not_be() {
+    let encode = |sizes: [u64; 3], upper: i32| {
+        let tensor =
+            Tensor { sizes: &sizes, strides: &[256, 8192], element_strides: &[1; 3], ..Call::new().tensor() };
+        Im2col { lower: &[0], upper: &[upper], channels: 8, pixels: 64 }.encode(&tensor).is_ok()
+    };
+    assert!(encode([1 << 32, (1 << 31) - 1, 1 << 32], 0));
+    assert!(!encode([64, (1 << 31) - 1, 16], 1), "the box is longer than the axis");
+    assert!(!encode([64, 1 << 31, 16], 0));
+    assert!(!encode([64, 1 << 32, 16], 0));
+}
+
+/// As many axes as the corners have, each of 2^20 pixels.
+fn corners(lower: &[i32], upper: &[i32]) -> Result<CUtensorMap, Refusal> {
+    let rank = lower.len() + 2;
     let tensor = Tensor {
-        sizes: &[64, 56, 32],
-        strides: &[128, 7168],
-        element_strides: &[1; 3],
+        sizes: &[1 << 20; RANK_MAX][..rank],
+        strides: &[256; RANK_MAX][..rank - 1],
+        element_strides: &[3; RANK_MAX][..rank],
         ..Call::new().tensor()
     };
-    let refusal = Im2col { lower: &[-1], upper: &[1], channels: 8, pixels: 64 }.encode(&tensor);
-    assert_eq!(refusal.err().map(Refusal::error), Some(CudaError::NOT_SUPPORTED));
-    let refusal = Im2col { lower: &[-32769], upper: &[1], channels: 8, pixels: 64 }.encode(&tensor);
-    assert_eq!(refusal.err().map(Refusal::error), Some(CudaError::INVALID_VALUE));
+    Im2col { lower, upper, channels: 8, pixels: 64 }.encode(&tensor)
+}
+
+#[test]
+fn corners_share_their_bits_among_the_axes() {
+    for (axes, end) in [(1, 1 << 15), (2, 1 << 7), (3, 1 << 4)] {
+        let zero = vec![0; axes];
+        for axis in 0..axes {
+            for (offset, fits) in [(end - 1, true), (end, false), (-end, true), (-end - 1, false)] {
+                let mut corner = zero.clone();
+                corner[axis] = offset;
+                assert_eq!(corners(&corner, &zero).is_ok(), fits, "{corner:?}");
+                assert_eq!(corners(&zero, &corner).is_ok(), fits, "{corner:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn steps_do_not_shorten_a_column() {
+    let map = corners(&[0], &[0]).expect("good");
+    assert_eq!(Descriptor::of(&map).get(Field::COPY_BYTES), 8 * 64 * 4);
 }
 
 #[test]
@@ -252,6 +317,9 @@ fn a_new_address_keeps_everything_else_and_the_alignment() {
     assert_eq!(moved.opaque[0], 0x7123_4567_8910);
     assert_eq!(moved.opaque[1..], map.opaque[1..]);
     assert!(replace_address(&map, 0x7123_4567_8918).is_err());
+    assert!(replace_address(&map, 0).is_err(), "null is taken for a missing argument");
+    assert!(replace_address(&map, (1 << 57) - 16).is_ok());
+    assert!(replace_address(&map, 1 << 57).is_err());
 
     let mut call = Call::new();
     (call.interleave, call.swizzle, call.tile[0]) = (2, 1, 8);
@@ -283,8 +351,8 @@ fn a_failed_sample_shows_the_fields_of_high_dimensions() {
 
 fn calls() -> impl Strategy<Value = Call> {
     let enums = (0u32..16, 0u32..4, 0u32..5, 0u32..5, 0u32..3);
-    let dimension = (1u64..=1 << 32, 0u64..1 << 36, 1u32..=256, 1u32..3);
-    (enums, any::<u64>(), prop::collection::vec(dimension, 1..=5), prop::bool::weighted(0.8)).prop_map(
+    let dimension = (1u64..=1 << 32, 0u64..1 << 36, 1u32..=256, 1u32..=8);
+    (enums, 0u64..1 << 57, prop::collection::vec(dimension, 1..=5), prop::bool::weighted(0.8)).prop_map(
         |((element, interleave, swizzle, promotion, fill), address, dimensions, tame)| {
             let mut call = Call {
                 element,
@@ -302,7 +370,6 @@ fn calls() -> impl Strategy<Value = Call> {
                 (call.element, call.interleave, call.swizzle, call.fill) = (element % 13, 0, 0, 0);
                 call.tile = call.tile.iter().map(|size| size % 4 + 1).collect();
                 call.tile[0] = 16;
-                call.steps.fill(1);
             }
             call
         },
@@ -332,15 +399,37 @@ proptest! {
         }
     }
 
+    /// The same for the corners of columns, whatever their signs.
+    #[test]
+    fn every_corner_holds_its_offsets(
+        (lower, upper) in (1usize..=3).prop_flat_map(|axes| {
+            let end = [1 << 15, 1 << 7, 1 << 4][axes - 1];
+            let corner = || prop::collection::vec(-end..end, axes);
+            (corner(), corner())
+        })
+    ) {
+        let map = Descriptor::of(&corners(&lower, &upper).expect("good"));
+        let axes = lower.len();
+        for (corner, offsets) in [lower, upper].iter().enumerate() {
+            for (axis, offset) in offsets.iter().enumerate() {
+                let bits = 16 / axes as u32;
+                let field = map.get(Field::corner(corner, axis, axes));
+                prop_assert_eq!((field as i32) << (32 - bits) >> (32 - bits), *offset);
+            }
+        }
+        prop_assert_eq!(map.get(Field::PIXELS) + 1, 64);
+        prop_assert_eq!(map.get(Field::CHANNELS) + 1, 8);
+    }
+
     /// No argument makes it panic.
     #[test]
     fn nonsense_is_answered(
         numbers in prop::array::uniform5(any::<u32>()),
         address in any::<u64>(),
-        sizes in prop::collection::vec(any::<u64>(), 0..7),
+        sizes in prop::collection::vec(any::<u64>(), 0..12),
         strides in prop::collection::vec(any::<u64>(), 0..7),
         steps in prop::collection::vec(any::<u32>(), 0..7),
-        tile in prop::collection::vec(any::<u32>(), 0..7),
+        tile in prop::collection::vec(prop_oneof![any::<u32>(), Just(256)], 0..12),
         corners in prop::collection::vec(any::<i32>(), 0..4),
     ) {
         let [element, interleave, swizzle, promotion, fill] = numbers;

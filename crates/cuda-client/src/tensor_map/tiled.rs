@@ -14,22 +14,22 @@ pub fn tiled_rank(rank: u32) -> Result<usize, Refusal> {
 
 /// The map by which boxes of so many elements along each dimension are copied.
 pub fn tiled(tensor: &Tensor<'_>, tile: &[u32]) -> Result<CUtensorMap, Refusal> {
-    let (Some((row, others)), true) = (tile.split_first(), tile.len() == tensor.sizes.len()) else {
+    tiled_rank(tensor.sizes.len() as u32)?;
+    let (Some(row), true) = (tile.first(), tile.len() == tensor.sizes.len()) else {
         return Err(Refusal::Invalid("every dimension has a box"));
     };
     rule(tile.iter().all(|size| (1..=BOX_MAX).contains(size)), "a box is 1 to 256 elements wide")?;
-    // Interleaved rows are cut into slices, and CUDA asks nothing of their length.
-    if tensor.interleave == 0 {
-        rule(
-            (row * tensor.element_bytes()?).is_multiple_of(16),
-            "a row of the box is a multiple of 16 bytes",
-        )?;
-    }
-
-    let rows = others.iter().map(|size| u64::from(*size)).product();
-    let mut descriptor = tensor.descriptor(*row, rows)?;
+    let spanned = tile.iter().map(|size| u64::from(*size)).product();
+    let mut descriptor = tensor.descriptor(*row, spanned, copied(tile, tensor.element_strides))?;
     for (dimension, size) in tile.iter().enumerate() {
         descriptor.set(Field::tile(dimension), size - 1);
     }
     Ok(descriptor.finish())
+}
+
+/// The elements of a copy, as the driver counts them: whole element strides only, so none at all where a stride is wider
+/// than the box. By CUDA's documentation the hardware also copies what a last, partial stride begins with; the field
+/// has the driver's number all the same. A stride of 0 is refused elsewhere.
+fn copied(tile: &[u32], steps: &[u32]) -> u64 {
+    tile.iter().zip(steps).map(|(size, step)| u64::from(size / step.max(&1))).product()
 }
