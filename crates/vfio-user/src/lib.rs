@@ -11,7 +11,8 @@
 //! memory is reached only through [`GuestMemory`], which checks every range and survives files that shrink.
 //!
 //! Reading order: [`message`] (the protocol), [`GuestMemory`] and [`Interrupts`] (what a device does to its guest),
-//! [`Device`], [`Session`] (one peer, without I/O of its own), [`Server`], [`Client`].
+//! [`Device`], [`Session`] (one peer, without I/O of its own), [`Server`], [`Client`], [`SlotHandle`] (a device that is
+//! elsewhere).
 
 pub mod message;
 
@@ -22,6 +23,7 @@ mod device;
 mod interrupts;
 mod mapping;
 mod memory;
+mod proxy;
 mod server;
 mod session;
 mod socket;
@@ -31,6 +33,7 @@ pub use client::{Client, ClientError, ClientEvent, RequestId};
 pub use device::{Bus, Device, RegionShape, Shape};
 pub use interrupts::{Interrupts, IrqKind, SetIrqsError};
 pub use memory::{DMA_MAPS_MAX, GuestMemory, MapError, MemoryFault, Rights};
+pub use proxy::{AttachError, SlotDevice, SlotHandle, Wire};
 pub use server::{Options, ServeError, Server, Stop};
 pub use session::{DATA_BYTES_MAX, PENDING_MAX, Session, Violation};
 pub use socket::{Connection, FDS_MAX, Incoming, ReceiveError};

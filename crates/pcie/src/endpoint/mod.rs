@@ -1,0 +1,28 @@
+//! Devices: state machines that take packets and give packets.
+
+mod function;
+mod interrupts;
+
+pub mod nvme;
+
+pub use function::{Event, Function, FunctionOptions, RegisterRead};
+
+use crate::packet::{Now, Packet};
+
+/// A device in a slot, without I/O of its own: whoever drives it brings packets and the time, and takes packets away.
+pub trait Endpoint: Send {
+    /// A packet from the host has come.
+    fn receive(&mut self, packet: Packet, now: Now);
+
+    /// The next packet for the host. Call it until there is none, after everything else.
+    fn transmit(&mut self, now: Now) -> Option<Packet>;
+
+    /// Time has passed.
+    fn on_tick(&mut self, now: Now);
+
+    /// When [`Endpoint::on_tick`] must be called at the latest.
+    fn wake_at(&self) -> Option<Now>;
+
+    /// The link went down or the slot was reset: as after power-on, and nothing that was asked is waited for.
+    fn reset(&mut self);
+}

@@ -1,0 +1,10 @@
+//! Flow: who may have how many requests open, what becomes of those nobody answers, and which packet may pass which.
+
+mod order;
+mod requester;
+
+pub use order::{OrderedQueue, QueueFull, may_pass};
+pub use requester::{
+    Failure, Finished, JobId, REQUESTS_PER_JOB_MAX, Request, Requester, RequesterOptions, Unexpected,
+};
+pub(crate) use requester::{as_completion, memory_reads};

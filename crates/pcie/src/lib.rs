@@ -1,0 +1,23 @@
+//! PCI Express above the packets: what a proxy must know to stand in for a switch, and devices to put behind it.
+//!
+//! Everything is a state machine without I/O: packets and the time go in, packets come out. [`tlp`] has the bytes of
+//! packets, the `fabric` crate the network between proxies, `vfio-user` the door to virtual machines.
+//!
+//! - [`config`]: configuration space, capabilities, BARs.
+//! - [`tables`]: the two mapping tables of the paper, and the three routings.
+//! - [`flow`]: tags, completion timeout, ordering rules.
+//! - [`host`]: the host's end of one slot: accesses of a guest become packets, a device's packets become memory accesses.
+//! - [`endpoint`]: devices: NVMe, and engines that copy memory.
+
+#![forbid(unsafe_code)]
+
+mod packet;
+
+pub mod config;
+pub mod endpoint;
+pub mod flow;
+pub mod host;
+pub mod tables;
+
+pub use packet::{Now, Packet, enabled_runs};
+pub use tlp::{Bdf, SizeLimit, TagSpace};

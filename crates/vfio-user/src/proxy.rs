@@ -1,0 +1,288 @@
+//! A slot whose device is elsewhere: the virtual machine's accesses become packets, packets become its memory accesses.
+//!
+//! ```text
+//!   VM ◀─ socket ─▶ Server ─▶ SlotDevice ─┐                     ┌─▶ Wire ─▶ network ─▶ device
+//!                                         ├─▶ HostPort (core) ──┤
+//!                        SlotHandle ──────┘                     └─▶ guest memory, interrupts
+//!   network ─▶ deliver, tick, remove ─▶
+//! ```
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use pcie::host::{
+    Access, DiscoverError, Discovery, HostMemory, HostOutput, HostPort, HostPortOptions, Violations,
+};
+use pcie::tables::Window;
+use pcie::{Now, Packet};
+
+use crate::access::{AccessId, Answer};
+use crate::device::{Bus, Device, Shape};
+use crate::interrupts::IrqKind;
+use crate::memory::GuestMemory;
+use crate::message::{irq, region};
+
+impl HostMemory for GuestMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        GuestMemory::read(self, address, into).is_ok()
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> bool {
+        GuestMemory::write(self, address, from).is_ok()
+    }
+}
+
+/// No memory at all, while no virtual machine is connected.
+struct NoMemory;
+
+impl HostMemory for NoMemory {
+    fn read(&self, _: u64, _: &mut [u8]) -> bool {
+        false
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> bool {
+        false
+    }
+}
+
+/// The way to the device. Packets are handed over in order, under the slot's lock: sending must neither wait nor call
+/// back into the slot.
+pub trait Wire: Send + Sync {
+    /// Sends one packet to the device.
+    fn send(&self, packet: Packet);
+}
+
+impl<F: Fn(Packet) + Send + Sync> Wire for F {
+    fn send(&self, packet: Packet) {
+        self(packet);
+    }
+}
+
+struct State {
+    port: HostPort,
+    bus: Option<Bus>,
+    discovered: Option<Result<Discovery, DiscoverError>>,
+    errors: u64,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    wire: Box<dyn Wire>,
+    start: Instant,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn now(&self) -> Now {
+        self.start.elapsed()
+    }
+
+    /// Hands on what the core has for others.
+    fn drain(&self, state: &mut State) {
+        while let Some(output) = state.port.next_output() {
+            let bus = state.bus.as_ref();
+            match output {
+                HostOutput::Done { access, data } => {
+                    if let Some(bus) = bus {
+                        // No data at all is what the server takes for all ones.
+                        bus.completions.complete(AccessId(access.0), data.unwrap_or_default());
+                    }
+                }
+                HostOutput::Msi(vector) => {
+                    bus.map(|bus| bus.interrupts.raise(IrqKind::Msi, vector.into()));
+                }
+                HostOutput::Msix(vector) => {
+                    bus.map(|bus| bus.interrupts.raise(IrqKind::Msix, vector.into()));
+                }
+                HostOutput::Error { is_fatal } => {
+                    state.errors += 1;
+                    tracing::warn!(is_fatal, "the device reports an error");
+                    if is_fatal {
+                        bus.map(|bus| bus.interrupts.raise(IrqKind::Error, 0));
+                    }
+                }
+                HostOutput::Discovered(outcome) => {
+                    state.discovered = Some(outcome);
+                    self.changed.notify_all();
+                }
+            }
+        }
+        while let Some(packet) = state.port.transmit(self.now()) {
+            self.wire.send(packet);
+        }
+    }
+}
+
+/// Why a slot has no device to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// Nothing answered in time.
+    #[error("the device does not answer")]
+    NoAnswer,
+    /// It answered, and cannot be shown.
+    #[error("the device cannot be shown")]
+    Discover(#[source] DiscoverError),
+}
+
+/// The network's end of a slot. Copies are the same slot.
+#[derive(Clone)]
+pub struct SlotHandle {
+    shared: Arc<Shared>,
+}
+
+impl SlotHandle {
+    /// A slot whose device is reached by `wire`.
+    pub fn new(options: HostPortOptions, wire: impl Wire + 'static) -> Self {
+        let state = State { port: HostPort::new(options), bus: None, discovered: None, errors: 0 };
+        let shared = Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            wire: Box::new(wire),
+            start: Instant::now(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A packet from the device has come.
+    pub fn deliver(&self, packet: &Packet) {
+        let mut state = self.shared.lock();
+        let memory = state.bus.as_ref().map(|bus| bus.memory.clone());
+        match &memory {
+            Some(memory) => state.port.receive(packet, memory),
+            None => state.port.receive(packet, &NoMemory),
+        }
+        self.shared.drain(&mut state);
+    }
+
+    /// Time has passed. Says how long it may take until the next call.
+    pub fn tick(&self) -> Option<Duration> {
+        let mut state = self.shared.lock();
+        state.port.on_tick(self.shared.now());
+        self.shared.drain(&mut state);
+        state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
+    }
+
+    /// The device is gone: the guest reads all ones from now on, and waits for nothing.
+    pub fn remove(&self) {
+        let mut state = self.shared.lock();
+        state.port.remove();
+        self.shared.drain(&mut state);
+    }
+
+    /// Another device of the same kind is there now, as after power-on. Packets of the old one must not be delivered.
+    pub fn restore(&self) {
+        let mut state = self.shared.lock();
+        state.port.replace();
+        self.shared.drain(&mut state);
+    }
+
+    /// What was wrong with packets so far.
+    pub fn violations(&self) -> Violations {
+        self.shared.lock().port.violations()
+    }
+
+    /// The windows the guest gave the device.
+    pub fn windows(&self) -> (Option<Window>, Option<Window>) {
+        self.shared.lock().port.windows()
+    }
+
+    /// Looks at the device, and gives what a [`crate::Server`] can show. Somebody must deliver and tick meanwhile.
+    pub fn attach(&self, timeout: Duration) -> Result<SlotDevice, AttachError> {
+        let mut state = self.shared.lock();
+        state.discovered = None;
+        state.port.discover();
+        self.shared.drain(&mut state);
+        let waited = self.shared.changed.wait_timeout_while(state, timeout, |s| s.discovered.is_none());
+        let (mut state, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let found = state.discovered.take().ok_or(AttachError::NoAnswer)?.map_err(AttachError::Discover)?;
+        drop(state);
+        let bars = found.bars.map(|bar| bar.map_or(0, |bar| bar.size));
+        Ok(SlotDevice {
+            shared: self.shared.clone(),
+            shape: Shape::pci_express(&bars, found.msi, found.msix),
+        })
+    }
+}
+
+/// What a server shows.
+pub struct SlotDevice {
+    shared: Arc<Shared>,
+    shape: Shape,
+}
+
+impl SlotDevice {
+    /// Without MSI-X: for virtual machines that cannot unplug a device that has it.
+    pub fn without_msix(mut self) -> Self {
+        self.shape.irqs[irq::MSIX as usize] = 0;
+        self
+    }
+}
+
+impl Device for SlotDevice {
+    fn shape(&self) -> Shape {
+        self.shape.clone()
+    }
+
+    fn attach(&mut self, bus: Bus) {
+        self.shared.lock().bus = Some(bus);
+    }
+
+    fn read(&mut self, access: AccessId, region: u32, offset: u64, count: usize) -> Answer<Vec<u8>> {
+        let mut state = self.shared.lock();
+        match region {
+            region::CONFIG => state.port.config_read(Access(access.0), offset as u16, count),
+            bar if bar < region::BAR_COUNT => state.port.bar_read(Access(access.0), bar as u8, offset, count),
+            _ => return Answer::Now(Vec::new()),
+        }
+        self.shared.drain(&mut state);
+        Answer::Later
+    }
+
+    fn write(&mut self, access: AccessId, region: u32, offset: u64, data: &[u8]) -> Answer<()> {
+        let mut state = self.shared.lock();
+        let answer = match region {
+            region::CONFIG => {
+                state.port.config_write(Access(access.0), offset as u16, data);
+                Answer::Later
+            }
+            bar if bar < region::BAR_COUNT => {
+                state.port.bar_write(bar as u8, offset, data);
+                Answer::Now(())
+            }
+            _ => Answer::Now(()),
+        };
+        self.shared.drain(&mut state);
+        answer
+    }
+
+    fn reset(&mut self, access: AccessId) -> Answer<()> {
+        let mut state = self.shared.lock();
+        state.port.reset(Access(access.0));
+        self.shared.drain(&mut state);
+        Answer::Later
+    }
+
+    fn interrupts_changed(&mut self, index: u32) {
+        if index != irq::MSIX {
+            return;
+        }
+        let mut state = self.shared.lock();
+        let armed = state.bus.as_ref().map_or(0, |bus| bus.interrupts.armed(IrqKind::Msix));
+        if armed > 0 {
+            state.port.arm_msix(self.shape.irqs[irq::MSIX as usize] as u16);
+            self.shared.drain(&mut state);
+        }
+    }
+
+    fn abandoned(&mut self, access: AccessId) {
+        self.shared.lock().port.abandon(Access(access.0));
+    }
+
+    fn detach(&mut self) {
+        self.shared.lock().bus = None;
+    }
+}
