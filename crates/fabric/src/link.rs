@@ -22,7 +22,7 @@ use crate::flight::Flight;
 use crate::ids::{Endpoint, Epoch, LeaseId, PathId};
 use crate::inbox::{InTlp, Inbox, Willing};
 use crate::outbox::Outbox;
-use crate::path::{Change, Paths};
+use crate::path::{Change, Paths, Patience};
 use crate::requests::{RequestError, Requests};
 use crate::seal::{GreetingKey, ReplayWindow, Session};
 use crate::time::Time;
@@ -118,6 +118,7 @@ const DEPARTURES: usize = 256;
 /// One end of a link.
 pub struct Link {
     config: LinkConfig,
+    patience: Patience,
     greeting_key: GreetingKey,
     phase: Phase,
     session: Option<Session>,
@@ -179,7 +180,7 @@ impl Link {
             Role::Box => Phase::Waiting,
         };
         let granted = Credits::limit_of(&config.room, &Credits::default());
-        let window = config.window as usize;
+        let (window, patience) = (config.window as usize, config.patience());
         Ok(Self {
             greeting_key: GreetingKey::new(&config.secret, config.lease, config.epoch),
             phase,
@@ -207,10 +208,11 @@ impl Link {
             acks: Acks::default(),
             last_heard: now,
             requests: Requests::default(),
-            paths: Paths::new(&config.paths),
+            paths: Paths::new(&config.paths, &patience),
             is_silent: false,
             counters: Counters::default(),
             events: VecDeque::new(),
+            patience,
             config,
         })
     }
@@ -314,7 +316,7 @@ impl Link {
             Phase::Waiting => return self.answer_due.map(|_| Time(0)),
             Phase::Established => {}
         }
-        let timeout = self.paths.active().timeout(&self.config.patience());
+        let timeout = self.paths.active().timeout();
         let resend = self.flight.oldest().map(|at| at.after(timeout));
         // Without a deadline the time of the acknowledgement was not known yet: it is found by the next transmit.
         let ack = self.acks.is_pending.then(|| self.acks.deadline.unwrap_or(Time(0)));

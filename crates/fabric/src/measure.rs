@@ -70,7 +70,6 @@ pub fn conversion(what: Conversion, mut clock: impl FnMut() -> Duration) -> Dura
             received += u64::from(tlp.payload.len() == payload.len());
         }
         carry(now, b, a, &mut datagram);
-        carry(now, a, b, &mut datagram);
     };
     for number in 0..64 {
         round(&mut a, &mut b, number);

@@ -41,12 +41,20 @@ pub(crate) struct Outbox {
     free: Vec<u32>,
     queues: [VecDeque<u32>; 3],
     next_order: u64,
+    queued: usize,
     queued_max: usize,
 }
 
 impl Outbox {
     pub(crate) fn new(queued_max: usize) -> Self {
-        Self { tlps: Vec::new(), free: Vec::new(), queues: Default::default(), next_order: 0, queued_max }
+        Self {
+            tlps: Vec::new(),
+            free: Vec::new(),
+            queues: Default::default(),
+            next_order: 0,
+            queued: 0,
+            queued_max,
+        }
     }
 
     pub(crate) fn has_room(&self, class: Class) -> bool {
@@ -54,7 +62,7 @@ impl Outbox {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queues.iter().all(VecDeque::is_empty)
+        self.queued == 0
     }
 
     /// Bytes are encoded once, here.
@@ -85,13 +93,14 @@ impl Outbox {
         out.front_bytes = out.bytes.len();
         out.bytes.extend_from_slice(tlp.payload);
         // A digest goes to the last receiver as it is, right or wrong; ours covers this network only.
-        out.tlp_crc = tlp.digest.unwrap_or_else(|| crc(&[&out.bytes]));
+        out.tlp_crc = tlp.digest.unwrap_or_else(|| crc(&out.bytes));
         (out.missing, out.is_whole) = (0, false);
         out.class = tlp.class();
         out.data_credits = data_credits(given);
         out.order = self.next_order;
         self.next_order += 1;
         self.queues[out.class.index()].push_back(index);
+        self.queued += 1;
         Ok(())
     }
 
@@ -117,6 +126,9 @@ impl Outbox {
 
     /// The class whose first TLP may go now: the oldest of those that have credits and pass no posted TLP.
     pub(crate) fn next_class(&self, used: &Credits, limit: &Credits) -> Option<Class> {
+        if self.queued == 0 {
+            return None;
+        }
         let first = |class: Class| self.queues[class.index()].front().map(|index| self.get(*index));
         let posted = first(Class::Posted).map_or(u64::MAX, |tlp| tlp.order);
         let mut chosen: Option<(u64, Class)> = None;
@@ -135,6 +147,7 @@ impl Outbox {
     /// Takes the first TLP of a class and charges it.
     pub(crate) fn take(&mut self, class: Class, used: &mut Credits) -> Option<u32> {
         let index = self.queues[class.index()].pop_front()?;
+        self.queued -= 1;
         used.add(class, self.get(index).data_credits);
         Some(index)
     }

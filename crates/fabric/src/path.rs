@@ -26,6 +26,7 @@ pub(crate) struct Path {
     pub(crate) is_up: bool,
     smoothed: Option<Duration>,
     variation: Duration,
+    timeout: Duration,
     /// In a row.
     timeouts: u32,
     next_ping: Time,
@@ -33,12 +34,18 @@ pub(crate) struct Path {
 
 impl Path {
     /// How long to wait for an answer.
-    pub(crate) fn timeout(&self, patience: &Patience) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Is asked for far more often than it changes.
+    fn set_timeout(&mut self, patience: &Patience) {
         let base = match self.smoothed {
             Some(smoothed) => smoothed + 4 * self.variation,
             None => 4 * patience.timeout_min,
         };
-        (base.max(patience.timeout_min) * (1 << self.timeouts.min(16))).min(patience.timeout_max)
+        let patient = base.max(patience.timeout_min) * (1 << self.timeouts.min(16));
+        self.timeout = patient.min(patience.timeout_max);
     }
 
     fn sample(&mut self, took: Duration) {
@@ -63,20 +70,26 @@ pub(crate) enum Change {
 pub(crate) struct Paths {
     all: Vec<Path>,
     active: usize,
+    has_down: bool,
 }
 
 impl Paths {
     /// At least one.
-    pub(crate) fn new(ids: &[PathId]) -> Self {
-        let path = |id: &PathId| Path {
-            id: *id,
-            is_up: true,
-            smoothed: None,
-            variation: Duration::ZERO,
-            timeouts: 0,
-            next_ping: Time(0),
+    pub(crate) fn new(ids: &[PathId], patience: &Patience) -> Self {
+        let path = |id: &PathId| {
+            let mut path = Path {
+                id: *id,
+                is_up: true,
+                smoothed: None,
+                variation: Duration::ZERO,
+                timeout: Duration::ZERO,
+                timeouts: 0,
+                next_ping: Time(0),
+            };
+            path.set_timeout(patience);
+            path
         };
-        Self { all: ids.iter().map(path).collect(), active: 0 }
+        Self { all: ids.iter().map(path).collect(), active: 0, has_down: false }
     }
 
     pub(crate) fn contains(&self, id: PathId) -> bool {
@@ -97,11 +110,13 @@ impl Paths {
     }
 
     /// Something that went out over `id` was answered after `took`.
-    pub(crate) fn on_answer(&mut self, id: PathId, took: Duration) -> Option<Change> {
+    pub(crate) fn on_answer(&mut self, id: PathId, took: Duration, patience: &Patience) -> Option<Change> {
         let path = self.all.iter_mut().find(|path| path.id == id)?;
         path.sample(took);
         path.timeouts = 0;
+        path.set_timeout(patience);
         let was_up = std::mem::replace(&mut path.is_up, true);
+        self.has_down = self.all.iter().any(|path| !path.is_up);
         (!was_up).then_some(Change::Up(id))
     }
 
@@ -109,6 +124,7 @@ impl Paths {
     pub(crate) fn on_timeout(&mut self, now: Time, patience: &Patience) -> Option<Change> {
         let path = &mut self.all[self.active];
         path.timeouts += 1;
+        path.set_timeout(patience);
         if path.timeouts < patience.failover_after {
             return None;
         }
@@ -118,20 +134,28 @@ impl Paths {
         let others = (1..count).map(|step| (self.active + step) % count);
         let next = others.clone().find(|other| self.all[*other].is_up).or(others.clone().next())?;
         let was_up = std::mem::replace(&mut self.all[self.active].is_up, false);
+        self.has_down = true;
         self.all[self.active].next_ping = now.after(patience.ping_every);
         self.active = next;
         self.all[next].timeouts = 0;
+        self.all[next].set_timeout(patience);
         was_up.then_some(Change::Down(id))
     }
 
     /// When a path that is down should be asked again.
     pub(crate) fn next_ping(&self) -> Option<Time> {
+        if !self.has_down {
+            return None;
+        }
         let is_waiting = |(at, path): &(usize, &Path)| !path.is_up && *at != self.active;
         self.all.iter().enumerate().filter(is_waiting).map(|(_, path)| path.next_ping).min()
     }
 
     /// A path whose time for a ping has come.
     pub(crate) fn take_ping(&mut self, now: Time, patience: &Patience) -> Option<PathId> {
+        if !self.has_down {
+            return None;
+        }
         let active = self.active;
         let mut waiting = self.all.iter_mut().enumerate();
         let (_, path) = waiting.find(|(at, path)| !path.is_up && *at != active && path.next_ping <= now)?;

@@ -37,12 +37,16 @@ pub enum WireError {
     Crc,
 }
 
-pub(crate) fn crc(parts: &[&[u8]]) -> u32 {
-    let mut crc = crc32fast::Hasher::new();
-    for part in parts {
-        crc.update(part);
-    }
-    crc.finalize()
+/// CRC-32C, for which processors have an instruction. (The ECRC of a TLP is another one, and none of our business.)
+#[inline]
+pub(crate) fn crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// The CRC of what gave `before` and of `bytes` behind it.
+#[inline]
+pub(crate) fn crc_append(before: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(before, bytes)
 }
 
 fn be16(bytes: &[u8], at: usize) -> u16 {

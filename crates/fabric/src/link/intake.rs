@@ -6,7 +6,7 @@ use crate::credit::{Credits, data_credits};
 use crate::ids::{PathId, Route};
 use crate::seal::Protection;
 use crate::time::Time;
-use crate::wire::{Ack, DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Packet, crc};
+use crate::wire::{Ack, DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Packet, crc, crc_append};
 use tlp::{Body, Class, DecodedHeader, Header, Prefixes};
 
 impl Link {
@@ -115,7 +115,7 @@ impl Link {
         if departure.number == ack.echo {
             // Once for each: an acknowledgement that was repeated would make the way look longer than it is.
             self.departures[ack.echo as usize % DEPARTURES].number = u64::MAX;
-            let change = self.paths.on_answer(departure.path, now.since(departure.at));
+            let change = self.paths.on_answer(departure.path, now.since(departure.at), &self.patience);
             self.note(change);
         }
         self.ping_at = None;
@@ -175,7 +175,7 @@ impl Link {
         }
         self.charged.add(class, data);
         let tlp = self.inbox.begin(prefixes, header, has_digest.then_some(tlp_crc), data);
-        let partial = Partial { tlp, tlp_crc, front_crc: crc(&[front]) };
+        let partial = Partial { tlp, tlp_crc, front_crc: crc(front) };
         if class == Class::Completion && !self.requests.is_open(header.id()) {
             self.counters.unexpected_completions += 1;
             self.drop_tlp(partial);
@@ -212,9 +212,8 @@ impl Link {
         let tlp = &partial.tlp;
         // A digest is for the last receiver to check. Without one the CRC is ours.
         if tlp.digest.is_none() {
-            let mut crc = crc32fast::Hasher::new_with_initial(partial.front_crc);
-            crc.update(&tlp.bytes[tlp.prefix_bytes..]);
-            if crc.finalize() != partial.tlp_crc {
+            let payload = &tlp.bytes[tlp.prefix_bytes..];
+            if crc_append(partial.front_crc, payload) != partial.tlp_crc {
                 self.counters.malformed_tlps += 1;
                 self.drop_tlp(partial);
                 return;

@@ -61,7 +61,7 @@ impl Link {
             let purpose = Purpose { path, echo: Some(number), has_ping: false, allowance: 0 };
             return self.write(now, purpose, out);
         }
-        if let Some(path) = self.paths.take_ping(now, &self.config.patience()) {
+        if let Some(path) = self.paths.take_ping(now, &self.patience) {
             return self.write(now, Purpose { path, echo: None, has_ping: true, allowance: 0 }, out);
         }
         let has_packets = allowance > 0 && self.has_packets();
@@ -81,12 +81,11 @@ impl Link {
     }
 
     fn look_at_time(&mut self, now: Time) {
-        let patience = self.config.patience();
-        let timeout = self.paths.active().timeout(&patience);
+        let timeout = self.paths.active().timeout();
         if self.flight.oldest().is_some_and(|at| at.after(timeout) <= now) {
             self.flight.time_out(now, timeout);
             self.counters.timeouts += 1;
-            let change = self.paths.on_timeout(now, &patience);
+            let change = self.paths.on_timeout(now, &self.patience);
             self.note(change);
             self.check_silence(now);
         }
@@ -107,10 +106,9 @@ impl Link {
         if self.ping_at.is_none_or(|at| at > now) {
             return false;
         }
-        let patience = self.config.patience();
-        let change = self.paths.on_timeout(now, &patience);
+        let change = self.paths.on_timeout(now, &self.patience);
         self.note(change);
-        self.ping_at = Some(now.after(self.paths.active().timeout(&patience)));
+        self.ping_at = Some(now.after(self.paths.active().timeout()));
         self.check_silence(now);
         true
     }

@@ -64,7 +64,7 @@ impl DatagramHeader {
         if raw[1] & !ENCRYPTED != 0 {
             return Err(WireError::Reserved);
         }
-        if be32(raw, 24) != crc(&[&raw[..24]]) {
+        if be32(raw, 24) != crc(&raw[..24]) {
             return Err(WireError::Crc);
         }
         let header = Self {
@@ -89,7 +89,7 @@ impl DatagramHeader {
         raw[8..12].copy_from_slice(&self.epoch.0.to_be_bytes());
         raw[12..16].copy_from_slice(&self.session.to_be_bytes());
         raw[16..24].copy_from_slice(&self.number.to_be_bytes());
-        let check = crc(&[&raw[..24]]);
+        let check = crc(&raw[..24]);
         raw[24..].copy_from_slice(&check.to_be_bytes());
         raw
     }

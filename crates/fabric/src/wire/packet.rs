@@ -128,7 +128,7 @@ impl<'a> Packet<'a> {
         }
         let (packet, rest) = bytes.split_at(length);
         let (packet, check) = packet.split_at(length - CRC_BYTES);
-        if be32(check, 0) != crc(&[packet]) {
+        if be32(check, 0) != crc(packet) {
             return Err(WireError::Crc);
         }
         let decoded = match packet[0] {
@@ -208,7 +208,7 @@ impl<'a> Packet<'a> {
             }
             Self::Ping => packet.copy_from_slice(&[PING, 0, 0, 0]),
         }
-        let sum = crc(&[packet]);
+        let sum = crc(packet);
         check.copy_from_slice(&sum.to_be_bytes());
         Some(length)
     }

@@ -1,5 +1,7 @@
 //! Two ends of a link, a scripted network between them, and a clock that jumps to whatever happens next.
 
+#![allow(dead_code)] // Each test uses a part of it.
+
 use fabric::{
     Endpoint, Epoch, Faults, LeaseId, LeaseSecret, Link, LinkConfig, PathId, Protection, Role, Scripted,
     Time, Willing,
@@ -107,7 +109,6 @@ pub(crate) fn read(number: u64, tag: u16) -> Tlp<'static> {
     Tlp::new(Header::memory_read(id, span), &[])
 }
 
-#[allow(dead_code)]
 pub(crate) fn message(number: u64) -> Tlp<'static> {
     let mut header = Header::message(Bdf(0x100), MessageRouting::RootComplex, tlp::code::VENDOR_TYPE_1);
     if let Body::Message(message) = &mut header.body {
@@ -117,7 +118,6 @@ pub(crate) fn message(number: u64) -> Tlp<'static> {
 }
 
 /// The completion of a read, whole.
-#[allow(dead_code)]
 pub(crate) fn completion<'a>(request: &Header, data: &'a [u8]) -> Tlp<'a> {
     let Body::Memory(memory) = &request.body else { panic!("not a read: {request:?}") };
     let limit = tlp::SizeLimit::new(4096).unwrap();
@@ -127,20 +127,16 @@ pub(crate) fn completion<'a>(request: &Header, data: &'a [u8]) -> Tlp<'a> {
     Tlp::new(request.completion_data(Bdf(0x200), &piece), data)
 }
 
-#[allow(dead_code)]
 pub(crate) fn refusal(request: &Header) -> Tlp<'static> {
     Tlp::new(request.completion(Bdf(0x200), Status::UnsupportedRequest), &[])
 }
 
-#[allow(dead_code)]
 pub(crate) fn plain(config: &mut LinkConfig) {
     config.protection = Protection::Plain;
 }
 
-#[allow(dead_code)]
 pub(crate) fn two_paths(config: &mut LinkConfig) {
     config.paths = vec![PathId(1), PathId(2)];
 }
 
-#[allow(dead_code)]
 pub(crate) const ALL: Willing = Willing::ALL;

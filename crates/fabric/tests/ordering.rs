@@ -1,0 +1,212 @@
+//! The order of classes and the credits, under any schedule: what a model of PCIe allows, and no deadlock.
+//!
+//! A schedule is a list of moves: send a TLP of some class, let the network carry, lose or delay, let the receiver
+//! take some classes and not others. The model knows in which order everything was sent.
+
+mod pair;
+
+use fabric::{Faults, Willing};
+use pair::{Pair, completion, message, read};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::time::Duration;
+use tlp::{Class, Header};
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    /// From the host to the box, or back.
+    Send {
+        end: usize,
+        class: Class,
+    },
+    /// One TLP, if there is one that it is willing to take.
+    Take {
+        end: usize,
+        non_posted: bool,
+    },
+    Settle,
+    Advance,
+}
+
+fn a_move() -> impl Strategy<Value = Move> {
+    let class =
+        prop_oneof![3 => Just(Class::Posted), 3 => Just(Class::NonPosted), 2 => Just(Class::Completion)];
+    prop_oneof![
+        4 => (0..2usize, class).prop_map(|(end, class)| Move::Send { end, class }),
+        3 => (0..2usize, any::<bool>()).prop_map(|(end, non_posted)| Move::Take { end, non_posted }),
+        2 => Just(Move::Settle),
+        1 => Just(Move::Advance),
+    ]
+}
+
+/// What one end has sent, in order: its class, and a number that its TLP carries.
+#[derive(Default)]
+struct Model {
+    sent: VecDeque<(Class, u64)>,
+    /// Requests that this end received and has not answered.
+    owed: VecDeque<Header>,
+    next: u64,
+    next_tag: u16,
+}
+
+impl Model {
+    /// A TLP was received from this end: it must be the oldest of its class, and no posted one may be older.
+    fn received(&mut self, class: Class, number: u64) {
+        let place = self.sent.iter().position(|sent| *sent == (class, number));
+        let place = place.unwrap_or_else(|| panic!("{class:?} {number} was not sent, or came twice"));
+        for (earlier, _) in self.sent.range(..place) {
+            assert_ne!(*earlier, class, "{class:?} {number} passed one of its own");
+            assert_ne!(*earlier, Class::Posted, "{class:?} {number} passed a posted TLP");
+        }
+        self.sent.remove(place);
+    }
+}
+
+/// The number that a TLP carries.
+fn number(header: &Header) -> u64 {
+    match &header.body {
+        tlp::Body::Message(it) => u64::from_be_bytes(it.fields),
+        tlp::Body::Memory(it) => it.address / 4096,
+        tlp::Body::Completion(it) => u64::from(it.id.tag.value()),
+        other => panic!("nobody sent {other:?}"),
+    }
+}
+
+struct World {
+    pair: Pair,
+    models: [Model; 2],
+}
+
+impl World {
+    fn send(&mut self, end: usize, class: Class) {
+        let (model, link) = (&mut self.models[end], &mut self.pair.ends[end]);
+        let number = model.next;
+        let sent = match class {
+            Class::Posted => link.send(&message(number)).map(|()| number),
+            Class::NonPosted => link.send(&read(number, 0x100 + model.next_tag)).map(|()| {
+                model.next_tag = (model.next_tag + 1) % 768;
+                number
+            }),
+            Class::Completion => {
+                let Some(request) = model.owed.pop_front() else { return };
+                let sent =
+                    link.send(&completion(&request, &[3; 64])).map(|()| u64::from(request.tag().value()));
+                if sent.is_err() {
+                    model.owed.push_front(request);
+                }
+                sent
+            }
+        };
+        // A queue that is full, a tag that is open: the model need not know which.
+        if let Ok(number) = sent {
+            model.next += 1;
+            model.sent.push_back((class, number));
+        }
+    }
+
+    fn take(&mut self, end: usize, non_posted: bool) -> bool {
+        let Some(tlp) = self.pair.ends[end].receive(Willing { non_posted, ..Willing::ALL }) else {
+            return false;
+        };
+        let (class, header) = (tlp.class(), tlp.header);
+        assert!(non_posted || class != Class::NonPosted, "it was not willing");
+        self.models[1 - end].received(class, number(&header));
+        if class == Class::NonPosted {
+            self.models[end].owed.push_back(header);
+        }
+        true
+    }
+
+    fn do_it(&mut self, a_move: Move) {
+        match a_move {
+            Move::Send { end, class } => self.send(end, class),
+            Move::Take { end, non_posted } => {
+                self.take(end, non_posted);
+            }
+            Move::Settle => self.pair.settle(),
+            Move::Advance => {
+                self.pair.advance();
+            }
+        }
+    }
+
+    /// From wherever the schedule led: with nobody willing to take requests, all posted TLPs and completions arrive
+    /// that were sent; then, with everybody willing, the rest.
+    fn drain(&mut self) {
+        for non_posted in [false, true] {
+            for _ in 0..100_000 {
+                self.pair.settle();
+                let mut has_moved = false;
+                for end in 0..2 {
+                    while self.take(end, non_posted) {
+                        has_moved = true;
+                    }
+                }
+                let is_left = |sent: &(Class, u64)| non_posted || sent.0 != Class::NonPosted;
+                if !self.models.iter().any(|model| model.sent.iter().any(is_left)) {
+                    break;
+                }
+                assert!(has_moved || self.pair.advance(), "deadlock: {:?}", self.pair.ends);
+            }
+        }
+        for model in &self.models {
+            assert!(model.sent.is_empty(), "left: {:?} {:?}", model.sent, self.pair.ends);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_schedule_breaks_the_order_or_blocks(
+        moves in prop::collection::vec(a_move(), 1..400),
+        room in 1..6u32,
+        queued_max in 1..64usize,
+        seed in any::<u64>(),
+        is_bad in any::<bool>(),
+    ) {
+        let bad = Faults {
+            lost: 200,
+            repeated: 100,
+            damaged: 50,
+            late: 300,
+            late_by: Duration::from_micros(300),
+            delay: Duration::from_micros(5),
+        };
+        let faults = if is_bad { bad } else { Faults { delay: Duration::from_micros(5), ..Faults::default() } };
+        // As little room as a link may have, so that credits run out all the time.
+        let mut pair = Pair::new(faults, seed, |config| {
+            config.room.headers = [room; 3];
+            config.room.data = [256; 3];
+            config.queued_max = queued_max;
+            config.window = 64;
+        });
+        pair.establish();
+        let mut world = World { pair, models: Default::default() };
+        for a_move in moves {
+            world.do_it(a_move);
+        }
+        world.drain();
+    }
+}
+
+/// The case that credits are for: the box takes no requests, its room for them is full, and still everything else flows.
+#[test]
+fn requests_that_wait_hold_up_nobody() {
+    let mut pair = Pair::new(Faults::default(), 1, |config| config.room.headers = [2; 3]);
+    pair.establish();
+    let mut world = World { pair, models: Default::default() };
+    for _ in 0..50 {
+        world.send(0, Class::NonPosted);
+        world.send(0, Class::Posted);
+    }
+    for _ in 0..500 {
+        world.pair.settle();
+        while world.take(1, false) {}
+        world.pair.advance();
+    }
+    let left: Vec<_> = world.models[0].sent.iter().map(|(class, _)| *class).collect();
+    assert_eq!(left, [Class::NonPosted; 50], "every posted TLP has passed the requests");
+    world.drain();
+}
