@@ -4,7 +4,8 @@ use crate::{
     border::*,
     state::{
         API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current,
-        pop_current as pop, push_current as push, set_current as set, settle_pools, with_current,
+        pop_current as pop, push_current as push, set_current as set, settle_pools, shadow::fetch_all,
+        with_current,
     },
 };
 use cuda_abi::*;
@@ -223,6 +224,7 @@ pub(crate) fn api_version(context: ContextHandle, mut version: Out<'_, u32>) -> 
 pub(crate) fn synchronize() -> CuResult<()> {
     let context = crate::state::current_context()?;
     forbid_context_wait(&context)?;
+    fetch_all()?;
     context.call(&Command::ContextSynchronize { context: context.id }).map(|_| settle_pools())
 }
 
@@ -231,6 +233,7 @@ pub(crate) fn synchronize_v2(context: ContextHandle) -> CuResult<()> {
     let context = this_or_current(context)?;
     context.check()?;
     forbid_context_wait(&context)?;
+    fetch_all()?;
     context.call(&Command::ContextSynchronize { context: context.id }).map(|_| settle_pools())
 }
 

@@ -36,6 +36,7 @@ pub(crate) fn alloc_flags(mut host_pointer: Out<'_, u64>, byte_size: usize, flag
 /// Waits for copies that may still use host memory that is about to go.
 fn wait_for_copies() -> CuResult<()> {
     let context = current_context()?;
+    shadow::fetch_all()?;
     context.call(&Command::ContextSynchronize { context: context.id }).map(drop)
 }
 

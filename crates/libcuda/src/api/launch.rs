@@ -4,7 +4,7 @@ use crate::{
     border::*,
     state::{
         Event, Function, KernelNode, NodeOp, Stream, client, function_behind,
-        shadow::{lend, take_back},
+        shadow::{lend, note_lent},
         submit,
     },
 };
@@ -128,7 +128,10 @@ fn launch(
             parameters: Bytes(block),
         };
         stream.enqueue(op)?;
-        if lent.is_empty() { Ok(()) } else { take_back(&stream, lent) }
+        if !lent.is_empty() {
+            note_lent(&stream, lent);
+        }
+        Ok(())
     })
 }
 

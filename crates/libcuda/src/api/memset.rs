@@ -3,7 +3,7 @@
 use crate::{
     border::*,
     host::HostRegion,
-    state::{NodeOp, Stream, client, concerns, end_write, memory_of, submit},
+    state::{NodeOp, Stream, client, concerns, end_write, memory_of, shadow::fetch_all, submit},
 };
 use cuda_abi::*;
 use cuda_wire::{Op, Plane, Shape};
@@ -61,6 +61,7 @@ fn fill_pinned(
         crate::process::refused("cuMemsetAsync", "a captured fill of pinned host memory");
         return Err(CudaError::NOT_SUPPORTED);
     }
+    fetch_all()?;
     let hazard = client()?.pinned.begin_write(address, span);
     let row: Vec<u8> =
         value.to_le_bytes()[..element_bytes.into()].iter().copied().cycle().take(width as usize).collect();

@@ -4,7 +4,7 @@ use crate::{
     border::*,
     state::{
         Event, NodeOp, Stream, StreamKind, current_context, forbid_external, forbid_on_capturing,
-        forbid_wait, settle_pools, submit,
+        forbid_wait, settle_pools, shadow::fetch_all, submit,
     },
 };
 use cuda_abi::*;
@@ -50,6 +50,7 @@ pub(crate) fn destroy(stream: StreamHandle) -> CuResult<()> {
 pub(crate) fn query(stream: StreamArg) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     forbid_wait(&stream)?;
+    fetch_all()?;
     stream.context.call(&Command::StreamQuery { stream: stream.id }).map(drop)
 }
 
@@ -57,6 +58,7 @@ pub(crate) fn query(stream: StreamArg) -> CuResult<()> {
 pub(crate) fn synchronize(stream: StreamArg) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     forbid_wait(&stream)?;
+    fetch_all()?;
     stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(|_| settle_pools())
 }
 

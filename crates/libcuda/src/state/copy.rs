@@ -82,6 +82,9 @@ pub(crate) fn run_copy(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) -> 
         return Ok(());
     }
     copy.check()?;
+    if !matches!((copy.source, copy.target), (Place::Device(_), Place::Device(_))) {
+        super::shadow::fetch_all()?;
+    }
     match (copy.source, copy.target) {
         (Place::Device(source), Place::Device(target)) => between_devices(stream, source, target, copy.shape),
         (Place::Host(source), Place::Device(target)) => {

@@ -125,10 +125,12 @@ pub(crate) fn submit(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
             send(Op::Fill { target, shape, element_bytes, value })
         }
         NodeOp::Host { function, user_data } => {
+            super::shadow::fetch_all()?;
             let token = stream.context.link.offer_host_call(Box::new(move || function.call(user_data)), true);
             send(Op::HostCall { token })
         }
         NodeOp::Record { event, flags } => {
+            super::shadow::fetch_all()?;
             event.note_record();
             send(Op::Record { event: event.id, flags })
         }

@@ -89,6 +89,11 @@ impl Pinned {
         self.memory.end_write(hazard);
     }
 
+    /// How many copies may still write into a piece of memory.
+    pub(crate) fn writes_under_way(&self, address: u64, bytes: u64) -> usize {
+        self.memory.writes_under_way(address, bytes)
+    }
+
     /// Whether a copy may still write into a piece of memory.
     pub(crate) fn is_being_written(&self, address: u64, bytes: u64) -> bool {
         self.memory.hazard(address, bytes)

@@ -7,9 +7,12 @@
 //!   pinned memory ── as it is at the launch ──▶ shadow ──▶ kernel ──▶ shadow ── what changed ──▶ pinned memory
 //! ```
 //!
-//! The copies are in the stream, before and behind the kernel. Only bytes that the kernel changed are written back: the
-//! program may use other parts of the same memory meanwhile. Pointers that lie in device memory are not seen; a kernel
-//! that follows one of those to the host faults, as it would on a GPU without mapped memory.
+//! Some libraries hand such a pointer to every kernel and hardly ever use it (cuDNN's normalizations do), so a launch
+//! itself sends only what the program changed since the last one, mostly nothing. What kernels changed is fetched when
+//! the program is about to learn that they are done: before an event is recorded, a stream waited for or asked, a host
+//! function run, a copy made. Only bytes that a kernel changed are written back: the program may use other parts of the
+//! same memory meanwhile. Pointers that lie in device memory are not seen; a kernel that follows one of those to the host
+//! faults, as it would on a GPU without mapped memory.
 
 use super::{Context, Copy, Pinned, Place, Stream, allocate, client, lock, run_copy};
 use crate::host::HostRegion;
@@ -18,26 +21,134 @@ use cuda_client::host_memory::HostRange;
 use cuda_wire::{Command, Op, Plane, Shape};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// More than this is meant for copies, and would cost every launch as much.
 const SHADOWED_BYTES_MAX: u64 = 64 << 20;
 
-/// Device memory by the first address of its pinned memory and by context.
-static SHADOWS: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
+/// By the first address of its pinned memory and by context.
+static SHADOWS: Mutex<BTreeMap<(u64, u64), Arc<Shadow>>> = Mutex::new(BTreeMap::new());
 
-/// Pinned memory that a launch uses.
-pub(crate) struct Lent {
+/// Shadows that kernels may have written since they were last fetched, with the streams of those kernels.
+static UNFETCHED: Mutex<Vec<(Arc<Stream>, Arc<Shadow>)>> = Mutex::new(Vec::new());
+static ANY_UNFETCHED: AtomicBool = AtomicBool::new(false);
+
+/// Device memory that stands for pinned memory.
+pub(crate) struct Shadow {
     range: HostRange,
     device: u64,
-    /// What it held at the launch.
-    before: Vec<u8>,
+    state: Mutex<State>,
 }
 
-/// Puts device memory in the place of pinned memory in a launch's parameters.
+struct State {
+    /// What the device memory holds, but for changes by kernels that have not arrived here.
+    known: Vec<u8>,
+    /// Fetches under way.
+    fetches: usize,
+}
+
+impl Shadow {
+    fn host(&self) -> HostRegion {
+        // SAFETY: the program pinned the range and keeps it until it unpins it, which waits for fetches and forgets the
+        // shadow.
+        unsafe { HostRegion::line(self.range.base, self.range.bytes) }
+    }
+
+    /// Sends what the program has changed.
+    fn refresh(&self, stream: &Arc<Stream>, pinned: &Pinned) -> CuResult<()> {
+        let (is_written_by_others, changes) = self.changes(pinned);
+        let changes = if is_written_by_others {
+            // Copies before this launch have their say first.
+            let context = &stream.context;
+            context.call(&Command::ContextSynchronize { context: context.id })?;
+            self.changes(pinned).1
+        } else {
+            changes
+        };
+        for (offset, bytes) in changes {
+            self.send(stream, offset, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Whether copies may still write into the memory, and the pieces that differ from what the device has. The
+    /// latter count as sent.
+    fn changes(&self, pinned: &Pinned) -> (bool, Vec<(usize, Vec<u8>)>) {
+        let host = self.host();
+        let mut state = lock(&self.state);
+        if pinned.writes_under_way(self.range.base, self.range.bytes) > state.fetches {
+            return (true, Vec::new());
+        }
+        let mut changes = Vec::new();
+        // The program may write while we look, so we look at a copy of each piece.
+        let mut piece = [0; 4096];
+        for (number, known) in state.known.chunks_mut(piece.len()).enumerate() {
+            let (now, at) = (&mut piece[..known.len()], number * 4096);
+            host.read(at as u64, now);
+            for Range { start, end } in differences(now, known) {
+                changes.push((at + start, now[start..end].to_vec()));
+            }
+            known.copy_from_slice(now);
+        }
+        (false, changes)
+    }
+
+    fn send(&self, stream: &Arc<Stream>, offset: usize, bytes: &[u8]) -> CuResult<()> {
+        let copy = Copy {
+            // SAFETY: these bytes are ours and stay until the copy has taken them, which for pageable memory is at once.
+            source: Place::Host(unsafe { HostRegion::line(bytes.as_ptr() as u64, bytes.len() as u64) }),
+            target: Place::Device(Plane::line(self.device + offset as u64)),
+            shape: Shape::line(bytes.len() as u64),
+        };
+        run_copy(stream, &copy, false)
+    }
+
+    /// Has what kernels before this point of the stream changed written into the program's memory.
+    fn fetch(self: Arc<Self>, stream: &Stream) -> CuResult<()> {
+        let hazard = client()?.pinned.begin_write(self.range.base, self.range.bytes);
+        let before = {
+            let mut state = lock(&self.state);
+            state.fetches += 1;
+            state.known.clone()
+        };
+        let arrived = Arc::clone(&self);
+        let landed = Box::new(move || {
+            let mut state = lock(&arrived.state);
+            super::copy::end_write(hazard);
+            state.fetches -= 1;
+        });
+        let (source, shape) = (Plane::line(self.device), Shape::line(self.range.bytes));
+        let bytes = self.range.bytes;
+        let changes = Box::new(Changes { shadow: self, before });
+        let transfer = stream.context.link.expect_by(bytes, changes, landed);
+        stream.enqueue(Op::CopyOut { source, shape, transfer })
+    }
+}
+
+/// Where two texts of equal length differ. Differences that lie close together count as one.
+fn differences(new: &[u8], old: &[u8]) -> Vec<Range<usize>> {
+    const CLOSE: usize = 64;
+    let mut found: Vec<Range<usize>> = Vec::new();
+    if new == old {
+        return found;
+    }
+    for (at, _) in new.iter().zip(old).enumerate().filter(|(_, (new, old))| new != old) {
+        match found.last_mut() {
+            Some(last) if at < last.end + CLOSE => last.end = at + 1,
+            _ => found.push(at..at + 1),
+        }
+    }
+    found
+}
+
+/// Puts device memory in the place of pinned memory in a launch's parameters; says which.
 #[inline]
-pub(crate) fn lend(stream: &Arc<Stream>, parameters: &mut [u8]) -> CuResult<Vec<Lent>> {
+pub(crate) fn lend(stream: &Arc<Stream>, parameters: &mut [u8]) -> CuResult<Vec<Arc<Shadow>>> {
     let pinned = &client()?.pinned;
     let mut lent = Vec::new();
     for word in parameters.as_chunks_mut::<8>().0 {
@@ -45,7 +156,7 @@ pub(crate) fn lend(stream: &Arc<Stream>, parameters: &mut [u8]) -> CuResult<Vec<
         if pinned.may_hold(pointer)
             && let Some(range) = pinned.find(pointer)
         {
-            let device = shadow_of(stream, pinned, range, &mut lent)?;
+            let device = lend_one(stream, pinned, range, &mut lent)?;
             *word = (device + (pointer - range.base)).to_le_bytes();
         }
     }
@@ -53,7 +164,12 @@ pub(crate) fn lend(stream: &Arc<Stream>, parameters: &mut [u8]) -> CuResult<Vec<
 }
 
 #[cold]
-fn shadow_of(stream: &Arc<Stream>, pinned: &Pinned, range: HostRange, lent: &mut Vec<Lent>) -> CuResult<u64> {
+fn lend_one(
+    stream: &Arc<Stream>,
+    pinned: &Pinned,
+    range: HostRange,
+    lent: &mut Vec<Arc<Shadow>>,
+) -> CuResult<u64> {
     if let Some(known) = lent.iter().find(|lent| lent.range.base == range.base) {
         return Ok(known.device);
     }
@@ -64,89 +180,105 @@ fn shadow_of(stream: &Arc<Stream>, pinned: &Pinned, range: HostRange, lent: &mut
         );
         return Err(CudaError::NOT_SUPPORTED);
     }
-    let context = &stream.context;
-    if pinned.is_being_written(range.base, range.bytes) {
-        // Work before this launch has its say first.
-        context.call(&Command::ContextSynchronize { context: context.id })?;
-    }
-    let device = device_memory(context, &range)?;
-    // SAFETY: the program pinned the range and keeps it until it unpins it.
-    let before = unsafe { HostRegion::line(range.base, range.bytes) }.to_vec();
-    let copy = Copy {
-        // SAFETY: these bytes are ours and stay until the copy has taken them, which for pageable memory is at once.
-        source: Place::Host(unsafe { HostRegion::line(before.as_ptr() as u64, range.bytes) }),
-        target: Place::Device(Plane::line(device)),
-        shape: Shape::line(range.bytes),
-    };
-    run_copy(stream, &copy, false)?;
-    lent.push(Lent { range, device, before });
-    Ok(device)
+    let shadow = shadow_of(&stream.context, stream, range)?;
+    shadow.refresh(stream, pinned)?;
+    lent.push(Arc::clone(&shadow));
+    Ok(shadow.device)
 }
 
-fn device_memory(context: &Arc<Context>, range: &HostRange) -> CuResult<u64> {
+fn shadow_of(context: &Arc<Context>, stream: &Arc<Stream>, range: HostRange) -> CuResult<Arc<Shadow>> {
     let key = (range.base, context.handle);
-    if let Some(device) = lock(&SHADOWS).get(&key) {
-        return Ok(*device);
+    if let Some(shadow) = lock(&SHADOWS).get(&key) {
+        return Ok(Arc::clone(shadow));
     }
+    crate::log::debug(|| format!("a kernel is given {} bytes of pinned memory", range.bytes));
     let device = allocate(context, range.bytes)?;
-    lock(&SHADOWS).insert(key, device);
-    Ok(device)
+    let known = vec![0; range.bytes as usize];
+    let shadow = Arc::new(Shadow { range, device, state: Mutex::new(State { known, fetches: 0 }) });
+    let target = Plane::line(device);
+    stream.enqueue(Op::Fill { target, shape: Shape::line(range.bytes), element_bytes: 1, value: 0 })?;
+    lock(&SHADOWS).insert(key, Arc::clone(&shadow));
+    Ok(shadow)
 }
 
-/// Has what the kernel changes written back. Called after the launch.
-pub(crate) fn take_back(stream: &Arc<Stream>, lent: Vec<Lent>) -> CuResult<()> {
-    for Lent { range, device, before } in lent {
-        let hazard = client()?.pinned.begin_write(range.base, range.bytes);
-        // SAFETY: the range is pinned as long as a copy into it is under way: who unpins it waits for that.
-        let target = unsafe { HostRegion::line(range.base, range.bytes) };
-        let link = &stream.context.link;
-        let changes = Box::new(Changes { target, before });
-        let transfer = link.expect_by(range.bytes, changes, Box::new(move || super::copy::end_write(hazard)));
-        let (source, shape) = (Plane::line(device), Shape::line(range.bytes));
-        let op = Op::CopyOut { source, shape, transfer };
-        stream.enqueue(op)?;
+/// Notes that a kernel which was just launched may change what it was lent.
+pub(crate) fn note_lent(stream: &Arc<Stream>, lent: Vec<Arc<Shadow>>) {
+    let mut unfetched = lock(&UNFETCHED);
+    for shadow in lent {
+        let is_noted =
+            |(of, known): &(Arc<Stream>, Arc<Shadow>)| Arc::ptr_eq(of, stream) && Arc::ptr_eq(known, &shadow);
+        if !unfetched.iter().any(is_noted) {
+            unfetched.push((Arc::clone(stream), shadow));
+        }
     }
-    Ok(())
+    ANY_UNFETCHED.store(true, Ordering::Release);
+}
+
+/// Called before the program can learn that kernels are done: fetches what they may have changed, behind each of them.
+#[inline]
+pub(crate) fn fetch_all() -> CuResult<()> {
+    if ANY_UNFETCHED.load(Ordering::Acquire) { fetch_noted() } else { Ok(()) }
+}
+
+#[cold]
+fn fetch_noted() -> CuResult<()> {
+    let noted = {
+        let mut unfetched = lock(&UNFETCHED);
+        ANY_UNFETCHED.store(false, Ordering::Release);
+        std::mem::take(&mut *unfetched)
+    };
+    noted.into_iter().try_for_each(|(stream, shadow)| shadow.fetch(&stream))
 }
 
 /// Takes a shadow's bytes and writes those that a kernel changed.
 struct Changes {
-    target: HostRegion,
+    shadow: Arc<Shadow>,
     before: Vec<u8>,
 }
 
 impl bulk::Sink for Changes {
     fn take(&self, offset: u64, after: &[u8]) {
-        let before = &self.before[offset as usize..];
-        let mut at = 0;
-        while at < after.len() {
-            let pairs = || after[at..].iter().zip(&before[at..]);
-            let same = pairs().take_while(|(new, old)| new == old).count();
-            let changed = pairs().skip(same).take_while(|(new, old)| new != old).count();
-            let start = at + same;
-            if changed > 0 {
-                self.target.write(offset + start as u64, &after[start..start + changed]);
-            }
-            at = start + changed;
+        let offset = offset as usize;
+        let before = &self.before[offset..offset + after.len()];
+        let (host, mut state) = (self.shadow.host(), lock(&self.shadow.state));
+        for at in (0..after.len()).filter(|at| after[*at] != before[*at]) {
+            host.write((offset + at) as u64, &after[at..=at]);
+            state.known[offset + at] = after[at];
         }
     }
 }
 
-/// Pinned memory goes: its shadows go too.
+/// Pinned memory goes: its shadows go too. Its fetches are over.
 pub(crate) fn forget(base: u64) {
-    let gone: Vec<u64> = {
+    lock(&UNFETCHED).retain(|(_, shadow)| shadow.range.base != base);
+    let gone: Vec<Arc<Shadow>> = {
         let mut shadows = lock(&SHADOWS);
         let keys: Vec<(u64, u64)> =
             shadows.range((base, 0)..=(base, u64::MAX)).map(|(key, _)| *key).collect();
         keys.iter().filter_map(|key| shadows.remove(key)).collect()
     };
-    for device in gone {
+    for shadow in gone {
         // Memory of a context that ended went with it.
-        let _ = crate::api::memory::free(device);
+        let _ = crate::api::memory::free(shadow.device);
     }
 }
 
 /// A context ended, and with it the device memory that was made in it.
 pub(super) fn forget_context(context: u64) {
+    lock(&UNFETCHED).retain(|(stream, _)| stream.context.handle != context);
     lock(&SHADOWS).retain(|(_, of), _| *of != context);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_that_lie_close_together_are_sent_as_one() {
+        let old = [0; 400];
+        let mut new = old;
+        assert!(differences(&new, &old).is_empty());
+        (new[3], new[40], new[104], new[399]) = (1, 1, 1, 1);
+        assert_eq!(differences(&new, &old), [3..41, 104..105, 399..400]);
+    }
 }

@@ -119,6 +119,7 @@ impl Stream {
 
     /// Ends it; its work still finishes.
     pub(crate) fn destroy(&self) -> CuResult<()> {
+        super::shadow::fetch_all()?;
         client()?.streams.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
         self.context.post(&Command::StreamDestroy { stream: self.id })
     }
