@@ -37,9 +37,10 @@ impl Willing {
 /// A TLP, whole or nearly. Its buffer is used again.
 #[derive(Debug)]
 pub(crate) struct InTlp {
-    /// Prefixes, then payload.
+    /// Prefixes, header as it came, payload.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) prefix_bytes: usize,
+    prefix_bytes: usize,
+    pub(crate) front_bytes: usize,
     pub(crate) header: Header,
     pub(crate) digest: Option<u32>,
     pub(crate) data_credits: u32,
@@ -53,27 +54,30 @@ pub(crate) struct Inbox {
     spare: Vec<Vec<u8>>,
     /// The one that the caller looks at.
     taken: Option<InTlp>,
+    count: usize,
 }
 
 impl Inbox {
-    /// An empty TLP with this header.
+    /// A TLP with this front and no payload yet.
     pub(crate) fn begin(
         &mut self,
-        prefixes: &[u8],
+        front: &[u8],
         header: Header,
         digest: Option<u32>,
         data_credits: u32,
     ) -> InTlp {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
-        bytes.extend_from_slice(prefixes);
-        InTlp { bytes, prefix_bytes: prefixes.len(), header, digest, data_credits, order: 0 }
+        bytes.extend_from_slice(front);
+        let prefix_bytes = front.len() - header.header_bytes();
+        InTlp { bytes, prefix_bytes, front_bytes: front.len(), header, digest, data_credits, order: 0 }
     }
 
     pub(crate) fn push(&mut self, mut tlp: InTlp) {
         tlp.order = self.next_order;
         self.next_order += 1;
         self.queues[tlp.header.class().index()].push_back(tlp);
+        self.count += 1;
     }
 
     pub(crate) fn recycle(&mut self, tlp: InTlp) {
@@ -81,13 +85,16 @@ impl Inbox {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queues.iter().all(VecDeque::is_empty)
+        self.count == 0
     }
 
     /// The oldest TLP that may be taken; its credits are counted as free in `freed`.
     pub(crate) fn take(&mut self, willing: Willing, freed: &mut Credits) -> Option<Tlp<'_>> {
         if let Some(done) = self.taken.take() {
             self.recycle(done);
+        }
+        if self.count == 0 {
+            return None;
         }
         let posted = self.queues[Class::Posted.index()].front().map_or(u64::MAX, |tlp| tlp.order);
         let class = Class::ALL
@@ -98,6 +105,7 @@ impl Inbox {
             .min_by_key(|(order, _)| *order)
             .map(|(_, class)| class)?;
         let tlp = self.queues[class.index()].pop_front()?;
+        self.count -= 1;
         freed.add(class, tlp.data_credits);
         Some(self.taken.insert(tlp).view())
     }
@@ -105,7 +113,7 @@ impl Inbox {
 
 impl InTlp {
     fn view(&self) -> Tlp<'_> {
-        let (prefixes, payload) = self.bytes.split_at(self.prefix_bytes);
+        let (prefixes, payload) = (&self.bytes[..self.prefix_bytes], &self.bytes[self.front_bytes..]);
         // They were prefixes when they arrived.
         let prefixes = Prefixes::new(prefixes).unwrap_or(Prefixes::NONE);
         Tlp { prefixes, header: self.header, payload, digest: self.digest }

@@ -93,7 +93,6 @@ struct Acks {
 struct Partial {
     tlp: InTlp,
     tlp_crc: u32,
-    front_crc: u32,
 }
 
 /// A TLP that is being cut into packets.

@@ -1,8 +1,9 @@
 //! All links of one proxy, and whose turn it is.
 //!
-//! Links that have something to say stand in a line. The first writes one datagram and goes to the end of the line, so
-//! that of n busy links each gets one n-th of the network, however much any of them has to send. The bytes on their way are
-//! bounded for all links together: that many fit into the buffers of a network card or a socket.
+//! Links with packets to send stand in a line. The first writes one datagram and goes to the end of the line, so that of
+//! n busy links each gets one n-th of the network, however much any of them has to send. The bytes on their way are
+//! bounded for all links together: that many fit into the buffers of a network card or a socket. Nobody loses his
+//! place in the line, whatever else happens to him; acknowledgements and greetings go at once and do not count.
 
 use crate::Counters;
 use crate::ids::{LeaseId, NodeId, PathId};
@@ -40,6 +41,7 @@ pub struct TrunkCounters {
 struct Entry {
     link: Link,
     remote: NodeId,
+    is_called: bool,
     is_in_line: bool,
     /// When its entry in the timers is due.
     timer: Option<Time>,
@@ -52,9 +54,10 @@ pub struct Trunk {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
     by_lease: HashMap<LeaseId, u32>,
+    /// Those to whom something happened: they may have to acknowledge, or have packets now.
+    called: VecDeque<u32>,
+    /// Those that have packets.
     line: VecDeque<u32>,
-    /// Those that may not send before something arrives.
-    held_back: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     in_flight_bytes: usize,
     in_flight_bytes_max: usize,
@@ -68,8 +71,8 @@ impl Trunk {
             entries: Vec::new(),
             free: Vec::new(),
             by_lease: HashMap::new(),
+            called: VecDeque::new(),
             line: VecDeque::new(),
-            held_back: VecDeque::new(),
             timers: BinaryHeap::new(),
             in_flight_bytes: 0,
             in_flight_bytes_max,
@@ -86,9 +89,10 @@ impl Trunk {
         });
         self.by_lease.insert(link.lease(), index);
         let remote = link.remote().node;
-        let entry = Entry { link, remote, is_in_line: false, timer: None, in_flight_bytes: 0 };
+        let entry =
+            Entry { link, remote, is_called: false, is_in_line: false, timer: None, in_flight_bytes: 0 };
         self.entries[index as usize] = Some(entry);
-        self.enqueue(index);
+        self.call(index);
         old
     }
 
@@ -98,7 +102,7 @@ impl Trunk {
         let entry = self.entries[index as usize].take()?;
         self.in_flight_bytes -= entry.in_flight_bytes;
         self.line.retain(|other| *other != index);
-        self.held_back.retain(|other| *other != index);
+        self.called.retain(|other| *other != index);
         self.timers.retain(|Reverse((_, other))| *other != index);
         self.free.push(index);
         Some(entry.link)
@@ -129,14 +133,14 @@ impl Trunk {
     pub fn send(&mut self, lease: LeaseId, tlp: &Tlp<'_>) -> Option<Result<(), SendError>> {
         let index = *self.by_lease.get(&lease)?;
         let sent = self.entries[index as usize].as_mut()?.link.send(tlp);
-        self.enqueue(index);
+        self.call(index);
         Some(sent)
     }
 
     /// See [`Link::receive`].
     pub fn receive(&mut self, lease: LeaseId, willing: Willing) -> Option<Tlp<'_>> {
         let index = *self.by_lease.get(&lease)?;
-        self.enqueue(index);
+        self.call(index);
         self.entries[index as usize].as_mut()?.link.receive(willing)
     }
 
@@ -165,7 +169,7 @@ impl Trunk {
         };
         self.entries[index as usize].as_mut()?.link.on_decoded(now, header, datagram);
         self.recount(index);
-        self.enqueue(index);
+        self.call(index);
         Some(header.lease)
     }
 
@@ -178,58 +182,77 @@ impl Trunk {
             if let Some(entry) = self.entries[index as usize].as_mut().filter(|entry| entry.timer == Some(at))
             {
                 entry.timer = None;
-                self.enqueue(index);
+                self.call(index);
             }
         }
-        while let Some(index) = self.line.pop_front() {
-            let allowance = self.in_flight_bytes_max.saturating_sub(self.in_flight_bytes);
+        while let Some(index) = self.called.pop_front() {
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
-            entry.is_in_line = false;
-            if let Some(transmit) = entry.link.transmit_within(now, allowance, out) {
+            entry.is_called = false;
+            if let Some(transmit) = entry.link.transmit_within(now, 0, out) {
                 let (lease, node) = (entry.link.lease(), entry.remote);
                 self.recount(index);
-                self.enqueue(index);
+                self.call(index);
                 return Some(TrunkTransmit { lease, node, path: transmit.path, bytes: transmit.bytes });
             }
-            if allowance == 0 && entry.link.has_packets_waiting() {
-                self.held_back.push_back(index);
-            }
-            let wake_at = entry.link.wake_at();
-            if let Some(at) = wake_at.filter(|at| entry.timer.is_none_or(|timer| *at < timer)) {
-                entry.timer = Some(at);
-                self.timers.push(Reverse((at, index)));
+            if entry.link.has_packets_waiting() && !std::mem::replace(&mut entry.is_in_line, true) {
+                self.line.push_back(index);
             }
             self.recount(index);
+            self.set_timer(index);
+        }
+        while self.in_flight_bytes < self.in_flight_bytes_max
+            && let Some(index) = self.line.pop_front()
+        {
+            let allowance = self.in_flight_bytes_max - self.in_flight_bytes;
+            let Some(entry) = self.entries[index as usize].as_mut() else { continue };
+            entry.is_in_line = false;
+            let transmit = entry.link.transmit_within(now, allowance, out);
+            let (lease, node) = (entry.link.lease(), entry.remote);
+            if entry.link.has_packets_waiting() {
+                entry.is_in_line = true;
+                self.line.push_back(index);
+            }
+            self.recount(index);
+            self.set_timer(index);
+            if let Some(transmit) = transmit {
+                return Some(TrunkTransmit { lease, node, path: transmit.path, bytes: transmit.bytes });
+            }
         }
         None
     }
 
     /// When [`Trunk::transmit`] must be called at the latest.
     pub fn wake_at(&self) -> Option<Time> {
-        if !self.line.is_empty() {
+        let may_send = !self.line.is_empty() && self.in_flight_bytes < self.in_flight_bytes_max;
+        if may_send || !self.called.is_empty() {
             return Some(Time(0));
         }
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    fn enqueue(&mut self, index: u32) {
+    fn call(&mut self, index: u32) {
         if let Some(entry) = self.entries[index as usize].as_mut()
-            && !std::mem::replace(&mut entry.is_in_line, true)
+            && !std::mem::replace(&mut entry.is_called, true)
         {
-            self.line.push_back(index);
+            self.called.push_back(index);
         }
     }
 
-    /// Keeps the sum of what is on its way, and lets others go when there is room again.
+    /// Only ever sooner: a timer that rings too early is set again.
+    fn set_timer(&mut self, index: u32) {
+        let Some(entry) = self.entries[index as usize].as_mut() else { return };
+        let wake_at = entry.link.wake_at();
+        if let Some(at) = wake_at.filter(|at| entry.timer.is_none_or(|timer| *at < timer)) {
+            entry.timer = Some(at);
+            self.timers.push(Reverse((at, index)));
+        }
+    }
+
+    /// Keeps the sum of what is on its way.
     fn recount(&mut self, index: u32) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
         let in_flight_bytes = entry.link.in_flight_bytes();
         self.in_flight_bytes = self.in_flight_bytes - entry.in_flight_bytes + in_flight_bytes;
         entry.in_flight_bytes = in_flight_bytes;
-        if self.in_flight_bytes < self.in_flight_bytes_max {
-            while let Some(index) = self.held_back.pop_front() {
-                self.enqueue(index);
-            }
-        }
     }
 }

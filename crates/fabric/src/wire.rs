@@ -14,7 +14,7 @@ pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, SEAL_BYT
 pub use hello::{Hello, MAC_BYTES, RANDOM_BYTES};
 pub use packet::{
     ACK_WORDS_MAX, Ack, DATA_PACKET_OVERHEAD, DataPacket, HEADER_PACKET_BYTES_MAX, HEADER_PACKET_OVERHEAD,
-    HeaderPacket, Packet,
+    HeaderPacket, Packet, Sums,
 };
 
 /// Why bytes are not what they should be.
@@ -41,12 +41,6 @@ pub enum WireError {
 #[inline]
 pub(crate) fn crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
-}
-
-/// The CRC of what gave `before` and of `bytes` behind it.
-#[inline]
-pub(crate) fn crc_append(before: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(before, bytes)
 }
 
 fn be16(bytes: &[u8], at: usize) -> u16 {

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use fabric::wire::{DatagramHeader, DatagramKind, HeaderPacket, Packet};
+use fabric::wire::{DatagramHeader, DatagramKind, HeaderPacket, Packet, Sums};
 use fabric::{
     Counters, Endpoint, Epoch, Faults, LeaseId, LeaseSecret, Link, LinkConfig, PathId, Route, Time,
 };
@@ -164,7 +164,7 @@ fn lie(pair: &mut Pair, number: u64, packets: &[Packet<'_>]) {
     for packet in packets {
         let at = datagram.len();
         datagram.resize(at + packet.encoded_bytes(), 0);
-        packet.encode(&mut datagram[at..]).unwrap();
+        packet.encode(Sums::Each, &mut datagram[at..]).unwrap();
     }
     deliver(pair, datagram);
 }

@@ -6,7 +6,7 @@ use crate::credit::{Credits, data_credits};
 use crate::ids::{PathId, Route};
 use crate::seal::Protection;
 use crate::time::Time;
-use crate::wire::{Ack, DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Packet, crc, crc_append};
+use crate::wire::{Ack, DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Packet, crc};
 use tlp::{Body, Class, DecodedHeader, Header, Prefixes};
 
 impl Link {
@@ -67,9 +67,10 @@ impl Link {
     }
 
     fn on_packets(&mut self, now: Time, path: PathId, number: u64, mut body: &[u8]) {
+        let sums = self.sums();
         let mut asks_for_ack = false;
         while !body.is_empty() {
-            let Ok((packet, rest)) = Packet::decode_front(body) else {
+            let Ok((packet, rest)) = Packet::decode_front(body, sums) else {
                 self.counters.corrupt_packets += 1;
                 self.acks.is_urgent = true;
                 asks_for_ack = true;
@@ -163,7 +164,7 @@ impl Link {
             self.counters.wrong_routes += 1;
             return;
         }
-        let Some((prefixes, DecodedHeader { header, has_digest })) = decode_front(front) else {
+        let Some(DecodedHeader { header, has_digest }) = decode_front(front) else {
             self.counters.malformed_tlps += 1;
             return;
         };
@@ -174,8 +175,8 @@ impl Link {
             return;
         }
         self.charged.add(class, data);
-        let tlp = self.inbox.begin(prefixes, header, has_digest.then_some(tlp_crc), data);
-        let partial = Partial { tlp, tlp_crc, front_crc: crc(front) };
+        let tlp = self.inbox.begin(front, header, has_digest.then_some(tlp_crc), data);
+        let partial = Partial { tlp, tlp_crc };
         if class == Class::Completion && !self.requests.is_open(header.id()) {
             self.counters.unexpected_completions += 1;
             self.drop_tlp(partial);
@@ -195,7 +196,7 @@ impl Link {
             self.counters.stray_data += u64::from(!self.is_skipping);
             return;
         };
-        let want = partial.tlp.prefix_bytes + partial.tlp.header.payload_bytes();
+        let want = partial.tlp.front_bytes + partial.tlp.header.payload_bytes();
         partial.tlp.bytes.extend_from_slice(payload);
         match partial.tlp.bytes.len() {
             have if have < want => self.partial = Some(partial),
@@ -211,13 +212,10 @@ impl Link {
     fn finish(&mut self, partial: Partial) {
         let tlp = &partial.tlp;
         // A digest is for the last receiver to check. Without one the CRC is ours.
-        if tlp.digest.is_none() {
-            let payload = &tlp.bytes[tlp.prefix_bytes..];
-            if crc_append(partial.front_crc, payload) != partial.tlp_crc {
-                self.counters.malformed_tlps += 1;
-                self.drop_tlp(partial);
-                return;
-            }
+        if tlp.digest.is_none() && crc(&tlp.bytes) != partial.tlp_crc {
+            self.counters.malformed_tlps += 1;
+            self.drop_tlp(partial);
+            return;
         }
         if let Body::Completion(completion) = &tlp.header.body
             && completion.is_last()
@@ -235,8 +233,8 @@ impl Link {
 }
 
 /// Prefixes and TLP header that fill `front`.
-fn decode_front(front: &[u8]) -> Option<(&[u8], DecodedHeader)> {
-    let (prefixes, rest) = Prefixes::split(front).ok()?;
+fn decode_front(front: &[u8]) -> Option<DecodedHeader> {
+    let (_, rest) = Prefixes::split(front).ok()?;
     let decoded = Header::decode(rest).ok()?;
-    (decoded.header.header_bytes() == rest.len()).then_some((prefixes.as_bytes(), decoded))
+    (decoded.header.header_bytes() == rest.len()).then_some(decoded)
 }

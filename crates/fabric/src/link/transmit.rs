@@ -8,7 +8,7 @@ use crate::seal::{DATAGRAMS_MAX, Protection};
 use crate::time::Time;
 use crate::wire::{
     ACK_WORDS_MAX, Ack, DATA_PACKET_OVERHEAD, DATAGRAM_HEADER_BYTES, DataPacket, DatagramHeader,
-    DatagramKind, HEADER_PACKET_OVERHEAD, HeaderPacket, Packet, SEAL_BYTES,
+    DatagramKind, HEADER_PACKET_OVERHEAD, HeaderPacket, Packet, SEAL_BYTES, Sums,
 };
 
 /// Pieces of payload shorter than this wait for the next datagram, unless they are the last.
@@ -78,6 +78,13 @@ impl Link {
         let path = if has_packets || has_ping { self.paths.active().id } else { self.acks.path };
         let echo = self.acks.is_pending.then_some(self.acks.echo);
         self.write(now, Purpose { path, echo, has_ping, allowance }, out)
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        match self.config.protection {
+            Protection::Plain => Sums::Each,
+            Protection::Encrypted => Sums::Sealed,
+        }
     }
 
     fn look_at_time(&mut self, now: Time) {
@@ -159,7 +166,7 @@ impl Link {
             at += self.write_ack(echo, body)?;
         }
         if purpose.has_ping {
-            at += Packet::Ping.encode(&mut body[at..])?;
+            at += Packet::Ping.encode(self.sums(), &mut body[at..])?;
         }
         at += self.write_packets(now, number, purpose, &mut body[at..]);
         if at == 0 {
@@ -183,9 +190,9 @@ impl Link {
         let written = if self.assembly.has_gap() {
             let mut words = [0; ACK_WORDS_MAX * 8];
             let count = self.assembly.words(&mut words);
-            Packet::Ack(Ack { next, echo, credits, words: &words[..count] }).encode(out)?
+            Packet::Ack(Ack { next, echo, credits, words: &words[..count] }).encode(self.sums(), out)?
         } else {
-            Packet::Ack(Ack { next, echo, credits, words: &[] }).encode(out)?
+            Packet::Ack(Ack { next, echo, credits, words: &[] }).encode(self.sums(), out)?
         };
         self.told = credits;
         self.acks.is_pending = false;
@@ -256,9 +263,9 @@ impl Link {
         if piece.length == 0 {
             let route = Route { source: self.config.local, destination: self.config.remote, path };
             let (front, tlp_crc) = (tlp.front(), tlp.tlp_crc);
-            return Packet::Header(HeaderPacket { sequence, route, front, tlp_crc }).encode(out);
+            return Packet::Header(HeaderPacket { sequence, route, front, tlp_crc }).encode(self.sums(), out);
         }
         let payload = &tlp.payload()[usize::from(piece.offset)..][..usize::from(piece.length)];
-        Packet::Data(DataPacket { sequence, payload }).encode(out)
+        Packet::Data(DataPacket { sequence, payload }).encode(self.sums(), out)
     }
 }

@@ -8,6 +8,8 @@
 //!     bytes          1   1   2   4          …
 //! ```
 //!
+//! The packet CRC is CRC-32C. In an encrypted datagram the seal does its work better: there it is zero.
+//!
 //! A TLP is one header packet and, when it has a payload, the data packets that follow it in sequence. Every packet has a
 //! CRC of its own, so that damage to one does not cost the others before it. An ack names the first packet that is
 //! missing; bit i of its words stands for the packet 1 + i after that. The echo is the number of the newest datagram seen.
@@ -96,10 +98,28 @@ impl Ack<'_> {
     }
 }
 
+/// Whether packets have CRCs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// They do.
+    Each,
+    /// They lie under a seal, and have zeros.
+    Sealed,
+}
+
+impl Sums {
+    fn of(self, packet: &[u8]) -> u32 {
+        match self {
+            Self::Each => crc(packet),
+            Self::Sealed => 0,
+        }
+    }
+}
+
 impl<'a> Packet<'a> {
     /// Reads one packet off the front of `bytes`; gives the rest.
     #[inline]
-    pub fn decode_front(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
+    pub fn decode_front(bytes: &'a [u8], sums: Sums) -> Result<(Self, &'a [u8]), WireError> {
         if bytes.len() < 8 {
             return Err(WireError::Truncated);
         }
@@ -128,7 +148,7 @@ impl<'a> Packet<'a> {
         }
         let (packet, rest) = bytes.split_at(length);
         let (packet, check) = packet.split_at(length - CRC_BYTES);
-        if be32(check, 0) != crc(packet) {
+        if be32(check, 0) != sums.of(packet) {
             return Err(WireError::Crc);
         }
         let decoded = match packet[0] {
@@ -168,7 +188,7 @@ impl<'a> Packet<'a> {
     /// Writes it into the front of `out`; gives its length, or None when there is no room. What a peer would refuse
     /// (a front, payload or words of an impossible length) is the caller's bug.
     #[inline]
-    pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
+    pub fn encode(&self, sums: Sums, out: &mut [u8]) -> Option<usize> {
         let length = self.encoded_bytes();
         let out = out.get_mut(..length)?;
         let (packet, check) = out.split_at_mut(length - CRC_BYTES);
@@ -208,7 +228,7 @@ impl<'a> Packet<'a> {
             }
             Self::Ping => packet.copy_from_slice(&[PING, 0, 0, 0]),
         }
-        let sum = crc(packet);
+        let sum = sums.of(packet);
         check.copy_from_slice(&sum.to_be_bytes());
         Some(length)
     }
@@ -235,11 +255,11 @@ mod tests {
         let mut bytes = [0; 256];
         let mut length = 0;
         for packet in &packets {
-            length += packet.encode(&mut bytes[length..]).unwrap();
+            length += packet.encode(Sums::Each, &mut bytes[length..]).unwrap();
         }
         let mut rest = &bytes[..length];
         for packet in packets {
-            let (read, after) = Packet::decode_front(rest).unwrap();
+            let (read, after) = Packet::decode_front(rest, Sums::Each).unwrap();
             assert_eq!(read, packet);
             rest = after;
         }
@@ -251,12 +271,13 @@ mod tests {
     #[test]
     fn any_changed_bit_is_noticed() {
         let mut bytes = [0; 64];
-        let length =
-            Packet::Data(DataPacket { sequence: 6, payload: b"payload!" }).encode(&mut bytes).unwrap();
+        let length = Packet::Data(DataPacket { sequence: 6, payload: b"payload!" })
+            .encode(Sums::Each, &mut bytes)
+            .unwrap();
         for bit in 0..length * 8 {
             let mut changed = bytes;
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert!(Packet::decode_front(&changed[..length]).is_err(), "bit {bit}");
+            assert!(Packet::decode_front(&changed[..length], Sums::Each).is_err(), "bit {bit}");
         }
     }
 }
