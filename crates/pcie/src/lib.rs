@@ -6,12 +6,16 @@
 //! - [`config`]: configuration space, capabilities, BARs.
 //! - [`tables`]: the two mapping tables of the paper, and the three routings.
 //! - [`flow`]: tags, completion timeout, ordering rules.
+//! - [`Switch`]: the host's proxy as a switch with slots, for whoever has a root complex.
+//! - [`BoxProxy`]: the box's proxy.
 //! - [`host`]: the host's end of one slot: accesses of a guest become packets, a device's packets become memory accesses.
 //! - [`endpoint`]: devices: NVMe, and engines that copy memory.
 
 #![forbid(unsafe_code)]
 
+mod boxes;
 mod packet;
+mod switch;
 
 pub mod config;
 pub mod endpoint;
@@ -19,5 +23,7 @@ pub mod flow;
 pub mod host;
 pub mod tables;
 
+pub use boxes::{BoxProxy, Outgoing};
 pub use packet::{Now, Packet, enabled_runs};
+pub use switch::{Route, Switch, SwitchOptions, SwitchOutput, SwitchViolations};
 pub use tlp::{Bdf, SizeLimit, TagSpace};

@@ -138,7 +138,9 @@ impl Builder {
 
     /// MSI-X with its table at `table_offset` and its pending bits at `pending_offset` of `bar`.
     pub fn msix(mut self, vectors: u16, bar: u8, table_offset: u32, pending_offset: u32) -> Self {
-        assert!((1..=2048).contains(&vectors) && bar < 6 && (table_offset | pending_offset) % 8 == 0);
+        assert!(
+            (1..=2048).contains(&vectors) && bar < 6 && (table_offset | pending_offset).is_multiple_of(8)
+        );
         self.link(MSIX_AT, register::MSIX_ID);
         self.field(MSIX_AT + 2, &(vectors - 1).to_le_bytes(), &[0, 0xc0], &[]);
         self.field(MSIX_AT + 4, &(table_offset | u32::from(bar)).to_le_bytes(), &[], &[]);

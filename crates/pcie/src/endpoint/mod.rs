@@ -3,6 +3,7 @@
 mod function;
 mod interrupts;
 
+pub mod dma;
 pub mod nvme;
 
 pub use function::{Event, Function, FunctionOptions, RegisterRead};

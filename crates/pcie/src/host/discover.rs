@@ -144,7 +144,7 @@ fn parse(header: &[u8; 256]) -> Discovery {
     // As many as there is room for: a list that bites its tail ends too.
     for _ in 0..48 {
         let at = header[usize::from(pointer_at)] & 0xfc;
-        if at < 0x40 || at > 0xf0 {
+        if !(0x40..=0xf0).contains(&at) {
             break;
         }
         let place = usize::from(at);

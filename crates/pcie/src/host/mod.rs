@@ -185,10 +185,10 @@ impl HostPort {
         let mut requests = Vec::new();
         for register in (offset & !3..end as u16).step_by(4) {
             let (mut payload, mut enables) = ([0; 4], 0);
-            for byte in 0..4 {
+            for (byte, place) in payload.iter_mut().enumerate() {
                 let at = usize::from(register) + byte;
                 if let Some(value) = at.checked_sub(usize::from(offset)).and_then(|at| data.get(at)) {
-                    payload[byte] = *value;
+                    *place = *value;
                     enables |= 1 << byte;
                 }
             }
@@ -233,6 +233,24 @@ impl HostPort {
             done += bytes as usize;
             self.out.extend(Packet::memory_write(self.options.root, at, piece));
         }
+    }
+
+    /// Read avoidance: writes `bytes` of the guest's memory into a BAR, so that the device need not ask for them. False
+    /// when not all of it is the guest's memory; then nothing is sent.
+    pub fn push(
+        &mut self,
+        bar: u8,
+        offset: u64,
+        address: u64,
+        bytes: usize,
+        memory: &dyn HostMemory,
+    ) -> bool {
+        let mut data = vec![0; bytes];
+        if !memory.read(address, &mut data) {
+            return false;
+        }
+        self.bar_write(bar, offset, &data);
+        true
     }
 
     /// The virtual machine keeps the MSI-X table to itself: point the device's own table at this port.

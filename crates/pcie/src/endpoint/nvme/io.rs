@@ -86,7 +86,9 @@ impl<S: BlockStore> Nvme<S> {
             }
             // Data is described by PRPs only; their addresses are of double words.
             Ok(_) if command.flags & 0xc0 != 0 => return self.complete(&command, Status::InvalidField, 0),
-            Ok(_) if command.prp1 % 4 != 0 => return self.complete(&command, Status::PrpOffsetInvalid, 0),
+            Ok(_) if !command.prp1.is_multiple_of(4) => {
+                return self.complete(&command, Status::PrpOffsetInvalid, 0);
+            }
             Ok(extent) => extent,
             Err(status) => return self.complete(&command, status, 0),
         };
