@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib
 sys.dont_write_bytecode = True
 
 import figures  # noqa: E402
+import passthrough  # noqa: E402
 import witness  # noqa: E402
 from workloads import WORKLOADS  # noqa: E402
 from workloads.workload import Where  # noqa: E402
@@ -61,8 +62,14 @@ class Runner:
         self.where.synchronize()
         return {"probe": self.prepared.probe(), "seconds": time.perf_counter() - began}
 
-    def measure(self, seconds):
-        """Milliseconds per step, by samples, over about this long."""
+    def measure(self, seconds, is_marked=False, inject=None):
+        """Milliseconds per step, by samples, over about this long.
+
+        `is_marked` marks the time for `dxpu trace --range profiler`; `inject` is what `dxpu inject` is to inject from here on: the
+        added round trip in nanoseconds and the read rate in bytes a second.
+        """
+        if inject is not None:
+            passthrough.inject(*inject)
         workload, step = self.workload, self.prepared.step
         synchronize = (lambda: None) if workload.waits_itself else self.where.synchronize
         clock, samples = time.perf_counter, []
@@ -70,6 +77,8 @@ class Runner:
         self.where.synchronize()
         gc.collect()
         gc.disable()
+        if is_marked:
+            passthrough.mark(True)
         try:
             end = clock() + seconds
             while True:
@@ -82,11 +91,14 @@ class Runner:
                 if now >= end and len(samples) >= BLOCKS_MIN:
                     break
         finally:
+            if is_marked:
+                passthrough.mark(False)
             gc.enable()
         self.testify()
         return {
             "median_ms": figures.median(samples),
             "best_ms": min(samples),
+            "sum_ms": sum(samples),
             "count": len(samples),
             "samples_ms": figures.percentiles(samples),
         }
@@ -115,7 +127,7 @@ class Runner:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", required=True, choices=["native", "remote"])
+    parser.add_argument("--kind", required=True, choices=["native", "remote", "traced"])
     parser.add_argument("--ours", required=True, help="the folder of dxpu's libraries")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")

@@ -20,6 +20,9 @@ class RunnerFailed(Exception):
 
 
 class RunnerControl:
+    # What a process may take to end after it was told to.
+    end_seconds = 5
+
     def __init__(self, mode, worker, place, device, is_tiny, log_path):
         self.mode, self.worker, self.place = mode, worker, place
         self.device, self.is_tiny, self.log_path = device, is_tiny, log_path
@@ -102,9 +105,14 @@ class RunnerControl:
         try:
             process.stdin.write(b'{"do": "end"}\n')
             process.stdin.close()
-            process.wait(5)
+            process.wait(self.end_seconds)
         except (OSError, subprocess.TimeoutExpired):
-            process.kill()
+            # One that stands before the program passes this on to it, but not a kill.
+            process.terminate()
+            try:
+                process.wait(2)
+            except subprocess.TimeoutExpired:
+                process.kill()
         process.wait()
         process.stdout.close()
 
@@ -113,7 +121,7 @@ def client_environment(mode, place):
     """What a runner of this mode starts with: nothing of dxpu's but what `dxpu run` sets."""
     import workers
 
-    cache = place.cache if mode.kind == "remote" else place.make("native-cache")
+    cache = place.cache if mode.kind != "native" else place.make("native-cache")
     return workers.plain_environment() | {
         "XDG_CACHE_HOME": cache,
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -1,7 +1,7 @@
 """Which NVIDIA driver does this process have? Read from /proc, so that nothing can claim otherwise.
 
 A client of dxpu must have our libcuda.so.1 mapped, no library of NVIDIA's driver, and no device file of it open. A native
-process must have the opposite. Libraries that ship with frameworks (libcublas, libnvrtc, …) are no part of the driver.
+process must have the opposite; a traced one has our pass-through library and the driver behind it. Libraries that ship with frameworks (libcublas, libnvrtc, …) are no part of the driver.
 """
 
 import json
@@ -34,7 +34,7 @@ def driver_files(pid="self"):
 
 
 def complaint(kind, ours, pid="self", must_have_cuda=True):
-    """What is wrong with this process as a `kind` ("native" or "remote") one; None if nothing is.
+    """What is wrong with this process as a `kind` ("native", "remote" or "traced") one; None if nothing is.
 
     `ours` is the folder below which dxpu puts its libraries.
     """
@@ -50,6 +50,12 @@ def complaint(kind, ours, pid="self", must_have_cuda=True):
             return f"the client has NVIDIA's devices open: {', '.join(devices)}"
         if must_have_cuda and not cuda:
             return "the client never loaded libcuda.so.1"
+        return None
+    if kind == "traced":
+        if not [path for path in cuda if is_ours(path)]:
+            return f"the traced process does not have dxpu's libcuda.so.1: mapped {libraries}"
+        if must_have_cuda and not ([path for path in cuda if not is_ours(path)] and devices):
+            return f"the traced process does not use the driver: mapped {libraries}, open {devices}"
         return None
     if [path for path in libraries if is_ours(path)]:
         return f"the native process has dxpu's libraries mapped: {', '.join(libraries)}"

@@ -50,6 +50,9 @@ _ALL = [
         "resnet_infer_graph", "ResNet-50 inference, batch 1, as a CUDA graph", "resnet:inference_graph", block=20, seconds=0.4
     ),
     Workload("resnet_train_graph", "ResNet-50 training, batch 32, as a CUDA graph", "resnet:training_graph", block=5),
+    Workload(
+        "ssd_train", "SSDlite320 (MobileNetV3) training, batch 8, short kernels", "detection:ssd_training", block=2, seconds=0.8
+    ),
     Workload("gpt2", "GPT-2, 64 tokens greedy", "language:gpt2_decoding", waits_itself=True, seconds=1.2, warm_up_steps=1),
     Workload("matmul", "bf16 product of 8192 x 8192 matrices", "small:matmul", block=10, seconds=0.4),
     *(
@@ -67,6 +70,8 @@ _ALL = [
     ),
 ]
 WORKLOADS = {workload.name: workload for workload in _ALL}
+# What `bench/gpu/run` measures unless told otherwise; the others are for `bench/gpu/distance`.
+STANDARD = [name for name in WORKLOADS if name != "ssd_train"]
 
 # What counts in the geometric means: whole steps of programs, each kind once (a graph of inference, not one of training too).
 STEPS = [

@@ -21,18 +21,49 @@ const RATE_VARIABLE: &str = "DXPU_INJECT_READ_RATE";
 
 /// What to inject.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Settings {
+struct Settings {
     added_ns: f64,
     read_bytes_per_ns: f64,
 }
 
+/// What is injected now, as the bits of the two numbers.
+static ADDED: AtomicU64 = AtomicU64::new(0);
+static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// A number that says how much, or nothing.
+fn amount(number: f64) -> f64 {
+    if number.is_finite() && number >= 0.0 { number } else { 0.0 }
+}
+
+/// Begins to inject what the environment asks for.
+pub(crate) fn start() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<f64>().ok()).map_or(0.0, amount);
+    set(number(ADDED_VARIABLE), number(RATE_VARIABLE));
+}
+
+fn set(added_ns: f64, read_bytes_per_s: f64) {
+    ADDED.store(added_ns.to_bits(), Relaxed);
+    RATE.store((read_bytes_per_s / 1e9).to_bits(), Relaxed);
+}
+
+/// Changes what is injected while the program runs, so that distances can be compared within one process: `added_ns` of round trip
+/// and a read rate in bytes a second (0: no limit). Fails with CUDA's "not permitted" outside of `dxpu inject`.
+#[unsafe(no_mangle)]
+extern "C" fn dxpuInject(added_ns: f64, read_bytes_per_s: f64) -> u32 {
+    const NOT_PERMITTED: u32 = 800;
+    if state::mode() != state::Mode::Inject {
+        return NOT_PERMITTED;
+    }
+    set(amount(added_ns), amount(read_bytes_per_s));
+    0
+}
+
 impl Settings {
-    pub(crate) fn from_environment() -> Self {
-        let number = |name| {
-            let value = std::env::var(name).ok().and_then(|text| text.parse::<f64>().ok());
-            value.filter(|value| value.is_finite() && *value >= 0.0).unwrap_or(0.0)
-        };
-        Self { added_ns: number(ADDED_VARIABLE), read_bytes_per_ns: number(RATE_VARIABLE) / 1e9 }
+    fn now() -> Self {
+        Self {
+            added_ns: f64::from_bits(ADDED.load(Relaxed)),
+            read_bytes_per_ns: f64::from_bits(RATE.load(Relaxed)),
+        }
     }
 
     /// What an operation is to be delayed by.
@@ -117,9 +148,9 @@ pub(crate) struct Asked {
 
 /// Delays the next operation of a stream.
 pub(crate) fn before(context: &Context, stream: Stream, class: Class, bytes: u64, is_pinned: bool) {
-    let (Some(filler), Some(config)) = (&context.filler, state::config()) else { return };
+    let Some(filler) = &context.filler else { return };
     let native = if is_pinned { context.rates.pinned } else { context.rates.pageable };
-    let asked_ns = config.inject.asked_ns(class, bytes, native);
+    let asked_ns = Settings::now().asked_ns(class, bytes, native);
     if asked_ns <= 0.0 {
         return;
     }

@@ -1,7 +1,7 @@
 //! What this process is doing: nothing, recording, or injecting; and what the current thread is in the middle of.
 
 use crate::clock::{self, Moment};
-use crate::inject::Settings;
+use crate::inject;
 use crate::log;
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -35,7 +35,6 @@ static IS_RECORDING: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Config {
     pub(crate) folder: PathBuf,
     pub(crate) is_ranged: bool,
-    pub(crate) inject: Settings,
     pub(crate) began: Moment,
 }
 
@@ -69,7 +68,7 @@ pub(crate) fn start() {
     };
     let Some(folder) = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from) else { return };
     let is_ranged = std::env::var(RANGE_VARIABLE).is_ok_and(|range| range == "profiler");
-    let config = Config { folder, is_ranged, inject: Settings::from_environment(), began: Moment::now() };
+    let config = Config { folder, is_ranged, began: Moment::now() };
     if CONFIG.set(config).is_err() {
         return;
     }
@@ -82,6 +81,7 @@ pub(crate) fn start() {
         libc::atexit(crate::exit::at_exit);
         libc::pthread_atfork(None, None, Some(forked));
     }
+    inject::start();
     MODE.store(mode as u8, Relaxed);
     IS_RECORDING.store(mode == Mode::Trace && !is_ranged, Relaxed);
 }

@@ -25,9 +25,9 @@ pub struct Recording {
 
 /// Turns a log into profiles of `program`.
 pub fn recording(log: &Log, program: &str) -> Recording {
-    let durations = Durations::learn(log);
     let mut recording = Recording::default();
     for (begin, end) in ranges(log) {
+        let durations = Durations::learn(log, begin, end);
         let mut writer = Writer::new(log, &durations, begin);
         writer.write(log, begin, end);
         recording.own_us += writer.own_ticks as f64 / log.ticks_per_us;
@@ -122,7 +122,8 @@ impl<'a> Writer<'a> {
     }
 
     fn write(&mut self, log: &'a Log, begin: u64, end: u64) {
-        let mut lines: Vec<&Line> = log.lines.iter().collect();
+        let is_of_range = |line: &&Line| line.kind == Kind::StreamMade || (begin..=end).contains(&line.entry.at);
+        let mut lines: Vec<&Line> = log.lines.iter().filter(is_of_range).collect();
         // Each thread wrote in order; together they are sorted by when they called.
         lines.sort_by_key(|line| line.entry.at);
         for line in lines {

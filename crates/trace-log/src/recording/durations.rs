@@ -4,18 +4,34 @@ use super::filler;
 use crate::entry::{Entry, Kind, flag};
 use crate::log::Log;
 use model::profile::Filler;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Nothing on a GPU is shorter than this.
 const SHORTEST_US: f64 = 0.1;
 /// With at least so many samples, the tenth at either end is left out: a sample may have met another program.
 const TRIMMED_FROM: usize = 10;
 
+/// So many samples of a range speak for themselves.
+const ENOUGH: usize = 2;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Class {
     kind: u8,
     /// The kernel's number, or the class of the copy.
     number: u64,
+}
+
+/// The samples of one class.
+#[derive(Debug, Default)]
+struct Samples {
+    inside: Vec<f64>,
+    outside: Vec<f64>,
+}
+
+impl Samples {
+    fn best(self) -> Vec<f64> {
+        if self.inside.len() >= ENOUGH || self.outside.is_empty() { self.inside } else { [self.inside, self.outside].concat() }
+    }
 }
 
 /// What the samples of a log say.
@@ -28,26 +44,36 @@ pub(super) struct Durations {
 }
 
 impl Durations {
-    pub(super) fn learn(log: &Log) -> Self {
+    /// From the samples of a range, and from those outside of it for what the range has too few of: a program that warms up, or has
+    /// company, is slower than it will be.
+    pub(super) fn learn(log: &Log, begin: u64, end: u64) -> Self {
         let measured = log.lines.iter().find(|line| line.kind == Kind::Filler).map(|line| &line.entry);
         // An event pair sees more than the kernel does to a busy queue: the same kernel shows by how much.
         let beyond_us =
             measured.map_or(0.0, |entry| (entry.object as f64 - entry.bytes as f64).max(0.0) / 1e3);
         let mut durations = Self { filler: measured.map(filler), ..Self::default() };
-        let mut classes: HashMap<Class, Vec<f64>> = HashMap::new();
+        let of_range: HashSet<u64> = log
+            .lines
+            .iter()
+            .filter(|line| line.kind.is_operation() && (begin..=end).contains(&line.entry.at))
+            .map(|line| line.entry.extra)
+            .collect();
+        let mut classes: HashMap<Class, Samples> = HashMap::new();
         for line in log.lines.iter().filter(|line| line.kind == Kind::Sample) {
             let entry = &line.entry;
             let us = (entry.extra as f64 / 1e3 - beyond_us).max(SHORTEST_US);
             durations.by_operation.insert(entry.object, us);
             let class = Class { kind: entry.flags, number: entry.bytes };
-            classes.entry(class).or_default().push(us);
+            let samples = classes.entry(class).or_default();
+            if of_range.contains(&entry.object) { &mut samples.inside } else { &mut samples.outside }.push(us);
         }
         let mut all = Vec::new();
         for (class, samples) in classes {
+            let mean_us = trimmed_mean(samples.best());
             if class.kind == Kind::Launch as u8 {
-                all.extend_from_slice(&samples);
+                all.push(mean_us);
             }
-            durations.by_class.insert(class, trimmed_mean(samples));
+            durations.by_class.insert(class, mean_us);
         }
         all.sort_by(f64::total_cmp);
         durations.any_kernel_us = all.get(all.len() / 2).copied().unwrap_or(SHORTEST_US);
