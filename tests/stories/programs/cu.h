@@ -25,7 +25,9 @@ enum { STREAM_NON_BLOCKING = 1, CAPTURE_THREAD_LOCAL = 1 };
     X(cuDeviceGetCount, (int *)) \
     X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
     X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
+    X(cuDevicePrimaryCtxGetState, (CUdevice, unsigned *, int *)) \
     X(cuCtxSetCurrent, (CUcontext)) \
+    X(cuCtxGetDevice, (CUdevice *)) \
     X(cuCtxSynchronize, (void)) \
     X(cuMemGetInfo_v2, (size_t *, size_t *)) \
     X(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
@@ -39,6 +41,7 @@ enum { STREAM_NON_BLOCKING = 1, CAPTURE_THREAD_LOCAL = 1 };
     X(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream)) \
     X(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
     X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
+    X(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t)) \
     X(cuMemsetD32Async, (CUdeviceptr, unsigned, size_t, CUstream)) \
     X(cuModuleLoadData, (CUmodule *, const void *)) \
     X(cuModuleUnload, (CUmodule)) \

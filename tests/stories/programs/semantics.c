@@ -319,6 +319,76 @@ static void kernels_reach_pinned_memory(void) {
     }
 }
 
+static void look(void *argument) {
+    struct middle *middle = argument;
+    middle->seen = ((unsigned *)middle->host)[1];
+    middle->ran++;
+}
+
+/* What a kernel wrote into pinned memory is there by whatever means the program learns that the kernel is done. */
+static void pinned_memory_is_there_in_time(void) {
+    CUstream stream = new_stream(STREAM_NON_BLOCKING), second = new_stream(STREAM_NON_BLOCKING);
+    CUdeviceptr place = device_bytes(4);
+    unsigned *host = (unsigned *)pinned_bytes(8);
+    CUevent event;
+    MUST(cuEventCreate(&event, 0));
+    struct middle middle = {(unsigned char *)host, 8, 0, 0};
+    for (unsigned n = 0; n < 7 * 20; n++) {
+        host[0] = n;
+        MUST(spin(place, turns_for(0.002), 1, stream));
+        MUST(scale((CUdeviceptr)host, (CUdeviceptr)(host + 1), 1, stream));
+        switch (n % 7) {
+        case 0: MUST(cuCtxSynchronize()); break;
+        case 1: MUST(cuEventRecord(event, stream)); MUST(cuEventSynchronize(event)); break;
+        case 2:
+            MUST(cuEventRecord(event, stream));
+            while (cuEventQuery(event) == NOT_READY) {}
+            break;
+        case 3: while (cuStreamQuery(stream) == NOT_READY) {} break;
+        case 4:
+            MUST(cuLaunchHostFunc(stream, look, &middle));
+            MUST(cuStreamSynchronize(stream));
+            HOLDS((unsigned)middle.seen == 3 * n + 1);
+            break;
+        case 5:
+            MUST(cuEventRecord(event, stream));
+            MUST(cuStreamWaitEvent(second, event, 0));
+            MUST(cuStreamSynchronize(second));
+            break;
+        case 6: {
+            unsigned got;
+            /* A copy from the memory finds what the kernel before it wrote. */
+            MUST(cuMemcpyHtoDAsync_v2(place, host + 1, 4, stream));
+            MUST(cuMemcpyDtoHAsync_v2(&got, place, 4, stream));
+            HOLDS(got == 3 * n + 1);
+            MUST(cuStreamSynchronize(stream));
+        }
+        }
+        if (host[1] != 3 * n + 1) FAIL("after way %u: %u, not %u", n % 7, host[1], 3 * n + 1);
+    }
+}
+
+/* Where device memory is named, pinned memory may be, too. */
+static void pinned_memory_has_a_device_name(void) {
+    CUstream stream = new_stream(STREAM_NON_BLOCKING);
+    CUdeviceptr place = device_bytes(64);
+    unsigned char *host = pinned_bytes(64), *other = pinned_bytes(64);
+    MUST(cuMemsetD8_v2((CUdeviceptr)host, 0x5a, 64));
+    MUST(cuCtxSynchronize());
+    HOLDS(all_are(host, 0x5a, 64));
+    MUST(cuMemsetD32Async((CUdeviceptr)host, 0x01020304, 8, stream));
+    MUST(cuMemcpyDtoHAsync_v2(other, (CUdeviceptr)host, 64, stream));
+    MUST(cuMemcpyDtoDAsync_v2(place, (CUdeviceptr)host, 64, stream));
+    MUST(cuStreamSynchronize(stream));
+    HOLDS(host[0] == 4 && host[31] == 1 && all_are(host + 32, 0x5a, 32) && !memcmp(host, other, 64));
+    memset(other, 0, 64);
+    MUST(cuMemcpyDtoH_v2(other, place, 64));
+    HOLDS(!memcmp(host, other, 64));
+    /* Memory that nobody pinned has none. */
+    GIVES(1, cuMemsetD8_v2((CUdeviceptr)&stream, 0, 4));
+    GIVES(1, cuMemcpyDtoH_v2(other, (CUdeviceptr)&stream, 4));
+}
+
 static atomic_int captured;
 
 static void *work_beside_a_capture(void *argument) {
@@ -414,7 +484,8 @@ int main(int argc, char **argv) {
         ROW(deferred_error), ROW(pinned_copy_lands_later), ROW(pinned_memory_is_read_late),
         ROW(host_functions_keep_order), ROW(threads_keep_order), ROW(waiting_blocks_nobody),
         ROW(synchronous_copies_are_there), ROW(per_thread_default_streams), ROW(legacy_stream_order),
-        ROW(small_results_come_first), ROW(kernels_reach_pinned_memory),
+        ROW(small_results_come_first), ROW(kernels_reach_pinned_memory), ROW(pinned_memory_is_there_in_time),
+        ROW(pinned_memory_has_a_device_name),
         ROW(capture_beside_work), ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
     };
     open_driver();

@@ -85,6 +85,11 @@ pub(crate) fn run_copy(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) -> 
     if !matches!((copy.source, copy.target), (Place::Device(_), Place::Device(_))) {
         super::shadow::fetch_all()?;
     }
+    run_checked(stream, copy, synchronous)
+}
+
+/// The same for a copy that is known to be right, whatever kernels may have written into pinned memory.
+pub(super) fn run_checked(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) -> CuResult<()> {
     match (copy.source, copy.target) {
         (Place::Device(source), Place::Device(target)) => between_devices(stream, source, target, copy.shape),
         (Place::Host(source), Place::Device(target)) => {

@@ -14,9 +14,9 @@
 //! same memory meanwhile. Pointers that lie in device memory are not seen; a kernel that follows one of those to the host
 //! faults, as it would on a GPU without mapped memory.
 
-use super::{Context, Copy, Pinned, Place, Stream, allocate, client, lock, run_copy};
+use super::{Context, Copy, Pinned, Place, Stream, allocate, client, lock};
 use crate::host::HostRegion;
-use cuda_abi::{CuResult, CudaError};
+use cuda_abi::CuResult;
 use cuda_client::host_memory::HostRange;
 use cuda_wire::{Command, Op, Plane, Shape};
 use std::{
@@ -105,7 +105,8 @@ impl Shadow {
             target: Place::Device(Plane::line(self.device + offset as u64)),
             shape: Shape::line(bytes.len() as u64),
         };
-        run_copy(stream, &copy, false)
+        // Not `run_copy`: a fetch in front of this copy would take what the device has for news.
+        super::copy::run_checked(stream, &copy, false)
     }
 
     /// Has what kernels before this point of the stream changed written into the program's memory.
@@ -155,12 +156,26 @@ pub(crate) fn lend(stream: &Arc<Stream>, parameters: &mut [u8]) -> CuResult<Vec<
         let pointer = u64::from_le_bytes(*word);
         if pinned.may_hold(pointer)
             && let Some(range) = pinned.find(pointer)
+            && is_small(&range)
         {
             let device = lend_one(stream, pinned, range, &mut lent)?;
             *word = (device + (pointer - range.base)).to_le_bytes();
         }
     }
     Ok(lent)
+}
+
+/// A kernel that is given a pointer into much pinned memory gets it as it is, and faults if it follows it: many never do.
+#[cold]
+fn is_small(range: &HostRange) -> bool {
+    let small = range.bytes <= SHADOWED_BYTES_MAX;
+    if !small {
+        crate::process::refused(
+            "access to pinned memory by a kernel",
+            "it is given a pointer into more than 64 MiB of it; copy what it needs to the device",
+        );
+    }
+    small
 }
 
 #[cold]
@@ -172,13 +187,6 @@ fn lend_one(
 ) -> CuResult<u64> {
     if let Some(known) = lent.iter().find(|lent| lent.range.base == range.base) {
         return Ok(known.device);
-    }
-    if range.bytes > SHADOWED_BYTES_MAX {
-        crate::process::refused(
-            "cuLaunchKernel",
-            "a kernel is given a pointer into more than 64 MiB of pinned memory; copy what it needs to the device",
-        );
-        return Err(CudaError::NOT_SUPPORTED);
     }
     let shadow = shadow_of(&stream.context, stream, range)?;
     shadow.refresh(stream, pinned)?;
