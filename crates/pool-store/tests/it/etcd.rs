@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use crate::cluster::{Cluster, MEMBERS};
 use crate::conformance::{self, SOON, Subject, eventually};
 use crate::crashes;
+use crate::proxy::Proxy;
 
 /// One cluster for all of it: starting one takes seconds, and other tests would only slow it down.
 #[test]
@@ -20,6 +21,7 @@ fn etcd_conforms_and_survives() {
     }
     crashes::run(&cluster.location(), &cluster.client());
     crashes::run_frozen_at_any_moment(&cluster.location(), &cluster.client());
+    an_answer_that_is_lost_leaves_the_commit_uncertain(&cluster);
     writes_go_on_when_members_die(&mut cluster);
     a_member_that_hangs_is_left(&cluster);
     nothing_is_lost_when_all_members_die(&mut cluster);
@@ -74,6 +76,31 @@ fn follow_to(watch: &Watch, last_key: &str) {
             return;
         }
     }
+}
+
+/// A transaction that may have arrived is not sent again, though other members would take it; a read is.
+fn an_answer_that_is_lost_leaves_the_commit_uncertain(cluster: &Cluster) {
+    let direct = cluster.client();
+    let endpoints = cluster.endpoints();
+    let proxy = Proxy::start(endpoints[0].replace("http://", ""));
+    let through = [&format!("http://{}", proxy.address), &endpoints[1]];
+    let store = Etcd::open(&EtcdSettings::new(through)).unwrap();
+    let from = conformance::commit(&store, Transaction::new().put("lost/a", "0")).next();
+
+    proxy.lose_answers();
+    let result = store.commit(&Transaction::new().put("lost/a", "1"));
+    assert!(matches!(result, Err(StoreError::Uncertain { .. })), "{result:?}");
+    let has_arrived = || direct.read("lost/a").unwrap().is_some_and(|record| record.value == b"1");
+    eventually("it had arrived", || has_arrived().then_some(()));
+    let last = conformance::commit(&direct, Transaction::new().put("lost/b", ""));
+    let watch = direct.watch("lost/", from).unwrap();
+    let keys: Vec<String> = (0..2)
+        .map(|_| watch.recv_timeout(SOON).unwrap().expect("two changes").changes[0].key().to_owned())
+        .collect();
+    assert_eq!(keys, ["lost/a", "lost/b"], "and once only, before {last}");
+
+    let store = Etcd::open(&EtcdSettings::new(through)).unwrap();
+    assert_eq!(store.read("lost/a").unwrap().unwrap().value, b"1");
 }
 
 fn writes_go_on_when_members_die(cluster: &mut Cluster) {

@@ -6,4 +6,5 @@ mod crashes;
 mod etcd;
 mod memory;
 mod peer;
+mod proxy;
 mod sqlite;
