@@ -1,0 +1,72 @@
+//! One thread's work for a proxy: datagrams out, datagrams in, and what time it is.
+
+use crate::Port;
+use fabric::{LeaseId, Time, Trunk};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The longest datagram of any port.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Datagrams that are sent before those that came in are looked at.
+const BURST: usize = 256;
+
+/// A trunk and the port it speaks through.
+#[derive(Debug)]
+pub struct Pump<P> {
+    /// The links.
+    pub trunk: Trunk,
+    port: P,
+    began: Instant,
+    datagram: Vec<u8>,
+    touched: Vec<LeaseId>,
+}
+
+impl<P: Port> Pump<P> {
+    /// The clock of the links begins now.
+    pub fn new(trunk: Trunk, port: P) -> Self {
+        let (datagram, touched) = (vec![0; DATAGRAM_BYTES_MAX], Vec::new());
+        Self { trunk, port, began: Instant::now(), datagram, touched }
+    }
+
+    /// The time as the links of this trunk know it.
+    pub fn now(&self) -> Time {
+        Time(self.began.elapsed().as_nanos() as u64)
+    }
+
+    /// Sends what is to be sent, then takes what comes, for which it waits for at most `wait` and never longer than the
+    /// links allow. Gives the leases that may have TLPs or events now; each at least once.
+    pub fn turn(&mut self, wait: Duration) -> io::Result<&[LeaseId]> {
+        self.send()?;
+        let now = self.now();
+        let wait = match self.trunk.wake_at() {
+            Some(at) => at.since(now).min(wait),
+            None => wait,
+        };
+        self.touched.clear();
+        let Self { trunk, port, began, touched, .. } = self;
+        port.receive(wait, &mut |datagram| {
+            let now = Time(began.elapsed().as_nanos() as u64);
+            if let Some(lease) = trunk.on_datagram(now, datagram)
+                && touched.last() != Some(&lease)
+            {
+                touched.push(lease);
+            }
+        })?;
+        Ok(&self.touched)
+    }
+
+    /// Sends what is to be sent now, without looking at what comes.
+    pub fn send(&mut self) -> io::Result<()> {
+        let now = self.now();
+        for _ in 0..BURST {
+            let Some(transmit) = self.trunk.transmit(now, &mut self.datagram) else { break };
+            self.port.send(transmit.node, transmit.path, &self.datagram[..transmit.bytes])?;
+        }
+        self.port.flush()
+    }
+
+    /// The port, to give it new addresses.
+    pub fn port_mut(&mut self) -> &mut P {
+        &mut self.port
+    }
+}

@@ -1,0 +1,165 @@
+//! Connections of the `transport` crate as a network: shared-memory rings between two proxies of one machine.
+//!
+//! Each datagram has its length in front, four bytes, little-endian. A connection loses nothing, so a link over it never
+//! sends anything twice; but a connection that ends is a path that is cut, and another path may go on.
+//!
+//! A send blocks while the ring is full. The ring must have room for what a trunk may have on its way and the
+//! acknowledgements besides, or two proxies that both send would wait for each other.
+
+use crate::Port;
+use fabric::{NodeId, PathId};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::time::{Duration, Instant};
+use transport::{Closer, Connection, Rx, Tx};
+
+/// The longest datagram: what a link may be told to write.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// What is read at once.
+const READ_BYTES: usize = 256 << 10;
+const LENGTH_BYTES: usize = 4;
+
+#[derive(Debug)]
+struct Way {
+    tx: Tx,
+    rx: Rx,
+    closer: Closer,
+    out: Vec<u8>,
+    /// Bytes that came and are no whole datagram yet.
+    read: Vec<u8>,
+    filled: usize,
+}
+
+/// One connection for each path to each proxy.
+#[derive(Debug, Default)]
+pub struct StreamPort {
+    ways: HashMap<(NodeId, PathId), Way>,
+    spin: Duration,
+}
+
+impl StreamPort {
+    /// No way to anybody.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A connection to a proxy. The one that it replaces is closed.
+    pub fn add(&mut self, node: NodeId, path: PathId, connection: Connection) {
+        let (tx, rx, closer) = connection.split();
+        let way = Way { tx, rx, closer, out: Vec::new(), read: vec![0; READ_BYTES], filled: 0 };
+        if let Some(old) = self.ways.insert((node, path), way) {
+            old.closer.close();
+        }
+    }
+
+    /// Closes a connection; false when there is none.
+    pub fn remove(&mut self, node: NodeId, path: PathId) -> bool {
+        self.ways.remove(&(node, path)).map(|way| way.closer.close()).is_some()
+    }
+
+    /// How long to look for datagrams before the thread sleeps.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
+    /// Which ways there are.
+    pub fn ways(&self) -> impl Iterator<Item = (NodeId, PathId)> + '_ {
+        self.ways.keys().copied()
+    }
+
+    fn take_all(&mut self, take: &mut dyn FnMut(&mut [u8])) -> usize {
+        let mut count = 0;
+        self.ways.retain(|_, way| match way.take_all(take) {
+            Ok(taken) => {
+                count += taken;
+                true
+            }
+            // The path is cut: its links notice, and go another way if they have one.
+            Err(_) => {
+                way.closer.close();
+                false
+            }
+        });
+        count
+    }
+}
+
+impl Way {
+    fn take_all(&mut self, take: &mut dyn FnMut(&mut [u8])) -> io::Result<usize> {
+        let mut count = 0;
+        while let Some(bytes) = self.rx.try_recv(&mut self.read[self.filled..])? {
+            if bytes == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.filled += bytes;
+            let mut at = 0;
+            while let Some(length) = self.read[at..self.filled].first_chunk::<LENGTH_BYTES>() {
+                let length = u32::from_le_bytes(*length) as usize;
+                if length > DATAGRAM_BYTES_MAX {
+                    return Err(ErrorKind::InvalidData.into());
+                }
+                let (from, to) = (at + LENGTH_BYTES, at + LENGTH_BYTES + length);
+                if to > self.filled {
+                    break;
+                }
+                take(&mut self.read[from..to]);
+                count += 1;
+                at = to;
+            }
+            self.read.copy_within(at..self.filled, 0);
+            self.filled -= at;
+        }
+        Ok(count)
+    }
+}
+
+impl Port for StreamPort {
+    fn send(&mut self, to: NodeId, path: PathId, datagram: &[u8]) -> io::Result<()> {
+        if let Some(way) = self.ways.get_mut(&(to, path)) {
+            way.out.extend_from_slice(&(datagram.len() as u32).to_le_bytes());
+            way.out.extend_from_slice(datagram);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.ways.retain(|_, way| {
+            let is_open = way.out.is_empty() || way.tx.send(&[&way.out]).is_ok();
+            way.out.clear();
+            if !is_open {
+                way.closer.close();
+            }
+            is_open
+        });
+        Ok(())
+    }
+
+    fn receive(&mut self, wait: Duration, take: &mut dyn FnMut(&mut [u8])) -> io::Result<usize> {
+        let began = Instant::now();
+        loop {
+            let count = self.take_all(take);
+            let waited = began.elapsed();
+            if count > 0 || waited >= wait {
+                return Ok(count);
+            }
+            if waited < self.spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            // With one way it can be slept on; with several, in turns.
+            let share = if self.ways.len() == 1 { wait - waited } else { Duration::from_micros(50) };
+            match self.ways.values_mut().next() {
+                // An end counts as something to read; the next look finds it.
+                Some(way) => way.rx.wait(Some(share.min(wait - waited))).map(|_| ()).or_else(ended)?,
+                None => std::thread::sleep(wait - waited),
+            }
+        }
+    }
+}
+
+fn ended(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        ErrorKind::Interrupted | ErrorKind::NotConnected | ErrorKind::InvalidData => Ok(()),
+        _ => Err(error),
+    }
+}

@@ -1,0 +1,207 @@
+//! UDP: a socket for each path of this proxy, an address for each path of every other.
+
+use crate::Port;
+use fabric::{NodeId, PathId};
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// What one system call may send.
+const SEND_BYTES_MAX: usize = 65_000;
+/// What one received message may hold: as many joined datagrams as the kernel gives.
+const RECEIVE_BYTES: usize = 65_536;
+/// How long a sender waits for a socket that is full before it lets the datagrams go.
+const FULL_WAIT: Duration = Duration::from_millis(1);
+
+/// What was lost on this side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpCounters {
+    /// Datagrams for a proxy or path whose address is not known.
+    pub unknown_addresses: u64,
+    /// System calls whose datagrams the kernel did not take.
+    pub refused_sends: u64,
+}
+
+#[derive(Debug)]
+struct Local {
+    path: PathId,
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+/// Datagrams of one length for one address, the last of them perhaps shorter.
+#[derive(Debug, Default)]
+struct Batch {
+    local: usize,
+    to: Option<SocketAddr>,
+    bytes: Vec<u8>,
+    segment_bytes: usize,
+    segments: usize,
+}
+
+/// UDP with segmentation offload.
+#[derive(Debug)]
+pub struct UdpPort {
+    locals: Vec<Local>,
+    addresses: HashMap<(NodeId, PathId), SocketAddr>,
+    batch: Batch,
+    buffers: Vec<Vec<u8>>,
+    spin: Duration,
+    counters: UdpCounters,
+}
+
+impl UdpPort {
+    /// One bound socket for each path.
+    pub fn new(sockets: impl IntoIterator<Item = (PathId, UdpSocket)>) -> io::Result<Self> {
+        let local = |(path, socket): (PathId, UdpSocket)| {
+            let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+            Ok(Local { path, socket, state })
+        };
+        Ok(Self {
+            locals: sockets.into_iter().map(local).collect::<io::Result<_>>()?,
+            addresses: HashMap::new(),
+            batch: Batch::default(),
+            buffers: vec![vec![0; RECEIVE_BYTES]; BATCH_SIZE],
+            spin: Duration::ZERO,
+            counters: UdpCounters::default(),
+        })
+    }
+
+    /// Where a proxy is on a path.
+    pub fn set_address(&mut self, node: NodeId, path: PathId, address: SocketAddr) {
+        self.addresses.insert((node, path), address);
+    }
+
+    /// How long to look for datagrams before the kernel puts the thread to sleep: a core for a few microseconds.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
+    /// What was lost on this side.
+    pub fn counters(&self) -> &UdpCounters {
+        &self.counters
+    }
+
+    fn take_all(&mut self, take: &mut dyn FnMut(&mut [u8])) -> io::Result<usize> {
+        let mut count = 0;
+        for local in &self.locals {
+            loop {
+                let mut metas = [RecvMeta::default(); BATCH_SIZE];
+                let mut slices = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
+                let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+                    std::array::from_fn(|_| slices.next().expect("there is one for each"));
+                let received =
+                    match local.state.recv(UdpSockRef::from(&local.socket), &mut slices, &mut metas) {
+                        Ok(received) => received,
+                        // Nobody listened at some address a moment ago: the links notice by themselves.
+                        Err(error)
+                            if matches!(
+                                error.kind(),
+                                ErrorKind::WouldBlock | ErrorKind::ConnectionRefused
+                            ) =>
+                        {
+                            break;
+                        }
+                        Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                        Err(error) => return Err(error),
+                    };
+                for (meta, buffer) in metas[..received].iter().zip(&mut self.buffers) {
+                    for datagram in buffer[..meta.len].chunks_mut(meta.stride.max(1)) {
+                        take(datagram);
+                        count += 1;
+                    }
+                }
+                if received < BATCH_SIZE {
+                    break;
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn wait_readable(&self, wait: Duration) -> io::Result<()> {
+        let mut fds: Vec<PollFd<'_>> =
+            self.locals.iter().map(|local| PollFd::new(&local.socket, PollFlags::IN)).collect();
+        poll_for(&mut fds, wait)
+    }
+}
+
+fn poll_for(fds: &mut [PollFd<'_>], wait: Duration) -> io::Result<()> {
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Port for UdpPort {
+    fn send(&mut self, to: NodeId, path: PathId, datagram: &[u8]) -> io::Result<()> {
+        let local = self.locals.iter().position(|local| local.path == path);
+        let (Some(local), Some(address)) = (local, self.addresses.get(&(to, path)).copied()) else {
+            self.counters.unknown_addresses += 1;
+            return Ok(());
+        };
+        let batch = &self.batch;
+        let fits = batch.to == Some(address)
+            && batch.local == local
+            && datagram.len() <= batch.segment_bytes
+            && batch.bytes.len() + datagram.len() <= SEND_BYTES_MAX
+            && batch.segments < self.locals[local].state.max_gso_segments();
+        if !fits {
+            self.flush()?;
+            let batch = &mut self.batch;
+            (batch.local, batch.to, batch.segment_bytes) = (local, Some(address), datagram.len());
+        }
+        self.batch.bytes.extend_from_slice(datagram);
+        self.batch.segments += 1;
+        // Only the last segment may be shorter.
+        if datagram.len() < self.batch.segment_bytes { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let batch = &mut self.batch;
+        let Some(destination) = batch.to.take() else { return Ok(()) };
+        let segment_size = (batch.segments > 1).then_some(batch.segment_bytes);
+        let transmit =
+            Transmit { destination, ecn: None, contents: &batch.bytes, segment_size, src_ip: None };
+        let local = &self.locals[batch.local];
+        for is_last_try in [false, true] {
+            match local.state.try_send(UdpSockRef::from(&local.socket), &transmit) {
+                Ok(()) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !is_last_try => {
+                    poll_for(&mut [PollFd::new(&local.socket, PollFlags::OUT)], FULL_WAIT)?;
+                }
+                // What a network does not take is lost: a host that is away, a route that is gone, a full queue.
+                Err(_) => {
+                    self.counters.refused_sends += 1;
+                    break;
+                }
+            }
+        }
+        batch.bytes.clear();
+        batch.segments = 0;
+        Ok(())
+    }
+
+    fn receive(&mut self, wait: Duration, take: &mut dyn FnMut(&mut [u8])) -> io::Result<usize> {
+        let count = self.take_all(take)?;
+        if count > 0 || wait.is_zero() {
+            return Ok(count);
+        }
+        let spin_until = Instant::now() + self.spin.min(wait);
+        while Instant::now() < spin_until {
+            let count = self.take_all(take)?;
+            if count > 0 {
+                return Ok(count);
+            }
+            std::hint::spin_loop();
+        }
+        if let Some(left) = wait.checked_sub(self.spin).filter(|left| !left.is_zero()) {
+            self.wait_readable(left)?;
+        }
+        self.take_all(take)
+    }
+}
