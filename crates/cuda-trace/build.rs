@@ -27,12 +27,17 @@ fn main() {
 
     let mut text = String::new();
     let put = &mut text;
-    writeln!(put, "/// Exported symbols of the driver.\npub(crate) const COUNT: usize = {};", exports.len()).unwrap();
+    writeln!(put, "/// Exported symbols of the driver.\npub(crate) const COUNT: usize = {};", exports.len())
+        .unwrap();
     writeln!(put, "/// Their names, ascending.\npub(crate) static NAMES: [&CStr; COUNT] = [").unwrap();
     for name in &exports {
         writeln!(put, "    c\"{name}\",").unwrap();
     }
-    writeln!(put, "];\n/// Where each stands.\n#[allow(non_upper_case_globals, dead_code)]\npub(crate) mod at {{").unwrap();
+    writeln!(
+        put,
+        "];\n/// Where each stands.\n#[allow(non_upper_case_globals, dead_code)]\npub(crate) mod at {{"
+    )
+    .unwrap();
     for (name, at) in &index {
         writeln!(put, "    pub(crate) const {name}: usize = {at};").unwrap();
     }
@@ -48,17 +53,13 @@ fn main() {
         }
     }
 
-    writeln!(put, "/// Our function for each symbol that is more than a jump.").unwrap();
+    writeln!(put, "/// Our function for each symbol that is more than a jump, hooks first.").unwrap();
     writeln!(put, "pub(crate) static OURS: &[(usize, Address)] = &[").unwrap();
-    for (&name, &at) in &index {
-        let module = if hooked.contains(name) {
-            "crate::hooks::"
-        } else if counted.contains_key(name) {
-            ""
-        } else {
-            continue;
-        };
-        writeln!(put, "    ({at}, Address({module}{name} as *const ())),").unwrap();
+    for (&name, &at) in index.iter().filter(|(name, _)| hooked.contains(**name)) {
+        writeln!(put, "    ({at}, Address(crate::hooks::{name} as *const ())),").unwrap();
+    }
+    for (&name, &at) in index.iter().filter(|(name, _)| counted.contains_key(**name)) {
+        writeln!(put, "    ({at}, Address({name} as *const ())),").unwrap();
     }
     writeln!(put, "];").unwrap();
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

@@ -60,7 +60,9 @@ impl Inject {
         };
         let rtt_us = us(self.rtt);
         if rtt_us <= 0.0 {
-            return Err(Failure::new(Exit::Usage, "a round trip of nothing", "give --rtt a time, like 8us").into());
+            return Err(
+                Failure::new(Exit::Usage, "a round trip of nothing", "give --rtt a time, like 8us").into()
+            );
         }
         let added_us = path.added_rtt_us(rtt_us);
         let variables = [
@@ -86,7 +88,8 @@ impl Inject {
         }
         print(rtt_us, added_us, &total);
         if let Some(path) = &self.report {
-            let text = serde_json::to_string_pretty(&object(rtt_us, added_us, &total, ended.unfinished.len()))?;
+            let text =
+                serde_json::to_string_pretty(&object(rtt_us, added_us, &total, ended.unfinished.len()))?;
             std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         match ended.code() {

@@ -23,7 +23,8 @@ static LIBRARIES: [(&str, &[u8]); 2] = [
 ];
 
 /// The pass-through library of `dxpu trace` and `dxpu inject`, in a directory of its own.
-static TRACE: [(&str, &[u8]); 1] = [(DRIVER, include_bytes!(concat!(env!("OUT_DIR"), "/libcuda-trace.so.1")))];
+static TRACE: [(&str, &[u8]); 1] =
+    [(DRIVER, include_bytes!(concat!(env!("OUT_DIR"), "/libcuda-trace.so.1")))];
 
 const DRIVER: &str = "libcuda.so";
 

@@ -54,7 +54,8 @@ pub(crate) fn run(
         Some(path) => std::path::absolute(path).context("cannot find the current directory")?,
         None => find_driver(&library.directory)?,
     };
-    let folder = tempfile::Builder::new().prefix("dxpu-trace-").tempdir().context("cannot make a folder for logs")?;
+    let folder =
+        tempfile::Builder::new().prefix("dxpu-trace-").tempdir().context("cannot make a folder for logs")?;
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]);
     command.env("LD_LIBRARY_PATH", library.before(std::env::var_os("LD_LIBRARY_PATH").as_deref()));
@@ -92,7 +93,9 @@ fn read_logs(folder: &Path) -> anyhow::Result<(Vec<Log>, Vec<String>)> {
         let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         match trace_log::log::read(&bytes) {
             Ok(log) => logs.push(log),
-            Err(error @ LogError::Unfinished { .. }) => unfinished.push(format!("process {process}: {error}")),
+            Err(error @ LogError::Unfinished { .. }) => {
+                unfinished.push(format!("process {process}: {error}"))
+            }
             Err(error) => {
                 let what = format!("the log of process {process} cannot be used");
                 return Err(Failure::new(Exit::Failure, what, "please report this").because(error).into());
@@ -127,5 +130,8 @@ fn loader_cache() -> Vec<PathBuf> {
     let Some(output) = output else { return Vec::new() };
     let text = String::from_utf8_lossy(&output.stdout);
     let is_driver = |line: &&str| line.trim_start().starts_with("libcuda.so.1 ") && !line.contains("i386");
-    text.lines().filter(is_driver).filter_map(|line| Some(PathBuf::from(line.rsplit_once("=> ")?.1.trim()))).collect()
+    text.lines()
+        .filter(is_driver)
+        .filter_map(|line| Some(PathBuf::from(line.rsplit_once("=> ")?.1.trim())))
+        .collect()
 }

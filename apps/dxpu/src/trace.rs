@@ -66,7 +66,8 @@ impl Trace {
         let recordings = ended.logs.iter().map(|log| recording(log, &words.join(" ")));
         // A program of several processes: the one that used the GPU most comes first.
         let mut recordings: Vec<_> = recordings.filter(|recording| !recording.profiles.is_empty()).collect();
-        let operations = |profile: &Profile| profile.measured.as_ref().map_or(0, |measured| measured.operations);
+        let operations =
+            |profile: &Profile| profile.measured.as_ref().map_or(0, |measured| measured.operations);
         recordings.sort_by_key(|recording| {
             std::cmp::Reverse(recording.profiles.iter().map(operations).sum::<u64>())
         });
@@ -103,7 +104,9 @@ impl Trace {
                     "nothing was recorded",
                     match self.range {
                         Range::Whole => "the program did not use the GPU through libcuda.so.1",
-                        Range::Profiler => "the program never called cuProfilerStart, or did nothing after it",
+                        Range::Profiler => {
+                            "the program never called cuProfilerStart, or did nothing after it"
+                        }
                     },
                 )
             } else {

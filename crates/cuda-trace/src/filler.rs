@@ -54,10 +54,13 @@ impl Filler {
             let is_loaded = unsafe {
                 driver::module_load(&mut module, IMAGE.as_ptr()) == 0
                     && driver::module_function(&mut fill, module, c"dxpu_fill_ns".as_ptr().cast()) == 0
-                    && driver::module_function(&mut by_cycles, module, c"dxpu_fill_cycles".as_ptr().cast()) == 0
+                    && driver::module_function(&mut by_cycles, module, c"dxpu_fill_cycles".as_ptr().cast())
+                        == 0
                     && driver::module_function(&mut probe, module, c"dxpu_probe_clocks".as_ptr().cast()) == 0
-                    && driver::module_global(&mut spent, &mut bytes, module, c"dxpu_spent".as_ptr().cast()) == 0
-                    && driver::module_global(&mut answers, &mut bytes, module, c"dxpu_probe".as_ptr().cast()) == 0
+                    && driver::module_global(&mut spent, &mut bytes, module, c"dxpu_spent".as_ptr().cast())
+                        == 0
+                    && driver::module_global(&mut answers, &mut bytes, module, c"dxpu_probe".as_ptr().cast())
+                        == 0
             };
             if !is_loaded {
                 return None;

@@ -37,7 +37,8 @@ fn amount(number: f64) -> f64 {
 
 /// Begins to inject what the environment asks for.
 pub(crate) fn start() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<f64>().ok()).map_or(0.0, amount);
+    let number =
+        |name| std::env::var(name).ok().and_then(|text| text.parse::<f64>().ok()).map_or(0.0, amount);
     set(number(ADDED_VARIABLE), number(RATE_VARIABLE));
 }
 
@@ -73,7 +74,8 @@ impl Settings {
             Class::Downloads => 0.5 * self.added_ns,
             Class::Uploads => {
                 let native_ns = bytes as f64 / native_bytes_per_ns;
-                let slowed_ns = if self.read_bytes_per_ns > 0.0 { bytes as f64 / self.read_bytes_per_ns } else { 0.0 };
+                let slowed_ns =
+                    if self.read_bytes_per_ns > 0.0 { bytes as f64 / self.read_bytes_per_ns } else { 0.0 };
                 (slowed_ns - native_ns).max(self.added_ns)
             }
         }

@@ -40,7 +40,11 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Hands an operation on. It is only described where that is needed: describing costs calls of its own.
 #[inline]
-pub(crate) fn operate(stream: Stream, describe: impl FnOnce() -> Operation, real: impl FnOnce() -> u32) -> u32 {
+pub(crate) fn operate(
+    stream: Stream,
+    describe: impl FnOnce() -> Operation,
+    real: impl FnOnce() -> u32,
+) -> u32 {
     let mode = state::mode();
     if mode == Mode::Off || state::is_inside() {
         return real();

@@ -160,7 +160,6 @@ pub(crate) fn local_call(ticks: u64) {
 /// Writes an entry down, after the calls for state that came before it.
 pub(crate) fn record(entry: Entry) {
     let Pending { calls: count, ticks, at } = PENDING.replace(Pending { calls: 0, ticks: 0, at: 0 });
-    let before =
-        (count > 0).then(|| Entry { count, ticks, at, ..Entry::new(Kind::Local) });
+    let before = (count > 0).then(|| Entry { count, ticks, at, ..Entry::new(Kind::Local) });
     log::append(before, entry);
 }

@@ -82,8 +82,9 @@ impl Timing {
         }
         let mut pair = Pair { before: 0, after: 0 };
         // SAFETY: both are places for handles.
-        let is_made =
-            unsafe { driver::event_create(&mut pair.before, 0) == 0 && driver::event_create(&mut pair.after, 0) == 0 };
+        let is_made = unsafe {
+            driver::event_create(&mut pair.before, 0) == 0 && driver::event_create(&mut pair.after, 0) == 0
+        };
         is_made.then_some(pair)
     }
 

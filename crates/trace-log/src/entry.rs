@@ -156,8 +156,7 @@ impl Entry {
         bytes[0] = self.kind;
         bytes[1] = self.flags;
         bytes[4..8].copy_from_slice(&self.count.to_le_bytes());
-        let words =
-            [self.at, self.ticks, self.own_ticks, self.stream, self.object, self.bytes, self.extra];
+        let words = [self.at, self.ticks, self.own_ticks, self.stream, self.object, self.bytes, self.extra];
         for (place, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }

@@ -33,7 +33,11 @@ pub fn recording(log: &Log, program: &str) -> Recording {
         recording.own_us += writer.own_ticks as f64 / log.ticks_per_us;
         let wall_us = writer.us(end).max(writer.last_us);
         let profile = Profile {
-            device: log.lines.iter().find(|line| line.kind == Kind::Device).map_or_else(String::new, |line| line.text.clone()),
+            device: log
+                .lines
+                .iter()
+                .find(|line| line.kind == Kind::Device)
+                .map_or_else(String::new, |line| line.text.clone()),
             program: program.to_owned(),
             measured: Some(Measured {
                 method: METHOD.to_owned(),
@@ -122,7 +126,8 @@ impl<'a> Writer<'a> {
     }
 
     fn write(&mut self, log: &'a Log, begin: u64, end: u64) {
-        let is_of_range = |line: &&Line| line.kind == Kind::StreamMade || (begin..=end).contains(&line.entry.at);
+        let is_of_range =
+            |line: &&Line| line.kind == Kind::StreamMade || (begin..=end).contains(&line.entry.at);
         let mut lines: Vec<&Line> = log.lines.iter().filter(is_of_range).collect();
         // Each thread wrote in order; together they are sorted by when they called.
         lines.sort_by_key(|line| line.entry.at);
@@ -147,8 +152,16 @@ impl<'a> Writer<'a> {
                 // A join costs the program nothing: the driver does it with the operation itself.
                 let (from, to) = (self.stream(from), self.stream(to));
                 let event = self.event(u64::MAX - u64::from(from));
-                self.records.push(Record { at_us, call_us: 0.0, action: Action::RecordEvent { stream: from, event } });
-                self.records.push(Record { at_us, call_us: 0.0, action: Action::StreamWait { stream: to, event } });
+                self.records.push(Record {
+                    at_us,
+                    call_us: 0.0,
+                    action: Action::RecordEvent { stream: from, event },
+                });
+                self.records.push(Record {
+                    at_us,
+                    call_us: 0.0,
+                    action: Action::StreamWait { stream: to, event },
+                });
             }
         }
         let call_us = entry.ticks as f64 / self.ticks_per_us;
@@ -179,17 +192,23 @@ impl<'a> Writer<'a> {
                 bytes: entry.bytes,
                 gpu_us: self.durations.copy_us(entry, call_us),
             },
-            Kind::EventRecord => Action::RecordEvent { stream: self.stream(entry.stream), event: self.event(entry.object) },
-            Kind::StreamWait => Action::StreamWait { stream: self.stream(entry.stream), event: self.event(entry.object) },
+            Kind::EventRecord => {
+                Action::RecordEvent { stream: self.stream(entry.stream), event: self.event(entry.object) }
+            }
+            Kind::StreamWait => {
+                Action::StreamWait { stream: self.stream(entry.stream), event: self.event(entry.object) }
+            }
             Kind::WaitStream => Action::Wait { target: Awaited::Stream(self.stream(entry.stream)) },
             Kind::WaitEvent => Action::Wait { target: Awaited::Event(self.event(entry.object)) },
             Kind::WaitAll => Action::Wait { target: Awaited::Everything },
-            Kind::QueryStream => {
-                Action::Query { target: Awaited::Stream(self.stream(entry.stream)), done: entry.flags & flag::DONE != 0 }
-            }
-            Kind::QueryEvent => {
-                Action::Query { target: Awaited::Event(self.event(entry.object)), done: entry.flags & flag::DONE != 0 }
-            }
+            Kind::QueryStream => Action::Query {
+                target: Awaited::Stream(self.stream(entry.stream)),
+                done: entry.flags & flag::DONE != 0,
+            },
+            Kind::QueryEvent => Action::Query {
+                target: Awaited::Event(self.event(entry.object)),
+                done: entry.flags & flag::DONE != 0,
+            },
             Kind::Local => Action::Local { calls: entry.count },
             Kind::Other => Action::Other { awaited: entry.flags & flag::AWAITED != 0 },
             Kind::Begin

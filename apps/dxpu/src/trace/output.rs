@@ -34,7 +34,12 @@ pub(super) fn text(path: &Path, profile: &Profile, summary: &Summary) -> String 
     );
     if let Some(measured) = &profile.measured {
         let (sampled, operations) = (measured.sampled, measured.operations);
-        say(put, format!("durations on the GPU: {sampled} of {operations} operations timed, the others by their like"));
+        say(
+            put,
+            format!(
+                "durations on the GPU: {sampled} of {operations} operations timed, the others by their like"
+            ),
+        );
     }
     if summary.launches > 0 {
         let (mean, period) = (summary.mean_kernel_us(), summary.mean_period_us());

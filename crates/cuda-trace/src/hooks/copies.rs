@@ -140,7 +140,13 @@ fn host(end: End) -> Option<bool> {
     }
 }
 
-fn copy(real: impl FnOnce() -> u32, stream: Stream, is_async: bool, (target, source): (End, End), bytes: usize) -> u32 {
+fn copy(
+    real: impl FnOnce() -> u32,
+    stream: Stream,
+    is_async: bool,
+    (target, source): (End, End),
+    bytes: usize,
+) -> u32 {
     let describe = || {
         let (direction, is_pinned) = match (host(source), host(target)) {
             (Some(is_pinned), None) => (flag::TO_DEVICE, is_pinned),
@@ -305,7 +311,12 @@ fn plane(real: impl FnOnce() -> u32, flavour: Flavour, description: *const Copy2
     plane_on(real, Stream::new(0, flavour), false, description)
 }
 
-fn plane_async(real: impl FnOnce() -> u32, flavour: Flavour, description: *const Copy2D, stream: usize) -> u32 {
+fn plane_async(
+    real: impl FnOnce() -> u32,
+    flavour: Flavour,
+    description: *const Copy2D,
+    stream: usize,
+) -> u32 {
     plane_on(real, Stream::new(stream, flavour), true, description)
 }
 
@@ -326,6 +337,11 @@ fn space(real: impl FnOnce() -> u32, flavour: Flavour, description: *const Copy3
     space_on(real, Stream::new(0, flavour), false, description)
 }
 
-fn space_async(real: impl FnOnce() -> u32, flavour: Flavour, description: *const Copy3D, stream: usize) -> u32 {
+fn space_async(
+    real: impl FnOnce() -> u32,
+    flavour: Flavour,
+    description: *const Copy3D,
+    stream: usize,
+) -> u32 {
     space_on(real, Stream::new(stream, flavour), true, description)
 }

@@ -48,7 +48,13 @@ fn instantiate(real: impl FnOnce() -> u32, exec: *mut usize, graph: usize) -> u3
     answer
 }
 
-fn instantiate_3(real: impl FnOnce() -> u32, _flavour: Flavour, exec: *mut usize, graph: usize, _more: u64) -> u32 {
+fn instantiate_3(
+    real: impl FnOnce() -> u32,
+    _flavour: Flavour,
+    exec: *mut usize,
+    graph: usize,
+    _more: u64,
+) -> u32 {
     instantiate(real, exec, graph)
 }
 

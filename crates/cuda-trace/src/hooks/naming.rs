@@ -31,7 +31,13 @@ fn remember(real: impl FnOnce() -> u32, out: *mut usize, count: usize, kind: Han
     answer
 }
 
-fn function(real: impl FnOnce() -> u32, _flavour: Flavour, out: *mut usize, _module: usize, _name: usize) -> u32 {
+fn function(
+    real: impl FnOnce() -> u32,
+    _flavour: Flavour,
+    out: *mut usize,
+    _module: usize,
+    _name: usize,
+) -> u32 {
     remember(real, out, 1, Handle::Function)
 }
 
@@ -39,14 +45,32 @@ fn function_of_kernel(real: impl FnOnce() -> u32, _flavour: Flavour, out: *mut u
     remember(real, out, 1, Handle::Function)
 }
 
-fn functions(real: impl FnOnce() -> u32, _flavour: Flavour, out: *mut usize, count: u32, _module: usize) -> u32 {
+fn functions(
+    real: impl FnOnce() -> u32,
+    _flavour: Flavour,
+    out: *mut usize,
+    count: u32,
+    _module: usize,
+) -> u32 {
     remember(real, out, count as usize, Handle::Function)
 }
 
-fn kernel(real: impl FnOnce() -> u32, _flavour: Flavour, out: *mut usize, _library: usize, _name: usize) -> u32 {
+fn kernel(
+    real: impl FnOnce() -> u32,
+    _flavour: Flavour,
+    out: *mut usize,
+    _library: usize,
+    _name: usize,
+) -> u32 {
     remember(real, out, 1, Handle::Kernel)
 }
 
-fn kernels(real: impl FnOnce() -> u32, _flavour: Flavour, out: *mut usize, count: u32, _library: usize) -> u32 {
+fn kernels(
+    real: impl FnOnce() -> u32,
+    _flavour: Flavour,
+    out: *mut usize,
+    count: u32,
+    _library: usize,
+) -> u32 {
     remember(real, out, count as usize, Handle::Kernel)
 }

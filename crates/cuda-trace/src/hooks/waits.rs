@@ -60,10 +60,22 @@ fn record_event(real: impl FnOnce() -> u32, flavour: Flavour, event: usize, stre
     order(real, Kind::EventRecord, Stream::new(stream, flavour), event)
 }
 
-fn record_event_with(real: impl FnOnce() -> u32, flavour: Flavour, event: usize, stream: usize, _flags: u32) -> u32 {
+fn record_event_with(
+    real: impl FnOnce() -> u32,
+    flavour: Flavour,
+    event: usize,
+    stream: usize,
+    _flags: u32,
+) -> u32 {
     order(real, Kind::EventRecord, Stream::new(stream, flavour), event)
 }
 
-fn stream_waits(real: impl FnOnce() -> u32, flavour: Flavour, stream: usize, event: usize, _flags: u32) -> u32 {
+fn stream_waits(
+    real: impl FnOnce() -> u32,
+    flavour: Flavour,
+    stream: usize,
+    event: usize,
+    _flags: u32,
+) -> u32 {
     order(real, Kind::StreamWait, Stream::new(stream, flavour), event)
 }

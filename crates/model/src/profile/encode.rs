@@ -62,7 +62,8 @@ fn json(value: &impl serde::Serialize) -> String {
 
 /// A whole profile as a file.
 pub fn encode(profile: &Profile) -> String {
-    let (mut encoder, mut text) = Encoder::begin(&profile.device, &profile.program, profile.measured.as_ref());
+    let (mut encoder, mut text) =
+        Encoder::begin(&profile.device, &profile.program, profile.measured.as_ref());
     for name in &profile.kernels {
         text.push_str(&encoder.kernel(name).1);
     }

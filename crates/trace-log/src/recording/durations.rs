@@ -30,7 +30,11 @@ struct Samples {
 
 impl Samples {
     fn best(self) -> Vec<f64> {
-        if self.inside.len() >= ENOUGH || self.outside.is_empty() { self.inside } else { [self.inside, self.outside].concat() }
+        if self.inside.len() >= ENOUGH || self.outside.is_empty() {
+            self.inside
+        } else {
+            [self.inside, self.outside].concat()
+        }
     }
 }
 
@@ -65,7 +69,8 @@ impl Durations {
             durations.by_operation.insert(entry.object, us);
             let class = Class { kind: entry.flags, number: entry.bytes };
             let samples = classes.entry(class).or_default();
-            if of_range.contains(&entry.object) { &mut samples.inside } else { &mut samples.outside }.push(us);
+            if of_range.contains(&entry.object) { &mut samples.inside } else { &mut samples.outside }
+                .push(us);
         }
         let mut all = Vec::new();
         for (class, samples) in classes {
