@@ -39,7 +39,7 @@ pub enum WireError {
 
 /// CRC-32C, for which processors have an instruction. (The ECRC of a TLP is another one, and none of our business.)
 #[inline]
-pub(crate) fn crc(bytes: &[u8]) -> u32 {
+pub fn crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 

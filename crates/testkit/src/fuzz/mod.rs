@@ -7,12 +7,14 @@
 mod connection;
 mod device;
 mod image;
+mod pcie;
 mod text;
 mod wire;
 
 pub use connection::{address, fingerprint, preamble};
 pub use device::soft_link;
 pub use image::{elf_length, fatbin, fatbin_entry, image_length};
+pub use pcie::{fabric_datagram, fabric_link, tlp};
 pub use text::{ptx_load, ptx_run};
 pub use wire::{
     chunk, command_body, command_stream, device_status, graph_node, handshake, link_output, module_info,
@@ -30,6 +32,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("command_stream", command_stream),
     ("device_status", device_status),
     ("elf_length", elf_length),
+    ("fabric_datagram", fabric_datagram),
+    ("fabric_link", fabric_link),
     ("fatbin", fatbin),
     ("fatbin_entry", fatbin_entry),
     ("fingerprint", fingerprint),
@@ -45,6 +49,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("ptx_run", ptx_run),
     ("reply", reply),
     ("soft_link", soft_link),
+    ("tlp", tlp),
 ];
 
 /// The target of this name.

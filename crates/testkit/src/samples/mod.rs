@@ -6,10 +6,12 @@
 
 mod bulk;
 mod hostile;
+mod pcie;
 mod wire;
 
 pub use bulk::bulk;
 pub use hostile::hostile;
+pub use pcie::pcie;
 pub use wire::{commands, device_status, handshakes, module_info, notices, ops, preambles, replies};
 
 use cuda_wire::{ChunkHeader, Command, LinkOutput, TransferId, Wire, begin_command, finish_command};
@@ -78,6 +80,7 @@ pub fn golden() -> Vec<Seed> {
     let chunk =
         ChunkHeader { transfer: TransferId(0x0102_0304_0506), offset: 1 << 20, bytes: 4096, reserved: 0 };
     seeds.push(Seed::new("chunk", "middle.bin", chunk.to_bytes()));
+    seeds.extend(pcie());
     seeds
 }
 
