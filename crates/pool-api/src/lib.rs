@@ -17,6 +17,7 @@ mod lease;
 mod spare;
 mod tenant;
 
+mod access;
 mod join;
 mod report;
 mod token;
@@ -27,6 +28,9 @@ mod event;
 mod explain;
 mod page;
 
+pub use access::{
+    AccessKind, Host, LeaseKeys, NewToken, RenewRequest, TOKEN_TTL_MAX_MS, TokenInfo, TokenRequest, WhoAmI,
+};
 pub use audit::{AuditEntry, AuditOutcome};
 pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
 pub use event::{Event, EventKind};

@@ -1,0 +1,322 @@
+//! Requests, and where they go.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pool_api::{
+    BoxOrders, BoxReport, ErrorAnswer, ErrorCode, JoinAnswer, JoinRequest, Lease, LeaseId, LeaseRequest,
+    LeaseTokens, Name, RenewRequest,
+};
+use pool_auth::{Credential, Identity, Secret};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::dial::{Place, agent};
+use crate::error::ClientError;
+
+/// For how long something is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// How long one manager may take to answer, waiting apart.
+    pub per_try: Duration,
+    /// How long in all.
+    pub in_all: Duration,
+}
+
+impl Default for Patience {
+    /// A change of leader takes less than five seconds.
+    fn default() -> Self {
+        Self { per_try: Duration::from_secs(5), in_all: Duration::from_secs(15) }
+    }
+}
+
+impl Patience {
+    /// One round over all managers, for callers that come back by themselves.
+    pub const ONCE: Self = Self { per_try: Duration::from_secs(3), in_all: Duration::ZERO };
+}
+
+/// Speaks to the managers of a pool.
+pub struct Client {
+    credential: Credential,
+    patience: Patience,
+    managers: Mutex<Managers>,
+}
+
+struct Managers {
+    known: Vec<(Place, ureq::Agent)>,
+    /// The one that answered last.
+    current: usize,
+}
+
+/// Leaders may name addresses that nobody configured; more than this is not a pool but a mistake.
+const MANAGERS_MAX: usize = 32;
+
+impl Client {
+    /// For one who is somebody.
+    pub fn new(credential: Credential, patience: Patience) -> Result<Self, ClientError> {
+        if credential.managers.is_empty() {
+            return Err(ClientError::Settings("no manager is named".to_owned()));
+        }
+        let mut known = Vec::new();
+        for address in &credential.managers {
+            let place = Place::parse(address)?;
+            known.push((place.clone(), agent(&place, &credential)?));
+        }
+        Ok(Self { credential, patience, managers: Mutex::new(Managers { known, current: 0 }) })
+    }
+
+    /// For one who has only a join token and the authority's certificate.
+    pub fn to_join(managers: Vec<String>, authority_pem: String) -> Result<Self, ClientError> {
+        let identity = Identity::Viewer("joining".to_owned());
+        let credential = Credential {
+            managers,
+            authority: authority_pem,
+            identity,
+            token: None,
+            certificate: None,
+            key: None,
+        };
+        Self::new(credential, Patience::default())
+    }
+
+    /// Who this is.
+    pub fn credential(&self) -> &Credential {
+        &self.credential
+    }
+
+    /// Gets something.
+    pub fn get<A: DeserializeOwned>(&self, path: &str, wait: Duration) -> Result<A, ClientError> {
+        self.send("GET", path, None, None, wait)
+    }
+
+    /// Posts something. Without an idempotency key it must be harmless to do it twice.
+    pub fn post<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        idempotency_key: Option<&str>,
+        wait: Duration,
+    ) -> Result<A, ClientError> {
+        self.send("POST", path, Some(json(body)?), idempotency_key, wait)
+    }
+
+    /// Posts nothing.
+    pub fn post_empty<A: DeserializeOwned>(&self, path: &str) -> Result<A, ClientError> {
+        self.send("POST", path, Some(Vec::new()), None, Duration::ZERO)
+    }
+
+    /// Puts something.
+    pub fn put<A: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<A, ClientError> {
+        self.send("PUT", path, Some(json(body)?), None, Duration::ZERO)
+    }
+
+    /// Deletes something.
+    pub fn delete<A: DeserializeOwned>(&self, path: &str) -> Result<A, ClientError> {
+        self.send("DELETE", path, None, None, Duration::ZERO)
+    }
+
+    /// Text that is not JSON, such as `/metrics`.
+    pub fn get_text(&self, path: &str) -> Result<String, ClientError> {
+        let bytes = self.send_raw("GET", path, None, None, Duration::ZERO)?;
+        String::from_utf8(bytes).map_err(|error| ClientError::Answer(error.into()))
+    }
+
+    fn send<A: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Vec<u8>>,
+        idempotency_key: Option<&str>,
+        wait: Duration,
+    ) -> Result<A, ClientError> {
+        let bytes = self.send_raw(method, path, body, idempotency_key, wait)?;
+        serde_json::from_slice(&bytes).map_err(|error| ClientError::Answer(error.into()))
+    }
+
+    fn send_raw(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Vec<u8>>,
+        idempotency_key: Option<&str>,
+        wait: Duration,
+    ) -> Result<Vec<u8>, ClientError> {
+        let began = Instant::now();
+        let mut tries = 0;
+        loop {
+            let (place, agent, count) = self.current();
+            let timeout = self.patience.per_try + wait;
+            let body = body.as_deref();
+            let sent =
+                send_once(&agent, &place, &self.credential, method, path, body, idempotency_key, timeout);
+            tries += 1;
+            let failure = match sent {
+                Ok(Reply::Answer(bytes)) => return Ok(bytes),
+                Ok(Reply::Refused(answer)) if answer.error.code.is_retryable() => {
+                    tracing::debug!(place = place.0, code = ?answer.error.code, "manager says later or elsewhere");
+                    let is_elsewhere = answer.error.code == ErrorCode::NotLeader;
+                    if is_elsewhere && tries <= count && self.go_to(&answer.error.hint) {
+                        continue;
+                    }
+                    ClientError::Refused(answer.error)
+                }
+                Ok(Reply::Refused(answer)) => return Err(ClientError::Refused(answer.error)),
+                Err(error) => {
+                    tracing::debug!(place = place.0, %error, "manager does not answer");
+                    self.unreachable(error)
+                }
+            };
+            self.go_on(&place);
+            if tries >= count && began.elapsed() >= self.patience.in_all {
+                return Err(failure);
+            }
+            if tries.is_multiple_of(count) {
+                std::thread::sleep(RETRY_PAUSE);
+            }
+        }
+    }
+
+    fn current(&self) -> (Place, ureq::Agent, usize) {
+        let managers = self.managers.lock().unwrap_or_else(PoisonError::into_inner);
+        let (place, agent) = &managers.known[managers.current];
+        (place.clone(), agent.clone(), managers.known.len())
+    }
+
+    /// To the next one, unless somebody has gone on already.
+    fn go_on(&self, from: &Place) {
+        let mut managers = self.managers.lock().unwrap_or_else(PoisonError::into_inner);
+        if managers.known[managers.current].0 == *from {
+            managers.current = (managers.current + 1) % managers.known.len();
+        }
+    }
+
+    /// To the one that leads.
+    fn go_to(&self, address: &str) -> bool {
+        let Ok(place) = Place::parse(address) else { return false };
+        let mut managers = self.managers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = managers.known.iter().position(|(known, _)| *known == place) {
+            managers.current = index;
+            return true;
+        }
+        match agent(&place, &self.credential) {
+            Ok(agent) if managers.known.len() < MANAGERS_MAX => {
+                managers.known.push((place, agent));
+                managers.current = managers.known.len() - 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn unreachable(&self, error: ureq::Error) -> ClientError {
+        ClientError::Unreachable { tried: self.credential.managers.join(", "), source: error.into() }
+    }
+}
+
+/// Between rounds over all managers.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// More than any answer has, metrics of a hundred thousand GPUs included.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+enum Reply {
+    Answer(Vec<u8>),
+    Refused(ErrorAnswer),
+}
+
+#[allow(clippy::too_many_arguments, reason = "each is one part of one HTTP request")]
+fn send_once(
+    agent: &ureq::Agent,
+    place: &Place,
+    credential: &Credential,
+    method: &str,
+    path: &str,
+    body: Option<&[u8]>,
+    idempotency_key: Option<&str>,
+    timeout: Duration,
+) -> Result<Reply, ureq::Error> {
+    let mut request = ureq::http::Request::builder().method(method).uri(place.url(path));
+    if let Some(token) = &credential.token {
+        request = request.header("authorization", format!("Bearer {}", token.reveal()));
+    }
+    if let Some(key) = idempotency_key {
+        request = request.header("idempotency-key", key);
+    }
+    let response = match body {
+        Some(body) => {
+            let request =
+                request.header("content-type", "application/json").body(body).map_err(ureq::Error::Http)?;
+            agent.run(agent.configure_request(request).timeout_global(Some(timeout)).build())
+        }
+        None => {
+            let request = request.body(()).map_err(ureq::Error::Http)?;
+            agent.run(agent.configure_request(request).timeout_global(Some(timeout)).build())
+        }
+    };
+    let mut response = response?;
+    let is_success = response.status().is_success();
+    let bytes = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+    if is_success {
+        return Ok(Reply::Answer(bytes));
+    }
+    let answer = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
+        let message = format!("the manager answered with status {}", response.status());
+        ErrorAnswer::new(ErrorCode::Unavailable, message, "check that this is a manager of dxpu")
+    });
+    Ok(Reply::Refused(answer))
+}
+
+fn json(body: &impl Serialize) -> Result<Vec<u8>, ClientError> {
+    serde_json::to_vec(body)
+        .map_err(|error| ClientError::Settings(format!("cannot write the request: {error}")))
+}
+
+/// What boxes and borrowers ask.
+impl Client {
+    /// Joins with a one-time token. The key stays here.
+    pub fn join(&self, name: &Name, token: &Secret, request_pem: &str) -> Result<JoinAnswer, ClientError> {
+        let request = JoinRequest {
+            name: name.clone(),
+            token: token.reveal().to_owned(),
+            certificate_request: request_pem.to_owned(),
+        };
+        self.post("/v1/join", &request, None, Duration::ZERO)
+    }
+
+    /// A new certificate for the same name.
+    pub fn renew_certificate(&self, request_pem: &str) -> Result<JoinAnswer, ClientError> {
+        let request = RenewRequest { certificate_request: request_pem.to_owned() };
+        self.post("/v1/certificate", &request, None, Duration::ZERO)
+    }
+
+    /// Tells how a box is, and may wait for news.
+    pub fn report(&self, name: &Name, report: &BoxReport, wait: Duration) -> Result<BoxOrders, ClientError> {
+        let path = format!("/v1/boxes/{name}/report?wait_ms={}", wait.as_millis());
+        self.post(&path, report, None, wait)
+    }
+
+    /// Asks for GPUs.
+    pub fn create_lease(&self, request: &LeaseRequest, idempotency_key: &str) -> Result<Lease, ClientError> {
+        self.post("/v1/leases", request, Some(idempotency_key), Duration::ZERO)
+    }
+
+    /// Shows a lease once it is no longer at `version`, or after a while. Renews it.
+    pub fn wait_for_lease(&self, id: LeaseId, version: u64, wait: Duration) -> Result<Lease, ClientError> {
+        self.get(&format!("/v1/leases/{id}?version={version}&wait_ms={}", wait.as_millis()), wait)
+    }
+
+    /// Says that the borrower lives.
+    pub fn renew_lease(&self, id: LeaseId) -> Result<Lease, ClientError> {
+        self.post_empty(&format!("/v1/leases/{id}/renew"))
+    }
+
+    /// Gives a lease back.
+    pub fn release_lease(&self, id: LeaseId) -> Result<Lease, ClientError> {
+        self.delete(&format!("/v1/leases/{id}"))
+    }
+
+    /// What opens the GPUs of a lease.
+    pub fn lease_tokens(&self, id: LeaseId) -> Result<LeaseTokens, ClientError> {
+        self.get(&format!("/v1/leases/{id}/tokens"), Duration::ZERO)
+    }
+}

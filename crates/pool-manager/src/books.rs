@@ -1,0 +1,100 @@
+//! Everything a leader knows: the ledger, who is let in, who did what, and who waits to hear of a change.
+
+use std::sync::Arc;
+
+use pool::{Answer, Command, Ledger, SplitMix};
+use pool_api::AuditEntry;
+use pool_auth::Authority;
+use pool_store::{Store, StoreError, Want};
+
+use crate::access::{self, Access};
+use crate::audit::{self, Audit, Head};
+use crate::problem::Problem;
+use crate::settings::Settings;
+use crate::staged::Staged;
+use crate::told::Told;
+use crate::waiters::Waiters;
+
+/// What a job works on. Changes go to memory at once, and to `staged` for the next commit.
+pub(crate) struct Books {
+    pub(crate) ledger: Ledger,
+    pub(crate) access: Access,
+    pub(crate) audit: Audit,
+    pub(crate) waiters: Waiters,
+    pub(crate) told: Told,
+    pub(crate) staged: Staged,
+    pub(crate) now_ms: u64,
+    dice: SplitMix,
+}
+
+/// Why the books cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenBooksError {
+    #[error("the store does not answer")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Damaged(String),
+}
+
+/// What the ledger is made of.
+const LEDGER_PREFIXES: [&str; 7] = ["box/", "gpu/", "lease/", "tenant/", "spare/", "idem/", "event/"];
+
+impl Books {
+    /// Reads the store. Whoever leads is the only one who writes, so what is read prefix by prefix belongs together.
+    pub(crate) fn open(
+        store: &dyn Store,
+        authority: Arc<Authority>,
+        settings: &Settings,
+        now_ms: u64,
+    ) -> Result<Self, OpenBooksError> {
+        let damaged = |error: &dyn std::fmt::Display| OpenBooksError::Damaged(error.to_string());
+        let mut records = Vec::new();
+        for prefix in LEDGER_PREFIXES {
+            for page in store.list(prefix, Want::Records)? {
+                records.extend(page?.into_iter().map(|record| (record.key, record.value)));
+            }
+        }
+        let ledger =
+            Ledger::load(records, settings.ledger.clone(), now_ms).map_err(|error| damaged(&error))?;
+        let auth = store.list(access::PREFIX, Want::Records)?.records()?;
+        let auth = auth.iter().map(|record| (record.key.as_str(), record.value.as_slice()));
+        let access = Access::load(authority, auth).map_err(|error| damaged(&error))?;
+        let head = store.read(audit::HEAD_KEY)?;
+        let head = Head::read(head.as_ref().map(|record| record.value.as_slice()))
+            .map_err(|error| damaged(&error))?;
+        let newest = store.read(&audit::key(head.seq))?;
+        let newest = newest.map(|record| serde_json::from_slice(&record.value)).transpose();
+        let newest: Option<AuditEntry> = newest.map_err(|error| damaged(&error))?;
+        let audit =
+            Audit::load(head, newest.as_ref(), settings.audit_keep).map_err(|error| damaged(&error))?;
+        Ok(Self {
+            ledger,
+            access,
+            audit,
+            waiters: Waiters::default(),
+            told: Told::default(),
+            staged: Staged::default(),
+            now_ms,
+            dice: SplitMix::new(random_seed()),
+        })
+    }
+
+    /// Does something to the ledger; its writes go with the next commit.
+    pub(crate) fn apply(&mut self, command: &Command) -> Result<Answer, Problem> {
+        let outcome = self.ledger.apply(command, self.now_ms, &mut self.dice).map_err(|refusal| {
+            let detail = refusal.to_answer().error;
+            Problem::new(detail.code, detail.message, detail.hint)
+        })?;
+        for (key, value) in outcome.writes {
+            self.staged.set(key, value);
+        }
+        Ok(outcome.answer)
+    }
+}
+
+/// Lease identifiers must not repeat from one leader to the next.
+fn random_seed() -> u64 {
+    let secret = pool_auth::Secret::random(16);
+    let hash = blake3::hash(secret.reveal().as_bytes());
+    u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
+}

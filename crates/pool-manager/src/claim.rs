@@ -1,0 +1,51 @@
+//! Who asks, as far as they say and show.
+
+use std::net::SocketAddr;
+
+use pool_auth::{BearerToken, Identity, Permission, Role};
+
+use crate::problem::Problem;
+
+/// What came with a request, not yet believed.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    /// Proved by the TLS handshake.
+    pub(crate) certificate: Option<Identity>,
+    /// Shown, and for the manager to look up.
+    pub(crate) bearer: Option<ShownToken>,
+    /// From where.
+    pub(crate) address: SocketAddr,
+}
+
+/// A bearer token, if it looks like one.
+#[derive(Clone, Debug)]
+pub(crate) enum ShownToken {
+    /// To be looked up.
+    Token(BearerToken),
+    /// Nothing we ever made.
+    Nonsense,
+}
+
+/// Somebody who is who they say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// Who.
+    pub(crate) identity: Identity,
+    /// From where.
+    pub(crate) address: SocketAddr,
+}
+
+impl Caller {
+    /// What they are entitled to.
+    pub(crate) fn role(&self) -> Role {
+        self.identity.role()
+    }
+
+    /// Refuses unless the role includes it.
+    pub(crate) fn require(&self, permission: Permission) -> Result<(), Problem> {
+        if self.role().may(permission) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!("a {} may not do this", self.role().as_str())))
+    }
+}

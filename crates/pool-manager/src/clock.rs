@@ -1,0 +1,28 @@
+//! The manager's clock.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Milliseconds since 1970 that only go forward: set by the system's clock once, and by nobody afterwards.
+///
+/// A manager whose machine's clock is corrected by hours while it leads thus expires nothing early or late.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    began: Instant,
+    began_ms: u64,
+}
+
+impl Clock {
+    /// Begins at the system's time.
+    pub fn start() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            began: Instant::now(),
+            began_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX / 2),
+        }
+    }
+
+    /// Now.
+    pub fn now_ms(&self) -> u64 {
+        self.began_ms + u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX / 2)
+    }
+}

@@ -1,0 +1,253 @@
+//! Who is let in.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use pool_api::{
+    AccessKind, JoinAnswer, JoinRequest, LeaseKeys, Name, NewToken, Page, RenewRequest, TokenInfo,
+    TokenRequest, WhoAmI,
+};
+use pool_auth::{CertificateRequest, Identity, Lifetime, Permission, TokenKind, TokenRecord};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::Api;
+use super::errors::{OfOneThing, Refusals};
+use super::extract::{Body, Path, Query};
+use super::list::page;
+use crate::access::NewToken as Order;
+use crate::books::Books;
+use crate::claim::{Caller, Claim};
+use crate::desk::{Asked, Audited, Needs};
+use crate::problem::Problem;
+
+fn request_of(pem: &str) -> Result<CertificateRequest, Problem> {
+    CertificateRequest::from_pem(pem)
+        .map_err(|error| Problem::bad_request(format!("certificate_request: {error}")))
+}
+
+/// Certifies a key, off the thread that owns the books: signing takes a while.
+async fn certify(
+    api: &Api,
+    request: CertificateRequest,
+    identity: Identity,
+) -> Result<Json<JoinAnswer>, Problem> {
+    let now_ms = api.clock.now_ms();
+    let lifetime = Lifetime::starting(now_ms, api.certificate_life);
+    let signed = api.authority.certify(&request, &identity, lifetime);
+    let certificate = signed.map_err(|error| Problem::bad_request(error.to_string()))?;
+    Ok(Json(JoinAnswer {
+        certificate,
+        ca_certificate: api.authority.certificate_pem().to_owned(),
+        expires_ms: lifetime.not_after_ms,
+        now_ms,
+    }))
+}
+
+/// Join the pool with a one-time token
+///
+/// Whom the token is for is whom the certificate names. Sent again with the same key, it is answered again.
+#[utoipa::path(post, path = "/v1/join", tag = "access", request_body = JoinRequest, security(()),
+    responses((status = 200, body = JoinAnswer), Refusals))]
+pub(super) async fn join(
+    State(api): State<Api>,
+    claim: Claim,
+    Body(request): Body<JoinRequest>,
+) -> Result<Json<JoinAnswer>, Problem> {
+    let asked = Asked {
+        claim,
+        action: "access.join",
+        target: request.name.to_string(),
+        needs: Needs::JoinToken,
+        audited: Audited::Always,
+    };
+    let certificate_request = request_of(&request.certificate_request)?;
+    let join = move |books: &mut Books, _: &Caller| {
+        let now_ms = books.now_ms;
+        let Books { access, staged, .. } = books;
+        let identity =
+            access.join(&request.token, request.name.as_str(), &certificate_request, now_ms, staged)?;
+        Ok((certificate_request, identity))
+    };
+    let (certificate_request, identity) = api.desk.change(asked, join).await?;
+    certify(&api, certificate_request, identity).await
+}
+
+/// Get a new certificate for the same name
+#[utoipa::path(post, path = "/v1/certificate", tag = "access", request_body = RenewRequest,
+    responses((status = 200, body = JoinAnswer), Refusals))]
+pub(super) async fn renew_certificate(
+    State(api): State<Api>,
+    claim: Claim,
+    Body(request): Body<RenewRequest>,
+) -> Result<Json<JoinAnswer>, Problem> {
+    let certificate_request = request_of(&request.certificate_request)?;
+    let asked = Asked {
+        claim,
+        action: "access.renew",
+        target: "certificate".to_owned(),
+        needs: Needs::Permission(Permission::RenewOwnCertificate),
+        audited: Audited::Always,
+    };
+    let identity = api.desk.change(asked, |_, caller| Ok(caller.identity.clone())).await?;
+    certify(&api, certificate_request, identity).await
+}
+
+fn info(record: &TokenRecord) -> TokenInfo {
+    TokenInfo {
+        id: record.id.clone(),
+        kind: match record.kind {
+            TokenKind::Join => AccessKind::Join,
+            TokenKind::User => AccessKind::User,
+        },
+        identity: record.identity.to_string(),
+        created_by: record.created_by.clone(),
+        created_ms: record.created_ms,
+        expires_ms: record.expires_ms,
+        used: record.used_for.is_some(),
+        note: record.note.clone(),
+    }
+}
+
+fn asked(claim: Claim, action: &'static str, target: String, audited: Audited) -> Asked {
+    Asked { claim, action, target, needs: Needs::Permission(Permission::ManageAccess), audited }
+}
+
+/// Make a token
+///
+/// It is shown once. If the answer is lost, revoke it and make another.
+#[utoipa::path(post, path = "/v1/tokens", tag = "access", request_body = TokenRequest,
+    responses((status = 201, body = NewToken), Refusals))]
+pub(super) async fn make_token(
+    State(api): State<Api>,
+    claim: Claim,
+    Body(request): Body<TokenRequest>,
+) -> Result<(StatusCode, Json<NewToken>), Problem> {
+    request.check()?;
+    let identity: Identity = request
+        .identity
+        .parse()
+        .map_err(|error: pool_auth::NameError| Problem::bad_request(error.to_string()))?;
+    if matches!(identity, Identity::Manager(_)) {
+        return Err(Problem::bad_request("identity: managers certify themselves"));
+    }
+    let kind = match request.kind {
+        AccessKind::Join => TokenKind::Join,
+        AccessKind::User => TokenKind::User,
+    };
+    if kind == TokenKind::User && matches!(identity, Identity::Box(_)) {
+        return Err(Problem::forbidden("boxes prove who they are by certificate; make a join token"));
+    }
+    let asked = asked(claim, "token.make", identity.to_string(), Audited::Always);
+    let make = move |books: &mut Books, caller: &Caller| {
+        let order = Order {
+            kind,
+            identity,
+            created_by: caller.identity.to_string(),
+            ttl_ms: request.ttl_ms,
+            note: request.note,
+        };
+        let (token, record) = books.access.make_token(order, books.now_ms, &mut books.staged)?;
+        Ok(NewToken {
+            info: info(&record),
+            token: token.reveal().reveal().to_owned(),
+            ca_certificate: books.access.authority().certificate_pem().to_owned(),
+        })
+    };
+    let made = api.desk.change(asked, make).await?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Which tokens.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TokenQuery {
+    /// How many at most.
+    #[serde(default = "limit_default")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: u32,
+    /// Begin after this one.
+    #[serde(default)]
+    #[param(max_length = 256)]
+    after: String,
+}
+
+fn limit_default() -> u32 {
+    100
+}
+
+/// List tokens, without their secrets
+#[utoipa::path(get, path = "/v1/tokens", tag = "access", params(TokenQuery),
+    responses((status = 200, body = Page<TokenInfo>), Refusals))]
+pub(super) async fn list_tokens(
+    State(api): State<Api>,
+    claim: Claim,
+    Query(query): Query<TokenQuery>,
+) -> Result<Json<Page<TokenInfo>>, Problem> {
+    if !(1..=1000).contains(&query.limit) {
+        return Err(Problem::bad_request("limit must be 1 to 1000"));
+    }
+    let asked = asked(claim, "token.list", "token".to_owned(), Audited::Denials);
+    let list = move |books: &mut Books, _: &Caller| {
+        let tokens = books.access.tokens().into_iter().filter(|record| record.id > query.after).map(info);
+        Ok(page(tokens, query.limit, books.ledger.version(), |token| token.id.clone()))
+    };
+    api.desk.read(asked, list).await.map(Json)
+}
+
+/// Revoke a token
+#[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "access",
+    params(("id" = String, Path, pattern = "^[0-9a-f]{16}$")),
+    responses((status = 200, body = TokenInfo), OfOneThing, Refusals))]
+pub(super) async fn revoke_token(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(id): Path<String>,
+) -> Result<Json<TokenInfo>, Problem> {
+    let asked = asked(claim, "token.revoke", format!("token/{id}"), Audited::Always);
+    let revoke = move |books: &mut Books, _: &Caller| {
+        let revoked = books.access.revoke(&id, &mut books.staged);
+        revoked.map(|record| info(&record)).ok_or_else(|| Problem::not_found(format!("token {id}")))
+    };
+    api.desk.change(asked, revoke).await.map(Json)
+}
+
+/// Make a new key for lease tokens
+///
+/// Boxes learn of it with their next report; it signs half a minute later. Older keys stay valid for a day.
+#[utoipa::path(post, path = "/v1/lease-keys", tag = "access",
+    responses((status = 200, body = LeaseKeys), Refusals))]
+pub(super) async fn rotate_lease_key(
+    State(api): State<Api>,
+    claim: Claim,
+) -> Result<Json<LeaseKeys>, Problem> {
+    let asked = asked(claim, "lease-key.rotate", "lease-key".to_owned(), Audited::Always);
+    let rotate = |books: &mut Books, _: &Caller| {
+        let _ = books.access.rotate(books.now_ms, &mut books.staged)?;
+        Ok(LeaseKeys { lease_keys: books.access.public_keys().map(|key| key.to_string()).collect() })
+    };
+    api.desk.change(asked, rotate).await.map(Json)
+}
+
+/// Show who asks
+#[utoipa::path(get, path = "/v1/whoami", tag = "access",
+    responses((status = 200, body = WhoAmI), Refusals))]
+pub(super) async fn whoami(State(api): State<Api>, claim: Claim) -> Result<Json<WhoAmI>, Problem> {
+    let asked = Asked {
+        claim,
+        action: "access.whoami",
+        target: String::new(),
+        needs: Needs::Anybody,
+        audited: Audited::Denials,
+    };
+    let show = |books: &mut Books, caller: &Caller| {
+        Ok(WhoAmI {
+            identity: caller.identity.to_string(),
+            role: caller.role().as_str().to_owned(),
+            tenant: caller.identity.tenant().map(Name::new).transpose()?,
+            now_ms: books.now_ms,
+        })
+    };
+    api.desk.read(asked, show).await.map(Json)
+}

@@ -1,0 +1,187 @@
+//! Boxes.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use pool::{Answer, Command};
+use pool_api::{BoxDetail, BoxOrders, BoxRecord, BoxReport, Name, Page, TaintRequest};
+use pool_auth::{Identity, Permission};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::Api;
+use super::errors::{OfOneThing, Refusals};
+use super::extract::{Body, Path, Query};
+use super::list::{ListQuery, check_wait, page, until_new};
+use crate::books::Books;
+use crate::claim::{Caller, Claim};
+use crate::desk::{Asked, Audited, Needs};
+use crate::problem::Problem;
+use crate::waiters::Topic;
+
+/// List boxes, by name
+#[utoipa::path(get, path = "/v1/boxes", tag = "boxes", params(ListQuery),
+    responses((status = 200, body = Page<BoxRecord>), Refusals))]
+pub(super) async fn list(
+    State(api): State<Api>,
+    claim: Claim,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<BoxRecord>>, Problem> {
+    query.check()?;
+    let after: Option<Name> = query.after()?;
+    let asked = Asked {
+        claim,
+        action: "box.list",
+        target: "box".to_owned(),
+        needs: Needs::Permission(Permission::ReadPool),
+        audited: Audited::Denials,
+    };
+    let (seen, wait) = (query.version, Duration::from_millis(query.wait_ms));
+    let look = move |books: &mut Books, _: &Caller| {
+        let version = books.ledger.version();
+        let boxes = books.ledger.boxes(after.as_ref());
+        Ok((version, page(boxes, query.limit, version, |record| record.name.to_string())))
+    };
+    until_new(&api, asked, Topic::Anything, seen, wait, look).await.map(Json)
+}
+
+/// Show a box with its GPUs
+#[utoipa::path(get, path = "/v1/boxes/{name}", tag = "boxes", params(("name" = Name, Path)),
+    responses((status = 200, body = BoxDetail), OfOneThing, Refusals))]
+pub(super) async fn show(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+) -> Result<Json<BoxDetail>, Problem> {
+    let asked = Asked {
+        claim,
+        action: "box.show",
+        target: format!("box/{name}"),
+        needs: Needs::Permission(Permission::ReadPool),
+        audited: Audited::Denials,
+    };
+    let show = move |books: &mut Books, _: &Caller| {
+        books.ledger.box_detail(&name).ok_or_else(|| Problem::not_found(format!("box {name}")))
+    };
+    api.desk.read(asked, show).await.map(Json)
+}
+
+/// Whether the answer may wait for news.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReportQuery {
+    /// Wait for so long for orders that this run of the agent has not been told, at most until the next report is due.
+    /// An agent that missed an answer does not wait.
+    #[serde(default)]
+    #[param(maximum = 30_000, default = 0)]
+    wait_ms: u64,
+}
+
+/// Tell how a box is, and be told what should be
+///
+/// Only the box itself may. All of it may be lost or repeated.
+#[utoipa::path(post, path = "/v1/boxes/{name}/report", tag = "boxes", request_body = BoxReport,
+    params(("name" = Name, Path), ReportQuery), responses((status = 200, body = BoxOrders), OfOneThing, Refusals))]
+pub(super) async fn report(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+    Query(query): Query<ReportQuery>,
+    Body(report): Body<BoxReport>,
+) -> Result<Json<BoxOrders>, Problem> {
+    check_wait(query.wait_ms)?;
+    report.check()?;
+    let began = tokio::time::Instant::now();
+    let mut is_first = true;
+    loop {
+        let asked = Asked {
+            claim: claim.clone(),
+            action: "box.report",
+            target: format!("box/{name}"),
+            needs: Needs::Permission(Permission::ReportOwnBox),
+            audited: Audited::Refusals,
+        };
+        let (name, report) = (name.clone(), report.clone());
+        let may_wait = query.wait_ms > 0 && is_first;
+        let (orders, woken) = api
+            .desk
+            .change(asked, move |books, caller| {
+                if !matches!(&caller.identity, Identity::Box(own) if own == name.as_str()) {
+                    return Err(Problem::forbidden(format!(
+                        "{} cannot speak for box {name}",
+                        caller.identity
+                    )));
+                }
+                let agent = report.agent.clone();
+                let Answer::Orders(mut orders) =
+                    books.apply(&Command::Report { box_name: name.clone(), report })?
+                else {
+                    return Err(Problem::internal("the ledger answered a report with something else"));
+                };
+                orders.lease_keys = books.access.public_keys().map(|key| key.to_string()).collect();
+                let is_known = books.told.is_known(&name, &agent, &orders);
+                let woken = (may_wait && is_known).then(|| books.waiters.add(Topic::Box(name)));
+                Ok((orders, woken))
+            })
+            .await?;
+        let Some(woken) = woken else { return Ok(Json(orders)) };
+        // The box must be heard again before it is missed.
+        let wait = Duration::from_millis(query.wait_ms.min(orders.report_after_ms));
+        if tokio::time::timeout_at(began + wait, woken).await.is_err() {
+            return Ok(Json(orders));
+        }
+        is_first = false;
+    }
+}
+
+async fn change(
+    api: &Api,
+    claim: Claim,
+    action: &'static str,
+    name: Name,
+    command: impl FnOnce(Name, &Caller) -> Command + Send + 'static,
+) -> Result<Json<BoxRecord>, Problem> {
+    let asked = Asked {
+        claim,
+        action,
+        target: format!("box/{name}"),
+        needs: Needs::Permission(Permission::OperateGpus),
+        audited: Audited::Always,
+    };
+    let act = move |books: &mut Books, caller: &Caller| match books.apply(&command(name, caller))? {
+        Answer::Box(record) => Ok(record),
+        other => Err(Problem::internal(format!("the ledger answered {other:?}"))),
+    };
+    api.desk.change(asked, act).await.map(Json)
+}
+
+/// Empty a box: nothing new goes there, and its leases move away
+#[utoipa::path(post, path = "/v1/boxes/{name}/drain", tag = "boxes", request_body = TaintRequest,
+    params(("name" = Name, Path)), responses((status = 200, body = BoxRecord), OfOneThing, Refusals))]
+pub(super) async fn drain(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+    Body(request): Body<TaintRequest>,
+) -> Result<Json<BoxRecord>, Problem> {
+    request.check()?;
+    let command = move |box_name, caller: &Caller| Command::DrainBox {
+        box_name,
+        reason: request.reason,
+        by: caller.identity.to_string(),
+    };
+    change(&api, claim, "box.drain", name, command).await
+}
+
+/// Let leases have a box again
+#[utoipa::path(post, path = "/v1/boxes/{name}/undrain", tag = "boxes", params(("name" = Name, Path)),
+    responses((status = 200, body = BoxRecord), OfOneThing, Refusals))]
+pub(super) async fn undrain(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+) -> Result<Json<BoxRecord>, Problem> {
+    change(&api, claim, "box.undrain", name, |box_name, _| Command::UndrainBox { box_name }).await
+}

@@ -1,0 +1,59 @@
+//! What happens around every request: a time limit, a count, a line in the log, and the way to the leader.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::problem::{Problem, RedirectTo};
+use crate::status::Status;
+
+/// Longer than the longest long poll.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
+
+pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let method = name_of(request.method());
+    let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let mut response = match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::unavailable("the request took too long").into_response(),
+    };
+    if let Some(RedirectTo(Some(leader))) = response.extensions_mut().remove::<RedirectTo>()
+        && let Ok(location) = HeaderValue::from_str(&format!("{leader}{path}"))
+    {
+        // 307 keeps method and body, so any client that follows it asks the same of the leader.
+        *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    // What is shown may be about tenants; nothing on the way may keep it.
+    response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let code = response.status().as_u16();
+    status.requested(&route, method, code);
+    let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    if response.status().is_server_error() && response.status() != StatusCode::SERVICE_UNAVAILABLE {
+        tracing::error!(route, method, code, took_us, "a request failed");
+    } else {
+        tracing::debug!(route, method, code, took_us, "request");
+    }
+    response
+}
+
+/// Methods are few; what a client makes up is counted as one.
+fn name_of(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        _ => "OTHER",
+    }
+}

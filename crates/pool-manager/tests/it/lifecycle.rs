@@ -1,0 +1,182 @@
+//! From the first start to a lease that is over.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use pool_api::{Gpu, GpuState, Lease, LeaseRequest, LeaseState, Model, Page, TaintRequest, Want, WhoAmI};
+use pool_client::{ClientError, idempotency_key};
+
+use crate::bed::Bed;
+
+fn no_wait() -> Duration {
+    Duration::ZERO
+}
+
+#[test]
+fn the_first_admin_is_written_for_its_owner_alone_and_only_once() {
+    let bed = Bed::make();
+    let mode = std::fs::metadata(&bed.admin_file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let me: WhoAmI = bed.admin.get("/v1/whoami", no_wait()).unwrap();
+    assert_eq!((me.identity.as_str(), me.role.as_str()), ("spiffe://dxpu/admin/first", "admin"));
+    let before = std::fs::read(&bed.admin_file).unwrap();
+    let second = pool_manager::Manager::start(crate::bed::settings(
+        bed.store.clone(),
+        bed.folder.path().join("second.json"),
+        "m2",
+    ));
+    drop(second.unwrap());
+    assert_eq!(std::fs::read(&bed.admin_file).unwrap(), before);
+    assert!(!bed.folder.path().join("second.json").exists());
+}
+
+#[test]
+fn a_lease_goes_from_request_to_token_to_release() {
+    let bed = Bed::make();
+    let mut gpu_box = bed.join("rack1-a", 2);
+    gpu_box.turn();
+    let ada = bed.user("spiffe://dxpu/tenant/vision/ada");
+
+    let request =
+        LeaseRequest { gpus: 2, model: Some(Model::new("H200").unwrap()), ..LeaseRequest::default() };
+    let key = idempotency_key();
+    let lease = ada.create_lease(&request, &key).unwrap();
+    assert_eq!((lease.state, lease.grants.len()), (LeaseState::Granted, 2));
+    assert_eq!(lease.tenant.as_str(), "vision");
+    assert_eq!(ada.create_lease(&request, &key).unwrap().id, lease.id, "the same key, the same lease");
+
+    let tokens = ada.lease_tokens(lease.id).unwrap();
+    let orders = gpu_box.turn();
+    let keys: Vec<pool_auth::LeasePublicKey> =
+        orders.lease_keys.iter().map(|key| key.parse().unwrap()).collect();
+    for grant in &tokens.grants {
+        let slot = u16::from(grant.gpu.slot);
+        let claims =
+            pool_auth::lease_token::verify(&grant.token, &keys, "rack1-a", slot, orders.now_ms).unwrap();
+        assert_eq!((claims.epoch, claims.lease.as_str()), (grant.epoch, lease.id.to_string().as_str()));
+        assert!(pool_auth::lease_token::verify(&grant.token, &keys, "rack1-b", slot, orders.now_ms).is_err());
+    }
+    assert!(orders.slots.iter().all(|order| matches!(order.want, Want::Serve { .. })), "{orders:?}");
+
+    // Nobody else gets them: the next lease waits, and says why.
+    let waiting = ada.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    assert_eq!(waiting.state, LeaseState::Pending);
+    let why: pool_api::Explanation =
+        ada.get(&format!("/v1/leases/{}/explain", waiting.id), no_wait()).unwrap();
+    assert!(!why.reasons.is_empty() && !why.remedies.is_empty(), "{why:?}");
+
+    // A long poll hears of the grant when the box has cleaned.
+    let renewed = ada.renew_lease(lease.id).unwrap();
+    assert!(renewed.expires_ms >= lease.expires_ms);
+    assert_eq!(ada.release_lease(lease.id).unwrap().state, LeaseState::Releasing);
+    let poll = std::thread::spawn(move || {
+        let began = Instant::now();
+        let lease = ada.wait_for_lease(waiting.id, waiting.version, Duration::from_secs(10)).unwrap();
+        (ada, lease, began.elapsed())
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!poll.is_finished());
+    gpu_box.turn();
+    let (ada, granted, took) = poll.join().unwrap();
+    assert_eq!(granted.state, LeaseState::Granted);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let epochs: Vec<u64> = granted.grants.iter().map(|grant| grant.epoch).collect();
+    assert_eq!(epochs, [2], "an epoch later");
+    let over: Lease = ada.get(&format!("/v1/leases/{}", lease.id), no_wait()).unwrap();
+    assert_eq!(over.state, LeaseState::Ended);
+
+    let trail = bed.trail();
+    for action in ["token.make", "access.join", "lease.create", "lease.release"] {
+        assert!(trail.iter().any(|entry| entry.action == action), "{action}");
+    }
+}
+
+#[test]
+fn a_report_waits_for_news_and_hears_of_it_at_once() {
+    let bed = Bed::make();
+    let mut gpu_box = bed.join("rack1-a", 1);
+    gpu_box.turn();
+    gpu_box.report.sequence += 1;
+    let waiting = std::thread::spawn(move || {
+        let began = Instant::now();
+        let orders = gpu_box.client.report(&gpu_box.name, &gpu_box.report, Duration::from_secs(5)).unwrap();
+        (orders, began.elapsed())
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    bed.admin.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    let (orders, took) = waiting.join().unwrap();
+    assert!(matches!(orders.slots[0].want, Want::Serve { .. }), "{orders:?}");
+    assert!(took < Duration::from_millis(900), "{took:?}: sooner than the next report");
+}
+
+#[test]
+fn a_broken_gpu_is_replaced_and_comes_back_after_a_burn_in() {
+    let bed = Bed::make();
+    let mut gpu_box = bed.join("rack1-a", 2);
+    gpu_box.turn();
+    let lease = bed.admin.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    let lost = lease.grants[0].gpu.clone();
+    let broken: Gpu =
+        bed.admin.post(&format!("/v1/gpus/{lost}/break"), &TaintRequest::default(), None, no_wait()).unwrap();
+    assert_eq!(broken.state, GpuState::Bad);
+    let moved = bed.admin.wait_for_lease(lease.id, lease.version, Duration::from_secs(5)).unwrap();
+    assert_eq!(moved.state, LeaseState::Granted);
+    assert_ne!(moved.grants[0].gpu, lost);
+    assert_eq!(moved.moves.last().unwrap().from, lost);
+    let repaired: Gpu = bed.admin.post_empty(&format!("/v1/gpus/{lost}/repair")).unwrap();
+    assert_eq!(repaired.state, GpuState::BurnIn);
+}
+
+#[test]
+fn lists_have_pages_and_wait_for_changes() {
+    let bed = Bed::make();
+    let mut gpu_box = bed.join("rack1-a", 3);
+    gpu_box.turn();
+    let first: Page<Gpu> = bed.admin.get("/v1/gpus?limit=2", no_wait()).unwrap();
+    assert_eq!((first.items.len(), first.next.as_deref()), (2, Some("rack1-a/1")));
+    let second: Page<Gpu> = bed.admin.get("/v1/gpus?limit=2&after=rack1-a%2F1", no_wait()).unwrap();
+    assert_eq!((second.items.len(), second.next), (1, None));
+    let (began, version) = (Instant::now(), second.version);
+    let quiet: Page<Gpu> =
+        bed.admin.get(&format!("/v1/gpus?wait_ms=300&version={version}"), no_wait()).unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(300) && quiet.version == version);
+}
+
+#[test]
+fn metrics_speak_of_gpus_as_dcgm_does() {
+    let bed = Bed::make();
+    bed.join("rack1-a", 1).turn();
+    let text = bed.admin.get_text("/metrics").unwrap();
+    let labels = r#"{gpu="0",UUID="GPU-rack1-a-0",modelName="H200",Hostname="rack1-a"}"#;
+    for (metric, value) in [
+        ("DCGM_FI_DEV_GPU_UTIL", "7"),
+        ("DCGM_FI_DEV_FB_USED", "1024"),
+        ("DCGM_FI_DEV_GPU_TEMP", "41"),
+        ("DCGM_FI_DEV_POWER_USAGE", "120.5"),
+        ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0"),
+    ] {
+        assert!(text.contains(&format!("{metric}{labels} {value}\n")), "{metric} in {text}");
+    }
+    assert!(text.contains("dxpu_gpus{model=\"H200\",state=\"free\"} 1\n"), "{text}");
+    let viewer = bed.user("spiffe://dxpu/viewer/prometheus");
+    assert!(viewer.get_text("/metrics").is_ok());
+    let tenant = bed.user("spiffe://dxpu/tenant/vision/ada");
+    assert!(matches!(tenant.get_text("/metrics"), Err(ClientError::Refused(_))));
+}
+
+#[test]
+fn the_document_describes_every_route() {
+    let document = serde_json::to_value(pool_manager::openapi()).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() >= 30, "{}", paths.len());
+    for (path, methods) in paths {
+        for (method, operation) in methods.as_object().unwrap() {
+            let responses = operation["responses"].as_object().unwrap();
+            assert!(responses.keys().any(|code| code.starts_with('2')), "{method} {path}");
+            for (code, response) in responses {
+                let content = response["content"].as_object();
+                assert!(content.is_some_and(|content| !content.is_empty()), "{method} {path} {code}");
+            }
+        }
+    }
+}
