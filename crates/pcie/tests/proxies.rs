@@ -79,7 +79,7 @@ fn the_host_finds_the_switch_and_what_is_in_its_slots() {
 #[test]
 fn engines_copy_both_ways_and_the_interrupt_comes_last() {
     let mut world = three_devices();
-    let pattern: Vec<u8> = (0..200_000u32).map(|n| (n * 7 >> 2) as u8).collect();
+    let pattern: Vec<u8> = (0..200_000u32).map(|n| ((n * 7) >> 2) as u8).collect();
     world.memory[0x1_0001..0x1_0001 + pattern.len()].copy_from_slice(&pattern);
     assert_eq!(copy(&mut world, 0, 0x1_0001, 0x40, 200_000, doorbell::READ), 2);
     assert_eq!(world.read(World::high_base(0) + 0x40, 256).unwrap(), pattern[..256]);

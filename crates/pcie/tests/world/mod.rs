@@ -21,7 +21,7 @@ pub struct Blocks(pub Arc<Mutex<Vec<u8>>>);
 
 impl Blocks {
     pub fn new(count: usize) -> Self {
-        let bytes = (0..count * BLOCK_BYTES).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes = (0..count * BLOCK_BYTES).map(|n| ((n * 31) >> 3) as u8).collect();
         Self(Arc::new(Mutex::new(bytes)))
     }
 }
