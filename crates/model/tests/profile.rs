@@ -177,6 +177,7 @@ proptest! {
         }
         let kernels = vec!["a".to_owned(), "b".to_owned()];
         let profile = Profile {
+            measured: None,
             device: "gpu".to_owned(), program: "λ \n x".to_owned(), kernels, records, wall_us: (at_ns + 1000) as f64 / 1e3,
         };
         prop_assert_eq!(read(encode(&profile).as_bytes()), Ok(profile));
