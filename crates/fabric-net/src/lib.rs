@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod measure;
 mod port;
 mod pump;
 mod stream;

@@ -97,13 +97,14 @@ impl Inbox {
             return None;
         }
         let posted = self.queues[Class::Posted.index()].front().map_or(u64::MAX, |tlp| tlp.order);
-        let class = Class::ALL
-            .into_iter()
-            .filter(|class| willing.takes(*class))
-            .filter_map(|class| Some((self.queues[class.index()].front()?.order, class)))
-            .filter(|(order, _)| *order <= posted)
-            .min_by_key(|(order, _)| *order)
-            .map(|(_, class)| class)?;
+        let mut oldest = (u64::MAX, None);
+        for class in Class::ALL {
+            let order = self.queues[class.index()].front().map_or(u64::MAX, |tlp| tlp.order);
+            if willing.takes(class) && order <= posted && order < oldest.0 {
+                oldest = (order, Some(class));
+            }
+        }
+        let class = oldest.1?;
         let tlp = self.queues[class.index()].pop_front()?;
         self.count -= 1;
         freed.add(class, tlp.data_credits);

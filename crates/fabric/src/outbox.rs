@@ -129,19 +129,20 @@ impl Outbox {
         if self.queued == 0 {
             return None;
         }
-        let first = |class: Class| self.queues[class.index()].front().map(|index| self.get(*index));
-        let posted = first(Class::Posted).map_or(u64::MAX, |tlp| tlp.order);
-        let mut chosen: Option<(u64, Class)> = None;
+        let mut posted = u64::MAX;
+        let mut oldest = (u64::MAX, None);
         for class in Class::ALL {
-            let Some(tlp) = first(class) else { continue };
-            if tlp.order <= posted
-                && used.has_room(limit, class, tlp.data_credits)
-                && chosen.is_none_or(|(order, _)| tlp.order < order)
-            {
-                chosen = Some((tlp.order, class));
+            let Some(index) = self.queues[class.index()].front() else { continue };
+            let tlp = self.get(*index);
+            if class == Class::Posted {
+                posted = tlp.order;
+            }
+            let may_go = tlp.order <= posted && tlp.order < oldest.0;
+            if may_go && used.has_room(limit, class, tlp.data_credits) {
+                oldest = (tlp.order, Some(class));
             }
         }
-        chosen.map(|(_, class)| class)
+        oldest.1
     }
 
     /// Takes the first TLP of a class and charges it.

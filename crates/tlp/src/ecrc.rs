@@ -1,7 +1,7 @@
 //! The end-to-end CRC: made by the first sender, checked by the last receiver, changed by nobody between.
 //!
 //! CRC-32 with polynomial 0x04C11DB7 over end-to-end prefixes, header and payload; seed all ones, result complemented,
-//! the bits of each byte taken from the lowest up. Two bits may change on the way, so both are taken as ones: Type[0]
+//! the bits of each byte taken from the lowest up. Two bits may change on the way, so both are taken as ones: `Type[0]`
 //! (a bridge turns a type 1 configuration request into type 0) and EP (a switch may poison). Written as a big-endian
 //! DW, the result has the byte order of the specification's table: its lowest byte first.
 

@@ -190,6 +190,7 @@ pub struct Atomic {
 
 impl Atomic {
     /// How many DW of operands it brings.
+    #[inline]
     pub const fn length_dw(&self) -> u16 {
         let operands = if matches!(self.op, AtomicOp::CompareAndSwap) { 2 } else { 1 };
         self.operand_bytes as u16 / 4 * operands
@@ -302,6 +303,7 @@ impl Header {
     }
 
     /// What it is.
+    #[inline]
     pub const fn kind(&self) -> Kind {
         match &self.body {
             Body::Memory(it) => match it.op {
@@ -335,6 +337,7 @@ impl Header {
     }
 
     /// Which flow it belongs to.
+    #[inline]
     pub const fn class(&self) -> Class {
         match &self.body {
             Body::Memory(Memory { op: MemoryOp::Write, .. }) | Body::Message(_) => Class::Posted,
@@ -344,6 +347,7 @@ impl Header {
     }
 
     /// Where it wants to go.
+    #[inline]
     pub const fn routing(&self) -> Routing {
         match &self.body {
             Body::Memory(it) => Routing::Memory(it.address),
@@ -360,6 +364,7 @@ impl Header {
     }
 
     /// The transaction it opens or answers, or who sent it.
+    #[inline]
     pub const fn id(&self) -> TransactionId {
         match &self.body {
             Body::Memory(it) => it.id,
@@ -372,6 +377,7 @@ impl Header {
     }
 
     /// Puts another transaction in the place of [`Header::id`], as a proxy does that translates requesters.
+    #[inline]
     pub const fn set_id(&mut self, id: TransactionId) {
         match &mut self.body {
             Body::Memory(it) => it.id = id,
@@ -384,6 +390,7 @@ impl Header {
     }
 
     /// The value of the length field: DWs of payload, or DWs a read asks for.
+    #[inline]
     pub const fn length_dw(&self) -> u16 {
         match &self.body {
             Body::Memory(it) => it.length_dw,
@@ -395,11 +402,13 @@ impl Header {
     }
 
     /// How many bytes of payload follow it.
+    #[inline]
     pub const fn payload_bytes(&self) -> usize {
         if self.kind().has_data() { self.length_dw() as usize * 4 } else { 0 }
     }
 
     /// Its own length: 12 or 16.
+    #[inline]
     pub const fn header_bytes(&self) -> usize {
         let is_4dw = match &self.body {
             Body::Memory(it) => it.address > u32::MAX as u64,
@@ -417,6 +426,7 @@ impl Header {
     }
 
     /// The tag of the transaction.
+    #[inline]
     pub const fn tag(&self) -> Tag {
         self.id().tag
     }

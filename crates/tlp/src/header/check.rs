@@ -8,6 +8,7 @@ use crate::{ByteEnables, split::PAGE_BYTES};
 
 impl Header {
     /// Whether the header can stand for itself. Decoding checks it, and so does encoding.
+    #[inline]
     pub fn check(&self) -> Result<(), Malformed> {
         if self.traffic_class > 7 {
             return Err(Malformed::TrafficClass(self.traffic_class));

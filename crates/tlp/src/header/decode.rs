@@ -55,6 +55,7 @@ fn be16(bytes: &[u8; 16], at: usize) -> u16 {
 
 impl Header {
     /// Reads the header at the front of `bytes`; what follows it is not looked at.
+    #[inline]
     pub fn decode(bytes: &[u8]) -> Result<DecodedHeader, DecodeError> {
         let Some(byte_0) = bytes.first() else { return Err(DecodeError::Truncated { need: 12, have: 0 }) };
         let (kind, is_4dw) = Kind::from_byte(*byte_0).ok_or(Malformed::UnknownType { byte: *byte_0 })?;

@@ -7,6 +7,7 @@ use crate::{Tag, TransactionId};
 
 impl Header {
     /// Writes the header into the front of `out`; gives its length, 12 or 16. `has_digest` sets TD.
+    #[inline]
     pub fn encode(&self, has_digest: bool, out: &mut [u8; 16]) -> Result<usize, Malformed> {
         self.check()?;
         let kind = self.kind();
