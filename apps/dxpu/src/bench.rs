@@ -138,6 +138,7 @@ impl Bed {
             devices: 1,
             memory_bytes: 4 << 30,
             compute_capability: (9, 0),
+            identity: String::new(),
         });
         let addresses = ways.iter().map(|way| way.worker.clone()).collect();
         let front =

@@ -39,6 +39,7 @@ impl Demo {
             devices: 1,
             memory_bytes: 1 << 30,
             compute_capability: (9, 0),
+            identity: String::new(),
         });
         let (sender, events) = mpsc::channel();
         let sender = std::sync::Mutex::new(sender);

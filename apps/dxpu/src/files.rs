@@ -55,6 +55,18 @@ pub(crate) fn write_new(path: &Path, mode: u32, content: &[u8]) -> anyhow::Resul
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Writes a file in place of the one that is there; who reads it sees the old one or the new one, whole.
+pub(crate) fn replace(path: &Path, mode: u32, content: &[u8]) -> anyhow::Result<()> {
+    let directory = path.parent().context("a file has a directory")?;
+    let write = || -> std::io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".unfinished-").tempfile_in(directory)?;
+        file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        file.write_all(content)?;
+        file.persist(path).map(drop).map_err(|failed| failed.error)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Reads a secret, and refuses one that others can read too.
 pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
     let reading = || format!("cannot read {}", path.display());

@@ -16,6 +16,8 @@ pub(crate) struct SoftDevices {
     pub(crate) devices: u32,
     pub(crate) memory_bytes: u64,
     pub(crate) compute_capability: (u32, u32),
+    /// What tells these devices from those of other workers; may be empty.
+    pub(crate) identity: String,
 }
 
 /// What a session process is told about its driver.
@@ -24,6 +26,7 @@ struct SoftGrant {
     devices: u32,
     memory_bytes: u64,
     compute_capability: (u32, u32),
+    identity: String,
     /// Its place in the ledger.
     slot: usize,
 }
@@ -34,6 +37,7 @@ impl SoftGrant {
             devices: self.devices,
             memory_bytes: self.memory_bytes,
             compute_capability: self.compute_capability,
+            identity: self.identity.clone(),
             ..SoftConfig::default()
         }
     }
@@ -51,8 +55,9 @@ impl SoftDevices {
         Ok(Arc::new(move || {
             let slot = ledger.claim(owners.fetch_add(1, Ordering::Relaxed));
             let slot = slot.ok_or_else(|| io::Error::other("all places in the ledger are taken"))?;
-            let SoftDevices { devices, memory_bytes, compute_capability } = self;
-            let driver = SoftGrant { devices, memory_bytes, compute_capability, slot };
+            let SoftDevices { devices, memory_bytes, compute_capability, .. } = self;
+            let identity = self.identity.clone();
+            let driver = SoftGrant { devices, memory_bytes, compute_capability, identity, slot };
             let reclaimed = ledger.clone();
             Ok(Grant {
                 driver: serde_json::to_value(driver)?,

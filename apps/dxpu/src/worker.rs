@@ -1,15 +1,20 @@
 //! `dxpu worker`: lends GPUs.
 
+pub(crate) mod by_lease;
 mod identity;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::{devices::Devices, files, log, nvidia, quantity, soft};
 use anyhow::Context;
-use cuda_worker::{FrontConfig, FrontError, SessionConfig, SessionEvent, SessionSpawn, serve_listener};
+use by_lease::Teller;
+use cuda_worker::{
+    Admission, FrontConfig, FrontError, SessionConfig, SessionEvent, SessionSpawn, serve_listener,
+};
 use identity::{Identity, Token};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use transport::{Address, Scheme};
 
@@ -45,6 +50,12 @@ pub(crate) struct Worker {
     /// File with the token that programs must show; by default one is made and kept (or taken from DXPU_TOKEN)
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Let programs in by lease: the directory of a slot that `dxpu box` keeps
+    #[arg(long, value_name = "DIR", conflicts_with = "token_file", hide = true)]
+    by_lease: Option<PathBuf>,
+    /// Soft GPUs with different ones have different UUIDs
+    #[arg(long, value_name = "TEXT", default_value = "", hide = true)]
+    soft_identity: String,
     /// Certificate chain (PEM) to show instead of the one that is made and kept
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -90,13 +101,22 @@ impl Worker {
             Some(directory) => directory.clone(),
             None => files::state_directory()?,
         };
-        let token = Token::find(self.token_file.as_deref(), &directory)?;
+        let token = match &self.by_lease {
+            Some(_) => None,
+            None => Some(Token::find(self.token_file.as_deref(), &directory)?),
+        };
         let needs_identity = self.listen.iter().any(|address| address.scheme() == Scheme::Tls);
         let identity = match needs_identity {
             true => Some(Identity::find(self.tls_cert.as_deref().zip(self.tls_key.as_deref()), &directory)?),
             false => None,
         };
-        let mut session = SessionConfig::new(token.secret.clone());
+        let admission = match (&self.by_lease, &token) {
+            (Some(directory), _) => Admission::Lease(by_lease::admission(directory)?),
+            (None, token) => {
+                Admission::Secret(token.as_ref().map_or_else(String::new, |token| token.secret.clone()))
+            }
+        };
+        let mut session = SessionConfig::admitting(admission);
         session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
         session.image_cache = Some(files::cache_directory()?.join("images"));
         session.stall_timeout = self.stall_timeout;
@@ -106,9 +126,23 @@ impl Worker {
         // Before anything is listening, so that no signal finds us unprepared.
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
-        let front = serve_listener(config, log_event).map_err(listen_failure)?;
+        let teller = self.by_lease.as_deref().map(|directory| Arc::new(Teller::new(directory)));
+        let hears = teller.clone();
+        let on_event = move |event| {
+            if let Some(teller) = &hears {
+                teller.hear(&event);
+            }
+            log_event(event);
+        };
+        let front = serve_listener(config, on_event).map_err(listen_failure)?;
+        if let Some(teller) = &teller {
+            teller.listens_at(front.addresses());
+        }
         for address in front.addresses() {
-            let text = how_to_connect(address, identity.as_ref(), &token);
+            let text = match &token {
+                Some(token) => how_to_connect(address, identity.as_ref(), token),
+                None => format!("listening at {address}\n"),
+            };
             // A worker whose output nobody reads any more serves on.
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
@@ -125,6 +159,7 @@ impl Worker {
                 devices: self.devices,
                 memory_bytes: self.memory.unwrap_or(SOFT_MEMORY_BYTES),
                 compute_capability: self.compute_capability,
+                identity: self.soft_identity.clone(),
             }),
         }
     }
@@ -193,7 +228,7 @@ fn log_event(event: SessionEvent) {
         SessionEvent::Ended { pid, peer, end, .. } => {
             tracing::info!(pid, peer, end = ?end.kind, reason = end.reason, "session ended");
         }
-        SessionEvent::Reaped { .. } => {}
+        SessionEvent::Ready { .. } | SessionEvent::Reaped { .. } => {}
         SessionEvent::Broken { reason } => tracing::error!(reason, "a session process is not usable"),
     }
 }

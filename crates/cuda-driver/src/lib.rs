@@ -66,6 +66,10 @@ pub trait Driver: Commands + Send + Sync {
     /// The driver has set it aside: an allocation within it cannot fail for want of memory.
     fn grant_memory_credit(&self) -> u64;
 
+    /// The most memory of each device that the session may use, if that is less than it may now. Called at most once,
+    /// when it is known who the client is: before [`Driver::devices`] and any command.
+    fn limit_memory(&self, bytes: u64);
+
     /// Stops all work as soon as possible: the client is gone. Waits return, streams end, memory is given back.
     fn abort(&self);
 }

@@ -1,5 +1,6 @@
 //! What a worker is told when it starts.
 
+use crate::admission::Admission;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -82,7 +83,7 @@ pub(crate) struct Startup {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct SessionConfig {
     /// What a client must show.
-    pub token: String,
+    pub admission: Admission,
     /// Certificate chain and key (PEM) for `tls:` connections.
     pub tls: Option<(String, String)>,
     /// Directory of module images, shared by all sessions.
@@ -103,8 +104,13 @@ pub struct SessionConfig {
 impl SessionConfig {
     /// Sensible values for everything but the secrets.
     pub fn new(token: String) -> Self {
+        Self::admitting(Admission::Secret(token))
+    }
+
+    /// The same for another way to let clients in.
+    pub fn admitting(admission: Admission) -> Self {
         Self {
-            token,
+            admission,
             tls: None,
             image_cache: None,
             image_cache_bytes_max: 4 << 30,

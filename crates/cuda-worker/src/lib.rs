@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod config;
 mod end;
 mod front;
@@ -21,6 +22,7 @@ mod session;
 mod status;
 mod sync;
 
+pub use admission::Admission;
 pub use config::{FrontConfig, Grant, GrantMaker, SessionConfig, SessionSpawn};
 pub use end::{EndKind, SessionEnd};
 pub use front::{FrontError, FrontHandle, SessionEvent, serve_listener};

@@ -123,7 +123,7 @@ impl Desk {
         let deadline = Instant::now() + self.config.handshake_timeout;
         let mut connection = raw.serve(&self.security, deadline).map_err(io::Error::other)?;
         match read_hello(&mut connection.rx, &self.config, deadline) {
-            Ok(hello) => {
+            Ok((hello, _)) => {
                 tracing::debug!(program = hello.program, pid = hello.pid, "a client looks at the devices");
             }
             Err(HandshakeError::Refused(refusal)) => {

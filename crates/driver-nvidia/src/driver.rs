@@ -125,7 +125,16 @@ impl std::fmt::Debug for NvidiaDriver {
 
 impl Driver for NvidiaDriver {
     fn devices(&self) -> Vec<DeviceInfo> {
-        self.devices.clone()
+        let limit_bytes = self.work.memory.limit_bytes();
+        let limited = |device: &DeviceInfo| DeviceInfo {
+            memory_bytes: device.memory_bytes.min(limit_bytes),
+            ..device.clone()
+        };
+        self.devices.iter().map(limited).collect()
+    }
+
+    fn limit_memory(&self, bytes: u64) {
+        self.work.memory.limit(bytes);
     }
 
     fn cuda_version(&self) -> i32 {

@@ -14,6 +14,7 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::VaRange;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What the driver maps memory in.
@@ -109,14 +110,25 @@ enum Leaving {
 pub(crate) struct Memory {
     api: Api,
     /// The most that the session may use of each device.
-    limit_bytes: u64,
+    limit_bytes: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Memory {
     pub(crate) fn new(api: Api, limit_bytes: u64) -> Arc<Self> {
+        let limit_bytes = AtomicU64::new(limit_bytes);
         Arc::new(Self { api, limit_bytes, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// Lowers the limit.
+    pub(crate) fn limit(&self, bytes: u64) {
+        self.limit_bytes.fetch_min(bytes, Ordering::Relaxed);
+    }
+
+    /// The most that the session may use of each device.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -226,7 +238,7 @@ impl Memory {
     /// New memory of a device, within the session's limit; from what was set aside when it was promised.
     fn create(&self, state: &mut State, device: u32, bytes: u64, is_credited: bool) -> CuResult<Physical> {
         let used = state.used_bytes.get(&device).copied().unwrap_or(0);
-        if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes) {
+        if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes()) {
             return Err(CudaError::OUT_OF_MEMORY);
         }
         let physical = match Physical::create(&self.api, device, bytes) {
@@ -457,7 +469,7 @@ impl Memory {
         let mut state = self.lock();
         let used =
             (0..devices).filter_map(|device| state.used_bytes.get(&device).copied()).max().unwrap_or(0);
-        let bytes = bytes.min(self.limit_bytes.saturating_sub(used)) / GRANULE * GRANULE;
+        let bytes = bytes.min(self.limit_bytes().saturating_sub(used)) / GRANULE * GRANULE;
         if bytes <= state.credit_bytes {
             return 0;
         }
@@ -486,7 +498,7 @@ impl Memory {
         let state = self.lock();
         let free = free + state.reserve.get(&device).map_or(0, |physical| physical.bytes);
         let used = state.used_bytes.get(&device).copied().unwrap_or(0);
-        (free.min(self.limit_bytes.saturating_sub(used)), total.min(self.limit_bytes))
+        (free.min(self.limit_bytes().saturating_sub(used)), total.min(self.limit_bytes()))
     }
 
     pub(crate) fn close(&self) {

@@ -14,6 +14,8 @@ pub struct SoftConfig {
     pub compute_capability: (u32, u32),
     /// Name of the devices.
     pub name: String,
+    /// Devices with different ones have different UUIDs; empty for those that are the same everywhere.
+    pub identity: String,
     /// Host threads that execute blocks, besides one for each busy stream.
     pub block_threads: usize,
     /// What the sessions of a worker share; without it this session has the devices to itself.
@@ -28,6 +30,7 @@ impl Default for SoftConfig {
             memory_bytes: 4 << 30,
             compute_capability: (9, 0),
             name: "dxpu soft GPU".to_owned(),
+            identity: String::new(),
             // The stream's own thread is one of those that work on a kernel.
             block_threads: cores.saturating_sub(1),
             ledger: None,

@@ -44,11 +44,19 @@ pub(crate) fn of(config: &SoftConfig, ordinal: u32) -> DeviceInfo {
     }
 }
 
-/// The same for the same name and place, on every machine.
+impl SoftConfig {
+    /// The UUID of a device: the same for the same name, identity and place, on every machine.
+    pub fn uuid(&self, ordinal: u32) -> [u8; 16] {
+        uuid(self, ordinal)
+    }
+}
+
 fn uuid(config: &SoftConfig, ordinal: u32) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_derive_key("dxpu soft device uuid");
     hasher.update(config.name.as_bytes());
     hasher.update(&ordinal.to_le_bytes());
+    // Behind the number, whose length is known: no name and identity read like another pair.
+    hasher.update(config.identity.as_bytes());
     let mut uuid: [u8; 16] = hasher.finalize().as_bytes()[..16].try_into().expect("a hash has 32 bytes");
     // RFC 9562: version 8 (made by the maker's own rule), variant 10.
     uuid[6] = uuid[6] & 0x0f | 0x80;

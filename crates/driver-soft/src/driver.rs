@@ -56,7 +56,12 @@ impl Drop for SoftDriver {
 
 impl Driver for SoftDriver {
     fn devices(&self) -> Vec<DeviceInfo> {
-        (0..self.session.config.devices).map(|device| device_info::of(&self.session.config, device)).collect()
+        let device = |ordinal| {
+            let total_bytes = self.session.ledger.total(ordinal as usize);
+            let info = device_info::of(&self.session.config, ordinal);
+            DeviceInfo { memory_bytes: info.memory_bytes.min(total_bytes), ..info }
+        };
+        (0..self.session.config.devices).map(device).collect()
     }
 
     fn take_message(&self) -> Option<String> {
@@ -119,6 +124,10 @@ impl Driver for SoftDriver {
 
     fn grant_memory_credit(&self) -> u64 {
         self.session.account.grant()
+    }
+
+    fn limit_memory(&self, bytes: u64) {
+        self.session.ledger.limit(bytes);
     }
 
     fn abort(&self) {

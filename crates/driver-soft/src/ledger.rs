@@ -20,6 +20,10 @@ pub trait MemoryLedger: Send + Sync {
     /// Bytes of a device.
     fn total(&self, device: usize) -> u64;
 
+    /// From now on a device has at most this many bytes for this session and all others together. Those who came
+    /// before keep what they have.
+    fn limit(&self, bytes: u64);
+
     /// Bytes of a device that somebody uses.
     fn used(&self, device: usize) -> u64;
 
@@ -67,6 +71,7 @@ impl ActiveTime<'_> {
 #[derive(Debug)]
 pub struct LocalLedger {
     devices: Vec<(u64, AtomicU64)>,
+    limit: AtomicU64,
     /// Past and since, by device and unit.
     active: Vec<[[AtomicU64; 2]; 2]>,
 }
@@ -76,6 +81,7 @@ impl LocalLedger {
     pub fn new(totals: &[u64]) -> Self {
         Self {
             devices: totals.iter().map(|&total| (total, AtomicU64::new(0))).collect(),
+            limit: AtomicU64::new(u64::MAX),
             active: totals.iter().map(|_| Default::default()).collect(),
         }
     }
@@ -88,7 +94,11 @@ impl LocalLedger {
 
 impl MemoryLedger for LocalLedger {
     fn total(&self, device: usize) -> u64 {
-        self.devices.get(device).map_or(0, |device| device.0)
+        self.devices.get(device).map_or(0, |device| device.0).min(self.limit.load(SeqCst))
+    }
+
+    fn limit(&self, bytes: u64) {
+        self.limit.fetch_min(bytes, SeqCst);
     }
 
     fn used(&self, device: usize) -> u64 {
@@ -96,8 +106,9 @@ impl MemoryLedger for LocalLedger {
     }
 
     fn charge(&self, device: usize, bytes: u64) -> bool {
-        let Some((total, used)) = self.devices.get(device) else { return false };
-        let fits = |used: u64| used.checked_add(bytes).filter(|after| after <= total);
+        let Some((_, used)) = self.devices.get(device) else { return false };
+        let total = self.total(device);
+        let fits = |used: u64| used.checked_add(bytes).filter(|after| *after <= total);
         used.fetch_update(SeqCst, SeqCst, fits).is_ok()
     }
 
@@ -198,7 +209,7 @@ impl SharedLedger {
     /// The ledger as the session that has `slot` sees it.
     pub fn session(&self, slot: usize) -> SessionLedger {
         assert!(slot < self.slots, "slots come from `claim`");
-        SessionLedger { ledger: self.clone(), slot }
+        SessionLedger { ledger: self.clone(), slot, limit: Arc::new(AtomicU64::new(u64::MAX)) }
     }
 
     /// Bytes of a device that all sessions together use.
@@ -263,6 +274,8 @@ impl MemoryLedger for SharedLedger {
         Self::used(self, device)
     }
 
+    fn limit(&self, _: u64) {}
+
     fn charge(&self, _: usize, _: u64) -> bool {
         false
     }
@@ -281,6 +294,7 @@ impl MemoryLedger for SharedLedger {
 pub struct SessionLedger {
     ledger: SharedLedger,
     slot: usize,
+    limit: Arc<AtomicU64>,
 }
 
 /// How often a charge that met another session's charge is tried again before it counts as refused.
@@ -288,7 +302,11 @@ const CHARGE_TRIES: usize = 16;
 
 impl MemoryLedger for SessionLedger {
     fn total(&self, device: usize) -> u64 {
-        self.ledger.total(device)
+        self.ledger.total(device).min(self.limit.load(SeqCst))
+    }
+
+    fn limit(&self, bytes: u64) {
+        self.limit.fetch_min(bytes, SeqCst);
     }
 
     fn used(&self, device: usize) -> u64 {
@@ -354,6 +372,22 @@ mod tests {
         assert_eq!(second_view.used(0), 200);
         assert!(second_view.charge(0, 800));
         assert!(!second_view.charge(2, 1), "there is no such device");
+    }
+
+    #[test]
+    fn a_limit_counts_for_all_sessions_that_have_it_together() {
+        let listener = SharedLedger::create(&[1000], 4).unwrap();
+        let (first, second) = (listener.session(0), listener.session(1));
+        first.limit(300);
+        second.limit(300);
+        second.limit(800);
+        assert_eq!((first.total(0), second.total(0)), (300, 300), "a limit never grows");
+        assert!(first.charge(0, 200) && second.charge(0, 100));
+        assert!(!first.charge(0, 1) && !second.charge(0, 1));
+        let local = LocalLedger::new(&[1000]);
+        local.limit(300);
+        assert!(!local.charge(0, 301) && local.charge(0, 300));
+        assert_eq!(local.total(0), 300);
     }
 
     #[test]

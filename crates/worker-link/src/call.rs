@@ -28,8 +28,9 @@ impl<'a> Caller<'a> {
     /// One connection. Waits for it at most `timeout`; the error says why there is none.
     pub fn open(&self, kind: ConnectionKind, lane: u16, timeout: Duration) -> Result<Connection, String> {
         let preamble = Preamble::new(kind, lane, self.session);
-        let connection = transport::connect(self.address, &self.config.security, preamble, timeout)
-            .map_err(|error| chain(&error))?;
+        let security = self.config.security_for(self.address);
+        let connection =
+            transport::connect(self.address, &security, preamble, timeout).map_err(|error| chain(&error))?;
         match self.config.delay {
             Some(rtt) => connection.delayed(rtt).map_err(|error| error.to_string()),
             None => Ok(connection),
@@ -47,7 +48,7 @@ impl Config {
     pub fn hello(&self, va_candidates: Vec<VaRange>, lanes: usize) -> Hello {
         Hello {
             protocol: PROTOCOL_VERSION,
-            token: self.token.clone(),
+            token: self.tokens.current(),
             program: program_name(),
             pid: std::process::id(),
             va_candidates,
@@ -67,6 +68,23 @@ pub fn greet(connection: &mut Connection, hello: Hello, timeout: Duration) -> Re
         }
         Handshake::Hello(_) | Handshake::Join(_) => Err(broken("it answered like a client".to_owned())),
         welcome => Ok(welcome),
+    }
+}
+
+/// How long a GPU that is still being cleaned after somebody else is waited for.
+const READY_WITHIN: Duration = Duration::from_secs(15);
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// Tries again for a while when the worker says that it is not ready yet. Everything else is final.
+pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    let deadline = std::time::Instant::now() + READY_WITHIN;
+    loop {
+        match attempt() {
+            Err((CudaError::SYSTEM_NOT_READY, _)) if std::time::Instant::now() < deadline => {
+                std::thread::sleep(TRY_AGAIN_AFTER);
+            }
+            other => return other,
+        }
     }
 }
 
@@ -126,7 +144,7 @@ mod tests {
         Config {
             workers: vec![address.clone()],
             security: ClientSecurity::Plain,
-            token: "secret".to_owned(),
+            tokens: crate::Tokens::one("secret"),
             delay: None,
             lanes: 1,
             stall_timeout: PATIENCE,
@@ -170,6 +188,22 @@ mod tests {
     fn somebody_who_answers_like_a_client_is_no_worker() {
         let join = Handshake::Join(cuda_wire::Join { session_secret: [1; 32] });
         assert_eq!(greeted(join).unwrap_err().0, CudaError::DEVICE_UNAVAILABLE);
+    }
+
+    #[test]
+    fn who_is_not_ready_yet_is_asked_again_and_who_refuses_is_not() {
+        let not_ready = || (CudaError::SYSTEM_NOT_READY, "cleaning".to_owned());
+        let mut asked = 0;
+        let answer = patiently(|| {
+            asked += 1;
+            if asked < 3 { Err(not_ready()) } else { Ok(asked) }
+        });
+        assert_eq!(answer, Ok(3));
+        let refused: Result<(), _> = patiently(|| {
+            asked += 1;
+            Err((CudaError::NOT_PERMITTED, "stale".to_owned()))
+        });
+        assert_eq!((refused.unwrap_err().0, asked), (CudaError::NOT_PERMITTED, 4));
     }
 
     #[test]

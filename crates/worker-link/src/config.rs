@@ -1,5 +1,6 @@
 //! Where the worker is and how to reach it, from the environment that `dxpu run` sets.
 
+use crate::tokens::Tokens;
 use std::{env, fs, path::PathBuf, time::Duration};
 use transport::{Address, ClientSecurity};
 
@@ -21,8 +22,8 @@ pub struct Config {
     pub workers: Vec<Address>,
     /// How to check that a worker is the right one.
     pub security: ClientSecurity,
-    /// What we prove ourselves with. Never printed.
-    pub token: String,
+    /// What we prove ourselves with.
+    pub tokens: Tokens,
     /// Extra round trip for experiments.
     pub delay: Option<Duration>,
     /// Bulk lanes per worker.
@@ -45,16 +46,36 @@ impl Config {
             .split(',')
             .map(|text| text.trim().parse::<Address>().map_err(|error| format!("DXPU_WORKER: {error}")))
             .collect::<Result<Vec<_>, _>>()?;
+        let tokens = Tokens::from_environment()?;
+        tokens.check(workers.len())?;
         Ok(Self {
             workers,
             security: security()?,
-            token: token()?,
+            tokens,
             delay: duration("DXPU_DELAY")?,
             lanes: number("DXPU_LANES")?.unwrap_or(LANES_DEFAULT).clamp(1, cuda_wire::LANES_MAX),
             stall_timeout: duration("DXPU_STALL_TIMEOUT")?.unwrap_or(STALL_TIMEOUT_DEFAULT),
             await_all: env::var_os("DXPU_SYNC").is_some_and(|value| value == "1"),
             spin: duration("DXPU_SPIN")?,
         })
+    }
+
+    /// The same for each worker alone, in order.
+    pub fn each(&self) -> Vec<Self> {
+        let alone = |(number, address): (usize, &Address)| Self {
+            workers: vec![address.clone()],
+            tokens: self.tokens.of(number),
+            ..self.clone()
+        };
+        self.workers.iter().enumerate().map(alone).collect()
+    }
+
+    /// How to check that a worker is the right one. Sockets of this machine check who may open them.
+    pub(crate) fn security_for(&self, address: &Address) -> ClientSecurity {
+        match address {
+            Address::Unix(_) | Address::Shm(_) => ClientSecurity::Plain,
+            Address::Tls(_) | Address::Tcp(_) => self.security.clone(),
+        }
     }
 
     /// How long the sender looks for more commands after a write.
@@ -82,16 +103,6 @@ fn security() -> Result<ClientSecurity, String> {
         return Ok(ClientSecurity::Ca(pem));
     }
     Ok(ClientSecurity::Plain)
-}
-
-fn token() -> Result<String, String> {
-    if let Some(path) = env::var_os("DXPU_TOKEN_FILE") {
-        let path = PathBuf::from(path);
-        let text = fs::read_to_string(&path)
-            .map_err(|error| format!("DXPU_TOKEN_FILE: cannot read {}: {error}", path.display()))?;
-        return Ok(text.trim().to_owned());
-    }
-    Ok(env::var("DXPU_TOKEN").unwrap_or_default().trim().to_owned())
 }
 
 fn number(name: &str) -> Result<Option<usize>, String> {

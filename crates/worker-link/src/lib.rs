@@ -11,6 +11,8 @@
 mod call;
 mod config;
 pub mod log;
+mod tokens;
 
-pub use call::{CONNECT_TIMEOUT, Caller, Failure, greet};
+pub use call::{CONNECT_TIMEOUT, Caller, Failure, greet, patiently};
 pub use config::Config;
+pub use tokens::Tokens;

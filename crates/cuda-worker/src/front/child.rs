@@ -16,6 +16,11 @@ use transport::RawConnection;
 /// What the front reports of its session processes.
 #[derive(Clone, Debug)]
 pub enum SessionEvent {
+    /// A session process has made its driver and waits for a client.
+    Ready {
+        /// The process.
+        pid: u32,
+    },
     /// A client has shown its token.
     Began {
         /// The session's process.

@@ -162,6 +162,8 @@ impl Sessions {
                     state.spares.push(child.clone())
                 }
                 self.changed.notify_all();
+                drop(state);
+                (self.on_event)(SessionEvent::Ready { pid: child.pid });
             }
             Line::Authenticated(client) => self.authenticated(child, client),
             Line::Ended(reason) => said = Some(reason),

@@ -1,5 +1,6 @@
 //! The first words on each connection.
 
+use crate::admission::Admitted;
 use crate::config::SessionConfig;
 use cuda_abi::CudaError;
 use cuda_wire::{Handshake, Hello, PROTOCOL_VERSION, Refusal};
@@ -53,12 +54,12 @@ fn read_body(rx: &mut Rx, deadline: Instant) -> Result<Vec<u8>, HandshakeError> 
     Ok(body)
 }
 
-/// Reads and checks a client's hello.
+/// Reads and checks a client's hello. Returns it and what the client may have.
 pub(crate) fn read_hello(
     rx: &mut Rx,
     config: &SessionConfig,
     deadline: Instant,
-) -> Result<Hello, HandshakeError> {
+) -> Result<(Hello, Admitted), HandshakeError> {
     let body = read_body(rx, deadline)?;
     // The kind and the version come first in every version; the rest may differ.
     if let [1, low, high, ..] = body[..] {
@@ -69,25 +70,14 @@ pub(crate) fn read_hello(
         Ok(_) => return Err(HandshakeError::Malformed("not a hello".to_owned())),
         Err(error) => return Err(HandshakeError::Malformed(error.to_string())),
     };
-    if !is_same_secret(hello.token.as_bytes(), config.token.as_bytes()) {
-        let text = match hello.token.is_empty() {
-            true => {
-                "this worker wants a token and the client has none; give `dxpu run --token-file FILE` \
-                     (or DXPU_TOKEN_FILE) the file that `dxpu worker` named when it started"
-            }
-            false => {
-                "the token is not the one of this worker; copy the token file of the worker again, \
-                      it may have been made anew"
-            }
-        };
-        return Err(refused(CudaError::NOT_PERMITTED, text));
-    }
     if usize::from(hello.lanes) > cuda_wire::LANES_MAX {
         let text =
             format!("{} lanes are too many, at most {} are possible", hello.lanes, cuda_wire::LANES_MAX);
         return Err(refused(CudaError::INVALID_VALUE, &text));
     }
-    Ok(hello)
+    // Last, so that nobody is remembered as let in who is not.
+    let admitted = config.admission.admit(&hello.token)?;
+    Ok((hello, admitted))
 }
 
 fn check_version(theirs: u16) -> Result<(), HandshakeError> {

@@ -19,6 +19,7 @@ mod replies;
 mod waiters;
 
 use crate::{
+    admission::Admitted,
     config::{Role, SessionConfig, Startup},
     end::{EndKind, Ending, SessionEnd},
     images::ImageCache,
@@ -145,7 +146,7 @@ fn serve(
         Err(error) => return SessionEnd::new(EndKind::Refused, full_text(&error)),
     };
     let welcomed = welcome(&mut connection, driver, config, secret, deadline);
-    let (hello, credit_bytes) = match welcomed {
+    let (hello, admitted, credit_bytes) = match welcomed {
         Ok(welcomed) => welcomed,
         Err(HandshakeError::Refused(refusal)) => {
             let end = SessionEnd::new(EndKind::Refused, refusal.text.clone());
@@ -154,7 +155,8 @@ fn serve(
         }
         Err(error) => return SessionEnd::new(EndKind::Refused, full_text(&error)),
     };
-    say(control, &format!("authenticated {} (process {})", hello.program.escape_debug(), hello.pid));
+    let lease = admitted.lease.map(|lease| format!(", lease {lease}")).unwrap_or_default();
+    say(control, &format!("authenticated {} (process {}){lease}", hello.program.escape_debug(), hello.pid));
 
     let (tx, rx, closer) = connection.split();
     let mut input = Input::new(rx);
@@ -229,15 +231,18 @@ fn random_secret() -> io::Result<[u8; 32]> {
     Ok(secret)
 }
 
-/// Hears the client's hello and welcomes it. Returns what it said and the memory credit it was given.
+/// Hears the client's hello and welcomes it. Returns what it said, what it may have, and the memory credit it was given.
 fn welcome(
     connection: &mut Connection,
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
     secret: [u8; 32],
     deadline: Instant,
-) -> Result<(Hello, u64), HandshakeError> {
-    let hello = read_hello(&mut connection.rx, config, deadline)?;
+) -> Result<(Hello, Admitted, u64), HandshakeError> {
+    let (hello, admitted) = read_hello(&mut connection.rx, config, deadline)?;
+    if let Some(bytes) = admitted.memory_limit_bytes {
+        driver.limit_memory(bytes);
+    }
     let Some(va) = driver.reserve_addresses(&hello.va_candidates) else {
         let text = "none of the client's address ranges is free in the worker; start the program again, or start \
                     it without memory limits (ulimit -v) that keep it from reserving large ranges";
@@ -254,7 +259,7 @@ fn welcome(
         memory_credit_bytes: credit_bytes,
     };
     send_handshake(&mut connection.tx, &Handshake::Welcome(Box::new(welcome)))?;
-    Ok((hello, credit_bytes))
+    Ok((hello, admitted, credit_bytes))
 }
 
 fn send_handshake(tx: &mut Tx, handshake: &Handshake) -> io::Result<()> {

@@ -20,6 +20,7 @@ pub struct Inner {
     streams: Mutex<HashMap<StreamId, Arc<Stream>>>,
     deferred: Mutex<VecDeque<(ContextId, CudaError)>>,
     images: Mutex<Vec<Vec<u8>>>,
+    limit_bytes: Mutex<Option<u64>>,
 }
 
 #[derive(Default)]
@@ -146,12 +147,16 @@ impl Driver for Toy {
         vec![DeviceInfo {
             name: "toy".to_owned(),
             uuid: [7; 16],
-            memory_bytes: MEMORY_BYTES,
+            memory_bytes: MEMORY_BYTES.min(self.inner.limit_bytes.lock().unwrap().unwrap_or(u64::MAX)),
             attributes: vec![],
             stream_priorities: (0, 0),
             granularity: (4096, 4096),
             limits: vec![],
         }]
+    }
+
+    fn limit_memory(&self, bytes: u64) {
+        *self.inner.limit_bytes.lock().unwrap() = Some(bytes);
     }
 
     fn cuda_version(&self) -> i32 {

@@ -72,8 +72,10 @@ impl Client {
     pub(crate) fn start() -> Result<&'static Self, (CudaError, String)> {
         let config = Config::from_environment().map_err(|text| (CudaError::NO_DEVICE, text))?;
         let mut sessions = Vec::new();
-        for address in &config.workers {
-            sessions.push(link::connect(address, &config)?);
+        for config in config.each() {
+            for address in &config.workers {
+                sessions.push(worker_link::patiently(|| link::connect(address, &config))?);
+            }
         }
         let client = Self {
             cuda_version: sessions.iter().map(|session| session.cuda_version).min().unwrap_or(0),

@@ -1,0 +1,72 @@
+//! Who is let in.
+
+use crate::session::handshake::{HandshakeError, is_same_secret, refused};
+use cuda_abi::CudaError;
+use lease_fence::{Denial, LeaseAdmission};
+use serde::{Deserialize, Serialize};
+
+/// What a client must show to be served.
+#[derive(Clone, Serialize, Deserialize)]
+pub enum Admission {
+    /// The one token of this worker.
+    Secret(String),
+    /// A lease of the slot that this worker serves.
+    Lease(LeaseAdmission),
+}
+
+/// What somebody who was let in may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    /// The most memory of each device.
+    pub(crate) memory_limit_bytes: Option<u64>,
+    /// By which lease, for the log.
+    pub(crate) lease: Option<String>,
+}
+
+impl Admission {
+    /// Looks at a client's token.
+    pub(crate) fn admit(&self, token: &str) -> Result<Admitted, HandshakeError> {
+        match self {
+            Self::Secret(secret) if is_same_secret(token.as_bytes(), secret.as_bytes()) => {
+                Ok(Admitted::default())
+            }
+            Self::Secret(_) => Err(refused(
+                CudaError::NOT_PERMITTED,
+                match token.is_empty() {
+                    true => {
+                        "this worker wants a token and the client has none; give `dxpu run --token-file FILE` \
+                         (or DXPU_TOKEN_FILE) the file that `dxpu worker` named when it started"
+                    }
+                    false => {
+                        "the token is not the one of this worker; copy the token file of the worker again, \
+                         it may have been made anew"
+                    }
+                },
+            )),
+            Self::Lease(admission) => match admission.admit(token) {
+                Ok(tenancy) => Ok(Admitted {
+                    memory_limit_bytes: tenancy.memory_limit_bytes,
+                    lease: Some(tenancy.lease),
+                }),
+                Err(denial) => Err(refused(code(&denial), &in_full(&denial))),
+            },
+        }
+    }
+}
+
+/// The error that the program sees. One of them is not an end: a client that hears [`CudaError::SYSTEM_NOT_READY`] tries
+/// again for a while.
+fn code(denial: &Denial) -> CudaError {
+    match denial.is_retryable() {
+        true => CudaError::SYSTEM_NOT_READY,
+        false => CudaError::NOT_PERMITTED,
+    }
+}
+
+fn in_full(denial: &Denial) -> String {
+    let what = crate::session::full_text(denial);
+    match denial.is_retryable() {
+        true => what,
+        false => format!("{what}; lease a GPU with `dxpu run --gpus N -- PROGRAM`"),
+    }
+}

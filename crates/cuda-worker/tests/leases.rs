@@ -1,0 +1,166 @@
+//! A worker that lets clients in by lease: real session processes, real tokens, a real fence file.
+
+mod support;
+
+use cuda_abi::CudaError;
+use cuda_wire::*;
+use cuda_worker::*;
+use lease_fence::{Fence, LeaseAdmission, Moment, Trust};
+use pool_auth::{LeaseClaims, LeaseKey, lease_token};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use support::client::{Client, Target, greet, hello, read_handshake, session_name};
+use support::toy::{Toy, ToyStatus};
+use transport::{ClientSecurity, ConnectionKind};
+
+/// Not a test: the session processes of the tests below run this, with their control socket as standard input.
+#[test]
+#[ignore = "the entry of session processes"]
+fn session_process() {
+    let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let end =
+        run_session_process(control, &|_, _| Ok(Box::new(Toy::default())), &|_, _| Ok(Box::new(ToyStatus)));
+    std::process::exit(end.kind.exit_code().into());
+}
+
+const LATER_MS: u64 = 1_000_000;
+
+struct Slot {
+    front: Option<FrontHandle>,
+    key: LeaseKey,
+    fence: Fence,
+    target: Target,
+    _directory: tempfile::TempDir,
+}
+
+impl Slot {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let key = LeaseKey::make();
+        let admission = LeaseAdmission {
+            box_name: "box".to_owned(),
+            slot: 2,
+            trust_file: directory.path().join("trust"),
+            fence_file: directory.path().join("fence"),
+        };
+        let trust =
+            Trust { keys: vec![key.public().to_string()], manager_ms: 1000, at: Moment::now().unwrap() };
+        trust.write(&admission.trust_file).unwrap();
+        let fence = Fence::new(&admission.fence_file);
+        let config = FrontConfig {
+            addresses: vec![format!("unix:{}/socket", directory.path().display()).parse().unwrap()],
+            spawn: SessionSpawn {
+                program: std::env::current_exe().unwrap(),
+                arguments: ["--exact", "session_process", "--ignored", "--nocapture"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            },
+            session: SessionConfig::admitting(Admission::Lease(admission)),
+            grant: std::sync::Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),
+            sessions_max: 16,
+            unauthenticated_max: 16,
+            preamble_timeout: Duration::from_secs(2),
+            spares: 1,
+        };
+        let front = serve_listener(config, |_| {}).unwrap();
+        let address = front.addresses()[0].clone();
+        let target = Target { address, security: ClientSecurity::Plain, token: String::new() };
+        Self { front: Some(front), key, fence, target, _directory: directory }
+    }
+
+    fn claims(&self, epoch: u64) -> LeaseClaims {
+        LeaseClaims {
+            lease: format!("l-{epoch:016x}"),
+            tenant: "vision".to_owned(),
+            box_name: "box".to_owned(),
+            slot: 2,
+            epoch,
+            memory_bytes: 4 << 20,
+            share_milli: 1000,
+            issued_ms: 1000,
+            expires_ms: LATER_MS,
+        }
+    }
+
+    fn token(&self, claims: &LeaseClaims) -> String {
+        lease_token::sign(claims, &self.key).unwrap().reveal().to_owned()
+    }
+
+    fn attach(&self, claims: &LeaseClaims) -> Client {
+        let (address, security) = (self.target.address.clone(), self.target.security.clone());
+        Client::attach(&Target { address, security, token: self.token(claims) }, 1)
+    }
+
+    fn refusal(&self, token: &str) -> CudaError {
+        let (_connection, answer) = greet(&self.target, session_name(), hello(token, 1));
+        match answer.unwrap() {
+            Handshake::Refusal(refusal) => CudaError::from_code(refusal.code).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What somebody hears who only wants to look at the devices.
+    fn look(&self, token: &str) -> Handshake {
+        let mut connection = self.target.open(ConnectionKind::Status, 0, session_name()).unwrap();
+        let hello = Hello { va_candidates: Vec::new(), ..hello(token, 0) };
+        connection.tx.send(&[&Handshake::Hello(hello).to_frame()]).unwrap();
+        read_handshake(&mut connection.rx).unwrap()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.front.take().unwrap().stop();
+    }
+}
+
+#[test]
+fn the_first_lease_binds_the_slot_before_its_client_is_welcome() {
+    let slot = Slot::start();
+    let (first, second) = (slot.attach(&slot.claims(5)), slot.attach(&slot.claims(5)));
+    assert_eq!(slot.fence.read().unwrap().bound, 5);
+    assert_eq!(first.welcome.devices[0].memory_bytes, 1 << 30, "a whole GPU has no limit");
+    drop((first, second));
+
+    assert_eq!(slot.refusal(&slot.token(&slot.claims(4))), CudaError::NOT_PERMITTED);
+    assert_eq!(slot.refusal(&slot.token(&slot.claims(6))), CudaError::SYSTEM_NOT_READY, "try again");
+    slot.fence.clean(5).unwrap();
+    assert_eq!(slot.refusal(&slot.token(&slot.claims(5))), CudaError::NOT_PERMITTED, "its time is over");
+    drop(slot.attach(&slot.claims(6)));
+    assert_eq!(slot.fence.read().unwrap().bound, 6);
+}
+
+#[test]
+fn wrong_tokens_open_nothing_and_bind_nothing() {
+    let slot = Slot::start();
+    let claims = slot.claims(5);
+    let stranger = lease_token::sign(&claims, &LeaseKey::make()).unwrap();
+    let wrong = [
+        String::new(),
+        "secret".to_owned(),
+        stranger.reveal().to_owned(),
+        slot.token(&LeaseClaims { slot: 3, ..claims.clone() }),
+        slot.token(&LeaseClaims { box_name: "other".to_owned(), ..claims.clone() }),
+        slot.token(&LeaseClaims { expires_ms: 900, ..claims.clone() }),
+    ];
+    for token in &wrong {
+        assert_eq!(slot.refusal(token), CudaError::NOT_PERMITTED, "{token}");
+        assert!(matches!(slot.look(token), Handshake::Refusal(_)), "{token}");
+    }
+    assert_eq!(slot.fence.read().unwrap().bound, 0);
+}
+
+#[test]
+fn who_only_looks_needs_the_lease_too() {
+    let slot = Slot::start();
+    assert!(matches!(slot.look(&slot.token(&slot.claims(5))), Handshake::StatusWelcome(_)));
+    slot.fence.clean(5).unwrap();
+    assert!(matches!(slot.look(&slot.token(&slot.claims(5))), Handshake::Refusal(_)));
+}
+
+#[test]
+fn a_share_has_no_more_memory_than_it_paid_for() {
+    let slot = Slot::start();
+    let share = LeaseClaims { share_milli: 500, ..slot.claims(5) };
+    assert_eq!(slot.attach(&share).welcome.devices[0].memory_bytes, 4 << 20);
+}

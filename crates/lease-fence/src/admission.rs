@@ -1,0 +1,212 @@
+//! Admission by lease: the token, then the fence.
+
+use crate::{Fence, FenceError, Moment, Trust, TrustError};
+use pool_auth::{LeasePublicKey, LeaseTokenRefusal, lease_token};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+
+/// Lets borrowers of one slot in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAdmission {
+    /// This box, as the pool knows it.
+    pub box_name: String,
+    /// The slot.
+    pub slot: u16,
+    /// The trust file of the box.
+    pub trust_file: PathBuf,
+    /// The fence file of the slot.
+    pub fence_file: PathBuf,
+}
+
+/// What somebody who was let in has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenancy {
+    /// By which lease.
+    pub lease: String,
+    /// Who pays.
+    pub tenant: String,
+    /// Of which epoch.
+    pub epoch: u64,
+    /// The most memory; none when the whole GPU is theirs.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+/// Why somebody is not let in.
+#[derive(Debug, thiserror::Error)]
+pub enum Denial {
+    /// There is no lease token.
+    #[error("this GPU belongs to a pool and is used by lease, and the client has no lease token")]
+    NoToken,
+    /// The token is not good here and now.
+    #[error(transparent)]
+    Token(#[from] LeaseTokenRefusal),
+    /// The box does not know whom to trust yet.
+    #[error("cannot judge lease tokens")]
+    Trust(#[from] TrustError),
+    /// The fence says no.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    /// The machine does not tell the time.
+    #[error("cannot tell the time")]
+    Clock(#[source] io::Error),
+}
+
+impl Denial {
+    /// Whether the same token may be let in a few seconds later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NoToken | Self::Token(_) => false,
+            Self::Fence(FenceError::Refused(crate::EpochRefusal::NotCleanYet { .. })) => true,
+            Self::Fence(FenceError::Refused(crate::EpochRefusal::Stale { .. })) => false,
+            Self::Fence(FenceError::Busy { .. } | FenceError::Io { .. })
+            | Self::Trust(_)
+            | Self::Clock(_) => true,
+            Self::Fence(FenceError::Damaged { .. }) => false,
+        }
+    }
+}
+
+impl LeaseAdmission {
+    /// Lets the bearer of a token in, or says why not. When this returns, the disk knows of it.
+    pub fn admit(&self, token: &str) -> Result<Tenancy, Denial> {
+        self.admit_at(token, &Moment::now().map_err(Denial::Clock)?)
+    }
+
+    fn admit_at(&self, token: &str, moment: &Moment) -> Result<Tenancy, Denial> {
+        if token.is_empty() {
+            return Err(Denial::NoToken);
+        }
+        let trust = Trust::read(&self.trust_file)?;
+        let now_ms = trust.manager_ms_at(moment).ok_or(TrustError::NotYet)?;
+        // A key that cannot be read signs nothing; the others still do.
+        let keys: Vec<LeasePublicKey> = trust.keys.iter().filter_map(|key| key.parse().ok()).collect();
+        let claims = lease_token::verify(token, &keys, &self.box_name, self.slot, now_ms)?;
+        let is_share = claims.share_milli < WHOLE_GPU_MILLI;
+        Fence::new(&self.fence_file).admit(claims.epoch)?;
+        Ok(Tenancy {
+            lease: claims.lease,
+            tenant: claims.tenant,
+            epoch: claims.epoch,
+            memory_limit_bytes: is_share.then_some(claims.memory_bytes),
+        })
+    }
+}
+
+const WHOLE_GPU_MILLI: u16 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pool_auth::{LeaseClaims, LeaseKey};
+
+    struct Slot {
+        _directory: tempfile::TempDir,
+        admission: LeaseAdmission,
+        key: LeaseKey,
+    }
+
+    fn moment(since_boot_ms: u64) -> Moment {
+        Moment { boot: "one".to_owned(), since_boot_ms }
+    }
+
+    fn slot() -> Slot {
+        let directory = tempfile::tempdir().unwrap();
+        let key = LeaseKey::make();
+        let admission = LeaseAdmission {
+            box_name: "rack1-a".to_owned(),
+            slot: 3,
+            trust_file: directory.path().join("trust"),
+            fence_file: directory.path().join("fence"),
+        };
+        let keys = vec!["from a later version".to_owned(), key.public().to_string()];
+        Trust { keys, manager_ms: 1_000_000, at: moment(500) }.write(&admission.trust_file).unwrap();
+        Slot { _directory: directory, admission, key }
+    }
+
+    fn claims(epoch: u64) -> LeaseClaims {
+        LeaseClaims {
+            lease: "l-00000000000000aa".to_owned(),
+            tenant: "vision".to_owned(),
+            box_name: "rack1-a".to_owned(),
+            slot: 3,
+            epoch,
+            memory_bytes: 80 << 30,
+            share_milli: 1000,
+            issued_ms: 1_000_000,
+            expires_ms: 1_030_000,
+        }
+    }
+
+    impl Slot {
+        fn show(&self, claims: &LeaseClaims, at: &Moment) -> Result<Tenancy, Denial> {
+            let token = lease_token::sign(claims, &self.key).unwrap();
+            self.admission.admit_at(token.reveal(), at)
+        }
+    }
+
+    #[test]
+    fn a_lease_opens_its_slot_while_it_lives() {
+        let slot = slot();
+        let tenancy = slot.show(&claims(7), &moment(500)).unwrap();
+        assert_eq!((tenancy.epoch, tenancy.memory_limit_bytes), (7, None));
+        assert!(slot.show(&claims(7), &moment(30_499)).is_ok());
+        assert!(matches!(
+            slot.show(&claims(7), &moment(30_500)),
+            Err(Denial::Token(LeaseTokenRefusal::Expired { late_ms: 0 }))
+        ));
+    }
+
+    #[test]
+    fn a_share_brings_its_limit() {
+        let share = LeaseClaims { share_milli: 250, memory_bytes: 20 << 30, ..claims(7) };
+        assert_eq!(slot().show(&share, &moment(600)).unwrap().memory_limit_bytes, Some(20 << 30));
+    }
+
+    #[test]
+    fn whoever_is_refused_leaves_no_trace() {
+        let slot = slot();
+        let (other_slot, other_box) = (
+            LeaseClaims { slot: 4, ..claims(9) },
+            LeaseClaims { box_name: "rack1-b".to_owned(), ..claims(9) },
+        );
+        for claims in [other_slot, other_box] {
+            let denial = slot.show(&claims, &moment(600)).unwrap_err();
+            assert!(
+                matches!(denial, Denial::Token(LeaseTokenRefusal::Elsewhere { .. }))
+                    && !denial.is_retryable()
+            );
+        }
+        let forged = lease_token::sign(&claims(9), &LeaseKey::make()).unwrap();
+        assert!(matches!(
+            slot.admission.admit_at(forged.reveal(), &moment(600)),
+            Err(Denial::Token(LeaseTokenRefusal::UnknownKey))
+        ));
+        assert!(matches!(slot.admission.admit_at("", &moment(600)), Err(Denial::NoToken)));
+        assert_eq!(Fence::new(&slot.admission.fence_file).read().unwrap().bound, 0);
+        assert!(slot.show(&claims(1), &moment(600)).is_ok());
+    }
+
+    #[test]
+    fn the_fence_has_the_last_word() {
+        let slot = slot();
+        slot.show(&claims(7), &moment(600)).unwrap();
+        let stale = slot.show(&claims(6), &moment(600)).unwrap_err();
+        assert!(!stale.is_retryable(), "{stale}");
+        let early = slot.show(&claims(8), &moment(600)).unwrap_err();
+        assert!(early.is_retryable(), "{early}");
+        Fence::new(&slot.admission.fence_file).clean(7).unwrap();
+        assert!(slot.show(&claims(7), &moment(600)).is_err());
+        assert!(slot.show(&claims(8), &moment(600)).is_ok());
+    }
+
+    #[test]
+    fn a_box_that_does_not_know_the_time_lets_nobody_in_yet() {
+        let slot = slot();
+        let rebooted = Moment { boot: "two".to_owned(), since_boot_ms: 600 };
+        let denial = slot.show(&claims(7), &rebooted).unwrap_err();
+        assert!(matches!(denial, Denial::Trust(TrustError::NotYet)) && denial.is_retryable());
+        std::fs::remove_file(&slot.admission.trust_file).unwrap();
+        assert!(slot.show(&claims(7), &moment(600)).unwrap_err().is_retryable());
+    }
+}

@@ -1,0 +1,23 @@
+//! Who may use a GPU of a box, decided on the box alone.
+//!
+//! ```text
+//!   token ─▶ signed by a key the manager uses? this box, this slot? not over? ─▶ fence: its epoch against the slot's ─▶ in
+//!                       ▲ trust file                            ▲ clock in it        ▲ fence file
+//!                       └────────────── written by the box ─────┘                    └─ written before anybody is let in
+//! ```
+//!
+//! The manager may be away: everything needed lies in two files. The trust file holds the manager's public keys and
+//! what the manager's clock said when; the fence file of a slot holds the highest epoch that was let in and the
+//! highest that was cleaned up after.
+
+#![forbid(unsafe_code)]
+
+mod admission;
+mod epochs;
+mod fence;
+mod trust;
+
+pub use admission::{Denial, LeaseAdmission, Tenancy};
+pub use epochs::{EpochRefusal, Epochs};
+pub use fence::{Fence, FenceError};
+pub use trust::{Moment, Trust, TrustError};
