@@ -9,6 +9,7 @@ mod device;
 mod image;
 mod pcie;
 mod text;
+mod tokens;
 mod wire;
 
 pub use connection::{address, fingerprint, preamble};
@@ -16,6 +17,7 @@ pub use device::soft_link;
 pub use image::{elf_length, fatbin, fatbin_entry, image_length};
 pub use pcie::{fabric_datagram, fabric_link, tlp};
 pub use text::{ptx_load, ptx_run};
+pub use tokens::{identity, lease_token};
 pub use wire::{
     chunk, command_body, command_stream, device_status, graph_node, handshake, link_output, module_info,
     notice, op, reply,
@@ -39,7 +41,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("fingerprint", fingerprint),
     ("graph_node", graph_node),
     ("handshake", handshake),
+    ("identity", identity),
     ("image_length", image_length),
+    ("lease_token", lease_token),
     ("link_output", link_output),
     ("module_info", module_info),
     ("notice", notice),
