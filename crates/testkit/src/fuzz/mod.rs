@@ -6,6 +6,7 @@
 
 mod connection;
 mod device;
+mod devices;
 mod image;
 mod pcie;
 mod text;
@@ -14,6 +15,7 @@ mod wire;
 
 pub use connection::{address, fingerprint, preamble};
 pub use device::soft_link;
+pub use devices::{pcie_from_box, pcie_from_host, vfio_message, vfio_session};
 pub use image::{elf_length, fatbin, fatbin_entry, image_length};
 pub use pcie::{fabric_datagram, fabric_link, tlp};
 pub use text::{ptx_load, ptx_run};
@@ -48,12 +50,16 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("module_info", module_info),
     ("notice", notice),
     ("op", op),
+    ("pcie_from_box", pcie_from_box),
+    ("pcie_from_host", pcie_from_host),
     ("preamble", preamble),
     ("ptx_load", ptx_load),
     ("ptx_run", ptx_run),
     ("reply", reply),
     ("soft_link", soft_link),
     ("tlp", tlp),
+    ("vfio_message", vfio_message),
+    ("vfio_session", vfio_session),
 ];
 
 /// The target of this name.
