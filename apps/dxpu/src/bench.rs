@@ -3,6 +3,7 @@
 //! The bare transport is measured in the same run, against a process of its own as the worker is one: absolute times
 //! say little on a busy machine, ratios do.
 
+mod pool;
 mod raw;
 mod report;
 
@@ -33,6 +34,8 @@ pub(crate) struct Bench {
 enum What {
     /// The api plane: instructions and time of calls, latency and bandwidth of each transport
     Api(Api),
+    /// The pool: placement, durable grants and failover, for growing numbers of GPUs
+    Pool(pool::Pool),
     /// The other end of the bare measurement
     #[command(hide = true)]
     RawServer(raw::RawServer),
@@ -58,6 +61,7 @@ impl Bench {
     pub(crate) fn run(self) -> Outcome {
         match self.what {
             What::Api(api) => api.run(),
+            What::Pool(pool) => pool.run(),
             What::RawServer(server) => server.run(),
         }
     }

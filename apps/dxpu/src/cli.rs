@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::exit::Outcome;
-use crate::{bench, completions, demo, inject, man, model, run, sim, trace, worker, worker_session};
+use crate::{audit, bench, completions, demo, inject, man, manager, model, run, sim, trace, worker, worker_session};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,11 @@ pub(crate) enum Command {
     Run(run::Run),
     /// Show a program using a remote GPU, on this machine alone
     Demo(demo::Demo),
-    /// Measure what the api plane costs on this machine
+    /// Lease GPUs out of boxes: the manager of a pool
+    Manager(Box<manager::Manager>),
+    /// Show who did what in the pool, and check it
+    Audit(audit::Audit),
+    /// Measure what the api plane and the pool cost on this machine
     Bench(bench::Bench),
     /// Record what a program asks of this machine's GPU, as a profile for `dxpu model predict`
     Trace(trace::Trace),
@@ -61,6 +65,8 @@ impl Command {
             Command::Worker(worker) => worker.run(),
             Command::Run(run) => run.run(),
             Command::Demo(demo) => demo.run(),
+            Command::Manager(manager) => manager.run(),
+            Command::Audit(audit) => audit.run(),
             Command::Bench(bench) => bench.run(),
             Command::Trace(trace) => trace.run(),
             Command::Inject(inject) => inject.run(),

@@ -17,6 +17,11 @@ pub(crate) fn cache_directory() -> anyhow::Result<PathBuf> {
     user_directory("XDG_CACHE_HOME", ".cache")
 }
 
+/// `$XDG_CONFIG_HOME/dxpu`, or `~/.config/dxpu`.
+pub(crate) fn config_directory() -> anyhow::Result<PathBuf> {
+    user_directory("XDG_CONFIG_HOME", ".config")
+}
+
 fn user_directory(variable: &str, below_home: &str) -> anyhow::Result<PathBuf> {
     let absolute = |path: &PathBuf| path.is_absolute();
     let base = std::env::var_os(variable).map(PathBuf::from).filter(absolute).or_else(|| {

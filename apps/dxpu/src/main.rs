@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod audit;
 mod bench;
 mod cli;
 mod completions;
@@ -13,14 +14,17 @@ mod inject;
 mod library;
 mod log;
 mod man;
+mod manager;
 mod model;
 mod nvidia;
 mod pass_through;
+mod pool_access;
 mod preflight;
 mod quantity;
 mod run;
 mod sim;
 mod soft;
+mod store_option;
 mod trace;
 mod worker;
 mod worker_session;

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod local;
 mod manager;
 mod settings;
 
@@ -43,6 +44,7 @@ mod status;
 pub use bootstrap::{BootstrapError, begin, new_admin, write_private};
 pub use clock::Clock;
 pub use http::openapi;
+pub use local::Local;
 pub use manager::{Manager, StartError};
 pub use settings::{AUDIT_KEEP, CERTIFICATE_LIFE, CONNECTIONS_MAX, LEADER_TTL, Settings};
 pub use tls::TlsError;

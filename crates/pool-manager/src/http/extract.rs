@@ -28,6 +28,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         if !is_json {
             return Err(Problem::bad_request("the body must be JSON, with content-type application/json"));
         }
+        // A list would be read as the fields in their order, which nobody means.
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            return Err(Problem::bad_request("the body must be a JSON object"));
+        }
         serde_json::from_slice(&bytes)
             .map(Self)
             .map_err(|error| Problem::bad_request(format!("the body is not what it should be: {error}")))
