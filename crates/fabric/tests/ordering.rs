@@ -22,10 +22,19 @@ enum Move {
     /// One TLP, if there is one that it is willing to take.
     Take {
         end: usize,
-        non_posted: bool,
+        willing: Willing,
     },
     Settle,
     Advance,
+}
+
+/// Mostly everything; now and then a receiver that is short of room for something.
+fn willing() -> impl Strategy<Value = Willing> {
+    (0..4u8, any::<bool>(), 0..4u8).prop_map(|(posted, non_posted, completions)| Willing {
+        posted: posted > 0,
+        non_posted,
+        completions: completions > 0,
+    })
 }
 
 fn a_move() -> impl Strategy<Value = Move> {
@@ -33,7 +42,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         prop_oneof![3 => Just(Class::Posted), 3 => Just(Class::NonPosted), 2 => Just(Class::Completion)];
     prop_oneof![
         4 => (0..2usize, class).prop_map(|(end, class)| Move::Send { end, class }),
-        3 => (0..2usize, any::<bool>()).prop_map(|(end, non_posted)| Move::Take { end, non_posted }),
+        3 => (0..2usize, willing()).prop_map(|(end, willing)| Move::Take { end, willing }),
         2 => Just(Move::Settle),
         1 => Just(Move::Advance),
     ]
@@ -104,12 +113,13 @@ impl World {
         }
     }
 
-    fn take(&mut self, end: usize, non_posted: bool) -> bool {
-        let Some(tlp) = self.pair.ends[end].receive(Willing { non_posted, ..Willing::ALL }) else {
+    fn take(&mut self, end: usize, willing: Willing) -> bool {
+        let Some(tlp) = self.pair.ends[end].receive(willing) else {
             return false;
         };
         let (class, header) = (tlp.class(), tlp.header);
-        assert!(non_posted || class != Class::NonPosted, "it was not willing");
+        let is_willing = [willing.posted, willing.non_posted, willing.completions][class.index()];
+        assert!(is_willing, "it was not willing to take {class:?}");
         self.models[1 - end].received(class, number(&header));
         if class == Class::NonPosted {
             self.models[end].owed.push_back(header);
@@ -120,8 +130,8 @@ impl World {
     fn do_it(&mut self, a_move: Move) {
         match a_move {
             Move::Send { end, class } => self.send(end, class),
-            Move::Take { end, non_posted } => {
-                self.take(end, non_posted);
+            Move::Take { end, willing } => {
+                self.take(end, willing);
             }
             Move::Settle => self.pair.settle(),
             Move::Advance => {
@@ -133,16 +143,16 @@ impl World {
     /// From wherever the schedule led: with nobody willing to take requests, all posted TLPs and completions arrive
     /// that were sent; then, with everybody willing, the rest.
     fn drain(&mut self) {
-        for non_posted in [false, true] {
+        for willing in [Willing::NO_REQUESTS, Willing::ALL] {
             for _ in 0..100_000 {
                 self.pair.settle();
                 let mut has_moved = false;
                 for end in 0..2 {
-                    while self.take(end, non_posted) {
+                    while self.take(end, willing) {
                         has_moved = true;
                     }
                 }
-                let is_left = |sent: &(Class, u64)| non_posted || sent.0 != Class::NonPosted;
+                let is_left = |sent: &(Class, u64)| willing.non_posted || sent.0 != Class::NonPosted;
                 if !self.models.iter().any(|model| model.sent.iter().any(is_left)) {
                     break;
                 }
@@ -203,7 +213,7 @@ fn requests_that_wait_hold_up_nobody() {
     }
     for _ in 0..500 {
         world.pair.settle();
-        while world.take(1, false) {}
+        while world.take(1, Willing::NO_REQUESTS) {}
         world.pair.advance();
     }
     let left: Vec<_> = world.models[0].sent.iter().map(|(class, _)| *class).collect();
