@@ -1,10 +1,12 @@
 //! What we keep for each context of the program: its filler, and what is being timed in it.
 
+use crate::clock;
 use crate::driver;
 use crate::filler::Filler;
 use crate::inject::{self, Rates};
 use crate::log;
 use crate::state::{self, Mode};
+use crate::streams::Stream;
 use crate::timing::Timing;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -20,6 +22,32 @@ pub(crate) struct Context {
     /// How fast copies are without us, measured where that is needed.
     pub(crate) rates: Rates,
     pub(crate) asked: inject::Asked,
+    pub(crate) launches: Launches,
+}
+
+/// What launches of fillers cost the program's threads, among everything else that they do: more than in a row of their own.
+#[derive(Default)]
+pub(crate) struct Launches {
+    count: AtomicU64,
+    ticks: AtomicU64,
+}
+
+/// A launch that took so many times what it takes in a row was held up by a full queue.
+const HELD_UP: f64 = 4.0;
+
+impl Launches {
+    fn add(&self, ticks: u64, usual_ticks: f64) {
+        if (ticks as f64) < HELD_UP * usual_ticks {
+            self.count.fetch_add(1, Relaxed);
+            self.ticks.fetch_add(ticks, Relaxed);
+        }
+    }
+
+    /// How many, and their nanoseconds together.
+    pub(crate) fn so_far(&self) -> (u64, f64) {
+        let ticks = self.ticks.load(Relaxed) as f64;
+        (self.count.load(Relaxed), ticks * 1e6 / state::ticks_per_ms())
+    }
 }
 
 static CONTEXTS: Mutex<Option<HashMap<usize, &'static Context>>> = Mutex::new(None);
@@ -60,14 +88,24 @@ impl Context {
         let rates = if state::mode() == Mode::Inject { Rates::measure() } else { Rates::default() };
         tell_device();
         if let Some(filler) = &filler {
-            state::record(Entry {
-                bytes: filler.least_ns as u64,
-                extra: filler.host_ns as u64,
-                object: filler.pair_ns as u64,
-                ..Entry::new(Kind::Filler)
-            });
+            tell_filler(filler, filler.host_ns);
         }
-        Self { handle, filler, timing: Mutex::default(), rates, asked: inject::Asked::default() }
+        Self {
+            handle,
+            filler,
+            timing: Mutex::default(),
+            rates,
+            asked: inject::Asked::default(),
+            launches: Launches::default(),
+        }
+    }
+
+    /// Launches a filler, and notes what that cost.
+    pub(crate) fn fill(&self, filler: &Filler, stream: Stream, cost_ns: f64, class: usize) {
+        let called = clock::ticks();
+        filler.fill(stream, cost_ns, class);
+        let ticks = clock::ticks().saturating_sub(called);
+        self.launches.add(ticks, filler.host_ns * state::ticks_per_ms() / 1e6);
     }
 
     /// Finishes what is under way and writes down what there is to say. The context is current.
@@ -75,12 +113,28 @@ impl Context {
         // SAFETY: the call takes nothing; an error leaves less to say.
         unsafe { driver::synchronize() };
         self.timing.lock().unwrap_or_else(PoisonError::into_inner).collect(usize::MAX);
-        if state::mode() == Mode::Inject
-            && let Some(filler) = &self.filler
-        {
+        let Some(filler) = &self.filler else { return };
+        let (launches, ns) = self.launches.so_far();
+        if launches >= LAUNCHES_MIN {
+            tell_filler(filler, ns / launches as f64);
+        }
+        if state::mode() == Mode::Inject {
             inject::report(&self.asked, filler);
         }
     }
+}
+
+/// So many launches among others say more than those in a row.
+const LAUNCHES_MIN: u64 = 100;
+
+/// Writes down what a filler costs; what comes later in a log counts.
+fn tell_filler(filler: &Filler, host_ns: f64) {
+    state::record(Entry {
+        bytes: filler.least_ns as u64,
+        extra: host_ns as u64,
+        object: filler.pair_ns as u64,
+        ..Entry::new(Kind::Filler)
+    });
 }
 
 fn tell_device() {

@@ -4,9 +4,9 @@
 //! - A host-to-device copy gets a filler of the added round trip, or of what its bytes take longer at Eq. 1's rate, whichever is more.
 //! - A device-to-host copy gets half the added round trip: posted writes cross once.
 
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::driver;
-use crate::filler::{CLASSES, Filler};
+use crate::filler::{CLASSES, Filler, Spent};
 use crate::state;
 use crate::streams::Stream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,16 +47,50 @@ fn set(added_ns: f64, read_bytes_per_s: f64) {
     RATE.store((read_bytes_per_s / 1e9).to_bits(), Relaxed);
 }
 
+/// CUDA_ERROR_NOT_PERMITTED
+const NOT_PERMITTED: u32 = 800;
+
 /// Changes what is injected while the program runs, so that distances can be compared within one process: `added_ns` of round trip
 /// and a read rate in bytes a second (0: no limit). Fails with CUDA's "not permitted" outside of `dxpu inject`.
 #[unsafe(no_mangle)]
 extern "C" fn dxpuInject(added_ns: f64, read_bytes_per_s: f64) -> u32 {
-    const NOT_PERMITTED: u32 = 800;
     if state::mode() != state::Mode::Inject {
         return NOT_PERMITTED;
     }
     set(amount(added_ns), amount(read_bytes_per_s));
     0
+}
+
+/// What was injected into the current context so far: fillers, nanoseconds asked for, nanoseconds that the fillers took of the GPU's
+/// queue, launches of fillers that were not held up by a full queue, and the nanoseconds these took of the calling threads. Waits
+/// for the GPU. Fails as [`dxpuInject`] does.
+///
+/// # Safety
+///
+/// `figures` is a place for five numbers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dxpuInjected(figures: *mut f64) -> u32 {
+    let _inside = state::Inside::enter();
+    let (state::Mode::Inject, Some(context)) = (state::mode(), context::current()) else {
+        return NOT_PERMITTED;
+    };
+    let Some(filler) = &context.filler else { return NOT_PERMITTED };
+    // SAFETY: the call takes nothing.
+    unsafe { driver::synchronize() };
+    let Some(spent) = filler.spent() else { return NOT_PERMITTED };
+    let total = |of: &[AtomicU64]| of.iter().map(|part| part.load(Relaxed) as f64).sum::<f64>();
+    let (launches, launch_ns) = context.launches.so_far();
+    let spent_ns: f64 = Class::ALL.iter().map(|&class| queue_ns(&spent, class as usize, filler)).sum();
+    let found =
+        [total(&context.asked.operations), total(&context.asked.ns), spent_ns, launches as f64, launch_ns];
+    // SAFETY: the caller promises the place.
+    unsafe { figures.copy_from_nonoverlapping(found.as_ptr(), found.len()) };
+    0
+}
+
+/// What the fillers of a class took of the GPU's queue: their own lengths, and what each costs besides.
+fn queue_ns(spent: &Spent, class: usize, filler: &Filler) -> f64 {
+    spent.ns[class] as f64 + spent.fillers[class] as f64 * filler.besides_ns
 }
 
 impl Settings {
@@ -158,7 +192,7 @@ pub(crate) fn before(context: &Context, stream: Stream, class: Class, bytes: u64
     }
     context.asked.operations[class as usize].fetch_add(1, Relaxed);
     context.asked.ns[class as usize].fetch_add(asked_ns as u64, Relaxed);
-    filler.fill(stream, asked_ns, class as usize);
+    context.fill(filler, stream, asked_ns, class as usize);
 }
 
 /// Writes down what was asked and what was done. The context is current and has finished its work.
@@ -170,12 +204,11 @@ pub(crate) fn report(asked: &Asked, filler: &Filler) {
         if operations == 0 {
             continue;
         }
-        let besides_ns = spent.fillers[at] as f64 * filler.besides_ns;
         state::record(Entry {
             count: at as u32,
             object: operations,
             bytes: asked.ns[at].load(Relaxed),
-            extra: spent.ns[at] + besides_ns as u64,
+            extra: queue_ns(&spent, at, filler) as u64,
             ..Entry::new(Kind::Injected)
         });
     }

@@ -69,6 +69,15 @@ pub(crate) fn look(alike: Alike, elapsed_us: f64, may_time: bool) -> (u64, bool)
     })
 }
 
+/// A sample of operations like this one saw more than the operation.
+pub(crate) fn missed(alike: Alike) {
+    with(|names| {
+        if let Some((_, seen)) = names.alike.get_mut(&alike) {
+            seen.missed();
+        }
+    });
+}
+
 fn name(alike: Alike, handles: &HashMap<usize, Handle>) -> Option<String> {
     match alike {
         Alike::Kernel { function, .. } => {

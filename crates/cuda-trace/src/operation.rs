@@ -83,7 +83,9 @@ fn trace(stream: Stream, operation: Operation, at: u64, real: impl FnOnce() -> u
     let answer = real();
     let returned = clock::ticks();
     if let Some((context, begun)) = begun {
-        timing::end(context, begun, stream, number, operation.kind, alike);
+        if !timing::end(context, begun, stream, number, operation.kind, alike) {
+            names::missed(operation.alike);
+        }
     }
     if state::is_recording() {
         let ticks = returned.saturating_sub(called);

@@ -41,6 +41,12 @@ pub struct Measured {
     pub operations: u64,
     /// Those that were timed themselves; the others have the durations of their like.
     pub sampled: u64,
+    /// Of these, those in which nothing else can have been seen.
+    #[serde(default)]
+    pub clean: u64,
+    /// Durations were scaled by this, since a stream would have worked longer than there was time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaled: Option<f64>,
     /// What a filler kernel costs on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filler: Option<Filler>,
@@ -50,7 +56,7 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Filler {
-    /// What it takes of a busy queue besides its length.
+    /// What one of no length takes of a busy queue.
     pub gpu_us: f64,
     /// What its launch takes of the calling thread.
     pub host_us: f64,

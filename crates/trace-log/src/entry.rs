@@ -45,7 +45,7 @@ pub enum Kind {
     /// Another call.
     Other = 16,
     /// The operation with number `object` took `extra` nanoseconds on the GPU. `bytes` is the number of its kernel or class,
-    /// so that operations outside the range teach something too.
+    /// so that operations outside the range teach something too. `count` is 1 if nothing but the operation was seen.
     Sample = 17,
     /// A stream was made; [`flag::NON_BLOCKING`] says of which kind.
     StreamMade = 18,
@@ -53,7 +53,7 @@ pub enum Kind {
     RangeBegin = 19,
     /// It ended.
     RangeEnd = 20,
-    /// The filler kernel was measured: `bytes` nanoseconds in a busy queue, `extra` on the calling thread, `object` of an event
+    /// The filler kernel was measured, later entries with more knowledge: `bytes` nanoseconds in a busy queue, `extra` on the calling thread, `object` of an event
     /// pair around it.
     Filler = 21,
     /// What was injected: `count` is the class, `object` the operations, `bytes` the nanoseconds asked for, `extra` those spent.

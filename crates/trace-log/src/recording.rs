@@ -2,6 +2,7 @@
 
 mod durations;
 mod joins;
+mod plausible;
 
 use crate::entry::{Entry, Kind, flag};
 use crate::log::{Line, Log};
@@ -11,8 +12,9 @@ use model::profile::{Action, Awaited, Direction, Filler, Measured, Profile, Reco
 use std::collections::HashMap;
 
 /// How durations on the GPU were found, for people who read the profile.
-const METHOD: &str = "pairs of events around sampled operations, behind a filler kernel so that the queue was never empty; \
-                      others by kernel, grid and block, copies by direction, pinning and size";
+const METHOD: &str = "pairs of events around sampled operations, behind a filler kernel, and clean where the GPU had not come \
+                      to the pair when all of it was queued; durations are the middle of the clean samples by kernel, grid \
+                      and block, copies by direction, pinning and size";
 
 /// What became of a log.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +34,7 @@ pub fn recording(log: &Log, program: &str) -> Recording {
         writer.write(log, begin, end);
         recording.own_us += writer.own_ticks as f64 / log.ticks_per_us;
         let wall_us = writer.us(end).max(writer.last_us);
+        let scaled = plausible::scale(&mut writer.records);
         let profile = Profile {
             device: log
                 .lines
@@ -43,6 +46,8 @@ pub fn recording(log: &Log, program: &str) -> Recording {
                 method: METHOD.to_owned(),
                 operations: writer.operations,
                 sampled: writer.sampled,
+                clean: writer.clean,
+                scaled,
                 filler: durations.filler,
             }),
             kernels: writer.kernels,
@@ -97,6 +102,7 @@ struct Writer<'a> {
     joins: Joins,
     operations: u64,
     sampled: u64,
+    clean: u64,
 }
 
 impl<'a> Writer<'a> {
@@ -117,6 +123,7 @@ impl<'a> Writer<'a> {
             joins: Joins::default(),
             operations: 0,
             sampled: 0,
+            clean: 0,
         }
     }
 
@@ -147,7 +154,9 @@ impl<'a> Writer<'a> {
         let at_us = self.us(entry.at).max(self.last_us);
         if line.kind.is_operation() {
             self.operations += 1;
-            self.sampled += u64::from(self.durations.is_sampled(entry.extra));
+            let sampled = self.durations.sampled(entry.extra);
+            self.sampled += u64::from(sampled.is_some());
+            self.clean += u64::from(sampled == Some(true));
             for (from, to) in self.joins.operation(entry.stream) {
                 // A join costs the program nothing: the driver does it with the operation itself.
                 let (from, to) = (self.stream(from), self.stream(to));

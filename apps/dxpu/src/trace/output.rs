@@ -33,13 +33,16 @@ pub(super) fn text(path: &Path, profile: &Profile, summary: &Summary) -> String 
         ),
     );
     if let Some(measured) = &profile.measured {
-        let (sampled, operations) = (measured.sampled, measured.operations);
+        let (sampled, clean, operations) = (measured.sampled, measured.clean, measured.operations);
         say(
             put,
             format!(
-                "durations on the GPU: {sampled} of {operations} operations timed, the others by their like"
+                "durations on the GPU: {sampled} of {operations} operations timed, {clean} of them clean, the others by their like"
             ),
         );
+        if let Some(scaled) = measured.scaled {
+            say(put, format!("all durations scaled by {scaled:.3}: there was no time for more"));
+        }
     }
     if summary.launches > 0 {
         let (mean, period) = (summary.mean_kernel_us(), summary.mean_period_us());
