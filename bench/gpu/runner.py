@@ -62,14 +62,16 @@ class Runner:
         self.where.synchronize()
         return {"probe": self.prepared.probe(), "seconds": time.perf_counter() - began}
 
-    def measure(self, seconds, is_marked=False, inject=None):
+    def measure(self, seconds, is_marked=False, inject=None, blocks_min=BLOCKS_MIN):
         """Milliseconds per step, by samples, over about this long.
 
         `is_marked` marks the time for `dxpu trace --range profiler`; `inject` is what `dxpu inject` is to inject from here on: the
-        added round trip in nanoseconds and the read rate in bytes a second.
+        added round trip in nanoseconds and the read rate in bytes a second; what it came to is in the answer. A repetition has at
+        least `blocks_min` samples.
         """
         if inject is not None:
             passthrough.inject(*inject)
+            injected = passthrough.injected()
         workload, step = self.workload, self.prepared.step
         synchronize = (lambda: None) if workload.waits_itself else self.where.synchronize
         clock, samples = time.perf_counter, []
@@ -88,14 +90,17 @@ class Runner:
                 synchronize()
                 now = clock()
                 samples.append((now - began) * 1e3 / workload.block)
-                if now >= end and len(samples) >= BLOCKS_MIN:
+                if now >= end and len(samples) >= blocks_min:
                     break
         finally:
             if is_marked:
                 passthrough.mark(False)
             gc.enable()
         self.testify()
-        return {
+        more = {}
+        if inject is not None:
+            more["injected"] = {name: value - injected[name] for name, value in passthrough.injected().items()}
+        return more | {
             "median_ms": figures.median(samples),
             "best_ms": min(samples),
             "sum_ms": sum(samples),

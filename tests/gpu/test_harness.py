@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+from argparse import Namespace
 from concurrent.futures import Future
 
 import pytest
@@ -12,7 +13,10 @@ BENCH = HERE.parent.parent / "bench" / "gpu"
 sys.path[:0] = [str(HERE / "lib"), str(BENCH / "lib"), str(BENCH)]
 
 import compare  # noqa: E402
+import distance_measurement  # noqa: E402
+import distance_report  # noqa: E402
 import figures  # noqa: E402
+import rounds  # noqa: E402
 import summary  # noqa: E402
 import tables  # noqa: E402
 import witness  # noqa: E402
@@ -174,3 +178,102 @@ def test_a_failed_mode_is_shown_as_such():
 def test_many_samples_are_kept_as_percentiles():
     kept = figures.percentiles(range(10001))
     assert (len(kept), kept[0], kept[50], kept[-1]) == (101, 0, 5000, 10000)
+
+
+# What programs keep at a distance: bench/gpu/distance.
+
+
+def injected(fillers, asked_us, added_us, launch_us, call_us):
+    return {
+        "fillers": fillers,
+        "asked_us": fillers * asked_us,
+        "added_us": fillers * added_us,
+        "launches": fillers,
+        "launch_us": fillers * launch_us,
+        "calls": 100,
+        "call_us": 100 * call_us,
+    }
+
+
+def test_each_round_trip_stands_beside_nothing():
+    assert rounds.with_nothing_between([2, 5, 8]) == [0, 2, 5, 0, 8, 0]
+    assert rounds.with_nothing_between([]) == [0]
+
+
+def test_what_is_compared_was_measured_side_by_side():
+    # The machine gets slower by the half within a round: a ratio with what stands beside does not notice.
+    one = [["inject nothing", 20, None], ["inject 8us", 25, None], ["inject nothing", 20, None]]
+    slow = [[key, 1.5 * ms, more] for key, ms, more in one]
+    drifting = one + [["inject 50us", 60, None]] + slow
+    assert rounds.ratios([drifting], "inject 8us", "inject nothing") == [0.8, 0.8]
+    assert rounds.ratio([one, one, [["inject nothing", 20, None], ["inject 8us", 90, None]]], "inject 8us", "inject nothing") == 0.8
+    assert rounds.ratio([one], "tcp", "native") is None
+
+
+def test_fillers_are_counted_with_what_they_do_to_the_programs_own_launches():
+    found = [[["inject nothing", 20, injected(0, 0, 0, 0, 5.0)], ["inject 2us", 25, injected(100, 0.8, 1.6, 4.0, 6.5)]]]
+    added = rounds.added(found, "inject 2us")
+    assert (added["asked_us"], added["added_us"]) == pytest.approx((0.8, 1.6))
+    assert added["launch_us"] == pytest.approx(4.0 + 1.5)
+    assert rounds.added(found, "inject nothing") is None
+
+
+def test_the_api_plane_is_compared_with_itself_without_delay():
+    found = [["native", 30, None], ["trace", 30.6, None], ["native", 30, None], ["tcp", 20, None], ["tcp+50us", 25, None]]
+    row = {"title": "some", "rounds": [found], "ms": rounds.medians([found]), "predicted_api": {"none": 110.0, "50us": 99.0}}
+    results = {"rtts_us": [2.0], "workloads": {"some": row}}
+    distance_report.compare(results, row)
+    assert row["api_delayed"] == {"50us": pytest.approx(80.0)}
+    assert row["api"]["none"] == pytest.approx(150.0)
+    assert row["predicted_api_delayed"] == {"50us": pytest.approx(90.0)}
+    assert row["api_delayed_points"] == {"50us": pytest.approx(10.0)}
+    assert row["trace_overhead_pct"] == pytest.approx(2.0)
+
+
+class Machine:
+    """A clock, and processes whose every answer takes a while of it."""
+
+    def __init__(self, seconds):
+        self.now, self.seconds = 0.0, seconds
+
+    def monotonic(self):
+        return self.now
+
+    def ask(self, _limit, **request):
+        self.now += self.seconds if request["do"] == "measure" else 0.5
+        return {"probe": [1.0], "median_ms": 20.0, "sum_ms": 20.0, "count": 1}
+
+
+def run_of_distances(monkeypatch, seconds, budget):
+    machine = Machine(seconds)
+    monkeypatch.setattr(distance_measurement, "time", machine)
+    options = Namespace(
+        dxpu="dxpu", device="cuda", tiny=False, only=["resnet_train_32", "bert_train", "ssd_train"], reps=6, seconds=0.25,
+        budget=budget, delays=["none", "50us"], rtts=[2, 5, 8, 12, 19, 30, 50],
+    )  # fmt: skip
+    results = {"workloads": {}, "errors": []}
+    one = distance_measurement.DistanceMeasurement(options, results, None, True, "/nowhere", lambda: None)
+    for runner in one.runners.values():
+        runner.mode = Namespace(starts=["/nowhere"])
+        runner.start, runner.end, runner.ask = (lambda: None), (lambda: None), machine.ask
+        runner.await_hello = lambda runner=runner: setattr(runner, "hello", {})
+    one.find_profiles = lambda: None
+    one.run()
+    return machine.now, results
+
+
+def test_a_budget_is_kept_and_shared(monkeypatch):
+    took, results = run_of_distances(monkeypatch, 0.35, 110)
+    assert took <= 100, "time is left to end processes and write profiles"
+    assert results["errors"] == []
+    assert all(len(row["rounds"]) >= 3 for row in results["workloads"].values())
+    # Every condition is in every round.
+    keys = {key for key, _, _ in results["workloads"]["ssd_train"]["rounds"][0]}
+    assert keys >= {"native", "trace", "tcp", "tcp+50us", "inject nothing", "inject 2us", "inject 50us"}
+
+
+def test_a_slow_machine_measures_fewer_programs_but_these_well(monkeypatch):
+    took, results = run_of_distances(monkeypatch, 0.6, 110)
+    rows = list(results["workloads"].values())
+    assert [len(row["rounds"]) >= 3 for row in rows[:2]] == [True, True]
+    assert took <= 112

@@ -1,27 +1,28 @@
 """One run of `bench/gpu/distance`: who is measured when, what becomes of profiles, and of failures."""
 
 import dataclasses
-import gzip
 import json
 import os
-import shutil
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import distance_report
 import figures
+import rounds
 from modes import Mode
 from runner_control import RunnerControl, RunnerFailed
 from workloads import WORKLOADS
 
 PREPARE_SECONDS = 60
 MEASURE_EXTRA_SECONDS = 20
-PREDICT_SECONDS = 60
 # The paper's constants.
 NATIVE_RTT_US, TAGS, READ_REQUEST_BYTES = 1.2, 140, 128
-# More than any PCIe link has: injection knows no network that is narrower.
-NO_BANDWIDTH_LIMIT = "1000GB"
+# Samples of a repetition, at least. Repetitions are short and many, since what they are compared with must be near in time.
+BLOCKS_MIN = 2
+ROUNDS_MIN = 3
+# Setting a workload up and one round of it.
+WORKLOAD_SECONDS_MIN = 12
+# Ending the processes, and writing profiles.
+RESERVED_SECONDS = 10
 # A profile whose length is not that of its measurement belongs to another.
 LENGTH_TOLERANCE = 0.15
 # Tells how long a round trip over TCP takes without added delay.
@@ -106,25 +107,32 @@ class DistanceMeasurement:
                 self.drop(mode)
         if any(name.startswith("tcp") for name in self.runners):
             self.measure(ROUND_TRIP, self.results.setdefault("calibration", {}), is_traced=False)
-        for name in self.options.only:
-            if time.monotonic() - self.began > self.options.budget:
+        for number, name in enumerate(self.options.only):
+            left = self.last_moment() - time.monotonic()
+            if left < WORKLOAD_SECONDS_MIN:
                 self.complain(f"{name} was not measured: the time is up")
                 continue
             row = self.results["workloads"][name] = {"title": WORKLOADS[name].title}
-            self.measure(name, row, is_traced=True)
+            self.measure(name, row, is_traced=True, share=left / (len(self.options.only) - number))
             self.keep()
         self.end()
-        self.predict_all()
+        self.find_profiles()
+        self.keep()
+        self.say("everything is measured")
+
+    def last_moment(self):
+        """When measuring must be over, so that processes can end and profiles be written."""
+        return self.began + self.options.budget - RESERVED_SECONDS
 
     def end(self):
         with ThreadPoolExecutor(max(1, len(self.runners))) as pool:
             list(pool.map(lambda runner: runner.end(), self.runners.values()))
 
-    # Measuring.
-
-    def measure(self, name, row, is_traced):
+    def measure(self, name, row, is_traced, share=None):
+        """Rounds of everything by turns: all the repetitions asked for, or what `share` seconds let be, but `ROUNDS_MIN` of them."""
+        began = time.monotonic()
         modes = [mode for mode in self.runners if is_traced or mode not in ("trace", "inject")]
-        row["ms"], row["samples"], row["probe"] = {}, {}, {}
+        row["probe"], row["rounds"] = {}, []
         self.lost = set()
         together = [mode for mode in modes if mode != "trace"]
         with ThreadPoolExecutor(len(together)) as pool:
@@ -132,22 +140,40 @@ class DistanceMeasurement:
         # Alone: what it times while it warms up counts, and others would stand in the way.
         if "trace" in modes and self.prepare("trace", name, row):
             ready.append("trace")
+        lasted = 0.0
         for repetition in range(self.options.reps):
-            for mode in ready if repetition % 2 == 0 else ready[::-1]:
-                if mode == "inject":
-                    self.measure_injected(name, row)
-                else:
-                    self.sample(mode, mode, name, row, is_marked=mode == "trace")
+            now = time.monotonic()
+            is_late = share is not None and now + lasted > began + share
+            if (is_late and repetition >= ROUNDS_MIN) or (repetition and now + lasted > self.last_moment()):
+                self.say(f"{name}: {repetition} rounds, for want of time")
+                break
+            row["rounds"].append(self.round(name, ready, is_reversed=repetition % 2 == 1))
+            lasted = time.monotonic() - now
         for mode in ready:
             if mode not in self.lost:
                 self.drop(mode)
-        # The shortest of the medians: what disturbs a run only ever makes it longer.
-        row["ms"] = {key: min(values) for key, values in row["samples"].items()}
+        row["ms"] = rounds.medians(row["rounds"])
         probes = row["probe"]
         for mode, probe in probes.items():
             if "native" in probes and not figures.are_near(probe, probes["native"], 1e-2):
                 self.complain(f"{name}, {mode}: its results differ: {probe[:4]}, natively {probes['native'][:4]}")
         self.say(f"{name}: " + " ".join(f"{key} {value:.3f}" for key, value in row["ms"].items()))
+
+    def round(self, name, ready, is_reversed):
+        """Everything once, each beside what it is compared with: a list of [what, milliseconds, what was injected]."""
+        found = []
+        tcp = [mode for mode in ready if mode.startswith("tcp")]
+        order = [mode for mode in ("native", "trace", "native") if mode in ready]
+        order += [*(tcp[::-1] if is_reversed else tcp), *(["native"] if tcp else [])]
+        for mode in order:
+            self.sample(mode, mode, name, found, is_marked=mode == "trace")
+        if "inject" in ready:
+            for rtt in rounds.with_nothing_between(self.options.rtts[::-1] if is_reversed else self.options.rtts):
+                added_ns = max(0.0, rtt - NATIVE_RTT_US) * 1e3
+                rate = TAGS * READ_REQUEST_BYTES / (rtt * 1e-6) if rtt else 0.0
+                key = rounds.injected_key(rtt)
+                self.sample("inject", key, name, found, inject=[added_ns, rate])
+        return found
 
     def prepare(self, mode, name, row):
         try:
@@ -163,51 +189,38 @@ class DistanceMeasurement:
         except RunnerFailed as error:
             self.complain(f"{mode}: {error}")
 
-    def sample(self, mode, key, name, row, **more):
+    def sample(self, mode, key, name, found, **more):
         if mode in self.lost:
             return
         seconds = WORKLOADS[name].seconds * self.options.seconds
         folder = self.runners[mode].mode.starts[-1] if mode == "trace" else None
         try:
-            found = self.runners[mode].ask(seconds * 4 + MEASURE_EXTRA_SECONDS, do="measure", seconds=seconds, **more)
+            limit = seconds * 4 + MEASURE_EXTRA_SECONDS
+            said = self.runners[mode].ask(limit, do="measure", seconds=seconds, blocks_min=BLOCKS_MIN, **more)
         except RunnerFailed as error:
             self.complain(f"{name}, {key}: {error}")
             # Its process may be another by now, with nothing prepared.
             self.lost.add(mode)
-            found = None
+            said = None
         if mode == "trace":
-            self.ranges.setdefault(folder, []).append((name, found))
-        if found:
-            row["samples"].setdefault(key, []).append(found["median_ms"])
+            self.ranges.setdefault(folder, []).append((name, said))
+        if said:
+            found.append([key, said["median_ms"], said.get("injected")])
 
-    def measure_injected(self, name, row):
-        """Every round trip between two measurements without any, in one process."""
-        for rtt in [0, *self.options.rtts, 0]:
-            added_ns = max(0.0, rtt - NATIVE_RTT_US) * 1e3
-            rate = TAGS * READ_REQUEST_BYTES / (rtt * 1e-6) if rtt else 0.0
-            key = f"inject {rtt:g}us" if rtt else "inject nothing"
-            self.sample("inject", key, name, row, inject=[added_ns, rate])
+    # Profiles.
 
-    # Predicting.
-
-    def predict_all(self):
+    def find_profiles(self):
         files = self.profile_files()
-        for name, row in self.results["workloads"].items():
-            paths = files.get(name, [])
-            if "trace" in row["ms"] and "native" in row["ms"]:
-                row["trace_overhead_pct"] = 100.0 * (row["ms"]["trace"] / row["ms"]["native"] - 1.0)
-            try:
-                if paths:
-                    self.predict(row, paths[0])
-                else:
-                    self.complain(f"{name}: there is no profile")
-            except (OSError, ValueError, KeyError, RuntimeError, subprocess.SubprocessError) as error:
-                self.complain(f"{name}: no prediction: {str(error)[:500]}")
-            distance_report.compare(self.results, row)
-            self.keep()
-            self.say(f"{name}: predicted")
-        if not self.options.keep_profiles:
-            self.compress()
+        for name in self.results["workloads"]:
+            if name not in files:
+                self.complain(f"{name}: there is no profile")
+        inject = self.runners.get("inject")
+        try:
+            with open(os.path.join(inject.mode.starts[-1], "inject.json")) as file:
+                said = json.load(file)
+            self.results["filler"] = {"gpu_us": said["filler_gpu_us"], "host_us": said["filler_host_us"]}
+        except (AttributeError, IndexError, OSError, ValueError, KeyError) as error:
+            self.complain(f"what fillers cost where they were injected is not known: {error}")
 
     def profile_files(self):
         """Profiles by workload. A range whose length is not that of its measurement is named and left out."""
@@ -246,39 +259,3 @@ class DistanceMeasurement:
             }
         )
         files.setdefault(name, []).append(report["profile"])
-
-    def predict(self, row, profile):
-        prediction = self.ask_model(
-            profile, "pcie", "8us", "--pcie-cost", "injected", "--bandwidth", NO_BANDWIDTH_LIMIT, "--rtt-max", "50us"
-        )
-        row["native_replay_error_pct"] = prediction["native_replay_error_pct"]
-        row["gap_us"] = prediction["gap_us"]
-        row["terms"] = prediction["terms"][:4]
-        row["predicted_injected"] = {}
-        for rtt in self.options.rtts:
-            point = self.ask_model(
-                profile, "pcie", f"{rtt}us", "--pcie-cost", "injected", "--bandwidth", NO_BANDWIDTH_LIMIT, "--rtt-max", f"{rtt}us"
-            )
-            row["predicted_injected"][f"{rtt:g}"] = point["kept_pct"]
-        row["predicted_api"] = {}
-        base_us = distance_report.tcp_round_trip_us(self.results)
-        for delay in self.options.delays if base_us is not None else []:
-            rtt = base_us + distance_report.microseconds(delay)
-            point = self.ask_model(profile, "api", f"{rtt:.3f}us", "--bandwidth", "10GB", "--rtt-max", f"{rtt:.3f}us")
-            row["predicted_api"][delay] = point["kept_pct"]
-
-    def ask_model(self, profile, plane, rtt, *more):
-        words = [self.dxpu, "model", "predict", "--profile", profile, "--plane", plane, "--rtt", rtt, "--json", *more]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=PREDICT_SECONDS)
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip())
-        return json.loads(done.stdout)
-
-    def compress(self):
-        for folder in self.ranges:
-            for name in os.listdir(folder):
-                path = os.path.join(folder, name)
-                if name.endswith(".profile"):
-                    with open(path, "rb") as plain, gzip.open(f"{path}.gz", "wb", compresslevel=6) as packed:
-                        shutil.copyfileobj(plain, packed)
-                    os.remove(path)

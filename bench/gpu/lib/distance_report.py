@@ -2,6 +2,8 @@
 
 import html
 
+import rounds
+
 UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6}
 WITHIN_POINTS_INJECTED, WITHIN_POINTS_API, OVERHEAD_MAX_PCT = 2.0, 3.0, 5.0
 
@@ -23,18 +25,31 @@ def tcp_round_trip_us(results):
 
 
 def compare(results, row):
-    """Fills in what was kept, measured and predicted, and by how many points they differ."""
-    ms = row["ms"]
-    row["injected"], row["api"] = {}, {}
-    if base := ms.get("inject nothing"):
-        for rtt in results["rtts_us"]:
-            if f"inject {rtt:g}us" in ms:
-                row["injected"][f"{rtt:g}"] = 100.0 * base / ms[f"inject {rtt:g}us"]
-    if base := ms.get("native"):
-        for key, value in ms.items():
-            if key.startswith("tcp"):
-                row["api"][key.partition("+")[2] or "none"] = 100.0 * base / value
-    for measured, predicted in (("injected", "predicted_injected"), ("api", "predicted_api")):
+    """Fills in what was kept, measured and predicted, and by how many points they differ. Every figure is a median of ratios."""
+    found = row.get("rounds", [])
+
+    def kept(key, base):
+        ratio = rounds.ratio(found, key, base)
+        return None if ratio is None else 100.0 * ratio
+
+    def known(pairs):
+        return {key: value for key, value in pairs if value is not None}
+
+    keys = {f"{rtt:g}": rounds.injected_key(rtt) for rtt in results["rtts_us"]}
+    row["injected"] = known((rtt, kept(key, rounds.NOTHING)) for rtt, key in keys.items())
+    row["injected_spread"] = known((rtt, rounds.spread_points(found, key, rounds.NOTHING)) for rtt, key in keys.items())
+    row["added"] = known((rtt, rounds.added(found, key)) for rtt, key in keys.items())
+    tcp = {key.partition("+")[2] or "none": key for key in row.get("ms", {}) if key.startswith("tcp")}
+    row["api"] = known((delay, kept(key, "native")) for delay, key in tcp.items())
+    # Against itself without delay: the same program, the same way to the GPU, and only the delay differs.
+    row["api_delayed"] = known((delay, kept(key, "tcp")) for delay, key in tcp.items() if delay != "none")
+    predicted = row.get("predicted_api", {})
+    if base := predicted.get("none"):
+        row["predicted_api_delayed"] = {delay: 100.0 * value / base for delay, value in predicted.items() if delay != "none"}
+    if overhead := rounds.ratio(found, "trace", "native"):
+        row["trace_overhead_pct"] = 100.0 * (1.0 / overhead - 1.0)
+        row["trace_overhead_rounds_pct"] = [100.0 * (1.0 / one - 1.0) for one in rounds.ratios(found, "trace", "native")]
+    for measured, predicted in (("injected", "predicted_injected"), ("api_delayed", "predicted_api_delayed"), ("api", "predicted_api")):
         row[f"{measured}_points"] = {
             key: row[predicted][key] - value for key, value in row[measured].items() if key in row.get(predicted, {})
         }
@@ -48,7 +63,9 @@ def markdown(results):
         f"Commit {machine['commit']}; {machine['cpu']}, {machine['cores']} cores; torch {results.get('torch')}. `{results['command']}`",
         "",
         "Performance kept, in % of the same program without a network. *Injected*: measured with `dxpu inject`, in one process by turns with"
-        " nothing injected. *Predicted*: `dxpu model predict --pcie-cost injected` from one `dxpu trace` of the program; in brackets the"
+        " nothing injected; each is divided by those beside it, and the median over the rounds is shown. *Spread*: how far apart the rounds"
+        " are, in points. *Added*: what each filler was asked to add and what it did, in us of the GPU's queue, and what its launch took of"
+        " the calling thread. *Predicted*: `dxpu model predict --pcie-cost injected` from one `dxpu trace` of the program; in brackets the"
         " difference in points.",
         "",
     ]
@@ -58,34 +75,43 @@ def markdown(results):
     for row in rows.values():
         lines.append(f"| {row['title']}, injected | " + _cells(row.get("injected"), rtts) + " |")
         lines.append("| predicted | " + _cells(row.get("predicted_injected"), rtts, row.get("injected_points")) + " |")
+        lines.append(f"| spread of {len(row.get('rounds', []))} rounds | " + _cells(row.get("injected_spread"), rtts) + " |")
+        lines.append("| added: asked / did + launch | " + " | ".join(_added(row, rtt) for rtt in rtts) + " |")
     delays = sorted({key for row in rows.values() for key in row.get("api", {})}, key=microseconds)
     if delays:
         base = tcp_round_trip_us(results)
         lines += [
             "",
-            "The api plane over TCP on one machine, with and without added delay, against the native program in another process"
-            + (f"; without delay a round trip takes {base:.1f} us." if base else "."),
+            "The api plane over TCP on one machine, with and without added delay"
+            + (f"; without delay a round trip takes {base:.1f} us." if base else ".")
+            + " *Kept under delay*: in % of its own speed without delay, which is what the delay costs and what is to be predicted."
+            " *Of native*: against the native program in another process.",
             "",
             "| workload | " + " | ".join(f"+{delay}" if delay != "none" else "tcp" for delay in delays) + " |",
             "|---|" + "--:|" * len(delays),
         ]
         for row in rows.values():
-            lines.append(f"| {row['title']}, measured | " + _cells(row.get("api"), delays) + " |")
-            lines.append("| predicted | " + _cells(row.get("predicted_api"), delays, row.get("api_points")) + " |")
+            lines.append(f"| {row['title']}, kept under delay | " + _cells(row.get("api_delayed"), delays) + " |")
+            lines.append("| predicted | " + _cells(row.get("predicted_api_delayed"), delays, row.get("api_delayed_points")) + " |")
+            lines.append("| of native, measured | " + _cells(row.get("api"), delays) + " |")
+            lines.append("| of native, predicted | " + _cells(row.get("predicted_api"), delays, row.get("api_points")) + " |")
     lines += [
         "",
-        "| workload | native, ms | traced, ms | overhead | launches a step | mean kernel, us | period, us | native replay |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| workload | native, ms | traced, ms | overhead (rounds) | launches a step | kernels, ms | clean samples | scaled | native replay |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows.values():
-        profile = (row.get("profiles") or [{}])[0]
+        profile = row.get("predicted_from", {})
+        measured = profile.get("measured") or {}
+        rounds_pct = row.get("trace_overhead_rounds_pct", [])
         cells = [
             _number(row.get("ms", {}).get("native"), "{:.3f}"),
             _number(row.get("ms", {}).get("trace"), "{:.3f}"),
-            _number(row.get("trace_overhead_pct"), "{:+.1f} %"),
+            _number(row.get("trace_overhead_pct"), "{:+.1f} %") + (f" ({min(rounds_pct):+.1f} to {max(rounds_pct):+.1f})" if rounds_pct else ""),
             _number(profile.get("launches"), "{:.0f}"),
-            _number(profile.get("mean_kernel_us"), "{:.1f}"),
-            _number(profile.get("mean_period_us"), "{:.1f}"),
+            _number(profile.get("kernel_us", 0.0) / 1e3 or None, "{:.2f}"),
+            f"{measured['clean']} of {measured['sampled']}" if "clean" in measured else "-",
+            _number(measured.get("scaled"), "{:.3f}"),
             _number(row.get("native_replay_error_pct"), "{:+.1f} %"),
         ]
         lines.append(f"| {row['title']} | " + " | ".join(cells) + " |")
@@ -97,6 +123,13 @@ def markdown(results):
 
 def _number(value, form):
     return form.format(value) if value is not None else "-"
+
+
+def _added(row, rtt):
+    added = row.get("added", {}).get(rtt)
+    if not added:
+        return "-"
+    return f"{added['asked_us']:.1f} / {added['added_us']:.1f} + {_number(added['launch_us'], '{:.1f}')}"
 
 
 def _cells(values, keys, points=None):
@@ -117,7 +150,7 @@ def _verdicts(rows):
     lines = ["| target | bound | measured | |", "|---|--:|--:|---|"]
     for title, field, bound in (
         ("predicted from injected, worst point", "injected_points", WITHIN_POINTS_INJECTED),
-        ("predicted from the api plane, worst point", "api_points", WITHIN_POINTS_API),
+        ("predicted from the api plane under delay, worst point", "api_delayed_points", WITHIN_POINTS_API),
     ):
         most, count, found = worst(field)
         if most:

@@ -17,6 +17,20 @@ def mark(begins):
         raise RuntimeError(f"the profiler's switch answered {code}")
 
 
+FIGURES = ("fillers", "asked_us", "added_us", "launches", "launch_us", "calls", "call_us")
+
+
+def injected():
+    """What was injected so far: fillers, what they were asked to add and what they did, launches of them and what these took, and
+    the same of the program's own launches."""
+    function = _library().dxpuInjected
+    function.argtypes, function.restype = [ctypes.POINTER(ctypes.c_double)], ctypes.c_uint
+    numbers = (ctypes.c_double * len(FIGURES))()
+    if function(numbers):
+        raise RuntimeError("this process is not under `dxpu inject`")
+    return {name: value / (1e3 if name.endswith("_us") else 1) for name, value in zip(FIGURES, numbers)}
+
+
 def inject(added_ns, read_bytes_per_second):
     """What `dxpu inject` injects from here on; nothing with 0."""
     function = _library().dxpuInject

@@ -23,9 +23,11 @@ pub(crate) struct Context {
     pub(crate) rates: Rates,
     pub(crate) asked: inject::Asked,
     pub(crate) launches: Launches,
+    /// The program's own launches, while something may be injected: a filler before one may make it dearer.
+    pub(crate) calls: Launches,
 }
 
-/// What launches of fillers cost the program's threads, among everything else that they do: more than in a row of their own.
+/// What launches cost the program's threads, among everything else that they do: more than in a row of their own.
 #[derive(Default)]
 pub(crate) struct Launches {
     count: AtomicU64,
@@ -97,6 +99,14 @@ impl Context {
             rates,
             asked: inject::Asked::default(),
             launches: Launches::default(),
+            calls: Launches::default(),
+        }
+    }
+
+    /// A launch of the program's own took so long.
+    pub(crate) fn called(&self, ticks: u64) {
+        if let Some(filler) = &self.filler {
+            self.calls.add(ticks, filler.host_ns * state::ticks_per_ms() / 1e6);
         }
     }
 

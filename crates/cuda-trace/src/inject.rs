@@ -62,12 +62,12 @@ extern "C" fn dxpuInject(added_ns: f64, read_bytes_per_s: f64) -> u32 {
 }
 
 /// What was injected into the current context so far: fillers, nanoseconds asked for, nanoseconds that the fillers took of the GPU's
-/// queue, launches of fillers that were not held up by a full queue, and the nanoseconds these took of the calling threads. Waits
-/// for the GPU. Fails as [`dxpuInject`] does.
+/// queue, launches of fillers that were not held up by a full queue and the nanoseconds these took of the calling threads, and the
+/// same of the program's own launches. Waits for the GPU. Fails as [`dxpuInject`] does.
 ///
 /// # Safety
 ///
-/// `figures` is a place for five numbers.
+/// `figures` is a place for seven numbers.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dxpuInjected(figures: *mut f64) -> u32 {
     let _inside = state::Inside::enter();
@@ -81,8 +81,16 @@ unsafe extern "C" fn dxpuInjected(figures: *mut f64) -> u32 {
     let total = |of: &[AtomicU64]| of.iter().map(|part| part.load(Relaxed) as f64).sum::<f64>();
     let (launches, launch_ns) = context.launches.so_far();
     let spent_ns: f64 = Class::ALL.iter().map(|&class| queue_ns(&spent, class as usize, filler)).sum();
-    let found =
-        [total(&context.asked.operations), total(&context.asked.ns), spent_ns, launches as f64, launch_ns];
+    let (calls, call_ns) = context.calls.so_far();
+    let found = [
+        total(&context.asked.operations),
+        total(&context.asked.ns),
+        spent_ns,
+        launches as f64,
+        launch_ns,
+        calls as f64,
+        call_ns,
+    ];
     // SAFETY: the caller promises the place.
     unsafe { figures.copy_from_nonoverlapping(found.as_ptr(), found.len()) };
     0

@@ -63,11 +63,15 @@ pub(crate) fn operate(
         Mode::Trace => trace(stream, describe(), at, real),
         Mode::Inject => {
             let operation = describe();
-            if let (Some(class), Some(context)) = (operation.class(), context::current()) {
-                let is_pinned = operation.flags & flag::PINNED != 0;
-                inject::before(context, stream, class, operation.bytes, is_pinned);
+            let (Some(class), Some(context)) = (operation.class(), context::current()) else { return real() };
+            let is_pinned = operation.flags & flag::PINNED != 0;
+            inject::before(context, stream, class, operation.bytes, is_pinned);
+            let called = clock::ticks();
+            let answer = real();
+            if class == Class::Launches {
+                context.called(clock::ticks().saturating_sub(called));
             }
-            real()
+            answer
         }
     }
 }
