@@ -86,10 +86,10 @@ fn trace(stream: Stream, operation: Operation, at: u64, real: impl FnOnce() -> u
     let called = clock::ticks();
     let answer = real();
     let returned = clock::ticks();
-    if let Some((context, begun)) = begun {
-        if !timing::end(context, begun, stream, number, operation.kind, alike) {
-            names::missed(operation.alike);
-        }
+    if let Some((context, begun)) = begun
+        && !timing::end(context, begun, stream, number, operation.kind, alike)
+    {
+        names::missed(operation.alike);
     }
     if state::is_recording() {
         let ticks = returned.saturating_sub(called);
