@@ -261,3 +261,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_number_that_is_used_twice_is_answered_twice() {
+    let mut port = HostPort::new(HostPortOptions::default());
+    port.config_read(Access(7), 1, 2);
+    port.config_read(Access(7), 0, 4);
+    assert_eq!(port.next_output(), Some(HostOutput::Done { access: Access(7), data: None }));
+    assert_eq!(port.next_output(), None);
+    let asked = port.transmit(Now::ZERO).unwrap();
+    let (limit, boundary) = (SizeLimit::new(128).unwrap(), ReadCompletionBoundary::Bytes128);
+    let answer =
+        Packet::completions(&asked.header, Bdf::new(1, 0, 0), 0, &[1, 2, 3, 4], limit, boundary).next();
+    let memory = Guarded(std::cell::RefCell::new(Vec::new()), 0..0);
+    port.receive(&answer.unwrap(), &memory);
+    assert_eq!(port.next_output(), Some(HostOutput::Done { access: Access(7), data: Some(vec![2, 3]) }));
+    port.remove();
+    port.bar_read(Access(8), 0, 0, 4);
+    assert_eq!(port.next_output(), Some(HostOutput::Done { access: Access(8), data: None }));
+}

@@ -171,7 +171,9 @@ impl HostPort {
             return self.nobody(access);
         }
         let registers: Vec<u16> = (first..end.next_multiple_of(4) as u16).step_by(4).collect();
-        self.trims.insert(job, (usize::from(offset), bytes));
+        if !self.requester.is_busy(job) {
+            self.trims.insert(job, (usize::from(offset), bytes));
+        }
         self.submit(job, registers.len() * 4, self.config_reads(&registers));
     }
 
@@ -265,6 +267,13 @@ impl HostPort {
     }
 
     fn submit(&mut self, job: JobId, bytes: usize, requests: impl IntoIterator<Item = Request>) {
+        // A caller that starts its numbers anew may meet one that is still waited for: the later one gets nothing.
+        if self.requester.is_busy(job) {
+            if job.0 & OWN_JOB == 0 {
+                self.nobody(Access(job.0));
+            }
+            return;
+        }
         if let Some(finished) = self.requester.submit(job, bytes, requests) {
             self.finish(finished);
         }
