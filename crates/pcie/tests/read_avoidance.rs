@@ -46,7 +46,7 @@ impl Link {
             timeout: Now::from_secs(1),
             force_tags: Some(if tags > 256 { TagSpace::TenBits } else { TagSpace::EightBits }),
         };
-        let device = DmaDevice::new(DmaOptions { memory_bytes: 8 << 20, function });
+        let device = DmaDevice::new(DmaOptions { memory_bytes: 4 << 20, function });
         let payload = SizeLimit::new(256).unwrap();
         let mut link = Self {
             device,
@@ -111,7 +111,7 @@ impl Link {
 
     /// Copies with both engines, and gives bytes per nanosecond.
     fn copy(&mut self, kind: u32) -> f64 {
-        const BYTES: u32 = 4 << 20;
+        const BYTES: u32 = 2 << 20;
         let began = self.now;
         for engine in 0..2u64 {
             let at = 0x8000_0000 + engine * 0x100;

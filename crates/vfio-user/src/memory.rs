@@ -416,7 +416,7 @@ mod tests {
                     let _ = memory.write(0x100, &[count; 64]);
                 }
             });
-            for _ in 0..300 {
+            for _ in 0..50 {
                 memory.map(0, 0x1000, RW, 0, Some(fd.try_clone().unwrap())).unwrap();
                 let before = look();
                 while look() == before {
