@@ -1,0 +1,31 @@
+// Numbers and times as people read them.
+
+export function bytes(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  while (value >= 1024 && unit + 1 < units.length) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
+}
+
+export function span(ms) {
+  const seconds = Math.max(0, Math.floor(ms / 1000));
+  if (seconds < 120) return `${seconds} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+export const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour12: false });
+
+export const who = (identity) => identity.replace(/^spiffe:\/\/dxpu\/(tenant\/)?/, "");
+
+/** `gpu_burn_in_passed` as `GPU burn-in passed`. */
+export const sentence = (kind) => {
+  const text = kind.replaceAll("_", " ").replace("burn in", "burn-in").replace(/^gpu/, "GPU");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+};
+
+export const state = (name) => name.replace("burn_in", "burn-in");
