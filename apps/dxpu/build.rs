@@ -12,6 +12,7 @@ fn main() {
     }
     c_program(&root, &out, "demo/mandelbrot.c", "demo");
     c_program(&root, &out, "bench/bench.c", "bench");
+    c_program(&root, &out, "demo/gpucheck.c", "gpucheck");
     println!("cargo::rerun-if-changed=build.rs");
 }
 

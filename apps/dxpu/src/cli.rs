@@ -1,14 +1,19 @@
 //! The command line.
 
 use crate::exit::Outcome;
-use crate::{audit, bench, completions, demo, inject, man, manager, model, run, sim, trace, worker, worker_session};
+use crate::{audit, bench, completions, demo, gpubox, inject, man, manager, model, pool, run, sim, trace, up, worker, worker_session};
 
 const EXAMPLES: &str = "\
 Examples:
   See it work on this machine alone, no GPU needed:
       dxpu demo
+      dxpu up
 
-  On the machine with the GPU:
+  Look at a pool, and use it:
+      dxpu top
+      dxpu run --gpus 1 -- python train.py
+
+  Without a pool, on the machine with the GPU:
       dxpu worker --listen 0.0.0.0:7400
   It prints the line to type on the other machine, such as:
       dxpu run --worker gpu-box:7400 --fingerprint 3f2a… --token-file token -- python train.py
@@ -17,8 +22,8 @@ Examples:
       dxpu worker --listen unix:/tmp/dxpu.sock &
       dxpu run --worker unix:/tmp/dxpu.sock -- ./program
 
-Exit codes: 0 success, 1 failure, 2 wrong arguments, 3 not supported, 64 worker unreachable, 65 worker refused,
-126 and 127 program cannot be started. `dxpu run`, `trace` and `inject` that start their program end as it does.";
+Exit codes: 0 success, 1 failure, 2 wrong arguments, 3 not supported, 64 worker or manager
+unreachable, 65 worker or manager refused, 126 and 127 program cannot be started. `dxpu run`, `trace` and `inject` that start their program end as it does.";
 
 /// GPUs of other machines, for programs that know nothing of it
 #[derive(clap::Parser)]
@@ -32,12 +37,32 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Lend this machine's GPUs (or soft ones) to programs elsewhere
     Worker(worker::Worker),
+    /// Lend this machine's GPUs (or soft ones) to a pool
+    Box(gpubox::GpuBox),
     /// Run a program with the GPUs of a worker
     Run(run::Run),
     /// Show a program using a remote GPU, on this machine alone
     Demo(demo::Demo),
     /// Lease GPUs out of boxes: the manager of a pool
     Manager(Box<manager::Manager>),
+    /// Start a whole pool on this machine: manager, boxes, dashboard
+    Up(up::Up),
+    /// Show every GPU of the pool, live
+    Top(pool::top::Top),
+    /// Look at GPUs, and take them out of use
+    Gpu(pool::gpu::Gpu),
+    /// Look at leases, make them and end them
+    Lease(pool::lease::Lease),
+    /// Look at those who borrow
+    Host(pool::host::Host),
+    /// Look at tenants, and set what they may have
+    Tenant(pool::tenant::Tenant),
+    /// Look at spares, size them and set them
+    Spare(pool::spare::Spare),
+    /// Look at what happened
+    Event(pool::event::Event),
+    /// Let machines and people into the pool
+    Token(pool::token::Token),
     /// Show who did what in the pool, and check it
     Audit(audit::Audit),
     /// Measure what the api plane and the pool cost on this machine
@@ -63,9 +88,19 @@ impl Command {
     pub(crate) fn run(self) -> Outcome {
         match self {
             Command::Worker(worker) => worker.run(),
+            Command::Box(gpu_box) => gpu_box.run(),
             Command::Run(run) => run.run(),
             Command::Demo(demo) => demo.run(),
             Command::Manager(manager) => manager.run(),
+            Command::Up(up) => up.run(),
+            Command::Top(top) => top.run(),
+            Command::Gpu(gpu) => gpu.run(),
+            Command::Lease(lease) => lease.run(),
+            Command::Host(host) => host.run(),
+            Command::Tenant(tenant) => tenant.run(),
+            Command::Spare(spare) => spare.run(),
+            Command::Event(event) => event.run(),
+            Command::Token(token) => token.run(),
             Command::Audit(audit) => audit.run(),
             Command::Bench(bench) => bench.run(),
             Command::Trace(trace) => trace.run(),

@@ -4,24 +4,42 @@ use std::process::ExitCode;
 
 /// The exit codes of `dxpu` itself. `dxpu run` that starts its program ends as that program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Exit {
     /// It did what it was asked.
-    Success = 0,
+    Success,
     /// It failed in a way that has no code of its own.
-    Failure = 1,
+    Failure,
     /// The arguments do not make sense (clap uses this one too).
-    Usage = 2,
+    Usage,
     /// This build or this machine cannot do it.
-    Unsupported = 3,
-    /// The worker cannot be reached.
-    Unreachable = 64,
-    /// The worker is there but refuses, or is not the one that was meant.
-    Refused = 65,
+    Unsupported,
+    /// The worker or the manager cannot be reached.
+    Unreachable,
+    /// The worker or the manager is there but refuses, or is not the one that was meant.
+    Refused,
     /// The program cannot be started, as shells say it.
-    NotExecutable = 126,
+    NotExecutable,
     /// There is no such program, as shells say it.
-    NotFound = 127,
+    NotFound,
+    /// A program was started and ended so.
+    Program(u8),
+}
+
+impl Exit {
+    /// The number.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::Unsupported => 3,
+            Self::Unreachable => 64,
+            Self::Refused => 65,
+            Self::NotExecutable => 126,
+            Self::NotFound => 127,
+            Self::Program(code) => code,
+        }
+    }
 }
 
 /// A failure with an exit code and a next step.
@@ -65,5 +83,5 @@ pub(crate) fn report(outcome: Outcome) -> ExitCode {
             failure.map_or(Exit::Failure, |failure| failure.exit)
         }
     };
-    ExitCode::from(exit as u8)
+    ExitCode::from(exit.code())
 }

@@ -4,12 +4,14 @@
 
 mod audit;
 mod bench;
+mod borrow;
 mod cli;
 mod completions;
 mod demo;
 mod devices;
 mod exit;
 mod files;
+mod gpubox;
 mod inject;
 mod library;
 mod log;
@@ -18,6 +20,7 @@ mod manager;
 mod model;
 mod nvidia;
 mod pass_through;
+mod pool;
 mod pool_access;
 mod preflight;
 mod quantity;
@@ -26,11 +29,13 @@ mod sim;
 mod soft;
 mod store_option;
 mod trace;
+mod up;
 mod worker;
 mod worker_session;
 
 use clap::Parser;
 
 fn main() -> std::process::ExitCode {
+    up::end_with_parent();
     exit::report(cli::Cli::parse().command.run())
 }

@@ -4,6 +4,7 @@
 //! program: it keeps its process number, its terminal, its signals and its exit code, and nothing of dxpu stays between
 //! it and its caller.
 
+use crate::borrow::Borrow;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::{files, library, preflight, quantity};
 use anyhow::Context;
@@ -19,6 +20,7 @@ Examples:
   dxpu run --worker unix:/tmp/dxpu.sock -- ./program --its own --options
   dxpu run --worker tcp:127.0.0.1:7400 --delay 50us -- ./program     as if the worker were 50 us away
   dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
+  dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES and
 DXPU_STALL_TIMEOUT. DXPU_LOG=debug has the library say what it does. DXPU_SPIN=TIME is how long its threads look for
@@ -29,8 +31,10 @@ for answers on machines with more than 4 cores, otherwise as little as each tran
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// The worker: HOST:PORT (TLS), tcp:HOST:PORT, unix:/path or shm:/path; several with commas between them
-    #[arg(long, value_name = "ADDR", env = "DXPU_WORKER", required = true, value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR", env = "DXPU_WORKER", required_unless_present = "gpus", value_delimiter = ',')]
     worker: Vec<Address>,
+    #[command(flatten, next_help_heading = "Borrowing from a pool")]
+    borrow: Borrow,
     /// The worker's certificate, as `dxpu worker` printed it
     #[arg(long, value_name = "HEX", env = "DXPU_FINGERPRINT", conflicts_with = "ca")]
     fingerprint: Option<Fingerprint>,
@@ -61,6 +65,15 @@ fn duration_text(text: &str) -> Result<String, String> {
 
 impl Run {
     pub(crate) fn run(self) -> Outcome {
+        if self.borrow.is_wanted() {
+            let settings = [
+                ("DXPU_DELAY", self.delay.clone()),
+                ("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string())),
+                ("DXPU_STALL_TIMEOUT", self.stall_timeout.clone()),
+            ];
+            let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
+            return self.borrow.run(&self.program, given.collect());
+        }
         let (token, token_file) = self.token()?;
         for address in &self.worker {
             preflight::check(address, &self.security(address)?, &token)?;
@@ -84,6 +97,7 @@ impl Run {
         if let Some(file) = absolute(token_file.as_deref())? {
             set("DXPU_TOKEN_FILE", Some(file.as_os_str()));
         }
+        set("DXPU_WORKER_NAMES", None);
         set("DXPU_DELAY", self.delay.as_deref().map(OsStr::new));
         set("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string()).as_deref().map(OsStr::new));
         set("DXPU_STALL_TIMEOUT", self.stall_timeout.as_deref().map(OsStr::new));

@@ -102,7 +102,13 @@ pub fn connect(
     let set_up = |source| ConnectError::SetUp { address: address.clone(), source };
     socket.send_all_by(&preamble.encode(), deadline).map_err(set_up)?;
     match (address, config) {
-        (Address::Tls(at), Some(config)) => tls::connect(socket, config, address, at, deadline),
+        (Address::Tls(at), Some(config)) => {
+            let name = match security {
+                ClientSecurity::CaNamed { name, .. } => name,
+                _ => &at.host,
+            };
+            tls::connect(socket, config, address, name, deadline)
+        }
         (Address::Shm(_), _) => {
             read_answer(&socket, address, deadline)?;
             shm::accept_rings(socket, deadline).map_err(set_up)

@@ -17,6 +17,13 @@ pub enum ClientSecurity {
     Fingerprint([u8; 32]),
     /// TLS with a certificate for the host of the address, signed by one of these authorities (PEM).
     Ca(String),
+    /// The same for a server that has a name of its own, wherever it is.
+    CaNamed {
+        /// The authorities (PEM).
+        ca: String,
+        /// The name that its certificate must have.
+        name: String,
+    },
 }
 
 /// What a server shows its clients.

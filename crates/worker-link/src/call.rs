@@ -143,10 +143,11 @@ mod tests {
     fn config(address: &Address) -> Config {
         Config {
             workers: vec![address.clone()],
+            names: Vec::new(),
             security: ClientSecurity::Plain,
             tokens: crate::Tokens::one("secret"),
             delay: None,
-            lanes: 1,
+            lanes: Some(1),
             stall_timeout: PATIENCE,
             await_all: false,
             spin: None,

@@ -9,6 +9,8 @@ use transport::{Address, ClientSecurity};
 const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// More lanes move more bytes at once; beyond a few, one machine's memory is the limit.
 const LANES_DEFAULT: usize = 4;
+/// Each lane encrypts on a core of its own: with cores to spare, that is the limit long before memory is.
+const ENCRYPTED_LANES_DEFAULT: usize = cuda_wire::LANES_MAX;
 
 /// Longer than a program takes from one launch to the next. One that pauses longer does not notice a wake-up.
 const SENDER_SPIN: Duration = Duration::from_micros(100);
@@ -20,14 +22,16 @@ const REPLY_SPIN: Duration = Duration::from_millis(1);
 pub struct Config {
     /// Workers, in the order of their devices.
     pub workers: Vec<Address>,
+    /// The names that their certificates must have; none when those are the hosts of their addresses.
+    pub names: Vec<String>,
     /// How to check that a worker is the right one.
     pub security: ClientSecurity,
     /// What we prove ourselves with.
     pub tokens: Tokens,
     /// Extra round trip for experiments.
     pub delay: Option<Duration>,
-    /// Bulk lanes per worker.
-    pub lanes: usize,
+    /// Bulk lanes per worker. `None`: as fits the transport and this machine.
+    pub lanes: Option<usize>,
     /// Silence that counts as loss.
     pub stall_timeout: Duration,
     /// Await every command.
@@ -46,14 +50,22 @@ impl Config {
             .split(',')
             .map(|text| text.trim().parse::<Address>().map_err(|error| format!("DXPU_WORKER: {error}")))
             .collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<String> = match env::var("DXPU_WORKER_NAMES") {
+            Ok(names) => names.split(',').map(|name| name.trim().to_owned()).collect(),
+            Err(_) => Vec::new(),
+        };
+        if !names.is_empty() && names.len() != workers.len() {
+            return Err(format!("DXPU_WORKER_NAMES: {} names for {} workers", names.len(), workers.len()));
+        }
         let tokens = Tokens::from_environment()?;
         tokens.check(workers.len())?;
         Ok(Self {
             workers,
+            names,
             security: security()?,
             tokens,
             delay: duration("DXPU_DELAY")?,
-            lanes: number("DXPU_LANES")?.unwrap_or(LANES_DEFAULT).clamp(1, cuda_wire::LANES_MAX),
+            lanes: number("DXPU_LANES")?,
             stall_timeout: duration("DXPU_STALL_TIMEOUT")?.unwrap_or(STALL_TIMEOUT_DEFAULT),
             await_all: env::var_os("DXPU_SYNC").is_some_and(|value| value == "1"),
             spin: duration("DXPU_SPIN")?,
@@ -64,6 +76,7 @@ impl Config {
     pub fn each(&self) -> Vec<Self> {
         let alone = |(number, address): (usize, &Address)| Self {
             workers: vec![address.clone()],
+            names: self.names.get(number).cloned().into_iter().collect(),
             tokens: self.tokens.of(number),
             ..self.clone()
         };
@@ -74,8 +87,22 @@ impl Config {
     pub(crate) fn security_for(&self, address: &Address) -> ClientSecurity {
         match address {
             Address::Unix(_) | Address::Shm(_) => ClientSecurity::Plain,
-            Address::Tls(_) | Address::Tcp(_) => self.security.clone(),
+            Address::Tls(_) | Address::Tcp(_) => match (&self.security, self.names.first()) {
+                (ClientSecurity::Ca(ca), Some(name)) if !name.is_empty() => {
+                    ClientSecurity::CaNamed { ca: ca.clone(), name: name.clone() }
+                }
+                (other, _) => other.clone(),
+            },
         }
+    }
+
+    /// How many bulk lanes to open to a worker.
+    pub fn lanes_to(&self, address: &Address) -> usize {
+        let wanted = self.lanes.unwrap_or(match address {
+            Address::Tls(_) if transport::has_cores_to_spare() => ENCRYPTED_LANES_DEFAULT,
+            _ => LANES_DEFAULT,
+        });
+        wanted.clamp(1, cuda_wire::LANES_MAX)
     }
 
     /// How long the sender looks for more commands after a write.

@@ -55,7 +55,7 @@ pub(crate) fn client_config(security: &ClientSecurity) -> Result<Option<Arc<Clie
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(PinnedCertificate::new(*fingerprint, &provider)))
             .with_no_client_auth(),
-        ClientSecurity::Ca(pem) => {
+        ClientSecurity::Ca(pem) | ClientSecurity::CaNamed { ca: pem, .. } => {
             let mut roots = RootCertStore::empty();
             for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
                 let certificate = certificate.map_err(ConnectError::Ca)?;

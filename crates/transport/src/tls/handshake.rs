@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, ServerConnection};
 
 use super::stream::{self, Incoming};
-use crate::address::{Address, HostPort};
+use crate::address::Address;
 use crate::answer::Answer;
 use crate::connect::{ConnectError, read_answer};
 use crate::connection::Connection;
@@ -26,10 +26,10 @@ pub(crate) fn connect(
     socket: Socket,
     config: Arc<ClientConfig>,
     address: &Address,
-    at: &HostPort,
+    server_name: &str,
     deadline: Instant,
 ) -> Result<Connection, ConnectError> {
-    let name = ServerName::try_from(at.host.clone())
+    let name = ServerName::try_from(server_name.to_owned())
         .map_err(|_| ConnectError::ServerName { address: address.clone() })?;
     let mut tls: rustls::Connection = ClientConnection::new(config, name).map_err(ConnectError::Tls)?.into();
     let failed = |error| match error {

@@ -1,0 +1,148 @@
+//! From a lease to workers that let the program in.
+//!
+//! ```text
+//! DIR/tokens   one line for each GPU, written anew whenever the lease was renewed (DXPU_TOKEN_FILE)
+//! DIR/ca.pem   by which boxes are known (DXPU_CA); each has a name of its own (DXPU_WORKER_NAMES)
+//! ```
+
+use super::program::Signals;
+use crate::exit::{Exit, Failure};
+use crate::files;
+use crate::pool_access::failure;
+use crate::preflight;
+use pool_api::{Lease, LeaseTokens, SignedGrant};
+use pool_auth::Identity;
+use pool_client::Client;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use transport::{Address, ClientSecurity};
+
+/// How long a worker may take to be there: it may just be cleaning up after somebody else.
+const ATTACH_WITHIN: Duration = Duration::from_secs(30);
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// The way to the GPUs of a lease.
+pub(super) struct Keeper {
+    directory: tempfile::TempDir,
+    workers: Vec<(Address, String)>,
+}
+
+impl Keeper {
+    /// Finds a way to each GPU and tries it.
+    pub(super) fn attach(client: &Client, lease: &Lease, signals: &Signals) -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new().prefix("dxpu-lease-").tempdir()?;
+        let deadline = Instant::now() + ATTACH_WITHIN;
+        loop {
+            let tokens = client.lease_tokens(lease.id).map_err(failure)?;
+            let tried: Result<Vec<_>, Failure> = tokens
+                .grants
+                .iter()
+                .map(|grant| way_to(grant, &tokens.ca_certificate))
+                .collect();
+            match tried {
+                Ok(workers) => {
+                    let keeper = Self { directory, workers };
+                    files::replace(&keeper.ca_file(), 0o600, tokens.ca_certificate.as_bytes())?;
+                    keeper.write(&tokens)?;
+                    return Ok(keeper);
+                }
+                // Its worker may be starting, its GPU be cleaned, or the lease have moved: the tokens say where to.
+                Err(error) if Instant::now() >= deadline || signals.stop_wanted().is_some() => return Err(error.into()),
+                Err(_) => std::thread::sleep(TRY_AGAIN_AFTER),
+            }
+        }
+    }
+
+    /// Hands new tokens to the program, if they are for the same GPUs.
+    pub(super) fn renew(&self, tokens: &LeaseTokens) -> anyhow::Result<()> {
+        if tokens.grants.len() == self.workers.len() { self.write(tokens) } else { Ok(()) }
+    }
+
+    fn write(&self, tokens: &LeaseTokens) -> anyhow::Result<()> {
+        let text: String = tokens.grants.iter().map(|grant| format!("{}\n", grant.token)).collect();
+        files::replace(&self.token_file(), 0o600, text.as_bytes())
+    }
+
+    fn token_file(&self) -> PathBuf {
+        self.directory.path().join("tokens")
+    }
+
+    fn ca_file(&self) -> PathBuf {
+        self.directory.path().join("ca.pem")
+    }
+
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        self.workers.iter().map(|(address, _)| address.clone()).collect()
+    }
+
+    /// What the program's library needs to know beside the addresses.
+    pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let names: Vec<&str> = self.workers.iter().map(|(_, name)| name.as_str()).collect();
+        vec![
+            ("DXPU_TOKEN_FILE", self.token_file().into()),
+            ("DXPU_CA", self.ca_file().into()),
+            ("DXPU_WORKER_NAMES", names.join(",").into()),
+        ]
+    }
+}
+
+/// The best of the ways to a GPU that works, and the name of who is there.
+fn way_to(grant: &SignedGrant, authority: &str) -> Result<(Address, String), Failure> {
+    let name = Identity::box_server_name(grant.gpu.box_name.as_str());
+    let mut last = Failure::new(
+        Exit::Unreachable,
+        format!("the box of {} does not say where its worker is", grant.gpu),
+        "try again in a moment",
+    );
+    for address in ways(&grant.endpoints) {
+        let security = match &address {
+            Address::Tls(_) => ClientSecurity::CaNamed { ca: authority.to_owned(), name: name.clone() },
+            _ => ClientSecurity::Plain,
+        };
+        match preflight::check(&address, &security, &grant.token) {
+            Ok(_) => return Ok((address, name)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The ways that this machine can try, the fastest first. Sockets count if they are here: a box elsewhere may have the
+/// same path, but then whoever answers does not know our token.
+fn ways(endpoints: &[String]) -> Vec<Address> {
+    let mut ways: Vec<Address> = endpoints.iter().filter_map(|endpoint| endpoint.parse().ok()).collect();
+    ways.retain(|address| match address {
+        Address::Unix(path) | Address::Shm(path) => path.exists(),
+        Address::Tls(_) => true,
+        // In the clear only where somebody asks for it, and nobody can here.
+        Address::Tcp(_) => false,
+    });
+    ways.sort_by_key(|address| match address {
+        Address::Shm(_) => 0,
+        Address::Unix(_) => 1,
+        Address::Tls(_) | Address::Tcp(_) => 2,
+    });
+    ways
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_this_machine_come_first_and_nothing_goes_in_the_clear() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("unix");
+        std::fs::write(&path, "").unwrap();
+        let endpoints = [
+            "tls:a:1".to_owned(),
+            "tcp:a:2".to_owned(),
+            "shm:/no/such/socket".to_owned(),
+            format!("unix:{}", path.display()),
+            "nonsense".to_owned(),
+        ];
+        let texts: Vec<String> = ways(&endpoints).iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [format!("unix:{}", path.display()), "tls:a:1".to_owned()]);
+    }
+}

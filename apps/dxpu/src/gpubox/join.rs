@@ -1,0 +1,147 @@
+//! Who this box is: made once, when it joins the pool, and kept.
+//!
+//! The key is on disk before anybody is asked to certify it: should the answer be lost, the same token works for the same
+//! key again.
+
+use super::slot::Surroundings;
+use crate::exit::{Exit, Failure};
+use crate::files;
+use anyhow::Context;
+use pool_api::{JoinAnswer, Name};
+use pool_auth::{Credential, Identity, NewKey, Secret};
+use pool_client::Client;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What is kept of a membership.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Membership {
+    pub(crate) credential: Credential,
+    /// By the manager's clock.
+    pub(crate) issued_ms: u64,
+    pub(crate) expires_ms: u64,
+}
+
+/// What somebody brings along who is not a member yet.
+pub(crate) struct Invitation {
+    pub(crate) token: Secret,
+    pub(crate) authority: String,
+    pub(crate) managers: Vec<String>,
+    /// The name that the token prescribes, if it says so.
+    pub(crate) name: Option<String>,
+}
+
+impl Membership {
+    fn file(state: &Path) -> PathBuf {
+        state.join("membership.json")
+    }
+
+    /// The membership of a box that has joined before.
+    pub(crate) fn kept(state: &Path) -> anyhow::Result<Option<Self>> {
+        let path = Self::file(state);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = files::read_secret(&path)?;
+        // What the parser says may quote the key.
+        let kept = serde_json::from_str(&text).map_err(|_| {
+            let what = format!("{} is damaged", path.display());
+            Failure::new(Exit::Failure, what, "remove it and join again with a new token")
+        })?;
+        Ok(Some(kept))
+    }
+
+    /// Joins.
+    pub(crate) fn join(around: &Surroundings, invitation: &Invitation) -> anyhow::Result<Self> {
+        let key_file = around.key_file();
+        let key = match key_file.exists() {
+            true => NewKey::again(&Secret::new(files::read_secret(&key_file)?))?,
+            false => {
+                let key = NewKey::make()?;
+                files::write_new(&key_file, 0o600, key.key_pem.reveal().as_bytes())?;
+                sync(&key_file)?;
+                key
+            }
+        };
+        let client = Client::to_join(invitation.managers.clone(), invitation.authority.clone())
+            .map_err(crate::pool_access::failure)?;
+        let name = Name::new(&around.box_name)?;
+        let answer = client.join(&name, &invitation.token, &key.request_pem).map_err(|error| {
+            Failure::new(
+                Exit::Refused,
+                format!("the pool does not let {name} join"),
+                "a token works once, for one name, for a while; have an admin make another with `dxpu token create`",
+            )
+            .because(error)
+        })?;
+        let membership = Self::of(&around.box_name, &invitation.managers, &key, answer);
+        membership.keep(around)?;
+        Ok(membership)
+    }
+
+    /// The same with a new certificate.
+    pub(crate) fn renewed(&self, around: &Surroundings, client: &Client) -> anyhow::Result<Self> {
+        let key = NewKey::again(self.credential.key.as_ref().context("a member has a key")?)?;
+        let answer = client.renew_certificate(&key.request_pem).map_err(crate::pool_access::failure)?;
+        let membership = Self::of(&around.box_name, &self.credential.managers, &key, answer);
+        membership.keep(around)?;
+        Ok(membership)
+    }
+
+    /// Whether half of the certificate's life is over.
+    pub(crate) fn is_ageing(&self, now_ms: u64) -> bool {
+        now_ms >= self.issued_ms / 2 + self.expires_ms / 2
+    }
+
+    fn of(name: &str, managers: &[String], key: &NewKey, answer: JoinAnswer) -> Self {
+        let credential = Credential {
+            managers: managers.to_vec(),
+            authority: answer.ca_certificate,
+            identity: Identity::Box(name.to_owned()),
+            token: None,
+            certificate: Some(answer.certificate),
+            key: Some(key.key_pem.clone()),
+        };
+        Self { credential, issued_ms: answer.now_ms, expires_ms: answer.expires_ms }
+    }
+
+    /// Writes it down, and the certificate and key as workers read them.
+    pub(crate) fn keep(&self, around: &Surroundings) -> anyhow::Result<()> {
+        let certificate = self.credential.certificate.as_deref().unwrap_or_default();
+        files::replace(&around.certificate_file(), 0o600, certificate.as_bytes())?;
+        let key = self.credential.key.as_ref().map_or("", |key| key.reveal());
+        files::replace(&around.key_file(), 0o600, key.as_bytes())?;
+        let file = Self::file(&around.state);
+        files::replace(&file, 0o600, &serde_json::to_vec(self)?)?;
+        sync(&file)
+    }
+}
+
+fn sync(path: &Path) -> anyhow::Result<()> {
+    let sync = std::fs::File::open(path).and_then(|file| file.sync_all());
+    sync.with_context(|| format!("cannot write {} to the disk", path.display()))
+}
+
+impl Invitation {
+    /// Reads what an admin handed over: a credential with a join token in it, or the token alone beside the authority's
+    /// certificate.
+    pub(crate) fn read(text: &str, authority: Option<&Path>, managers: &[String]) -> anyhow::Result<Self> {
+        if let Ok(credential) = serde_json::from_str::<Credential>(text) {
+            let name = Some(credential.identity.short_name().to_owned());
+            let token = credential.token.context("the file holds no token")?;
+            let managers = if managers.is_empty() { credential.managers } else { managers.to_vec() };
+            return Ok(Self { token, authority: credential.authority, managers, name });
+        }
+        let Some(authority) = authority else {
+            return Err(Failure::new(
+                Exit::Usage,
+                "a token alone does not say which pool is the right one",
+                "give the file that `dxpu token create` wrote with --join-token-file, or add --authority FILE",
+            )
+            .into());
+        };
+        let read = std::fs::read_to_string(authority);
+        let authority = read.with_context(|| format!("cannot read {}", authority.display()))?;
+        Ok(Self { token: Secret::new(text.trim()), authority, managers: managers.to_vec(), name: None })
+    }
+}

@@ -1,0 +1,159 @@
+//! Processes of this machine: who is alive, whose they are, and how they are ended for certain.
+//!
+//! A number alone does not name a process: numbers are used again. A number and the moment of the start do.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// In ticks since the machine was started.
+    started: u64,
+}
+
+/// What the kernel says of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stat {
+    pid: u32,
+    is_gone: bool,
+    group: u32,
+    started: u64,
+}
+
+impl Process {
+    /// The process that has this number now.
+    pub(crate) fn find(pid: u32) -> Option<Self> {
+        stat(pid).filter(|stat| !stat.is_gone).map(|stat| Self { pid, started: stat.started })
+    }
+
+    /// Whether it still runs. One that has ended and was not reaped does not.
+    pub(crate) fn is_alive(&self) -> bool {
+        Self::find(self.pid).as_ref() == Some(self)
+    }
+
+    fn kill(&self) {
+        // In between it may have ended and its number be another's: a moment that only a full table of processes makes
+        // possible. Nothing without a descriptor of the process avoids it.
+        if self.is_alive()
+            && let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw)
+        {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// `1 (name) S parent group …`; a name may hold anything, brackets too.
+fn parse_stat(pid: u32, text: &str) -> Option<Stat> {
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(Stat {
+        pid,
+        is_gone: matches!(*fields.first()?, "Z" | "X"),
+        group: fields.get(2)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+fn all() -> impl Iterator<Item = Stat> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat)
+}
+
+fn command_line(pid: u32) -> Vec<String> {
+    let text = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    text.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// The workers that serve slots below this directory, with the directories of their slots.
+pub(crate) fn workers_below(directory: &Path) -> Vec<(PathBuf, Process)> {
+    let found = all().filter(|stat| !stat.is_gone).filter_map(|stat| {
+        let slot = slot_of(&command_line(stat.pid))?;
+        slot.starts_with(directory).then_some((slot, Process { pid: stat.pid, started: stat.started }))
+    });
+    found.collect()
+}
+
+/// The slot's directory, if this is the command line of a worker that has one.
+fn slot_of(words: &[String]) -> Option<PathBuf> {
+    if words.get(1)? != "worker" {
+        return None;
+    }
+    let at = words.iter().position(|word| word == "--by-lease")?;
+    words.get(at + 1).map(PathBuf::from)
+}
+
+/// What is left of a worker: itself, and the sessions that it started. A worker leads a group of its own.
+pub(crate) fn remains(worker: &Process) -> Vec<Process> {
+    let is_one_of_ours = |stat: &Stat| {
+        let words = command_line(stat.pid);
+        matches!(words.get(1).map(String::as_str), Some("worker" | "worker-session"))
+    };
+    all()
+        .filter(|stat| !stat.is_gone && stat.group == worker.pid && stat.started >= worker.started)
+        .filter(is_one_of_ours)
+        .map(|stat| Process { pid: stat.pid, started: stat.started })
+        .collect()
+}
+
+/// Ends a worker and all its sessions, and waits until they are gone. The error names those that do not go.
+pub(crate) fn end(worker: &Process, patience: Duration) -> Result<(), Vec<u32>> {
+    let deadline = Instant::now() + patience;
+    loop {
+        // The worker first: nobody else starts sessions.
+        worker.kill();
+        let left = remains(worker);
+        if left.is_empty() && !worker.is_alive() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(left.iter().map(|process| process.pid).collect());
+        }
+        if !worker.is_alive() {
+            left.iter().for_each(Process::kill);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_kernel_s_line_is_read_whatever_the_name() {
+        let text = "7 (a) b ( c) S 1 42 42 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2";
+        assert_eq!(parse_stat(7, text), Some(Stat { pid: 7, is_gone: false, group: 42, started: 98765 }));
+        assert_eq!(parse_stat(7, "7 (x) Z 1 42"), None);
+        assert_eq!(parse_stat(7, ""), None);
+    }
+
+    #[test]
+    fn a_process_is_itself_until_it_ends() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::find(child.id()).unwrap();
+        assert!(process.is_alive());
+        assert!(!Process { started: process.started + 1, ..process }.is_alive(), "another with its number");
+        process.kill();
+        while process.is_alive() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert_eq!(Process::find(process.pid), None);
+    }
+
+    #[test]
+    fn only_workers_of_a_slot_are_workers_of_a_slot() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let slot = slot_of(&words("/usr/bin/dxpu worker --plain --by-lease /var/lib/dxpu/slot-3 --listen a"));
+        assert_eq!(slot, Some("/var/lib/dxpu/slot-3".into()));
+        assert_eq!(slot_of(&words("dxpu worker --listen a")), None);
+        assert_eq!(slot_of(&words("vi worker.rs --by-lease /var/lib/dxpu/slot-3")), None);
+    }
+}

@@ -1,0 +1,385 @@
+//! One slot: looks at what is, asks the brain what to do, and does it.
+//!
+//! ```text
+//! STATE/slot-3/fence            epochs (see lease-fence)
+//!              admission.json   who may come in           worker.json   what the worker says of itself
+//!              worker.log       what the worker writes    broken        there: somebody pulled the plug (dxpu box break)
+//!              unix, shm        sockets for programs of this machine
+//! ```
+
+use super::agent::Hands;
+use super::brain::{self, Action, Seen, WorkerSeen};
+use super::check;
+use super::gpu::{Gpu, Reading};
+use super::process::{self, Process};
+use crate::files;
+use crate::worker::by_lease::{self, WorkerWord};
+use anyhow::Context;
+use lease_fence::{Fence, FenceError, LeaseAdmission};
+use pool_api::{BurnIn, GpuReport, Health, Want};
+use std::collections::VecDeque;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What every slot of a box needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) box_name: String,
+    pub(crate) state: PathBuf,
+    /// The address that workers listen at, and how hosts reach it.
+    pub(crate) listen_host: String,
+    pub(crate) advertised_host: String,
+    /// The port of slot 0; 0 for any.
+    pub(crate) port: u16,
+}
+
+impl Surroundings {
+    pub(crate) fn trust_file(&self) -> PathBuf {
+        self.state.join("trust")
+    }
+
+    pub(crate) fn certificate_file(&self) -> PathBuf {
+        self.state.join("certificate.pem")
+    }
+
+    pub(crate) fn key_file(&self) -> PathBuf {
+        self.state.join("key.pem")
+    }
+
+    pub(crate) fn slot_directory(&self, slot: u8) -> PathBuf {
+        self.state.join(format!("slot-{slot}"))
+    }
+}
+
+/// The file that says that a GPU is broken on purpose.
+pub(crate) fn broken_file(slot_directory: &Path) -> PathBuf {
+    slot_directory.join("broken")
+}
+
+/// Deaths of workers within this time are one story.
+const DEATHS_WITHIN: Duration = Duration::from_secs(60);
+/// So many of them, and it is not the programs: their sessions are processes of their own.
+const DEATHS_MAX: usize = 3;
+/// So many sessions in a row that could not even make their driver.
+const FAILURES_MAX: u32 = 3;
+/// After a death the next worker is not started at once.
+const REST: Duration = Duration::from_millis(500);
+/// A killed process that is still there after this is stuck in the kernel.
+const ENDED_WITHIN: Duration = Duration::from_secs(20);
+/// Sensors are slow and change slowly.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// Reasons end up in a report, which has room for so much.
+const REASON_BYTES_MAX: usize = 200;
+
+pub(crate) struct Slot {
+    gpu: Gpu,
+    around: Surroundings,
+    directory: PathBuf,
+    fence: Fence,
+    worker: Option<Worker>,
+    /// Scrubbed since the last worker.
+    is_scrubbed: bool,
+    deaths: VecDeque<Instant>,
+    rest_until: Option<Instant>,
+    /// What is wrong until somebody has shown the opposite.
+    fault: Option<String>,
+    burn_in: Option<BurnIn>,
+    reading: Reading,
+    read_at: Option<Instant>,
+    /// The port that the last worker had: the next one should have it too.
+    port: u16,
+}
+
+struct Worker {
+    process: Process,
+    /// Unless another agent started it.
+    child: Option<Child>,
+    word: Option<WorkerWord>,
+}
+
+impl Slot {
+    /// The slot, with the worker that an agent before this one left.
+    pub(crate) fn new(gpu: Gpu, around: &Surroundings, left: Option<Process>) -> anyhow::Result<Self> {
+        let directory = around.slot_directory(gpu.slot);
+        files::make_private(&directory)?;
+        let fence_file = directory.join("fence");
+        let admission = LeaseAdmission {
+            box_name: around.box_name.clone(),
+            slot: gpu.slot.into(),
+            trust_file: around.trust_file(),
+            fence_file: fence_file.clone(),
+        };
+        let text = serde_json::to_vec(&admission)?;
+        files::replace(&by_lease::admission_file(&directory), 0o600, &text)?;
+        let port = if around.port == 0 { 0 } else { around.port.saturating_add(gpu.slot.into()) };
+        Ok(Self {
+            gpu,
+            around: around.clone(),
+            directory,
+            fence: Fence::new(fence_file),
+            worker: left.map(|process| Worker { process, child: None, word: None }),
+            is_scrubbed: false,
+            deaths: VecDeque::new(),
+            rest_until: None,
+            fault: None,
+            burn_in: None,
+            reading: Reading::default(),
+            read_at: None,
+            port,
+        })
+    }
+
+    fn look(&mut self, want: &Want) -> Result<Seen, FenceError> {
+        if self.read_at.is_none_or(|at| at.elapsed() >= READ_EVERY) {
+            self.reading = self.gpu.read();
+            self.read_at = Some(Instant::now());
+        }
+        let worker = self.look_at_worker();
+        let epochs = self.fence.read()?;
+        if let Want::BurnIn { epoch } = want
+            && self.burn_in.as_ref().is_none_or(|result| result.epoch != *epoch)
+        {
+            // Somebody says that it was repaired: what was known before does not count.
+            self.deaths.clear();
+            self.fault = None;
+        }
+        Ok(Seen {
+            worker,
+            epochs,
+            is_dirty: epochs.is_used() && !self.is_scrubbed,
+            is_bad: self.what_is_wrong().is_some(),
+            is_unplugged: self.unplugged().is_some(),
+            burn_in: self.burn_in.as_ref().map(|result| (result.epoch, result.passed)),
+            is_resting: self.rest_until.is_some_and(|until| Instant::now() < until),
+        })
+    }
+
+    fn look_at_worker(&mut self) -> WorkerSeen {
+        let Some(worker) = &mut self.worker else { return WorkerSeen::None };
+        if let Some(child) = &mut worker.child {
+            // Takes the dead out of the table of processes.
+            let _ = child.try_wait();
+        }
+        if worker.process.is_alive() {
+            worker.word = by_lease::word_of(&self.directory, worker.process.pid);
+            let word = worker.word.as_ref().filter(|word| word.failures >= FAILURES_MAX);
+            if let Some(word) = word {
+                let reason = word.failure.as_deref().unwrap_or("it does not say why");
+                self.fault = Some(format!("its driver cannot be started: {reason}"));
+            }
+            return WorkerSeen::Running;
+        }
+        WorkerSeen::Remains
+    }
+
+    fn unplugged(&self) -> Option<String> {
+        std::fs::read_to_string(broken_file(&self.directory)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Why nobody should use this GPU.
+    fn what_is_wrong(&self) -> Option<String> {
+        self.unplugged().or_else(|| self.reading.fault.clone()).or_else(|| self.fault.clone())
+    }
+
+    fn act(&mut self, action: Action) -> anyhow::Result<()> {
+        match action {
+            Action::Nothing => Ok(()),
+            Action::Start => self.start(),
+            Action::Kill => self.kill(),
+            Action::Scrub => self.scrub(),
+            Action::MarkClean(epoch) => Ok(self.fence.clean(epoch).map(drop)?),
+            Action::MarkCleanIfUnused(epoch) => Ok(self.fence.clean_unused(epoch).map(drop)?),
+            Action::BurnIn(epoch) => {
+                self.burn_in(epoch);
+                Ok(())
+            }
+        }
+    }
+
+    fn start(&mut self) -> anyhow::Result<()> {
+        // From here on somebody may write into its memory.
+        self.is_scrubbed = false;
+        let log = std::fs::File::create(self.directory.join("worker.log")).context("the worker's log")?;
+        let host = &self.around.listen_host;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let mut listen = vec![format!("tls:{host}:{}", self.port)];
+        for scheme in ["unix", "shm"] {
+            let address = format!("{scheme}:{}", self.directory.join(scheme).display());
+            // A path that is too long for a socket is no way in.
+            if address.parse::<transport::Address>().is_ok() {
+                listen.push(address);
+            }
+        }
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("worker").arg("--by-lease").arg(&self.directory).args(["--devices", "1"]);
+        command.arg("--tls-cert").arg(self.around.certificate_file());
+        command.arg("--tls-key").arg(self.around.key_file());
+        for address in &listen {
+            command.args(["--listen", address]);
+        }
+        command.args(check::driver_arguments(&self.gpu)).envs(check::driver_environment(&self.gpu));
+        for variable in ["DXPU_TOKEN", "DXPU_TOKEN_FILE", "DXPU_JOIN_TOKEN"] {
+            command.env_remove(variable);
+        }
+        // A group of its own: it outlives this process, and its sessions are found by it.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().context("cannot start a worker")?;
+        let process = Process::find(child.id()).context("a worker that was just started is not there")?;
+        tracing::info!(slot = self.gpu.slot, pid = process.pid, "worker started");
+        self.worker = Some(Worker { process, child: Some(child), word: None });
+        Ok(())
+    }
+
+    fn kill(&mut self) -> anyhow::Result<()> {
+        let Some(worker) = &mut self.worker else { return Ok(()) };
+        if !worker.process.is_alive() {
+            let now = Instant::now();
+            let last_words = last_line(&self.directory.join("worker.log"));
+            tracing::warn!(slot = self.gpu.slot, pid = worker.process.pid, last_words, "the worker died");
+            self.deaths.push_back(now);
+            self.deaths.retain(|at| now.duration_since(*at) < DEATHS_WITHIN);
+            self.rest_until = Some(now + REST);
+            if self.deaths.len() >= DEATHS_MAX {
+                let count = self.deaths.len();
+                self.fault = Some(format!("its worker died {count} times within {DEATHS_WITHIN:?}: {last_words}"));
+            }
+            if last_words.contains("cannot listen") {
+                self.port = 0;
+            }
+        }
+        if let Err(left) = process::end(&worker.process, ENDED_WITHIN) {
+            self.fault = Some(format!("processes {left:?} cannot be ended"));
+            anyhow::bail!("processes {left:?} cannot be ended");
+        }
+        if let Some(child) = &mut worker.child {
+            let _ = child.wait();
+        }
+        if let Some(port) = worker.word.as_ref().and_then(port_of) {
+            self.port = port;
+        }
+        self.worker = None;
+        Ok(())
+    }
+
+    fn scrub(&mut self) -> anyhow::Result<()> {
+        match check::scrub(&self.gpu, &self.directory) {
+            Ok(done) => {
+                tracing::info!(slot = self.gpu.slot, done, "scrubbed");
+                self.is_scrubbed = true;
+                Ok(())
+            }
+            Err(error) => {
+                self.fault = Some(format!("its memory cannot be scrubbed: {error:#}"));
+                self.rest_until = Some(Instant::now() + REST);
+                Err(error)
+            }
+        }
+    }
+
+    fn burn_in(&mut self, epoch: u64) {
+        let tested = match self.what_is_wrong() {
+            Some(reason) => Err(reason),
+            None => check::burn_in(&self.gpu, &self.directory).map_err(|error| format!("{error:#}")),
+        };
+        tracing::info!(slot = self.gpu.slot, ?tested, "burn-in");
+        let (passed, detail) = match tested {
+            Ok(detail) => (true, detail),
+            Err(detail) => (false, detail),
+        };
+        if !passed {
+            self.fault.get_or_insert_with(|| format!("it failed its burn-in: {detail}"));
+        }
+        self.burn_in = Some(BurnIn { epoch, passed, detail: short(&detail) });
+    }
+
+    /// Where the worker is reached, as others must write it.
+    fn endpoints(&self, word: &WorkerWord) -> Vec<String> {
+        let host = &self.around.advertised_host;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let outward = |address: &String| match address.strip_prefix("tls:") {
+            Some(_) => format!("tls:{host}:{}", port_of(word).unwrap_or(0)),
+            None => address.clone(),
+        };
+        word.addresses.iter().map(outward).collect()
+    }
+}
+
+impl Hands for Slot {
+    fn step(&mut self, want: &Want) -> bool {
+        let seen = match self.look(want) {
+            Ok(seen) => seen,
+            Err(error) => {
+                // Nobody is let in by a fence that cannot be read, and nothing may be done by what it does not say.
+                self.fault = Some(error.to_string());
+                return false;
+            }
+        };
+        let action = brain::decide(&seen, want);
+        if action != Action::Nothing {
+            tracing::debug!(slot = self.gpu.slot, ?action, ?want, "acting");
+        }
+        match self.act(action) {
+            Ok(()) => action != Action::Nothing,
+            Err(error) => {
+                tracing::error!(slot = self.gpu.slot, ?action, error = format!("{error:#}"), "cannot do what must be done");
+                false
+            }
+        }
+    }
+
+    fn report(&self) -> GpuReport {
+        let epochs = self.fence.read().unwrap_or_default();
+        let word = self.worker.as_ref().and_then(|worker| worker.word.as_ref());
+        let health = match self.what_is_wrong() {
+            None => Health::OK,
+            Some(reason) => Health::bad(short(&reason)),
+        };
+        GpuReport {
+            slot: self.gpu.slot,
+            model: self.gpu.model.clone(),
+            memory_bytes: self.gpu.memory_bytes,
+            uuid: self.gpu.uuid.clone(),
+            nvlink_group: self.gpu.nvlink_group,
+            health,
+            bound_epoch: epochs.bound,
+            cleaned_epoch: epochs.cleaned,
+            ready: word.is_some_and(|word| word.ready),
+            endpoints: word.map(|word| self.endpoints(word)).unwrap_or_default(),
+            counters: self.reading.counters.clone(),
+            burn_in: self.burn_in.clone(),
+        }
+    }
+
+    fn stop(&mut self) {
+        if self.worker.is_some()
+            && let Err(error) = self.kill()
+        {
+            tracing::error!(slot = self.gpu.slot, error = format!("{error:#}"), "a worker is left");
+        }
+    }
+}
+
+fn port_of(word: &WorkerWord) -> Option<u16> {
+    let tls = word.addresses.iter().find_map(|address| address.strip_prefix("tls:"))?;
+    tls.rsplit_once(':')?.1.parse().ok()
+}
+
+/// What fits into a report.
+fn short(text: &str) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut end = clean.len().min(REASON_BYTES_MAX);
+    while !clean.is_char_boundary(end) {
+        end -= 1;
+    }
+    clean[..end].to_owned()
+}
+
+fn last_line(path: &Path) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    let tail = &text[text.len().saturating_sub(4096)..];
+    let tail = String::from_utf8_lossy(tail);
+    let lines = tail.lines().filter(|line| !line.trim().is_empty());
+    short(lines.last().unwrap_or("it wrote nothing"))
+}
