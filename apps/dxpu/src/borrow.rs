@@ -14,7 +14,7 @@ mod wait;
 use crate::exit::Outcome;
 use crate::pool_access::{PoolAccess, failure};
 use crate::{files, quantity};
-use pool_api::{BoxKind, LeaseRequest, Model, Share, Topology};
+use pool_api::{BoxKind, LeaseId, LeaseRequest, Model, Share, Topology};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ pub(crate) struct Borrow {
     /// Borrow this many GPUs from the pool
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     gpus: Option<u32>,
+    /// Use the GPUs of a lease that is there already, and leave it there afterwards (`dxpu lease create` makes one)
+    #[arg(long, value_name = "ID", conflicts_with = "gpus")]
+    lease: Option<LeaseId>,
     /// Of this model, such as H200
     #[arg(long, requires = "gpus")]
     model: Option<Model>,
@@ -83,7 +86,7 @@ fn share(text: &str) -> Result<Share, String> {
 impl Borrow {
     /// Whether GPUs are to be borrowed.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.gpus.is_some()
+        self.gpus.is_some() || self.lease.is_some()
     }
 
     fn request(&self, program: &OsString) -> LeaseRequest {
@@ -115,6 +118,12 @@ impl Borrow {
         // Before anything is borrowed, so that no signal makes us forget to give it back.
         let signals = program::Signals::take()?;
         let client = self.access.client()?;
+        if let Some(id) = self.lease {
+            let lease = client.get(&format!("/v1/leases/{id}"), Duration::ZERO).map_err(failure)?;
+            let lease = wait::until_granted(&client, lease, self.wait, &signals)?;
+            let keeper = attach::Keeper::attach(&client, &lease, &signals)?;
+            return program::run(program, settings, &keeper, &client, &lease, &signals);
+        }
         let request = self.request(&program[0]);
         let key = files::random_hex(16)?;
         let lease = client.create_lease(&request, &key).map_err(failure)?;

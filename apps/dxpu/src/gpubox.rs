@@ -36,6 +36,7 @@ Examples:
   dxpu box --join-token-file b.json --soft 4 --memory 8GiB --kind pcie --rack r2
   dxpu box break 3 --reason 'pulled for a demonstration'   the GPU of slot 3 fails, as far as anybody can tell
   dxpu box heal 3                                          and can be repaired again
+  dxpu box ls                                              all boxes of the pool; so do show, drain and undrain
 
 SIGTERM ends the agent and leaves its workers to serve on; the next agent takes them over. SIGINT (Ctrl-C) ends the
 workers too.";

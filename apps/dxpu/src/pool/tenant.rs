@@ -1,0 +1,192 @@
+//! `dxpu tenant`: who GPUs are for, and how many each may have.
+
+use super::ask;
+use super::columns::{self, Column};
+use crate::pool_access::{PoolAccess, failure};
+use super::list::{Format, Look, changed};
+use super::paint::Paper;
+use super::words::or_dash;
+use crate::exit::Outcome;
+use pool_api::{ErrorCode, Model, Name, Quota, TenantRecord, TenantRequest, TenantStatus};
+use pool_client::Client;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  dxpu tenant ls
+  dxpu tenant show vision
+  dxpu tenant set vision --weight 200 --guarantee H200=8 --limit H200=32
+  dxpu tenant set vision --limit H200=none        no limit any more; what is not named stays as it is";
+
+/// Look at tenants, and set what they may have
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Tenant {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// List tenants
+    Ls {
+        #[command(flatten)]
+        look: Look,
+    },
+    /// Show one tenant and what it has
+    Show {
+        /// Its name
+        name: Name,
+        #[command(flatten)]
+        look: Look,
+    },
+    /// Set weight and quotas; what is not named stays as it is
+    Set(Set),
+}
+
+#[derive(clap::Args)]
+struct Set {
+    /// Its name
+    name: Name,
+    /// Its part of what is beyond all guarantees, relative to other tenants (100 if nobody says)
+    #[arg(long, value_name = "N")]
+    weight: Option<u32>,
+    /// So many GPUs of a model come before anything others have beyond their own guarantee
+    #[arg(long, value_name = "MODEL=N", value_parser = guarantee)]
+    guarantee: Vec<(Model, u32)>,
+    /// Never more GPUs of a model than this
+    #[arg(long, value_name = "MODEL=N", value_parser = limit)]
+    limit: Vec<(Model, Option<u32>)>,
+    #[command(flatten)]
+    access: PoolAccess,
+    /// How to show the tenant afterwards
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
+    output: Format,
+}
+
+impl Tenant {
+    pub(crate) fn run(self) -> Outcome {
+        match self.verb {
+            Verb::Ls { look } => look.table(
+                &[
+                    Column::Whole("TENANT"),
+                    Column::Number("WEIGHT"),
+                    Column::Cut("HAS"),
+                    Column::Cut("QUOTAS"),
+                    Column::Number("GRANTED"),
+                    Column::Number("PENDING"),
+                ],
+                |client| ask::all::<TenantStatus>(client, "/v1/tenants").map(|(tenants, _)| tenants),
+                |tenant| {
+                    vec![
+                        tenant.name.to_string().into(),
+                        tenant.weight.to_string().into(),
+                        or_dash(used(tenant)).into(),
+                        or_dash(quotas(&tenant.quotas)).into(),
+                        tenant.leases_granted.to_string().into(),
+                        tenant.leases_pending.to_string().into(),
+                    ]
+                },
+                "no tenants. One appears with its first lease, or by `dxpu tenant set NAME`",
+            ),
+            Verb::Show { name, look } => look.show(
+                |client| client.get::<TenantStatus>(&format!("/v1/tenants/{name}"), Duration::ZERO),
+                detail,
+            ),
+            Verb::Set(set) => set.run(),
+        }
+    }
+}
+
+impl Set {
+    fn run(self) -> Outcome {
+        let client = self.access.client()?;
+        let mut request = current(&client, &self.name)?;
+        if let Some(weight) = self.weight {
+            request.weight = weight;
+        }
+        for (model, guaranteed) in self.guarantee {
+            request.quotas.entry(model).or_default().guaranteed = guaranteed;
+        }
+        for (model, limit) in self.limit {
+            request.quotas.entry(model).or_default().limit = limit;
+        }
+        request.quotas.retain(|_, quota| *quota != Quota::default());
+        let record: TenantRecord =
+            client.put(&format!("/v1/tenants/{}", self.name), &request).map_err(failure)?;
+        let said =
+            format!("tenant {}: weight {}, quotas {}", record.name, record.weight, or_dash(quotas(&record.quotas)));
+        changed(self.output, &record, &said)
+    }
+}
+
+/// What is set now; a tenant nobody has spoken of has what everybody has.
+fn current(client: &Client, name: &Name) -> anyhow::Result<TenantRequest> {
+    match client.get::<TenantStatus>(&format!("/v1/tenants/{name}"), Duration::ZERO) {
+        Ok(tenant) => Ok(TenantRequest { weight: tenant.weight, quotas: tenant.quotas }),
+        Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(TenantRequest::default()),
+        Err(error) => Err(failure(error).into()),
+    }
+}
+
+fn pair(text: &str) -> Result<(Model, &str), String> {
+    let (model, number) = text.split_once('=').ok_or("write MODEL=N, such as H200=8")?;
+    Ok((Model::new(model).map_err(|error| error.to_string())?, number))
+}
+
+fn guarantee(text: &str) -> Result<(Model, u32), String> {
+    let (model, number) = pair(text)?;
+    Ok((model, number.parse().map_err(|_| "write MODEL=N, such as H200=8")?))
+}
+
+fn limit(text: &str) -> Result<(Model, Option<u32>), String> {
+    let (model, number) = pair(text)?;
+    match number {
+        "none" => Ok((model, None)),
+        _ => Ok((model, Some(number.parse().map_err(|_| "write MODEL=N or MODEL=none, such as H200=8")?))),
+    }
+}
+
+fn used(tenant: &TenantStatus) -> String {
+    let show = |(model, used): (&Model, &pool_api::TenantUse)| match used.milli % 1000 {
+        0 => format!("{} {model}", used.milli / 1000),
+        _ => format!("{:.3} {model}", used.milli as f64 / 1000.0),
+    };
+    tenant.used.iter().map(show).collect::<Vec<_>>().join(", ")
+}
+
+fn quotas(quotas: &BTreeMap<Model, Quota>) -> String {
+    let show = |(model, quota): (&Model, &Quota)| match quota.limit {
+        Some(limit) => format!("{model} {} to {limit}", quota.guaranteed),
+        None => format!("{model} from {}", quota.guaranteed),
+    };
+    quotas.iter().map(show).collect::<Vec<_>>().join(", ")
+}
+
+fn detail(tenant: &TenantStatus, paper: Paper) -> Vec<String> {
+    let pairs = [
+        ("tenant", tenant.name.to_string()),
+        ("weight", tenant.weight.to_string()),
+        ("quotas", or_dash(quotas(&tenant.quotas))),
+        ("has", or_dash(used(tenant))),
+        ("leases", format!("{} granted, {} pending", tenant.leases_granted, tenant.leases_pending)),
+    ];
+    columns::pairs(&pairs, paper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_read_as_people_write_them() {
+        assert_eq!(guarantee("H200=8").unwrap().1, 8);
+        assert_eq!(limit("NVIDIA A100=none").unwrap(), (Model::new("NVIDIA A100").unwrap(), None));
+        assert!(guarantee("H200").is_err() && guarantee("H200=x").is_err() && limit("=3").is_err());
+        let quota = |guaranteed, limit| Quota { guaranteed, limit };
+        let h200 = Model::new("H200").unwrap();
+        assert_eq!(quotas(&[(h200.clone(), quota(8, Some(32)))].into()), "H200 8 to 32");
+        assert_eq!(quotas(&[(h200, quota(8, None))].into()), "H200 from 8");
+    }
+}

@@ -1,0 +1,127 @@
+//! The terminal while `dxpu top` has it: another screen, keys as they are pressed, and everything back at the end.
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What somebody pressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    Quit,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Letter(char),
+    /// A signal woke us; most likely the window has another size.
+    Resized,
+}
+
+pub(super) struct Screen {
+    before: Termios,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Screen {
+    pub(super) fn take() -> anyhow::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, is_over.clone()).context("signals")?;
+        }
+        let before = tcgetattr(std::io::stdin()).context("the terminal does not say how it is set")?;
+        let mut keys = before.clone();
+        keys.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        keys.special_codes[SpecialCodeIndex::VMIN] = 0;
+        keys.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &keys).context("the terminal cannot be set")?;
+        let screen = Self { before, is_over };
+        write("\x1b[?1049h\x1b[?25l")?;
+        Ok(screen)
+    }
+
+    /// Line over line, so that nothing flickers.
+    pub(super) fn draw(&mut self, lines: &[String]) -> anyhow::Result<()> {
+        let mut text = String::from("\x1b[H");
+        for (index, line) in lines.iter().enumerate() {
+            if index > 0 {
+                text.push_str("\r\n");
+            }
+            text.push_str(line);
+            text.push_str("\x1b[K");
+        }
+        text.push_str("\x1b[J");
+        write(&text)
+    }
+
+    /// The next key, if one comes in time.
+    pub(super) fn key(&mut self, wait: Duration) -> anyhow::Result<Option<Key>> {
+        let until = Instant::now() + wait;
+        loop {
+            if self.is_over.load(Ordering::Relaxed) {
+                return Ok(Some(Key::Quit));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).context("that is too long to wait")?;
+            let input = std::io::stdin();
+            match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) if self.is_over.load(Ordering::Relaxed) => continue,
+                Err(rustix::io::Errno::INTR) => return Ok(Some(Key::Resized)),
+                Err(error) => return Err(error).context("cannot wait for a key"),
+            }
+            let mut pressed = [0; 16];
+            let count = input.lock().read(&mut pressed).context("cannot read a key")?;
+            if count == 0 {
+                return Ok(Some(Key::Quit));
+            }
+            if let Some(key) = meaning(&pressed[..count]) {
+                return Ok(Some(key));
+            }
+        }
+    }
+}
+
+fn meaning(pressed: &[u8]) -> Option<Key> {
+    match pressed {
+        b"q" | b"Q" | b"\x1b" | b"\x03" => Some(Key::Quit),
+        b"\x1b[A" | b"\x1bOA" | b"k" => Some(Key::Up),
+        b"\x1b[B" | b"\x1bOB" | b"j" => Some(Key::Down),
+        b"\x1b[5~" => Some(Key::PageUp),
+        b"\x1b[6~" | b" " => Some(Key::PageDown),
+        [letter] if letter.is_ascii_alphabetic() => Some(Key::Letter(letter.to_ascii_lowercase() as char)),
+        _ => None,
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing put back.
+        let _ = write("\x1b[?25h\x1b[?1049l");
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
+    let mut output = std::io::stdout().lock();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).context("cannot write to the terminal")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_mean_what_they_do_elsewhere() {
+        assert_eq!(meaning(b"q"), Some(Key::Quit));
+        assert_eq!(meaning(b"\x1b[A"), Some(Key::Up));
+        assert_eq!(meaning(b"\x1b[6~"), Some(Key::PageDown));
+        assert_eq!(meaning(b"U"), Some(Key::Letter('u')));
+        assert_eq!(meaning(b"\x1b[99~"), None);
+    }
+}
