@@ -6,7 +6,7 @@ import { span } from "./words.js";
 const KEPT = 600; // twenty minutes at one sample in two seconds
 const WIDTH = 420;
 const HEIGHT = 150;
-const LEFT = 34;
+const LEFT = 42;
 const BOTTOM = 18;
 const samples = [];
 

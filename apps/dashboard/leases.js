@@ -1,7 +1,7 @@
 // Leases, and the queue with its reasons.
 
 import { $, el, fill } from "./dom.js";
-import { span, who } from "./words.js";
+import { places, span, who } from "./words.js";
 
 const SHOWN_MAX = 200;
 export const EXPLAINED_MAX = 8;
@@ -16,7 +16,7 @@ export function drawLeases(pool) {
     tenant: lease.tenant,
     owner: who(lease.owner),
     state: lease.state,
-    gpus: lease.grants.map((grant) => grant.gpu).join(" ") || "–",
+    gpus: places(lease.grants.map((grant) => grant.gpu)),
     age: span(pool.now() - lease.created_ms),
     left: lease.state === "granted" ? span(lease.expires_ms - pool.now()) : "–",
     note: notes(lease),
@@ -31,7 +31,7 @@ export function drawLeases(pool) {
         el("td", { class: "mono" }, row.id),
         el("td", { title: row.owner }, row.tenant),
         el("td", {}, el("span", { class: "badge", "data-state": row.state }, row.state)),
-        el("td", { class: "text" }, row.gpus),
+        el("td", { class: "text" }, ...(row.gpus.length === 0 ? ["–"] : row.gpus.flatMap((place, index) => [index === 0 ? "" : ", ", el("span", { class: "place" }, place)]))),
         el("td", { class: "number" }, row.age),
         el("td", { class: "number" }, row.left),
         el("td", { class: "text faint" }, row.note)))))];

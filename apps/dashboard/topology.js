@@ -67,7 +67,9 @@ function word(gpu, pool) {
     const tenants = new Set(gpu.holders?.map((holder) => pool.leases.get(holder.lease)?.tenant ?? "leased"));
     return tenants.size === 1 ? [...tenants][0] : `${tenants.size} tenants`;
   }
-  return gpu.state === "free" && gpu.spare ? "spare" : state(gpu.state);
+  if (gpu.state !== "free") return state(gpu.state);
+  if (gpu.taint) return gpu.taint.drain ? "drained" : "tainted";
+  return gpu.spare ? "spare" : "free";
 }
 
 function update(gpu, pool) {

@@ -29,3 +29,24 @@ export const sentence = (kind) => {
 };
 
 export const state = (name) => name.replace("burn_in", "burn-in");
+
+/** GPUs as people write them: `rack1-a/0 to 7` and `rack2-b/3`. */
+export function places(ids) {
+  const slots = new Map();
+  for (const id of ids) {
+    const [box, slot] = id.split("/");
+    if (!slots.has(box)) slots.set(box, []);
+    slots.get(box).push(Number(slot));
+  }
+  const parts = [];
+  for (const [box, numbers] of slots) {
+    numbers.sort((a, b) => a - b);
+    for (let from = 0; from < numbers.length; ) {
+      let to = from;
+      while (numbers[to + 1] === numbers[to] + 1) to += 1;
+      parts.push(to - from < 2 ? `${box}/${numbers[from]}` : `${box}/${numbers[from]} to ${numbers[to]}`);
+      from = to - from < 2 ? from + 1 : to + 1;
+    }
+  }
+  return parts;
+}
