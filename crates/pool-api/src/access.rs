@@ -33,9 +33,9 @@ pub struct TokenRequest {
     /// For how long.
     #[schema(minimum = 1000, maximum = 315_360_000_000_u64)]
     pub ttl_ms: u64,
-    /// What it is for; shown to people. At most 256 bytes.
+    /// What it is for; shown to people. At most 256 characters.
     #[serde(default)]
-    #[schema(max_length = 256)]
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub note: String,
 }
 

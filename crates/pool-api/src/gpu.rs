@@ -84,9 +84,9 @@ pub struct Taint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaintRequest {
-    /// Why; shown to everybody who asks. At most 256 bytes.
+    /// Why; shown to everybody who asks. At most 256 characters.
     #[serde(default)]
-    #[schema(max_length = 256)]
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub reason: String,
 }
 

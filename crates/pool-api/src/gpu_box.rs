@@ -1,6 +1,6 @@
 //! A box of GPUs, as the manager knows it.
 
-use crate::{Gpu, Name};
+use crate::{Gpu, Name, Taint};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -23,6 +23,9 @@ pub struct BoxRecord {
     pub last_seen_ms: u64,
     /// The slots that have ever had a GPU, in order.
     pub gpus: Vec<u8>,
+    /// Being emptied by hand; stays while the box is silent, whatever `state` says then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Taint>,
 }
 
 /// A box with its GPUs.

@@ -26,7 +26,7 @@ pub const LEASE_TTL_MIN_MS: u64 = 1_000;
 /// A borrower that is silent for a week is gone.
 pub const LEASE_TTL_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
 /// Notes and reasons are for people.
-pub const NOTE_BYTES_MAX: usize = 256;
+pub const NOTE_CHARS_MAX: usize = 256;
 
 /// Asks for GPUs: all of them or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -65,9 +65,9 @@ pub struct LeaseRequest {
     /// How the borrower reaches its GPUs.
     #[serde(default)]
     pub plane: Plane,
-    /// What it is for; shown to people. At most 256 bytes.
+    /// What it is for; shown to people. At most 256 characters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schema(max_length = 256)]
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub note: String,
 }
 
@@ -130,8 +130,8 @@ impl LeaseRequest {
 
 /// Short text for people, without control characters.
 pub(crate) fn check_note(field: &'static str, note: &str) -> Result<(), Invalid> {
-    if note.len() > NOTE_BYTES_MAX {
-        return Err(Invalid::new(field, format!("must be at most {NOTE_BYTES_MAX} bytes")));
+    if note.chars().count() > NOTE_CHARS_MAX {
+        return Err(Invalid::new(field, format!("must be at most {NOTE_CHARS_MAX} characters")));
     }
     if note.chars().any(char::is_control) {
         return Err(Invalid::new(field, "must not have control characters"));
@@ -195,6 +195,9 @@ pub struct Lease {
     /// What it has; empty unless granted.
     #[serde(default)]
     pub grants: Vec<Grant>,
+    /// The model it got; it stays with it when it moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Model>,
     /// When it was asked for.
     pub created_ms: u64,
     /// When it was first granted.

@@ -40,7 +40,7 @@ pub use gpu_box::{BoxDetail, BoxKind, BoxRecord, BoxState};
 pub use join::{JoinAnswer, JoinRequest};
 pub use lease::{
     Ended, GPUS_PER_LEASE_MAX, Grant, LEASE_TTL_DEFAULT_MS, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease,
-    LeaseRequest, LeaseState, Move, NOTE_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, Plane, Share, Topology,
+    LeaseRequest, LeaseState, Move, NOTE_CHARS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, Plane, Share, Topology,
 };
 pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
 pub use page::Page;

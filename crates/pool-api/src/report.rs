@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BoxReport {
-    /// A random name of this run of the agent. An agent that another has followed is not heard any more.
+    /// A random name of this run of the agent.
     #[schema(max_length = 64)]
     pub agent: String,
     /// Grows with each report of this run; what is not newer is ignored.
@@ -17,7 +17,7 @@ pub struct BoxReport {
     pub kind: BoxKind,
     /// Where it stands.
     #[serde(default)]
-    #[schema(max_length = 256)]
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub rack: String,
     /// Addresses by which hosts reach it.
     #[serde(default)]
@@ -40,7 +40,7 @@ pub struct GpuReport {
     /// Memory that borrowers can use.
     pub memory_bytes: u64,
     /// The driver's name of this very GPU.
-    #[schema(max_length = 256)]
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub uuid: String,
     /// GPUs with the same group are joined by NVLink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub struct BurnIn {
     pub passed: bool,
     /// What was found.
     #[serde(default)]
-    #[schema(max_length = 256)]
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub detail: String,
 }
 

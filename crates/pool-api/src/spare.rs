@@ -58,7 +58,7 @@ pub struct SparePlanRequest {
     #[schema(minimum = 0, maximum = 3650)]
     pub repair_days: f64,
     /// Share of the time in which spares must suffice, in percent, such as 99.9.
-    #[schema(minimum = 0, exclusive_maximum = 100)]
+    #[schema(minimum = 0, maximum = 99.999_999)]
     pub cover_pct: f64,
 }
 
@@ -74,8 +74,8 @@ impl SparePlanRequest {
         if !(0.0..=3650.0).contains(&self.repair_days) {
             return Err(Invalid::new("repair_days", "must be 0 to 3650"));
         }
-        if !(0.0..100.0).contains(&self.cover_pct) {
-            return Err(Invalid::new("cover_pct", "must be at least 0 and below 100"));
+        if !(0.0..=99.999_999).contains(&self.cover_pct) {
+            return Err(Invalid::new("cover_pct", "must be 0 to 99.999999"));
         }
         Ok(())
     }

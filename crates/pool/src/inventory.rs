@@ -44,10 +44,10 @@ pub struct GpuBox {
     pub(crate) memory_mib_free: u64,
     pub(crate) gpu_milli_free: u32,
     /// Thousandths left of each slot; zero for a slot that is held.
-    pub(crate) slot_milli_free: Box<[u16]>,
+    pub(crate) slot_milli_free: Vec<u16>,
     held: Slots,
     /// How many requests of each kind are here: shares first, then whole ones by how many GPUs they took.
-    kinds: Box<[u32]>,
+    kinds: Vec<u32>,
 }
 
 impl GpuBox {
@@ -146,12 +146,26 @@ impl Inventory {
             cpu_milli_free: spec.cpu_milli,
             memory_mib_free: spec.memory_mib,
             gpu_milli_free: GPU_MILLI * spec.gpus as u32,
-            slot_milli_free: vec![GPU_MILLI as u16; spec.gpus].into(),
+            slot_milli_free: vec![GPU_MILLI as u16; spec.gpus],
             held: Slots::NONE,
-            kinds: vec![0; spec.gpus + 1].into(),
+            kinds: vec![0; spec.gpus + 1],
         });
         self.note_change(id);
         Ok(id)
+    }
+
+    /// Adds a slot to a box, held until [`Inventory::unhold`], and tells its number.
+    pub fn add_slot(&mut self, id: BoxId) -> Result<usize, InventoryError> {
+        let state = &mut self.boxes[id.0 as usize];
+        let slot = state.slot_milli_free.len();
+        if slot == SLOTS_PER_BOX_MAX {
+            return Err(InventoryError::TooManySlots { gpus: slot + 1 });
+        }
+        state.slot_milli_free.push(0);
+        state.kinds.push(0);
+        state.held = state.held.with(slot);
+        self.note_change(id);
+        Ok(slot)
     }
 
     /// How many boxes there are.
@@ -331,6 +345,19 @@ mod tests {
         assert_eq!(inventory.gpu_milli_free(), 3000);
         inventory.unhold(BoxId(1), 0);
         assert!(inventory.get(BoxId(1)).has_gpus_for(GpuNeed::Whole(2)));
+    }
+
+    #[test]
+    fn a_slot_that_is_added_serves_once_it_is_let_go() {
+        let mut inventory = two_boxes();
+        assert_eq!(inventory.add_slot(BoxId(0)), Ok(2));
+        assert!(!inventory.get(BoxId(0)).has_gpus_for(GpuNeed::Whole(3)));
+        inventory.unhold(BoxId(0), 2);
+        inventory.take(BoxId(0), [0, 1, 2].into_iter().collect(), &request(GpuNeed::Whole(3)));
+        assert_eq!(inventory.get(BoxId(0)).gpu_milli_free(), 0);
+        let full = BoxSpec { model: ModelId(0), gpus: 64, cpu_milli: 0, memory_mib: 0, order: 2 };
+        let full = inventory.add(&full).unwrap();
+        assert_eq!(inventory.add_slot(full), Err(InventoryError::TooManySlots { gpus: 65 }));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! The pool as a pure function: what GPUs there are, who asks, and where each request goes.
 //!
+//! Two layers. The [`Ledger`] is what a manager runs: boxes, GPUs, leases, the queue, and what happens when something
+//! breaks. Below it the [`Placer`] decides where a request goes; the simulator of recorded clusters uses it alone.
+//!
 //! ```text
 //!   Request ─▶ filter (model, slots, CPU, memory) ─▶ score (Policy) ─▶ Choice (box and slots) ─▶ Inventory changes
 //!                                                      ▲
@@ -26,16 +29,27 @@ mod slots;
 mod spares;
 mod spread;
 
+mod audit;
+mod ledger;
+
+#[cfg(test)]
+mod simulation;
+
+pub use audit::{AuditChain, AuditDraft, BrokenChain, verify_audit};
 pub use dice::{Dice, SplitMix};
 pub use fragment::{Fragment, fragment_of};
 pub use inventory::{BoxId, BoxSpec, GpuBox, Inventory, InventoryError};
+pub use ledger::{
+    Answer, Batch, Command, Counts, Ledger, LoadError, Measured, Outcome, Refusal, Settings, WRITES_MAX,
+    measure_ledger,
+};
 pub use mix::{Mix, Typical};
 pub use model::{ModelFilter, ModelId, Models, TooManyModels};
 pub use placer::{Choice, Placer, Walls};
 pub use policy::{Policy, Scale, UnknownPolicy};
 pub use request::{GpuNeed, Request, Shape};
 pub use slots::{SLOTS_PER_BOX_MAX, Slots};
-pub use spares::{poisson_cover, spares_for};
+pub use spares::{plan_spares, poisson_cover, spares_for};
 
 /// Thousandths in one GPU.
 pub const GPU_MILLI: u32 = 1000;

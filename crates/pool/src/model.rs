@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 /// Models a pool may know: a set of models is one machine word.
-const MODELS_MAX: usize = 64;
+pub(crate) const MODELS_MAX: usize = 64;
 
 /// A model of GPU, such as `H200`, known to one pool by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +72,11 @@ impl ModelFilter {
     /// Every model will do.
     pub fn any() -> Self {
         Self { text: "".into(), accepted: u64::MAX }
+    }
+
+    /// The models whose bits are set.
+    pub(crate) fn of_mask(accepted: u64) -> Self {
+        Self { text: format!("{accepted:x}").into(), accepted }
     }
 
     /// Whether a GPU of this model will do.

@@ -3,7 +3,10 @@
 use crate::fragment::Leftover;
 use crate::policy::Judge;
 use crate::ranking::Rankings;
-use crate::{BoxId, Dice, Fragment, GpuNeed, Inventory, Mix, Policy, Request, Scale, Shape, Slots};
+use crate::{
+    BoxId, BoxSpec, Dice, Fragment, GpuNeed, Inventory, InventoryError, Mix, Policy, Request, Scale, Shape,
+    Slots,
+};
 
 /// Where a request should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +124,20 @@ impl Placer {
     pub fn unhold(&mut self, id: BoxId, slot: usize) {
         self.inventory.unhold(id, slot);
         self.measure_fragments();
+    }
+
+    /// Adds a box.
+    pub fn add(&mut self, spec: &BoxSpec) -> Result<BoxId, InventoryError> {
+        let id = self.inventory.add(spec)?;
+        self.measure_fragments();
+        Ok(id)
+    }
+
+    /// Adds a held slot to a box, and tells its number.
+    pub fn add_slot(&mut self, id: BoxId) -> Result<usize, InventoryError> {
+        let slot = self.inventory.add_slot(id)?;
+        self.measure_fragments();
+        Ok(slot)
     }
 
     /// What stops this request at each box. Looks at every box, so ask only when somebody wants to know.

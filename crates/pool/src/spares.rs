@@ -4,6 +4,8 @@
 //! number in repair at a random moment is Poisson with mean (breaking GPUs) x (rate) x m. The spares needed are its
 //! quantile. The simulator in crate `sim` checks this by playing it out.
 
+use pool_api::{Invalid, SparePlan, SparePlanRequest};
+
 /// The chance that no more than `spares` GPUs are in repair, if `mean` are on average.
 pub fn poisson_cover(mean: f64, spares: u64) -> f64 {
     // In logarithms: e^-mean alone is zero beyond a mean of 745.
@@ -38,6 +40,17 @@ pub fn spares_for(mean: f64, cover: f64) -> u64 {
     spares
 }
 
+/// How many spares a pool needs.
+pub fn plan_spares(request: &SparePlanRequest) -> Result<SparePlan, Invalid> {
+    request.check()?;
+    let mean =
+        request.gpus as f64 * request.failures_pct_per_year / 100.0 * request.repair_days / DAYS_PER_YEAR;
+    let spares = spares_for(mean, request.cover_pct / 100.0);
+    Ok(SparePlan { spares, in_repair_mean: mean, covered_pct: 100.0 * poisson_cover(mean, spares) })
+}
+
+const DAYS_PER_YEAR: f64 = 365.0;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +64,21 @@ mod tests {
                 assert!(spares == 0 || poisson_cover(mean, spares - 1) < cover, "{mean} {cover}: {spares}");
             }
         }
+    }
+
+    #[test]
+    fn public_failure_rates_need_few_spares() {
+        // 6.1 % of GPUs fail in a year, 11.1 % with all causes; five days' repair.
+        let plan = |gpus, failures_pct_per_year| {
+            let request = SparePlanRequest { gpus, failures_pct_per_year, repair_days: 5.0, cover_pct: 99.9 };
+            plan_spares(&request).unwrap().spares
+        };
+        assert_eq!((plan(512, 6.1), plan(512, 11.1)), (3, 5));
+        assert_eq!((plan(10_000, 6.1), plan(10_000, 11.1)), (19, 29));
+        let all =
+            SparePlanRequest { gpus: 1, failures_pct_per_year: 1.0, repair_days: 1.0, cover_pct: 100.0 };
+        assert_eq!(plan_spares(&all).unwrap_err().field, "cover_pct");
+        assert!(plan_spares(&SparePlanRequest { repair_days: f64::NAN, cover_pct: 99.0, ..all }).is_err());
     }
 
     #[test]

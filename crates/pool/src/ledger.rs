@@ -1,0 +1,280 @@
+//! The ledger: every box, GPU and lease of a pool, and the rules by which they change.
+//!
+//! ```text
+//!   Command ──▶ apply ──┐                              ┌──▶ Answer     (told after the commit)
+//!                       ├──▶ records change in memory ─┼──▶ writes     (one transaction)
+//!      time ──▶ tick  ──┘                              └──▶ events
+//! ```
+//!
+//! The ledger is the leader's memory of the store. Each [`Outcome`] carries the writes that make the store agree with
+//! memory again; they belong into one transaction, together with those of other outcomes if they fit. When a commit
+//! fails or its end is unknown, memory is ahead of the store: the ledger is thrown away and loaded again.
+//!
+//! **What keeps a GPU from having two holders.** A grant counts the GPU's epoch up, in the transaction that makes it.
+//! A GPU is granted only if its box has said that everything of that epoch and older is gone (`cleaned_epoch`), and a
+//! box lets nobody in with an older epoch than it has seen. So whatever is lost, late or repeated, whoever is in with
+//! the current epoch is alone.
+
+mod batch;
+mod boxes;
+mod command;
+mod draft;
+mod explain;
+mod grants;
+mod keys;
+mod leases;
+mod load;
+mod measure;
+mod moves;
+mod operator;
+mod queue;
+mod report;
+mod serve;
+mod settings;
+mod stock;
+mod tick;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use batch::Batch;
+pub use command::{Answer, Command, Outcome, Refusal};
+pub use load::LoadError;
+pub use measure::{Measured, measure_ledger};
+pub use settings::Settings;
+pub use view::Counts;
+
+use crate::{Dice, SplitMix};
+use boxes::{BoxEntry, Presence};
+use draft::{Draft, Note};
+use keys::Keys;
+use pool_api::{Event, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse, WEIGHT_DEFAULT};
+use queue::Queue;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use stock::{Place, Stock};
+
+/// The most writes of one [`Outcome`]: a lease of 64 GPUs changes each of them, itself, its key and the events. An etcd
+/// server takes 128 in one transaction unless told otherwise.
+pub const WRITES_MAX: usize = 100;
+
+/// The pool, in the memory of the manager that leads.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    settings: Settings,
+    /// The latest time anybody told; it never goes back.
+    now_ms: u64,
+    /// Grows with every change that is written.
+    version: u64,
+    boxes: BTreeMap<Name, BoxEntry>,
+    leases: BTreeMap<LeaseId, LeaseEntry>,
+    tenants: BTreeMap<Name, TenantEntry>,
+    spares_wanted: BTreeMap<Model, u32>,
+    keys: Keys,
+    stock: Stock,
+    queue: Queue,
+    /// Whether something changed that may let a pending lease run.
+    queue_stirred: bool,
+    /// Whether the number of spares may not be what it should be.
+    spares_stirred: bool,
+    /// When each live lease ends.
+    expiries: BTreeSet<(u64, LeaseId)>,
+    /// When each box that is not dead has been silent for too long.
+    silences: BTreeSet<(u64, Name)>,
+    /// When each lease that is over ended.
+    ended: BTreeSet<(u64, LeaseId)>,
+    /// Leases one of whose GPUs is not what it was: lost, cleaned, or reached elsewhere.
+    unsettled: BTreeSet<LeaseId>,
+    /// Leases on GPUs that shall be emptied.
+    unwanted: BTreeSet<LeaseId>,
+    /// Stock gains when moving the unwanted ones was last tried.
+    unwanted_tried: u64,
+    events: VecDeque<Event>,
+    /// First numbers of the event records in the store.
+    event_records: VecDeque<u64>,
+    next_event: u64,
+    draft: Draft,
+    /// The placer asks for dice; with the policy used here it never throws them.
+    unused_dice: SplitMix,
+}
+
+#[derive(Clone, Debug)]
+struct LeaseEntry {
+    lease: Lease,
+    /// `expires_ms` as it is in the store; renewals are not written each time.
+    stored_expires_ms: u64,
+}
+
+#[derive(Clone, Debug)]
+struct TenantEntry {
+    record: TenantRecord,
+    /// Whether anybody has set it.
+    stored: bool,
+    used: BTreeMap<Model, TenantUse>,
+    granted: u64,
+    pending: u64,
+}
+
+#[derive(Clone, Debug)]
+struct GpuEntry {
+    /// As stored; `counters` is always empty here.
+    gpu: Gpu,
+    place: Place,
+    counters: Option<pool_api::Counters>,
+}
+
+impl Ledger {
+    /// An empty pool.
+    pub fn new(settings: Settings, now_ms: u64) -> Self {
+        Self {
+            settings,
+            now_ms,
+            // Later than every version of earlier leaders, as long as they made fewer than 1000 changes a millisecond.
+            version: now_ms << 10,
+            boxes: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            spares_wanted: BTreeMap::new(),
+            keys: Keys::default(),
+            stock: Stock::new(),
+            queue: Queue::default(),
+            queue_stirred: false,
+            spares_stirred: false,
+            expiries: BTreeSet::new(),
+            silences: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
+            unwanted: BTreeSet::new(),
+            unwanted_tried: u64::MAX,
+            events: VecDeque::new(),
+            event_records: VecDeque::new(),
+            next_event: 1,
+            draft: Draft::default(),
+            unused_dice: SplitMix::new(0),
+        }
+    }
+
+    /// Does something. A refusal changes nothing.
+    ///
+    /// The answer must not be told before the writes are committed.
+    pub fn apply(&mut self, command: &Command, now_ms: u64, dice: &mut dyn Dice) -> Result<Outcome, Refusal> {
+        self.now_ms = self.now_ms.max(now_ms);
+        let answer = match command {
+            Command::Report { box_name, report } => self.report(box_name, report),
+            Command::CreateLease { owner, tenant, request, idempotency_key } => {
+                self.create_lease(owner, tenant, request, idempotency_key.as_deref(), dice)
+            }
+            Command::Renew { lease } => self.renew(*lease),
+            Command::Look { lease } => self.look(*lease),
+            Command::Release { lease, reason } => self.release(*lease, reason),
+            Command::Taint { gpu, reason, by, drain } => self.taint(gpu, reason, by, *drain),
+            Command::Untaint { gpu } => self.untaint(gpu),
+            Command::DrainBox { box_name, reason, by } => self.drain_box(box_name, reason, by),
+            Command::UndrainBox { box_name } => self.undrain_box(box_name),
+            Command::Break { gpu, reason } => self.break_gpu(gpu, reason),
+            Command::Repair { gpu } => self.repair(gpu),
+            Command::SetTenant { name, request } => self.set_tenant(name, request),
+            Command::SetSpares { model, request } => self.set_spares(model, request),
+        };
+        match answer {
+            Ok(answer) => Ok(self.finish(answer)),
+            Err(refusal) => {
+                debug_assert!(self.draft.is_empty(), "a refusal changes nothing");
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The writes that make the store agree with memory again.
+    fn finish(&mut self, answer: Answer) -> Outcome {
+        if self.draft.is_empty() {
+            return Outcome { answer, writes: Vec::new(), events: Vec::new() };
+        }
+        self.version += 1;
+        let draft = std::mem::take(&mut self.draft);
+        let mut writes = Vec::with_capacity(draft.len());
+        for name in &draft.boxes {
+            writes.push((format!("box/{name}"), self.boxes.get(name).map(|entry| json(&entry.stored()))));
+        }
+        for id in &draft.gpus {
+            writes.push((format!("gpu/{id}"), self.entry(id).map(|entry| json(&entry.gpu))));
+        }
+        for id in &draft.leases {
+            if let Some(entry) = self.leases.get_mut(id) {
+                entry.stored_expires_ms = entry.lease.expires_ms;
+            }
+            writes.push((format!("lease/{id}"), self.leases.get(id).map(|entry| json(&entry.lease))));
+        }
+        for name in &draft.tenants {
+            writes.push((format!("tenant/{name}"), self.tenants.get(name).map(|entry| json(&entry.record))));
+        }
+        for model in &draft.spares {
+            let count = self.spares_wanted.get(model).copied();
+            let record = count.map(|count| json(&pool_api::SpareRecord { model: model.clone(), count }));
+            writes.push((format!("spare/{model}"), record));
+        }
+        for key in &draft.keys {
+            writes.push((keys::name(key), self.keys.record(key)));
+        }
+        for seq in &draft.events_dropped {
+            writes.push((event_key(*seq), None));
+        }
+        let events = self.number_events(draft.events);
+        if let Some(first) = events.first() {
+            writes.push((event_key(first.seq), Some(json(&events))));
+        }
+        debug_assert!(writes.len() <= WRITES_MAX, "{} writes in one outcome", writes.len());
+        Outcome { answer, writes, events }
+    }
+
+    fn number_events(&mut self, notes: Vec<Note>) -> Vec<Event> {
+        let mut events = Vec::with_capacity(notes.len());
+        for note in notes {
+            events.push(note.at(self.next_event, self.now_ms));
+            self.next_event += 1;
+        }
+        if let Some(first) = events.first() {
+            self.event_records.push_back(first.seq);
+            self.events.extend(events.iter().cloned());
+            let surplus = self.events.len().saturating_sub(self.settings.events_keep_max);
+            self.events.drain(..surplus);
+        }
+        events
+    }
+
+    fn note(&mut self, note: Note) {
+        self.draft.events.push(note);
+    }
+
+    fn entry(&self, id: &GpuId) -> Option<&GpuEntry> {
+        self.boxes.get(&id.box_name)?.slots.get(&id.slot)
+    }
+
+    fn entry_mut(&mut self, id: &GpuId) -> Option<&mut GpuEntry> {
+        self.boxes.get_mut(&id.box_name)?.slots.get_mut(&id.slot)
+    }
+
+    fn tenant(&mut self, name: &Name) -> &mut TenantEntry {
+        self.tenants.entry(name.clone()).or_insert_with(|| TenantEntry {
+            record: TenantRecord { name: name.clone(), weight: WEIGHT_DEFAULT, quotas: BTreeMap::new() },
+            stored: false,
+            used: BTreeMap::new(),
+            granted: 0,
+            pending: 0,
+        })
+    }
+
+    #[cfg(test)]
+    fn mutated(&self, mutation: crate::simulation::Mutation) -> bool {
+        self.settings.mutation == Some(mutation)
+    }
+}
+
+/// Twenty digits, so that keys sort as numbers do.
+fn event_key(seq: u64) -> String {
+    format!("event/{seq:020}")
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("records have text keys and finite numbers")
+}

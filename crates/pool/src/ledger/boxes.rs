@@ -1,0 +1,166 @@
+//! A box in memory, and what its presence means for its GPUs.
+
+use super::stock::Standing;
+use super::{GpuEntry, Ledger, Note};
+use pool_api::{BoxRecord, BoxState, EventKind, Gpu, GpuId, GpuState, Name};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Runs of a box's agent that are remembered. An agent that starts more often while a message is on its way has other
+/// troubles.
+const AGENTS_MAX: usize = 8;
+
+#[derive(Clone, Debug)]
+pub(super) struct BoxEntry {
+    pub(super) record: BoxRecord,
+    pub(super) presence: Presence,
+    /// The last report this leader has heard from each run of its agent.
+    ///
+    /// Which run is the latest cannot be known: a late report of an earlier one may be the first that a new leader
+    /// hears of it. It does no harm: what a box says is gone never comes back, and the next report corrects the rest.
+    agents: VecDeque<(String, u64)>,
+    /// Where it is in [`Ledger::silences`].
+    pub(super) silent_at_ms: u64,
+    pub(super) slots: BTreeMap<u8, GpuEntry>,
+}
+
+/// Whether a box is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Ready,
+    Suspect,
+    Dead,
+}
+
+impl BoxEntry {
+    pub(super) fn new(record: BoxRecord, presence: Presence, silent_at_ms: u64) -> Self {
+        Self { record, presence, agents: VecDeque::new(), silent_at_ms, slots: BTreeMap::new() }
+    }
+
+    /// As it is stored: silence that may pass is not.
+    pub(super) fn stored(&self) -> BoxRecord {
+        BoxRecord { state: self.state_ignoring_suspicion(), ..self.record.clone() }
+    }
+
+    fn state_ignoring_suspicion(&self) -> BoxState {
+        match (self.presence, &self.record.drain) {
+            (Presence::Dead, _) => BoxState::Dead,
+            (_, Some(_)) => BoxState::Draining,
+            (_, None) => BoxState::Ready,
+        }
+    }
+
+    pub(super) fn state(&self) -> BoxState {
+        match self.presence {
+            Presence::Suspect => BoxState::Suspect,
+            Presence::Ready | Presence::Dead => self.state_ignoring_suspicion(),
+        }
+    }
+
+    /// Whether a report is news. Remembers that it was heard.
+    pub(super) fn hear(&mut self, agent: &str, sequence: u64) -> bool {
+        let known = self.agents.iter().position(|(known, _)| known == agent);
+        let last = known.and_then(|at| self.agents.remove(at)).map_or(0, |(_, last)| last);
+        self.agents.push_back((agent.to_owned(), last.max(sequence)));
+        if self.agents.len() > AGENTS_MAX {
+            self.agents.pop_front();
+        }
+        known.is_none() || sequence > last
+    }
+
+    /// Whether new leases may come here.
+    pub(super) fn takes_leases(&self) -> bool {
+        self.presence == Presence::Ready && self.record.drain.is_none()
+    }
+}
+
+/// Whether a GPU is clean: nobody who was ever let in can still be there or come back.
+pub(super) fn is_clean(gpu: &Gpu) -> bool {
+    gpu.cleaned_epoch >= gpu.epoch
+}
+
+impl Ledger {
+    /// Tells the stock how a GPU stands now. To be called after every change to it or its box.
+    pub(super) fn restand(&mut self, id: &GpuId) {
+        let Some(owner) = self.boxes.get(&id.box_name) else { return };
+        let Some(entry) = owner.slots.get(&id.slot) else { return };
+        let (standing, place) = (self.standing(owner, &entry.gpu), entry.place);
+        let gains = self.stock.gains();
+        self.stock.set(place, standing);
+        if self.stock.gains() != gains {
+            self.queue_stirred = true;
+            self.spares_stirred = true;
+        }
+    }
+
+    fn standing(&self, owner: &BoxEntry, gpu: &Gpu) -> Standing {
+        let clean = is_clean(gpu) && gpu.state == GpuState::Free;
+        #[cfg(test)]
+        let clean = clean
+            || (self.mutated(crate::simulation::Mutation::GrantUncleaned) && gpu.state == GpuState::Cleaning);
+        match gpu.state {
+            GpuState::Bad | GpuState::BurnIn | GpuState::Absent => Standing::Gone,
+            _ if owner.presence == Presence::Dead => Standing::Gone,
+            _ if !clean || (gpu.state == GpuState::Free && !gpu.holders.is_empty()) => Standing::Busy,
+            _ if !gpu.health.ok || gpu.taint.is_some() || !owner.takes_leases() => Standing::Busy,
+            _ if gpu.spare => Standing::Spare,
+            _ => Standing::Usable,
+        }
+    }
+
+    pub(super) fn restand_box(&mut self, name: &Name) {
+        for id in self.gpus_of(name) {
+            self.restand(&id);
+        }
+    }
+
+    pub(super) fn gpus_of(&self, name: &Name) -> Vec<GpuId> {
+        let slots = self.boxes.get(name).map(|entry| &entry.slots);
+        slots.into_iter().flatten().map(|(_, entry)| entry.gpu.id.clone()).collect()
+    }
+
+    /// A box has been silent for a moment, or for too long.
+    pub(super) fn on_silence(&mut self, name: &Name) {
+        let (now_ms, wait) =
+            (self.now_ms, self.settings.dead_after_ms.saturating_sub(self.settings.suspect_after_ms));
+        let Some(entry) = self.boxes.get_mut(name) else { return };
+        self.silences.remove(&(entry.silent_at_ms, name.clone()));
+        match entry.presence {
+            Presence::Ready => {
+                entry.presence = Presence::Suspect;
+                entry.silent_at_ms += wait;
+                self.silences.insert((entry.silent_at_ms, name.clone()));
+                self.restand_box(name);
+            }
+            Presence::Suspect => {
+                entry.presence = Presence::Dead;
+                let silence_ms = now_ms.saturating_sub(entry.record.last_seen_ms);
+                self.draft.boxes.insert(name.clone());
+                self.note(
+                    Note::new(EventKind::BoxDead, format!("box {name} has been silent for {silence_ms} ms"))
+                        .of_box(name),
+                );
+                self.restand_box(name);
+                self.lose_holders_of_box(name);
+            }
+            Presence::Dead => {}
+        }
+    }
+
+    /// Leases on a dead box move; those that were only waiting for it to clean up are over. One by one, later: all at
+    /// once would be more than one outcome may write.
+    fn lose_holders_of_box(&mut self, name: &Name) {
+        let slots = self.boxes.get(name).into_iter().flat_map(|entry| entry.slots.values());
+        let holders = slots.flat_map(|entry| &entry.gpu.holders).map(|holder| holder.lease);
+        self.unsettled.extend(holders);
+    }
+
+    /// When a box that is heard now will have been silent for a moment.
+    pub(super) fn listen_to(&mut self, name: &Name) {
+        let due = self.now_ms + self.settings.suspect_after_ms;
+        let Some(entry) = self.boxes.get_mut(name) else { return };
+        entry.record.last_seen_ms = self.now_ms;
+        self.silences.remove(&(entry.silent_at_ms, name.clone()));
+        entry.silent_at_ms = due;
+        self.silences.insert((due, name.clone()));
+    }
+}

@@ -1,0 +1,221 @@
+//! What can be asked of the ledger, and what comes back.
+
+use pool_api::{
+    BoxOrders, BoxRecord, BoxReport, ErrorAnswer, ErrorCode, Event, Gpu, GpuId, Invalid, Lease, LeaseId,
+    LeaseRequest, Model, Name, SpareRecord, SpareRequest, TenantRecord, TenantRequest,
+};
+
+/// Something to do. Who may ask for it has been decided before.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// A box says how it is. The first report of a box makes it part of the pool. Answer: [`Answer::Orders`].
+    Report {
+        /// The box, as its certificate says.
+        box_name: Name,
+        /// What it says.
+        report: BoxReport,
+    },
+    /// Somebody asks for GPUs. Answer: [`Answer::Lease`], granted or pending.
+    CreateLease {
+        /// Who asks.
+        owner: String,
+        /// For whom.
+        tenant: Name,
+        /// What for. Its own `tenant` is ignored: the caller has decided.
+        request: LeaseRequest,
+        /// The same key by the same owner gives the same lease.
+        idempotency_key: Option<String>,
+    },
+    /// A borrower lives. Answer: [`Answer::Lease`].
+    Renew {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// A borrower asks how its lease stands, which also says that it lives. A lease that is over is shown as it is.
+    /// Answer: [`Answer::Lease`].
+    Look {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// A borrower gives its lease back, or gives up waiting. Giving back twice is no error. Answer: [`Answer::Lease`].
+    Release {
+        /// The lease.
+        lease: LeaseId,
+        /// Why: `released`, or what an operator says.
+        reason: String,
+    },
+    /// Keeps a GPU from new leases; with `drain` its leases are moved away too. Answer: [`Answer::Gpu`].
+    Taint {
+        /// The GPU.
+        gpu: GpuId,
+        /// Why.
+        reason: String,
+        /// Who.
+        by: String,
+        /// Whether leases are moved away.
+        drain: bool,
+    },
+    /// Lets leases have the GPU again. Answer: [`Answer::Gpu`].
+    Untaint {
+        /// The GPU.
+        gpu: GpuId,
+    },
+    /// Empties a box. Answer: [`Answer::Box`].
+    DrainBox {
+        /// The box.
+        box_name: Name,
+        /// Why.
+        reason: String,
+        /// Who.
+        by: String,
+    },
+    /// Lets leases have the box again. Answer: [`Answer::Box`].
+    UndrainBox {
+        /// The box.
+        box_name: Name,
+    },
+    /// Declares a GPU bad, whatever its box says. Answer: [`Answer::Gpu`].
+    Break {
+        /// The GPU.
+        gpu: GpuId,
+        /// Why.
+        reason: String,
+    },
+    /// Says that a bad GPU is repaired: it comes back after a burn-in. Answer: [`Answer::Gpu`].
+    Repair {
+        /// The GPU.
+        gpu: GpuId,
+    },
+    /// Sets quotas and weight of a tenant. Answer: [`Answer::Tenant`].
+    SetTenant {
+        /// The tenant.
+        name: Name,
+        /// What is set.
+        request: TenantRequest,
+    },
+    /// Sets how many spares of a model there shall be. Answer: [`Answer::Spare`].
+    SetSpares {
+        /// The model.
+        model: Model,
+        /// How many.
+        request: SpareRequest,
+    },
+}
+
+/// What a command answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// What a box should do. `lease_keys` is empty: the caller knows the keys.
+    Orders(BoxOrders),
+    /// A lease as it is now.
+    Lease(Box<Lease>),
+    /// A GPU as it is now.
+    Gpu(Box<Gpu>),
+    /// A box as it is now.
+    Box(BoxRecord),
+    /// A tenant as it is now.
+    Tenant(TenantRecord),
+    /// The spares of a model.
+    Spare(SpareRecord),
+    /// Work of [`Ledger::tick`](crate::Ledger::tick): nobody waits for an answer.
+    Work,
+}
+
+/// A command was done, in memory. It counts when its writes are committed, all of them in one transaction.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Outcome {
+    /// To be told once the writes are committed.
+    pub answer: Answer,
+    /// Key and new value; no value deletes the key. Never more than [`WRITES_MAX`](crate::WRITES_MAX).
+    pub writes: Vec<(String, Option<Vec<u8>>)>,
+    /// What happened; these are among the writes.
+    pub events: Vec<Event>,
+}
+
+/// Why a command was not done. Nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Something sent is out of bounds.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// There is no such lease.
+    #[error("there is no lease {lease}")]
+    NoLease {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// The lease is over.
+    #[error("lease {lease} is over: {reason}")]
+    LeaseOver {
+        /// The lease.
+        lease: LeaseId,
+        /// How it ended.
+        reason: String,
+    },
+    /// There is no such GPU.
+    #[error("there is no GPU {gpu}")]
+    NoGpu {
+        /// The GPU.
+        gpu: GpuId,
+    },
+    /// There is no such box.
+    #[error("there is no box {box_name}")]
+    NoBox {
+        /// The box.
+        box_name: Name,
+    },
+    /// Only a bad GPU can be repaired.
+    #[error("GPU {gpu} is not bad, so it cannot be repaired")]
+    NotBad {
+        /// The GPU.
+        gpu: GpuId,
+    },
+    /// The same idempotency key came with another request.
+    #[error("this idempotency key was used for another request")]
+    KeyUsed,
+    /// The lease this idempotency key made is over and forgotten.
+    #[error("the lease {lease} that this idempotency key made is over")]
+    KeyOver {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// More leases than the pool keeps at once.
+    #[error("there are {limit} leases already")]
+    TooManyLeases {
+        /// The bound.
+        limit: usize,
+    },
+    /// More waiting leases than one tenant may have.
+    #[error("{limit} leases of tenant {tenant} are waiting already")]
+    TooManyPending {
+        /// The tenant.
+        tenant: Name,
+        /// The bound.
+        limit: usize,
+    },
+    /// There are more kinds of GPU than the pool can tell apart.
+    #[error("the pool cannot tell more than 64 kinds of GPU apart (model, memory, kind of box)")]
+    TooManyKinds,
+}
+
+impl Refusal {
+    /// How it is told to a client.
+    pub fn to_answer(&self) -> ErrorAnswer {
+        let (code, hint) = match self {
+            Self::Invalid(_) => (ErrorCode::BadRequest, ""),
+            Self::NoLease { .. } => (ErrorCode::NotFound, "leases that are over are forgotten after an hour"),
+            Self::NoGpu { .. } => (ErrorCode::NotFound, "a GPU is named BOX/SLOT; `dxpu gpu ls` lists them"),
+            Self::NoBox { .. } => (ErrorCode::NotFound, "`dxpu box ls` lists them"),
+            Self::LeaseOver { .. } => (ErrorCode::Gone, "ask for a new lease"),
+            Self::KeyOver { .. } => (ErrorCode::Gone, "use a new key for a new lease"),
+            Self::NotBad { .. } => (ErrorCode::Conflict, "only GPUs in state bad are repaired"),
+            Self::KeyUsed => (ErrorCode::IdempotencyConflict, "use a new key for each new request"),
+            Self::TooManyLeases { .. } | Self::TooManyPending { .. } => {
+                (ErrorCode::TooMany, "wait until some are over")
+            }
+            Self::TooManyKinds => (ErrorCode::TooMany, "take boxes with odd GPUs out of the pool"),
+        };
+        ErrorAnswer::new(code, self.to_string(), hint)
+    }
+}

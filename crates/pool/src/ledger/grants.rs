@@ -1,0 +1,127 @@
+//! Binding GPUs to leases and taking them back: the only places where epochs grow and holders change.
+
+use super::boxes::is_clean;
+use super::{Ledger, Presence};
+use crate::GPU_MILLI;
+use pool_api::{Gpu, GpuId, GpuState, Grant, Holder, Lease, LeaseId, LeaseState, Model, Name};
+
+/// Whether a grant of this lease is for the GPU as it is now.
+pub(super) fn is_current(lease: &Lease, gpu: &Gpu) -> bool {
+    lease.grants.iter().any(|grant| grant.gpu == gpu.id && grant.epoch == gpu.epoch)
+}
+
+impl Ledger {
+    /// Gives a GPU to a lease, under a new epoch.
+    pub(super) fn bind(&mut self, id: &GpuId, lease: LeaseId) -> Grant {
+        let request = &self.leases[&lease].lease.request;
+        let share = request.share;
+        let tenant = self.leases[&lease].lease.tenant.clone();
+        #[cfg(test)]
+        let keeps_epoch = self.mutated(crate::simulation::Mutation::KeepEpoch);
+        #[cfg(test)]
+        let mutated = self.mutated(crate::simulation::Mutation::GrantUncleaned);
+        let entry = self.entry_mut(id).expect("only a GPU that is there is chosen");
+        let gpu = &mut entry.gpu;
+        #[cfg(test)]
+        if mutated {
+            gpu.holders.clear();
+        }
+        assert!(gpu.holders.is_empty(), "a GPU never has two holders");
+        gpu.epoch += 1;
+        #[cfg(test)]
+        if keeps_epoch {
+            gpu.epoch = (gpu.epoch - 1).max(1);
+        }
+        gpu.state = GpuState::Leased;
+        gpu.spare = false;
+        let holder = Holder {
+            lease,
+            share_milli: share.map_or(GPU_MILLI, |share| share.milli),
+            memory_bytes: share.map_or(gpu.memory_bytes, |share| share.memory_bytes),
+        };
+        gpu.holders.push(holder.clone());
+        let grant = Grant {
+            gpu: id.clone(),
+            epoch: gpu.epoch,
+            endpoints: gpu.endpoints.clone(),
+            model: gpu.model.clone(),
+        };
+        self.draft.gpus.insert(id.clone());
+        self.charge(&tenant, &grant.model, &holder, true);
+        self.restand(id);
+        grant
+    }
+
+    /// Takes a GPU from a lease that has it. It is free when its box has cleaned it.
+    ///
+    /// With `linger` the lease stays known as the last holder until then.
+    pub(super) fn unbind(&mut self, grant: &Grant, lease: LeaseId, linger: bool) {
+        let tenant = self.leases[&lease].lease.tenant.clone();
+        let id = &grant.gpu;
+        let Some(entry) = self.entry_mut(id) else { return };
+        let gpu = &mut entry.gpu;
+        let Some(at) = gpu.holders.iter().position(|holder| holder.lease == lease) else { return };
+        let holder = gpu.holders[at].clone();
+        if gpu.state == GpuState::Leased {
+            gpu.state = if is_clean(gpu) { GpuState::Free } else { GpuState::Cleaning };
+        }
+        if !linger || gpu.state != GpuState::Cleaning {
+            gpu.holders.remove(at);
+        }
+        self.draft.gpus.insert(id.clone());
+        self.charge(&tenant, &grant.model, &holder, false);
+        self.restand(id);
+        self.queue_stirred = true;
+    }
+
+    pub(super) fn charge(&mut self, tenant: &Name, model: &Model, holder: &Holder, add: bool) {
+        let used = self.tenant(tenant).used.entry(model.clone()).or_default();
+        let (milli, bytes) = (u64::from(holder.share_milli), holder.memory_bytes);
+        if add {
+            used.milli += milli;
+            used.memory_bytes += bytes;
+        } else {
+            used.milli = used.milli.saturating_sub(milli);
+            used.memory_bytes = used.memory_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Whoever has this GPU has lost it, or waits in vain for it to be cleaned. What follows for the leases is decided
+    /// one by one, later: all at once would be more than one outcome may write.
+    pub(super) fn lose_holders(&mut self, id: &GpuId) {
+        let Some(entry) = self.boxes.get_mut(&id.box_name).and_then(|owner| owner.slots.get_mut(&id.slot))
+        else {
+            return;
+        };
+        self.unsettled.extend(entry.gpu.holders.iter().map(|holder| holder.lease));
+        // Who had it is charged for it until the lease is settled. Who had it before need not be remembered any more.
+        let leases = &self.leases;
+        let is_granted =
+            |lease: &LeaseId| leases.get(lease).is_some_and(|entry| entry.lease.state == LeaseState::Granted);
+        let before = entry.gpu.holders.len();
+        entry.gpu.holders.retain(|holder| is_granted(&holder.lease));
+        if entry.gpu.holders.len() != before {
+            self.draft.gpus.insert(id.clone());
+        }
+    }
+
+    /// Whether a GPU is still being cleaned after this lease.
+    pub(super) fn is_lingering(&self, grant: &Grant, lease: LeaseId) -> bool {
+        let Some(owner) = self.boxes.get(&grant.gpu.box_name) else { return false };
+        let Some(gpu) = owner.slots.get(&grant.gpu.slot).map(|entry| &entry.gpu) else { return false };
+        gpu.state == GpuState::Cleaning
+            && gpu.holders.iter().any(|holder| holder.lease == lease)
+            && owner.presence != Presence::Dead
+    }
+
+    /// Whether a lease can still use what it was granted.
+    pub(super) fn is_alive(&self, grant: &Grant, lease: LeaseId) -> bool {
+        let Some(owner) = self.boxes.get(&grant.gpu.box_name) else { return false };
+        let Some(gpu) = owner.slots.get(&grant.gpu.slot).map(|entry| &entry.gpu) else { return false };
+        gpu.state == GpuState::Leased
+            && gpu.epoch == grant.epoch
+            && !is_clean(gpu)
+            && gpu.holders.iter().any(|holder| holder.lease == lease)
+            && owner.presence != Presence::Dead
+    }
+}

@@ -1,0 +1,187 @@
+//! From the store's records to a ledger again.
+
+use super::boxes::{BoxEntry, Presence};
+use super::stock::Class;
+use super::{GpuEntry, LeaseEntry, Ledger, Settings};
+use pool_api::{BoxRecord, BoxState, Event, Gpu, GpuState, Lease, LeaseState, SpareRecord, TenantRecord};
+
+/// A record cannot be what was stored.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the record {key} cannot be read: {problem}")]
+pub struct LoadError {
+    /// Its key.
+    pub key: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+fn read<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, LoadError> {
+    serde_json::from_slice(value)
+        .map_err(|error| LoadError { key: key.to_owned(), problem: error.to_string() })
+}
+
+impl Ledger {
+    /// The pool as the store has it, for a leader that begins now.
+    ///
+    /// Keys of others (`audit/`, `auth/`, …) are ignored. Until they have reported to this leader, boxes get nothing
+    /// new; they are dead as late as if they had reported just now. No lease expires before its borrower had time to
+    /// find this leader.
+    pub fn load<K: AsRef<str>, V: AsRef<[u8]>>(
+        records: impl IntoIterator<Item = (K, V)>,
+        settings: Settings,
+        now_ms: u64,
+    ) -> Result<Self, LoadError> {
+        let mut ledger = Self::new(settings, now_ms);
+        let (mut gpus, mut leases): (Vec<Gpu>, Vec<Lease>) = (Vec::new(), Vec::new());
+        for (key, value) in records {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            match key.split_once('/') {
+                Some(("box", _)) => ledger.load_box(read(key, value)?),
+                Some(("gpu", _)) => gpus.push(read(key, value)?),
+                Some(("lease", _)) => leases.push(read(key, value)?),
+                Some(("tenant", _)) => {
+                    let record: TenantRecord = read(key, value)?;
+                    let entry = ledger.tenant(&record.name.clone());
+                    entry.record = record;
+                    entry.stored = true;
+                }
+                Some(("spare", _)) => {
+                    let record: SpareRecord = read(key, value)?;
+                    ledger.spares_wanted.insert(record.model, record.count);
+                }
+                Some(("idem", name)) => ledger
+                    .keys
+                    .load(name, value)
+                    .map_err(|problem| LoadError { key: key.to_owned(), problem })?,
+                Some(("event", _)) => ledger.load_events(read(key, value)?),
+                _ => {}
+            }
+        }
+        for gpu in gpus {
+            ledger.load_gpu(gpu)?;
+        }
+        for lease in leases {
+            ledger.load_lease(lease);
+        }
+        let names: Vec<_> = ledger.boxes.keys().cloned().collect();
+        for name in &names {
+            ledger.restand_box(name);
+        }
+        ledger.queue_stirred = true;
+        ledger.spares_stirred = true;
+        Ok(ledger)
+    }
+
+    fn load_box(&mut self, record: BoxRecord) {
+        let name = record.name.clone();
+        let presence = if record.state == BoxState::Dead { Presence::Dead } else { Presence::Suspect };
+        let dead_at_ms = self.now_ms + self.settings.dead_after_ms;
+        let entry = BoxEntry::new(record, presence, dead_at_ms);
+        if presence == Presence::Suspect {
+            self.silences.insert((dead_at_ms, name.clone()));
+        }
+        self.boxes.insert(name, entry);
+    }
+
+    fn load_gpu(&mut self, gpu: Gpu) -> Result<(), LoadError> {
+        let problem = |problem: &str| LoadError { key: format!("gpu/{}", gpu.id), problem: problem.into() };
+        let owner = self.boxes.get(&gpu.box_name).ok_or_else(|| problem("there is no such box"))?;
+        let class =
+            Class { model: gpu.model.clone(), memory_bytes: gpu.memory_bytes, kind: owner.record.kind };
+        let place = self.stock.add(&gpu.box_name, gpu.slot, class, gpu.nvlink_group);
+        let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;
+        let owner = self.boxes.get_mut(&gpu.box_name).expect("it was there just now");
+        owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None });
+        Ok(())
+    }
+
+    fn load_lease(&mut self, mut lease: Lease) {
+        let id = lease.id;
+        let stored_expires_ms = lease.expires_ms;
+        if lease.state.is_live() {
+            lease.expires_ms = self.expiry_after_load(&lease);
+            self.expiries.insert((lease.expires_ms, id));
+        }
+        let (state, tenant) = (lease.state, lease.tenant.clone());
+        let ended_ms = lease.ended.as_ref().map_or(self.now_ms, |ended| ended.at_ms);
+        let grants = lease.grants.clone();
+        self.leases.insert(id, LeaseEntry { lease, stored_expires_ms });
+        match state {
+            LeaseState::Pending => self.enqueue(id),
+            LeaseState::Granted => {
+                self.tenant(&tenant).granted += 1;
+                for grant in &grants {
+                    let holder = self.entry(&grant.gpu).and_then(|entry| {
+                        let holder = entry.gpu.holders.iter().find(|holder| holder.lease == id)?;
+                        Some((holder.clone(), entry.gpu.taint.as_ref().is_some_and(|taint| taint.drain)))
+                    });
+                    if let Some((holder, drain)) = holder {
+                        self.charge(&tenant, &grant.model, &holder, true);
+                        let owner = self.boxes.get(&grant.gpu.box_name);
+                        if drain || owner.is_some_and(|owner| owner.record.drain.is_some()) {
+                            self.unwanted.insert(id);
+                        }
+                    }
+                }
+                self.unsettled.insert(id);
+            }
+            LeaseState::Releasing => {
+                self.unsettled.insert(id);
+            }
+            LeaseState::Ended => {
+                self.ended.insert((ended_ms, id));
+            }
+        }
+    }
+
+    fn load_events(&mut self, events: Vec<Event>) {
+        if let Some(first) = events.first() {
+            self.event_records.push_back(first.seq);
+        }
+        for event in events {
+            self.next_event = self.next_event.max(event.seq + 1);
+            self.events.push_back(event);
+        }
+        let surplus = self.events.len().saturating_sub(self.settings.events_keep_max);
+        self.events.drain(..surplus);
+    }
+
+    /// Whether the records agree with each other; what does not is told. For tests and for `fsck`.
+    pub fn inconsistencies(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in self.boxes.values().flat_map(|owner| owner.slots.values()) {
+            let gpu = &entry.gpu;
+            let held = gpu.holders.len();
+            if held > 1
+                || (gpu.state == GpuState::Free && held > 0)
+                || (gpu.state == GpuState::Leased && held == 0)
+            {
+                found.push(format!("{} is {:?} and has {held} holders", gpu.id, gpu.state));
+            }
+            for holder in &gpu.holders {
+                let lease = self.leases.get(&holder.lease).map(|entry| &entry.lease);
+                if !lease.is_some_and(|lease| lease.grants.iter().any(|grant| grant.gpu == gpu.id)) {
+                    found.push(format!("{} is held by {}, which has not got it", gpu.id, holder.lease));
+                }
+            }
+        }
+        for entry in self.leases.values() {
+            let lease = &entry.lease;
+            let fits = match lease.state {
+                LeaseState::Pending | LeaseState::Ended => lease.grants.is_empty(),
+                LeaseState::Granted => lease.grants.len() == lease.request.gpus as usize,
+                LeaseState::Releasing => !lease.grants.is_empty(),
+            };
+            if !fits {
+                found.push(format!("{} is {:?} with {} GPUs", lease.id, lease.state, lease.grants.len()));
+            }
+            for grant in &lease.grants {
+                let gpu = self.entry(&grant.gpu).map(|entry| &entry.gpu);
+                if !gpu.is_some_and(|gpu| gpu.holders.iter().any(|holder| holder.lease == lease.id)) {
+                    found.push(format!("{} has {}, which it does not hold", lease.id, grant.gpu));
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,227 @@
+//! Leases that have lost a GPU, or shall lose it.
+//!
+//! A GPU that is lost is replaced in place where that is possible: by itself if its box has only thrown the borrower
+//! out, by a spare or a free GPU of the same model beside those that are left otherwise. Where it is not, the lease
+//! gives up what it still has and waits at the head of its priority: all or nothing.
+
+use super::queue::Wish;
+use super::serve::remember_move;
+use super::stock::{Mask, Place};
+use super::{Ledger, Note};
+use pool_api::{EventKind, GpuState, Grant, LeaseId, LeaseState, Move};
+
+/// More than so many GPUs at once are replaced by way of the queue: old and new ones and the lease are one transaction.
+const REPLACED_AT_ONCE_MAX: usize = 32;
+
+impl Ledger {
+    /// Makes a lease fit what has become of its GPUs.
+    pub(super) fn settle(&mut self, id: LeaseId) {
+        match self.leases.get(&id).map(|entry| entry.lease.state) {
+            Some(LeaseState::Granted) => {
+                self.settle_endpoints(id);
+                let lost = |grant: &Grant| !self.is_alive(grant, id);
+                let lost: Vec<Grant> =
+                    self.leases[&id].lease.grants.iter().filter(|g| lost(g)).cloned().collect();
+                if !lost.is_empty() {
+                    self.replace(id, &lost);
+                }
+            }
+            Some(LeaseState::Releasing) => self.settle_releasing(id),
+            Some(LeaseState::Pending | LeaseState::Ended) | None => {}
+        }
+    }
+
+    fn settle_releasing(&mut self, id: LeaseId) {
+        let grants = self.leases[&id].lease.grants.clone();
+        let lingering: Vec<Grant> =
+            grants.iter().filter(|grant| self.is_lingering(grant, id)).cloned().collect();
+        if lingering.len() == grants.len() {
+            return;
+        }
+        for grant in grants.iter().filter(|grant| !lingering.contains(grant)) {
+            // On a dead box it is still marked as the last holder.
+            if let Some(entry) = self.entry_mut(&grant.gpu)
+                && let Some(at) = entry.gpu.holders.iter().position(|holder| holder.lease == id)
+            {
+                entry.gpu.holders.remove(at);
+                self.draft.gpus.insert(grant.gpu.clone());
+            }
+        }
+        self.leases.get_mut(&id).expect("it is there").lease.grants = lingering;
+        self.draft.leases.insert(id);
+        self.end_if_clean(id);
+    }
+
+    /// A borrower must know where its workers are now.
+    fn settle_endpoints(&mut self, id: LeaseId) {
+        let mut grants = self.leases[&id].lease.grants.clone();
+        for grant in &mut grants {
+            if let Some(entry) = self.entry(&grant.gpu)
+                && entry.gpu.epoch == grant.epoch
+            {
+                grant.endpoints.clone_from(&entry.gpu.endpoints);
+            }
+        }
+        let lease = &mut self.leases.get_mut(&id).expect("it is there").lease;
+        if lease.grants != grants {
+            lease.grants = grants;
+            lease.version += 1;
+            self.draft.leases.insert(id);
+        }
+    }
+
+    fn replace(&mut self, id: LeaseId, lost: &[Grant]) {
+        let reasons: Vec<String> = lost.iter().map(|grant| self.why_lost(grant)).collect();
+        for grant in lost {
+            self.unbind(grant, id, false);
+        }
+        match self.find_replacements(id, lost, true) {
+            Some(found) => self.exchange(id, lost, &found, &reasons),
+            None => self.requeue(id, lost, &reasons),
+        }
+    }
+
+    fn why_lost(&self, grant: &Grant) -> String {
+        let Some(owner) = self.boxes.get(&grant.gpu.box_name) else { return "its box is gone".into() };
+        let Some(gpu) = owner.slots.get(&grant.gpu.slot).map(|entry| &entry.gpu) else {
+            return "it is gone".into();
+        };
+        match gpu.state {
+            _ if owner.presence == super::Presence::Dead => format!("box {} is dead", gpu.box_name),
+            GpuState::Bad => gpu.health.reason.clone().unwrap_or_else(|| "it is bad".into()),
+            GpuState::Absent => "it is no longer there".into(),
+            _ => "its box has ended the session".into(),
+        }
+    }
+
+    /// One GPU for each that was lost; all or nothing. Nothing is taken yet.
+    fn find_replacements(&mut self, id: LeaseId, lost: &[Grant], spares: bool) -> Option<Vec<Place>> {
+        let lease = &self.leases[&id].lease;
+        if lost.len() > REPLACED_AT_ONCE_MAX {
+            return None;
+        }
+        let kept: Vec<Grant> = lease.grants.iter().filter(|grant| !lost.contains(grant)).cloned().collect();
+        let wish = Wish { lost: spares, ..Wish::of(lease) };
+        let classes = self.stock.mask(|class| wish.accepts(class));
+        let need = wish.need(classes);
+        if kept.is_empty() && lost.len() > 1 {
+            return self.stock.choose(&need, &mut self.unused_dice);
+        }
+        let mut places: Vec<Place> =
+            kept.iter().filter_map(|grant| Some(self.entry(&grant.gpu)?.place)).collect();
+        let first_new = places.len();
+        for grant in lost {
+            let found = match self.usable_again(grant, classes, &places) {
+                Some(place) => Some(place),
+                None => self.stock.beside(&places, &need, &mut self.unused_dice),
+            };
+            let Some(place) = found else {
+                self.unreserve(&places[first_new..]);
+                return None;
+            };
+            // Out of the stock, so that it is not found twice.
+            self.stock.set(place, super::stock::Standing::Busy);
+            places.push(place);
+        }
+        let found = places.split_off(first_new);
+        self.unreserve(&found);
+        Some(found)
+    }
+
+    fn unreserve(&mut self, places: &[Place]) {
+        for place in places {
+            let id = self.gpu_at(*place);
+            self.restand(&id);
+        }
+    }
+
+    /// The very GPU that was lost, if only the borrower was thrown out.
+    fn usable_again(&self, grant: &Grant, classes: Mask, taken: &[Place]) -> Option<Place> {
+        let place = self.entry(&grant.gpu)?.place;
+        let fits = self.stock.can_be_had(place) && self.stock.is_of(place, classes);
+        (fits && !taken.contains(&place)).then_some(place)
+    }
+
+    fn exchange(&mut self, id: LeaseId, lost: &[Grant], found: &[Place], reasons: &[String]) {
+        let now_ms = self.now_ms;
+        let tenant = self.leases[&id].lease.tenant.clone();
+        for ((old, place), reason) in lost.iter().zip(found).zip(reasons) {
+            let new = self.bind(&self.gpu_at(*place), id);
+            let message = if new.gpu == old.gpu {
+                format!("{id} starts again on {}: {reason}", old.gpu)
+            } else {
+                format!("{id} moved from {} to {}: {reason}", old.gpu, new.gpu)
+            };
+            self.note(Note::new(EventKind::LeaseMoved, message).gpu(&new.gpu).lease(id, &tenant));
+            let lease = &mut self.leases.get_mut(&id).expect("it is there").lease;
+            let moved = Move {
+                from: old.gpu.clone(),
+                to: Some(new.gpu.clone()),
+                at_ms: now_ms,
+                reason: reason.clone(),
+            };
+            remember_move(&mut lease.moves, moved);
+            // In its place, so that the borrower's devices keep their numbers.
+            if let Some(grant) = lease.grants.iter_mut().find(|grant| *grant == old) {
+                *grant = new;
+            }
+            lease.version += 1;
+        }
+        self.draft.leases.insert(id);
+    }
+
+    fn requeue(&mut self, id: LeaseId, lost: &[Grant], reasons: &[String]) {
+        let now_ms = self.now_ms;
+        let grants = self.leases[&id].lease.grants.clone();
+        for grant in grants.iter().filter(|grant| !lost.contains(grant)) {
+            self.unbind(grant, id, false);
+        }
+        let lease = &mut self.leases.get_mut(&id).expect("it is there").lease;
+        lease.grants.clear();
+        lease.state = LeaseState::Pending;
+        lease.version += 1;
+        for (grant, reason) in lost.iter().zip(reasons) {
+            let moved = Move { from: grant.gpu.clone(), to: None, at_ms: now_ms, reason: reason.clone() };
+            remember_move(&mut lease.moves, moved);
+        }
+        let tenant = lease.tenant.clone();
+        let entry = self.tenant(&tenant);
+        entry.granted = entry.granted.saturating_sub(1);
+        self.unwanted.remove(&id);
+        self.enqueue(id);
+        self.draft.leases.insert(id);
+        let message = format!("{id} lost {}: {}; it waits for another", lost[0].gpu, reasons[0]);
+        self.note(Note::new(EventKind::LeaseRequeued, message).gpu(&lost[0].gpu).lease(id, &tenant));
+    }
+
+    /// Moves a lease off GPUs that shall be emptied, if there is somewhere to go.
+    pub(super) fn move_away(&mut self, id: LeaseId) {
+        let is_unwanted = |grant: &Grant| {
+            let owner = self.boxes.get(&grant.gpu.box_name);
+            let drained = owner.is_some_and(|owner| owner.record.drain.is_some());
+            drained
+                || self
+                    .entry(&grant.gpu)
+                    .is_some_and(|e| e.gpu.taint.as_ref().is_some_and(|taint| taint.drain))
+        };
+        let Some(entry) = self.leases.get(&id).filter(|entry| entry.lease.state == LeaseState::Granted)
+        else {
+            self.unwanted.remove(&id);
+            return;
+        };
+        let leaving: Vec<Grant> =
+            entry.lease.grants.iter().filter(|grant| is_unwanted(grant)).cloned().collect();
+        if leaving.is_empty() {
+            self.unwanted.remove(&id);
+            return;
+        }
+        // Spares are for what breaks.
+        let Some(found) = self.find_replacements(id, &leaving, false) else { return };
+        for grant in &leaving {
+            self.unbind(grant, id, false);
+        }
+        let reasons = vec!["it is being drained".to_owned(); leaving.len()];
+        self.exchange(id, &leaving, &found, &reasons);
+        self.unwanted.remove(&id);
+    }
+}

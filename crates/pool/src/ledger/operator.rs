@@ -1,0 +1,147 @@
+//! What people do by hand.
+
+use super::command::{Answer, Refusal};
+use super::{Ledger, Note};
+use pool_api::{
+    EventKind, GpuId, GpuState, Model, Name, SpareRecord, SpareRequest, Taint, TenantRecord, TenantRequest,
+};
+
+impl Ledger {
+    pub(super) fn taint(
+        &mut self,
+        id: &GpuId,
+        reason: &str,
+        by: &str,
+        drain: bool,
+    ) -> Result<Answer, Refusal> {
+        let since_ms = self.now_ms;
+        let entry = self.entry_mut(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
+        let taint = Taint { reason: reason.to_owned(), by: by.to_owned(), since_ms, drain };
+        // Doing it again changes nothing, so that it may be repeated.
+        let same = |old: &Taint| old.reason == taint.reason && old.by == taint.by && old.drain == taint.drain;
+        if !entry.gpu.taint.as_ref().is_some_and(same) {
+            entry.gpu.taint = Some(taint);
+            entry.gpu.spare = false;
+            self.draft.gpus.insert(id.clone());
+            let what = if drain { "drained" } else { "tainted" };
+            self.note(Note::new(EventKind::GpuTainted, format!("{id} is {what} by {by}: {reason}")).gpu(id));
+            self.restand(id);
+            self.spares_stirred = true;
+        }
+        if drain {
+            self.want_empty(id);
+        }
+        Ok(self.show_gpu(id))
+    }
+
+    fn want_empty(&mut self, id: &GpuId) {
+        let holders = self.entry(id).into_iter().flat_map(|entry| &entry.gpu.holders);
+        let holders: Vec<_> = holders.map(|holder| holder.lease).collect();
+        self.unwanted.extend(holders);
+        self.unwanted_tried = u64::MAX;
+    }
+
+    pub(super) fn untaint(&mut self, id: &GpuId) -> Result<Answer, Refusal> {
+        let entry = self.entry_mut(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
+        if entry.gpu.taint.take().is_some() {
+            self.draft.gpus.insert(id.clone());
+            self.note(Note::new(EventKind::GpuUntainted, format!("{id} takes leases again")).gpu(id));
+            self.restand(id);
+        }
+        Ok(self.show_gpu(id))
+    }
+
+    pub(super) fn drain_box(&mut self, name: &Name, reason: &str, by: &str) -> Result<Answer, Refusal> {
+        let since_ms = self.now_ms;
+        let entry = self.boxes.get_mut(name).ok_or_else(|| Refusal::NoBox { box_name: name.clone() })?;
+        if entry.record.drain.is_none() {
+            let taint = Taint { reason: reason.to_owned(), by: by.to_owned(), since_ms, drain: true };
+            entry.record.drain = Some(taint);
+            self.draft.boxes.insert(name.clone());
+            self.note(
+                Note::new(EventKind::BoxDrained, format!("box {name} is drained by {by}: {reason}"))
+                    .of_box(name),
+            );
+            self.restand_box(name);
+        }
+        for id in self.gpus_of(name) {
+            self.want_empty(&id);
+        }
+        Ok(self.show_box(name))
+    }
+
+    pub(super) fn undrain_box(&mut self, name: &Name) -> Result<Answer, Refusal> {
+        let entry = self.boxes.get_mut(name).ok_or_else(|| Refusal::NoBox { box_name: name.clone() })?;
+        if entry.record.drain.take().is_some() {
+            self.draft.boxes.insert(name.clone());
+            self.note(
+                Note::new(EventKind::BoxUndrained, format!("box {name} takes leases again")).of_box(name),
+            );
+            self.restand_box(name);
+        }
+        Ok(self.show_box(name))
+    }
+
+    pub(super) fn break_gpu(&mut self, id: &GpuId, reason: &str) -> Result<Answer, Refusal> {
+        let entry = self.entry(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
+        if entry.gpu.state != GpuState::Bad {
+            self.go_bad(id, reason);
+        }
+        Ok(self.show_gpu(id))
+    }
+
+    pub(super) fn repair(&mut self, id: &GpuId) -> Result<Answer, Refusal> {
+        let entry = self.entry_mut(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
+        match entry.gpu.state {
+            GpuState::Bad => {
+                // The test has an epoch of its own: what was reported of an earlier one does not count.
+                entry.gpu.epoch += 1;
+                entry.gpu.state = GpuState::BurnIn;
+                self.draft.gpus.insert(id.clone());
+                self.note(Note::new(EventKind::GpuRepaired, format!("{id} is said to be repaired")).gpu(id));
+                self.restand(id);
+            }
+            // It was said before.
+            GpuState::BurnIn => {}
+            _ => return Err(Refusal::NotBad { gpu: id.clone() }),
+        }
+        Ok(self.show_gpu(id))
+    }
+
+    pub(super) fn set_tenant(&mut self, name: &Name, request: &TenantRequest) -> Result<Answer, Refusal> {
+        request.check()?;
+        let record =
+            TenantRecord { name: name.clone(), weight: request.weight, quotas: request.quotas.clone() };
+        let entry = self.tenant(name);
+        if entry.record != record || !entry.stored {
+            entry.record = record.clone();
+            entry.stored = true;
+            self.draft.tenants.insert(name.clone());
+            self.note(
+                Note::new(EventKind::TenantChanged, format!("tenant {name} has new quotas")).tenant(name),
+            );
+            self.queue_stirred = true;
+        }
+        Ok(Answer::Tenant(record))
+    }
+
+    pub(super) fn set_spares(&mut self, model: &Model, request: &SpareRequest) -> Result<Answer, Refusal> {
+        request.check()?;
+        if self.spares_wanted.get(model) != Some(&request.count) {
+            self.spares_wanted.insert(model.clone(), request.count);
+            self.draft.spares.insert(model.clone());
+            let message = format!("{} spares of {model} shall be held back", request.count);
+            self.note(Note::new(EventKind::SparesChanged, message));
+            self.spares_stirred = true;
+        }
+        Ok(Answer::Spare(SpareRecord { model: model.clone(), count: request.count }))
+    }
+
+    fn show_gpu(&self, id: &GpuId) -> Answer {
+        Answer::Gpu(Box::new(self.gpu(id).expect("it was there just now")))
+    }
+
+    fn show_box(&self, name: &Name) -> Answer {
+        Answer::Box(self.gpu_box(name).expect("it was there just now"))
+    }
+}

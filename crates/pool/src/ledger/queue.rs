@@ -1,0 +1,144 @@
+//! Who waits, sorted so that only a few have to be looked at.
+//!
+//! Leases that want the same for the same tenant at the same priority form a group; only the first of a group can be
+//! next. Between groups of one priority it is decided anew each time: who lost a GPU comes first, then who is within
+//! the guarantee of its tenant, then whose tenant has least for its weight, then who came first.
+
+use super::stock::{Mask, Need, Tightness};
+use pool_api::{BoxKind, Lease, LeaseId, Model, Name, Topology};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+/// What a lease wants; leases that want the same wait in one line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Wish {
+    pub(super) gpus: u32,
+    pub(super) model: Option<Model>,
+    pub(super) memory_bytes: u64,
+    pub(super) kind: Option<BoxKind>,
+    pub(super) topology: Topology,
+    /// Thousandths of each GPU, which count for quotas.
+    pub(super) milli: u32,
+    /// It had GPUs and lost one: it may have spares.
+    pub(super) lost: bool,
+}
+
+impl Wish {
+    pub(super) fn of(lease: &Lease) -> Self {
+        let request = &lease.request;
+        let share_bytes = request.share.map_or(0, |share| share.memory_bytes);
+        Self {
+            gpus: request.gpus,
+            model: lease.model.clone().or_else(|| request.model.clone()),
+            memory_bytes: request.memory_bytes.unwrap_or(0).max(share_bytes),
+            kind: request.kind,
+            topology: request.topology,
+            milli: request.share.map_or(crate::GPU_MILLI, |share| share.milli),
+            lost: lease.granted_ms.is_some(),
+        }
+    }
+
+    /// Whether GPUs of this class will do.
+    pub(super) fn accepts(&self, class: &super::stock::Class) -> bool {
+        self.accepts_model(&class.model)
+            && class.memory_bytes >= self.memory_bytes
+            && self.accepts_kind(class.kind)
+    }
+
+    pub(super) fn accepts_model(&self, model: &Model) -> bool {
+        self.model.as_ref().is_none_or(|wanted| wanted == model)
+    }
+
+    pub(super) fn accepts_kind(&self, kind: BoxKind) -> bool {
+        self.kind.is_none_or(|wanted| wanted == kind)
+            && (self.topology != Topology::Nvlink || kind == BoxKind::Nvlink)
+    }
+
+    pub(super) fn accepts_memory(&self, memory_bytes: u64) -> bool {
+        memory_bytes >= self.memory_bytes
+    }
+
+    pub(super) fn need(&self, classes: Mask) -> Need {
+        let tightness = match self.topology {
+            Topology::Any => Tightness::Anywhere,
+            Topology::SameBox => Tightness::OneBox,
+            Topology::Nvlink => Tightness::OneBin,
+        };
+        Need { classes, gpus: self.gpus, tightness, spares: self.lost }
+    }
+}
+
+/// Leases that want the same for the same tenant at the same priority.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct GroupKey {
+    pub(super) priority: Reverse<u32>,
+    pub(super) tenant: Name,
+    pub(super) wish: Wish,
+}
+
+impl GroupKey {
+    pub(super) fn of(lease: &Lease) -> Self {
+        Self {
+            priority: Reverse(lease.request.priority),
+            tenant: lease.tenant.clone(),
+            wish: Wish::of(lease),
+        }
+    }
+}
+
+/// All who wait.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    groups: BTreeMap<GroupKey, BTreeMap<(u64, LeaseId), ()>>,
+    /// Needs that did not fit, and how much the stock had gained by then.
+    refused: HashMap<Need, u64>,
+}
+
+impl Queue {
+    pub(super) fn insert(&mut self, lease: &Lease) {
+        self.groups.entry(GroupKey::of(lease)).or_default().insert((lease.created_ms, lease.id), ());
+    }
+
+    pub(super) fn remove(&mut self, lease: &Lease) {
+        let key = GroupKey::of(lease);
+        if let Some(group) = self.groups.get_mut(&key) {
+            group.remove(&(lease.created_ms, lease.id));
+            if group.is_empty() {
+                self.groups.remove(&key);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Each group with the first of its line, by priority.
+    pub(super) fn heads(&self) -> impl Iterator<Item = (&GroupKey, u64, LeaseId)> {
+        self.groups.iter().filter_map(|(key, group)| {
+            let (&(created_ms, id), ()) = group.first_key_value()?;
+            Some((key, created_ms, id))
+        })
+    }
+
+    /// Each group with how many wait in it, and how many of those came before a moment.
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&GroupKey, &BTreeMap<(u64, LeaseId), ()>)> {
+        self.groups.iter()
+    }
+
+    /// Whether it is known that this does not fit into a stock that has gained so much.
+    pub(super) fn is_refused(&self, need: &Need, gains: u64) -> bool {
+        self.refused.get(need) == Some(&gains)
+    }
+
+    pub(super) fn refuse(&mut self, need: Need, gains: u64) {
+        // Older entries are of no use once the stock has gained.
+        if self.refused.len() >= 4096 {
+            self.refused.retain(|_, seen| *seen == gains);
+            if self.refused.len() >= 4096 {
+                self.refused.clear();
+            }
+        }
+        self.refused.insert(need, gains);
+    }
+}

@@ -1,0 +1,335 @@
+//! What a box says, and what it is told.
+//!
+//! ```text
+//!            grant                release, expiry, move          box: cleaned
+//!   free ------------> leased ------------------------> cleaning ------------> free
+//!    |                    |                                |
+//!    +------ fails -------+----------- fails --------------+----> bad --repair--> burn_in --passed--> cleaning
+//!                                                                  ^                 |
+//!                                                                  +---- failed -----+
+//! ```
+//!
+//! A slot that is no longer reported is absent; when it is reported again it is cleaned first, if it needs to be.
+
+use super::boxes::{BoxEntry, Presence, is_clean};
+use super::command::{Answer, Refusal};
+use super::grants::is_current;
+use super::stock::Class;
+use super::{GpuEntry, Ledger, Note};
+use pool_api::{
+    BoxKind, BoxOrders, BoxRecord, BoxReport, BoxState, EventKind, Gpu, GpuId, GpuReport, GpuState, Name,
+    SlotOrder, Want,
+};
+
+impl Ledger {
+    pub(super) fn report(&mut self, name: &Name, report: &BoxReport) -> Result<Answer, Refusal> {
+        report.check()?;
+        self.check_kinds(report)?;
+        self.meet(name, report);
+        let entry = self.boxes.get_mut(name).expect("it was met just now");
+        if entry.hear(&report.agent, report.sequence) {
+            self.hear_box(name, report);
+            for gpu in &report.gpus {
+                self.hear_gpu(name, report.kind, gpu);
+            }
+            self.miss_gpus(name, report);
+        }
+        Ok(Answer::Orders(self.orders(name, report)))
+    }
+
+    /// Refuses a report before anything of it has been done.
+    fn check_kinds(&self, report: &BoxReport) -> Result<(), Refusal> {
+        let mut classes = self.stock.classes().to_vec();
+        for gpu in &report.gpus {
+            let class = class_of(report.kind, gpu);
+            if !classes.contains(&class) {
+                classes.push(class);
+            }
+        }
+        if classes.len() > crate::model::MODELS_MAX { Err(Refusal::TooManyKinds) } else { Ok(()) }
+    }
+
+    fn meet(&mut self, name: &Name, report: &BoxReport) {
+        if self.boxes.contains_key(name) {
+            return;
+        }
+        let record = BoxRecord {
+            name: name.clone(),
+            kind: report.kind,
+            rack: report.rack.clone(),
+            paths: report.paths.clone(),
+            state: BoxState::Ready,
+            last_seen_ms: self.now_ms,
+            gpus: Vec::new(),
+            drain: None,
+        };
+        self.boxes.insert(name.clone(), BoxEntry::new(record, Presence::Ready, self.now_ms));
+        self.draft.boxes.insert(name.clone());
+        let message = format!("box {name} joined with {} GPUs", report.gpus.len());
+        self.note(Note::new(EventKind::BoxJoined, message).of_box(name));
+    }
+
+    fn hear_box(&mut self, name: &Name, report: &BoxReport) {
+        self.listen_to(name);
+        let entry = self.boxes.get_mut(name).expect("it was met before");
+        let was = std::mem::replace(&mut entry.presence, Presence::Ready);
+        let record = &mut entry.record;
+        let same = record.kind == report.kind && record.rack == report.rack && record.paths == report.paths;
+        if !same {
+            record.kind = report.kind;
+            record.rack.clone_from(&report.rack);
+            record.paths.clone_from(&report.paths);
+            self.draft.boxes.insert(name.clone());
+        }
+        if was == Presence::Dead {
+            self.draft.boxes.insert(name.clone());
+            self.note(Note::new(EventKind::BoxReturned, format!("box {name} reports again")).of_box(name));
+        }
+        if was != Presence::Ready {
+            self.restand_box(name);
+        }
+    }
+
+    fn hear_gpu(&mut self, name: &Name, kind: BoxKind, report: &GpuReport) {
+        let id = GpuId { box_name: name.clone(), slot: report.slot };
+        if self.entry(&id).is_none() {
+            self.add_gpu(&id, kind, report);
+        }
+        let entry = self.entry_mut(&id).expect("it was added before");
+        entry.counters.clone_from(&report.counters);
+        let entry = self.entry(&id).expect("it was added before");
+        if is_old_news(&entry.gpu, report) && self.stock.class_of(entry.place).kind == kind {
+            return;
+        }
+        self.hear_identity(&id, kind, report);
+        let entry = self.entry_mut(&id).expect("it was added before");
+        let before = entry.gpu.clone();
+        let gpu = &mut entry.gpu;
+
+        // The box knows best what it has let in and what is gone, also when it has forgotten what it once said.
+        gpu.cleaned_epoch = report.cleaned_epoch;
+        gpu.epoch = gpu.epoch.max(report.cleaned_epoch).max(report.bound_epoch);
+        let renumbered = gpu.epoch != before.epoch;
+        gpu.endpoints.clone_from(&report.endpoints);
+        if gpu.state == GpuState::Absent {
+            gpu.state = GpuState::Cleaning;
+        }
+        self.hear_health(&id, report);
+
+        let gpu = &mut self.entry_mut(&id).expect("it is still there").gpu;
+        match gpu.state {
+            GpuState::Free if !is_clean(gpu) => gpu.state = GpuState::Cleaning,
+            GpuState::Cleaning if is_clean(gpu) => {
+                gpu.state = GpuState::Free;
+                self.lose_holders(&id);
+            }
+            // Its box has thrown the borrower out, or let in somebody unknown: the grant is worth nothing any more.
+            GpuState::Leased if is_clean(gpu) || renumbered => self.lose_holders(&id),
+            _ => {}
+        }
+        let after = &self.entry(&id).expect("it is still there").gpu;
+        let (changed, worker_moved) = (*after != before, after.endpoints != before.endpoints);
+        if changed {
+            self.draft.gpus.insert(id.clone());
+            if worker_moved {
+                // Its borrower must know where its worker is now.
+                self.unsettled.extend(before.holders.iter().map(|holder| holder.lease));
+            }
+            self.restand(&id);
+        }
+    }
+
+    fn add_gpu(&mut self, id: &GpuId, kind: BoxKind, report: &GpuReport) {
+        let class = class_of(kind, report);
+        let place = self.stock.add(&id.box_name, id.slot, class, report.nvlink_group);
+        let place = place.expect("the report was checked before");
+        let gpu = Gpu {
+            id: id.clone(),
+            box_name: id.box_name.clone(),
+            slot: id.slot,
+            model: report.model.clone(),
+            memory_bytes: report.memory_bytes,
+            uuid: report.uuid.clone(),
+            nvlink_group: report.nvlink_group,
+            state: GpuState::Cleaning,
+            taint: None,
+            spare: false,
+            epoch: 0,
+            cleaned_epoch: 0,
+            holders: Vec::new(),
+            health: pool_api::Health::OK,
+            endpoints: Vec::new(),
+            counters: None,
+        };
+        let entry = self.boxes.get_mut(&id.box_name).expect("it was met before");
+        entry.slots.insert(id.slot, GpuEntry { gpu, place, counters: None });
+        entry.record.gpus = entry.slots.keys().copied().collect();
+        self.draft.boxes.insert(id.box_name.clone());
+        self.draft.gpus.insert(id.clone());
+        self.note(Note::new(EventKind::GpuAdded, format!("{} in {id}", report.model)).gpu(id));
+    }
+
+    /// Another GPU in the same slot is a new one: nothing that was granted of the old one counts.
+    fn hear_identity(&mut self, id: &GpuId, kind: BoxKind, report: &GpuReport) {
+        let entry = self.entry(id).expect("it was added before");
+        let (gpu, place) = (&entry.gpu, entry.place);
+        let class = class_of(kind, report);
+        let same_place = *self.stock.class_of(place) == class && gpu.nvlink_group == report.nvlink_group;
+        if same_place && gpu.uuid == report.uuid {
+            return;
+        }
+        if !same_place {
+            self.stock.set(place, super::stock::Standing::Gone);
+            let place = self.stock.add(&id.box_name, id.slot, class, report.nvlink_group);
+            let place = place.expect("the report was checked before");
+            self.entry_mut(id).expect("it is still there").place = place;
+        }
+        self.lose_holders(id);
+        let gpu = &mut self.entry_mut(id).expect("it is still there").gpu;
+        gpu.model = report.model.clone();
+        gpu.memory_bytes = report.memory_bytes;
+        gpu.nvlink_group = report.nvlink_group;
+        gpu.uuid.clone_from(&report.uuid);
+        gpu.spare = false;
+        // A new epoch, which nobody gets: the box has to clean before anybody else does.
+        gpu.epoch += 1;
+        if matches!(gpu.state, GpuState::Free | GpuState::Absent) {
+            gpu.state = GpuState::Cleaning;
+        }
+        self.draft.gpus.insert(id.clone());
+        self.note(
+            Note::new(EventKind::GpuAdded, format!("{} in {id} instead of another", report.model)).gpu(id),
+        );
+        self.restand(id);
+    }
+
+    fn hear_health(&mut self, id: &GpuId, report: &GpuReport) {
+        let gpu = &mut self.entry_mut(id).expect("it was added before").gpu;
+        match gpu.state {
+            // It waits for somebody to repair it; that its box thinks better of it is not enough.
+            GpuState::Bad => {}
+            GpuState::BurnIn => {
+                // What the box says of its health is from before the test, until the test is over.
+                let Some(result) = report.burn_in.as_ref().filter(|result| result.epoch == gpu.epoch) else {
+                    return;
+                };
+                let message;
+                let kind = if result.passed && report.health.ok {
+                    gpu.state = GpuState::Cleaning;
+                    gpu.health = report.health.clone();
+                    message = format!("{id} passed its burn-in");
+                    EventKind::GpuBurnInPassed
+                } else {
+                    gpu.state = GpuState::Bad;
+                    let reason = report.health.reason.clone().unwrap_or_else(|| result.detail.clone());
+                    message = format!("{id} failed its burn-in: {reason}");
+                    gpu.health = pool_api::Health::bad(reason);
+                    EventKind::GpuBurnInFailed
+                };
+                self.note(Note::new(kind, message).gpu(id));
+            }
+            GpuState::Free | GpuState::Leased | GpuState::Cleaning | GpuState::Absent => {
+                if report.health.ok {
+                    gpu.health = pool_api::Health::OK;
+                } else {
+                    let reason = report.health.reason.clone().unwrap_or_else(|| "its box says so".into());
+                    self.go_bad(id, &reason);
+                }
+            }
+        }
+    }
+
+    /// A GPU is bad from now on.
+    pub(super) fn go_bad(&mut self, id: &GpuId, reason: &str) {
+        let Some(entry) = self.entry_mut(id) else { return };
+        entry.gpu.state = GpuState::Bad;
+        entry.gpu.health = pool_api::Health::bad(reason);
+        entry.gpu.spare = false;
+        self.draft.gpus.insert(id.clone());
+        self.note(Note::new(EventKind::GpuBad, format!("{id} is bad: {reason}")).gpu(id));
+        self.restand(id);
+        self.lose_holders(id);
+    }
+
+    fn miss_gpus(&mut self, name: &Name, report: &BoxReport) {
+        for id in self.gpus_of(name) {
+            if report.gpus.iter().any(|gpu| gpu.slot == id.slot) {
+                continue;
+            }
+            let gpu = &mut self.entry_mut(&id).expect("it is one of the box").gpu;
+            if !matches!(gpu.state, GpuState::Free | GpuState::Leased | GpuState::Cleaning) {
+                continue;
+            }
+            gpu.state = GpuState::Absent;
+            gpu.spare = false;
+            self.draft.gpus.insert(id.clone());
+            self.note(Note::new(EventKind::GpuAbsent, format!("{id} is no longer reported")).gpu(&id));
+            self.restand(&id);
+            self.lose_holders(&id);
+        }
+    }
+
+    /// What should be so in the slots a box reported.
+    fn orders(&self, name: &Name, report: &BoxReport) -> BoxOrders {
+        let slots = report.gpus.iter().filter_map(|gpu| {
+            let entry = self.boxes.get(name)?.slots.get(&gpu.slot)?;
+            Some(SlotOrder { slot: gpu.slot, want: self.want(&entry.gpu) })
+        });
+        BoxOrders {
+            now_ms: self.now_ms,
+            lease_keys: Vec::new(),
+            slots: slots.collect(),
+            report_after_ms: self.settings.report_after_ms,
+        }
+    }
+
+    fn want(&self, gpu: &Gpu) -> Want {
+        #[cfg(test)]
+        if self.mutated(crate::simulation::Mutation::NeverClean) && gpu.state == GpuState::Cleaning {
+            return Want::Idle;
+        }
+        match gpu.state {
+            GpuState::Free => Want::Idle,
+            GpuState::Cleaning | GpuState::Absent => Want::Clean { epoch: gpu.epoch },
+            GpuState::Bad => Want::Off,
+            GpuState::BurnIn => Want::BurnIn { epoch: gpu.epoch },
+            GpuState::Leased => {
+                let holder = gpu.holders.first();
+                let lease = holder.and_then(|holder| Some((holder, &self.leases.get(&holder.lease)?.lease)));
+                match lease {
+                    Some((holder, lease)) if is_current(lease, gpu) => Want::Serve {
+                        lease: lease.id,
+                        epoch: gpu.epoch,
+                        expires_ms: lease.expires_ms,
+                        memory_bytes: holder.memory_bytes,
+                        share_milli: holder.share_milli,
+                        tenant: lease.tenant.clone(),
+                    },
+                    // What was granted is worth nothing any more, and is about to be granted anew.
+                    _ => Want::Clean { epoch: gpu.epoch },
+                }
+            }
+        }
+    }
+}
+
+fn class_of(kind: BoxKind, report: &GpuReport) -> Class {
+    Class { model: report.model.clone(), memory_bytes: report.memory_bytes, kind }
+}
+
+/// Whether a report says nothing that is not known. Nearly all do, so this is asked before anything is copied.
+fn is_old_news(gpu: &Gpu, report: &GpuReport) -> bool {
+    let same_gpu = gpu.uuid == report.uuid
+        && gpu.model == report.model
+        && gpu.memory_bytes == report.memory_bytes
+        && gpu.nvlink_group == report.nvlink_group;
+    let same_epochs = gpu.cleaned_epoch == report.cleaned_epoch && report.bound_epoch <= gpu.epoch;
+    let settled = match gpu.state {
+        GpuState::Free => is_clean(gpu) && report.health.ok && gpu.health.ok,
+        GpuState::Leased | GpuState::Cleaning => !is_clean(gpu) && report.health.ok && gpu.health.ok,
+        GpuState::Bad => true,
+        GpuState::BurnIn => report.burn_in.as_ref().is_none_or(|result| result.epoch != gpu.epoch),
+        GpuState::Absent => false,
+    };
+    same_gpu && same_epochs && settled && gpu.endpoints == report.endpoints
+}

@@ -1,0 +1,114 @@
+//! Reports that are late, repeated, from another agent, or absurd.
+
+use super::bench::{Bench, gpu_report, name};
+use super::*;
+
+#[test]
+fn a_report_that_says_nothing_new_writes_nothing() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 8)]);
+    bench.settle();
+    let before = bench.writes;
+    bench.slot("a", 0).counters =
+        Some(pool_api::Counters { utilization_pct: Some(50), ..Default::default() });
+    bench.report("a");
+    assert_eq!(bench.writes, before);
+    assert_eq!(bench.gpu("a/0").counters.unwrap().utilization_pct, Some(50));
+    assert_eq!(bench.ledger.version() & 0x3ff, 1, "only joining has changed anything");
+}
+
+#[test]
+fn old_reports_are_dropped() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    let mut old = bench.next_report("a");
+    bench.report("a");
+    old.gpus[0].health = pool_api::Health::bad("late news");
+    bench.send("a", old.clone()).unwrap();
+    assert_eq!(bench.gpu("a/0").state, GpuState::Free);
+    bench.boxes.get_mut(&name("a")).unwrap().agent = "second".into();
+    bench.report("a");
+    bench.send("a", old).unwrap();
+    assert_eq!(bench.gpu("a/0").state, GpuState::Free, "also when another run of the agent has followed");
+}
+
+#[test]
+fn a_late_report_of_an_earlier_agent_does_not_silence_the_present_one() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    let late = bench.next_report("a");
+    bench.boxes.get_mut(&name("a")).unwrap().agent = "second".into();
+    bench.report("a");
+    bench.reload();
+    bench.report("a");
+    bench.send("a", late).unwrap();
+    let lease = bench.lease(LeaseRequest::default());
+    bench.report("a");
+    bench.release(lease.id);
+    bench.settle();
+    assert_eq!(bench.gpu("a/0").state, GpuState::Free);
+}
+
+#[test]
+fn a_box_that_has_forgotten_what_it_let_in_is_cleaned_again() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    let lease = bench.lease(LeaseRequest::default());
+    bench.report("a");
+    bench.release(lease.id);
+    bench.settle();
+    assert_eq!(bench.gpu("a/0").state, GpuState::Free);
+    // A new disk: an old token would be let in again until the box has been told of the epoch.
+    (bench.slot("a", 0).bound_epoch, bench.slot("a", 0).cleaned_epoch) = (0, 0);
+    let report = bench.next_report("a");
+    let orders = bench.send("a", report).unwrap();
+    assert_eq!(orders.slots[0].want, pool_api::Want::Clean { epoch: 1 });
+    assert_eq!(bench.lease(LeaseRequest::default()).state, LeaseState::Pending);
+}
+
+#[test]
+fn a_box_that_knows_of_later_epochs_is_believed() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    // As after restoring an old copy of the store.
+    bench.slot("a", 0).bound_epoch = 7;
+    bench.settle();
+    let gpu = bench.gpu("a/0");
+    assert_eq!((gpu.state, gpu.epoch, gpu.cleaned_epoch), (GpuState::Free, 7, 7));
+    assert_eq!(bench.lease(LeaseRequest::default()).grants[0].epoch, 8);
+}
+
+#[test]
+fn a_worker_that_moved_is_told_to_its_borrower() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    let lease = bench.lease(LeaseRequest::default());
+    bench.slot("a", 0).endpoints = vec!["10.0.0.9:1".into()];
+    bench.report("a");
+    let told = bench.show(lease.id);
+    assert_eq!(
+        (told.grants[0].endpoints.as_slice(), told.version),
+        (&["10.0.0.9:1".to_owned()][..], lease.version + 1)
+    );
+}
+
+#[test]
+fn a_box_with_too_many_kinds_of_gpu_is_refused_and_changes_nothing() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    let mut report = bench.next_report("a");
+    report.gpus = (0..64).map(|slot| gpu_report(&format!("M{slot}"), slot, BoxKind::Pcie)).collect();
+    assert_eq!(bench.send("a", report), Err(Refusal::TooManyKinds));
+    assert_eq!(bench.gpu("a/0").state, GpuState::Free);
+}
+
+#[test]
+fn a_full_box_that_fails_at_once_fits_into_transactions() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 64), ("b", BoxKind::Pcie, "H200", 64)]);
+    let leases: Vec<LeaseId> = (0..64).map(|_| bench.lease(LeaseRequest::default()).id).collect();
+    let large = bench.lease(LeaseRequest { gpus: 64, ..LeaseRequest::default() });
+    assert_eq!(large.state, LeaseState::Granted);
+    for slot in 0..64 {
+        bench.slot("a", slot).health = pool_api::Health::bad("water");
+        bench.slot("b", slot).health = pool_api::Health::bad("water");
+    }
+    bench.report("a");
+    bench.report("b");
+    assert!(leases.iter().all(|id| bench.state(*id) == LeaseState::Pending));
+    assert_eq!(bench.state(large.id), LeaseState::Pending);
+    bench.reload();
+    assert_eq!(bench.ledger.counts().gpus[&(super::bench::model("H200"), GpuState::Bad)], 128);
+}

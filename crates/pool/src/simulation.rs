@@ -1,0 +1,43 @@
+//! The whole pool in one thread: two managers over one store, boxes, borrowers, and a network between them, all of
+//! which fail. The ledger is the real one; time and chance come from a seed, so a failing seed fails again.
+//!
+//! ```text
+//!   borrowers ──┐                       ┌── manager 0 ──┐
+//!               ├── messages that are ──┤               ├── pool_store::Memory, with faults
+//!   boxes ──────┘   lost, late, twice   └── manager 1 ──┘
+//!        ▲                                                         checker: reads everything that was
+//!        └──── borrowers show their tokens                         committed, told, admitted and ended
+//! ```
+//!
+//! Faults stop before the end of a run, everything is repaired, and then everything must come to rest.
+
+mod borrower;
+mod checker;
+mod manager;
+mod network;
+mod rack;
+mod tests;
+mod world;
+
+pub(crate) use world::{Report, Scenario, run};
+
+/// A mistake made on purpose, to see that the checker finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    /// The ledger grants GPUs again before their box has cleaned them.
+    GrantUncleaned,
+    /// The ledger gives a GPU to the next lease under the same epoch.
+    KeepEpoch,
+    /// The ledger never tells boxes to clean.
+    NeverClean,
+    /// The manager tells answers before they are committed.
+    AnswerEarly,
+    /// The manager goes on with its memory after a commit that failed.
+    KeepMemory,
+    /// The manager writes without asking whether it still leads.
+    WriteUnfenced,
+    /// The box forgets, when it restarts, whom it has let in.
+    BoxForgets,
+    /// The box lets in whoever comes with a higher epoch, cleaned or not.
+    BoxAdmitsUncleaned,
+}

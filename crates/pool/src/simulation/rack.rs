@@ -1,0 +1,284 @@
+//! A box: it lets borrowers in by its own rule, and does what it is told.
+
+use super::Mutation;
+use super::network::{Happening, Party};
+use super::world::World;
+use pool_api::{BoxKind, BoxOrders, BoxReport, BurnIn, GpuId, GpuReport, Health, LeaseId, Model, Name, Want};
+
+#[derive(Debug)]
+pub(super) struct Rack {
+    pub(super) name: Name,
+    pub(super) kind: BoxKind,
+    pub(super) model: Model,
+    pub(super) slots: Vec<Slot>,
+    /// Counts runs of the agent.
+    pub(super) run: u64,
+    pub(super) sequence: u64,
+    pub(super) down_until_ms: Option<u64>,
+    pub(super) frozen_until_ms: u64,
+    work: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// On disk.
+    bound: u64,
+    /// On disk.
+    cleaned: u64,
+    pub(super) session: Option<Session>,
+    pub(super) broken: bool,
+    busy: Option<(u64, Work)>,
+    burn_in: Option<BurnIn>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Clean(u64),
+    BurnIn(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) borrower: usize,
+    pub(super) life: u64,
+    pub(super) lease: LeaseId,
+    pub(super) epoch: u64,
+}
+
+impl Rack {
+    pub(super) fn new(name: Name, kind: BoxKind, model: Model, slots: usize) -> Self {
+        Self {
+            name,
+            kind,
+            model,
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            run: 1,
+            sequence: 0,
+            down_until_ms: None,
+            frozen_until_ms: 0,
+            work: 0,
+        }
+    }
+
+    pub(super) fn gpu(&self, slot: usize) -> GpuId {
+        GpuId { box_name: self.name.clone(), slot: slot as u8 }
+    }
+
+    fn report(&mut self) -> BoxReport {
+        self.sequence += 1;
+        let gpu = |(number, slot): (usize, &Slot)| GpuReport {
+            slot: number as u8,
+            model: self.model.clone(),
+            memory_bytes: 80 << 30,
+            uuid: format!("{}-{number}", self.name),
+            nvlink_group: (self.kind == BoxKind::Nvlink).then_some(0),
+            health: if slot.broken { Health::bad("simulated") } else { Health::OK },
+            bound_epoch: slot.bound,
+            cleaned_epoch: slot.cleaned,
+            ready: true,
+            endpoints: vec![format!("{}:{number}", self.name)],
+            counters: None,
+            burn_in: slot.burn_in.clone(),
+        };
+        BoxReport {
+            agent: format!("run-{}", self.run),
+            sequence: self.sequence,
+            kind: self.kind,
+            rack: "r".into(),
+            paths: vec![],
+            gpus: self.slots.iter().enumerate().map(gpu).collect(),
+        }
+    }
+}
+
+impl World {
+    /// The box reports, to every manager it knows.
+    pub(super) fn wake_rack(&mut self, index: usize) {
+        let at_ms = self.now_ms;
+        let rack = &mut self.racks[index];
+        if let Some(until_ms) = rack.down_until_ms {
+            if at_ms < until_ms {
+                return self.agenda.put(until_ms, Happening::Wake(Party::Box(index)));
+            }
+            self.start_rack(index);
+        }
+        let rack = &mut self.racks[index];
+        if at_ms < rack.frozen_until_ms {
+            let until_ms = rack.frozen_until_ms;
+            return self.agenda.put(until_ms, Happening::Wake(Party::Box(index)));
+        }
+        let (report, box_name, sequence) = (rack.report(), rack.name.clone(), rack.sequence);
+        for manager in 0..self.managers.len() {
+            let command = crate::Command::Report { box_name: box_name.clone(), report: report.clone() };
+            self.ask(manager, Party::Box(index), sequence, command);
+        }
+        let after_ms = 700 + u64::from(self.chance(600));
+        self.agenda.put(at_ms + after_ms, Happening::Wake(Party::Box(index)));
+    }
+
+    pub(super) fn crash_rack(&mut self, index: usize, for_ms: u64) {
+        let until_ms = self.now_ms + for_ms;
+        let gpus: Vec<usize> = (0..self.racks[index].slots.len()).collect();
+        for slot in gpus {
+            self.end_session(index, slot);
+            self.racks[index].slots[slot].busy = None;
+            self.racks[index].slots[slot].burn_in = None;
+        }
+        self.racks[index].down_until_ms = Some(until_ms);
+        self.racks[index].run += 1;
+    }
+
+    fn start_rack(&mut self, index: usize) {
+        let scrub = self.chance(2) == 0;
+        let forgets = self.scenario.mutation == Some(Mutation::BoxForgets);
+        let rack = &mut self.racks[index];
+        rack.down_until_ms = None;
+        rack.sequence = 0;
+        for slot in &mut rack.slots {
+            if forgets {
+                (slot.bound, slot.cleaned) = (0, 0);
+            } else if scrub {
+                // Nothing survived the restart, so all that was ever let in is gone.
+                slot.cleaned = slot.cleaned.max(slot.bound);
+            }
+        }
+    }
+
+    /// Only the agent restarts; borrowers stay in.
+    pub(super) fn restart_agent(&mut self, index: usize) {
+        let rack = &mut self.racks[index];
+        rack.run += 1;
+        rack.sequence = 0;
+        for slot in &mut rack.slots {
+            slot.busy = None;
+            slot.burn_in = None;
+        }
+    }
+
+    pub(super) fn break_slot(&mut self, index: usize, slot: usize) {
+        self.racks[index].slots[slot].broken = true;
+        self.end_session(index, slot);
+    }
+
+    fn is_up(&self, index: usize) -> bool {
+        let rack = &self.racks[index];
+        rack.down_until_ms.is_none() && self.now_ms >= rack.frozen_until_ms
+    }
+
+    /// Orders arrive: only the answer to the latest report counts.
+    pub(super) fn obey(&mut self, index: usize, sequence: u64, orders: &BoxOrders) {
+        if !self.is_up(index) || sequence != self.racks[index].sequence {
+            return;
+        }
+        for order in &orders.slots {
+            let number = usize::from(order.slot);
+            match order.want {
+                Want::Idle | Want::Serve { .. } => {}
+                Want::Clean { epoch } => self.begin(index, number, Work::Clean(epoch)),
+                Want::BurnIn { epoch } => self.begin(index, number, Work::BurnIn(epoch)),
+                Want::Off => self.end_session(index, number),
+            }
+        }
+    }
+
+    fn begin(&mut self, index: usize, number: usize, work: Work) {
+        let slot = &self.racks[index].slots[number];
+        let done = match work {
+            Work::Clean(epoch) => slot.cleaned >= epoch,
+            Work::BurnIn(epoch) => slot.burn_in.as_ref().is_some_and(|result| result.epoch == epoch),
+        };
+        if done || slot.busy.is_some_and(|(_, doing)| doing == work) {
+            return;
+        }
+        // Whoever is in is thrown out before anything else.
+        if let Some(session) = slot.session {
+            let epoch = match work {
+                Work::Clean(epoch) | Work::BurnIn(epoch) => epoch,
+            };
+            if session.epoch <= epoch {
+                self.end_session(index, number);
+            }
+        }
+        let takes_ms = 50 + u64::from(self.chance(1_500));
+        let rack = &mut self.racks[index];
+        rack.work += 1;
+        rack.slots[number].busy = Some((rack.work, work));
+        let what = Happening::Done { rack: index, run: rack.run, slot: number, work: rack.work };
+        self.agenda.put(self.now_ms + takes_ms, what);
+    }
+
+    pub(super) fn done(&mut self, index: usize, run: u64, number: usize, work: u64) {
+        let rack = &mut self.racks[index];
+        if rack.run != run || rack.down_until_ms.is_some() {
+            return;
+        }
+        let slot = &mut rack.slots[number];
+        let Some((_, doing)) = slot.busy.filter(|(id, _)| *id == work) else { return };
+        slot.busy = None;
+        match doing {
+            Work::Clean(epoch) => {
+                slot.cleaned = slot.cleaned.max(epoch);
+                assert!(
+                    slot.session.is_none_or(|session| session.epoch > epoch),
+                    "cleaned under somebody's feet"
+                );
+            }
+            Work::BurnIn(epoch) => {
+                slot.burn_in = Some(BurnIn { epoch, passed: !slot.broken, detail: "simulated".into() });
+            }
+        }
+    }
+
+    /// The rule by which a box lets borrowers in, without asking anybody.
+    pub(super) fn knock(&mut self, borrower: usize, life: u64, gpu: &GpuId, lease: LeaseId, epoch: u64) {
+        let index =
+            self.racks.iter().position(|rack| rack.name == gpu.box_name).expect("GPUs are of known boxes");
+        if self.racks[index].down_until_ms.is_some() {
+            return;
+        }
+        let mutation = self.scenario.mutation;
+        let number = usize::from(gpu.slot);
+        let slot = &mut self.racks[index].slots[number];
+        let clean = slot.bound <= slot.cleaned || mutation == Some(Mutation::BoxAdmitsUncleaned);
+        let cleaning = slot.busy.is_some();
+        let admitted = !slot.broken
+            && !cleaning
+            && epoch > slot.cleaned
+            && (epoch == slot.bound || (epoch > slot.bound && clean));
+        if admitted {
+            slot.bound = epoch;
+            if slot.session.is_none_or(|session| session.borrower != borrower || session.life != life) {
+                let session = Session { borrower, life, lease, epoch };
+                let before = slot.session;
+                // A second connection of the same lease takes over from the first.
+                if before.is_some_and(|before| before.lease == lease && before.epoch == epoch) {
+                    self.end_session(index, number);
+                }
+                self.checker.admitted(self.now_ms, gpu, session);
+                self.racks[index].slots[number].session = Some(session);
+            }
+        }
+        let what = Happening::Opened { borrower, life, gpu: gpu.clone(), epoch, admitted };
+        self.send(what);
+    }
+
+    pub(super) fn end_session(&mut self, index: usize, number: usize) {
+        let gpu = self.racks[index].gpu(number);
+        let Some(session) = self.racks[index].slots[number].session.take() else { return };
+        self.checker.left(&gpu, session);
+        let Session { borrower, life, epoch, .. } = session;
+        self.send(Happening::Closed { borrower, life, gpu, epoch });
+    }
+
+    /// A borrower's connections break.
+    pub(super) fn hang_up(&mut self, borrower: usize, life: u64) {
+        for index in 0..self.racks.len() {
+            for number in 0..self.racks[index].slots.len() {
+                let session = self.racks[index].slots[number].session;
+                if session.is_some_and(|session| session.borrower == borrower && session.life == life) {
+                    self.end_session(index, number);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Many seeds, and mistakes that must be found.
+
+use super::{Mutation, Report, Scenario, run};
+
+fn scenario(seed: u64, mutation: Option<Mutation>) -> Scenario {
+    Scenario { seed, chaos_ms: 90_000, rest_ms: 150_000, mutation }
+}
+
+/// How many seeds: more when somebody asks for more at compile time, for a long night.
+fn seeds() -> u64 {
+    option_env!("DXPU_SIMULATION_SEEDS").and_then(|text| text.parse().ok()).unwrap_or(60)
+}
+
+#[test]
+fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
+    let mut sum = Report::default();
+    for seed in 0..seeds() {
+        let report = run(scenario(seed, None));
+        assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
+        sum.steps += report.steps;
+        sum.commits += report.commits;
+        sum.leaders += report.leaders;
+        sum.grants += report.grants;
+        sum.moves += report.moves;
+        sum.admissions += report.admissions;
+        sum.expiries += report.expiries;
+        sum.operations += report.operations;
+    }
+    println!("{sum:?}");
+    // A run in which nothing happens proves nothing.
+    let seeds = seeds();
+    assert!(sum.steps > 4_000 * seeds && sum.commits > 100 * seeds, "{sum:?}");
+    assert!(sum.leaders > 4 * seeds && sum.operations > 20 * seeds, "{sum:?}");
+    assert!(sum.grants > 30 * seeds && sum.admissions > 20 * seeds, "{sum:?}");
+    assert!(sum.moves > 3 * seeds && sum.expiries > 3 * seeds, "{sum:?}");
+}
+
+#[test]
+fn a_seed_tells_the_same_story_twice() {
+    let (one, two) = (run(scenario(7, None)), run(scenario(7, None)));
+    assert_eq!(format!("{one:?}"), format!("{two:?}"));
+}
+
+/// Whether some seed shows a mistake in one of these ways.
+fn is_found(mutation: Mutation, ways: &[&str]) {
+    let mut seen = Vec::new();
+    for seed in 0..60 {
+        let report = run(scenario(seed, Some(mutation)));
+        for violation in report.violations {
+            if ways.iter().any(|way| violation.contains(way)) {
+                return;
+            }
+            seen.push(violation);
+        }
+    }
+    panic!("{mutation:?} was never found as {ways:?}, only as {seen:#?}");
+}
+
+#[test]
+fn granting_before_cleaning_is_found() {
+    is_found(Mutation::GrantUncleaned, &["was granted to"]);
+}
+
+#[test]
+fn reusing_an_epoch_is_found() {
+    is_found(Mutation::KeepEpoch, &["'s and l-"]);
+}
+
+#[test]
+fn never_cleaning_is_found() {
+    is_found(Mutation::NeverClean, &["leaked"]);
+}
+
+#[test]
+fn answering_before_the_commit_is_found() {
+    is_found(Mutation::AnswerEarly, &["never committed"]);
+}
+
+#[test]
+fn keeping_memory_after_a_failed_commit_is_found() {
+    is_found(
+        Mutation::KeepMemory,
+        &["went back", "'s and l-", "never committed", "not granted", "never ended"],
+    );
+}
+
+#[test]
+fn writing_without_leading_is_found() {
+    is_found(Mutation::WriteUnfenced, &["back to", "'s and l-"]);
+}
+
+#[test]
+fn a_box_that_forgets_is_found() {
+    is_found(Mutation::BoxForgets, &["let in epoch", "two holders"]);
+}
+
+#[test]
+fn a_box_that_lets_in_before_cleaning_is_harmless_as_long_as_the_ledger_is_right() {
+    for seed in 0..5 {
+        let report = run(scenario(seed, Some(Mutation::BoxAdmitsUncleaned)));
+        assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
+    }
+}

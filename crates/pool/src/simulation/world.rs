@@ -1,0 +1,323 @@
+//! Everything there is in one run, and what goes wrong.
+
+use super::Mutation;
+use super::borrower::Borrower;
+use super::checker::Checker;
+use super::manager::Manager;
+use super::network::{Agenda, Happening, Party};
+use super::rack::Rack;
+use crate::{Answer, Command, Dice, Settings, SplitMix};
+use pool_api::{BoxKind, GpuState, Model, Name, SpareRequest};
+use pool_store::{Memory, Revision, Store, Watch};
+use std::time::Duration;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
+    /// How long things go wrong.
+    pub(crate) chaos_ms: u64,
+    /// How long everything then has to come to rest.
+    pub(crate) rest_ms: u64,
+    pub(crate) mutation: Option<Mutation>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) violations: Vec<String>,
+    pub(crate) steps: u64,
+    pub(crate) commits: u64,
+    pub(crate) leaders: u64,
+    pub(crate) grants: u64,
+    pub(crate) moves: u64,
+    pub(crate) admissions: u64,
+    pub(crate) expiries: u64,
+    pub(crate) operations: u64,
+}
+
+pub(super) struct World {
+    pub(super) scenario: Scenario,
+    pub(super) now_ms: u64,
+    end_ms: u64,
+    pub(super) dice: SplitMix,
+    pub(super) agenda: Agenda,
+    store: Memory,
+    watch: Watch,
+    pub(super) managers: Vec<Manager>,
+    pub(super) racks: Vec<Rack>,
+    pub(super) borrowers: Vec<Borrower>,
+    pub(super) checker: Checker,
+    /// Of a thousand messages, how many are lost.
+    loss_milli: u32,
+    pub(super) leaders: u64,
+    pub(super) commits: u64,
+}
+
+const START_MS: u64 = 1_000_000_000;
+const HOUR_MS: i64 = 3_600_000;
+
+/// Plays one run to its end.
+pub(crate) fn run(scenario: Scenario) -> Report {
+    let mut world = World::new(scenario);
+    let mut steps = 0;
+    while let Some((at_ms, what)) = world.agenda.next() {
+        if at_ms > world.end_ms || !world.checker.violations.is_empty() {
+            break;
+        }
+        world.store.advance(Duration::from_millis(at_ms - world.now_ms));
+        world.now_ms = at_ms;
+        world.happen(what);
+        world.observe();
+        steps += 1;
+    }
+    if world.checker.violations.is_empty() {
+        world.checker.at_rest();
+        for (index, borrower) in world.borrowers.iter().enumerate() {
+            if !borrower.is_resting() || borrower.operations != borrower.finished {
+                let what = format!("borrower {index} never finished: {borrower:?}");
+                world.checker.violations.push(what);
+            }
+        }
+    }
+    Report {
+        violations: world.checker.violations,
+        steps,
+        commits: world.commits,
+        leaders: world.leaders,
+        grants: world.checker.grants_seen,
+        moves: world.checker.moves_seen,
+        admissions: world.checker.admissions,
+        expiries: world.checker.expiries,
+        operations: world.borrowers.iter().map(|borrower| borrower.operations).sum(),
+    }
+}
+
+impl World {
+    fn new(scenario: Scenario) -> Self {
+        let store = Memory::new();
+        let watch = store.watch("", Revision(0)).expect("a store in memory can be watched");
+        let name = |text: String| Name::new(&text).expect("it is a name");
+        let model = |text| Model::new(text).expect("it is a model");
+        let rack = |index: usize| {
+            let kind = if index.is_multiple_of(3) { BoxKind::Nvlink } else { BoxKind::Pcie };
+            let slots = if index.is_multiple_of(3) { 4 } else { 2 };
+            Rack::new(name(format!("b{index}")), kind, model(if index < 4 { "H200" } else { "A100" }), slots)
+        };
+        let mut world = Self {
+            now_ms: START_MS,
+            end_ms: START_MS + scenario.chaos_ms + scenario.rest_ms,
+            dice: SplitMix::new(scenario.seed),
+            agenda: Agenda::default(),
+            managers: vec![
+                Manager::new(store.client(), 2 * HOUR_MS),
+                Manager::new(store.client(), -3 * HOUR_MS / 2),
+            ],
+            racks: (0..6).map(rack).collect(),
+            borrowers: (0..7).map(|index| Borrower::new(name(format!("t{}", index % 3)))).collect(),
+            checker: Checker::default(),
+            loss_milli: 0,
+            leaders: 0,
+            commits: 0,
+            store,
+            watch,
+            scenario,
+        };
+        world.checker.grace_ms = world.settings().grace_ms;
+        for index in 0..world.racks.len() {
+            let at_ms = world.now_ms + u64::from(world.chance(1_000));
+            world.agenda.put(at_ms, Happening::Wake(Party::Box(index)));
+        }
+        for index in 0..world.borrowers.len() {
+            let at_ms = world.now_ms + u64::from(world.chance(3_000));
+            world.agenda.put(at_ms, Happening::Wake(Party::Borrower(index)));
+        }
+        for index in 0..world.managers.len() {
+            world.agenda.put(world.now_ms + 10 * index as u64, Happening::WakeManager(index));
+        }
+        world.agenda.put(world.now_ms, Happening::Wake(Party::Operator));
+        world.agenda.put(world.now_ms, Happening::Chaos);
+        world
+    }
+
+    pub(super) fn chance(&mut self, bound: u32) -> u32 {
+        self.dice.below(bound)
+    }
+
+    pub(super) fn picks(&mut self, count: usize) -> usize {
+        self.chance(count as u32) as usize
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.now_ms >= START_MS + self.scenario.chaos_ms
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            mutation: self.scenario.mutation,
+            patience_ms: 8_000,
+            ended_keep_ms: 20_000,
+            // Some leases live longer than this, so that their renewals have to be written.
+            grace_ms: 40_000,
+            ..Settings::default()
+        }
+    }
+
+    /// Shows the checker what has been committed.
+    pub(super) fn observe(&mut self) {
+        while let Ok(Some(changes)) = self.watch.try_recv() {
+            self.checker.committed(self.now_ms, &changes);
+            let _ = self.store.compact(changes.revision.next());
+        }
+    }
+
+    /// Sends something: it arrives late, twice or never.
+    pub(super) fn send(&mut self, what: Happening) {
+        let closing = self.is_closing();
+        if !closing && self.chance(1000) < self.loss_milli {
+            return;
+        }
+        let delay = |world: &mut Self| match world.chance(if closing { 20 } else { 22 }) {
+            20 => 200 + u64::from(world.chance(2_000)),
+            21 => 2_000 + u64::from(world.chance(20_000)),
+            _ => 1 + u64::from(world.chance(20)),
+        };
+        if !closing && self.chance(50) == 0 {
+            let at_ms = self.now_ms + delay(self);
+            self.agenda.put(at_ms, what.clone());
+        }
+        // Old tokens are tried again long after, by whoever kept them.
+        if !closing && matches!(what, Happening::Knock { .. }) && self.chance(5) == 0 {
+            let at_ms = self.now_ms + u64::from(self.chance(40_000));
+            self.agenda.put(at_ms, what.clone());
+        }
+        let at_ms = self.now_ms + delay(self);
+        self.agenda.put(at_ms, what);
+    }
+
+    pub(super) fn ask(&mut self, manager: usize, from: Party, request: u64, command: Command) {
+        self.send(Happening::Ask { manager, from, request, command });
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Ask { manager, from, request, command } => {
+                self.requested(manager, from, request, command)
+            }
+            Happening::Told { to, request, done_ms, answer } => match (to, answer) {
+                (Party::Box(index), Ok(Answer::Orders(orders))) => self.obey(index, request, &orders),
+                (Party::Box(_) | Party::Operator, _) => {}
+                (Party::Borrower(index), answer) => {
+                    let until_ms = self.borrowers[index].frozen_until_ms;
+                    if self.now_ms < until_ms {
+                        return self.agenda.put(until_ms, Happening::Told { to, request, done_ms, answer });
+                    }
+                    self.hear(index, request, done_ms, answer);
+                }
+            },
+            Happening::Knock { borrower, life, gpu, lease, epoch } => {
+                self.knock(borrower, life, &gpu, lease, epoch)
+            }
+            Happening::Opened { borrower, life, gpu, epoch, admitted } => {
+                self.opened(borrower, life, gpu, epoch, admitted);
+            }
+            Happening::Closed { borrower, life, gpu, epoch } => self.closed(borrower, life, gpu, epoch),
+            Happening::Flush { manager } => self.flush(manager),
+            Happening::Wake(Party::Box(index)) => self.wake_rack(index),
+            Happening::Wake(Party::Borrower(index)) => self.wake_borrower(index),
+            Happening::Wake(Party::Operator) => self.wake_operator(),
+            Happening::WakeManager(index) => self.wake_manager(index),
+            Happening::Done { rack, run, slot, work } => self.done(rack, run, slot, work),
+            Happening::Chaos => self.chaos(),
+        }
+    }
+
+    /// Repairs what is bad and undoes what was done by hand, in the end all of it.
+    fn wake_operator(&mut self) {
+        self.agenda.put(self.now_ms + 1_000, Happening::Wake(Party::Operator));
+        let closing = self.is_closing();
+        let gpus: Vec<_> = self.checker.gpus.values().cloned().collect();
+        for gpu in gpus {
+            if !closing && self.chance(6) > 0 {
+                continue;
+            }
+            let manager = self.picks(self.managers.len());
+            if gpu.state == GpuState::Bad {
+                let index =
+                    self.racks.iter().position(|rack| rack.name == gpu.box_name).expect("it is known");
+                self.racks[index].slots[usize::from(gpu.slot)].broken = self.chance(8) == 0 && !closing;
+                self.ask(manager, Party::Operator, 0, Command::Repair { gpu: gpu.id.clone() });
+            }
+            if gpu.taint.is_some() {
+                self.ask(manager, Party::Operator, 0, Command::Untaint { gpu: gpu.id });
+            }
+        }
+        if closing {
+            for index in 0..self.racks.len() {
+                let (manager, box_name) = (self.picks(self.managers.len()), self.racks[index].name.clone());
+                self.ask(manager, Party::Operator, 0, Command::UndrainBox { box_name });
+            }
+        }
+    }
+
+    fn chaos(&mut self) {
+        if self.is_closing() {
+            for rack in &mut self.racks {
+                rack.frozen_until_ms = 0;
+                for slot in &mut rack.slots {
+                    slot.broken = false;
+                }
+            }
+            self.loss_milli = 0;
+            let _ = self.store.deliver_late();
+            return;
+        }
+        let after_ms = 50 + u64::from(self.chance(1_500));
+        self.agenda.put(self.now_ms + after_ms, Happening::Chaos);
+        let rack = self.picks(self.racks.len());
+        let borrower = self.picks(self.borrowers.len());
+        let manager = self.picks(self.managers.len());
+        let short_ms = u64::from(self.chance(4_000));
+        let long_ms = u64::from(self.chance(25_000));
+        match self.chance(14) {
+            0 if self.racks[rack].down_until_ms.is_none() => {
+                let for_ms = if self.chance(2) == 0 { short_ms } else { long_ms };
+                self.crash_rack(rack, for_ms);
+            }
+            1 => self.racks[rack].frozen_until_ms = self.now_ms + long_ms,
+            2 if self.racks[rack].down_until_ms.is_none() => self.restart_agent(rack),
+            3 => {
+                let slot = self.picks(self.racks[rack].slots.len());
+                self.break_slot(rack, slot);
+            }
+            4 => self.crash_borrower(borrower),
+            5 => self.borrowers[borrower].frozen_until_ms = self.now_ms + long_ms,
+            6 => {
+                let until_ms = self.now_ms + short_ms;
+                self.managers[manager].crash(until_ms);
+            }
+            7 => self.managers[manager].frozen_until_ms = self.now_ms + short_ms,
+            8 | 9 => {
+                let _ = self.store.deliver_late();
+            }
+            10 => self.loss_milli = [0, 0, 20, 300][self.chance(4) as usize],
+            _ => self.operate(rack, manager),
+        }
+    }
+
+    fn operate(&mut self, rack: usize, manager: usize) {
+        let slot = self.picks(self.racks[rack].slots.len());
+        let (gpu, box_name) = (self.racks[rack].gpu(slot), self.racks[rack].name.clone());
+        let (reason, by) = ("chaos".to_owned(), "operator".to_owned());
+        let model = self.racks[rack].model.clone();
+        let command = match self.chance(6) {
+            0 => Command::Taint { gpu, reason, by, drain: false },
+            1 => Command::Taint { gpu, reason, by, drain: true },
+            2 => Command::DrainBox { box_name, reason, by },
+            3 => Command::UndrainBox { box_name },
+            4 => Command::Break { gpu, reason },
+            _ => Command::SetSpares { model, request: SpareRequest { count: self.chance(3) } },
+        };
+        self.ask(manager, Party::Operator, 0, command);
+    }
+}
