@@ -36,8 +36,9 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     let open = |kind, lane| caller.open(kind, lane, CONNECT_TIMEOUT);
 
     let mut command = open(ConnectionKind::Command, 0).map_err(unreachable)?;
+    let lanes = config.lanes_to(address);
     let mut ranges = Reserved::some(RANGES_OFFERED);
-    let hello = config.hello(ranges.iter().map(Reserved::range).collect(), config.lanes);
+    let hello = config.hello(ranges.iter().map(Reserved::range).collect(), lanes);
     let welcome = match greet(&mut command, hello, CONNECT_TIMEOUT) {
         Ok(Handshake::Welcome(welcome)) => *welcome,
         Ok(_) => return Err(unreachable("it answered another question".to_owned())),
@@ -51,7 +52,7 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     // Opened at the same time: over a long way each takes round trips of its own.
     let join = Handshake::Join(Join { session_secret: welcome.session_secret }).to_frame();
     let opened: Result<Vec<Connection>, String> = thread::scope(|scope| {
-        let kinds = (0..=config.lanes as u16).map(|n| match n {
+        let kinds = (0..=lanes as u16).map(|n| match n {
             0 => (ConnectionKind::Events, 0),
             n => (ConnectionKind::Lane, n - 1),
         });
