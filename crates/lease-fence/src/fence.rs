@@ -170,7 +170,7 @@ impl Fence {
         if length == 0 {
             return Ok((Record { sequence: 0, epochs: Epochs::default() }, true));
         }
-        let mut bytes = vec![0; 2 * RECORD_BYTES];
+        let mut bytes = [0; 2 * RECORD_BYTES];
         let mut filled = 0;
         while filled < bytes.len() {
             match file.read_at(&mut bytes[filled..], filled as u64).map_err(io)? {

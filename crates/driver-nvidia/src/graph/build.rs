@@ -114,9 +114,8 @@ impl<'a> RaisedSharedBytes<'a> {
 impl Drop for RaisedSharedBytes<'_> {
     fn drop(&mut self) {
         // SAFETY: the function is loaded.
-        if let Err(error) =
-            unsafe { self.api.function_set_attribute(self.function, Self::LIMIT, self.before) }
-        {
+        let lowered = unsafe { self.api.function_set_attribute(self.function, Self::LIMIT, self.before) };
+        if let Err(error) = lowered {
             tracing::warn!(%error, "a function keeps a raised limit of shared memory");
         }
     }
