@@ -55,6 +55,7 @@ stories: build
 judges: build setup
 	cargo build --release --quiet --package tlp --example tlp_lines
 	tests/judges/run $(DXPU)
+	DXPU_BIN=$(DXPU) .venv/bin/python -m pytest -q -p no:cacheprovider tests/pool
 	.venv/bin/python -m pytest -q tests/gpu/test_harness.py
 
 ## What the api plane costs on this machine.

@@ -144,7 +144,7 @@ impl Manager {
         match self.other {
             Some(Other::NewAdmin(order)) => order.run(),
             Some(Other::Openapi) => {
-                println!("{}", pool_manager::openapi().to_pretty_json()?);
+                println!("{}", serde_json::to_string_pretty(&pool_manager::openapi())?);
                 Ok(Exit::Success)
             }
             None => self.serve.run(),
@@ -166,6 +166,7 @@ impl Serve {
             advertise: self.advertise.clone(),
             store: self.place.open()?,
             admin_file: admin_file.clone(),
+            clock: pool_manager::Clock::start(),
             leader_ttl: self.leader_ttl,
             ledger: self.ledger_settings()?,
             audit_keep: AUDIT_KEEP,

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct BoxReport {
     /// A random name of this run of the agent.
-    #[schema(max_length = 64)]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[!-~]+$")]
     pub agent: String,
     /// Grows with each report of this run; what is not newer is ignored.
     pub sequence: u64,

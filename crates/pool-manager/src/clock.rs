@@ -21,6 +21,11 @@ impl Clock {
         }
     }
 
+    /// Begins somewhere else: as on a machine whose clock is set wrong.
+    pub fn starting_at(began_ms: u64) -> Self {
+        Self { began: Instant::now(), began_ms }
+    }
+
     /// Now.
     pub fn now_ms(&self) -> u64 {
         self.began_ms + u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX / 2)

@@ -86,9 +86,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(probes::openapi))
 }
 
-/// The document alone.
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    routes().into_openapi()
+/// The document alone, as JSON.
+pub fn openapi() -> serde_json::Value {
+    document::finished(&routes().into_openapi())
 }
 
 pub(crate) fn router(api: Api) -> axum::Router {

@@ -299,7 +299,10 @@ impl Tenure<'_> {
     fn commit(&mut self, batch: &mut Batch, waiters: &mut Waiters) -> Result<(), Close> {
         let Batch { staged, jobs } = std::mem::take(batch);
         let verdict = if staged.is_empty() { Ok(()) } else { self.write(&staged) };
-        let told = verdict.as_ref().map(|()| ()).map_err(|(_, problem)| problem.clone());
+        let told = match &verdict {
+            Ok(()) => Ok(()),
+            Err((_, problem)) => Err(problem.clone()),
+        };
         jobs.into_iter().for_each(|job| job.deliver(told.clone()));
         verdict.map_err(|(close, _)| close)?;
         waiters.wake(staged.keys());

@@ -30,7 +30,7 @@ pub struct Local {
 impl Local {
     /// Starts it; it leads soon.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
-        let clock = Clock::start();
+        let clock = settings.clock;
         let authority = bootstrap::begin(&*settings.store, &[], &settings.admin_file, clock.now_ms())?;
         let status = Arc::new(Status::default());
         let (jobs_in, jobs) = sync_channel(JOBS_MAX);

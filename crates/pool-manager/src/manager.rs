@@ -57,7 +57,7 @@ pub struct Manager {
 impl Manager {
     /// Starts it. It listens when this returns; whether it leads is seen later.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
-        let clock = Clock::start();
+        let clock = settings.clock;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_name("manager")
@@ -100,7 +100,6 @@ impl Manager {
             .spawn(move || leader.run())
             .map_err(StartError::Threads)?;
 
-        let document = http::openapi().to_json().expect("the document can be written as JSON");
         let api = Api {
             desk: desk.clone(),
             status: status.clone(),
@@ -108,7 +107,7 @@ impl Manager {
             clock,
             certificate_life: settings.certificate_life,
             authority,
-            document: document.into(),
+            document: http::openapi().to_string().into(),
         };
         let server = Server {
             listener,

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use pool_store::Store;
 
+use crate::clock::Clock;
+
 /// How a manager runs.
 #[derive(Clone)]
 pub struct Settings {
@@ -20,6 +22,8 @@ pub struct Settings {
     pub store: Arc<dyn Store>,
     /// Where the first manager of a pool writes the first admin's credential.
     pub admin_file: PathBuf,
+    /// What time it is.
+    pub clock: Clock,
     /// How long a silent leader leads.
     pub leader_ttl: Duration,
     /// Timers and bounds of the ledger.

@@ -6,14 +6,56 @@
 
 use pool_api::{Invalid, SparePlan, SparePlanRequest};
 
+/// How far from the mean, in standard deviations, terms still count.
+const FAR: f64 = 40.0;
+
+/// The chances of 0, 1, 2, … GPUs in repair, from the first count whose chance is not nothing.
+///
+/// A sum over all of them takes as long as the mean is large, and what a stranger asks may be large: this begins near it.
+struct Terms {
+    mean: f64,
+    count: u64,
+    log_term: f64,
+}
+
+impl Terms {
+    fn of(mean: f64) -> Self {
+        let count = (mean - FAR * mean.sqrt() - FAR).max(0.0) as u64;
+        Self { mean, count, log_term: log_chance(mean, count) }
+    }
+
+    /// The chance of `count`; the next one is then due.
+    fn next(&mut self) -> f64 {
+        let term = self.log_term.exp();
+        self.count += 1;
+        self.log_term += (self.mean / self.count as f64).ln();
+        term
+    }
+}
+
+/// The logarithm of the chance that exactly `count` are in repair.
+fn log_chance(mean: f64, count: u64) -> f64 {
+    // In logarithms: e^-mean alone is zero beyond a mean of 745.
+    if count < 64 {
+        return (1..=count).fold(-mean, |sum, factor| sum + (mean / factor as f64).ln());
+    }
+    // Stirling's series for the factorial, arranged so that large numbers do not cancel: exact to the last digits here.
+    let k = count as f64;
+    let off = (mean - k) / k;
+    k * (off.ln_1p() - off) - 0.5 * (2.0 * std::f64::consts::PI * k).ln() - 1.0 / (12.0 * k)
+        + 1.0 / (360.0 * k.powi(3))
+}
+
 /// The chance that no more than `spares` GPUs are in repair, if `mean` are on average.
 pub fn poisson_cover(mean: f64, spares: u64) -> f64 {
-    // In logarithms: e^-mean alone is zero beyond a mean of 745.
-    let mut log_term = -mean;
-    let mut sum = log_term.exp();
-    for count in 1..=spares {
-        log_term += mean.ln() - (count as f64).ln();
-        sum += log_term.exp();
+    if mean == 0.0 {
+        return 1.0;
+    }
+    let beyond = (mean + FAR * mean.sqrt() + FAR) as u64;
+    let mut terms = Terms::of(mean);
+    let mut sum = 0.0;
+    while terms.count <= spares.min(beyond) {
+        sum += terms.next();
     }
     sum.min(1.0)
 }
@@ -26,18 +68,17 @@ pub fn poisson_cover(mean: f64, spares: u64) -> f64 {
 pub fn spares_for(mean: f64, cover: f64) -> u64 {
     assert!(mean.is_finite() && mean >= 0.0, "{mean} is no mean number of GPUs in repair");
     assert!((0.0..1.0).contains(&cover), "no number of spares covers {cover} of the time");
-    if mean == 0.0 {
+    if mean == 0.0 || cover == 0.0 {
         return 0;
     }
-    let (mut log_term, mut sum, mut spares) = (-mean, (-mean).exp(), 0u64);
     // Rounding keeps the sum from ever reaching a cover within 1e-12 of one; far beyond the mean, terms no longer count.
-    let beyond = (mean + 40.0 * mean.sqrt() + 40.0) as u64;
-    while sum < cover && spares < beyond {
-        spares += 1;
-        log_term += mean.ln() - (spares as f64).ln();
-        sum += log_term.exp();
+    let beyond = (mean + FAR * mean.sqrt() + FAR) as u64;
+    let mut terms = Terms::of(mean);
+    let mut sum = terms.next();
+    while sum < cover && terms.count <= beyond {
+        sum += terms.next();
     }
-    spares
+    terms.count - 1
 }
 
 /// How many spares a pool needs.
@@ -64,6 +105,29 @@ mod tests {
                 assert!(spares == 0 || poisson_cover(mean, spares - 1) < cover, "{mean} {cover}: {spares}");
             }
         }
+    }
+
+    #[test]
+    fn a_large_mean_takes_no_longer_and_is_as_exact() {
+        // Near a large mean the distribution is normal; the 97.7 % quantile is two standard deviations above.
+        for mean in [1e6, 1e8, 1e10] {
+            let spares = spares_for(mean, 0.977_249_868);
+            let expected = mean + 2.0 * f64::sqrt(mean);
+            assert!(
+                (spares as f64 - expected).abs() < 3.0 + 1e-3 * mean.sqrt(),
+                "{mean}: {spares} for {expected}"
+            );
+            assert!((poisson_cover(mean, spares) - 0.977_249_868).abs() < 1e-4);
+        }
+        // Summed from zero and begun near the mean: the same.
+        let mean = 2000.0f64;
+        let mut log_term = -mean;
+        let mut sum = log_term.exp();
+        for count in 1..=2100u32 {
+            log_term += mean.ln() - f64::from(count).ln();
+            sum += log_term.exp();
+        }
+        assert!((poisson_cover(mean, 2100) - sum).abs() < 1e-9);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 use super::Api;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Path, Query};
-use super::list::page;
+use super::list::{check_after, page};
 use crate::access::NewToken as Order;
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
@@ -188,6 +188,7 @@ pub(super) async fn list_tokens(
     if !(1..=1000).contains(&query.limit) {
         return Err(Problem::bad_request("limit must be 1 to 1000"));
     }
+    check_after(&query.after)?;
     let asked = asked(claim, "token.list", "token".to_owned(), Audited::Denials);
     let list = move |books: &mut Books, _: &Caller| {
         let tokens = books.access.tokens().into_iter().filter(|record| record.id > query.after).map(info);

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, header};
 use pool_api::ErrorCode;
 use pool_auth::BearerToken;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::claim::{Claim, ShownToken};
 use crate::problem::Problem;
@@ -32,9 +33,34 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
             return Err(Problem::bad_request("the body must be a JSON object"));
         }
-        serde_json::from_slice(&bytes)
-            .map(Self)
-            .map_err(|error| Problem::bad_request(format!("the body is not what it should be: {error}")))
+        parse(&bytes).map(Self)
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).or_else(|error| {
+        // To JSON 5.0 is a whole number; to Rust it is not. Few write it so, and only they pay for the second reading.
+        let whole = serde_json::from_slice(bytes).map(wholes_as_integers);
+        let read = whole.ok().and_then(|value| serde_json::from_value(value).ok());
+        read.ok_or_else(|| Problem::bad_request(format!("the body is not what it should be: {error}")))
+    })
+}
+
+fn wholes_as_integers(value: Value) -> Value {
+    /// Beyond this a float is not one number but several.
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() && float.fract() == 0.0 && (0.0..=EXACT_MAX).contains(&float) => {
+                Value::from(float as u64)
+            }
+            _ => Value::Number(number),
+        },
+        Value::Array(items) => items.into_iter().map(wholes_as_integers).collect(),
+        Value::Object(fields) => {
+            Value::Object(fields.into_iter().map(|(name, value)| (name, wholes_as_integers(value))).collect())
+        }
+        other => other,
     }
 }
 
@@ -105,5 +131,23 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
             return Err(Problem::bad_request(problem));
         }
         Ok(Self(Some(String::from_utf8_lossy(bytes).into_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pool_api::{LeaseRequest, SparePlanRequest};
+
+    #[test]
+    fn a_whole_number_may_be_written_as_a_float() {
+        let request: LeaseRequest = parse(br#"{"gpus": 2.0, "share": null, "ttl_ms": 5e3}"#).unwrap();
+        assert_eq!((request.gpus, request.ttl_ms), (2, 5000));
+        let plan: SparePlanRequest =
+            parse(br#"{"gpus":1.0,"failures_pct_per_year":6,"repair_days":5.5,"cover_pct":99.9}"#).unwrap();
+        assert_eq!((plan.gpus, plan.repair_days), (1, 5.5));
+        for bad in [r#"{"gpus": 2.5}"#, r#"{"gpus": -1.0}"#, r#"{"gpus": 1e300}"#, r#"{"gpus": "2"}"#] {
+            assert!(parse::<LeaseRequest>(bad.as_bytes()).is_err(), "{bad}");
+        }
     }
 }

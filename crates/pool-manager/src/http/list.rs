@@ -51,6 +51,7 @@ impl ListQuery {
         if !(1..=LIMIT_MAX).contains(&self.limit) {
             return Err(Problem::bad_request(format!("limit must be 1 to {LIMIT_MAX}")));
         }
+        check_after(self.after.as_deref().unwrap_or_default())?;
         check_wait(self.wait_ms)
     }
 
@@ -60,6 +61,14 @@ impl ListQuery {
             |text: &String| text.parse().map_err(|_| Problem::bad_request("after: must be `next` of a page"));
         self.after.as_ref().map(parse).transpose()
     }
+}
+
+/// Names of whatever is listed are shorter.
+pub(crate) fn check_after(after: &str) -> Result<(), Problem> {
+    if after.chars().count() > 256 {
+        return Err(Problem::bad_request("after: must be `next` of a page"));
+    }
+    Ok(())
 }
 
 pub(crate) fn check_wait(wait_ms: u64) -> Result<(), Problem> {

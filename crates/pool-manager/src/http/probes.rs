@@ -17,7 +17,7 @@ use crate::problem::Problem;
 
 /// How a manager is.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct Health {
+pub(crate) struct ManagerHealth {
     /// `leading`, `following` or `waiting`.
     standing: &'static str,
     /// Who leads, if it is another.
@@ -25,25 +25,25 @@ pub(crate) struct Health {
     leader: Option<String>,
 }
 
-fn health(api: &Api) -> Health {
+fn health(api: &Api) -> ManagerHealth {
     let leader = api.status.leader();
     match (api.status.is_leading(), leader) {
-        (true, _) => Health { standing: "leading", leader: None },
-        (false, Some(leader)) => Health { standing: "following", leader: Some(leader) },
-        (false, None) => Health { standing: "waiting", leader: None },
+        (true, _) => ManagerHealth { standing: "leading", leader: None },
+        (false, Some(leader)) => ManagerHealth { standing: "following", leader: Some(leader) },
+        (false, None) => ManagerHealth { standing: "waiting", leader: None },
     }
 }
 
 /// Whether the process lives
-#[utoipa::path(get, path = "/healthz", tag = "manager", security(()), responses((status = 200, body = Health)))]
-pub(super) async fn healthz(State(api): State<Api>) -> Json<Health> {
+#[utoipa::path(get, path = "/healthz", tag = "manager", security(()), responses((status = 200, body = ManagerHealth)))]
+pub(super) async fn healthz(State(api): State<Api>) -> Json<ManagerHealth> {
     Json(health(&api))
 }
 
 /// Whether requests can be served, here or where this manager sends them
 #[utoipa::path(get, path = "/readyz", tag = "manager", security(()),
-    responses((status = 200, body = Health), (status = 503, body = pool_api::ErrorAnswer)))]
-pub(super) async fn readyz(State(api): State<Api>) -> Result<Json<Health>, Problem> {
+    responses((status = 200, body = ManagerHealth), (status = 503, body = pool_api::ErrorAnswer)))]
+pub(super) async fn readyz(State(api): State<Api>) -> Result<Json<ManagerHealth>, Problem> {
     let health = health(&api);
     if health.standing == "waiting" {
         return Err(Problem::unavailable("no manager leads at the moment"));

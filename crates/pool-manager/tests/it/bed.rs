@@ -28,6 +28,7 @@ pub(crate) fn settings(store: Arc<dyn Store>, admin_file: PathBuf, name: &str) -
         advertise: None,
         store,
         admin_file,
+        clock: pool_manager::Clock::start(),
         leader_ttl: Duration::from_secs(2),
         ledger: pool::Settings::default(),
         audit_keep: 10_000,

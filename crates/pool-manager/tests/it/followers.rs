@@ -33,3 +33,47 @@ fn a_follower_sends_clients_to_the_leader_and_takes_over() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     drop((second, store, folder));
 }
+
+/// Leaders whose clocks are hours apart: nothing expires at once, nothing lives for hours, tokens open.
+#[test]
+fn clocks_that_differ_by_hours_do_not_matter() {
+    const HOURS_MS: u64 = 6 * 3600 * 1000;
+    let bed = Bed::make();
+    let mut gpu_box = bed.join("rack1-a", 2);
+    gpu_box.turn();
+    let request = LeaseRequest { ttl_ms: 2000, ..LeaseRequest::default() };
+    let kept = bed.admin.create_lease(&request, &idempotency_key()).unwrap();
+    let Bed { manager, store, folder, admin, .. } = bed;
+    let listen = manager.address();
+    manager.stop();
+    let now_ms = pool_manager::Clock::start().now_ms();
+    for began_ms in [now_ms + HOURS_MS, now_ms - HOURS_MS] {
+        let mut settings = settings(store.clone(), folder.path().join("unused.json"), "m1");
+        (settings.listen, settings.clock) = (listen, pool_manager::Clock::starting_at(began_ms));
+        let manager = Manager::start(settings).unwrap();
+        let renewed = admin.renew_lease(kept.id).unwrap();
+        assert_eq!((renewed.state, &renewed.grants), (LeaseState::Granted, &kept.grants));
+        assert!(renewed.expires_ms.abs_diff(began_ms) < 60_000, "by the clock of who leads now");
+        let orders = gpu_box.turn();
+        let keys: Vec<_> = orders.lease_keys.iter().map(|key| key.parse().unwrap()).collect();
+        let tokens = admin.lease_tokens(kept.id).unwrap();
+        let grant = &tokens.grants[0];
+        let slot = u16::from(grant.gpu.slot);
+        pool_auth::lease_token::verify(&grant.token, &keys, "rack1-a", slot, orders.now_ms).unwrap();
+        // A borrower that is gone is noticed as soon as ever.
+        let gone = admin.create_lease(&request, &idempotency_key()).unwrap();
+        assert_eq!(gone.state, LeaseState::Granted);
+        let began = Instant::now();
+        let is_over = || {
+            admin.renew_lease(kept.id).unwrap();
+            let all: pool_api::Page<pool_api::Lease> = admin.get("/v1/leases", Duration::ZERO).unwrap();
+            all.items.iter().any(|lease| lease.id == gone.id && !lease.state.is_live())
+        };
+        while !is_over() {
+            assert!(began.elapsed() < Duration::from_secs(10), "a lease outlives its borrower");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        gpu_box.turn();
+        manager.stop();
+    }
+}

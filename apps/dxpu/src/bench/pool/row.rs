@@ -53,6 +53,7 @@ impl Row {
             advertise: None,
             store: store.clone(),
             admin_file: place.path().join("admin.json"),
+            clock: Clock::start(),
             leader_ttl: Duration::from_secs(10),
             ledger: ledger_settings(),
             audit_keep: AUDIT_KEEP,
