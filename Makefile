@@ -24,7 +24,7 @@ libraries:
 build: libraries
 	cargo build --release --quiet --package dxpu
 
-## A CUDA program on a GPU that another process owns; no GPU needed.
+## A pool on this machine: a CUDA program, a GPU that breaks, the spare that takes its place; no GPU needed.
 demo: build
 	$(DXPU) demo
 

@@ -1,7 +1,10 @@
 //! The command line.
 
 use crate::exit::Outcome;
-use crate::{audit, bench, completions, demo, gpubox, inject, man, manager, model, pool, run, sim, trace, up, worker, worker_session};
+use crate::{
+    audit, bench, completions, demo, gpubox, inject, man, manager, model, pool, run, sim, trace, up, worker,
+    worker_session,
+};
 
 const EXAMPLES: &str = "\
 Examples:

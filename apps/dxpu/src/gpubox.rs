@@ -166,7 +166,10 @@ fn state_directory(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 fn slot_directory(state_dir: Option<PathBuf>, slot: u8) -> anyhow::Result<PathBuf> {
     let directory = state_directory(state_dir)?.join(format!("slot-{slot}"));
     if !directory.is_dir() {
-        let what = format!("there is no slot {slot} below {}", directory.parent().unwrap_or(Path::new("/")).display());
+        let what = format!(
+            "there is no slot {slot} below {}",
+            directory.parent().unwrap_or(Path::new("/")).display()
+        );
         return Err(Failure::new(Exit::Usage, what, "give the --state-dir of the box").into());
     }
     Ok(directory)
@@ -179,7 +182,8 @@ impl Serve {
         files::make_private(&state)?;
         let _only_one = lock(&state)?;
         // Before anything is started, so that no signal finds us unprepared.
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
+        let mut signals =
+            signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
         let running = match &self.simulate {
             Some(plan) => self.simulated(plan, &state)?,
             None => vec![self.real(&state)?],
@@ -202,7 +206,12 @@ impl Serve {
             Err(reason) => {
                 running.into_iter().for_each(|running| running.stop(false));
                 let hint = "another agent speaks for this box; stop that one, or give this one another name";
-                Err(Failure::new(Exit::Refused, format!("the pool does not listen to this agent: {reason}"), hint).into())
+                Err(Failure::new(
+                    Exit::Refused,
+                    format!("the pool does not listen to this agent: {reason}"),
+                    hint,
+                )
+                .into())
             }
         }
     }
@@ -225,15 +234,17 @@ impl Serve {
             (None, _) => BoxKind::Pcie,
         };
         let groups = slots.into_iter().map(|(_, slot)| vec![Box::new(slot) as Box<dyn Hands>]).collect();
-        let facts = BoxFacts { name, kind, rack: self.rack.clone(), paths: vec![around.advertised_host.clone()] };
+        let facts =
+            BoxFacts { name, kind, rack: self.rack.clone(), paths: vec![around.advertised_host.clone()] };
         start(facts, around, membership, groups)
     }
 
     fn simulated(&self, plan: &Path, state: &Path) -> anyhow::Result<Vec<Running>> {
-        let text = std::fs::read_to_string(plan).with_context(|| format!("cannot read {}", plan.display()))?;
+        let text =
+            std::fs::read_to_string(plan).with_context(|| format!("cannot read {}", plan.display()))?;
         let beside = plan.parent().unwrap_or(Path::new("."));
-        let plan: simulated::Plan =
-            serde_json::from_str(&text).with_context(|| format!("{} is not a plan of boxes", plan.display()))?;
+        let plan: simulated::Plan = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a plan of boxes", plan.display()))?;
         let mut running = Vec::new();
         for planned in plan.boxes {
             let state = state.join(planned.name.as_str());
@@ -270,7 +281,8 @@ impl Serve {
         let kept = kept.map(|kept| kept.credential.identity.short_name().to_owned());
         let name = kept.or_else(|| invited.and_then(|invited| invited.name.clone()));
         let name = name.unwrap_or_else(|| crate::worker::host_name().to_lowercase());
-        Name::new(&name).with_context(|| format!("`{name}` cannot be the name of a box; give one with --name"))
+        Name::new(&name)
+            .with_context(|| format!("`{name}` cannot be the name of a box; give one with --name"))
     }
 
     fn surroundings(&self, name: &Name, state: &Path) -> Surroundings {

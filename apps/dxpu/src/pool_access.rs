@@ -76,7 +76,11 @@ fn places() -> anyhow::Result<Places> {
     let own = files::config_directory()?;
     Ok(Places {
         configs: vec![own.join("config.toml"), PathBuf::from("/etc/dxpu/config.toml")],
-        credentials: vec![own.join("credential.json"), crate::up::admin_file()?, manager::default_directory()?.join(manager::ADMIN_FILE)],
+        credentials: vec![
+            own.join("credential.json"),
+            crate::up::admin_file()?,
+            manager::default_directory()?.join(manager::ADMIN_FILE),
+        ],
     })
 }
 
@@ -100,7 +104,8 @@ fn read_config(path: &Path) -> anyhow::Result<Option<Config>> {
     };
     toml::from_str(&text).map(Some).map_err(|error| {
         let what = format!("{} is not a configuration of dxpu", path.display());
-        let hint = "it may hold `credential = \"FILE\"` and `managers = [\"https://HOST:PORT\"]`, nothing else";
+        let hint =
+            "it may hold `credential = \"FILE\"` and `managers = [\"https://HOST:PORT\"]`, nothing else";
         Failure::new(Exit::Usage, what, hint).because(error).into()
     })
 }
@@ -109,11 +114,15 @@ fn read_config(path: &Path) -> anyhow::Result<Option<Config>> {
 pub(crate) fn read(path: &Path) -> anyhow::Result<Credential> {
     let text = files::read_secret(path)?;
     let wrong = |what: String| {
-        Failure::new(Exit::Usage, what, "make another with `dxpu token create`, or ask the pool's admin for one")
+        Failure::new(
+            Exit::Usage,
+            what,
+            "make another with `dxpu token create`, or ask the pool's admin for one",
+        )
     };
     // What the parser says may quote the secret, so it is not told.
-    let credential: Credential = serde_json::from_str(&text)
-        .map_err(|_| wrong(format!("{} is not a credential", path.display())))?;
+    let credential: Credential =
+        serde_json::from_str(&text).map_err(|_| wrong(format!("{} is not a credential", path.display())))?;
     credential.check().map_err(|error| wrong(format!("{}: {error}", path.display())))?;
     Ok(credential)
 }

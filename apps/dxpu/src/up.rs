@@ -16,7 +16,7 @@ use crate::pool_access::{self, failure};
 use crate::{files, log, quantity};
 use anyhow::Context;
 use child::Child;
-use pool_api::{AccessKind, Gpu, GpuState, NewToken, Page, TokenRequest, WhoAmI};
+use pool_api::{AccessKind, BoxRecord, Gpu, GpuState, NewToken, Page, TokenRequest, WhoAmI};
 use pool_auth::{Credential, Identity, Secret};
 use pool_client::{Client, Patience};
 use rustix::fs::FlockOperation;
@@ -125,7 +125,11 @@ impl Up {
             std::fs::remove_dir_all(&state).with_context(|| format!("cannot remove {}", state.display()))?;
             drop(held);
         }
-        let gpus = if self.nvidia { Gpus::Nvidia } else { Gpus::Soft { count: self.gpus, memory_bytes: self.memory } };
+        let gpus = if self.nvidia {
+            Gpus::Nvidia
+        } else {
+            Gpus::Soft { count: self.gpus, memory_bytes: self.memory }
+        };
         Ok(Plan {
             state,
             listen: self.listen,
@@ -155,6 +159,8 @@ pub(crate) enum Gpus {
 pub(crate) struct Pool {
     state: PathBuf,
     client: Client,
+    /// By the manager's clock.
+    started_ms: u64,
     gpus: usize,
     manager: Child,
     boxes: Vec<Child>,
@@ -170,7 +176,11 @@ fn lock(state: &Path) -> anyhow::Result<std::fs::File> {
     let file = std::fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         let what = format!("the pool in {} is up already", state.display());
-        Failure::new(Exit::Failure, what, "use it, stop it, or start another one with --state-dir and --listen")
+        Failure::new(
+            Exit::Failure,
+            what,
+            "use it, stop it, or start another one with --state-dir and --listen",
+        )
     })?;
     Ok(file)
 }
@@ -184,11 +194,20 @@ impl Pool {
         let Some(client) = wait(until, &mut manager, is_over, || lead(plan))? else { return Ok(None) };
         // For whoever wants their browser to know the pool.
         files::replace(&plan.state.join("authority.pem"), 0o644, client.credential().authority.as_bytes())?;
+        let me: WhoAmI = client.get("/v1/whoami", Duration::ZERO).map_err(failure)?;
         let mut boxes = Vec::new();
         for number in 1..=plan.boxes {
             boxes.push(start_box(plan, &client, number)?);
         }
-        let mut pool = Self { state: plan.state.clone(), client, gpus: 0, manager, boxes, _lock: lock };
+        let mut pool = Self {
+            state: plan.state.clone(),
+            client,
+            started_ms: me.now_ms,
+            gpus: 0,
+            manager,
+            boxes,
+            _lock: lock,
+        };
         let mut last = String::from("the boxes have not reported");
         loop {
             if is_over() {
@@ -208,7 +227,9 @@ impl Pool {
             }
             if Instant::now() >= until {
                 let hint = format!("see the logs in {}", plan.state.display());
-                return Err(Failure::new(Exit::Failure, format!("the pool is not ready: {last}"), hint).into());
+                return Err(
+                    Failure::new(Exit::Failure, format!("the pool is not ready: {last}"), hint).into()
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -229,12 +250,18 @@ impl Pool {
 
     /// How many GPUs there are, once every box has brought its own and each is free, in use or out of order.
     fn ready(&self, plan: &Plan) -> anyhow::Result<Option<usize>> {
-        let page: Page<Gpu> = self.client.get("/v1/gpus?limit=1000", Duration::ZERO).map_err(failure)?;
+        let boxes: Page<BoxRecord> =
+            self.client.get("/v1/boxes?limit=1000", Duration::ZERO).map_err(failure)?;
+        let gpus: Page<Gpu> = self.client.get("/v1/gpus?limit=1000", Duration::ZERO).map_err(failure)?;
         let of_box = |number: u8| {
             let name = box_name(number);
-            let own: Vec<&Gpu> = page.items.iter().filter(|gpu| gpu.box_name.as_str() == name).collect();
+            // What is stored of the last time says nothing about now.
+            let is_heard =
+                |owner: &&BoxRecord| owner.name.as_str() == name && owner.last_seen_ms > self.started_ms;
+            boxes.items.iter().find(is_heard)?;
+            let own: Vec<&Gpu> = gpus.items.iter().filter(|gpu| gpu.box_name.as_str() == name).collect();
             let is_settled = own.iter().all(|gpu| match gpu.state {
-                GpuState::Free => gpu.counters.is_some() && !gpu.endpoints.is_empty(),
+                GpuState::Free => !gpu.endpoints.is_empty(),
                 GpuState::Cleaning | GpuState::BurnIn => false,
                 GpuState::Leased | GpuState::Bad | GpuState::Absent => true,
             });
@@ -317,7 +344,12 @@ fn start_box(plan: &Plan, client: &Client, number: u8) -> anyhow::Result<Child> 
     arguments.extend(["--manager".to_owned(), managers, "--rack".to_owned(), "this machine".to_owned()]);
     arguments.extend(["--listen".to_owned(), plan.listen.ip().to_string()]);
     if let Gpus::Soft { count, memory_bytes } = plan.gpus {
-        arguments.extend(["--soft".to_owned(), count.to_string(), "--memory".to_owned(), memory_bytes.to_string()]);
+        arguments.extend([
+            "--soft".to_owned(),
+            count.to_string(),
+            "--memory".to_owned(),
+            memory_bytes.to_string(),
+        ]);
     }
     Child::start(&name, &arguments, &plan.state)
 }

@@ -4,7 +4,7 @@ pub(crate) mod by_lease;
 mod identity;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::{devices::Devices, files, log, nvidia, quantity, soft};
+use crate::{devices, devices::Devices, files, log, nvidia, quantity, soft};
 use anyhow::Context;
 use by_lease::Teller;
 use cuda_worker::{
@@ -127,6 +127,12 @@ impl Worker {
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
         let teller = self.by_lease.as_deref().map(|directory| Arc::new(Teller::new(directory)));
+        if let (Some(teller), DriverKind::Soft) = (&teller, self.driver) {
+            // One more place in the ledger, for one who only looks. It is kept as long as this process lives.
+            let grant = (config.grant)()?;
+            let source = devices::make_status(&grant.driver, grant.fds).map_err(anyhow::Error::msg)?;
+            teller.watch(source);
+        }
         let hears = teller.clone();
         let on_event = move |event| {
             if let Some(teller) = &hears {

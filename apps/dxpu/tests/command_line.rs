@@ -44,9 +44,13 @@ fn help_has_examples_and_pages_are_written() {
 }
 
 #[test]
-fn the_demo_runs_a_program_that_knows_nothing_of_dxpu() {
+fn the_demo_runs_a_program_breaks_its_gpu_and_runs_it_again_on_the_spare() {
     let output = dxpu(&["demo"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("every sum right") && text.contains("every point as the CPU has it"), "{text}");
+    for words in ["every sum right", "every point as the CPU has it"] {
+        assert_eq!(text.matches(words).count(), 2, "{words}: {text}");
+    }
+    assert!(text.contains("breaks, on purpose") && text.contains(", the spare."), "{text}");
+    assert!(text.contains("dashboard   https://127.0.0.1:"), "{text}");
 }

@@ -236,7 +236,7 @@ fn borrow(client: &Client, boxes: &BTreeMap<Name, Arc<SimulatedBox>>, stop: &Ato
 fn a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
-    let mut manager = Manager::start(folder.path(), port);
+    let manager = Manager::start(folder.path(), port);
     let admin = Client::new(manager.credential(), patient()).unwrap();
     assert_eq!(manager.address, admin.credential().managers[0]);
     let boxes: BTreeMap<Name, Arc<SimulatedBox>> = (0..BOXES)
@@ -257,7 +257,8 @@ fn a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice() {
         })
         .collect();
 
-    let (granted, outages) = std::thread::scope(|scope| {
+    let (granted, outages, manager) = std::thread::scope(|scope| {
+        let mut manager = manager;
         for gpu_box in boxes.values() {
             scope.spawn(|| {
                 while !stop_boxes.load(Ordering::Relaxed) {
@@ -300,7 +301,7 @@ fn a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice() {
             std::thread::sleep(Duration::from_millis(100));
         }
         stop_boxes.store(true, Ordering::Relaxed);
-        (granted, outages)
+        (granted, outages, manager)
     });
     assert!(granted > u64::from(KILLS), "{granted} grants");
     let leases: Page<pool_api::Lease> = admin.get("/v1/leases?limit=1000", Duration::ZERO).unwrap();

@@ -71,16 +71,22 @@ pub fn greet(connection: &mut Connection, hello: Hello, timeout: Duration) -> Re
     }
 }
 
-/// How long a GPU that is still being cleaned after somebody else is waited for.
+/// How long a GPU is waited for that is still being cleaned after somebody else, or whose worker is being replaced.
 const READY_WITHIN: Duration = Duration::from_secs(15);
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Tries again for a while when the worker says that it is not ready yet. Everything else is final.
-pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+/// Tries again for a while when the worker says that it is not ready yet. A worker of a pool's box may also be away for
+/// a moment: the box puts another in its place. Everything else is final.
+pub fn patiently<T>(config: &Config, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let deadline = std::time::Instant::now() + READY_WITHIN;
+    let passes = |code| match code {
+        CudaError::SYSTEM_NOT_READY => true,
+        CudaError::DEVICE_UNAVAILABLE => config.is_leased(),
+        _ => false,
+    };
     loop {
         match attempt() {
-            Err((CudaError::SYSTEM_NOT_READY, _)) if std::time::Instant::now() < deadline => {
+            Err((code, _)) if passes(code) && std::time::Instant::now() < deadline => {
                 std::thread::sleep(TRY_AGAIN_AFTER);
             }
             other => return other,
@@ -193,18 +199,21 @@ mod tests {
 
     #[test]
     fn who_is_not_ready_yet_is_asked_again_and_who_refuses_is_not() {
-        let not_ready = || (CudaError::SYSTEM_NOT_READY, "cleaning".to_owned());
-        let mut asked = 0;
-        let answer = patiently(|| {
-            asked += 1;
-            if asked < 3 { Err(not_ready()) } else { Ok(asked) }
-        });
-        assert_eq!(answer, Ok(3));
-        let refused: Result<(), _> = patiently(|| {
-            asked += 1;
-            Err((CudaError::NOT_PERMITTED, "stale".to_owned()))
-        });
-        assert_eq!((refused.unwrap_err().0, asked), (CudaError::NOT_PERMITTED, 4));
+        let alone = config(&"tcp:127.0.0.1:1".parse().unwrap());
+        let leased = Config { names: vec!["a.box.dxpu".to_owned()], ..alone.clone() };
+        // How often somebody is asked who answers so, the third time well.
+        let asked = |config: &Config, code| {
+            let mut asked = 0;
+            let answer = patiently(config, || {
+                asked += 1;
+                if asked < 3 { Err((code, String::new())) } else { Ok(()) }
+            });
+            (asked, answer.is_ok())
+        };
+        assert_eq!(asked(&alone, CudaError::SYSTEM_NOT_READY), (3, true));
+        assert_eq!(asked(&leased, CudaError::DEVICE_UNAVAILABLE), (3, true));
+        assert_eq!(asked(&alone, CudaError::DEVICE_UNAVAILABLE), (1, false));
+        assert_eq!(asked(&leased, CudaError::NOT_PERMITTED), (1, false));
     }
 
     #[test]

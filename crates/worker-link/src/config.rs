@@ -83,6 +83,11 @@ impl Config {
         self.workers.iter().enumerate().map(alone).collect()
     }
 
+    /// Whether the workers are those of a lease: each has a name in its pool.
+    pub(crate) fn is_leased(&self) -> bool {
+        !self.names.is_empty()
+    }
+
     /// How to check that a worker is the right one. Sockets of this machine check who may open them.
     pub(crate) fn security_for(&self, address: &Address) -> ClientSecurity {
         match address {

@@ -35,11 +35,8 @@ impl Keeper {
         let deadline = Instant::now() + ATTACH_WITHIN;
         loop {
             let tokens = client.lease_tokens(lease.id).map_err(failure)?;
-            let tried: Result<Vec<_>, Failure> = tokens
-                .grants
-                .iter()
-                .map(|grant| way_to(grant, &tokens.ca_certificate))
-                .collect();
+            let tried: Result<Vec<_>, Failure> =
+                tokens.grants.iter().map(|grant| way_to(grant, &tokens.ca_certificate)).collect();
             match tried {
                 Ok(workers) => {
                     let keeper = Self { directory, workers };
@@ -48,7 +45,9 @@ impl Keeper {
                     return Ok(keeper);
                 }
                 // Its worker may be starting, its GPU be cleaned, or the lease have moved: the tokens say where to.
-                Err(error) if Instant::now() >= deadline || signals.stop_wanted().is_some() => return Err(error.into()),
+                Err(error) if Instant::now() >= deadline || signals.stop_wanted().is_some() => {
+                    return Err(error.into());
+                }
                 Err(_) => std::thread::sleep(TRY_AGAIN_AFTER),
             }
         }

@@ -50,6 +50,15 @@ impl Signals {
         Ok(taken)
     }
 
+    /// From now on signals go to this program, also one that came just before.
+    fn goes_to(&self, child: &Child) {
+        self.program.store(child.id(), Ordering::SeqCst);
+        let missed = self.stop.swap(0, Ordering::SeqCst);
+        if let (Some(signal), pid) = (Signal::from_named_raw(missed), Pid::from_child(child)) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     /// The signal that says to stop, if one came before there was a program.
     pub(super) fn stop_wanted(&self) -> Option<i32> {
         Some(self.stop.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
@@ -75,12 +84,15 @@ pub(super) fn run(
     for unset in ["DXPU_FINGERPRINT", "DXPU_TOKEN", "DXPU_DELAY", "DXPU_LANES", "DXPU_STALL_TIMEOUT"] {
         command.env_remove(unset);
     }
-    command.envs(run::client_environment(&library, &keeper.addresses())).envs(keeper.environment()).envs(settings);
+    command
+        .envs(run::client_environment(&library, &keeper.addresses()))
+        .envs(keeper.environment())
+        .envs(settings);
     if let Some(signal) = signals.stop_wanted() {
         return Err(Failure::new(Exit::Failure, format!("stopped by signal {signal}"), "").into());
     }
     let mut child = command.spawn().map_err(|error| run::not_started(&program[0], error))?;
-    signals.program.store(child.id(), Ordering::SeqCst);
+    signals.goes_to(&child);
     let status = attend(&mut child, keeper, client, lease);
     signals.program.store(0, Ordering::SeqCst);
     Ok(Exit::Program(code_of(status?)))
@@ -131,7 +143,10 @@ fn renew(is_over: &std::sync::mpsc::Receiver<()>, keeper: &Keeper, client: &Clie
             }
             Err(error) => {
                 if silent_since.is_none() {
-                    eprintln!("dxpu: lease {} cannot be renewed now ({error}); the program goes on", lease.id);
+                    eprintln!(
+                        "dxpu: lease {} cannot be renewed now ({error}); the program goes on",
+                        lease.id
+                    );
                     silent_since = Some(Instant::now());
                 }
             }

@@ -3,8 +3,8 @@
 use super::program::Signals;
 use crate::exit::{Exit, Failure};
 use crate::pool_access::failure;
-use pool_api::{Explanation, Lease, LeaseId, LeaseState};
-use pool_client::Client;
+use pool_api::{ErrorCode, Explanation, Lease, LeaseId, LeaseState};
+use pool_client::{Client, ClientError};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,17 @@ impl<'a> Held<'a> {
         if !std::mem::replace(&mut self.is_held, false) {
             return;
         }
-        if let Err(error) = self.client.release_lease(self.id) {
-            eprintln!("dxpu: lease {} could not be given back ({error}); it ends by itself soon", self.id);
+        match self.client.release_lease(self.id) {
+            Ok(_) => {}
+            // It has ended already, and that was told.
+            Err(ClientError::Refused(detail))
+                if matches!(detail.code, ErrorCode::Gone | ErrorCode::NotFound) => {}
+            Err(error) => {
+                eprintln!(
+                    "dxpu: lease {} could not be given back ({error}); it ends by itself soon",
+                    self.id
+                );
+            }
         }
     }
 }
@@ -75,12 +84,14 @@ pub(super) fn until_granted(
         if patience.is_some_and(|patience| began.elapsed() >= patience) {
             let why = client.get::<Explanation>(&format!("/v1/leases/{}/explain", lease.id), Duration::ZERO);
             let why = why.map(|why| in_words(&why)).unwrap_or_default();
-            let what = format!("no GPUs after {:?}{}{why}", began.elapsed(), if why.is_empty() { "" } else { ": " });
+            let what =
+                format!("no GPUs after {:?}{}{why}", began.elapsed(), if why.is_empty() { "" } else { ": " });
             return Err(Failure::new(Exit::Unreachable, what, "wait longer (--wait), or ask for less").into());
         }
         if explained.is_none_or(|at| at.elapsed() >= EXPLAIN_EVERY) {
             explained = Some(Instant::now());
-            let asked = client.get::<Explanation>(&format!("/v1/leases/{}/explain", lease.id), Duration::ZERO);
+            let asked =
+                client.get::<Explanation>(&format!("/v1/leases/{}/explain", lease.id), Duration::ZERO);
             if let Ok(explanation) = asked {
                 line.show(&format!("waiting for GPUs (lease {}): {}", lease.id, in_words(&explanation)));
             }

@@ -225,7 +225,9 @@ impl Agent {
                 self.renew(orders.now_ms);
                 true
             }
-            Err(ClientError::Refused(detail)) if detail.code == ErrorCode::Gone || detail.code == ErrorCode::Conflict => {
+            Err(ClientError::Refused(detail))
+                if detail.code == ErrorCode::Gone || detail.code == ErrorCode::Conflict =>
+            {
                 let mut state = self.lock();
                 state.retired = Some(detail.message);
                 drop(state);
@@ -280,7 +282,9 @@ impl Agent {
                 tracing::info!("the certificate was renewed");
                 *member = renewed;
             }
-            Err(error) => tracing::warn!(error = format!("{error:#}"), "the certificate cannot be renewed yet"),
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "the certificate cannot be renewed yet")
+            }
         }
     }
 }
@@ -295,12 +299,6 @@ impl Running {
     /// Why it must not go on, if somebody else has taken its place.
     pub(crate) fn retired(&self) -> Option<String> {
         self.agent.lock().retired.clone()
-    }
-
-    /// Whether a manager has been heard.
-    #[cfg(test)]
-    pub(crate) fn has_orders(&self) -> bool {
-        self.agent.lock().ordered_ms > 0
     }
 
     /// Stops. Workers are left to serve on, or ended.

@@ -48,7 +48,12 @@ pub(crate) fn burn_in(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
     }
 }
 
-fn run_on_driver(gpu: &Gpu, directory: &Path, arguments: &[&str], patience: Duration) -> anyhow::Result<String> {
+fn run_on_driver(
+    gpu: &Gpu,
+    directory: &Path,
+    arguments: &[&str],
+    patience: Duration,
+) -> anyhow::Result<String> {
     let mut command = program(directory)?;
     command.args(arguments).env("CUDA_VISIBLE_DEVICES", &gpu.uuid);
     finish(command, patience)
@@ -61,8 +66,13 @@ fn through_worker(gpu: &Gpu, directory: &Path, arguments: &[&str]) -> anyhow::Re
     files::write_new(&token, 0o600, files::random_hex(32)?.as_bytes())?;
     let mut worker = Command::new(std::env::current_exe()?);
     worker.args(["worker", "--devices", "1", "--listen", &address.to_string(), "--token-file"]).arg(&token);
-    worker.args(driver_arguments(gpu)).envs(driver_environment(gpu)).env_remove("DXPU_TOKEN").env_remove("DXPU_LOG");
-    let worker = worker.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn();
+    worker
+        .args(driver_arguments(gpu))
+        .envs(driver_environment(gpu))
+        .env_remove("DXPU_TOKEN")
+        .env_remove("DXPU_LOG");
+    let worker =
+        worker.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn();
     let _worker = Ended(worker.context("cannot start a worker")?);
     let deadline = Instant::now() + WORKER_WITHIN;
     while std::os::unix::net::UnixStream::connect(place.path().join("socket")).is_err() {
@@ -85,7 +95,14 @@ pub(crate) fn driver_arguments(gpu: &Gpu) -> Vec<String> {
     let words: Vec<String> = match &gpu.what {
         What::Soft { identity } => {
             let memory = gpu.memory_bytes.to_string();
-            vec!["--driver".into(), "soft".into(), "--memory".into(), memory, "--soft-identity".into(), identity.clone()]
+            vec![
+                "--driver".into(),
+                "soft".into(),
+                "--memory".into(),
+                memory,
+                "--soft-identity".into(),
+                identity.clone(),
+            ]
         }
         What::Nvidia(_) => vec!["--driver".into(), "nvidia".into()],
     };

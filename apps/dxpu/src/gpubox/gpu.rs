@@ -93,7 +93,10 @@ impl Gpu {
 
 /// The model's name as people ask for it: `H200`, not `NVIDIA H200`.
 fn model_of(name: &str) -> Model {
-    let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || " ._+-".contains(c) { c } else { ' ' }).collect();
+    let plain: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || " ._+-".contains(c) { c } else { ' ' })
+        .collect();
     let short = plain.trim().strip_prefix("NVIDIA ").unwrap_or(plain.trim()).trim();
     let cut: String = short.chars().take(64).collect();
     Model::new(cut.trim_matches(|c: char| !c.is_ascii_alphanumeric()))

@@ -41,7 +41,8 @@ impl Nvml {
     pub(crate) fn gpus(&self) -> Result<Vec<Found>, NvmlError> {
         let found = (0..self.library.device_count()?).map(|index| {
             let device = self.library.device_by_index(index)?;
-            let is_nvlinked = (0..LINKS_MAX).any(|link| device.link_wrapper_for(link).is_active().unwrap_or(false));
+            let is_nvlinked =
+                (0..LINKS_MAX).any(|link| device.link_wrapper_for(link).is_active().unwrap_or(false));
             Ok(Found {
                 name: device.name()?,
                 uuid: device.uuid()?,
@@ -56,13 +57,19 @@ impl Nvml {
         let device = match self.library.device_by_uuid(uuid) {
             Ok(device) => device,
             Err(error) => {
-                return Reading { counters: None, fault: Some(format!("NVML does not show it any more: {error}")) };
+                return Reading {
+                    counters: None,
+                    fault: Some(format!("NVML does not show it any more: {error}")),
+                };
             }
         };
         let counters = Counters {
             utilization_pct: device.utilization_rates().ok().map(|rates| rates.gpu),
             memory_used_bytes: device.memory_info().ok().map(|memory| memory.used),
-            temperature_c: device.temperature(TemperatureSensor::Gpu).ok().and_then(|t| i32::try_from(t).ok()),
+            temperature_c: device
+                .temperature(TemperatureSensor::Gpu)
+                .ok()
+                .and_then(|t| i32::try_from(t).ok()),
             power_mw: device.power_usage().ok().map(u64::from),
             ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
         };
@@ -78,12 +85,15 @@ impl Nvml {
             let mut events = library.create_event_set()?;
             for index in 0..library.device_count()? {
                 let device = library.device_by_index(index)?;
-                events = device.register_events(EventTypes::CRITICAL_XID_ERROR, events).map_err(|error| error.error)?;
+                events = device
+                    .register_events(EventTypes::CRITICAL_XID_ERROR, events)
+                    .map_err(|error| error.error)?;
             }
             loop {
                 match events.wait(60_000) {
                     Ok(event) => {
-                        let (Ok(uuid), Some(XidError::Value(xid))) = (event.device.uuid(), event.event_data) else {
+                        let (Ok(uuid), Some(XidError::Value(xid))) = (event.device.uuid(), event.event_data)
+                        else {
                             continue;
                         };
                         tracing::warn!(uuid, xid, "the driver reports a critical error");
@@ -111,14 +121,19 @@ fn fault(device: &Device<'_>, counters: &Counters, xid: Option<u64>) -> Option<S
         return Some(format!("the driver reported the critical error Xid {xid}"));
     }
     if counters.ecc_uncorrected.is_some_and(|errors| errors > 0) {
-        return Some(format!("{} memory errors could not be corrected", counters.ecc_uncorrected.unwrap_or(0)));
+        return Some(format!(
+            "{} memory errors could not be corrected",
+            counters.ecc_uncorrected.unwrap_or(0)
+        ));
     }
     if device.are_pages_pending_retired().unwrap_or(false) {
         return Some("memory pages wait to be retired".to_owned());
     }
     let limit = device.temperature_threshold(TemperatureThreshold::Shutdown).ok();
     match (counters.temperature_c, limit.and_then(|limit| i32::try_from(limit).ok())) {
-        (Some(now), Some(limit)) if now >= limit => Some(format!("it is at {now} °C and shuts down at {limit} °C")),
+        (Some(now), Some(limit)) if now >= limit => {
+            Some(format!("it is at {now} °C and shuts down at {limit} °C"))
+        }
         _ => None,
     }
 }

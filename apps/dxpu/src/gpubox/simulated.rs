@@ -4,7 +4,7 @@ use super::agent::Hands;
 use super::brain::{self, Action, Seen, WorkerSeen};
 use crate::quantity;
 use lease_fence::Epochs;
-use pool_api::{BoxKind, BurnIn, GpuReport, Health, Model, Name, Want};
+use pool_api::{BoxKind, BurnIn, Counters, GpuReport, Health, Model, Name, Want};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -66,7 +66,12 @@ impl PlannedBox {
                     counters: None,
                     burn_in: None,
                 };
-                slots.push(Box::new(Simulated { report, epochs: Epochs::default(), is_running: false }));
+                slots.push(Box::new(Simulated {
+                    report,
+                    epochs: Epochs::default(),
+                    is_running: false,
+                    steps: 0,
+                }));
             }
         }
         Ok(slots)
@@ -77,10 +82,29 @@ struct Simulated {
     report: GpuReport,
     epochs: Epochs,
     is_running: bool,
+    /// How often it was looked after: its clock.
+    steps: u64,
+}
+
+impl Simulated {
+    /// A GPU that somebody has is busy, one more than the other and now more than then.
+    fn counters(&self) -> Counters {
+        let is_used = self.epochs.is_used();
+        let wave = (self.steps / 4 + u64::from(self.report.slot) * 7) % 40;
+        let busy = u32::try_from(if wave < 20 { wave } else { 40 - wave }).unwrap_or(0);
+        Counters {
+            utilization_pct: Some(if is_used { 60 + 2 * busy } else { 0 }),
+            memory_used_bytes: Some(if is_used { self.report.memory_bytes / 5 * 4 } else { 0 }),
+            temperature_c: Some(if is_used { 61 } else { 33 }),
+            power_mw: Some(if is_used { 420_000 + 9_000 * u64::from(busy) } else { 72_000 }),
+            ecc_uncorrected: Some(0),
+        }
+    }
 }
 
 impl Hands for Simulated {
     fn step(&mut self, want: &Want) -> bool {
+        self.steps += 1;
         // Whoever has a lease comes at once.
         if let Want::Serve { epoch, .. } = want
             && self.is_running
@@ -103,7 +127,9 @@ impl Hands for Simulated {
             Action::Start => self.is_running = true,
             Action::Kill => self.is_running = false,
             Action::MarkClean(epoch) => self.epochs = self.epochs.clean(epoch),
-            Action::MarkCleanIfUnused(epoch) if !self.epochs.is_used() => self.epochs = self.epochs.clean(epoch),
+            Action::MarkCleanIfUnused(epoch) if !self.epochs.is_used() => {
+                self.epochs = self.epochs.clean(epoch)
+            }
             Action::MarkCleanIfUnused(_) => {}
             Action::BurnIn(epoch) => {
                 self.report.burn_in = Some(BurnIn { epoch, passed: true, detail: "pretended".to_owned() });
@@ -116,7 +142,7 @@ impl Hands for Simulated {
     }
 
     fn report(&self) -> GpuReport {
-        self.report.clone()
+        GpuReport { counters: Some(self.counters()), ..self.report.clone() }
     }
 
     fn stop(&mut self) {}
@@ -146,8 +172,13 @@ mod tests {
         };
         while slot.step(&serve) {}
         assert!(!slot.step(&serve));
-        assert_eq!((slot.report().bound_epoch, slot.report().cleaned_epoch, slot.report().ready), (5, 4, true));
+        assert_eq!(
+            (slot.report().bound_epoch, slot.report().cleaned_epoch, slot.report().ready),
+            (5, 4, true)
+        );
+        assert!(slot.report().counters.unwrap().utilization_pct.unwrap() >= 60, "somebody uses it");
         while slot.step(&Want::Clean { epoch: 5 }) {}
         assert_eq!((slot.report().cleaned_epoch, slot.report().ready), (5, true));
+        assert_eq!(slot.report().counters.unwrap().utilization_pct, Some(0));
     }
 }

@@ -16,7 +16,7 @@ use crate::files;
 use crate::worker::by_lease::{self, WorkerWord};
 use anyhow::Context;
 use lease_fence::{Fence, FenceError, LeaseAdmission};
-use pool_api::{BurnIn, GpuReport, Health, Want};
+use pool_api::{BurnIn, Counters, GpuReport, Health, Want};
 use std::collections::VecDeque;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -114,12 +114,16 @@ impl Slot {
         let text = serde_json::to_vec(&admission)?;
         files::replace(&by_lease::admission_file(&directory), 0o600, &text)?;
         let port = if around.port == 0 { 0 } else { around.port.saturating_add(gpu.slot.into()) };
+        let worker = left.map(|process| {
+            let word = by_lease::word_of(&directory, process.pid);
+            Worker { process, child: None, word }
+        });
         Ok(Self {
             gpu,
             around: around.clone(),
             directory,
             fence: Fence::new(fence_file),
-            worker: left.map(|process| Worker { process, child: None, word: None }),
+            worker,
             is_scrubbed: false,
             deaths: VecDeque::new(),
             rest_until: None,
@@ -201,7 +205,7 @@ impl Slot {
     fn start(&mut self) -> anyhow::Result<()> {
         // From here on somebody may write into its memory.
         self.is_scrubbed = false;
-        let log = std::fs::File::create(self.directory.join("worker.log")).context("the worker's log")?;
+        let log = open_log(&self.directory.join("worker.log")).context("the worker's log")?;
         let host = &self.around.listen_host;
         let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         let mut listen = vec![format!("tls:{host}:{}", self.port)];
@@ -243,7 +247,8 @@ impl Slot {
             self.rest_until = Some(now + REST);
             if self.deaths.len() >= DEATHS_MAX {
                 let count = self.deaths.len();
-                self.fault = Some(format!("its worker died {count} times within {DEATHS_WITHIN:?}: {last_words}"));
+                self.fault =
+                    Some(format!("its worker died {count} times within {DEATHS_WITHIN:?}: {last_words}"));
             }
             if last_words.contains("cannot listen") {
                 self.port = 0;
@@ -323,7 +328,12 @@ impl Hands for Slot {
         match self.act(action) {
             Ok(()) => action != Action::Nothing,
             Err(error) => {
-                tracing::error!(slot = self.gpu.slot, ?action, error = format!("{error:#}"), "cannot do what must be done");
+                tracing::error!(
+                    slot = self.gpu.slot,
+                    ?action,
+                    error = format!("{error:#}"),
+                    "cannot do what must be done"
+                );
                 false
             }
         }
@@ -347,7 +357,7 @@ impl Hands for Slot {
             cleaned_epoch: epochs.cleaned,
             ready: word.is_some_and(|word| word.ready),
             endpoints: word.map(|word| self.endpoints(word)).unwrap_or_default(),
-            counters: self.reading.counters.clone(),
+            counters: self.reading.counters.clone().or_else(|| soft_counters(word?)),
             burn_in: self.burn_in.clone(),
         }
     }
@@ -359,6 +369,15 @@ impl Hands for Slot {
             tracing::error!(slot = self.gpu.slot, error = format!("{error:#}"), "a worker is left");
         }
     }
+}
+
+fn soft_counters(word: &WorkerWord) -> Option<Counters> {
+    let (percent, used_bytes) = word.use_of_soft?;
+    Some(Counters {
+        utilization_pct: Some(percent),
+        memory_used_bytes: Some(used_bytes),
+        ..Counters::default()
+    })
 }
 
 fn port_of(word: &WorkerWord) -> Option<u16> {
@@ -376,10 +395,19 @@ fn short(text: &str) -> String {
     clean[..end].to_owned()
 }
 
+/// The log of all workers of a slot, one after the other. The one before is kept when it grows long.
+fn open_log(path: &Path) -> std::io::Result<std::fs::File> {
+    const LOG_BYTES_MAX: u64 = 4 << 20;
+    if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
+        std::fs::rename(path, path.with_extension("log.1"))?;
+    }
+    std::fs::File::options().create(true).append(true).open(path)
+}
+
 fn last_line(path: &Path) -> String {
     let text = std::fs::read(path).unwrap_or_default();
     let tail = &text[text.len().saturating_sub(4096)..];
     let tail = String::from_utf8_lossy(tail);
-    let lines = tail.lines().filter(|line| !line.trim().is_empty());
-    short(lines.last().unwrap_or("it wrote nothing"))
+    let mut lines = tail.lines().filter(|line| !line.trim().is_empty());
+    short(lines.next_back().unwrap_or("it wrote nothing"))
 }

@@ -1,7 +1,7 @@
 //! Questions to a manager.
 
-use crate::pool_access::failure;
 use crate::exit::Failure;
+use crate::pool_access::failure;
 use pool_api::{Page, WhoAmI};
 use pool_client::{Client, ClientError};
 use serde::Serialize;
@@ -18,8 +18,7 @@ pub(crate) fn all<T: DeserializeOwned>(client: &Client, path: &str) -> Result<(V
     let join = if path.contains('?') { '&' } else { '?' };
     loop {
         let begin = if after.is_empty() { String::new() } else { format!("&after={}", encoded(&after)) };
-        let page: Page<T> =
-            client.get(&format!("{path}{join}limit={PAGE_ITEMS}{begin}"), Duration::ZERO)?;
+        let page: Page<T> = client.get(&format!("{path}{join}limit={PAGE_ITEMS}{begin}"), Duration::ZERO)?;
         items.extend(page.items);
         match page.next {
             Some(next) => after = next,

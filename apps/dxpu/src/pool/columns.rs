@@ -62,9 +62,7 @@ fn widths(columns: &[Column], rows: &[Vec<Cell>], room: Option<usize>) -> Vec<us
     // The widest gives way first, until it fits or all that can be cut are short.
     let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
     while total(&widths) > room {
-        let can_shrink = |index: &usize| {
-            matches!(columns[*index], Column::Cut(head) if widths[*index] > width_of(head).max(CUT_MIN))
-        };
+        let can_shrink = |index: &usize| matches!(columns[*index], Column::Cut(head) if widths[*index] > width_of(head).max(CUT_MIN));
         let Some(widest) = (0..columns.len()).filter(can_shrink).max_by_key(|index| widths[*index]) else {
             break;
         };
@@ -119,7 +117,11 @@ pub(crate) fn pairs(pairs: &[(&str, String)], paper: Paper) -> Vec<String> {
     let width = pairs.iter().map(|(name, _)| width_of(name)).max().unwrap_or(0);
     let show = |(name, value): &(&str, String)| {
         let value = cut(value, usize::MAX);
-        format!("{}{}  {value}", Tone::Faint.paint(name, paper.is_colourful), " ".repeat(width - width_of(name)))
+        format!(
+            "{}{}  {value}",
+            Tone::Faint.paint(name, paper.is_colourful),
+            " ".repeat(width - width_of(name))
+        )
     };
     pairs.iter().map(show).collect()
 }

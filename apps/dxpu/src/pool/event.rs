@@ -2,11 +2,11 @@
 
 use super::ask;
 use super::columns::{self, Cell, Column};
-use crate::pool_access::failure;
 use super::list::{Format, Look, print};
 use super::paint::{Paper, Tone};
 use super::words::{name_of, or_dash, time};
 use crate::exit::{Exit, Outcome};
+use crate::pool_access::failure;
 use pool_api::{ErrorCode, ErrorDetail, Event as Record, EventKind, Page};
 use pool_client::{Client, ClientError};
 use std::time::Duration;
@@ -83,7 +83,8 @@ impl Ls {
             }
             is_first = false;
             version = ask::wait_for_change(&client, version, Duration::from_secs(20)).map_err(failure)?;
-            (events, _) = ask::all::<Record>(&client, &format!("/v1/events?after={seen}")).map_err(failure)?;
+            (events, _) =
+                ask::all::<Record>(&client, &format!("/v1/events?after={seen}")).map_err(failure)?;
             seen = events.last().map_or(seen, |event| event.seq);
             events.retain(|event| self.is_asked(event));
         }
@@ -139,11 +140,20 @@ fn row(event: &Record) -> Vec<Cell> {
 fn tone(kind: EventKind) -> Tone {
     use EventKind as K;
     match kind {
-        K::BoxJoined | K::BoxReturned | K::BoxUndrained | K::GpuAdded | K::GpuUntainted | K::GpuBurnInPassed => Tone::Good,
+        K::BoxJoined
+        | K::BoxReturned
+        | K::BoxUndrained
+        | K::GpuAdded
+        | K::GpuUntainted
+        | K::GpuBurnInPassed => Tone::Good,
         K::LeaseGranted => Tone::Busy,
         K::BoxDead | K::GpuBad | K::GpuBurnInFailed | K::LeaseRequeued => Tone::Wrong,
-        K::BoxDrained | K::GpuTainted | K::GpuAbsent | K::LeaseMoved | K::LeasePending | K::LeaseExpired => Tone::Passing,
-        K::GpuRepaired | K::LeaseReleased | K::TenantChanged | K::SparesChanged | K::LeaderChanged => Tone::Plain,
+        K::BoxDrained | K::GpuTainted | K::GpuAbsent | K::LeaseMoved | K::LeasePending | K::LeaseExpired => {
+            Tone::Passing
+        }
+        K::GpuRepaired | K::LeaseReleased | K::TenantChanged | K::SparesChanged | K::LeaderChanged => {
+            Tone::Plain
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::ask;
 use super::columns::{self, Cell, Column};
-use crate::pool_access::PoolAccess;
 use super::list::{Format, Look, changed};
 use super::paint::{Paper, Tone};
 use super::words::{bytes, name_of, or_dash, time, who};
 use crate::exit::Outcome;
+use crate::pool_access::PoolAccess;
 use pool_api::{Gpu as Record, GpuId, GpuState, TaintRequest};
 use std::time::Duration;
 
@@ -193,7 +193,11 @@ pub(super) fn note(gpu: &Record) -> String {
     }
     if let Some(taint) = &gpu.taint {
         let what = if taint.drain { "drained" } else { "tainted" };
-        notes.push(if taint.reason.is_empty() { what.to_owned() } else { format!("{what}: {}", taint.reason) });
+        notes.push(if taint.reason.is_empty() {
+            what.to_owned()
+        } else {
+            format!("{what}: {}", taint.reason)
+        });
     }
     if !gpu.health.ok {
         notes.push(gpu.health.reason.clone().unwrap_or_else(|| "not healthy".to_owned()));

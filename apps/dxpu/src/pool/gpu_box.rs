@@ -4,11 +4,11 @@
 
 use super::ask;
 use super::columns::{self, Cell, Column};
-use crate::pool_access::PoolAccess;
 use super::list::{Format, Look, changed};
 use super::paint::{Paper, Tone};
 use super::words::{age, bytes, name_of, or_dash, time, who};
 use crate::exit::Outcome;
+use crate::pool_access::PoolAccess;
 use pool_api::{BoxDetail, BoxRecord, BoxState, Name, TaintRequest};
 use serde::Serialize;
 use std::time::Duration;
@@ -60,10 +60,8 @@ impl Verb {
     pub(crate) fn run(self) -> Outcome {
         match self {
             Verb::Ls { look } => list(&look),
-            Verb::Show { name, look } => look.show(
-                |client| client.get::<BoxDetail>(&format!("/v1/boxes/{name}"), Duration::ZERO),
-                detail,
-            ),
+            Verb::Show { name, look } => look
+                .show(|client| client.get::<BoxDetail>(&format!("/v1/boxes/{name}"), Duration::ZERO), detail),
             Verb::Drain(act) => act.run("drain", "is being emptied"),
             Verb::Undrain(act) => act.run("undrain", "takes leases again"),
         }
@@ -119,7 +117,10 @@ fn list(look: &Look) -> Outcome {
 }
 
 fn drain_note(record: &BoxRecord) -> String {
-    record.drain.as_ref().map_or_else(String::new, |drain| format!("drained by {}: {}", who(&drain.by), drain.reason))
+    record
+        .drain
+        .as_ref()
+        .map_or_else(String::new, |drain| format!("drained by {}: {}", who(&drain.by), drain.reason))
 }
 
 fn tone(state: BoxState) -> Tone {
@@ -145,8 +146,14 @@ fn detail(detail: &BoxDetail, paper: Paper) -> Vec<String> {
         paper,
     );
     lines.push(String::new());
-    let columns =
-        [Column::Number("SLOT"), Column::Cut("MODEL"), Column::Number("MEMORY"), Column::Whole("STATE"), Column::Whole("LEASE"), Column::Cut("NOTE")];
+    let columns = [
+        Column::Number("SLOT"),
+        Column::Cut("MODEL"),
+        Column::Number("MEMORY"),
+        Column::Whole("STATE"),
+        Column::Whole("LEASE"),
+        Column::Cut("NOTE"),
+    ];
     let rows: Vec<Vec<Cell>> = detail
         .gpus
         .iter()

@@ -50,7 +50,13 @@ impl Host {
     pub(crate) fn run(self) -> Outcome {
         match self.verb {
             Verb::Ls { look } => look.table(
-                &[Column::Whole("HOST"), Column::Cut("TENANTS"), Column::Number("GPUS"), Column::Number("GRANTED"), Column::Number("PENDING")],
+                &[
+                    Column::Whole("HOST"),
+                    Column::Cut("TENANTS"),
+                    Column::Number("GPUS"),
+                    Column::Number("GRANTED"),
+                    Column::Number("PENDING"),
+                ],
                 |client| ask::all::<Record>(client, "/v1/hosts").map(|(hosts, _)| hosts),
                 |host| {
                     vec![

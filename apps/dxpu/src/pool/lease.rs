@@ -6,11 +6,11 @@ mod explain;
 
 use super::ask;
 use super::columns::{self, Cell, Column};
-use crate::pool_access::{PoolAccess, failure};
 use super::list::{Format, Look, changed};
 use super::paint::{Paper, Tone};
 use super::words::{age, left, name_of, or_dash, time, who};
 use crate::exit::{Exit, Outcome};
+use crate::pool_access::{PoolAccess, failure};
 use pool_api::{Lease as Record, LeaseId, LeaseState};
 use serde::Serialize;
 use std::time::Duration;
@@ -100,9 +100,8 @@ impl Lease {
     pub(crate) fn run(self) -> Outcome {
         match self.verb {
             Verb::Ls(ls) => ls.run(),
-            Verb::Show { lease, look } => {
-                look.show(|client| client.get::<Record>(&format!("/v1/leases/{lease}"), Duration::ZERO), detail)
-            }
+            Verb::Show { lease, look } => look
+                .show(|client| client.get::<Record>(&format!("/v1/leases/{lease}"), Duration::ZERO), detail),
             Verb::Create(create) => create.run(),
             Verb::Renew(act) => act.run(|client, id| client.renew_lease(id), "lives on"),
             Verb::Release(act) => act.run(|client, id| client.release_lease(id), "was given back"),
@@ -130,7 +129,9 @@ impl Ls {
     fn run(self) -> Outcome {
         let mut path = "/v1/leases".to_owned();
         let asked = [("tenant", &self.tenant), ("state", &self.state)];
-        for (index, (name, value)) in asked.into_iter().filter_map(|(n, v)| v.as_ref().map(|v| (n, v))).enumerate() {
+        for (index, (name, value)) in
+            asked.into_iter().filter_map(|(n, v)| v.as_ref().map(|v| (n, v))).enumerate()
+        {
             let join = if index == 0 { '?' } else { '&' };
             path.push_str(&format!("{join}{name}={}", ask::encoded(value)));
         }
@@ -237,7 +238,11 @@ pub(super) fn short_table(leases: &[Record], paper: Paper) -> Vec<String> {
 
 fn detail(lease: &Record, paper: Paper) -> Vec<String> {
     let request = &lease.request;
-    let mut asked = vec![format!("{} GPU(s) of model {}", request.gpus, request.model.as_ref().map_or("any", |m| m.as_str()))];
+    let mut asked = vec![format!(
+        "{} GPU(s) of model {}",
+        request.gpus,
+        request.model.as_ref().map_or("any", |m| m.as_str())
+    )];
     if let Some(memory) = request.memory_bytes {
         asked.push(format!("at least {}", super::words::bytes(memory)));
     }

@@ -1,10 +1,10 @@
 //! `ls` and `show`: once or for as long as somebody watches, as a table or as JSON.
 
-use super::columns::{self, Cell, Column};
-use crate::pool_access::{PoolAccess, failure};
-use super::paint::Paper;
 use super::ask;
+use super::columns::{self, Cell, Column};
+use super::paint::Paper;
 use crate::exit::{Exit, Outcome};
+use crate::pool_access::{PoolAccess, failure};
 use anyhow::Context;
 use pool_client::{Client, ClientError};
 use serde::Serialize;

@@ -2,11 +2,11 @@
 
 use super::ask;
 use super::columns::{self, Cell, Column};
-use crate::pool_access::{PoolAccess, failure};
 use super::list::{Format, Look, changed};
 use super::paint::{Paper, Tone};
 use super::words::or_dash;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::pool_access::{PoolAccess, failure};
 use pool_api::{ErrorCode, ErrorDetail, Model, SparePlanRequest, SpareRecord, SpareRequest, SpareStatus};
 use pool_client::{Client, ClientError};
 
@@ -96,7 +96,10 @@ impl Spare {
                 let path = format!("/v1/spares/{}", ask::encoded(model.as_str()));
                 let record: SpareRecord =
                     access.client()?.put(&path, &SpareRequest { count }).map_err(failure)?;
-                let said = format!("{} spare(s) of model {} are held back when they are free", record.count, record.model);
+                let said = format!(
+                    "{} spare(s) of model {} are held back when they are free",
+                    record.count, record.model
+                );
                 changed(output, &record, &said)
             }
             Verb::Plan(plan) => plan.run(),

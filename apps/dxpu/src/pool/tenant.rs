@@ -2,11 +2,11 @@
 
 use super::ask;
 use super::columns::{self, Column};
-use crate::pool_access::{PoolAccess, failure};
 use super::list::{Format, Look, changed};
 use super::paint::Paper;
 use super::words::or_dash;
 use crate::exit::Outcome;
+use crate::pool_access::{PoolAccess, failure};
 use pool_api::{ErrorCode, Model, Name, Quota, TenantRecord, TenantRequest, TenantStatus};
 use pool_client::Client;
 use std::collections::BTreeMap;
@@ -115,8 +115,12 @@ impl Set {
         request.quotas.retain(|_, quota| *quota != Quota::default());
         let record: TenantRecord =
             client.put(&format!("/v1/tenants/{}", self.name), &request).map_err(failure)?;
-        let said =
-            format!("tenant {}: weight {}, quotas {}", record.name, record.weight, or_dash(quotas(&record.quotas)));
+        let said = format!(
+            "tenant {}: weight {}, quotas {}",
+            record.name,
+            record.weight,
+            or_dash(quotas(&record.quotas))
+        );
         changed(self.output, &record, &said)
     }
 }

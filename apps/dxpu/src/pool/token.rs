@@ -2,13 +2,13 @@
 
 use super::ask;
 use super::columns::{Cell, Column};
-use crate::pool_access::{PoolAccess, failure};
 use super::lease::long_duration;
 use super::list::{Format, Look, changed, print};
 use super::paint::Tone;
 use super::words::{name_of, or_dash, time, who};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::files;
+use crate::pool_access::{PoolAccess, failure};
 use pool_api::{AccessKind, NewToken, TokenInfo, TokenRequest};
 use pool_auth::{Credential, Identity, Secret};
 use std::path::PathBuf;
@@ -109,7 +109,11 @@ impl Token {
                 for id in id {
                     let path = format!("/v1/tokens/{}", ask::encoded(&id));
                     let info: TokenInfo = client.delete(&path).map_err(failure)?;
-                    changed(output, &info, &format!("token {id} of {} opens nothing any more", who(&info.identity)))?;
+                    changed(
+                        output,
+                        &info,
+                        &format!("token {id} of {} opens nothing any more", who(&info.identity)),
+                    )?;
                 }
                 Ok(Exit::Success)
             }

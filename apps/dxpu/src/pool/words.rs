@@ -78,7 +78,10 @@ mod tests {
         assert_eq!((bytes(1 << 30).as_str(), bytes(141 << 30).as_str()), ("1.0 GiB", "141 GiB"));
         assert_eq!((duration(119_999).as_str(), duration(120_000).as_str()), ("119s", "2m"));
         assert_eq!((duration(7_200_000).as_str(), duration(172_800_000).as_str()), ("2h", "2d"));
-        assert_eq!((left(5, 5).as_str(), left(5_000, 0).as_str(), age(0, 9_000).as_str()), ("now", "5s", "9s"));
+        assert_eq!(
+            (left(5, 5).as_str(), left(5_000, 0).as_str(), age(0, 9_000).as_str()),
+            ("now", "5s", "9s")
+        );
         assert_eq!(time(1_794_735_191_000), "2026-11-15 09:33:11Z");
         assert_eq!(who("spiffe://dxpu/tenant/vision/ada"), "vision/ada");
         assert_eq!(who("spiffe://dxpu/admin/first"), "admin/first");

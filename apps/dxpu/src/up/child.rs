@@ -46,7 +46,9 @@ impl Child {
 
     /// What happened, if it ended by itself.
     pub(super) fn ended(&mut self) -> anyhow::Result<Option<Failure>> {
-        let Some(status) = self.process.try_wait().context("cannot ask for a process")? else { return Ok(None) };
+        let Some(status) = self.process.try_wait().context("cannot ask for a process")? else {
+            return Ok(None);
+        };
         self.is_over = true;
         let what = format!("the {} ended ({status}): {}", self.name, last_words(&self.log));
         Ok(Some(Failure::new(Exit::Failure, what, format!("see {}", self.log.display()))))
@@ -100,7 +102,8 @@ fn last_words(log: &Path) -> String {
 /// Only a direct child is meant: a worker inherits the variable from its box, but not the parent.
 pub(crate) fn end_with_parent() {
     let Some(parent) = std::env::var(PARENT).ok().and_then(|text| text.parse::<i32>().ok()) else { return };
-    let is_it = || rustix::process::getppid().map(Pid::as_raw_nonzero).map(std::num::NonZero::get) == Some(parent);
+    let is_it =
+        || rustix::process::getppid().map(Pid::as_raw_nonzero).map(std::num::NonZero::get) == Some(parent);
     if is_it() {
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::INT));
         if !is_it() {

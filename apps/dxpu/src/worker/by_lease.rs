@@ -7,11 +7,13 @@
 
 use crate::files;
 use anyhow::Context;
+use cuda_driver::StatusSource;
 use cuda_worker::SessionEvent;
 use lease_fence::LeaseAdmission;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use transport::Address;
 
 /// What a worker says of itself.
@@ -27,6 +29,9 @@ pub(crate) struct WorkerWord {
     pub(crate) failures: u32,
     /// Why the last of them could not.
     pub(crate) failure: Option<String>,
+    /// What a GPU in software measures: percent of the time at work, and bytes in use. Real ones are asked by NVML.
+    #[serde(default)]
+    pub(crate) use_of_soft: Option<(u32, u64)>,
 }
 
 /// Where the box says who may come in.
@@ -65,6 +70,23 @@ impl Teller {
 
     pub(super) fn listens_at(&self, addresses: &[Address]) {
         self.change(|word| word.addresses = addresses.iter().map(ToString::to_string).collect());
+    }
+
+    /// Looks at a GPU in software again and again, as long as this process lives.
+    pub(super) fn watch(self: &Arc<Self>, source: Box<dyn StatusSource>) {
+        const LOOK_EVERY: Duration = Duration::from_secs(1);
+        let teller = self.clone();
+        let watch = move || loop {
+            std::thread::sleep(LOOK_EVERY);
+            if let Ok(status) = source.device_status(0) {
+                let used = status.memory_used_bytes;
+                teller.change(|word| {
+                    word.use_of_soft = status.utilization_gpu_percent.map(|percent| (percent, used))
+                });
+            }
+        };
+        // Without the thread nobody sees how busy the GPU is; it works all the same.
+        let _ = std::thread::Builder::new().name("dxpu-meter".to_owned()).spawn(watch);
     }
 
     pub(super) fn hear(&self, event: &SessionEvent) {

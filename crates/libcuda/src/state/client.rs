@@ -74,7 +74,7 @@ impl Client {
         let mut sessions = Vec::new();
         for config in config.each() {
             for address in &config.workers {
-                sessions.push(worker_link::patiently(|| link::connect(address, &config))?);
+                sessions.push(worker_link::patiently(&config, || link::connect(address, &config))?);
             }
         }
         let client = Self {

@@ -36,8 +36,9 @@ impl Session {
         let config = Config::from_environment().map_err(complain)?;
         let mut session = Self { workers: Vec::new(), devices: Vec::new() };
         for (config, address) in config.each().into_iter().zip(&config.workers) {
-            let worker = Arc::new(Worker::new(address.clone(), Arc::new(config)));
-            let count = worker_link::patiently(|| worker.open()).map_err(|(code, text)| {
+            let config = Arc::new(config);
+            let worker = Arc::new(Worker::new(address.clone(), config.clone()));
+            let count = worker_link::patiently(&config, || worker.open()).map_err(|(code, text)| {
                 log::error(&text);
                 match code {
                     CudaError::NOT_PERMITTED => NvmlError::NoPermission,

@@ -9,7 +9,9 @@ pub fn lease_token(data: &[u8]) {
         Ok(signed) => {
             assert_eq!(lease_token::encode(&signed).as_deref(), Ok(text));
             let key: pool_auth::LeasePublicKey =
-                "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511b".parse().expect("64 digits");
+                "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511b"
+                    .parse()
+                    .expect("64 digits");
             let claims = &signed.claims;
             let opened = lease_token::verify(text, &[key], &claims.box_name, claims.slot, 0);
             assert!(opened.is_err(), "nobody has that key");

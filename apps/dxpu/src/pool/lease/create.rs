@@ -1,13 +1,11 @@
 //! `dxpu lease create`.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::pool_access::{PoolAccess, failure};
 use crate::pool::list::{Format, changed};
 use crate::pool::words::name_of;
+use crate::pool_access::{PoolAccess, failure};
 use crate::quantity;
-use pool_api::{
-    BoxKind, Lease, LeaseRequest, LeaseState, Model, Name, PRIORITY_DEFAULT, Share, Topology,
-};
+use pool_api::{BoxKind, Lease, LeaseRequest, LeaseState, Model, Name, PRIORITY_DEFAULT, Share, Topology};
 use pool_client::{Client, idempotency_key};
 use std::time::Duration;
 
@@ -84,7 +82,9 @@ impl Wanted {
 impl Create {
     pub(super) fn run(self) -> Outcome {
         let request = self.wanted.request(self.ttl);
-        request.check().map_err(|error| Failure::new(Exit::Usage, error.to_string(), "see `dxpu lease create --help`"))?;
+        request.check().map_err(|error| {
+            Failure::new(Exit::Usage, error.to_string(), "see `dxpu lease create --help`")
+        })?;
         let client = self.access.client()?;
         let key = self.key.unwrap_or_else(idempotency_key);
         let mut lease = client.create_lease(&request, &key).map_err(failure)?;

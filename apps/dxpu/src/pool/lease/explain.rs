@@ -8,7 +8,10 @@ use pool_api::{Explanation, Filter, LeaseId};
 use std::time::Duration;
 
 pub(super) fn run(lease: LeaseId, look: &Look) -> Outcome {
-    look.show(|client| client.get::<Explanation>(&format!("/v1/leases/{lease}/explain"), Duration::ZERO), lines)
+    look.show(
+        |client| client.get::<Explanation>(&format!("/v1/leases/{lease}/explain"), Duration::ZERO),
+        lines,
+    )
 }
 
 /// What a filter says of the GPUs that got no further.

@@ -74,9 +74,9 @@ impl Picture {
         let body = self.body(view, paper);
         let (head, rows) = body.split_first().map_or((None, &body[..]), |(head, rows)| (Some(head), rows));
         lines.extend(head.cloned());
-        let room = paper.height.map_or(usize::MAX, |height| {
-            height.saturating_sub(lines.len() + queue.len() + 1).max(1)
-        });
+        let room = paper
+            .height
+            .map_or(usize::MAX, |height| height.saturating_sub(lines.len() + queue.len() + 1).max(1));
         let scroll = view.scroll.min(rows.len().saturating_sub(1));
         lines.extend(rows.iter().skip(scroll).take(room).cloned());
         let hidden = rows.len().saturating_sub(scroll.saturating_add(room));
@@ -90,14 +90,22 @@ impl Picture {
 
     fn head(&self, view: &View, paper: Paper) -> Vec<String> {
         let ready = self.boxes.iter().filter(|owner| owner.state == BoxState::Ready).count();
-        let mut first = format!("dxpu pool at {}   boxes {ready}/{} ready", time(self.now_ms), self.boxes.len());
+        let mut first =
+            format!("dxpu pool at {}   boxes {ready}/{} ready", time(self.now_ms), self.boxes.len());
         if let Some(trouble) = &view.trouble {
             first.push_str("   OLD: ");
             first.push_str(trouble);
         }
         let count = |state: GpuState| self.gpus.iter().filter(|gpu| gpu.state == state).count();
         let mut second = vec![format!("GPUs {}", self.gpus.len())];
-        for state in [GpuState::Leased, GpuState::Free, GpuState::Cleaning, GpuState::BurnIn, GpuState::Bad, GpuState::Absent] {
+        for state in [
+            GpuState::Leased,
+            GpuState::Free,
+            GpuState::Cleaning,
+            GpuState::BurnIn,
+            GpuState::Bad,
+            GpuState::Absent,
+        ] {
             let number = count(state);
             if number > 0 || matches!(state, GpuState::Leased | GpuState::Free) {
                 second.push(format!("{number} {}", name_of(&state)));
@@ -167,7 +175,12 @@ impl Picture {
                 Cell::toned(name_of(&gpu.state), gpu::tone(gpu.state)),
                 util(gpu).map_or("-".to_owned(), |pct| format!("{pct}%")).into(),
                 Cell::toned(bar(util(gpu)), Tone::Busy),
-                used(gpu).map_or_else(|| bytes(gpu.memory_bytes), |used| format!("{} / {}", bytes(used), bytes(gpu.memory_bytes))).into(),
+                used(gpu)
+                    .map_or_else(
+                        || bytes(gpu.memory_bytes),
+                        |used| format!("{} / {}", bytes(used), bytes(gpu.memory_bytes)),
+                    )
+                    .into(),
                 heat(gpu).map_or("-".to_owned(), |c| format!("{c} C")).into(),
                 power.map_or("-".to_owned(), |mw| format!("{} W", mw / 1000)).into(),
                 or_dash(tenant(gpu)).into(),
