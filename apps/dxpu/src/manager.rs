@@ -44,7 +44,7 @@ struct Serve {
     /// Where to listen
     #[arg(long, default_value = "127.0.0.1:7500")]
     listen: SocketAddr,
-    /// How others reach this manager, such as https://gpu-pool.example:7500
+    /// How others reach this manager, such as `https://gpu-pool.example:7500`
     #[arg(long)]
     advertise: Option<String>,
     /// Its name among managers; this machine's name if left out
