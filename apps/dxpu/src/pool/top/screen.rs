@@ -24,6 +24,8 @@ pub(super) enum Key {
 
 pub(super) struct Screen {
     before: Termios,
+    /// Pressed and not looked at yet: fast fingers and slow networks bring several keys at once.
+    pressed: Vec<u8>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -39,7 +41,7 @@ impl Screen {
         keys.special_codes[SpecialCodeIndex::VMIN] = 0;
         keys.special_codes[SpecialCodeIndex::VTIME] = 0;
         tcsetattr(std::io::stdin(), OptionalActions::Now, &keys).context("the terminal cannot be set")?;
-        let screen = Self { before, is_over };
+        let screen = Self { before, pressed: Vec::new(), is_over };
         write("\x1b[?1049h\x1b[?25l")?;
         Ok(screen)
     }
@@ -65,6 +67,9 @@ impl Screen {
             if self.is_over.load(Ordering::Relaxed) {
                 return Ok(Some(Key::Quit));
             }
+            if let Some(key) = first_key(&mut self.pressed) {
+                return Ok(Some(key));
+            }
             let left = until.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).context("that is too long to wait")?;
             let input = std::io::stdin();
@@ -80,11 +85,28 @@ impl Screen {
             if count == 0 {
                 return Ok(Some(Key::Quit));
             }
-            if let Some(key) = meaning(&pressed[..count]) {
-                return Ok(Some(key));
-            }
+            self.pressed.extend_from_slice(&pressed[..count]);
         }
     }
+}
+
+/// Takes keys from the front until one means something.
+fn first_key(pressed: &mut Vec<u8>) -> Option<Key> {
+    while !pressed.is_empty() {
+        let length = match &pressed[..] {
+            // A sequence ends with its first letter or tilde.
+            [0x1b, b'[' | b'O', rest @ ..] => {
+                let ends = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'~';
+                2 + rest.iter().position(ends).map_or(rest.len(), |end| end + 1)
+            }
+            _ => 1,
+        };
+        let key: Vec<u8> = pressed.drain(..length).collect();
+        if let Some(key) = meaning(&key) {
+            return Some(key);
+        }
+    }
+    None
 }
 
 fn meaning(pressed: &[u8]) -> Option<Key> {
@@ -115,6 +137,13 @@ fn write(text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_that_come_together_are_taken_one_by_one() {
+        let mut pressed = b"u\x1b[A?\x1b[6~q".to_vec();
+        let keys: Vec<Key> = std::iter::from_fn(|| first_key(&mut pressed)).collect();
+        assert_eq!(keys, [Key::Letter('u'), Key::Up, Key::PageDown, Key::Quit]);
+    }
 
     #[test]
     fn keys_mean_what_they_do_elsewhere() {
