@@ -216,6 +216,10 @@ impl Line {
             }
             let mut state = lock(&self.state);
             state.queued_bytes -= held_bytes.min(state.queued_bytes);
+            if session.is_aborted() {
+                // What was cut short was not done, and nobody may hear that it was.
+                continue;
+            }
             self.done.fetch_add(1, Release);
             if let Some(record) = record {
                 // At once with its place: who hears that an event was reached finds its stream idle, if nothing follows.
