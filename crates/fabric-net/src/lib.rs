@@ -13,8 +13,10 @@ mod port;
 mod pump;
 mod stream;
 mod udp;
+mod waker;
 
 pub use port::Port;
 pub use pump::Pump;
 pub use stream::StreamPort;
 pub use udp::{UdpCounters, UdpPort};
+pub use waker::Waker;

@@ -1,6 +1,6 @@
 //! UDP: a socket for each path of this proxy, an address for each path of every other.
 
-use crate::Port;
+use crate::{Port, Waker};
 use fabric::{NodeId, PathId};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,6 +50,7 @@ pub struct UdpPort {
     batch: Batch,
     buffers: Vec<Vec<u8>>,
     spin: Duration,
+    waker: Option<Waker>,
     counters: UdpCounters,
 }
 
@@ -66,6 +67,7 @@ impl UdpPort {
             batch: Batch::default(),
             buffers: vec![vec![0; RECEIVE_BYTES]; BATCH_SIZE],
             spin: Duration::ZERO,
+            waker: None,
             counters: UdpCounters::default(),
         })
     }
@@ -78,6 +80,16 @@ impl UdpPort {
     /// How long to look for datagrams before the kernel puts the thread to sleep: a core for a few microseconds.
     pub fn set_spin(&mut self, spin: Duration) {
         self.spin = spin;
+    }
+
+    /// Lets others end a wait for datagrams.
+    pub fn set_waker(&mut self, waker: Waker) {
+        self.waker = Some(waker);
+    }
+
+    /// Where the socket of a path is bound.
+    pub fn local_address(&self, path: PathId) -> Option<SocketAddr> {
+        self.locals.iter().find(|local| local.path == path)?.socket.local_addr().ok()
     }
 
     /// What was lost on this side.
@@ -125,7 +137,14 @@ impl UdpPort {
     fn wait_readable(&self, wait: Duration) -> io::Result<()> {
         let mut fds: Vec<PollFd<'_>> =
             self.locals.iter().map(|local| PollFd::new(&local.socket, PollFlags::IN)).collect();
-        poll_for(&mut fds, wait)
+        let Some(waker) = &self.waker else { return poll_for(&mut fds, wait) };
+        if !waker.may_sleep() {
+            return Ok(());
+        }
+        fds.push(PollFd::new(waker, PollFlags::IN));
+        let waited = poll_for(&mut fds, wait);
+        waker.awake();
+        waited
     }
 }
 
@@ -192,7 +211,7 @@ impl Port for UdpPort {
             return Ok(count);
         }
         let spin_until = Instant::now() + self.spin.min(wait);
-        while Instant::now() < spin_until {
+        while Instant::now() < spin_until && !self.waker.as_ref().is_some_and(Waker::is_called) {
             let count = self.take_all(take)?;
             if count > 0 {
                 return Ok(count);

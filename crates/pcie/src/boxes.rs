@@ -106,6 +106,12 @@ impl BoxProxy {
         None
     }
 
+    /// The next packet of one slot's device: for who has room for that slot and perhaps not for others.
+    pub fn transmit_slot(&mut self, slot: SlotId, now: Now) -> Option<Packet> {
+        self.table.host_of(slot)?;
+        self.devices.get_mut(usize::from(slot.0))?.as_mut()?.transmit(now)
+    }
+
     /// Time has passed.
     pub fn on_tick(&mut self, now: Now) {
         self.devices.iter_mut().flatten().for_each(|device| device.on_tick(now));

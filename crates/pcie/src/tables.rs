@@ -179,6 +179,15 @@ impl HostTable {
         Ok(())
     }
 
+    /// Whoever paired this row is gone, and it with him: it can be paired again, in the same epoch too. Packets are
+    /// told apart by their link, which is never the same twice.
+    pub fn forget(&mut self, id: EntryId) {
+        if let Ok(entry) = self.entry_mut(id) {
+            let (bus, device) = (entry.bus, entry.device);
+            *entry = HostEntry { bus, device, ..HostEntry::default() };
+        }
+    }
+
     /// The host's software numbered a bus.
     pub fn learn_bus(&mut self, id: EntryId, bus: Option<u8>, device: u8) {
         if let Ok(entry) = self.entry_mut(id) {

@@ -166,6 +166,12 @@ impl SlotHandle {
         state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
     }
 
+    /// How long it may take until [`SlotHandle::tick`] must be called; forever, if nothing is waited for.
+    pub fn wake_in(&self) -> Option<Duration> {
+        let state = self.shared.lock();
+        state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
+    }
+
     /// The device is gone: the guest reads all ones from now on, and waits for nothing.
     pub fn remove(&self) {
         let mut state = self.shared.lock();

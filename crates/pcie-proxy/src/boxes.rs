@@ -1,0 +1,175 @@
+//! The slots of a box: devices, each of which one host may have.
+
+use crate::carrier::{Carrier, CarrierOptions, Side};
+use crate::pairing::{Pairing, PairingError};
+use fabric::{Event, LeaseId, Role};
+use fabric_net::Waker;
+use pcie::endpoint::Endpoint;
+use pcie::tables::{Epoch, NodeId, PathId, SlotId, TableError};
+use pcie::{BoxProxy, Now, Packet};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Why a slot was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SlotError {
+    /// The pairing cannot be.
+    #[error(transparent)]
+    Pairing(#[from] PairingError),
+    /// The table refuses it.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The proxy's thread has ended.
+    #[error("the proxy has stopped")]
+    Stopped,
+}
+
+/// How a slot stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotStatus {
+    /// A device is in it.
+    pub valid: bool,
+    /// A host has it.
+    pub used: bool,
+    /// Of the last pairing.
+    pub epoch: u64,
+    /// The host has greeted.
+    pub is_established: bool,
+    /// How long an answer takes.
+    pub round_trip: Option<Duration>,
+}
+
+struct BoxSide {
+    proxy: BoxProxy,
+    /// Which slot each link serves, for which host, in which pairing.
+    links: HashMap<LeaseId, (SlotId, NodeId, Epoch)>,
+}
+
+impl Side for BoxSide {
+    fn receive(&mut self, link: LeaseId, packet: Packet, now: Now) {
+        if let Some((slot, host, epoch)) = self.links.get(&link) {
+            self.proxy.receive(*host, *slot, *epoch, packet, now);
+        }
+    }
+
+    fn event(&mut self, link: LeaseId, event: Event) {
+        match event {
+            Event::Established => tracing::info!(%link, "the host has greeted"),
+            Event::PathDown(path) => tracing::warn!(%link, %path, "a path does not answer"),
+            Event::PathUp(path) => tracing::info!(%link, %path, "a path answers again"),
+            // The manager decides how long a silent host keeps its device.
+            Event::Silent => tracing::warn!(%link, "the host is silent"),
+        }
+    }
+
+    fn transmit(&mut self, link: LeaseId, now: Now) -> Option<Packet> {
+        let (slot, ..) = self.links.get(&link)?;
+        self.proxy.transmit_slot(*slot, now)
+    }
+
+    fn on_tick(&mut self, now: Now) {
+        self.proxy.on_tick(now);
+    }
+
+    fn wake_in(&self, now: Now) -> Option<Duration> {
+        self.proxy.wake_at().map(|at| at.saturating_sub(now))
+    }
+}
+
+/// The box's proxy at work.
+pub struct BoxSlots {
+    carrier: Carrier<BoxSide>,
+    waker: Waker,
+}
+
+impl BoxSlots {
+    /// A proxy with empty slots.
+    pub fn start(slots: u8, options: &CarrierOptions) -> io::Result<Self> {
+        let mut kept = None;
+        let carrier = Carrier::start(options, "dxpu-box-proxy", |waker| {
+            kept = Some(waker);
+            BoxSide { proxy: BoxProxy::new(slots.into()), links: HashMap::new() }
+        })?;
+        let waker = kept.expect("the carrier has called");
+        Ok(Self { carrier, waker })
+    }
+
+    /// Where it listens, by path.
+    pub fn paths(&self) -> &[SocketAddr] {
+        self.carrier.paths()
+    }
+
+    /// To be called whenever a device has something to send that no packet caused.
+    pub fn waker(&self) -> impl Fn() + Send + Sync + Clone + 'static {
+        let waker = self.waker.clone();
+        move || waker.wake()
+    }
+
+    /// Puts a device into a slot.
+    pub fn insert(&self, slot: u8, device: Box<dyn Endpoint>) -> Result<(), SlotError> {
+        let inserted = self.carrier.call(move |core| core.side.proxy.insert(SlotId(slot.into()), device));
+        Ok(inserted.ok_or(SlotError::Stopped)??)
+    }
+
+    /// Takes a device out, whoever has it.
+    pub fn take_out(&self, slot: u8) -> Result<Option<Box<dyn Endpoint>>, SlotError> {
+        let taken = self.carrier.call(move |core| core.side.proxy.take_out(SlotId(slot.into())));
+        Ok(taken.ok_or(SlotError::Stopped)??)
+    }
+
+    /// Writes the row of a slot: from now on its device is this host's. The same pairing once more changes nothing.
+    pub fn pair(&self, pairing: &Pairing) -> Result<(), SlotError> {
+        let pairing = pairing.clone();
+        let paired = self.carrier.call(move |core| {
+            let (slot, host) = (SlotId(pairing.box_slot.into()), NodeId(pairing.host_node));
+            let epoch = Epoch(pairing.epoch);
+            if core.side.proxy.table().admits(slot, host, epoch) {
+                return Ok(());
+            }
+            core.side.proxy.pair(slot, host, PathId(1), epoch)?;
+            if let Err(error) = core.begin(&pairing, Role::Box) {
+                core.side.proxy.clear(slot, epoch)?;
+                return Err(error.into());
+            }
+            core.side.links.insert(pairing.link(), (slot, host, epoch));
+            Ok::<(), SlotError>(())
+        });
+        paired.ok_or(SlotError::Stopped)?
+    }
+
+    /// Clears the row of a slot and resets its device. Nothing of this epoch or an older one is ever heard again.
+    pub fn clear(&self, slot: u8, epoch: u64) -> Result<(), SlotError> {
+        let cleared = self.carrier.call(move |core| {
+            let slot = SlotId(slot.into());
+            core.side.proxy.clear(slot, Epoch(epoch))?;
+            let ended: Vec<LeaseId> =
+                core.side.links.iter().filter(|(_, (of, ..))| *of == slot).map(|(link, _)| *link).collect();
+            for link in ended {
+                core.side.links.remove(&link);
+                core.end(link);
+            }
+            Ok::<(), SlotError>(())
+        });
+        cleared.ok_or(SlotError::Stopped)?
+    }
+
+    /// How a slot stands.
+    pub fn status(&self, slot: u8) -> SlotStatus {
+        let looked = self.carrier.call(move |core| {
+            let slot = SlotId(slot.into());
+            let entry = core.side.proxy.table().entry(slot).copied().unwrap_or_default();
+            let link = core.side.links.iter().find(|(_, (of, ..))| *of == slot).map(|(link, _)| *link);
+            let (is_established, round_trip) = link.map_or((false, None), |link| core.link_state(link));
+            SlotStatus {
+                valid: entry.valid,
+                used: entry.used,
+                epoch: entry.epoch.0,
+                is_established,
+                round_trip,
+            }
+        });
+        looked.unwrap_or_default()
+    }
+}

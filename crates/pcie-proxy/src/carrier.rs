@@ -1,0 +1,263 @@
+//! One thread that moves packets between a proxy's side and the network.
+//!
+//! ```text
+//!   calls (pair, clear, look) ─▶ ┌─ the side: ports or devices ─▶ lanes ─▶ trunk ─▶ UDP ─▶
+//!   wake ─▶                      └─ ◀──────────────────────────────────── trunk ◀─ UDP ◀─
+//! ```
+//!
+//! Everything of a proxy happens on this thread, so that a packet goes from the network to memory and its answer back
+//! without another thread having to wake up.
+
+use crate::lane::Lane;
+use crate::pairing::{Pairing, PairingError};
+use fabric::{Event, LeaseId, Link, PathId, Protection, Role, Trunk, Willing};
+use fabric_net::{Pump, UdpPort, Waker};
+use pcie::{Now, Packet};
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What a proxy has on its side of the network. Called by one thread.
+pub trait Side: Send + 'static {
+    /// A packet has come over a link.
+    fn receive(&mut self, link: LeaseId, packet: Packet, now: Now);
+
+    /// Something happened to a link.
+    fn event(&mut self, link: LeaseId, event: Event);
+
+    /// The next packet for the other end of a link.
+    fn transmit(&mut self, link: LeaseId, now: Now) -> Option<Packet>;
+
+    /// Time has passed.
+    fn on_tick(&mut self, now: Now);
+
+    /// How long it may take until [`Side::on_tick`] is called.
+    fn wake_in(&self, now: Now) -> Option<Duration>;
+}
+
+/// How a carrier behaves.
+#[derive(Clone, Debug)]
+pub struct CarrierOptions {
+    /// Where to listen, one socket for each path; the first is path 1.
+    pub listen: Vec<SocketAddr>,
+    /// How long to look for datagrams before sleeping: costs a core, saves a wake-up for each packet.
+    pub spin: Duration,
+    /// Whether packets are encrypted. Both proxies of a link must say the same.
+    pub protection: Protection,
+}
+
+impl Default for CarrierOptions {
+    fn default() -> Self {
+        Self { listen: Vec::new(), spin: Duration::ZERO, protection: Protection::Encrypted }
+    }
+}
+
+/// Bytes that all links of a proxy may have on their way.
+const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
+/// How often all links are looked at, whatever happens.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+type Call<S> = Box<dyn FnOnce(&mut Core<S>) + Send>;
+
+/// A proxy's thread. Dropping it ends the thread and every link.
+pub struct Carrier<S: Side> {
+    calls: Sender<Call<S>>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    paths: Vec<SocketAddr>,
+}
+
+/// What calls work on.
+pub(crate) struct Core<S> {
+    pub(crate) side: S,
+    pump: Pump<UdpPort>,
+    lanes: HashMap<LeaseId, Lane>,
+    protection: Protection,
+    path_count: usize,
+    start: Instant,
+}
+
+impl<S: Side> Core<S> {
+    /// Begins a link. The one that had its name before is gone.
+    pub(crate) fn begin(&mut self, pairing: &Pairing, role: Role) -> Result<(), PairingError> {
+        let config = pairing.link_config(role, self.path_count, self.protection)?;
+        let node = pairing.remote_node(role);
+        for (path, address) in pairing.addresses(self.path_count) {
+            self.pump.port_mut().set_address(node, path, address);
+        }
+        let now = self.pump.now();
+        let link = Link::new(config, now).expect("our own sizes are within bounds");
+        self.lanes.insert(pairing.link(), Lane::default());
+        self.pump.trunk.add(link);
+        Ok(())
+    }
+
+    /// Ends a link. What is on its way reaches nobody.
+    pub(crate) fn end(&mut self, link: LeaseId) {
+        self.pump.trunk.remove(link);
+        self.lanes.remove(&link);
+    }
+
+    /// Whether both ends of a link have greeted each other, and how long an answer takes.
+    pub(crate) fn link_state(&self, link: LeaseId) -> (bool, Option<Duration>) {
+        let link = self.pump.trunk.link(link);
+        (link.is_some_and(Link::is_established), link.and_then(Link::round_trip))
+    }
+
+    fn now(&self) -> Now {
+        self.start.elapsed()
+    }
+
+    /// Asks the side for packets of a link and hands on what the link takes.
+    fn feed(&mut self, link: LeaseId) {
+        let now = self.now();
+        let Some(lane) = self.lanes.get_mut(&link) else { return };
+        loop {
+            fill(lane, &mut self.side, link, now);
+            if !lane.flush(&mut self.pump.trunk, link) {
+                return;
+            }
+        }
+    }
+
+    /// Gives the side what has come over a link.
+    fn take(&mut self, link: LeaseId) {
+        while let Some(event) = self.pump.trunk.next_event(link) {
+            self.side.event(link, event);
+        }
+        loop {
+            let has_room = self.lanes.get(&link).is_none_or(Lane::has_room);
+            // Requests are answered through the lane. Whoever asks faster than answers go out has to wait.
+            let willing = if has_room { Willing::ALL } else { Willing::NO_REQUESTS };
+            let Some(tlp) = self.pump.trunk.receive(link, willing) else { break };
+            let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
+            let now = self.start.elapsed();
+            self.side.receive(link, packet, now);
+            if !has_room {
+                continue;
+            }
+            // Answers go into the lane as they are made, so that its room is known.
+            if let Some(lane) = self.lanes.get_mut(&link) {
+                fill(lane, &mut self.side, link, now);
+            }
+        }
+    }
+}
+
+/// Asks the side for as much as the lane has room for.
+fn fill<S: Side>(lane: &mut Lane, side: &mut S, link: LeaseId, now: Now) {
+    while lane.has_room() {
+        let Some(packet) = side.transmit(link, now) else { break };
+        lane.push(packet);
+    }
+}
+
+impl<S: Side> Carrier<S> {
+    /// Binds the sockets and starts the thread. `make` gets what wakes it.
+    pub fn start(options: &CarrierOptions, name: &str, make: impl FnOnce(Waker) -> S) -> io::Result<Self> {
+        let waker = Waker::new()?;
+        let mut sockets = Vec::new();
+        for (index, address) in options.listen.iter().enumerate() {
+            let path = PathId(index as u16 + 1);
+            let socket = UdpSocket::bind(address).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
+            })?;
+            sockets.push((path, socket));
+        }
+        let paths: Vec<SocketAddr> =
+            sockets.iter().map(|(_, socket)| socket.local_addr()).collect::<io::Result<_>>()?;
+        let mut port = UdpPort::new(sockets)?;
+        port.set_spin(options.spin);
+        port.set_waker(waker.clone());
+        let core = Core {
+            side: make(waker.clone()),
+            pump: Pump::new(Trunk::new(IN_FLIGHT_BYTES_MAX), port),
+            lanes: HashMap::new(),
+            protection: options.protection,
+            path_count: paths.len(),
+            start: Instant::now(),
+        };
+        let (calls, inbox) = channel();
+        let its_waker = waker.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || run(core, &inbox, &its_waker))?;
+        Ok(Self { calls, waker, thread: Some(thread), paths })
+    }
+
+    /// Where it listens, by path.
+    pub fn paths(&self) -> &[SocketAddr] {
+        &self.paths
+    }
+
+    /// Does something on the thread and waits for what it gives; `None` when the thread has ended.
+    pub(crate) fn call<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Core<S>) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (answer, answered) = sync_channel(1);
+        let call: Call<S> = Box::new(move |core| {
+            // Who does not wait any longer needs no answer.
+            let _ = answer.send(work(core));
+        });
+        self.calls.send(call).ok()?;
+        self.waker.wake();
+        answered.recv().ok()
+    }
+}
+
+impl<S: Side> Drop for Carrier<S> {
+    fn drop(&mut self) {
+        // The thread ends when nobody can call it any more.
+        let (unused, _) = channel();
+        self.calls = unused;
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run<S: Side>(mut core: Core<S>, calls: &Receiver<Call<S>>, waker: &Waker) {
+    use std::sync::mpsc::TryRecvError;
+    let mut looked_at = Instant::now();
+    loop {
+        let is_called = waker.take();
+        loop {
+            match calls.try_recv() {
+                Ok(call) => call(&mut core),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+        let now = core.now();
+        let is_due = core.side.wake_in(now).is_some_and(|left| left.is_zero());
+        if is_due {
+            core.side.on_tick(now);
+        }
+        // A link that says nothing any more does so without a datagram.
+        let is_long_ago = looked_at.elapsed() >= LOOK_EVERY;
+        if is_called || is_due || is_long_ago {
+            looked_at = Instant::now();
+            for link in core.lanes.keys().copied().collect::<Vec<_>>() {
+                core.take(link);
+                core.feed(link);
+            }
+        }
+        let wait = core.side.wake_in(core.now()).map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
+        let touched = match core.pump.turn(wait) {
+            Ok(links) => links.to_vec(),
+            Err(error) => {
+                tracing::error!(%error, "the network cannot be used");
+                std::thread::sleep(Duration::from_millis(10));
+                Vec::new()
+            }
+        };
+        for link in touched {
+            core.take(link);
+            core.feed(link);
+        }
+    }
+}

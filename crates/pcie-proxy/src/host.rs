@@ -1,0 +1,325 @@
+//! The slots of a host: each shows a device that is elsewhere to a virtual machine.
+//!
+//! ```text
+//!   empty ── plug: row, link, greeting, a look at the device, socket ──▶ plugged ── the box is silent ──▶ lost
+//!     ▲                                                                   │                                │
+//!     └───────────────── unplug: socket, link, row ───────────────────────┴────────────────────────────────┘
+//! ```
+
+use crate::carrier::{Carrier, CarrierOptions, Side};
+use crate::pairing::{Pairing, PairingError};
+use fabric::{Event, LeaseId, Role};
+use pcie::host::{HostPortOptions, Violations};
+use pcie::tables::{EntryId, Epoch, HostTable, NodeId, PathId, SlotId, TableError};
+use pcie::{Now, Packet};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vfio_user::{AttachError, Options, Server, SlotHandle, Stop};
+
+/// How long a box may take to greet, and its device to answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// How often to look whether the box has greeted.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How a host's proxy behaves.
+#[derive(Clone, Debug)]
+pub struct HostProxyOptions {
+    /// How many slots it has.
+    pub slots: u8,
+    /// Where the sockets of slots are: `slot-0`, `slot-1` and so on.
+    pub directory: PathBuf,
+    /// Show devices' MSI-X capability. QEMU 11.1 cannot unplug a device that has it.
+    pub msix: bool,
+    /// The network.
+    pub carrier: CarrierOptions,
+}
+
+/// Why a slot shows nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum PlugError {
+    /// The pairing cannot be.
+    #[error(transparent)]
+    Pairing(#[from] PairingError),
+    /// The table refuses it.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The box does not greet.
+    #[error("the box does not answer")]
+    NoBox,
+    /// The device does not answer, or cannot be shown.
+    #[error(transparent)]
+    Device(#[from] AttachError),
+    /// The socket cannot be made.
+    #[error("cannot listen at {path}")]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// There is no such slot.
+    #[error("there is no slot {0}")]
+    NoSlot(u8),
+    /// The proxy's thread has ended.
+    #[error("the proxy has stopped")]
+    Stopped,
+}
+
+/// How a slot stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostSlotStatus {
+    /// A device is shown, or was until its box fell silent.
+    pub plugged: bool,
+    /// Of the pairing, or of the last one.
+    pub epoch: u64,
+    /// The box is silent: whatever the guest asks is answered with all ones.
+    pub lost: bool,
+    /// How long an answer takes.
+    pub round_trip: Option<Duration>,
+    /// What was wrong with packets from the network.
+    pub violations: Violations,
+}
+
+struct Attached {
+    handle: SlotHandle,
+    out: Arc<Mutex<VecDeque<Packet>>>,
+    lost: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct HostSide {
+    links: HashMap<LeaseId, Attached>,
+}
+
+impl Side for HostSide {
+    fn receive(&mut self, link: LeaseId, packet: Packet, _now: Now) {
+        if let Some(attached) = self.links.get(&link) {
+            attached.handle.deliver(&packet);
+        }
+    }
+
+    fn event(&mut self, link: LeaseId, event: Event) {
+        let Some(attached) = self.links.get(&link) else { return };
+        match event {
+            Event::Established => tracing::info!(%link, "the box has answered"),
+            Event::PathDown(path) => tracing::warn!(%link, %path, "a path does not answer"),
+            Event::PathUp(path) => tracing::info!(%link, %path, "a path answers again"),
+            Event::Silent => {
+                tracing::error!(%link, "the box is silent: its device is gone");
+                attached.lost.store(true, Ordering::SeqCst);
+                attached.handle.remove();
+            }
+        }
+    }
+
+    fn transmit(&mut self, link: LeaseId, _now: Now) -> Option<Packet> {
+        lock(&self.links.get(&link)?.out).pop_front()
+    }
+
+    fn on_tick(&mut self, _now: Now) {
+        // Each slot has a clock of its own and knows what is due.
+        self.links.values().for_each(|attached| {
+            attached.handle.tick();
+        });
+    }
+
+    fn wake_in(&self, _now: Now) -> Option<Duration> {
+        self.links.values().filter_map(|attached| attached.handle.wake_in()).min()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Plugged {
+    pairing: Pairing,
+    handle: SlotHandle,
+    lost: Arc<AtomicBool>,
+    stop: Stop,
+    server: JoinHandle<()>,
+}
+
+/// The host's proxy at work.
+pub struct HostProxy {
+    carrier: Carrier<HostSide>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    table: Mutex<HostTable>,
+    slots: Vec<Mutex<Option<Plugged>>>,
+    directory: PathBuf,
+    msix: bool,
+}
+
+impl HostProxy {
+    /// A proxy with empty slots.
+    pub fn start(options: &HostProxyOptions) -> io::Result<Self> {
+        let mut wake: Option<Arc<dyn Fn() + Send + Sync>> = None;
+        let carrier = Carrier::start(&options.carrier, "dxpu-host-proxy", |waker| {
+            wake = Some(Arc::new(move || waker.wake()));
+            HostSide::default()
+        })?;
+        Ok(Self {
+            carrier,
+            wake: wake.expect("the carrier has called"),
+            table: Mutex::new(HostTable::new(options.slots.into())),
+            slots: (0..options.slots).map(|_| Mutex::new(None)).collect(),
+            directory: options.directory.clone(),
+            msix: options.msix,
+        })
+    }
+
+    /// Where it listens, by path.
+    pub fn paths(&self) -> &[SocketAddr] {
+        self.carrier.paths()
+    }
+
+    /// Where virtual machines find a slot's device.
+    pub fn socket(&self, slot: u8) -> PathBuf {
+        self.directory.join(format!("slot-{slot}"))
+    }
+
+    fn slot(&self, slot: u8) -> Result<MutexGuard<'_, Option<Plugged>>, PlugError> {
+        self.slots.get(usize::from(slot)).map(lock).ok_or(PlugError::NoSlot(slot))
+    }
+
+    /// Writes the row of a slot and shows the device: when this returns, its socket can be connected to. The same
+    /// pairing once more changes nothing.
+    pub fn plug(&self, slot: u8, pairing: &Pairing) -> Result<PathBuf, PlugError> {
+        let mut place = self.slot(slot)?;
+        if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch == pairing.epoch) {
+            return Ok(self.socket(slot));
+        }
+        let entry = EntryId(slot.into());
+        let (node, box_slot) = (NodeId(pairing.box_node), SlotId(pairing.box_slot.into()));
+        lock(&self.table).pair(entry, node, box_slot, PathId(1), Epoch(pairing.epoch))?;
+        match self.show(slot, pairing) {
+            Ok(plugged) => {
+                *place = Some(plugged);
+                Ok(self.socket(slot))
+            }
+            Err(error) => {
+                self.forget(pairing.link());
+                lock(&self.table).forget(entry);
+                Err(error)
+            }
+        }
+    }
+
+    fn show(&self, slot: u8, pairing: &Pairing) -> Result<Plugged, PlugError> {
+        let out = Arc::new(Mutex::new(VecDeque::new()));
+        let lost = Arc::new(AtomicBool::new(false));
+        let wire = {
+            let (out, wake) = (out.clone(), self.wake.clone());
+            move |packet: Packet| {
+                lock(&out).push_back(packet);
+                wake();
+            }
+        };
+        let handle = SlotHandle::new(HostPortOptions { msix: self.msix, ..HostPortOptions::default() }, wire);
+        let attached = Attached { handle: handle.clone(), out, lost: lost.clone() };
+        let its = pairing.clone();
+        let begun = self.carrier.call(move |core| {
+            core.begin(&its, Role::Host)?;
+            core.side.links.insert(its.link(), attached);
+            Ok::<(), PairingError>(())
+        });
+        begun.ok_or(PlugError::Stopped)??;
+        self.wait_for_box(pairing.link())?;
+        let device = handle.attach(ANSWERS_WITHIN)?;
+        let mut device = if self.msix { device } else { device.without_msix() };
+        let path = self.socket(slot);
+        let failed = |source: io::Error| PlugError::Socket { path: path.clone(), source };
+        let server = Server::bind(&path, Options::default()).map_err(failed)?;
+        let stop = server.stop_handle();
+        let thread = std::thread::Builder::new().name(format!("dxpu-slot-{slot}"));
+        let server = thread
+            .spawn(move || {
+                if let Err(error) = server.serve(&mut device) {
+                    tracing::error!(%error, "a slot's socket has failed");
+                }
+            })
+            .map_err(failed)?;
+        Ok(Plugged { pairing: pairing.clone(), handle, lost, stop, server })
+    }
+
+    fn wait_for_box(&self, link: LeaseId) -> Result<(), PlugError> {
+        let until = Instant::now() + ANSWERS_WITHIN;
+        loop {
+            let (is_established, _) =
+                self.carrier.call(move |core| core.link_state(link)).ok_or(PlugError::Stopped)?;
+            if is_established {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(PlugError::NoBox);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn forget(&self, link: LeaseId) {
+        self.carrier.call(move |core| {
+            core.side.links.remove(&link);
+            core.end(link);
+        });
+    }
+
+    /// Ends what a slot shows, if its epoch is not newer than this one, and clears its row: what is still on its way
+    /// reaches nobody. Unplug it from the virtual machine first.
+    pub fn unplug(&self, slot: u8, epoch: u64) -> Result<(), PlugError> {
+        let mut place = self.slot(slot)?;
+        if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch > epoch) {
+            return Ok(());
+        }
+        if let Some(plugged) = place.take() {
+            plugged.handle.remove();
+            plugged.stop.stop();
+            let _ = plugged.server.join();
+            self.forget(plugged.pairing.link());
+            lock(&self.table).forget(EntryId(slot.into()));
+        }
+        Ok(())
+    }
+
+    /// How a slot stands.
+    pub fn status(&self, slot: u8) -> HostSlotStatus {
+        let Ok(place) = self.slot(slot) else { return HostSlotStatus::default() };
+        let Some(plugged) = place.as_ref() else { return HostSlotStatus::default() };
+        let (low, high) = plugged.handle.windows();
+        lock(&self.table).learn_windows(EntryId(slot.into()), low, high);
+        let link = plugged.pairing.link();
+        let round_trip = self.carrier.call(move |core| core.link_state(link).1).flatten();
+        HostSlotStatus {
+            plugged: true,
+            epoch: plugged.pairing.epoch,
+            lost: plugged.lost.load(Ordering::SeqCst),
+            round_trip,
+            violations: plugged.handle.violations(),
+        }
+    }
+
+    /// The table, as it is now.
+    pub fn table(&self) -> HostTable {
+        lock(&self.table).clone()
+    }
+
+    /// Where the sockets are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Drop for HostProxy {
+    fn drop(&mut self) {
+        for slot in 0..self.slots.len() {
+            let _ = self.unplug(slot as u8, u64::MAX);
+        }
+    }
+}

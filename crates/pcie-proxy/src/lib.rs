@@ -1,0 +1,34 @@
+//! The two proxies of the PCIe plane, as processes run them.
+//!
+//! ```text
+//!   virtual machine ◀─ vfio-user ─▶ HostProxy ◀─ Carrier ═ UDP ═ Carrier ─▶ BoxSlots ◀─▶ devices
+//!                                   a row for each slot   one thread each    a row for each slot
+//! ```
+//!
+//! The decisions are made elsewhere: `pcie` has the tables, ports and devices, `fabric` the link. Here are threads,
+//! sockets and the order in which things are begun and ended. Somebody else, the pool's manager, says who is paired
+//! with whom; see [`Pairing`].
+//!
+//! - [`Carrier`]: one thread that moves packets between a [`Side`] and the network.
+//! - [`HostProxy`]: slots that virtual machines see.
+//! - [`BoxSlots`]: slots with devices; [`FileStore`], [`watch`] for devices that need a file or another program.
+//! - [`Qmp`]: plugs a slot's device into a running QEMU, and takes it out.
+
+#![forbid(unsafe_code)]
+
+mod boxes;
+mod carrier;
+mod files;
+mod host;
+mod lane;
+mod pairing;
+mod qmp;
+mod watch;
+
+pub use boxes::{BoxSlots, SlotError, SlotStatus};
+pub use carrier::{Carrier, CarrierOptions, Side};
+pub use files::FileStore;
+pub use host::{HostProxy, HostProxyOptions, HostSlotStatus, PlugError};
+pub use pairing::{Pairing, PairingError, parse_path};
+pub use qmp::{Qmp, QmpError};
+pub use watch::watch;

@@ -1,0 +1,113 @@
+//! Who is paired with whom, as the manager says it.
+
+use fabric::{Endpoint, Epoch, LeaseId, LeaseSecret, LinkConfig, NodeId, PathId, Protection, Role};
+use ring::rand::{SecureRandom, SystemRandom};
+use std::net::SocketAddr;
+
+/// One slot of a host and one slot of a box, for one lease.
+#[derive(Clone, Debug)]
+pub struct Pairing {
+    /// Raised with every pairing of the box's slot.
+    pub epoch: u64,
+    /// The host's proxy.
+    pub host_node: u16,
+    /// The box's proxy.
+    pub box_node: u16,
+    /// The slot of the box.
+    pub box_slot: u8,
+    /// Where the other proxy is, by path: the first is path 1.
+    pub remote_paths: Vec<SocketAddr>,
+    /// Known to both ends.
+    pub secret: [u8; 32],
+}
+
+/// Why a pairing cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PairingError {
+    /// An epoch that the network's packets have no room for.
+    #[error("epoch {0} is too large for the network's packets")]
+    Epoch(u64),
+    /// No address of the other proxy.
+    #[error("the other proxy has no path in common with this one")]
+    NoPath,
+    /// An address that cannot be read.
+    #[error("`{0}` is no path; write udp:IP:PORT")]
+    Address(String),
+    /// The machine has no randomness.
+    #[error("the system gives no random numbers")]
+    Random,
+}
+
+/// Reads `udp:IP:PORT`.
+pub fn parse_path(text: &str) -> Result<SocketAddr, PairingError> {
+    let address = text.strip_prefix("udp:").and_then(|address| address.parse().ok());
+    address.ok_or_else(|| PairingError::Address(text.to_owned()))
+}
+
+impl Pairing {
+    /// The link's name on the network: a box's slot has one link at a time.
+    pub fn link(&self) -> LeaseId {
+        LeaseId(u32::from(self.box_node) << 16 | u32::from(self.box_slot))
+    }
+
+    /// Where the other end is on each path that both have.
+    pub(crate) fn addresses(&self, local_paths: usize) -> impl Iterator<Item = (PathId, SocketAddr)> + '_ {
+        let numbered = self.remote_paths.iter().take(local_paths).enumerate();
+        numbered.map(|(index, address)| (PathId(index as u16 + 1), *address))
+    }
+
+    pub(crate) fn remote_node(&self, role: Role) -> NodeId {
+        NodeId(if role == Role::Host { self.box_node } else { self.host_node })
+    }
+
+    pub(crate) fn link_config(
+        &self,
+        role: Role,
+        local_paths: usize,
+        protection: Protection,
+    ) -> Result<LinkConfig, PairingError> {
+        let epoch = u32::try_from(self.epoch).map_err(|_| PairingError::Epoch(self.epoch))?;
+        let host = Endpoint::host(self.host_node);
+        let slot = Endpoint::new(self.box_node, self.box_slot.into());
+        let ends = if role == Role::Host { [host, slot] } else { [slot, host] };
+        let mut random = [0; fabric::wire::RANDOM_BYTES];
+        SystemRandom::new().fill(&mut random).map_err(|_| PairingError::Random)?;
+        let secret = LeaseSecret(self.secret);
+        let mut config = LinkConfig::new(role, self.link(), Epoch(epoch), secret, random, ends);
+        config.paths = self.addresses(local_paths).map(|(path, _)| path).collect();
+        config.protection = protection;
+        if config.paths.is_empty() {
+            return Err(PairingError::NoPath);
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_as_people_write_them() {
+        assert_eq!(parse_path("udp:127.0.0.1:4791").unwrap().port(), 4791);
+        assert_eq!(parse_path("udp:[::1]:7").unwrap().port(), 7);
+        for wrong in ["127.0.0.1:1", "udp:", "udp:host:1", "tcp:127.0.0.1:1"] {
+            assert_eq!(parse_path(wrong), Err(PairingError::Address(wrong.into())));
+        }
+    }
+
+    #[test]
+    fn a_pairing_without_a_common_path_or_with_an_epoch_too_large_is_refused() {
+        let remote_paths = vec!["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
+        let good =
+            Pairing { epoch: 3, host_node: 1, box_node: 2, box_slot: 5, remote_paths, secret: [7; 32] };
+        let config = good.link_config(Role::Host, 1, Protection::Encrypted).unwrap();
+        assert_eq!(config.paths, [PathId(1)]);
+        assert_eq!((config.lease, config.remote), (LeaseId(2 << 16 | 5), Endpoint::new(2, 5)));
+        let refused = |pairing: Pairing| {
+            pairing.link_config(Role::Box, 2, Protection::Encrypted).expect_err("it must be refused")
+        };
+        assert_eq!(refused(Pairing { epoch: 1 << 32, ..good.clone() }), PairingError::Epoch(1 << 32));
+        assert_eq!(refused(Pairing { remote_paths: vec![], ..good }), PairingError::NoPath);
+    }
+}
