@@ -56,8 +56,10 @@ pub(crate) enum Command {
     Gpu(pool::gpu::Gpu),
     /// Look at leases, make them and end them
     Lease(pool::lease::Lease),
-    /// Look at those who borrow
+    /// Look at the hosts of the PCIe plane, and say whom they serve
     Host(pool::host::Host),
+    /// Look at those who borrow
+    Borrower(pool::borrower::Borrower),
     /// Look at tenants, and set what they may have
     Tenant(pool::tenant::Tenant),
     /// Look at spares, size them and set them
@@ -100,6 +102,7 @@ impl Command {
             Command::Gpu(gpu) => gpu.run(),
             Command::Lease(lease) => lease.run(),
             Command::Host(host) => host.run(),
+            Command::Borrower(borrower) => borrower.run(),
             Command::Tenant(tenant) => tenant.run(),
             Command::Spare(spare) => spare.run(),
             Command::Event(event) => event.run(),

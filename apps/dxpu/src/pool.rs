@@ -1,4 +1,4 @@
-//! The pool's tools for people: `dxpu gpu`, `box`, `host`, `lease`, `tenant`, `spare`, `event`, `token`, `top`.
+//! The pool's tools for people: `dxpu gpu`, `box`, `host`, `borrower`, `lease`, `tenant`, `spare`, `event`, `token`, `top`.
 //!
 //! Each command reads its arguments, asks a manager, and shows the answer: as a table that fits the terminal, or with
 //! `-o json` exactly as the API gave it.
@@ -9,6 +9,7 @@ mod list;
 mod paint;
 mod words;
 
+pub(crate) mod borrower;
 pub(crate) mod event;
 pub(crate) mod gpu;
 pub(crate) mod gpu_box;

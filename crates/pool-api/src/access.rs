@@ -26,7 +26,7 @@ pub struct TokenRequest {
     /// As whom, such as `spiffe://dxpu/box/rack1-a` or `spiffe://dxpu/tenant/vision/ada`.
     #[schema(
         max_length = 256,
-        pattern = r"^spiffe://dxpu/(((box|operator|admin|viewer)/)|tenant/[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/)[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
+        pattern = r"^spiffe://dxpu/(((box|host|operator|admin|viewer)/)|tenant/[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/)[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
         example = "spiffe://dxpu/box/rack1-a"
     )]
     pub identity: String,
@@ -109,7 +109,7 @@ pub struct LeaseKeys {
 pub struct WhoAmI {
     /// Who.
     pub identity: String,
-    /// What they are: viewer, tenant, operator, admin, box or manager.
+    /// What they are: viewer, tenant, operator, admin, box, host or manager.
     pub role: String,
     /// The tenant they borrow for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,7 +120,7 @@ pub struct WhoAmI {
 
 /// Somebody who borrows, and what they have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Host {
+pub struct Borrower {
     /// Who, as their certificate or token says.
     pub owner: String,
     /// For whom.

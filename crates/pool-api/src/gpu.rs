@@ -32,6 +32,9 @@ pub struct Gpu {
     pub spare: bool,
     /// Counts its grants; a borrower with a lower one is refused by the box.
     pub epoch: u64,
+    /// The highest epoch its box has said to have let a borrower in with.
+    #[serde(default)]
+    pub bound_epoch: u64,
     /// Everything of this epoch and older is gone from it: processes killed, memory scrubbed. It is granted again only
     /// when this has caught up with `epoch`.
     pub cleaned_epoch: u64,

@@ -9,6 +9,9 @@ use utoipa::ToSchema;
 pub struct BoxRecord {
     /// Its name, which its certificate proves.
     pub name: Name,
+    /// Its number on the network, from 1; boxes and hosts are numbered together. 0 while it has none.
+    #[serde(default)]
+    pub node: u16,
     /// How its GPUs are joined.
     pub kind: BoxKind,
     /// Where it stands.

@@ -1,18 +1,18 @@
-//! How a box becomes part of the pool.
+//! How a box or a host becomes part of the pool.
 
 use crate::Name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A box asks for its certificate.
+/// A box or a host asks for its certificate; the token says which of them it is.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// The name the box wants; the token may prescribe it.
+    /// Its name, as the token has it.
     pub name: Name,
     /// The one-time token an operator made.
     pub token: String,
-    /// A certificate request, PEM. The key stays on the box.
+    /// A certificate request, PEM. The key stays there.
     pub certificate_request: String,
 }
 
@@ -23,12 +23,12 @@ impl std::fmt::Debug for JoinRequest {
     }
 }
 
-/// A box is let in.
+/// It is let in.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JoinAnswer {
-    /// The box's certificate, PEM, naming `spiffe://dxpu/box/NAME`.
+    /// The certificate, PEM, naming `spiffe://dxpu/box/NAME` or `spiffe://dxpu/host/NAME`.
     pub certificate: String,
-    /// The certificate by which the box knows the manager, PEM.
+    /// The certificate by which the manager is known, PEM.
     pub ca_certificate: String,
     /// When the certificate must be renewed at the latest, by the manager's clock.
     pub expires_ms: u64,

@@ -9,7 +9,7 @@
 //!      its GPU broke and no other is there
 //! ```
 
-use crate::{BoxKind, GpuId, Invalid, LeaseId, Model, Name};
+use crate::{Attachment, BoxKind, GpuId, Invalid, LeaseId, Model, Name};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -65,6 +65,9 @@ pub struct LeaseRequest {
     /// How the borrower reaches its GPUs.
     #[serde(default)]
     pub plane: Plane,
+    /// Into which host the GPUs are plugged; with plane `pcie`, and only then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Name>,
     /// What it is for; shown to people. At most 256 characters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -96,6 +99,7 @@ impl Default for LeaseRequest {
             priority: PRIORITY_DEFAULT,
             ttl_ms: LEASE_TTL_DEFAULT_MS,
             plane: Plane::Api,
+            host: None,
             note: String::new(),
         }
     }
@@ -113,7 +117,25 @@ impl LeaseRequest {
         if !(LEASE_TTL_MIN_MS..=LEASE_TTL_MAX_MS).contains(&self.ttl_ms) {
             return Err(Invalid::new("ttl_ms", format!("must be {LEASE_TTL_MIN_MS} to {LEASE_TTL_MAX_MS}")));
         }
+        match (self.plane, &self.host) {
+            (Plane::Pcie, None) => {
+                return Err(Invalid::new(
+                    "host",
+                    "must name the host to plug the GPUs into, with plane = pcie",
+                ));
+            }
+            (Plane::Api, Some(_)) => {
+                return Err(Invalid::new("host", "must be left out unless plane = pcie"));
+            }
+            _ => {}
+        }
         if let Some(share) = &self.share {
+            if self.plane == Plane::Pcie {
+                return Err(Invalid::new(
+                    "share",
+                    "must go with plane = api: a device is plugged as a whole",
+                ));
+            }
             if self.gpus != 1 {
                 return Err(Invalid::new("share", "must go with gpus = 1"));
             }
@@ -247,6 +269,9 @@ pub struct Grant {
     pub endpoints: Vec<String>,
     /// What it is.
     pub model: Model,
+    /// Where it is plugged, on the PCIe plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<Attachment>,
 }
 
 /// How a lease ended.
@@ -299,5 +324,13 @@ mod tests {
         assert_eq!(refused(r#"{"gpus":2,"share":{"milli":500,"memory_bytes":1}}"#), "share");
         assert_eq!(refused(r#"{"share":{"milli":1001,"memory_bytes":1}}"#), "share.milli");
         assert_eq!(refused(r#"{"note":"a\u0000"}"#), "note");
+        assert_eq!(refused(r#"{"plane":"pcie"}"#), "host");
+        assert_eq!(refused(r#"{"host":"h1"}"#), "host");
+        assert_eq!(
+            refused(r#"{"plane":"pcie","host":"h1","share":{"milli":500,"memory_bytes":1}}"#),
+            "share"
+        );
+        let plugged: LeaseRequest = serde_json::from_str(r#"{"plane":"pcie","host":"h1"}"#).unwrap();
+        assert_eq!(plugged.check(), Ok(()));
     }
 }

@@ -13,12 +13,14 @@ mod name;
 
 mod gpu;
 mod gpu_box;
+mod host;
 mod lease;
 mod spare;
 mod tenant;
 
 mod access;
 mod join;
+mod link_secret;
 mod report;
 mod token;
 
@@ -29,7 +31,8 @@ mod explain;
 mod page;
 
 pub use access::{
-    AccessKind, Host, LeaseKeys, NewToken, RenewRequest, TOKEN_TTL_MAX_MS, TokenInfo, TokenRequest, WhoAmI,
+    AccessKind, Borrower, LeaseKeys, NewToken, RenewRequest, TOKEN_TTL_MAX_MS, TokenInfo, TokenRequest,
+    WhoAmI,
 };
 pub use audit::{AuditEntry, AuditOutcome};
 pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
@@ -37,11 +40,17 @@ pub use event::{Event, EventKind};
 pub use explain::{Explanation, Filter, FilterCount};
 pub use gpu::{Counters, Gpu, GpuState, Health, Holder, Taint, TaintRequest};
 pub use gpu_box::{BoxDetail, BoxKind, BoxRecord, BoxState};
+pub use host::{
+    Attachment, HostDetail, HostOrders, HostRecord, HostReport, HostRequest, HostSlot, HostSlotOrder,
+    HostSlotReport, HostState, HostWant, Leaving, PCIE_EPOCH_MAX, PCIE_PATH_PREFIX, PciePairing, Phase,
+    SLOTS_PER_HOST_MAX, TENANTS_PER_HOST_MAX, is_pcie_path, link_name,
+};
 pub use join::{JoinAnswer, JoinRequest};
 pub use lease::{
     Ended, GPUS_PER_LEASE_MAX, Grant, LEASE_TTL_DEFAULT_MS, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease,
     LeaseRequest, LeaseState, Move, NOTE_CHARS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, Plane, Share, Topology,
 };
+pub use link_secret::LinkSecret;
 pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
 pub use page::Page;
 pub use report::{BoxOrders, BoxReport, BurnIn, GpuReport, SlotOrder, Want};

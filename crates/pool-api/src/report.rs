@@ -1,6 +1,6 @@
 //! What a box and the manager say to each other. Any of it may be lost, repeated or come late.
 
-use crate::{BoxKind, Counters, Health, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
+use crate::{BoxKind, Counters, Health, Invalid, LeaseId, Model, Name, PciePairing, SLOTS_PER_BOX_MAX};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -19,7 +19,8 @@ pub struct BoxReport {
     #[serde(default)]
     #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     pub rack: String,
-    /// Addresses by which hosts reach it.
+    /// Addresses by which hosts reach it. Those of the PCIe plane are `udp:IP:PORT`; the place among these is the path
+    /// ID, from 1.
     #[serde(default)]
     #[schema(max_items = 64)]
     pub paths: Vec<String>,
@@ -83,10 +84,7 @@ pub struct BurnIn {
 impl BoxReport {
     /// Whether it is within bounds.
     pub fn check(&self) -> Result<(), Invalid> {
-        if self.agent.is_empty() || self.agent.len() > 64 || !self.agent.bytes().all(|b| b.is_ascii_graphic())
-        {
-            return Err(Invalid::new("agent", "must be 1 to 64 printable characters"));
-        }
+        check_agent(&self.agent)?;
         crate::lease::check_note("rack", &self.rack)?;
         check_addresses("paths", &self.paths)?;
         let mut seen = 0u64;
@@ -107,7 +105,14 @@ impl BoxReport {
     }
 }
 
-fn check_addresses(field: &'static str, addresses: &[String]) -> Result<(), Invalid> {
+pub(crate) fn check_agent(agent: &str) -> Result<(), Invalid> {
+    if agent.is_empty() || agent.len() > 64 || !agent.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(Invalid::new("agent", "must be 1 to 64 printable characters"));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_addresses(field: &'static str, addresses: &[String]) -> Result<(), Invalid> {
     if addresses.len() > 64 {
         return Err(Invalid::new(field, "must be at most 64"));
     }
@@ -119,6 +124,9 @@ fn check_addresses(field: &'static str, addresses: &[String]) -> Result<(), Inva
 pub struct BoxOrders {
     /// The manager's clock.
     pub now_ms: u64,
+    /// The box's number on the network; 0 while it has none.
+    #[serde(default)]
+    pub node: u16,
     /// The public keys by which lease tokens may be signed, in hexadecimal. The manager fills them in.
     pub lease_keys: Vec<String>,
     /// One for each GPU of the report.
@@ -157,6 +165,9 @@ pub enum Want {
         share_milli: u32,
         /// For whom.
         tenant: Name,
+        /// The host that the GPU is plugged into; nothing on the api plane.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pcie: Option<PciePairing>,
     },
     /// Kill, unmap and scrub everything of this epoch and older, then report it.
     Clean {
@@ -187,6 +198,7 @@ mod tests {
                 memory_bytes: 5,
                 share_milli: 1000,
                 tenant: Name::new("a").unwrap(),
+                pcie: None,
             },
         };
         let text = serde_json::to_string(&serve).unwrap();

@@ -190,7 +190,9 @@ impl Identity {
         match self {
             Self::Manager(name) => vec![Self::ANY_MANAGER.to_owned(), format!("{name}.manager.dxpu")],
             Self::Box(name) => vec![Self::box_server_name(name)],
-            Self::User { .. } | Self::Operator(_) | Self::Admin(_) | Self::Viewer(_) => Vec::new(),
+            Self::Host(_) | Self::User { .. } | Self::Operator(_) | Self::Admin(_) | Self::Viewer(_) => {
+                Vec::new()
+            }
         }
     }
 }

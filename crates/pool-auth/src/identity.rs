@@ -21,6 +21,8 @@ pub enum Identity {
     Manager(String),
     /// The agent of a box.
     Box(String),
+    /// The agent of a host of the PCIe plane.
+    Host(String),
     /// Somebody who borrows for a tenant.
     User {
         /// The tenant.
@@ -49,7 +51,7 @@ pub enum NameError {
     Identity(String),
 }
 
-/// Whether a text can name a box, tenant, user or manager.
+/// Whether a text can name a box, host, tenant, user or manager.
 pub fn check_name(name: &str) -> Result<(), NameError> {
     let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
@@ -66,6 +68,7 @@ impl Identity {
         match self {
             Self::Manager(_) => Role::Manager,
             Self::Box(_) => Role::Box,
+            Self::Host(_) => Role::Host,
             Self::User { .. } => Role::Tenant,
             Self::Operator(_) => Role::Operator,
             Self::Admin(_) => Role::Admin,
@@ -86,6 +89,7 @@ impl Identity {
         match self {
             Self::Manager(name)
             | Self::Box(name)
+            | Self::Host(name)
             | Self::Operator(name)
             | Self::Admin(name)
             | Self::Viewer(name)
@@ -108,6 +112,7 @@ impl fmt::Display for Identity {
         match self {
             Self::Manager(name) => write!(f, "manager/{name}"),
             Self::Box(name) => write!(f, "box/{name}"),
+            Self::Host(name) => write!(f, "host/{name}"),
             Self::User { tenant, user } => write!(f, "tenant/{tenant}/{user}"),
             Self::Operator(name) => write!(f, "operator/{name}"),
             Self::Admin(name) => write!(f, "admin/{name}"),
@@ -127,6 +132,7 @@ impl FromStr for Identity {
         let identity = match parts[..] {
             ["manager", name] => Self::Manager(own(name)),
             ["box", name] => Self::Box(own(name)),
+            ["host", name] => Self::Host(own(name)),
             ["tenant", tenant, user] => Self::User { tenant: own(tenant), user: own(user) },
             ["operator", name] => Self::Operator(own(name)),
             ["admin", name] => Self::Admin(own(name)),
@@ -166,6 +172,7 @@ mod tests {
         for text in [
             "spiffe://dxpu/manager/m1",
             "spiffe://dxpu/box/rack1-a",
+            "spiffe://dxpu/host/hv-7",
             "spiffe://dxpu/tenant/vision/ada",
             "spiffe://dxpu/operator/night.shift",
             "spiffe://dxpu/admin/first",

@@ -16,6 +16,8 @@ pub enum Role {
     Admin,
     /// The agent of a box.
     Box,
+    /// The agent of a host of the PCIe plane.
+    Host,
     /// Another manager.
     Manager,
 }
@@ -47,6 +49,8 @@ pub enum Permission {
     ManageAccess,
     /// Report the state of a box: of the one box that the identity names.
     ReportOwnBox,
+    /// Report the state of a host, and read its record: of the one host that the identity names.
+    ReportOwnHost,
     /// Get a new certificate for the same name.
     RenewOwnCertificate,
 }
@@ -87,6 +91,7 @@ impl Role {
                     | P::RenewOwnCertificate
             ),
             Self::Box => matches!(permission, P::ReportOwnBox | P::RenewOwnCertificate),
+            Self::Host => matches!(permission, P::ReportOwnHost | P::RenewOwnCertificate),
             Self::Manager => matches!(permission, P::ReadMetrics),
         }
     }
@@ -99,6 +104,7 @@ impl Role {
             Self::Operator => "operator",
             Self::Admin => "admin",
             Self::Box => "box",
+            Self::Host => "host",
             Self::Manager => "manager",
         }
     }
@@ -109,8 +115,8 @@ mod tests {
     use super::*;
     use Permission as P;
 
-    const ROLES: [Role; 6] =
-        [Role::Viewer, Role::Tenant, Role::Operator, Role::Admin, Role::Box, Role::Manager];
+    const ROLES: [Role; 7] =
+        [Role::Viewer, Role::Tenant, Role::Operator, Role::Admin, Role::Box, Role::Host, Role::Manager];
 
     fn who_may(permission: P) -> Vec<&'static str> {
         ROLES.into_iter().filter(|role| role.may(permission)).map(Role::as_str).collect()
@@ -124,7 +130,28 @@ mod tests {
         assert_eq!(who_may(P::OperateGpus), ["operator", "admin"]);
         assert_eq!(who_may(P::ReadAudit), ["operator", "admin"]);
         assert_eq!(who_may(P::ReportOwnBox), ["box"], "not even an admin speaks for a box");
+        assert_eq!(who_may(P::ReportOwnHost), ["host"], "nor for a host");
         assert_eq!(who_may(P::BorrowForOwnTenant), ["tenant", "admin"]);
+    }
+
+    #[test]
+    fn a_host_reports_and_renews_and_nothing_else() {
+        let all = [
+            P::ReadPool,
+            P::ReadMetrics,
+            P::ReadOwnLeases,
+            P::ReadEverything,
+            P::BorrowForOwnTenant,
+            P::BorrowForAnybody,
+            P::OperateGpus,
+            P::BreakGpus,
+            P::ManageTenants,
+            P::ReadAudit,
+            P::ManageAccess,
+            P::ReportOwnBox,
+        ];
+        assert!(!all.into_iter().any(|permission| Role::Host.may(permission)));
+        assert!(Role::Host.may(P::ReportOwnHost) && Role::Host.may(P::RenewOwnCertificate));
     }
 
     #[test]

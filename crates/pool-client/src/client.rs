@@ -4,8 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pool_api::{
-    BoxOrders, BoxReport, ErrorAnswer, ErrorCode, JoinAnswer, JoinRequest, Lease, LeaseId, LeaseRequest,
-    LeaseTokens, Name, RenewRequest,
+    BoxOrders, BoxReport, ErrorAnswer, ErrorCode, HostDetail, HostOrders, HostRecord, HostReport,
+    HostRequest, JoinAnswer, JoinRequest, Lease, LeaseId, LeaseRequest, LeaseTokens, Name, Page,
+    RenewRequest,
 };
 use pool_auth::{Credential, Identity, Secret};
 use serde::Serialize;
@@ -271,9 +272,9 @@ fn json(body: &impl Serialize) -> Result<Vec<u8>, ClientError> {
         .map_err(|error| ClientError::Settings(format!("cannot write the request: {error}")))
 }
 
-/// What boxes and borrowers ask.
+/// What boxes, hosts and borrowers ask.
 impl Client {
-    /// Joins with a one-time token. The key stays here.
+    /// Joins with a one-time token, as the box or host that the token names. The key stays here.
     pub fn join(&self, name: &Name, token: &Secret, request_pem: &str) -> Result<JoinAnswer, ClientError> {
         let request = JoinRequest {
             name: name.clone(),
@@ -293,6 +294,39 @@ impl Client {
     pub fn report(&self, name: &Name, report: &BoxReport, wait: Duration) -> Result<BoxOrders, ClientError> {
         let path = format!("/v1/boxes/{name}/report?wait_ms={}", wait.as_millis());
         self.post(&path, report, None, wait)
+    }
+
+    /// Tells how a host is, and may wait for news.
+    pub fn report_host(
+        &self,
+        name: &Name,
+        report: &HostReport,
+        wait: Duration,
+    ) -> Result<HostOrders, ClientError> {
+        let path = format!("/v1/hosts/{name}/report?wait_ms={}", wait.as_millis());
+        self.post(&path, report, None, wait)
+    }
+
+    /// Every host, by name.
+    pub fn hosts(&self) -> Result<Vec<HostRecord>, ClientError> {
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let page: Page<HostRecord> = self.get(&format!("/v1/hosts?limit=1000{after}"), Duration::ZERO)?;
+            all.extend(page.items);
+            let Some(next) = page.next else { return Ok(all) };
+            after = format!("&after={next}");
+        }
+    }
+
+    /// One host with its slots.
+    pub fn host(&self, name: &Name) -> Result<HostDetail, ClientError> {
+        self.get(&format!("/v1/hosts/{name}"), Duration::ZERO)
+    }
+
+    /// Says whose leases may be plugged into a host.
+    pub fn set_host_tenants(&self, name: &Name, tenants: &[Name]) -> Result<HostRecord, ClientError> {
+        self.put(&format!("/v1/hosts/{name}"), &HostRequest { tenants: tenants.to_vec() })
     }
 
     /// Asks for GPUs.

@@ -68,7 +68,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(boxes::undrain))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::show, tenants::set))
-        .routes(routes!(tenants::hosts))
+        .routes(routes!(tenants::borrowers))
         .routes(routes!(spares::list))
         .routes(routes!(spares::set))
         .routes(routes!(spares::plan))

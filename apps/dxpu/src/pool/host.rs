@@ -1,21 +1,25 @@
-//! `dxpu host`: who borrows.
+//! `dxpu host`: the machines whose proxies show GPUs to their guests, and what is plugged into them.
 
 use super::ask;
-use super::columns::{self, Column};
-use super::list::Look;
-use super::paint::Paper;
-use super::words::{or_dash, who};
+use super::columns::{self, Cell, Column};
+use super::list::{Format, Look, changed};
+use super::paint::{Paper, Tone};
+use super::words::{age, name_of, or_dash, time};
 use crate::exit::Outcome;
-use pool_api::{ErrorCode, ErrorDetail, Host as Record, Lease};
-use pool_client::{Client, ClientError};
+use crate::pool_access::{PoolAccess, failure};
+use pool_api::{HostDetail, HostRecord, HostSlot, HostState, Name, Phase};
 use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
-  dxpu host ls                 everybody who has leases now
-  dxpu host show vision/ada    one, with its leases";
+  dxpu host ls                       every host of the PCIe plane
+  dxpu host show hv-7                one, with what is plugged into its slots
+  dxpu host allow hv-7 vision        leases of tenant vision may be plugged there
+  dxpu lease create --plane pcie --host hv-7 --wait
 
-/// Look at those who borrow
+Who has leases now, whatever the plane, is shown by `dxpu borrower ls`.";
+
+/// Look at the hosts of the PCIe plane, and say whom they serve
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Host {
@@ -24,87 +28,177 @@ pub(crate) struct Host {
 }
 
 #[derive(clap::Subcommand)]
-enum Verb {
-    /// List everybody who has or wants GPUs now
+pub(crate) enum Verb {
+    /// List the hosts of the pool
     Ls {
         #[command(flatten)]
         look: Look,
     },
-    /// Show one with its leases
+    /// Show one host with its slots
     Show {
-        /// Who: an identity, or its end such as vision/ada
-        owner: String,
+        /// Its name
+        name: Name,
         #[command(flatten)]
         look: Look,
     },
+    /// Let leases of these tenants be plugged into a host
+    Allow(Act),
+    /// Let leases of these tenants no longer be plugged into a host; those that are stay
+    Forbid(Act),
 }
 
+#[derive(clap::Args)]
+pub(crate) struct Act {
+    /// Its name
+    name: Name,
+    /// The tenants
+    #[arg(required = true)]
+    tenant: Vec<Name>,
+    #[command(flatten)]
+    access: PoolAccess,
+    /// How to show the host afterwards
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
+    output: Format,
+}
+
+/// A host, and when it was looked at.
 #[derive(Serialize)]
-struct Detail {
+struct Seen {
     #[serde(flatten)]
-    host: Record,
-    leases: Vec<Lease>,
+    record: HostRecord,
+    #[serde(skip)]
+    now_ms: u64,
 }
 
 impl Host {
     pub(crate) fn run(self) -> Outcome {
-        match self.verb {
-            Verb::Ls { look } => look.table(
-                &[
-                    Column::Whole("HOST"),
-                    Column::Cut("TENANTS"),
-                    Column::Number("GPUS"),
-                    Column::Number("GRANTED"),
-                    Column::Number("PENDING"),
-                ],
-                |client| ask::all::<Record>(client, "/v1/hosts").map(|(hosts, _)| hosts),
-                |host| {
-                    vec![
-                        who(&host.owner).into(),
-                        tenants(host).into(),
-                        host.gpus.to_string().into(),
-                        host.leases_granted.to_string().into(),
-                        host.leases_pending.to_string().into(),
-                    ]
-                },
-                "nobody borrows. `dxpu run --gpus 1 -- PROGRAM` would",
-            ),
-            Verb::Show { owner, look } => look.show(|client| find(client, &owner), detail),
+        self.verb.run()
+    }
+}
+
+impl Verb {
+    pub(crate) fn run(self) -> Outcome {
+        match self {
+            Verb::Ls { look } => list(&look),
+            Verb::Show { name, look } => look.show(|client| client.host(&name), detail),
+            Verb::Allow(act) => act.run(|tenants, asked| {
+                tenants.extend(asked.iter().cloned());
+            }),
+            Verb::Forbid(act) => act.run(|tenants, asked| tenants.retain(|tenant| !asked.contains(tenant))),
         }
     }
 }
 
-fn tenants(host: &Record) -> String {
-    host.tenants.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+impl Act {
+    fn run(self, change: impl Fn(&mut Vec<Name>, &[Name])) -> Outcome {
+        let client = self.access.client()?;
+        let mut wanted = client.host(&self.name).map_err(failure)?.record.tenants;
+        change(&mut wanted, &self.tenant);
+        let record = client.set_host_tenants(&self.name, &wanted).map_err(failure)?;
+        let said = match record.tenants.is_empty() {
+            true => format!("host {} serves nobody", record.name),
+            false => format!("host {} serves {}", record.name, names(&record.tenants)),
+        };
+        changed(self.output, &record, &said)
+    }
 }
 
-fn find(client: &Client, owner: &str) -> Result<Detail, ClientError> {
-    let (hosts, _) = ask::all::<Record>(client, "/v1/hosts")?;
-    let is_it = |host: &Record| host.owner == owner || who(&host.owner) == owner;
-    let host = hosts.into_iter().find(is_it).ok_or_else(|| {
-        ClientError::Refused(ErrorDetail {
-            code: ErrorCode::NotFound,
-            message: format!("{owner} has no leases at the moment"),
-            hint: "`dxpu host ls` shows everybody who has".to_owned(),
-        })
-    })?;
-    let (mut leases, _) = ask::all::<Lease>(client, "/v1/leases")?;
-    leases.retain(|lease| lease.owner == host.owner && lease.state.is_live());
-    Ok(Detail { host, leases })
+fn names(tenants: &[Name]) -> String {
+    tenants.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn detail(detail: &Detail, paper: Paper) -> Vec<String> {
-    let host = &detail.host;
+fn list(look: &Look) -> Outcome {
+    let mut columns = vec![
+        Column::Whole("HOST"),
+        Column::Number("NODE"),
+        Column::Whole("STATE"),
+        Column::Number("SLOTS"),
+        Column::Number("SEEN"),
+        Column::Cut("TENANTS"),
+    ];
+    if look.is_wide() {
+        columns.push(Column::Whole("PATHS"));
+    }
+    look.table(
+        &columns,
+        |client| {
+            let now_ms = ask::now_ms(client)?;
+            Ok(client.hosts()?.into_iter().map(|record| Seen { record, now_ms }).collect())
+        },
+        |Seen { record, now_ms }| {
+            let mut row = vec![
+                record.name.to_string().into(),
+                record.node.to_string().into(),
+                Cell::toned(name_of(&record.state), tone(record.state)),
+                record.slots.to_string().into(),
+                age(record.last_seen_ms, *now_ms).into(),
+                or_dash(names(&record.tenants)).into(),
+            ];
+            if look.is_wide() {
+                row.push(or_dash(record.paths.join(" ")).into());
+            }
+            row
+        },
+        "no hosts of the PCIe plane. `dxpu token create host/NAME` lets one in; who borrows: `dxpu borrower ls`",
+    )
+}
+
+fn tone(state: HostState) -> Tone {
+    match state {
+        HostState::Ready => Tone::Good,
+        HostState::Suspect => Tone::Passing,
+        HostState::Dead => Tone::Wrong,
+    }
+}
+
+fn phase_tone(phase: Phase) -> Tone {
+    match phase {
+        Phase::Plugged => Tone::Good,
+        Phase::Binding | Phase::Plugging | Phase::Unplugging => Tone::Passing,
+    }
+}
+
+fn detail(detail: &HostDetail, paper: Paper) -> Vec<String> {
+    let record = &detail.record;
     let mut lines = columns::pairs(
         &[
-            ("host", host.owner.clone()),
-            ("tenants", or_dash(tenants(host))),
-            ("gpus", host.gpus.to_string()),
-            ("leases", format!("{} granted, {} pending", host.leases_granted, host.leases_pending)),
+            ("host", record.name.to_string()),
+            ("node", record.node.to_string()),
+            ("state", name_of(&record.state)),
+            ("last seen", time(record.last_seen_ms)),
+            ("paths", or_dash(record.paths.join(" "))),
+            ("tenants", or_dash(names(&record.tenants))),
         ],
         paper,
     );
     lines.push(String::new());
-    lines.extend(super::lease::short_table(&detail.leases, paper));
+    let columns = [
+        Column::Number("SLOT"),
+        Column::Whole("PHASE"),
+        Column::Whole("GPU"),
+        Column::Whole("LEASE"),
+        Column::Number("EPOCH"),
+        Column::Cut("NOTE"),
+    ];
+    let rows: Vec<Vec<Cell>> = detail.slots.iter().map(slot_row).collect();
+    lines.extend(columns::lines(&columns, &rows, paper));
     lines
+}
+
+fn slot_row(slot: &HostSlot) -> Vec<Cell> {
+    let leaving = slot.leaving.as_ref();
+    let gpu = slot.gpu.as_ref().or(leaving.map(|leaving| &leaving.gpu));
+    let lease = slot.lease.or(leaving.map(|leaving| leaving.lease));
+    let note = match (leaving, &slot.gpu) {
+        (Some(leaving), Some(_)) => format!("{} is unplugged first", leaving.gpu),
+        _ => slot.detail.clone(),
+    };
+    vec![
+        slot.slot.to_string().into(),
+        slot.phase.map_or_else(|| "free".into(), |phase| Cell::toned(name_of(&phase), phase_tone(phase))),
+        or_dash(gpu.map(ToString::to_string).unwrap_or_default()).into(),
+        or_dash(lease.map(|lease| lease.to_string()).unwrap_or_default()).into(),
+        slot.epoch.to_string().into(),
+        or_dash(note).into(),
+    ]
 }

@@ -20,6 +20,7 @@ Examples:
   dxpu token create viewer/wall --out wall.json         one that can only look: for the dashboard, for Prometheus
   dxpu token create operator/night --ttl 12h --out night.json
   dxpu token create box/rack1-a --out rack1-a.json      lets a box in, once; `dxpu box` takes the file
+  dxpu token create host/hv-7 --out hv-7.json           lets a host in, once; `dxpu host` takes the file
   dxpu token ls
   dxpu token revoke 3f2a90c1d4e5b677
 
@@ -59,12 +60,12 @@ enum Verb {
 
 #[derive(clap::Args)]
 struct Create {
-    /// For whom: tenant/TENANT/USER, viewer/NAME, operator/NAME, admin/NAME or box/NAME
+    /// For whom: tenant/TENANT/USER, viewer/NAME, operator/NAME, admin/NAME, box/NAME or host/NAME
     identity: String,
     /// The file to write; must not exist
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// For how long, such as 12h or 365d; one day for a box that joins, otherwise 90 days
+    /// For how long, such as 12h or 365d; one day for a box or host that joins, otherwise 90 days
     #[arg(long, value_name = "TIME", value_parser = long_duration)]
     ttl: Option<Duration>,
     /// What it is for; shown to people
@@ -125,7 +126,7 @@ impl Token {
 fn identity(text: &str) -> Result<Identity, Failure> {
     let whole = if text.contains("://") { text.to_owned() } else { format!("spiffe://dxpu/{text}") };
     whole.parse().map_err(|error: pool_auth::NameError| {
-        let hint = "write tenant/TENANT/USER, viewer/NAME, operator/NAME, admin/NAME or box/NAME";
+        let hint = "write tenant/TENANT/USER, viewer/NAME, operator/NAME, admin/NAME, box/NAME or host/NAME";
         Failure::new(Exit::Usage, error.to_string(), hint)
     })
 }
@@ -133,10 +134,10 @@ fn identity(text: &str) -> Result<Identity, Failure> {
 impl Create {
     fn run(self) -> Outcome {
         let identity = identity(&self.identity)?;
-        // A box proves who it is by a certificate, which this token gets it once.
-        let is_box = matches!(identity, Identity::Box(_));
-        let kind = if is_box { AccessKind::Join } else { AccessKind::User };
-        let ttl = self.ttl.unwrap_or(if is_box { DAY } else { 90 * DAY });
+        // A machine proves who it is by a certificate, which this token gets it once.
+        let is_machine = matches!(identity, Identity::Box(_) | Identity::Host(_));
+        let kind = if is_machine { AccessKind::Join } else { AccessKind::User };
+        let ttl = self.ttl.unwrap_or(if is_machine { DAY } else { 90 * DAY });
         if self.out.exists() {
             let what = format!("{} is there already", self.out.display());
             return Err(Failure::new(Exit::Usage, what, "choose another name, or remove it").into());

@@ -135,8 +135,10 @@ pub(super) async fn make_token(
         AccessKind::Join => TokenKind::Join,
         AccessKind::User => TokenKind::User,
     };
-    if kind == TokenKind::User && matches!(identity, Identity::Box(_)) {
-        return Err(Problem::forbidden("boxes prove who they are by certificate; make a join token"));
+    if kind == TokenKind::User && matches!(identity, Identity::Box(_) | Identity::Host(_)) {
+        return Err(Problem::forbidden(
+            "boxes and hosts prove who they are by certificate; make a join token",
+        ));
     }
     let asked = asked(claim, "token.make", identity.to_string(), Audited::Always);
     let make = move |books: &mut Books, caller: &Caller| {

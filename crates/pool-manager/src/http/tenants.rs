@@ -1,4 +1,4 @@
-//! Tenants, and the hosts that borrow for them.
+//! Tenants, and those who borrow for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use pool::{Answer, Command};
-use pool_api::{Host, Name, Page, TenantRecord, TenantRequest, TenantStatus};
+use pool_api::{Borrower, Name, Page, TenantRecord, TenantRequest, TenantStatus};
 use pool_auth::Permission;
 
 use super::Api;
@@ -95,44 +95,44 @@ pub(super) async fn set(
 }
 
 /// List who borrows
-#[utoipa::path(get, path = "/v1/hosts", tag = "tenants", params(ListQuery),
-    responses((status = 200, body = Page<Host>), Refusals))]
-pub(super) async fn hosts(
+#[utoipa::path(get, path = "/v1/borrowers", tag = "tenants", params(ListQuery),
+    responses((status = 200, body = Page<Borrower>), Refusals))]
+pub(super) async fn borrowers(
     State(api): State<Api>,
     claim: Claim,
     Query(query): Query<ListQuery>,
-) -> Result<Json<Page<Host>>, Problem> {
+) -> Result<Json<Page<Borrower>>, Problem> {
     query.check()?;
     let asked = Asked {
         claim,
-        action: "host.list",
-        target: "host".to_owned(),
+        action: "borrower.list",
+        target: "borrower".to_owned(),
         needs: Needs::Permission(Permission::ReadEverything),
         audited: Audited::Denials,
     };
     let (seen, wait) = (query.version, Duration::from_millis(query.wait_ms));
     let look = move |books: &mut Books, _: &Caller| {
         let version = books.ledger.version();
-        let mut hosts: BTreeMap<&str, Host> = BTreeMap::new();
+        let mut borrowers: BTreeMap<&str, Borrower> = BTreeMap::new();
         for lease in books.ledger.leases(None).filter(|lease| lease.state.is_live()) {
-            let host = hosts.entry(&lease.owner).or_insert_with(|| Host {
+            let borrower = borrowers.entry(&lease.owner).or_insert_with(|| Borrower {
                 owner: lease.owner.clone(),
                 tenants: Vec::new(),
                 leases_granted: 0,
                 leases_pending: 0,
                 gpus: 0,
             });
-            if !host.tenants.contains(&lease.tenant) {
-                host.tenants.push(lease.tenant.clone());
+            if !borrower.tenants.contains(&lease.tenant) {
+                borrower.tenants.push(lease.tenant.clone());
             }
             let is_granted = lease.state == pool_api::LeaseState::Granted;
-            host.leases_granted += u64::from(is_granted);
-            host.leases_pending += u64::from(!is_granted);
-            host.gpus += lease.grants.len() as u64;
+            borrower.leases_granted += u64::from(is_granted);
+            borrower.leases_pending += u64::from(!is_granted);
+            borrower.gpus += lease.grants.len() as u64;
         }
         let after = query.after.as_deref().unwrap_or_default();
-        let hosts = hosts.into_values().filter(|host| host.owner.as_str() > after);
-        Ok((version, page(hosts, query.limit, version, |host| host.owner.clone())))
+        let borrowers = borrowers.into_values().filter(|borrower| borrower.owner.as_str() > after);
+        Ok((version, page(borrowers, query.limit, version, |borrower| borrower.owner.clone())))
     };
     until_new(&api, asked, Topic::Anything, seen, wait, look).await.map(Json)
 }

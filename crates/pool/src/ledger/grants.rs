@@ -45,6 +45,7 @@ impl Ledger {
             epoch: gpu.epoch,
             endpoints: gpu.endpoints.clone(),
             model: gpu.model.clone(),
+            attachment: None,
         };
         self.draft.gpus.insert(id.clone());
         self.charge(&tenant, &grant.model, &holder, true);

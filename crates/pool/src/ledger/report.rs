@@ -55,6 +55,7 @@ impl Ledger {
         }
         let record = BoxRecord {
             name: name.clone(),
+            node: 0,
             kind: report.kind,
             rack: report.rack.clone(),
             paths: report.paths.clone(),
@@ -155,6 +156,7 @@ impl Ledger {
             taint: None,
             spare: false,
             epoch: 0,
+            bound_epoch: 0,
             cleaned_epoch: 0,
             holders: Vec::new(),
             health: pool_api::Health::OK,
@@ -277,6 +279,7 @@ impl Ledger {
         });
         BoxOrders {
             now_ms: self.now_ms,
+            node: 0,
             lease_keys: Vec::new(),
             slots: slots.collect(),
             report_after_ms: self.settings.report_after_ms,
@@ -304,6 +307,7 @@ impl Ledger {
                         memory_bytes: holder.memory_bytes,
                         share_milli: holder.share_milli,
                         tenant: lease.tenant.clone(),
+                        pcie: None,
                     },
                     // What was granted is worth nothing any more, and is about to be granted anew.
                     _ => Want::Clean { epoch: gpu.epoch },
