@@ -2,8 +2,8 @@
 
 use crate::exit::Outcome;
 use crate::{
-    audit, bench, completions, demo, gpubox, inject, man, manager, model, pool, run, sim, trace, up, worker,
-    worker_session,
+    audit, bench, completions, demo, gpubox, inject, man, manager, model, pcie_host, pool, run, sim, trace,
+    up, vm, worker, worker_session,
 };
 
 const EXAMPLES: &str = "\
@@ -56,8 +56,10 @@ pub(crate) enum Command {
     Gpu(pool::gpu::Gpu),
     /// Look at leases, make them and end them
     Lease(pool::lease::Lease),
-    /// Look at the hosts of the PCIe plane, and say whom they serve
-    Host(pool::host::Host),
+    /// Show GPUs of the pool to this machine's guests as PCI devices; look at such hosts
+    Host(Box<pcie_host::PcieHost>),
+    /// Start a QEMU guest with free slots, to try the PCIe plane with
+    Vm(vm::Vm),
     /// Look at those who borrow
     Borrower(pool::borrower::Borrower),
     /// Look at tenants, and set what they may have
@@ -102,6 +104,7 @@ impl Command {
             Command::Gpu(gpu) => gpu.run(),
             Command::Lease(lease) => lease.run(),
             Command::Host(host) => host.run(),
+            Command::Vm(vm) => vm.run(),
             Command::Borrower(borrower) => borrower.run(),
             Command::Tenant(tenant) => tenant.run(),
             Command::Spare(spare) => spare.run(),

@@ -101,6 +101,18 @@ pub(crate) fn random_hex(bytes: usize) -> anyhow::Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// One agent for each state directory, as long as the file that this gives is open.
+pub(crate) fn only_one(state: &Path) -> anyhow::Result<std::fs::File> {
+    let path = state.join("lock");
+    let file = std::fs::File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        let what = format!("another agent keeps {}", state.display());
+        return Err(Failure::new(Exit::Failure, what, "stop it, or give this one another --state-dir").into());
+    }
+    Ok(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

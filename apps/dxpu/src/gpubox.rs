@@ -8,24 +8,27 @@
 mod agent;
 mod brain;
 mod check;
+mod device;
 mod gpu;
-mod join;
 mod nvml;
+mod pcie;
 mod process;
 mod simulated;
 mod slot;
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::membership::{Invitation, Membership};
 use crate::{files, log, pool, pool_access, quantity};
 use agent::{Agent, BoxFacts, Hands, Running};
 use anyhow::Context;
+use device::DeviceSlot;
 use gpu::Gpu;
-use join::{Invitation, Membership};
+use pcie::PciePlane;
 use pool_api::{BoxKind, Model, Name};
-use rustix::fs::FlockOperation;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use slot::{Slot, Surroundings};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,6 +37,7 @@ Examples:
   dxpu box --join-token-file rack1-a.json                  the GPUs of this machine; joins the pool, then serves
   dxpu box                                                 the same after a restart: who it is has been kept
   dxpu box --join-token-file b.json --soft 4 --memory 8GiB --kind pcie --rack r2
+  dxpu box --soft 2 --fabric 10.0.0.8:7601 --device nvme:disk.img    for virtual machines, too: see `dxpu host`
   dxpu box break 3 --reason 'pulled for a demonstration'   the GPU of slot 3 fails, as far as anybody can tell
   dxpu box heal 3                                          and can be repaired again
   dxpu box ls                                              all boxes of the pool; so do show, drain and undrain
@@ -120,6 +124,16 @@ struct Serve {
     /// The port of slot 0; slot N has the Nth after it [default: any that are free]
     #[arg(long, default_value = "0")]
     port: u16,
+    /// Lend to hosts over the PCIe plane too: an address of this machine that hosts reach; one for each network
+    #[arg(long, value_name = "IP:PORT")]
+    fabric: Vec<SocketAddr>,
+    /// Look for PCIe packets this long before sleeping: quicker answers, for a core
+    #[arg(long, value_name = "TIME", default_value = "0us", value_parser = quantity::duration, requires = "fabric")]
+    spin: Duration,
+    /// Put something else than a GPU into a slot of its own: nvme:FILE, vfio-user:SOCKET (a device that another program
+    /// serves) or dma; only the PCIe plane reaches these
+    #[arg(long, value_name = "WHAT", requires = "fabric")]
+    device: Vec<device::Kind>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -180,7 +194,7 @@ impl Serve {
         log::start("info");
         let state = state_directory(self.state_dir.clone())?;
         files::make_private(&state)?;
-        let _only_one = lock(&state)?;
+        let _only_one = files::only_one(&state)?;
         // Before anything is started, so that no signal finds us unprepared.
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
@@ -222,9 +236,12 @@ impl Serve {
         let name = self.box_name(kept.as_ref(), invitation.as_ref())?;
         let gpus = match self.soft {
             Some(count) => gpu::soft(name.as_str(), count, self.memory, &self.model),
+            // A box may have other devices alone.
+            None if !self.device.is_empty() => gpu::nvidia().unwrap_or_default(),
             None => gpu::nvidia()?,
         };
-        let around = self.surroundings(&name, state);
+        let mut around = self.surroundings(&name, state);
+        around.pcie = self.pcie_plane()?;
         let membership = self.membership(kept, invitation, &around)?;
         let slots = adopt(gpus, &around)?;
         let kind = match (self.kind, &slots) {
@@ -233,9 +250,19 @@ impl Serve {
             (None, slots) if slots.iter().any(|(gpu, _)| gpu.nvlink_group.is_some()) => BoxKind::Nvlink,
             (None, _) => BoxKind::Pcie,
         };
-        let groups = slots.into_iter().map(|(_, slot)| vec![Box::new(slot) as Box<dyn Hands>]).collect();
-        let facts =
-            BoxFacts { name, kind, rack: self.rack.clone(), paths: vec![around.advertised_host.clone()] };
+        let first = slots.len() as u8;
+        let mut groups: Vec<Vec<Box<dyn Hands>>> =
+            slots.into_iter().map(|(_, slot)| vec![Box::new(slot) as Box<dyn Hands>]).collect();
+        if let Some(plane) = &around.pcie {
+            for (slot, device) in (first..pool_api::SLOTS_PER_BOX_MAX).zip(&self.device) {
+                groups.push(vec![Box::new(DeviceSlot::new(slot, device.clone(), &around, plane)?)]);
+            }
+        }
+        let paths = match &around.pcie {
+            Some(plane) => plane.paths(),
+            None => vec![around.advertised_host.clone()],
+        };
+        let facts = BoxFacts { name, kind, rack: self.rack.clone(), paths };
         start(facts, around, membership, groups)
     }
 
@@ -264,6 +291,15 @@ impl Serve {
             running.push(start(facts, around, membership, vec![slots])?);
         }
         Ok(running)
+    }
+
+    fn pcie_plane(&self) -> anyhow::Result<Option<PciePlane>> {
+        if let Some(address) = self.fabric.iter().find(|address| address.ip().is_unspecified()) {
+            let what = format!("hosts cannot be told to send to {address}");
+            return Err(Failure::new(Exit::Usage, what, "give the address they reach this machine by").into());
+        }
+        let is_wanted = !self.fabric.is_empty();
+        is_wanted.then(|| PciePlane::start(&self.fabric, self.spin)).transpose()
     }
 
     fn invitation(&self) -> anyhow::Result<Option<Invitation>> {
@@ -297,6 +333,7 @@ impl Serve {
             listen_host: self.listen.clone(),
             advertised_host: advertised,
             port: self.port,
+            pcie: None,
         }
     }
 
@@ -312,10 +349,10 @@ impl Serve {
                 if !self.manager.is_empty() {
                     kept.credential.managers = self.manager.clone();
                 }
-                kept.keep(around)?;
+                kept.keep(&around.home())?;
                 Ok(kept)
             }
-            (None, Some(invitation)) => Membership::join(around, &invitation),
+            (None, Some(invitation)) => Membership::join(&around.home(), &invitation),
             (None, None) => Err(Failure::new(
                 Exit::Usage,
                 format!("{} is not a member of any pool", around.box_name),
@@ -335,7 +372,7 @@ fn start(
     let (name, slots) = (facts.name.clone(), groups.iter().map(Vec::len).sum::<usize>());
     let agent = Agent::new(facts, around, membership, files::random_hex(8)?).map_err(pool_access::failure)?;
     let running = agent.start(groups).context("cannot start a thread")?;
-    println!("box {name} serves {slots} GPUs");
+    println!("box {name} serves {slots} slots");
     Ok(running)
 }
 
@@ -359,16 +396,4 @@ fn adopt(gpus: Vec<Gpu>, around: &Surroundings) -> anyhow::Result<Vec<(Gpu, Slot
         Slot::new(gpu.clone(), around, worker).map(|slot| (gpu, slot))
     };
     gpus.into_iter().map(slot).collect()
-}
-
-/// One agent for each state directory.
-fn lock(state: &Path) -> anyhow::Result<std::fs::File> {
-    let path = state.join("lock");
-    let file = std::fs::File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let what = format!("another agent keeps {}", state.display());
-        return Err(Failure::new(Exit::Failure, what, "stop it, or give this one another --state-dir").into());
-    }
-    Ok(file)
 }

@@ -9,8 +9,8 @@
 //! Nothing here waits for a manager: slots go on with the last orders, and borrowers are let in by what the trust file
 //! says.
 
-use super::join::Membership;
 use super::slot::Surroundings;
+use crate::membership::Membership;
 use lease_fence::{Moment, Trust};
 use pool_api::{BoxKind, BoxOrders, BoxReport, ErrorCode, GpuReport, Name, Want};
 use pool_client::{Client, ClientError, Patience};
@@ -248,6 +248,9 @@ impl Agent {
             return;
         }
         state.ordered_ms = orders.now_ms;
+        if let Some(plane) = &self.around.pcie {
+            plane.set_node(orders.node);
+        }
         state.report_after_ms = orders.report_after_ms;
         state.wants = orders.slots.iter().map(|order| (order.slot, order.want.clone())).collect();
         if let Some(at) = heard {
@@ -273,7 +276,7 @@ impl Agent {
         if !member.0.is_ageing(now_ms) {
             return;
         }
-        let renewed = member.0.renewed(&self.around, &member.1).and_then(|membership| {
+        let renewed = member.0.renewed(&self.around.home(), &member.1).and_then(|membership| {
             let client = Client::new(membership.credential.clone(), Patience::ONCE)?;
             Ok((membership, Arc::new(client)))
         });

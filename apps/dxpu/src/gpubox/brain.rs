@@ -135,7 +135,15 @@ mod tests {
 
     fn serve(epoch: u64) -> Want {
         let tenant = Name::new("vision").unwrap();
-        Want::Serve { lease: LeaseId(1), epoch, expires_ms: 0, memory_bytes: 0, share_milli: 1000, tenant }
+        Want::Serve {
+            lease: LeaseId(1),
+            epoch,
+            expires_ms: 0,
+            memory_bytes: 0,
+            share_milli: 1000,
+            tenant,
+            pcie: None,
+        }
     }
 
     /// A slot that obeys, with a borrower who comes whenever the door is open.

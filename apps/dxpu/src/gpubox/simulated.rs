@@ -169,6 +169,7 @@ mod tests {
             memory_bytes: 0,
             share_milli: 1000,
             tenant: Name::new("t").unwrap(),
+            pcie: None,
         };
         while slot.step(&serve) {}
         assert!(!slot.step(&serve));

@@ -11,12 +11,15 @@ use super::agent::Hands;
 use super::brain::{self, Action, Seen, WorkerSeen};
 use super::check;
 use super::gpu::{Gpu, Reading};
+use super::pcie::PciePlane;
 use super::process::{self, Process};
 use crate::files;
+use crate::membership::Home;
 use crate::worker::by_lease::{self, WorkerWord};
 use anyhow::Context;
 use lease_fence::{Fence, FenceError, LeaseAdmission};
 use pool_api::{BurnIn, Counters, GpuReport, Health, Want};
+use pool_auth::Identity;
 use std::collections::VecDeque;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -33,6 +36,8 @@ pub(crate) struct Surroundings {
     pub(crate) advertised_host: String,
     /// The port of slot 0; 0 for any.
     pub(crate) port: u16,
+    /// Hosts may have slots as PCI devices.
+    pub(crate) pcie: Option<PciePlane>,
 }
 
 impl Surroundings {
@@ -40,12 +45,9 @@ impl Surroundings {
         self.state.join("trust")
     }
 
-    pub(crate) fn certificate_file(&self) -> PathBuf {
-        self.state.join("certificate.pem")
-    }
-
-    pub(crate) fn key_file(&self) -> PathBuf {
-        self.state.join("key.pem")
+    /// Where this box keeps who it is.
+    pub(crate) fn home(&self) -> Home {
+        Home { identity: Identity::Box(self.box_name.clone()), state: self.state.clone() }
     }
 
     pub(crate) fn slot_directory(&self, slot: u8) -> PathBuf {
@@ -90,6 +92,8 @@ pub(crate) struct Slot {
     read_at: Option<Instant>,
     /// The port that the last worker had: the next one should have it too.
     port: u16,
+    /// The epoch in which a host has it as a PCI device.
+    paired: Option<u64>,
 }
 
 struct Worker {
@@ -132,6 +136,7 @@ impl Slot {
             reading: Reading::default(),
             read_at: None,
             port,
+            paired: None,
         })
     }
 
@@ -218,8 +223,8 @@ impl Slot {
         }
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("worker").arg("--by-lease").arg(&self.directory).args(["--devices", "1"]);
-        command.arg("--tls-cert").arg(self.around.certificate_file());
-        command.arg("--tls-key").arg(self.around.key_file());
+        command.arg("--tls-cert").arg(self.around.home().certificate_file());
+        command.arg("--tls-key").arg(self.around.home().key_file());
         for address in &listen {
             command.args(["--listen", address]);
         }
@@ -299,6 +304,29 @@ impl Slot {
         self.burn_in = Some(BurnIn { epoch, passed, detail: short(&detail) });
     }
 
+    /// Lets the host that is ordered have this slot as a PCI device, and nobody else.
+    fn pair(&mut self, want: &Want, has_worker: bool) -> anyhow::Result<()> {
+        let Some(plane) = &self.around.pcie else { return Ok(()) };
+        let ordered = match want {
+            Want::Serve { epoch, pcie: Some(pairing), .. } => Some((*epoch, pairing)),
+            _ => None,
+        };
+        if let Some(paired) = self.paired
+            && ordered.is_none_or(|(epoch, _)| epoch != paired)
+        {
+            plane.clear(self.gpu.slot, paired)?;
+            self.paired = None;
+        }
+        if let Some((epoch, pairing)) = ordered.filter(|_| has_worker && self.paired.is_none()) {
+            // On disk before any packet of this epoch is let in.
+            self.fence.admit(epoch)?;
+            plane.pair(self.gpu.slot, epoch, pairing)?;
+            self.paired = Some(epoch);
+            tracing::info!(slot = self.gpu.slot, epoch, host = %pairing.host, "a host has the GPU");
+        }
+        Ok(())
+    }
+
     /// Where the worker is reached, as others must write it.
     fn endpoints(&self, word: &WorkerWord) -> Vec<String> {
         let host = &self.around.advertised_host;
@@ -321,6 +349,9 @@ impl Hands for Slot {
                 return false;
             }
         };
+        if let Err(error) = self.pair(want, seen.worker == WorkerSeen::Running) {
+            tracing::warn!(slot = self.gpu.slot, error = format!("{error:#}"), "no host can have it yet");
+        }
         let action = brain::decide(&seen, want);
         if action != Action::Nothing {
             tracing::debug!(slot = self.gpu.slot, ?action, ?want, "acting");

@@ -10,23 +10,6 @@ use crate::pool_access::{PoolAccess, failure};
 use pool_api::{HostDetail, HostRecord, HostSlot, HostState, Name, Phase};
 use serde::Serialize;
 
-const EXAMPLES: &str = "\
-Examples:
-  dxpu host ls                       every host of the PCIe plane
-  dxpu host show hv-7                one, with what is plugged into its slots
-  dxpu host allow hv-7 vision        leases of tenant vision may be plugged there
-  dxpu lease create --plane pcie --host hv-7 --wait
-
-Who has leases now, whatever the plane, is shown by `dxpu borrower ls`.";
-
-/// Look at the hosts of the PCIe plane, and say whom they serve
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Host {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
     /// List the hosts of the pool
@@ -68,12 +51,6 @@ struct Seen {
     record: HostRecord,
     #[serde(skip)]
     now_ms: u64,
-}
-
-impl Host {
-    pub(crate) fn run(self) -> Outcome {
-        self.verb.run()
-    }
 }
 
 impl Verb {

@@ -1,9 +1,8 @@
-//! Who this box is: made once, when it joins the pool, and kept.
+//! Who this box or host is: made once, when it joins the pool, and kept.
 //!
 //! The key is on disk before anybody is asked to certify it: should the answer be lost, the same token works for the same
 //! key again.
 
-use super::slot::Surroundings;
 use crate::exit::{Exit, Failure};
 use crate::files;
 use anyhow::Context;
@@ -12,6 +11,23 @@ use pool_auth::{Credential, Identity, NewKey, Secret};
 use pool_client::Client;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+
+/// Where a member keeps who it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    pub(crate) identity: Identity,
+    pub(crate) state: PathBuf,
+}
+
+impl Home {
+    pub(crate) fn certificate_file(&self) -> PathBuf {
+        self.state.join("certificate.pem")
+    }
+
+    pub(crate) fn key_file(&self) -> PathBuf {
+        self.state.join("key.pem")
+    }
+}
 
 /// What is kept of a membership.
 #[derive(Clone, Serialize, Deserialize)]
@@ -52,8 +68,8 @@ impl Membership {
     }
 
     /// Joins.
-    pub(crate) fn join(around: &Surroundings, invitation: &Invitation) -> anyhow::Result<Self> {
-        let key_file = around.key_file();
+    pub(crate) fn join(home: &Home, invitation: &Invitation) -> anyhow::Result<Self> {
+        let key_file = home.key_file();
         let key = match key_file.exists() {
             true => NewKey::again(&Secret::new(files::read_secret(&key_file)?))?,
             false => {
@@ -65,7 +81,7 @@ impl Membership {
         };
         let client = Client::to_join(invitation.managers.clone(), invitation.authority.clone())
             .map_err(crate::pool_access::failure)?;
-        let name = Name::new(&around.box_name)?;
+        let name = Name::new(home.identity.short_name())?;
         let answer = client.join(&name, &invitation.token, &key.request_pem).map_err(|error| {
             Failure::new(
                 Exit::Refused,
@@ -74,17 +90,17 @@ impl Membership {
             )
             .because(error)
         })?;
-        let membership = Self::of(&around.box_name, &invitation.managers, &key, answer);
-        membership.keep(around)?;
+        let membership = Self::of(&home.identity, &invitation.managers, &key, answer);
+        membership.keep(home)?;
         Ok(membership)
     }
 
     /// The same with a new certificate.
-    pub(crate) fn renewed(&self, around: &Surroundings, client: &Client) -> anyhow::Result<Self> {
+    pub(crate) fn renewed(&self, home: &Home, client: &Client) -> anyhow::Result<Self> {
         let key = NewKey::again(self.credential.key.as_ref().context("a member has a key")?)?;
         let answer = client.renew_certificate(&key.request_pem).map_err(crate::pool_access::failure)?;
-        let membership = Self::of(&around.box_name, &self.credential.managers, &key, answer);
-        membership.keep(around)?;
+        let membership = Self::of(&home.identity, &self.credential.managers, &key, answer);
+        membership.keep(home)?;
         Ok(membership)
     }
 
@@ -93,11 +109,11 @@ impl Membership {
         now_ms >= self.issued_ms / 2 + self.expires_ms / 2
     }
 
-    fn of(name: &str, managers: &[String], key: &NewKey, answer: JoinAnswer) -> Self {
+    fn of(identity: &Identity, managers: &[String], key: &NewKey, answer: JoinAnswer) -> Self {
         let credential = Credential {
             managers: managers.to_vec(),
             authority: answer.ca_certificate,
-            identity: Identity::Box(name.to_owned()),
+            identity: identity.clone(),
             token: None,
             certificate: Some(answer.certificate),
             key: Some(key.key_pem.clone()),
@@ -106,12 +122,12 @@ impl Membership {
     }
 
     /// Writes it down, and the certificate and key as workers read them.
-    pub(crate) fn keep(&self, around: &Surroundings) -> anyhow::Result<()> {
+    pub(crate) fn keep(&self, home: &Home) -> anyhow::Result<()> {
         let certificate = self.credential.certificate.as_deref().unwrap_or_default();
-        files::replace(&around.certificate_file(), 0o600, certificate.as_bytes())?;
+        files::replace(&home.certificate_file(), 0o600, certificate.as_bytes())?;
         let key = self.credential.key.as_ref().map_or("", |key| key.reveal());
-        files::replace(&around.key_file(), 0o600, key.as_bytes())?;
-        let file = Self::file(&around.state);
+        files::replace(&home.key_file(), 0o600, key.as_bytes())?;
+        let file = Self::file(&home.state);
         files::replace(&file, 0o600, &serde_json::to_vec(self)?)?;
         sync(&file)
     }

@@ -1,0 +1,248 @@
+//! Slots with other devices than GPUs: only the PCIe plane reaches them.
+//!
+//! They are here to carry anything that speaks PCIe, and because every guest has a driver for NVMe.
+
+use super::agent::Hands;
+use super::pcie::PciePlane;
+use super::slot::Surroundings;
+use crate::files;
+use anyhow::{Context, bail};
+use lease_fence::{Epochs, Fence};
+use pcie::endpoint::Endpoint;
+use pcie::endpoint::dma::{DmaDevice, DmaOptions};
+use pcie::endpoint::nvme::{Nvme, NvmeOptions};
+use pcie::flow::RequesterOptions;
+use pcie_proxy::{FileStore, watch};
+use pool_api::{BurnIn, GpuReport, Health, Model, Want};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use vfio_user::{Client, ClientEndpoint};
+
+/// What somebody put into a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A disk whose blocks are in a file.
+    Nvme(PathBuf),
+    /// Engines that copy, for measurements.
+    Dma,
+    /// Whatever another program serves at a socket.
+    VfioUser(PathBuf),
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("nvme", path)) if !path.is_empty() => Ok(Self::Nvme(path.into())),
+            Some(("vfio-user", path)) if !path.is_empty() => Ok(Self::VfioUser(path.into())),
+            None if text == "dma" => Ok(Self::Dma),
+            _ => Err("write nvme:FILE, vfio-user:SOCKET or dma".to_owned()),
+        }
+    }
+}
+
+impl Kind {
+    fn model(&self) -> &'static str {
+        match self {
+            Self::Nvme(_) => "nvme",
+            Self::Dma => "dma",
+            Self::VfioUser(_) => "vfio-user",
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Nvme(path) | Self::VfioUser(path) => format!("{}:{}", self.model(), path.display()),
+            Self::Dma => "dma".to_owned(),
+        }
+    }
+}
+
+pub(crate) struct DeviceSlot {
+    slot: u8,
+    kind: Kind,
+    plane: PciePlane,
+    fence: Fence,
+    memory_bytes: u64,
+    /// The epoch in which a host has it.
+    paired: Option<u64>,
+    fault: Option<String>,
+    burn_in: Option<BurnIn>,
+    /// As long as this is kept, somebody looks whether the device has something to say.
+    _watch: Option<Arc<dyn Send + Sync>>,
+}
+
+impl DeviceSlot {
+    /// Puts the device into its slot.
+    pub(crate) fn new(
+        slot: u8,
+        kind: Kind,
+        around: &Surroundings,
+        plane: &PciePlane,
+    ) -> anyhow::Result<Self> {
+        let directory = around.slot_directory(slot);
+        files::make_private(&directory)?;
+        let (device, memory_bytes, watched) = make(&kind, around, slot, plane)?;
+        plane.insert(slot, device)?;
+        Ok(Self {
+            slot,
+            kind,
+            plane: plane.clone(),
+            fence: Fence::new(directory.join("fence")),
+            memory_bytes,
+            paired: None,
+            fault: None,
+            burn_in: None,
+            _watch: watched,
+        })
+    }
+
+    fn follow(&mut self, want: &Want) -> anyhow::Result<bool> {
+        let epochs = self.fence.read()?;
+        match want {
+            Want::Serve { epoch, pcie: Some(pairing), .. } => {
+                if self.paired == Some(*epoch) {
+                    return Ok(false);
+                }
+                self.take_back()?;
+                // On disk before any packet of this epoch is let in.
+                self.fence.admit(*epoch)?;
+                self.plane.pair(self.slot, *epoch, pairing)?;
+                self.paired = Some(*epoch);
+                tracing::info!(slot = self.slot, epoch, host = %pairing.host, "a host has the device");
+                Ok(true)
+            }
+            Want::Clean { epoch } if epochs.cleaned < *epoch => {
+                self.take_back()?;
+                if epochs.is_used() {
+                    self.scrub()?;
+                }
+                self.fence.clean(*epoch)?;
+                Ok(true)
+            }
+            Want::BurnIn { epoch } if self.burn_in.as_ref().is_none_or(|done| done.epoch != *epoch) => {
+                self.take_back()?;
+                if epochs.is_used() {
+                    self.scrub()?;
+                }
+                self.fence.clean(*epoch)?;
+                self.fault = None;
+                self.burn_in = Some(BurnIn { epoch: *epoch, passed: true, detail: "it is there".to_owned() });
+                Ok(true)
+            }
+            Want::Serve { pcie: None, .. } => bail!("only the PCIe plane reaches this device"),
+            Want::Clean { .. } | Want::BurnIn { .. } => Ok(false),
+            Want::Idle | Want::Off => {
+                self.take_back()?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn take_back(&mut self) -> anyhow::Result<()> {
+        if let Some(epoch) = self.paired.take() {
+            self.plane.clear(self.slot, epoch)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody reads what another left. The device itself was reset when it was taken back.
+    fn scrub(&mut self) -> anyhow::Result<()> {
+        if let Kind::Nvme(path) = &self.kind {
+            let file = std::fs::File::options().write(true).open(path);
+            let file = file.with_context(|| format!("cannot empty {}", path.display()))?;
+            let bytes = file.metadata()?.len();
+            file.set_len(0).and_then(|()| file.set_len(bytes)).and_then(|()| file.sync_all())?;
+        }
+        Ok(())
+    }
+}
+
+type Made = (Box<dyn Endpoint>, u64, Option<Arc<dyn Send + Sync>>);
+
+fn make(kind: &Kind, around: &Surroundings, slot: u8, plane: &PciePlane) -> anyhow::Result<Made> {
+    match kind {
+        Kind::Nvme(path) => {
+            let store = FileStore::open(path).with_context(|| format!("cannot use {}", path.display()))?;
+            let bytes = std::fs::metadata(path)?.len();
+            let serial = format!("{}-{slot}", around.box_name);
+            let options = NvmeOptions { serial, ..NvmeOptions::default() };
+            Ok((Box::new(Nvme::new(store, options)), bytes, None))
+        }
+        Kind::Dma => {
+            let options = DmaOptions::default();
+            Ok((Box::new(DmaDevice::new(options)), options.memory_bytes, None))
+        }
+        Kind::VfioUser(path) => {
+            let client =
+                Client::connect(path).with_context(|| format!("no device answers at {}", path.display()))?;
+            let endpoint = ClientEndpoint::new(client, RequesterOptions::default())?;
+            let fds: Vec<_> = endpoint.fds().collect();
+            let watched = watch(&fds, plane.waker())?;
+            drop(fds);
+            Ok((Box::new(endpoint), 0, Some(watched)))
+        }
+    }
+}
+
+impl Hands for DeviceSlot {
+    fn step(&mut self, want: &Want) -> bool {
+        match self.follow(want) {
+            Ok(has_more) => {
+                self.fault = None;
+                has_more
+            }
+            Err(error) => {
+                let reason = format!("{error:#}");
+                if self.fault.as_ref() != Some(&reason) {
+                    tracing::error!(slot = self.slot, reason, "a slot is not as it should be");
+                }
+                self.fault = Some(reason);
+                false
+            }
+        }
+    }
+
+    fn report(&self) -> GpuReport {
+        let epochs = self.fence.read().unwrap_or_else(|_| Epochs::default());
+        let health = match &self.fault {
+            None => Health::OK,
+            Some(reason) => Health::bad(reason.chars().take(200).collect::<String>()),
+        };
+        GpuReport {
+            slot: self.slot,
+            model: Model::new(self.kind.model()).expect("a plain word"),
+            memory_bytes: self.memory_bytes,
+            uuid: self.kind.name().chars().filter(|c| !c.is_control()).take(256).collect(),
+            nvlink_group: None,
+            health,
+            bound_epoch: epochs.bound,
+            cleaned_epoch: epochs.cleaned,
+            ready: true,
+            endpoints: Vec::new(),
+            counters: None,
+            burn_in: self.burn_in.clone(),
+        }
+    }
+
+    fn stop(&mut self) {
+        // The proxy goes with this process, and every link with it.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_as_people_write_them() {
+        assert_eq!("nvme:/a/b".parse(), Ok(Kind::Nvme("/a/b".into())));
+        assert_eq!("vfio-user:/run/x".parse(), Ok(Kind::VfioUser("/run/x".into())));
+        assert_eq!("dma".parse(), Ok(Kind::Dma));
+        for wrong in ["nvme", "nvme:", "gpu", "dma:1", ""] {
+            assert!(wrong.parse::<Kind>().is_err(), "{wrong}");
+        }
+    }
+}

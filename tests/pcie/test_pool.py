@@ -1,0 +1,123 @@
+"""Devices from a pool in an unmodified guest: leased, plugged, used, moved, given back; over the fabric, between processes."""
+
+import hashlib
+import os
+import pathlib
+
+import pytest
+
+from guest import Guest
+from pool import Pool, until
+from test_guest import MIB, verified_io
+
+
+class Disks:
+    """Files of 6 MiB with random contents, one for each box."""
+
+    def __init__(self, folder, *names):
+        self.files = [folder / f"disk-{name}" for name in names]
+        for file in self.files:
+            file.write_bytes(os.urandom(6 * MIB))
+
+    def sha(self, number):
+        return hashlib.sha256(self.files[number].read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A pool, two boxes with a disk each, a guest with two empty slots."""
+    disks = Disks(tmp_path, "a", "b")
+    with Pool(tmp_path) as pool:
+        for number, name in enumerate("ab"):
+            pool.box(f"box-{name}", "--device", f"nvme:{disks.files[number]}")
+        pool.host("hv", "--qmp", tmp_path / "qmp", "--slots", "2")
+        pool.ask("host", "allow", "hv", "lab")
+        with Guest(tmp_path) as guest:
+            yield pool, guest, disks
+
+
+def lease(pool, *options):
+    """Leases one disk for the host; gives the lease's name."""
+    made = pool.json("lease", "create", "--tenant", "lab", "--plane", "pcie", "--host", "hv", "--model", "nvme", "--ttl", "1h", *options)
+    name = made["id"]
+    until(lambda: f"it is plugged: {pool.leases()[name]} {pool.log('hv')[-2000:]}",
+          lambda: [grant["attachment"]["phase"] for grant in pool.leases()[name]["grants"]] == ["plugged"])
+    return name
+
+
+def box_of(pool, name):
+    return pool.leases()[name]["grants"][0]["gpu"].split("/")[0]
+
+
+def test_a_disk_is_leased_used_released_and_anothers_takes_its_place(world):
+    pool, guest, disks = world
+    assert "nvme0" not in guest.run("ls /dev")
+    for gpu in ("box-a/0", "box-b/0"):
+        pool.free(gpu)
+    first = lease(pool)
+    guest.wait_for("[ -b /dev/nvme0n1 ]")
+    assert "0108: 1b36:0010" in guest.run("lspci")
+    serial = guest.run("cat /sys/class/nvme/nvme0/serial").strip()
+    number = "ab".index(box_of(pool, first)[-1])
+    assert serial == f"{box_of(pool, first)}-0"
+    verified_io(guest, disks, number, "nvme0n1")
+    pool.ask("lease", "release", first)
+    guest.wait_for("[ ! -e /dev/nvme0n1 ]")
+    pool.free(f"{box_of_number(number)}/0")
+    # What the guest wrote is gone with its lease.
+    assert disks.files[number].read_bytes() == bytes(6 * MIB)
+
+    pool.ask("box", "drain", box_of_number(number))
+    second = lease(pool)
+    other = 1 - number
+    assert box_of(pool, second) == box_of_number(other)
+    guest.wait_for("[ -b /dev/nvme0n1 ]")
+    assert guest.run("cat /sys/class/nvme/nvme0/serial").strip() == f"{box_of_number(other)}-0"
+    verified_io(guest, disks, other, "nvme0n1")
+
+
+def box_of_number(number):
+    return f"box-{'ab'[number]}"
+
+
+def test_a_box_killed_under_io_gives_errors_and_the_other_boxs_disk_comes(world):
+    pool, guest, disks = world
+    for gpu in ("box-a/0", "box-b/0"):
+        pool.free(gpu)
+    name = lease(pool)
+    guest.wait_for("[ -b /dev/nvme0n1 ]")
+    victim = box_of(pool, name)
+    number = "ab".index(victim[-1])
+    verified_io(guest, disks, number, "nvme0n1")
+    guest.run("(dd if=/dev/nvme0n1 of=/dev/null bs=4k count=400000 iflag=direct; echo $? > /tmp/end) >/dev/null 2>&1 &")
+    pool.kill(victim)
+    # The driver notices, gives up on the controller, and the reader gets an error.
+    guest.wait_for("[ -e /tmp/end ]", 90)
+    assert guest.run("cat /tmp/end").strip() != "0"
+    # The manager notices too, and the lease goes to the other box: the same slot is used again.
+    until(lambda: f"it moves: {pool.leases()[name]}", lambda: pool.leases()[name]["grants"] and box_of(pool, name) != victim, 90)
+    guest.wait_for(f"[ \"$(cat /sys/class/nvme/nvme*/serial)\" = {box_of_number(1 - number)}-0 ]", 120)
+    guest.wait_for("ls /dev/nvme*n1", 60)
+    disk = guest.run("ls /dev | grep 'nvme.*n1'").split()[0]
+    verified_io(guest, disks, 1 - number, disk)
+
+
+def test_a_foreign_device_is_carried_unchanged(tmp_path):
+    """A disk that another program serves by vfio-user, on the box."""
+    import subprocess
+    program = pathlib.Path(os.environ["DXPU_PCIE_EXAMPLES"]) / "copier"
+    socket = tmp_path / "copier"
+    served = subprocess.Popen([program, socket], stdin=subprocess.DEVNULL)
+    try:
+        until("it serves", socket.exists)
+        with Pool(tmp_path) as pool:
+            pool.box("box-a", "--device", f"vfio-user:{socket}")
+            pool.host("hv", "--qmp", tmp_path / "qmp", "--slots", "1")
+            pool.ask("host", "allow", "hv", "lab")
+            with Guest(tmp_path, slots=1) as guest:
+                pool.free("box-a/0")
+                pool.ask("lease", "create", "--tenant", "lab", "--plane", "pcie", "--host", "hv", "--model", "vfio-user", "--ttl", "1h")
+                guest.wait_for("lspci | grep -v 8086 | grep 1b36:d8")
+    finally:
+        served.kill()
+        served.wait()
