@@ -1,9 +1,11 @@
 """What the stories share: workers, client programs, waiting, and the record of what was right and wrong."""
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -349,6 +351,22 @@ def each(count, body, at_once):
 
 
 SCHEMES = ("unix", "tcp", "tls", "shm")
+_ports = set()
+
+
+def free_port():
+    """A port that nobody uses, and that the system gives to nobody who only wants to connect: so it is still free when
+    whoever listened there was killed and comes back."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as place:
+            try:
+                place.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in _ports:
+            _ports.add(port)
+            return port
 
 
 def run_plainly(command, environment, seconds=60):

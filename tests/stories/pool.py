@@ -5,9 +5,11 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 import kit
 
@@ -17,26 +19,31 @@ MANAGER_TIMES = ["--report-every", "500ms", "--suspect-after", "3s", "--dead-aft
 
 
 class Pool:
-    """A manager with an admin's and a borrower's credential."""
+    """Managers on one store, with an admin's and a borrower's credential."""
 
-    def __init__(self):
+    def __init__(self, managers=1, store=None):
         self.directory = tempfile.mkdtemp(dir=kit.scratch, prefix="pool-")
         self.environment = kit.clean_environment() | {
             "XDG_STATE_HOME": self.file("state"),
             "XDG_CONFIG_HOME": self.file("config"),
             "XDG_CACHE_HOME": os.path.join(kit.scratch, "cache"),
         }
-        self.boxes = []
-        with open(self.file("manager.said"), "wb") as said, open(self.file("manager.log"), "wb") as log:
-            self.manager = subprocess.Popen(
-                [kit.dxpu, "manager", "--listen", "127.0.0.1:0", "--state-dir", self.file("manager"), *MANAGER_TIMES],
-                env=self.environment, stdin=subprocess.DEVNULL, stdout=said, stderr=log,
-            )
-        self.admin = self.file("manager/admin.json")
-        kit.until(lambda: f"the manager listens: {self.read('manager.log')}", lambda: "listening at" in self.read("manager.said"), 60)
+        self.boxes, self.others = [], []
+        self.managers = [Manager(self, number, store) for number in range(managers)]
+        self.environment["DXPU_MANAGER"] = ",".join(manager.address for manager in self.managers)
+        # The first one makes the authority and the first admin.
+        self.managers[0].start()
+        self.admin = self.file("manager-0/admin.json")
         kit.until("the first admin has a credential", lambda: os.path.exists(self.admin), 60)
+        for manager in self.managers[1:]:
+            manager.start()
         self.borrower = self.file("borrower.json")
         kit.until(lambda: f"a borrower is let in: {self.last}", lambda: self.token("tenant/stories/ada", self.borrower), 60)
+
+    @property
+    def manager(self):
+        """The process of the only manager."""
+        return self.managers[0].process
 
     def file(self, name):
         return os.path.join(self.directory, name)
@@ -54,9 +61,11 @@ class Pool:
     def __exit__(self, *_):
         for box in self.boxes:
             box.end()
-        if self.manager.poll() is None:
-            self.manager.kill()
-        self.manager.wait()
+        for process in self.others:
+            process.kill()
+            process.wait()
+        for manager in self.managers:
+            manager.end()
 
     def ask(self, *words, credential=None, seconds=60):
         """Runs a `dxpu` command as the admin."""
@@ -89,12 +98,25 @@ class Pool:
                   lambda: set(state().values()) == {"free"} and not self.live_leases(), seconds)
 
     def logs(self):
-        return "\n".join(f"{box.name}: {line}" for box in self.boxes for line in box.log().splitlines()[-12:])
+        return "\n".join(f"{part.name}: {line}" for part in self.boxes + self.managers for line in part.log().splitlines()[-12:])
 
     def box(self, name, *options):
         box = Box(self, name, options)
         self.boxes.append(box)
         return box
+
+    def simulated_box(self, name, model, count):
+        """A box that only pretends to have GPUs; its process."""
+        invitation, plan = self.file(f"{name}.json"), self.file(f"{name}-plan.json")
+        kit.hold(self.token(f"box/{name}", invitation), "no invitation:", self.last.stderr)
+        gpus = [{"model": model, "memory": "80GiB", "count": count}]
+        with open(plan, "w") as file:
+            json.dump({"boxes": [{"name": name, "kind": "pcie", "join": invitation, "gpus": gpus}]}, file)
+        with open(self.file(f"{name}.log"), "ab") as log:
+            process = subprocess.Popen([kit.dxpu, "box", "--simulate", plan, "--state-dir", self.file(f"{name}-state")],
+                                       env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.others.append(process)
+        return process
 
     def command(self, words, gpus=1, options=()):
         return [kit.dxpu, "run", "--gpus", str(gpus), "--ttl", TTL, *options, "--", *map(str, words)]
@@ -107,6 +129,56 @@ class Pool:
         with self.borrow(*words, gpus=gpus, options=options) as client:
             client.ends(code)
             return client.said()
+
+
+def plain(line):
+    """A line of a log without its colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
+
+
+class Manager:
+    """A `dxpu manager` that can be started again at the same address."""
+
+    def __init__(self, pool, number, store):
+        self.pool, self.name = pool, f"m{number}"
+        self.state = pool.file(f"manager-{number}")
+        self.port = kit.free_port()
+        self.address = f"https://127.0.0.1:{self.port}"
+        self.options = ["--store", store] if store else []
+        self.process = None
+
+    def start(self):
+        with open(self.pool.file(f"{self.name}.log"), "ab") as log:
+            before = self.log().count("listening at")
+            self.process = subprocess.Popen(
+                [kit.dxpu, "manager", "--name", self.name, "--listen", f"127.0.0.1:{self.port}", "--state-dir", self.state,
+                 *self.options, *MANAGER_TIMES],
+                env=self.pool.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )
+        kit.until(lambda: f"the manager listens: {self.log()[-2000:]}", lambda: self.log().count("listening at") > before, 60)
+
+    def log(self):
+        return self.pool.read(f"{self.name}.log")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def leads(self):
+        """Whether it leads, as it says itself."""
+        with open(self.pool.admin) as file:
+            around = ssl.create_default_context(cadata=json.load(file)["authority"])
+        with contextlib.suppress(OSError):
+            with urllib.request.urlopen(self.address + "/readyz", context=around, timeout=2) as answer:
+                return json.loads(answer.read())["standing"] == "leading"
+        return False
+
+    def end(self):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        if self.process:
+            self.process.wait()
 
 
 class Box:
@@ -159,16 +231,39 @@ class Box:
                         records.append(tuple(int(word, 16) for word in words[2:5]))
         return max(records)[1:] if records else (0, 0)
 
-    def sessions(self):
-        """What every worker of this box has ever let in, as (time, slot, lease)."""
+    def happened(self):
+        """What the logs tell of the slots, in order: (time, slot, "began" or "ended", session, lease), (time, slot, "started")."""
         found = []
         for path in glob.glob(self.file("slot-*/worker.log*")):
             slot = int(re.search(r"slot-(\d+)", path)[1])
             with open(path, errors="replace") as file:
-                for line in file:
-                    if match := re.search(r"^(\S+).*session began.*lease (l-[0-9a-f]{16})", re.sub(r"\x1b\[[0-9;]*m", "", line)):
-                        found.append((match[1], slot, match[2]))
-        return sorted(found)
+                for line in map(plain, file):
+                    if match := re.search(r"^(\S+).*session began pid=(\d+).*lease (l-[0-9a-f]{16})", line):
+                        found.append((match[1], slot, "began", int(match[2]), match[3]))
+                    elif match := re.search(r"^(\S+).*session ended pid=(\d+)", line):
+                        found.append((match[1], slot, "ended", int(match[2]), None))
+        for line in map(plain, self.log().splitlines()):
+            if match := re.search(r"^(\S+).*worker started slot=(\d+)", line):
+                found.append((match[1], int(match[2]), "started", 0, None))
+        return sorted(found, key=lambda what: what[:3])
+
+    def sessions(self):
+        """What every worker of this box has ever let in, as (time, slot, lease)."""
+        return [(at, slot, lease) for at, slot, what, _, lease in self.happened() if what == "began"]
+
+    def overlaps(self):
+        """Leases that were in a slot at the same time. A worker is started when all that was there before is gone."""
+        inside, found = {}, []
+        for at, slot, what, session, lease in self.happened():
+            here = inside.setdefault(slot, {})
+            if what == "started":
+                here.clear()
+            elif what == "ended":
+                here.pop(session, None)
+            else:
+                found += [(at, slot, lease, other) for other in here.values() if other != lease]
+                here[session] = lease
+        return found
 
     def kill_agent(self):
         self.process.kill()

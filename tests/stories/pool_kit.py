@@ -3,7 +3,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -13,16 +12,10 @@ import urllib.request
 import kit
 
 
-def free_port():
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
-
-
 class Manager:
     def __init__(self):
         self.directory = tempfile.mkdtemp(dir=kit.scratch)
-        self.port = free_port()
+        self.port = kit.free_port()
         self.address = f"https://127.0.0.1:{self.port}"
         self.environment = kit.clean_environment()
         self.environment["XDG_CONFIG_HOME"] = os.path.join(self.directory, "config")

@@ -267,7 +267,7 @@ class Up:
 
 def up():
     with tempfile.TemporaryDirectory(dir=kit.scratch) as directory:
-        port = pool_kit.free_port()
+        port = kit.free_port()
         first = Up(directory, port)
         kit.hold(len(first.parts()) >= 3, "manager and boxes run", first.parts())
         second = subprocess.run([kit.dxpu, "up", "--state-dir", first.state], env=first.environment, capture_output=True, text=True)
@@ -288,7 +288,7 @@ def up():
 
 def up_killed():
     with tempfile.TemporaryDirectory(dir=kit.scratch) as directory:
-        pool = Up(directory, pool_kit.free_port())
+        pool = Up(directory, kit.free_port())
         pool.process.kill()
         pool.process.wait()
         kit.until(lambda: f"all parts end: {pool.parts()}", lambda: pool.parts() == [], 30)
