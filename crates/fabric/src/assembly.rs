@@ -21,6 +21,8 @@ pub(crate) enum Arrival {
 pub(crate) struct Held {
     /// For a header packet, its way and the CRC of its TLP.
     pub(crate) header: Option<(Route, u32)>,
+    /// For a data packet, the CRC of its payload where it is known.
+    pub(crate) payload_crc: Option<u32>,
     /// Prefixes and TLP header, or a piece of payload.
     pub(crate) bytes: Vec<u8>,
 }
@@ -70,18 +72,18 @@ impl Assembly {
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
-        let header = match packet {
+        let (header, payload_crc) = match packet {
             Packet::Header(it) => {
                 bytes.extend_from_slice(it.front);
-                Some((it.route, it.tlp_crc))
+                (Some((it.route, it.tlp_crc)), None)
             }
             Packet::Data(it) => {
                 bytes.extend_from_slice(it.payload);
-                None
+                (None, it.payload_crc)
             }
             Packet::Ack(_) | Packet::Ping => return Arrival::Beyond,
         };
-        *place = Some(Held { header, bytes });
+        *place = Some(Held { header, payload_crc, bytes });
         self.end = self.end.max(sequence + 1);
         Arrival::Early
     }
@@ -89,6 +91,10 @@ impl Assembly {
     /// The next packet was used; gives the one after it, if that is here.
     pub(crate) fn advance(&mut self) -> Option<Held> {
         self.next += 1;
+        // Mostly nothing is kept; then the ring, which is larger than the first cache, is not touched.
+        if !self.has_gap() {
+            return None;
+        }
         self.ring[(self.next & self.mask) as usize].take()
     }
 

@@ -47,9 +47,20 @@ pub(crate) struct InTlp {
     order: u64,
 }
 
+#[derive(Debug)]
+struct Fronts([u64; 3]);
+
+impl Default for Fronts {
+    fn default() -> Self {
+        Self([u64::MAX; 3])
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     queues: [VecDeque<InTlp>; 3],
+    /// The order of the first in each queue; all ones when it is empty.
+    fronts: Fronts,
     next_order: u64,
     spare: Vec<Vec<u8>>,
     /// The one that the caller looks at.
@@ -76,7 +87,9 @@ impl Inbox {
     pub(crate) fn push(&mut self, mut tlp: InTlp) {
         tlp.order = self.next_order;
         self.next_order += 1;
-        self.queues[tlp.header.class().index()].push_back(tlp);
+        let class = tlp.header.class().index();
+        self.fronts.0[class] = self.fronts.0[class].min(tlp.order);
+        self.queues[class].push_back(tlp);
         self.count += 1;
     }
 
@@ -96,16 +109,18 @@ impl Inbox {
         if self.count == 0 {
             return None;
         }
-        let posted = self.queues[Class::Posted.index()].front().map_or(u64::MAX, |tlp| tlp.order);
+        let posted = self.fronts.0[Class::Posted.index()];
         let mut oldest = (u64::MAX, None);
         for class in Class::ALL {
-            let order = self.queues[class.index()].front().map_or(u64::MAX, |tlp| tlp.order);
+            let order = self.fronts.0[class.index()];
             if willing.takes(class) && order <= posted && order < oldest.0 {
                 oldest = (order, Some(class));
             }
         }
         let class = oldest.1?;
-        let tlp = self.queues[class.index()].pop_front()?;
+        let queue = &mut self.queues[class.index()];
+        let tlp = queue.pop_front()?;
+        self.fronts.0[class.index()] = queue.front().map_or(u64::MAX, |tlp| tlp.order);
         self.count -= 1;
         freed.add(class, tlp.data_credits);
         Some(self.taken.insert(tlp).view())

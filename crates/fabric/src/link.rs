@@ -93,6 +93,8 @@ struct Acks {
 struct Partial {
     tlp: InTlp,
     tlp_crc: u32,
+    /// Of the payload, when it came in one packet whose CRC was looked at.
+    payload_crc: Option<u32>,
 }
 
 /// A TLP that is being cut into packets.
@@ -153,6 +155,8 @@ pub struct Link {
     requests: Requests,
     paths: Paths,
     is_silent: bool,
+    /// There is nothing to say before this time, unless something happens.
+    quiet_until: Option<Time>,
     counters: Counters,
     events: VecDeque<Event>,
 }
@@ -209,6 +213,7 @@ impl Link {
             requests: Requests::default(),
             paths: Paths::new(&config.paths, &patience),
             is_silent: false,
+            quiet_until: None,
             counters: Counters::default(),
             events: VecDeque::new(),
             patience,
@@ -281,6 +286,7 @@ impl Link {
             self.requests.open(id);
         }
         self.counters.tlps_sent += 1;
+        self.quiet_until = None;
         Ok(())
     }
 
@@ -288,6 +294,7 @@ impl Link {
     pub fn receive(&mut self, willing: Willing) -> Option<Tlp<'_>> {
         let tlp = self.inbox.take(willing, &mut self.freed)?;
         self.counters.tlps_received += 1;
+        self.quiet_until = None;
         self.acks.is_pending = true;
         let granted = Credits::limit_of(&self.config.room, &self.freed);
         self.acks.is_urgent |= granted.is_worth_telling(&self.told, &self.config.room);
@@ -315,11 +322,15 @@ impl Link {
             Phase::Waiting => return self.answer_due.map(|_| Time(0)),
             Phase::Established => {}
         }
+        // All ones for never: this is asked after every datagram, and options in a row are slow to compare.
+        let or_never = |at: Option<Time>| at.map_or(u64::MAX, |at| at.0);
         let timeout = self.paths.active().timeout();
-        let resend = self.flight.oldest().map(|at| at.after(timeout));
+        let resend = or_never(self.flight.oldest().map(|at| at.after(timeout)));
         // Without a deadline the time of the acknowledgement was not known yet: it is found by the next transmit.
-        let ack = self.acks.is_pending.then(|| self.acks.deadline.unwrap_or(Time(0)));
-        [resend, ack, self.ping_at, self.paths.next_ping()].into_iter().flatten().min()
+        let ack = if self.acks.is_pending { self.acks.deadline.map_or(0, |at| at.0) } else { u64::MAX };
+        let ping = or_never(self.ping_at).min(or_never(self.paths.next_ping()));
+        let at = resend.min(ack).min(ping);
+        (at != u64::MAX).then_some(Time(at))
     }
 
     fn note(&mut self, change: Option<Change>) {

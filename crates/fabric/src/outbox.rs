@@ -5,7 +5,7 @@
 //! ordering would allow more; we take no such liberty.
 
 use crate::credit::{Credits, data_credits};
-use crate::wire::crc;
+use crate::wire::{crc, crc_and};
 use std::collections::VecDeque;
 use tlp::{Class, EncodeError, Tlp};
 
@@ -16,6 +16,8 @@ pub(crate) struct OutTlp {
     bytes: Vec<u8>,
     front_bytes: usize,
     pub(crate) tlp_crc: u32,
+    /// Of its payload alone, for its packet if it needs only one; None when the TLP brought a digest.
+    pub(crate) payload_crc: Option<u32>,
     class: Class,
     data_credits: u32,
     order: u64,
@@ -33,6 +35,22 @@ impl OutTlp {
     pub(crate) fn payload(&self) -> &[u8] {
         &self.bytes[self.front_bytes..]
     }
+
+    fn as_front(&self) -> Front {
+        Front { order: self.order, data_credits: self.data_credits }
+    }
+}
+
+/// What decides whether the first TLP of a queue may go.
+#[derive(Clone, Copy, Debug)]
+struct Front {
+    /// All ones when the queue is empty.
+    order: u64,
+    data_credits: u32,
+}
+
+impl Front {
+    const NONE: Self = Self { order: u64::MAX, data_credits: 0 };
 }
 
 #[derive(Debug)]
@@ -40,6 +58,7 @@ pub(crate) struct Outbox {
     tlps: Vec<OutTlp>,
     free: Vec<u32>,
     queues: [VecDeque<u32>; 3],
+    fronts: [Front; 3],
     next_order: u64,
     queued: usize,
     queued_max: usize,
@@ -51,6 +70,7 @@ impl Outbox {
             tlps: Vec::new(),
             free: Vec::new(),
             queues: Default::default(),
+            fronts: [Front::NONE; 3],
             next_order: 0,
             queued: 0,
             queued_max,
@@ -78,6 +98,7 @@ impl Outbox {
                 bytes: Vec::new(),
                 front_bytes: 0,
                 tlp_crc: 0,
+                payload_crc: None,
                 class: Class::Posted,
                 data_credits: 0,
                 order: 0,
@@ -93,12 +114,22 @@ impl Outbox {
         out.front_bytes = out.bytes.len();
         out.bytes.extend_from_slice(tlp.payload);
         // A digest goes to the last receiver as it is, right or wrong; ours covers this network only.
-        out.tlp_crc = tlp.digest.unwrap_or_else(|| crc(&out.bytes));
+        (out.tlp_crc, out.payload_crc) = match tlp.digest {
+            Some(digest) => (digest, None),
+            None => {
+                let payload_crc = crc(tlp.payload);
+                (crc_and(payload_crc, out.front()), Some(payload_crc))
+            }
+        };
         (out.missing, out.is_whole) = (0, false);
         out.class = tlp.class();
         out.data_credits = data_credits(given);
         out.order = self.next_order;
         self.next_order += 1;
+        let front = &mut self.fronts[out.class.index()];
+        if front.order == u64::MAX {
+            *front = out.as_front();
+        }
         self.queues[out.class.index()].push_back(index);
         self.queued += 1;
         Ok(())
@@ -129,17 +160,12 @@ impl Outbox {
         if self.queued == 0 {
             return None;
         }
-        let mut posted = u64::MAX;
+        let posted = self.fronts[Class::Posted.index()].order;
         let mut oldest = (u64::MAX, None);
         for class in Class::ALL {
-            let Some(index) = self.queues[class.index()].front() else { continue };
-            let tlp = self.get(*index);
-            if class == Class::Posted {
-                posted = tlp.order;
-            }
-            let may_go = tlp.order <= posted && tlp.order < oldest.0;
-            if may_go && used.has_room(limit, class, tlp.data_credits) {
-                oldest = (tlp.order, Some(class));
+            let Front { order, data_credits } = self.fronts[class.index()];
+            if order <= posted && order < oldest.0 && used.has_room(limit, class, data_credits) {
+                oldest = (order, Some(class));
             }
         }
         oldest.1
@@ -149,7 +175,9 @@ impl Outbox {
     pub(crate) fn take(&mut self, class: Class, used: &mut Credits) -> Option<u32> {
         let index = self.queues[class.index()].pop_front()?;
         self.queued -= 1;
-        used.add(class, self.get(index).data_credits);
+        used.add(class, self.fronts[class.index()].data_credits);
+        let next = self.queues[class.index()].front().map(|next| self.get(*next));
+        self.fronts[class.index()] = next.map_or(Front::NONE, OutTlp::as_front);
         Some(index)
     }
 }

@@ -9,7 +9,9 @@ pub struct Time(pub u64);
 impl Time {
     /// This much later.
     pub const fn after(self, wait: Duration) -> Self {
-        Self(self.0.saturating_add(wait.as_nanos() as u64))
+        // In 64 bits: half a thousand years are enough, and this is asked for every packet.
+        let nanos = wait.as_secs().saturating_mul(1_000_000_000).saturating_add(wait.subsec_nanos() as u64);
+        Self(self.0.saturating_add(nanos))
     }
 
     /// How long ago `earlier` was; zero when it was not.

@@ -13,6 +13,7 @@ use crate::time::Time;
 use crate::wire::DatagramHeader;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use tlp::{Tlp, TransactionId};
 
 /// A datagram is ready.
@@ -48,12 +49,33 @@ struct Entry {
     in_flight_bytes: usize,
 }
 
+/// Spreads lease numbers. The manager gives them out, so nobody can choose those that collide; and a lookup is made for
+/// every TLP, which a hash against attackers would dominate.
+#[derive(Clone, Copy, Debug, Default)]
+struct LeaseHasher(u64);
+
+impl Hasher for LeaseHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // The table looks at the highest and at the lowest bits.
+        let mixed = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
 /// All links of one proxy.
 #[derive(Debug)]
 pub struct Trunk {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
-    by_lease: HashMap<LeaseId, u32>,
+    by_lease: HashMap<LeaseId, u32, BuildHasherDefault<LeaseHasher>>,
     /// Those to whom something happened: they may have to acknowledge, or have packets now.
     called: VecDeque<u32>,
     /// Those that have packets.
@@ -70,7 +92,7 @@ impl Trunk {
         Self {
             entries: Vec::new(),
             free: Vec::new(),
-            by_lease: HashMap::new(),
+            by_lease: HashMap::default(),
             called: VecDeque::new(),
             line: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -188,7 +210,10 @@ impl Trunk {
         while let Some(index) = self.called.pop_front() {
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.is_called = false;
-            if let Some(transmit) = entry.link.transmit_within(now, 0, out) {
+            // With nobody else in the line it is this one's turn anyway.
+            let left = self.in_flight_bytes_max.saturating_sub(self.in_flight_bytes);
+            let allowance = if self.line.is_empty() && self.called.is_empty() { left } else { 0 };
+            if let Some(transmit) = entry.link.transmit_within(now, allowance, out) {
                 let (lease, node) = (entry.link.lease(), entry.remote);
                 self.recount(index);
                 self.call(index);

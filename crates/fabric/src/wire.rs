@@ -43,6 +43,13 @@ pub fn crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
+/// The CRC of bytes that had the CRC `so_far` and then `bytes`. So the payload of a TLP is gone over once, and its CRC
+/// serves for the packet (payload, then the packet's first bytes) and for the TLP (payload, then prefixes and header).
+#[inline]
+pub fn crc_and(so_far: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(so_far, bytes)
+}
+
 fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }

@@ -209,7 +209,8 @@ fn tlps_that_are_none_or_not_whole() {
     let message = front(&pair::message(5).header);
     let written = front(&write(3, &payload(3, 8)).header);
     let bad_crc = Packet::Header(HeaderPacket { sequence: 1, route: ROUTE, front: &message, tlp_crc: 1 });
-    let data = |sequence, payload| Packet::Data(fabric::wire::DataPacket { sequence, payload });
+    let data =
+        |sequence, payload| Packet::Data(fabric::wire::DataPacket { sequence, payload, payload_crc: None });
     lie(&mut pair, 0, &[header_packet(&[0xff; 16], 0, ROUTE), bad_crc]);
     // Data of nothing; then a write with too much, one with too little, and what follows it.
     lie(&mut pair, 1, &[header_packet(&message, 2, ROUTE), data(3, b"stray")]);

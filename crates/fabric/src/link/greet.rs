@@ -64,6 +64,7 @@ impl Link {
             self.counters.foreign_hellos += 1;
             return;
         }
+        self.quiet_until = None;
         self.last_heard = now;
         if self.config.role == Role::Box {
             self.answer_due = Some(header.path);

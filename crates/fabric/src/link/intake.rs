@@ -6,7 +6,7 @@ use crate::credit::{Credits, data_credits};
 use crate::ids::{PathId, Route};
 use crate::seal::Protection;
 use crate::time::Time;
-use crate::wire::{Ack, DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Packet, crc};
+use crate::wire::{Ack, DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Packet, crc, crc_and};
 use tlp::{Body, Class, DecodedHeader, Header, Prefixes};
 
 impl Link {
@@ -60,6 +60,7 @@ impl Link {
             return;
         };
         self.replay.record(header.number);
+        self.quiet_until = None;
         self.last_heard = now;
         self.is_silent = false;
         self.counters.datagrams_received += 1;
@@ -141,13 +142,13 @@ impl Link {
         }
         match packet {
             Packet::Header(it) => self.on_header(&it.route, it.tlp_crc, it.front),
-            Packet::Data(it) => self.on_data(it.payload),
+            Packet::Data(it) => self.on_data(it.payload, it.payload_crc),
             Packet::Ack(_) | Packet::Ping => {}
         }
         while let Some(held) = self.assembly.advance() {
             match &held {
-                Held { header: Some((route, tlp_crc)), bytes } => self.on_header(route, *tlp_crc, bytes),
-                Held { header: None, bytes } => self.on_data(bytes),
+                Held { header: Some((route, tlp_crc)), bytes, .. } => self.on_header(route, *tlp_crc, bytes),
+                Held { header: None, bytes, payload_crc } => self.on_data(bytes, *payload_crc),
             }
             self.assembly.recycle(held);
         }
@@ -176,7 +177,7 @@ impl Link {
         }
         self.charged.add(class, data);
         let tlp = self.inbox.begin(front, header, has_digest.then_some(tlp_crc), data);
-        let partial = Partial { tlp, tlp_crc };
+        let partial = Partial { tlp, tlp_crc, payload_crc: None };
         if class == Class::Completion && !self.requests.is_open(header.id()) {
             self.counters.unexpected_completions += 1;
             self.drop_tlp(partial);
@@ -191,12 +192,14 @@ impl Link {
     }
 
     /// A data packet, in order.
-    fn on_data(&mut self, payload: &[u8]) {
+    fn on_data(&mut self, payload: &[u8], payload_crc: Option<u32>) {
         let Some(mut partial) = self.partial.take() else {
             self.counters.stray_data += u64::from(!self.is_skipping);
             return;
         };
         let want = partial.tlp.front_bytes + partial.tlp.header.payload_bytes();
+        let is_first = partial.tlp.bytes.len() == partial.tlp.front_bytes;
+        partial.payload_crc = payload_crc.filter(|_| is_first);
         partial.tlp.bytes.extend_from_slice(payload);
         match partial.tlp.bytes.len() {
             have if have < want => self.partial = Some(partial),
@@ -212,7 +215,9 @@ impl Link {
     fn finish(&mut self, partial: Partial) {
         let tlp = &partial.tlp;
         // A digest is for the last receiver to check. Without one the CRC is ours.
-        if tlp.digest.is_none() && crc(&tlp.bytes) != partial.tlp_crc {
+        let (front, payload) = tlp.bytes.split_at(tlp.front_bytes);
+        let sum = || crc_and(partial.payload_crc.unwrap_or_else(|| crc(payload)), front);
+        if tlp.digest.is_none() && sum() != partial.tlp_crc {
             self.counters.malformed_tlps += 1;
             self.drop_tlp(partial);
             return;

@@ -42,6 +42,9 @@ impl Link {
 
     /// The same, with at most `allowance` more bytes of packets on their way; acknowledgements are free.
     pub fn transmit_within(&mut self, now: Time, allowance: usize, out: &mut [u8]) -> Option<Transmit> {
+        if self.quiet_until.is_some_and(|until| now < until) {
+            return None;
+        }
         if let Some(path) = self.answer_due.take() {
             return self.write_greeting(DatagramKind::Answer, path, out);
         }
@@ -72,12 +75,31 @@ impl Link {
                 || acks.datagrams >= self.config.ack_every
                 || acks.deadline.is_some_and(|deadline| deadline <= now));
         if !has_packets && !has_ping && !must_ack {
+            self.find_quiet(now);
             return None;
         }
         // Acknowledgements go back where their datagrams came from: that way works, as the sender knows.
         let path = if has_packets || has_ping { self.paths.active().id } else { self.acks.path };
         let echo = self.acks.is_pending.then_some(self.acks.echo);
-        self.write(now, Purpose { path, echo, has_ping, allowance }, out)
+        let written = self.write(now, Purpose { path, echo, has_ping, allowance }, out);
+        self.find_quiet(now);
+        written
+    }
+
+    /// Whoever asks for datagrams asks until there are none: mostly once more than there are. Where that is plain to
+    /// see, the answer is kept.
+    fn find_quiet(&mut self, now: Time) {
+        let is_quiet = self.current.is_none()
+            && self.outbox.is_empty()
+            && self.acks.pong.is_none()
+            && self.answer_due.is_none()
+            && (!self.acks.is_pending || self.acks.deadline.is_some())
+            && self.flight.first_lost().is_none();
+        self.quiet_until = match is_quiet {
+            // What is due by now was just done.
+            true => Some(Time(now.0 + 1)),
+            false => None,
+        };
     }
 
     pub(super) fn sums(&self) -> Sums {
@@ -266,6 +288,8 @@ impl Link {
             return Packet::Header(HeaderPacket { sequence, route, front, tlp_crc }).encode(self.sums(), out);
         }
         let payload = &tlp.payload()[usize::from(piece.offset)..][..usize::from(piece.length)];
-        Packet::Data(DataPacket { sequence, payload }).encode(self.sums(), out)
+        let is_whole = piece.length as usize == tlp.payload().len();
+        let payload_crc = tlp.payload_crc.filter(|_| is_whole);
+        Packet::Data(DataPacket { sequence, payload, payload_crc }).encode(self.sums(), out)
     }
 }

@@ -8,14 +8,15 @@
 //!     bytes          1   1   2   4          …
 //! ```
 //!
-//! The packet CRC is CRC-32C. In an encrypted datagram the seal does its work better: there it is zero.
+//! The packet CRC is CRC-32C, of a data packet's payload first and then of its first eight bytes: the CRC of the payload
+//! alone is wanted for the TLP's CRC too. In an encrypted datagram the seal does its work better: there it is zero.
 //!
 //! A TLP is one header packet and, when it has a payload, the data packets that follow it in sequence. Every packet has a
 //! CRC of its own, so that damage to one does not cost the others before it. An ack names the first packet that is
 //! missing; bit i of its words stands for the packet 1 + i after that. The echo is the number of the newest datagram seen.
 
 use super::hello::{get_credits, put_credits};
-use super::{WireError, be16, be32, crc};
+use super::{WireError, be16, be32, crc, crc_and};
 use crate::credit::Credits;
 use crate::ids::{Endpoint, NodeId, PathId, Route, SlotId};
 
@@ -30,7 +31,8 @@ pub const HEADER_PACKET_OVERHEAD: usize = 8 + ROUTE_BYTES + CRC_BYTES + CRC_BYTE
 /// The longest header packet.
 pub const HEADER_PACKET_BYTES_MAX: usize = HEADER_PACKET_OVERHEAD + TLP_FRONT_BYTES_MAX;
 /// What a data packet adds to its payload.
-pub const DATA_PACKET_OVERHEAD: usize = 8 + CRC_BYTES;
+pub const DATA_PACKET_OVERHEAD: usize = DATA_HEAD_BYTES + CRC_BYTES;
+const DATA_HEAD_BYTES: usize = 8;
 /// The most words of an acknowledgement: a window of 4096 packets.
 pub const ACK_WORDS_MAX: usize = 64;
 const ACK_BYTES: usize = 8 + 8 + 24;
@@ -45,7 +47,7 @@ pub struct HeaderPacket<'a> {
     pub route: Route,
     /// Prefixes and TLP header as they travel on PCIe.
     pub front: &'a [u8],
-    /// The TLP's own digest where it has one, else our CRC over the whole TLP.
+    /// The TLP's own digest where it has one, else our CRC over the whole TLP: its payload, then prefixes and header.
     pub tlp_crc: u32,
 }
 
@@ -56,6 +58,8 @@ pub struct DataPacket<'a> {
     pub sequence: u32,
     /// The bytes.
     pub payload: &'a [u8],
+    /// Their CRC, where somebody has gone over them already.
+    pub payload_crc: Option<u32>,
 }
 
 /// What the other side has.
@@ -107,15 +111,6 @@ pub enum Sums {
     Sealed,
 }
 
-impl Sums {
-    fn of(self, packet: &[u8]) -> u32 {
-        match self {
-            Self::Each => crc(packet),
-            Self::Sealed => 0,
-        }
-    }
-}
-
 impl<'a> Packet<'a> {
     /// Reads one packet off the front of `bytes`; gives the rest.
     #[inline]
@@ -148,7 +143,16 @@ impl<'a> Packet<'a> {
         }
         let (packet, rest) = bytes.split_at(length);
         let (packet, check) = packet.split_at(length - CRC_BYTES);
-        if be32(check, 0) != sums.of(packet) {
+        let mut payload_crc = None;
+        let sum = match sums {
+            Sums::Sealed => 0,
+            Sums::Each if packet[0] == DATA => {
+                let (head, payload) = packet.split_at(DATA_HEAD_BYTES);
+                crc_and(*payload_crc.insert(crc(payload)), head)
+            }
+            Sums::Each => crc(packet),
+        };
+        if be32(check, 0) != sum {
             return Err(WireError::Crc);
         }
         let decoded = match packet[0] {
@@ -163,7 +167,10 @@ impl<'a> Packet<'a> {
                     tlp_crc: be32(tlp_crc, 0),
                 })
             }
-            DATA => Self::Data(DataPacket { sequence: be32(packet, 4), payload: &packet[8..] }),
+            DATA => {
+                let payload = &packet[DATA_HEAD_BYTES..];
+                Self::Data(DataPacket { sequence: be32(packet, 4), payload, payload_crc })
+            }
             ACK => Self::Ack(Ack {
                 next: be32(packet, 4),
                 echo: u64::from(be32(packet, 8)) << 32 | u64::from(be32(packet, 12)),
@@ -228,7 +235,14 @@ impl<'a> Packet<'a> {
             }
             Self::Ping => packet.copy_from_slice(&[PING, 0, 0, 0]),
         }
-        let sum = sums.of(packet);
+        let sum = match (sums, self) {
+            (Sums::Sealed, _) => 0,
+            (Sums::Each, Self::Data(it)) => {
+                let payload_crc = it.payload_crc.unwrap_or_else(|| crc(it.payload));
+                crc_and(payload_crc, &packet[..DATA_HEAD_BYTES])
+            }
+            (Sums::Each, _) => crc(packet),
+        };
         check.copy_from_slice(&sum.to_be_bytes());
         Some(length)
     }
@@ -243,7 +257,7 @@ mod tests {
         let route = Route { source: Endpoint::host(7), destination: Endpoint::new(9, 3), path: PathId(2) };
         let packets = [
             Packet::Header(HeaderPacket { sequence: 5, route, front: &[0x40; 12], tlp_crc: 77 }),
-            Packet::Data(DataPacket { sequence: 6, payload: b"four" }),
+            Packet::Data(DataPacket { sequence: 6, payload: b"four", payload_crc: Some(crc(b"four")) }),
             Packet::Ack(Ack {
                 next: 9,
                 echo: 1 << 40,
@@ -271,9 +285,8 @@ mod tests {
     #[test]
     fn any_changed_bit_is_noticed() {
         let mut bytes = [0; 64];
-        let length = Packet::Data(DataPacket { sequence: 6, payload: b"payload!" })
-            .encode(Sums::Each, &mut bytes)
-            .unwrap();
+        let packet = Packet::Data(DataPacket { sequence: 6, payload: b"payload!", payload_crc: None });
+        let length = packet.encode(Sums::Each, &mut bytes).unwrap();
         for bit in 0..length * 8 {
             let mut changed = bytes;
             changed[bit / 8] ^= 1 << (bit % 8);

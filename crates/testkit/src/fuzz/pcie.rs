@@ -118,7 +118,7 @@ fn write(what: u8, input: &mut Input<'_>, out: &mut [u8]) -> usize {
             if payload.is_empty() {
                 return 0;
             }
-            Packet::Data(DataPacket { sequence, payload })
+            Packet::Data(DataPacket { sequence, payload, payload_crc: None })
         }
         2 => {
             let (next, echo) = (input.sequence(), u64::from(input.byte()));

@@ -68,7 +68,7 @@ fn packets(sums: Sums) -> Vec<u8> {
     let credits = Credits { headers: [1, 2, 3], data: [4, 5, 6] };
     let all = [
         Packet::Header(HeaderPacket { sequence: 5, route, front, tlp_crc: crc(front) }),
-        Packet::Data(DataPacket { sequence: 6, payload: &[1, 2, 3, 4] }),
+        Packet::Data(DataPacket { sequence: 6, payload: &[1, 2, 3, 4], payload_crc: None }),
         Packet::Ack(Ack { next: 7, echo: 8, credits, words: &[0, 0, 0, 0, 0, 0, 0, 9] }),
         Packet::Ping,
     ];
