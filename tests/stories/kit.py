@@ -89,6 +89,8 @@ def main(stories):
         print("usage: tests/stories/run PATH_TO_DXPU", file=sys.stderr)
         return 2
     dxpu = os.path.abspath(sys.argv[1])
+    # A shell that starts us in the background has us ignore it, and our programs with us.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = [name for name in os.environ.get("STORIES", "").split(",") if name] or list(stories)
     if unknown := [name for name in chosen if name not in stories]:
         print(f"no such story: {', '.join(unknown)}; there are {', '.join(stories)}", file=sys.stderr)

@@ -12,6 +12,7 @@ PROMISES = (
     "synchronous_copies_are_there",
     "small_results_come_first",
     "kernels_reach_pinned_memory",
+    "running_kernels_see_pinned_memory",
     "pinned_memory_is_there_in_time",
     "pinned_memory_has_a_device_name",
     "capture_beside_work",

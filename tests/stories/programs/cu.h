@@ -133,6 +133,14 @@ static const char KERNELS[] =
     " ld.param.u64 %rd1, [out]; ld.param.u32 %r1, [turns]; ld.param.u32 %r2, [value];\n"
     "AGAIN:\n sub.u32 %r1, %r1, 1; setp.ne.u32 %p, %r1, 0;\n @%p bra AGAIN;\n"
     " st.global.u32 [%rd1], %r2;\n ret;\n}\n"
+    /* await(word, turns): looks at a word until it is 1, then makes it 2; 3 when that takes too many turns */
+    ".visible .entry await(.param .u64 word, .param .u32 turns)\n{\n"
+    " .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %rd1;\n"
+    " ld.param.u64 %rd1, [word]; ld.param.u32 %r1, [turns]; mov.u32 %r3, 3;\n"
+    "AGAIN:\n ld.volatile.global.u32 %r2, [%rd1]; setp.eq.u32 %p, %r2, 1;\n @%p bra SEEN;\n"
+    " sub.u32 %r1, %r1, 1; setp.ne.u32 %p, %r1, 0;\n @%p bra AGAIN;\n bra.uni OVER;\n"
+    "SEEN:\n mov.u32 %r3, 2;\n"
+    "OVER:\n st.volatile.global.u32 [%rd1], %r3;\n ret;\n}\n"
     ".visible .entry wild()\n{\n .reg .b64 %rd1; .reg .b32 %r1;\n mov.u64 %rd1, 4096; mov.u32 %r1, 1;\n"
     " st.global.u32 [%rd1], %r1;\n ret;\n}\n"
     ".visible .entry say(.param .u32 number)\n{\n .local .align 8 .b8 place[8];\n .reg .b32 %r<3>; .reg .b64 %rd<4>;\n"
@@ -143,7 +151,7 @@ static const char KERNELS[] =
 
 static CUcontext context;
 static CUmodule module;
-static CUfunction scale_fn, spin_fn, wild_fn, say_fn;
+static CUfunction scale_fn, spin_fn, await_fn, wild_fn, say_fn;
 
 static __attribute__((unused)) void start_device(void) {
     MUST(cuInit(0));
@@ -152,6 +160,7 @@ static __attribute__((unused)) void start_device(void) {
     MUST(cuModuleLoadData(&module, KERNELS));
     MUST(cuModuleGetFunction(&scale_fn, module, "scale"));
     MUST(cuModuleGetFunction(&spin_fn, module, "spin"));
+    MUST(cuModuleGetFunction(&await_fn, module, "await"));
     MUST(cuModuleGetFunction(&wild_fn, module, "wild"));
     MUST(cuModuleGetFunction(&say_fn, module, "say"));
 }

@@ -319,6 +319,45 @@ static void kernels_reach_pinned_memory(void) {
     }
 }
 
+/* A kernel that runs already sees what the program writes into pinned memory, when the program waits for it at the latest;
+ * and what comes behind the kernel does not begin before. */
+static void running_kernels_see_pinned_memory(void) {
+    CUstream streams[2] = {new_stream(STREAM_NON_BLOCKING), NULL};
+    CUdeviceptr place = device_bytes(4);
+    CUevent event;
+    MUST(cuEventCreate(&event, 0));
+    unsigned turns = turns_for(20);
+    for (unsigned n = 0; n < 4 * 5; n++) {
+        CUstream stream = streams[n % 2];
+        unsigned *word = (unsigned *)pinned_bytes(4);
+        *word = 0;
+        /* The stream may be busy: then the kernel begins after the word was written, or before. */
+        if (n % 4 < 2) MUST(spin(place, turns_for(0.02), 1, stream));
+        CUdeviceptr pointer = (CUdeviceptr)word;
+        void *arguments[] = {&pointer, &turns};
+        MUST(cuLaunchKernel(await_fn, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+        MUST(cuEventRecord(event, stream));
+        MUST(cuMemsetD32Async(place, 7, 1, stream));
+        if (n % 3 == 0) usleep(5000);
+        *word = 1;
+        switch (n % 5) {
+        case 0: MUST(cuEventSynchronize(event)); break;
+        case 1: MUST(cuStreamSynchronize(stream)); break;
+        case 2: MUST(cuCtxSynchronize()); break;
+        case 3: while (cuEventQuery(event) == NOT_READY) {} break;
+        default: while (cuStreamQuery(stream) == NOT_READY) {} break;
+        }
+        HOLDS(*word == 2);
+        /* And once more with the same word, which the device knows by now. */
+        *word = 0;
+        MUST(cuLaunchKernel(await_fn, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+        *word = 1;
+        MUST(cuStreamSynchronize(stream));
+        HOLDS(*word == 2);
+        MUST(cuMemFreeHost(word));
+    }
+}
+
 static void look(void *argument) {
     struct middle *middle = argument;
     middle->seen = ((unsigned *)middle->host)[1];
@@ -484,7 +523,8 @@ int main(int argc, char **argv) {
         ROW(deferred_error), ROW(pinned_copy_lands_later), ROW(pinned_memory_is_read_late),
         ROW(host_functions_keep_order), ROW(threads_keep_order), ROW(waiting_blocks_nobody),
         ROW(synchronous_copies_are_there), ROW(per_thread_default_streams), ROW(legacy_stream_order),
-        ROW(small_results_come_first), ROW(kernels_reach_pinned_memory), ROW(pinned_memory_is_there_in_time),
+        ROW(small_results_come_first), ROW(kernels_reach_pinned_memory), ROW(running_kernels_see_pinned_memory),
+        ROW(pinned_memory_is_there_in_time),
         ROW(pinned_memory_has_a_device_name),
         ROW(capture_beside_work), ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),
     };

@@ -4,7 +4,8 @@ use crate::{
     border::*,
     state::{
         API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current,
-        pop_current as pop, push_current as push, set_current as set, settle_pools, shadow::fetch_all,
+        pop_current as pop, push_current as push, set_current as set, settle_pools,
+        shadow::{at_rest, fetch_all},
         with_current,
     },
 };
@@ -225,7 +226,10 @@ pub(crate) fn synchronize() -> CuResult<()> {
     let context = crate::state::current_context()?;
     forbid_context_wait(&context)?;
     fetch_all()?;
-    context.call(&Command::ContextSynchronize { context: context.id }).map(|_| settle_pools())
+    context.call(&Command::ContextSynchronize { context: context.id })?;
+    at_rest(|stream| stream.context.handle == context.handle);
+    settle_pools();
+    Ok(())
 }
 
 /// cuCtxSynchronize_v2
@@ -234,7 +238,10 @@ pub(crate) fn synchronize_v2(context: ContextHandle) -> CuResult<()> {
     context.check()?;
     forbid_context_wait(&context)?;
     fetch_all()?;
-    context.call(&Command::ContextSynchronize { context: context.id }).map(|_| settle_pools())
+    context.call(&Command::ContextSynchronize { context: context.id })?;
+    at_rest(|stream| stream.context.handle == context.handle);
+    settle_pools();
+    Ok(())
 }
 
 /// cuCtxGetLimit

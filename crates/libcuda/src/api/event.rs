@@ -54,6 +54,7 @@ pub(crate) fn query(event: EventHandle) -> CuResult<()> {
     if event.known_done() {
         return Ok(());
     }
+    crate::state::shadow::forward()?;
     event.context.call(&Command::EventQuery { event: event.id })?;
     event.note_done();
     Ok(())
@@ -67,6 +68,7 @@ pub(crate) fn synchronize(event: EventHandle) -> CuResult<()> {
     if event.known_done() {
         return Ok(());
     }
+    crate::state::shadow::forward()?;
     event.context.call(&Command::EventSynchronize { event: event.id })?;
     event.note_done();
     Ok(())

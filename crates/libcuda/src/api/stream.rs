@@ -4,7 +4,9 @@ use crate::{
     border::*,
     state::{
         Event, NodeOp, Stream, StreamKind, current_context, forbid_external, forbid_on_capturing,
-        forbid_wait, settle_pools, shadow::fetch_all, submit,
+        forbid_wait, settle_pools,
+        shadow::{at_rest, fetch_all},
+        submit,
     },
 };
 use cuda_abi::*;
@@ -59,7 +61,10 @@ pub(crate) fn synchronize(stream: StreamArg) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     forbid_wait(&stream)?;
     fetch_all()?;
-    stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(|_| settle_pools())
+    stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
+    at_rest(|other| std::ptr::eq(other, &*stream));
+    settle_pools();
+    Ok(())
 }
 
 /// cuStreamWaitEvent
