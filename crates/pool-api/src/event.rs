@@ -19,6 +19,9 @@ pub struct Event {
     /// The box it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub box_name: Option<Name>,
+    /// The host it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Name>,
     /// The lease it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseId>,
@@ -43,6 +46,14 @@ pub enum EventKind {
     BoxDrained,
     /// A box takes leases again.
     BoxUndrained,
+    /// A host reported for the first time.
+    HostJoined,
+    /// A host that was dead reported again.
+    HostReturned,
+    /// A host was silent for too long.
+    HostDead,
+    /// Whom a host serves was set.
+    HostChanged,
     /// A box has a GPU more, or another one in a slot.
     GpuAdded,
     /// A box no longer reports a GPU.
@@ -59,6 +70,10 @@ pub enum EventKind {
     GpuBurnInPassed,
     /// A repaired GPU failed its test.
     GpuBurnInFailed,
+    /// A GPU was plugged into a host.
+    GpuPlugged,
+    /// A GPU was unplugged from a host.
+    GpuUnplugged,
     /// A lease waits.
     LeasePending,
     /// A lease got its GPUs.

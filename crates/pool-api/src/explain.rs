@@ -40,6 +40,8 @@ pub enum Filter {
     Memory,
     /// Is in a box of another kind.
     Kind,
+    /// Is in a box that hosts cannot reach on the PCIe plane.
+    Plane,
     /// Is bad, in burn-in or absent.
     Health,
     /// Is in a box that is silent, dead or drained.

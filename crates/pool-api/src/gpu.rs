@@ -32,7 +32,7 @@ pub struct Gpu {
     pub spare: bool,
     /// Counts its grants; a borrower with a lower one is refused by the box.
     pub epoch: u64,
-    /// The highest epoch its box has said to have let a borrower in with.
+    /// The highest epoch its box has said to have let a host in with. On the api plane it is not kept.
     #[serde(default)]
     pub bound_epoch: u64,
     /// Everything of this epoch and older is gone from it: processes killed, memory scrubbed. It is granted again only

@@ -82,6 +82,9 @@ pub struct HostSlot {
     pub gpu: Option<GpuId>,
     /// The highest epoch it was ever given; that of the GPU, while it has one.
     pub epoch: u64,
+    /// The highest epoch the host has said to have plugged there.
+    #[serde(default)]
+    pub bound_epoch: u64,
     /// Everything of this epoch and older is unplugged and cleared. It is given away again only when this has caught
     /// up with what was plugged.
     pub cleared_epoch: u64,
@@ -91,6 +94,9 @@ pub struct HostSlot {
     /// What has to be unplugged first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Leaving>,
+    /// The host no longer reports it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gone: bool,
     /// Whether the host last said that a device is plugged there.
     #[serde(default)]
     pub plugged: bool,

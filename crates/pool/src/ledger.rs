@@ -14,13 +14,21 @@
 //! A GPU is granted only if its box has said that everything of that epoch and older is gone (`cleaned_epoch`), and a
 //! box lets nobody in with an older epoch than it has seen. So whatever is lost, late or repeated, whoever is in with
 //! the current epoch is alone.
+//!
+//! **What keeps a GPU from being plugged into two hosts.** On the PCIe plane the same epoch is given to a slot of a host,
+//! which counts its own the same way; see `attach.rs`.
 
+mod agents;
+mod attach;
 mod batch;
 mod boxes;
 mod command;
 mod draft;
 mod explain;
 mod grants;
+mod host_explain;
+mod host_report;
+mod hosts;
 mod keys;
 mod leases;
 mod load;
@@ -46,8 +54,10 @@ pub use settings::Settings;
 pub use view::Counts;
 
 use crate::{Dice, SplitMix};
+use attach::Held;
 use boxes::{BoxEntry, Presence};
 use draft::{Draft, Note};
+use hosts::HostEntry;
 use keys::Keys;
 use pool_api::{Event, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse, WEIGHT_DEFAULT};
 use queue::Queue;
@@ -67,6 +77,9 @@ pub struct Ledger {
     /// Grows with every change that is written.
     version: u64,
     boxes: BTreeMap<Name, BoxEntry>,
+    hosts: BTreeMap<Name, HostEntry>,
+    /// The highest number of a box or host.
+    nodes_known: u32,
     leases: BTreeMap<LeaseId, LeaseEntry>,
     tenants: BTreeMap<Name, TenantEntry>,
     spares_wanted: BTreeMap<Model, u32>,
@@ -81,6 +94,14 @@ pub struct Ledger {
     expiries: BTreeSet<(u64, LeaseId)>,
     /// When each box that is not dead has been silent for too long.
     silences: BTreeSet<(u64, Name)>,
+    /// When each host that is not dead has been silent for too long.
+    host_silences: BTreeSet<(u64, Name)>,
+    /// GPUs that their boxes do not clean before a host has unplugged them.
+    held: BTreeMap<GpuId, Held>,
+    /// When that takes too long.
+    unplug_due: BTreeSet<(u64, GpuId)>,
+    /// Slots of hosts that may go on.
+    restless: BTreeSet<(Name, u8)>,
     /// When each lease that is over ended.
     ended: BTreeSet<(u64, LeaseId)>,
     /// Leases one of whose GPUs is not what it was: lost, cleaned, or reached elsewhere.
@@ -121,6 +142,8 @@ struct GpuEntry {
     gpu: Gpu,
     place: Place,
     counters: Option<pool_api::Counters>,
+    /// The slot of a host that it is granted for.
+    attachment: Option<(Name, u8)>,
 }
 
 impl Ledger {
@@ -132,6 +155,8 @@ impl Ledger {
             // Later than every version of earlier leaders, as long as they made fewer than 1000 changes a millisecond.
             version: now_ms << 10,
             boxes: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            nodes_known: 0,
             leases: BTreeMap::new(),
             tenants: BTreeMap::new(),
             spares_wanted: BTreeMap::new(),
@@ -142,6 +167,10 @@ impl Ledger {
             spares_stirred: false,
             expiries: BTreeSet::new(),
             silences: BTreeSet::new(),
+            host_silences: BTreeSet::new(),
+            held: BTreeMap::new(),
+            unplug_due: BTreeSet::new(),
+            restless: BTreeSet::new(),
             ended: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             unwanted: BTreeSet::new(),
@@ -161,6 +190,8 @@ impl Ledger {
         self.now_ms = self.now_ms.max(now_ms);
         let answer = match command {
             Command::Report { box_name, report } => self.report(box_name, report),
+            Command::ReportHost { host, report } => self.report_host(host, report),
+            Command::SetHost { host, request } => self.set_host(host, request),
             Command::CreateLease { owner, tenant, request, idempotency_key } => {
                 self.create_lease(owner, tenant, request, idempotency_key.as_deref(), dice)
             }
@@ -195,6 +226,9 @@ impl Ledger {
         let mut writes = Vec::with_capacity(draft.len());
         for name in &draft.boxes {
             writes.push((format!("box/{name}"), self.boxes.get(name).map(|entry| json(&entry.stored()))));
+        }
+        for name in &draft.hosts {
+            writes.push((format!("host/{name}"), self.hosts.get(name).map(|entry| json(&entry.stored()))));
         }
         for id in &draft.gpus {
             writes.push((format!("gpu/{id}"), self.entry(id).map(|entry| json(&entry.gpu))));

@@ -1,10 +1,11 @@
-//! The whole pool in one thread: two managers over one store, boxes, borrowers, and a network between them, all of
+//! The whole pool in one thread: two managers over one store, boxes, hosts, borrowers, and a network between them, all of
 //! which fail. The ledger is the real one; time and chance come from a seed, so a failing seed fails again.
 //!
 //! ```text
 //!   borrowers ──┐                       ┌── manager 0 ──┐
 //!               ├── messages that are ──┤               ├── pool_store::Memory, with faults
-//!   boxes ──────┘   lost, late, twice   └── manager 1 ──┘
+//!   boxes ──────┤   lost, late, twice   └── manager 1 ──┘
+//!   hosts ──────┘
 //!        ▲                                                         checker: reads everything that was
 //!        └──── borrowers show their tokens                         committed, told, admitted and ended
 //! ```
@@ -13,6 +14,8 @@
 
 mod borrower;
 mod checker;
+mod checker_hosts;
+mod host;
 mod manager;
 mod network;
 mod rack;
@@ -30,6 +33,14 @@ pub(crate) enum Mutation {
     KeepEpoch,
     /// The ledger never tells boxes to clean.
     NeverClean,
+    /// The ledger tells a host to plug before the box has bound.
+    PlugUnbound,
+    /// The ledger never tells hosts to unplug.
+    NeverUnplug,
+    /// The ledger has boxes clean before hosts have unplugged.
+    CleanBeforeUnplug,
+    /// The ledger gives a host's slot away while it still has something else.
+    ReuseSlot,
     /// The manager tells answers before they are committed.
     AnswerEarly,
     /// The manager goes on with its memory after a commit that failed.

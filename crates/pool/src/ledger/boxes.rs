@@ -1,29 +1,22 @@
 //! A box in memory, and what its presence means for its GPUs.
 
+use super::agents::Agents;
 use super::stock::Standing;
 use super::{GpuEntry, Ledger, Note};
 use pool_api::{BoxRecord, BoxState, EventKind, Gpu, GpuId, GpuState, Name};
-use std::collections::{BTreeMap, VecDeque};
-
-/// Runs of a box's agent that are remembered. An agent that starts more often while a message is on its way has other
-/// troubles.
-const AGENTS_MAX: usize = 8;
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 pub(super) struct BoxEntry {
     pub(super) record: BoxRecord,
     pub(super) presence: Presence,
-    /// The last report this leader has heard from each run of its agent.
-    ///
-    /// Which run is the latest cannot be known: a late report of an earlier one may be the first that a new leader
-    /// hears of it. It does no harm: what a box says is gone never comes back, and the next report corrects the rest.
-    agents: VecDeque<(String, u64)>,
+    pub(super) agents: Agents,
     /// Where it is in [`Ledger::silences`].
     pub(super) silent_at_ms: u64,
     pub(super) slots: BTreeMap<u8, GpuEntry>,
 }
 
-/// Whether a box is there.
+/// Whether a box or a host is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Ready,
@@ -33,7 +26,7 @@ pub(super) enum Presence {
 
 impl BoxEntry {
     pub(super) fn new(record: BoxRecord, presence: Presence, silent_at_ms: u64) -> Self {
-        Self { record, presence, agents: VecDeque::new(), silent_at_ms, slots: BTreeMap::new() }
+        Self { record, presence, agents: Agents::default(), silent_at_ms, slots: BTreeMap::new() }
     }
 
     /// As it is stored: silence that may pass is not.
@@ -54,17 +47,6 @@ impl BoxEntry {
             Presence::Suspect => BoxState::Suspect,
             Presence::Ready | Presence::Dead => self.state_ignoring_suspicion(),
         }
-    }
-
-    /// Whether a report is news. Remembers that it was heard.
-    pub(super) fn hear(&mut self, agent: &str, sequence: u64) -> bool {
-        let known = self.agents.iter().position(|(known, _)| known == agent);
-        let last = known.and_then(|at| self.agents.remove(at)).map_or(0, |(_, last)| last);
-        self.agents.push_back((agent.to_owned(), last.max(sequence)));
-        if self.agents.len() > AGENTS_MAX {
-            self.agents.pop_front();
-        }
-        known.is_none() || sequence > last
     }
 
     /// Whether new leases may come here.

@@ -1,8 +1,9 @@
 //! What can be asked of the ledger, and what comes back.
 
 use pool_api::{
-    BoxOrders, BoxRecord, BoxReport, ErrorAnswer, ErrorCode, Event, Gpu, GpuId, Invalid, Lease, LeaseId,
-    LeaseRequest, Model, Name, SpareRecord, SpareRequest, TenantRecord, TenantRequest,
+    BoxOrders, BoxRecord, BoxReport, ErrorAnswer, ErrorCode, Event, Gpu, GpuId, HostOrders, HostRecord,
+    HostReport, HostRequest, Invalid, Lease, LeaseId, LeaseRequest, Model, Name, SpareRecord, SpareRequest,
+    TenantRecord, TenantRequest,
 };
 
 /// Something to do. Who may ask for it has been decided before.
@@ -14,6 +15,20 @@ pub enum Command {
         box_name: Name,
         /// What it says.
         report: BoxReport,
+    },
+    /// A host says how it is. The first report of a host makes it part of the pool. Answer: [`Answer::HostOrders`].
+    ReportHost {
+        /// The host, as its certificate says.
+        host: Name,
+        /// What it says.
+        report: HostReport,
+    },
+    /// Says whose leases may be plugged into a host. Answer: [`Answer::Host`].
+    SetHost {
+        /// The host.
+        host: Name,
+        /// What is set.
+        request: HostRequest,
     },
     /// Somebody asks for GPUs. Answer: [`Answer::Lease`], granted or pending.
     CreateLease {
@@ -105,8 +120,12 @@ pub enum Command {
 /// What a command answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// What a box should do. `lease_keys` is empty: the caller knows the keys.
+    /// What a box should do. `lease_keys` is empty and secrets are unset: the caller knows the keys.
     Orders(BoxOrders),
+    /// What a host should do. Secrets are unset: the caller knows the keys.
+    HostOrders(HostOrders),
+    /// A host as it is now.
+    Host(HostRecord),
     /// A lease as it is now.
     Lease(Box<Lease>),
     /// A GPU as it is now.
@@ -165,6 +184,27 @@ pub enum Refusal {
         /// The box.
         box_name: Name,
     },
+    /// There is no such host.
+    #[error("there is no host {host}")]
+    NoHost {
+        /// The host.
+        host: Name,
+    },
+    /// There are more machines than can be told apart on the network.
+    #[error("there are 65535 boxes and hosts already")]
+    TooManyNodes,
+    /// A host speaks of an epoch that nobody can have given it.
+    #[error("slot {slot} of host {host} speaks of epoch {epoch}, and this pool has given it {given} at most")]
+    StrangeEpoch {
+        /// The host.
+        host: Name,
+        /// Its slot.
+        slot: u8,
+        /// What it says.
+        epoch: u64,
+        /// What it was given.
+        given: u64,
+    },
     /// Only a bad GPU can be repaired.
     #[error("GPU {gpu} is not bad, so it cannot be repaired")]
     NotBad {
@@ -195,7 +235,7 @@ pub enum Refusal {
         limit: usize,
     },
     /// There are more kinds of GPU than the pool can tell apart.
-    #[error("the pool cannot tell more than 64 kinds of GPU apart (model, memory, kind of box)")]
+    #[error("the pool cannot tell more than 64 kinds of GPU apart (model, memory, kind of box, plane)")]
     TooManyKinds,
 }
 
@@ -207,6 +247,11 @@ impl Refusal {
             Self::NoLease { .. } => (ErrorCode::NotFound, "leases that are over are forgotten after an hour"),
             Self::NoGpu { .. } => (ErrorCode::NotFound, "a GPU is named BOX/SLOT; `dxpu gpu ls` lists them"),
             Self::NoBox { .. } => (ErrorCode::NotFound, "`dxpu box ls` lists them"),
+            Self::NoHost { .. } => (ErrorCode::NotFound, "`dxpu host ls` lists them"),
+            Self::TooManyNodes => (ErrorCode::TooMany, "make a second pool"),
+            Self::StrangeEpoch { .. } => {
+                (ErrorCode::Conflict, "start the host's proxy anew, with no state kept")
+            }
             Self::LeaseOver { .. } => (ErrorCode::Gone, "ask for a new lease"),
             Self::KeyOver { .. } => (ErrorCode::Gone, "use a new key for a new lease"),
             Self::NotBad { .. } => (ErrorCode::Conflict, "only GPUs in state bad are repaired"),

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft {
     pub(super) boxes: BTreeSet<Name>,
+    pub(super) hosts: BTreeSet<Name>,
     pub(super) gpus: BTreeSet<GpuId>,
     pub(super) leases: BTreeSet<LeaseId>,
     pub(super) tenants: BTreeSet<Name>,
@@ -20,6 +21,7 @@ pub(super) struct Draft {
 impl Draft {
     pub(super) fn is_empty(&self) -> bool {
         self.boxes.is_empty()
+            && self.hosts.is_empty()
             && self.gpus.is_empty()
             && self.leases.is_empty()
             && self.tenants.is_empty()
@@ -32,6 +34,7 @@ impl Draft {
     /// How many writes it makes.
     pub(super) fn len(&self) -> usize {
         self.boxes.len()
+            + self.hosts.len()
             + self.gpus.len()
             + self.leases.len()
             + self.tenants.len()
@@ -48,6 +51,7 @@ pub(super) struct Note {
     pub(super) kind: EventKind,
     pub(super) gpu: Option<GpuId>,
     pub(super) box_name: Option<Name>,
+    pub(super) host: Option<Name>,
     pub(super) lease: Option<LeaseId>,
     pub(super) tenant: Option<Name>,
     pub(super) message: String,
@@ -55,7 +59,15 @@ pub(super) struct Note {
 
 impl Note {
     pub(super) fn new(kind: EventKind, message: impl Into<String>) -> Self {
-        Self { kind, gpu: None, box_name: None, lease: None, tenant: None, message: message.into() }
+        Self {
+            kind,
+            gpu: None,
+            box_name: None,
+            host: None,
+            lease: None,
+            tenant: None,
+            message: message.into(),
+        }
     }
 
     pub(super) fn gpu(mut self, gpu: &GpuId) -> Self {
@@ -66,6 +78,11 @@ impl Note {
 
     pub(super) fn of_box(mut self, name: &Name) -> Self {
         self.box_name = Some(name.clone());
+        self
+    }
+
+    pub(super) fn of_host(mut self, name: &Name) -> Self {
+        self.host = Some(name.clone());
         self
     }
 
@@ -81,7 +98,7 @@ impl Note {
     }
 
     pub(super) fn at(self, seq: u64, at_ms: u64) -> Event {
-        let Self { kind, gpu, box_name, lease, tenant, message } = self;
-        Event { seq, at_ms, kind, gpu, box_name, lease, tenant, message }
+        let Self { kind, gpu, box_name, host, lease, tenant, message } = self;
+        Event { seq, at_ms, kind, gpu, box_name, host, lease, tenant, message }
     }
 }

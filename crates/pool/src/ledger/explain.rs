@@ -1,5 +1,6 @@
 //! Why a lease is pending, and what would let it run.
 
+use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, is_clean};
 use super::queue::{GroupKey, Wish};
 use super::{Ledger, Refusal};
@@ -42,6 +43,7 @@ impl Ledger {
         if let Some(last) = lease.moves.last().filter(|_| wish.lost) {
             answer.reasons.push(format!("it lost {}: {}", last.from, last.reason));
         }
+        self.explain_host(&lease.tenant, &wish, answer);
         self.explain_quota(&lease.tenant, &wish, answer);
         self.explain_stock(&wish, &counts, answer);
         self.explain_queue(lease, answer);
@@ -97,6 +99,7 @@ impl Ledger {
             _ if !wish.accepts_model(&gpu.model) => Filter::Model,
             _ if !wish.accepts_memory(gpu.memory_bytes) => Filter::Memory,
             _ if !wish.accepts_kind(owner.record.kind) => Filter::Kind,
+            _ if !wish.accepts_plane(speaks_pcie(&owner.record.paths)) => Filter::Plane,
             GpuState::Bad | GpuState::BurnIn | GpuState::Absent => Filter::Health,
             _ if !gpu.health.ok => Filter::Health,
             _ if !owner.takes_leases() => Filter::BoxState,
@@ -198,7 +201,8 @@ fn describe(wish: &Wish) -> String {
         (Some(BoxKind::Pcie), _) => " (pcie)",
         _ => "",
     };
-    format!("{model}{kind}")
+    let plane = if wish.host.is_some() { " that hosts can reach" } else { "" };
+    format!("{model}{kind}{plane}")
 }
 
 fn thousandths(milli: u64) -> String {

@@ -3,7 +3,9 @@
 use super::boxes::is_clean;
 use super::{Ledger, Presence};
 use crate::GPU_MILLI;
-use pool_api::{Gpu, GpuId, GpuState, Grant, Holder, Lease, LeaseId, LeaseState, Model, Name};
+use pool_api::{
+    Gpu, GpuId, GpuState, Grant, Holder, Lease, LeaseId, LeaseState, Model, Name, PCIE_EPOCH_MAX,
+};
 
 /// Whether a grant of this lease is for the GPU as it is now.
 pub(super) fn is_current(lease: &Lease, gpu: &Gpu) -> bool {
@@ -11,8 +13,11 @@ pub(super) fn is_current(lease: &Lease, gpu: &Gpu) -> bool {
 }
 
 impl Ledger {
-    /// Gives a GPU to a lease, under a new epoch.
-    pub(super) fn bind(&mut self, id: &GpuId, lease: LeaseId) -> Grant {
+    /// Gives a GPU to a lease, under a new epoch, and a slot of a host with it if there is one.
+    pub(super) fn bind(&mut self, id: &GpuId, lease: LeaseId, slot: Option<(Name, u8)>) -> Grant {
+        // One epoch for both, higher than what either has seen.
+        let seen =
+            slot.as_ref().and_then(|(host, slot)| self.host_slot(host, *slot)).map_or(0, |slot| slot.epoch);
         let request = &self.leases[&lease].lease.request;
         let share = request.share;
         let tenant = self.leases[&lease].lease.tenant.clone();
@@ -21,13 +26,14 @@ impl Ledger {
         #[cfg(test)]
         let mutated = self.mutated(crate::simulation::Mutation::GrantUncleaned);
         let entry = self.entry_mut(id).expect("only a GPU that is there is chosen");
+        entry.attachment.clone_from(&slot);
         let gpu = &mut entry.gpu;
         #[cfg(test)]
         if mutated {
             gpu.holders.clear();
         }
         assert!(gpu.holders.is_empty(), "a GPU never has two holders");
-        gpu.epoch += 1;
+        gpu.epoch = gpu.epoch.max(seen) + 1;
         #[cfg(test)]
         if keeps_epoch {
             gpu.epoch = (gpu.epoch - 1).max(1);
@@ -40,7 +46,7 @@ impl Ledger {
             memory_bytes: share.map_or(gpu.memory_bytes, |share| share.memory_bytes),
         };
         gpu.holders.push(holder.clone());
-        let grant = Grant {
+        let mut grant = Grant {
             gpu: id.clone(),
             epoch: gpu.epoch,
             endpoints: gpu.endpoints.clone(),
@@ -50,6 +56,10 @@ impl Ledger {
         self.draft.gpus.insert(id.clone());
         self.charge(&tenant, &grant.model, &holder, true);
         self.restand(id);
+        if let Some((host, slot)) = slot {
+            assert!(grant.epoch <= PCIE_EPOCH_MAX, "only what has epochs left is chosen");
+            self.attach(&mut grant, lease, host, slot);
+        }
         grant
     }
 
@@ -58,8 +68,12 @@ impl Ledger {
     /// With `linger` the lease stays known as the last holder until then.
     pub(super) fn unbind(&mut self, grant: &Grant, lease: LeaseId, linger: bool) {
         let tenant = self.leases[&lease].lease.tenant.clone();
+        // What still works is unplugged first, then cleaned. What does not is gone already.
+        let works = self.is_alive(grant, lease);
+        self.detach(grant, lease, works);
         let id = &grant.gpu;
         let Some(entry) = self.entry_mut(id) else { return };
+        entry.attachment = None;
         let gpu = &mut entry.gpu;
         let Some(at) = gpu.holders.iter().position(|holder| holder.lease == lease) else { return };
         let holder = gpu.holders[at].clone();
@@ -124,5 +138,6 @@ impl Ledger {
             && !is_clean(gpu)
             && gpu.holders.iter().any(|holder| holder.lease == lease)
             && owner.presence != Presence::Dead
+            && self.is_attached(grant, lease)
     }
 }

@@ -93,10 +93,11 @@ impl Ledger {
     pub(super) fn wish(&self, id: LeaseId) -> String {
         let request = &self.leases[&id].lease.request;
         let model = request.model.as_ref().map_or("any model".to_owned(), ToString::to_string);
+        let host = request.host.as_ref().map_or_else(String::new, |host| format!(" in host {host}"));
         match &request.share {
             Some(share) => format!("{}/1000 of a GPU ({model})", share.milli),
-            None if request.gpus == 1 => format!("1 GPU ({model})"),
-            None => format!("{} GPUs ({model})", request.gpus),
+            None if request.gpus == 1 => format!("1 GPU ({model}){host}"),
+            None => format!("{} GPUs ({model}){host}", request.gpus),
         }
     }
 
@@ -187,6 +188,7 @@ impl Ledger {
         for grant in &grants {
             let lingers = self.is_alive(grant, id);
             self.unbind(grant, id, lingers);
+            self.show_unplugging(grant, id);
             if !lingers {
                 self.leases.get_mut(&id).expect("it is there").lease.grants.retain(|kept| kept != grant);
             }

@@ -1,9 +1,12 @@
 //! From the store's records to a ledger again.
 
+use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, Presence};
 use super::stock::Class;
 use super::{GpuEntry, LeaseEntry, Ledger, Settings};
-use pool_api::{BoxRecord, BoxState, Event, Gpu, GpuState, Lease, LeaseState, SpareRecord, TenantRecord};
+use pool_api::{
+    BoxRecord, BoxState, Event, Gpu, GpuState, Lease, LeaseState, PCIE_EPOCH_MAX, SpareRecord, TenantRecord,
+};
 
 /// A record cannot be what was stored.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -37,6 +40,7 @@ impl Ledger {
             let (key, value) = (key.as_ref(), value.as_ref());
             match key.split_once('/') {
                 Some(("box", _)) => ledger.load_box(read(key, value)?),
+                Some(("host", _)) => ledger.load_host(read(key, value)?),
                 Some(("gpu", _)) => gpus.push(read(key, value)?),
                 Some(("lease", _)) => leases.push(read(key, value)?),
                 Some(("tenant", _)) => {
@@ -80,18 +84,23 @@ impl Ledger {
         if presence == Presence::Suspect {
             self.silences.insert((dead_at_ms, name.clone()));
         }
+        self.know_node(entry.record.node);
         self.boxes.insert(name, entry);
     }
 
     fn load_gpu(&mut self, gpu: Gpu) -> Result<(), LoadError> {
         let problem = |problem: &str| LoadError { key: format!("gpu/{}", gpu.id), problem: problem.into() };
         let owner = self.boxes.get(&gpu.box_name).ok_or_else(|| problem("there is no such box"))?;
-        let class =
-            Class { model: gpu.model.clone(), memory_bytes: gpu.memory_bytes, kind: owner.record.kind };
+        let class = Class {
+            model: gpu.model.clone(),
+            memory_bytes: gpu.memory_bytes,
+            kind: owner.record.kind,
+            pcie: speaks_pcie(&owner.record.paths) && gpu.epoch < PCIE_EPOCH_MAX,
+        };
         let place = self.stock.add(&gpu.box_name, gpu.slot, class, gpu.nvlink_group);
         let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;
         let owner = self.boxes.get_mut(&gpu.box_name).expect("it was there just now");
-        owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None });
+        owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None, attachment: None });
         Ok(())
     }
 
@@ -111,6 +120,10 @@ impl Ledger {
             LeaseState::Granted => {
                 self.tenant(&tenant).granted += 1;
                 for grant in &grants {
+                    let slot = grant.attachment.as_ref().map(|to| (to.host.clone(), to.slot));
+                    if let Some(entry) = self.entry_mut(&grant.gpu) {
+                        entry.attachment = slot;
+                    }
                     let holder = self.entry(&grant.gpu).and_then(|entry| {
                         let holder = entry.gpu.holders.iter().find(|holder| holder.lease == id)?;
                         Some((holder.clone(), entry.gpu.taint.as_ref().is_some_and(|taint| taint.drain)))
@@ -182,6 +195,7 @@ impl Ledger {
                 }
             }
         }
+        found.extend(self.attachment_inconsistencies());
         found
     }
 }

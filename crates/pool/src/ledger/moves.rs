@@ -8,7 +8,7 @@ use super::queue::Wish;
 use super::serve::remember_move;
 use super::stock::{Mask, Place};
 use super::{Ledger, Note};
-use pool_api::{EventKind, GpuState, Grant, LeaseId, LeaseState, Move};
+use pool_api::{EventKind, GpuState, Grant, LeaseId, LeaseState, Move, Name};
 
 /// More than so many GPUs at once are replaced by way of the queue: old and new ones and the lease are one transaction.
 const REPLACED_AT_ONCE_MAX: usize = 32;
@@ -75,9 +75,20 @@ impl Ledger {
         for grant in lost {
             self.unbind(grant, id, false);
         }
-        match self.find_replacements(id, lost, true) {
-            Some(found) => self.exchange(id, lost, &found, &reasons),
-            None => self.requeue(id, lost, &reasons),
+        let found = self.find_replacements(id, lost, true);
+        self.exchange_or_requeue(id, lost, found, &reasons);
+    }
+
+    fn exchange_or_requeue(
+        &mut self,
+        id: LeaseId,
+        lost: &[Grant],
+        found: Option<Vec<Place>>,
+        reasons: &[String],
+    ) {
+        match (found, self.slots_again(lost)) {
+            (Some(found), Some(slots)) => self.exchange(id, lost, &found, &slots, reasons),
+            _ => self.requeue(id, lost, reasons),
         }
     }
 
@@ -90,6 +101,9 @@ impl Ledger {
             _ if owner.presence == super::Presence::Dead => format!("box {} is dead", gpu.box_name),
             GpuState::Bad => gpu.health.reason.clone().unwrap_or_else(|| "it is bad".into()),
             GpuState::Absent => "it is no longer there".into(),
+            GpuState::Leased if !super::boxes::is_clean(gpu) && grant.attachment.is_some() => {
+                "its host has given it up".into()
+            }
             _ => "its box has ended the session".into(),
         }
     }
@@ -142,11 +156,18 @@ impl Ledger {
         (fits && !taken.contains(&place)).then_some(place)
     }
 
-    fn exchange(&mut self, id: LeaseId, lost: &[Grant], found: &[Place], reasons: &[String]) {
+    fn exchange(
+        &mut self,
+        id: LeaseId,
+        lost: &[Grant],
+        found: &[Place],
+        slots: &[Option<(Name, u8)>],
+        reasons: &[String],
+    ) {
         let now_ms = self.now_ms;
         let tenant = self.leases[&id].lease.tenant.clone();
-        for ((old, place), reason) in lost.iter().zip(found).zip(reasons) {
-            let new = self.bind(&self.gpu_at(*place), id);
+        for (((old, place), slot), reason) in lost.iter().zip(found).zip(slots).zip(reasons) {
+            let new = self.bind(&self.gpu_at(*place), id, slot.clone());
             let message = if new.gpu == old.gpu {
                 format!("{id} starts again on {}: {reason}", old.gpu)
             } else {
@@ -162,7 +183,8 @@ impl Ledger {
             };
             remember_move(&mut lease.moves, moved);
             // In its place, so that the borrower's devices keep their numbers.
-            if let Some(grant) = lease.grants.iter_mut().find(|grant| *grant == old) {
+            let is_old = |grant: &&mut Grant| grant.gpu == old.gpu && grant.epoch == old.epoch;
+            if let Some(grant) = lease.grants.iter_mut().find(is_old) {
                 *grant = new;
             }
             lease.version += 1;
@@ -221,7 +243,7 @@ impl Ledger {
             self.unbind(grant, id, false);
         }
         let reasons = vec!["it is being drained".to_owned(); leaving.len()];
-        self.exchange(id, &leaving, &found, &reasons);
+        self.exchange_or_requeue(id, &leaving, Some(found), &reasons);
         self.unwanted.remove(&id);
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Wish {
     pub(super) topology: Topology,
     /// Thousandths of each GPU, which count for quotas.
     pub(super) milli: u32,
+    /// Into which host they are plugged.
+    pub(super) host: Option<Name>,
     /// It had GPUs and lost one: it may have spares.
     pub(super) lost: bool,
 }
@@ -34,6 +36,7 @@ impl Wish {
             kind: request.kind,
             topology: request.topology,
             milli: request.share.map_or(crate::GPU_MILLI, |share| share.milli),
+            host: request.host.clone(),
             lost: lease.granted_ms.is_some(),
         }
     }
@@ -43,6 +46,7 @@ impl Wish {
         self.accepts_model(&class.model)
             && class.memory_bytes >= self.memory_bytes
             && self.accepts_kind(class.kind)
+            && self.accepts_plane(class.pcie)
     }
 
     pub(super) fn accepts_model(&self, model: &Model) -> bool {
@@ -52,6 +56,11 @@ impl Wish {
     pub(super) fn accepts_kind(&self, kind: BoxKind) -> bool {
         self.kind.is_none_or(|wanted| wanted == kind)
             && (self.topology != Topology::Nvlink || kind == BoxKind::Nvlink)
+    }
+
+    /// Whether GPUs will do that can be plugged into hosts, or cannot.
+    pub(super) fn accepts_plane(&self, pcie: bool) -> bool {
+        pcie || self.host.is_none()
     }
 
     pub(super) fn accepts_memory(&self, memory_bytes: u64) -> bool {

@@ -11,26 +11,28 @@
 //!
 //! A slot that is no longer reported is absent; when it is reported again it is cleaned first, if it needs to be.
 
+use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, Presence, is_clean};
 use super::command::{Answer, Refusal};
 use super::grants::is_current;
 use super::stock::Class;
 use super::{GpuEntry, Ledger, Note};
 use pool_api::{
-    BoxKind, BoxOrders, BoxRecord, BoxReport, BoxState, EventKind, Gpu, GpuId, GpuReport, GpuState, Name,
-    SlotOrder, Want,
+    BoxOrders, BoxRecord, BoxReport, BoxState, EventKind, Gpu, GpuId, GpuReport, GpuState, Name,
+    PCIE_EPOCH_MAX, SlotOrder, Want,
 };
 
 impl Ledger {
     pub(super) fn report(&mut self, name: &Name, report: &BoxReport) -> Result<Answer, Refusal> {
         report.check()?;
-        self.check_kinds(report)?;
-        self.meet(name, report);
+        self.check_kinds(name, report)?;
+        let node = self.node_of_box(name)?;
+        self.meet(name, node, report);
         let entry = self.boxes.get_mut(name).expect("it was met just now");
-        if entry.hear(&report.agent, report.sequence) {
+        if entry.agents.hear(&report.agent, report.sequence) {
             self.hear_box(name, report);
             for gpu in &report.gpus {
-                self.hear_gpu(name, report.kind, gpu);
+                self.hear_gpu(name, report, gpu);
             }
             self.miss_gpus(name, report);
         }
@@ -38,10 +40,12 @@ impl Ledger {
     }
 
     /// Refuses a report before anything of it has been done.
-    fn check_kinds(&self, report: &BoxReport) -> Result<(), Refusal> {
+    fn check_kinds(&self, name: &Name, report: &BoxReport) -> Result<(), Refusal> {
         let mut classes = self.stock.classes().to_vec();
         for gpu in &report.gpus {
-            let class = class_of(report.kind, gpu);
+            let known = self.boxes.get(name).and_then(|owner| owner.slots.get(&gpu.slot));
+            let pcie = known.map_or(speaks_pcie(&report.paths), |entry| can_be_plugged(report, &entry.gpu));
+            let class = class_of(report, gpu, pcie);
             if !classes.contains(&class) {
                 classes.push(class);
             }
@@ -49,13 +53,18 @@ impl Ledger {
         if classes.len() > crate::model::MODELS_MAX { Err(Refusal::TooManyKinds) } else { Ok(()) }
     }
 
-    fn meet(&mut self, name: &Name, report: &BoxReport) {
-        if self.boxes.contains_key(name) {
+    fn meet(&mut self, name: &Name, node: u16, report: &BoxReport) {
+        if let Some(known) = self.boxes.get_mut(name) {
+            // Only a box that was stored before there were numbers has none.
+            if known.record.node != node {
+                known.record.node = node;
+                self.draft.boxes.insert(name.clone());
+            }
             return;
         }
         let record = BoxRecord {
             name: name.clone(),
-            node: 0,
+            node,
             kind: report.kind,
             rack: report.rack.clone(),
             paths: report.paths.clone(),
@@ -91,24 +100,30 @@ impl Ledger {
         }
     }
 
-    fn hear_gpu(&mut self, name: &Name, kind: BoxKind, report: &GpuReport) {
+    fn hear_gpu(&mut self, name: &Name, whole: &BoxReport, report: &GpuReport) {
         let id = GpuId { box_name: name.clone(), slot: report.slot };
         if self.entry(&id).is_none() {
-            self.add_gpu(&id, kind, report);
+            self.add_gpu(&id, whole, report);
         }
         let entry = self.entry_mut(&id).expect("it was added before");
         entry.counters.clone_from(&report.counters);
         let entry = self.entry(&id).expect("it was added before");
-        if is_old_news(&entry.gpu, report) && self.stock.class_of(entry.place).kind == kind {
+        let class = self.stock.class_of(entry.place);
+        let same_class = class.kind == whole.kind && class.pcie == can_be_plugged(whole, &entry.gpu);
+        if is_old_news(entry, report) && same_class {
             return;
         }
-        self.hear_identity(&id, kind, report);
+        self.hear_identity(&id, whole, report);
         let entry = self.entry_mut(&id).expect("it was added before");
+        let is_attached = entry.attachment.is_some();
         let before = entry.gpu.clone();
         let gpu = &mut entry.gpu;
 
         // The box knows best what it has let in and what is gone, also when it has forgotten what it once said.
         gpu.cleaned_epoch = report.cleaned_epoch;
+        if is_attached {
+            gpu.bound_epoch = gpu.bound_epoch.max(report.bound_epoch);
+        }
         gpu.epoch = gpu.epoch.max(report.cleaned_epoch).max(report.bound_epoch);
         let renumbered = gpu.epoch != before.epoch;
         gpu.endpoints.clone_from(&report.endpoints);
@@ -123,6 +138,8 @@ impl Ledger {
             GpuState::Cleaning if is_clean(gpu) => {
                 gpu.state = GpuState::Free;
                 self.lose_holders(&id);
+                // Whatever a host still has plugged is plugged into nothing.
+                self.stop_waiting_for_host(&id);
             }
             // Its box has thrown the borrower out, or let in somebody unknown: the grant is worth nothing any more.
             GpuState::Leased if is_clean(gpu) || renumbered => self.lose_holders(&id),
@@ -130,8 +147,12 @@ impl Ledger {
         }
         let after = &self.entry(&id).expect("it is still there").gpu;
         let (changed, worker_moved) = (*after != before, after.endpoints != before.endpoints);
+        let bound = after.bound_epoch != before.bound_epoch;
         if changed {
             self.draft.gpus.insert(id.clone());
+            if bound {
+                self.stir_attachment(&id);
+            }
             if worker_moved {
                 // Its borrower must know where its worker is now.
                 self.unsettled.extend(before.holders.iter().map(|holder| holder.lease));
@@ -140,8 +161,8 @@ impl Ledger {
         }
     }
 
-    fn add_gpu(&mut self, id: &GpuId, kind: BoxKind, report: &GpuReport) {
-        let class = class_of(kind, report);
+    fn add_gpu(&mut self, id: &GpuId, whole: &BoxReport, report: &GpuReport) {
+        let class = class_of(whole, report, speaks_pcie(&whole.paths));
         let place = self.stock.add(&id.box_name, id.slot, class, report.nvlink_group);
         let place = place.expect("the report was checked before");
         let gpu = Gpu {
@@ -164,7 +185,7 @@ impl Ledger {
             counters: None,
         };
         let entry = self.boxes.get_mut(&id.box_name).expect("it was met before");
-        entry.slots.insert(id.slot, GpuEntry { gpu, place, counters: None });
+        entry.slots.insert(id.slot, GpuEntry { gpu, place, counters: None, attachment: None });
         entry.record.gpus = entry.slots.keys().copied().collect();
         self.draft.boxes.insert(id.box_name.clone());
         self.draft.gpus.insert(id.clone());
@@ -172,12 +193,15 @@ impl Ledger {
     }
 
     /// Another GPU in the same slot is a new one: nothing that was granted of the old one counts.
-    fn hear_identity(&mut self, id: &GpuId, kind: BoxKind, report: &GpuReport) {
+    fn hear_identity(&mut self, id: &GpuId, whole: &BoxReport, report: &GpuReport) {
         let entry = self.entry(id).expect("it was added before");
         let (gpu, place) = (&entry.gpu, entry.place);
-        let class = class_of(kind, report);
-        let same_place = *self.stock.class_of(place) == class && gpu.nvlink_group == report.nvlink_group;
-        if same_place && gpu.uuid == report.uuid {
+        let class = class_of(whole, report, can_be_plugged(whole, gpu));
+        let known = self.stock.class_of(place);
+        let alike = Class { pcie: class.pcie, ..known.clone() } == class;
+        let same_gpu = alike && gpu.nvlink_group == report.nvlink_group && gpu.uuid == report.uuid;
+        let same_place = *known == class && gpu.nvlink_group == report.nvlink_group;
+        if same_gpu && same_place {
             return;
         }
         if !same_place {
@@ -185,6 +209,10 @@ impl Ledger {
             let place = self.stock.add(&id.box_name, id.slot, class, report.nvlink_group);
             let place = place.expect("the report was checked before");
             self.entry_mut(id).expect("it is still there").place = place;
+            self.restand(id);
+        }
+        if same_gpu {
+            return;
         }
         self.lose_holders(id);
         let gpu = &mut self.entry_mut(id).expect("it is still there").gpu;
@@ -279,7 +307,7 @@ impl Ledger {
         });
         BoxOrders {
             now_ms: self.now_ms,
-            node: 0,
+            node: self.boxes.get(name).map_or(0, |entry| entry.record.node),
             lease_keys: Vec::new(),
             slots: slots.collect(),
             report_after_ms: self.settings.report_after_ms,
@@ -293,7 +321,9 @@ impl Ledger {
         }
         match gpu.state {
             GpuState::Free => Want::Idle,
-            GpuState::Cleaning | GpuState::Absent => Want::Clean { epoch: gpu.epoch },
+            // A host unplugs first, so that the guest's driver can let go.
+            GpuState::Cleaning => self.want_until_unplugged(gpu).unwrap_or(Want::Clean { epoch: gpu.epoch }),
+            GpuState::Absent => Want::Clean { epoch: gpu.epoch },
             GpuState::Bad => Want::Off,
             GpuState::BurnIn => Want::BurnIn { epoch: gpu.epoch },
             GpuState::Leased => {
@@ -307,7 +337,7 @@ impl Ledger {
                         memory_bytes: holder.memory_bytes,
                         share_milli: holder.share_milli,
                         tenant: lease.tenant.clone(),
-                        pcie: None,
+                        pcie: self.pairing_of(lease, gpu),
                     },
                     // What was granted is worth nothing any more, and is about to be granted anew.
                     _ => Want::Clean { epoch: gpu.epoch },
@@ -317,17 +347,25 @@ impl Ledger {
     }
 }
 
-fn class_of(kind: BoxKind, report: &GpuReport) -> Class {
-    Class { model: report.model.clone(), memory_bytes: report.memory_bytes, kind }
+fn class_of(whole: &BoxReport, report: &GpuReport, pcie: bool) -> Class {
+    Class { model: report.model.clone(), memory_bytes: report.memory_bytes, kind: whole.kind, pcie }
+}
+
+fn can_be_plugged(whole: &BoxReport, gpu: &Gpu) -> bool {
+    speaks_pcie(&whole.paths) && gpu.epoch < PCIE_EPOCH_MAX
 }
 
 /// Whether a report says nothing that is not known. Nearly all do, so this is asked before anything is copied.
-fn is_old_news(gpu: &Gpu, report: &GpuReport) -> bool {
+fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
+    let gpu = &entry.gpu;
     let same_gpu = gpu.uuid == report.uuid
         && gpu.model == report.model
         && gpu.memory_bytes == report.memory_bytes
         && gpu.nvlink_group == report.nvlink_group;
-    let same_epochs = gpu.cleaned_epoch == report.cleaned_epoch && report.bound_epoch <= gpu.epoch;
+    // On the api plane nobody waits to hear that a borrower is in.
+    let bound_known = report.bound_epoch <= gpu.bound_epoch || entry.attachment.is_none();
+    let same_epochs =
+        gpu.cleaned_epoch == report.cleaned_epoch && report.bound_epoch <= gpu.epoch && bound_known;
     let settled = match gpu.state {
         GpuState::Free => is_clean(gpu) && report.health.ok && gpu.health.ok,
         GpuState::Leased | GpuState::Cleaning => !is_clean(gpu) && report.health.ok && gpu.health.ok,

@@ -53,6 +53,10 @@ impl Ledger {
             }
             turns.sort();
             for ((.., created_ms, id), key) in turns.drain(..) {
+                // Who waits for a host keeps nobody from the GPUs.
+                if !self.has_slots(&key.tenant, &key.wish) {
+                    continue;
+                }
                 let open = self.open_classes(&key.tenant, &key.wish);
                 let need = key.wish.need(open & !walled);
                 if need.classes != 0 && self.fits(&need) {
@@ -129,9 +133,11 @@ impl Ledger {
     /// Gives a pending lease its GPUs, which [`Ledger::next_in_line`] has found.
     pub(super) fn serve(&mut self, id: LeaseId, need: &Need) {
         let tenant = self.leases[&id].lease.tenant.clone();
+        let Some(slots) = self.free_slots(&tenant, &Wish::of(&self.leases[&id].lease)) else { return };
         let Some(places) = self.stock.choose(need, &mut self.unused_dice) else { return };
         self.dequeue(id);
-        let grants: Vec<_> = places.into_iter().map(|place| self.bind(&self.gpu_at(place), id)).collect();
+        let places = places.into_iter().zip(slots);
+        let grants: Vec<_> = places.map(|(place, slot)| self.bind(&self.gpu_at(place), id, slot)).collect();
         let now_ms = self.now_ms;
         let lease = &mut self.leases.get_mut(&id).expect("it was there just now").lease;
         let mut arrivals = grants.iter().map(|grant| grant.gpu.clone());

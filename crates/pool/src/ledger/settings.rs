@@ -8,7 +8,10 @@ pub struct Settings {
     /// A box that is silent for so long is given up, and its leases move. Longer than a reboot of its network switch
     /// takes, shorter than a user waits.
     pub dead_after_ms: u64,
-    /// How often boxes report.
+    /// How long a box waits for a host to unplug before it cleans. A guest's driver lets go in a second or two; one that
+    /// does not by then sees its device vanish.
+    pub unplug_patience_ms: u64,
+    /// How often boxes and hosts report.
     pub report_after_ms: u64,
     /// After a change of leader no lease expires sooner than this, or its own time to live if that is less: its
     /// borrower may have renewed it with a manager that is gone, and whose clock was another. So leases that live no
@@ -40,6 +43,7 @@ impl Default for Settings {
         Self {
             suspect_after_ms: 3_000,
             dead_after_ms: 15_000,
+            unplug_patience_ms: 10_000,
             report_after_ms: 1_000,
             grace_ms: 3_600_000,
             patience_ms: 60_000,

@@ -1,7 +1,7 @@
 //! Which GPUs can be had now, indexed so that a grant looks at few of them.
 //!
 //! A *bin* is the GPUs of one box that are alike and joined alike: same model, memory and NVLink group. Bins are what
-//! the [`Placer`] places into. What the placer calls a model is a *class* here: model, memory and kind of box, so that
+//! the [`Placer`] places into. What the placer calls a model is a *class* here: model, memory, kind of box and plane, so that
 //! every hard filter of a request is a set of classes, one machine word.
 
 use crate::model::MODELS_MAX;
@@ -21,6 +21,8 @@ pub(crate) struct Class {
     pub(crate) model: Model,
     pub(crate) memory_bytes: u64,
     pub(crate) kind: BoxKind,
+    /// Whether hosts can have it plugged in, on the PCIe plane.
+    pub(crate) pcie: bool,
 }
 
 /// There are more kinds of GPU than a machine word has bits.

@@ -28,7 +28,9 @@ impl Ledger {
     pub fn wake_at_ms(&self) -> Option<u64> {
         let expiry = self.expiries.first().map(|&(at_ms, _)| at_ms);
         let silence = self.silences.first().map(|&(at_ms, _)| at_ms);
-        expiry.into_iter().chain(silence).min()
+        let host = self.host_silences.first().map(|&(at_ms, _)| at_ms);
+        let unplug = self.unplug_due.first().map(|&(at_ms, _)| at_ms);
+        expiry.into_iter().chain(silence).chain(host).chain(unplug).min()
     }
 
     /// Does now what the next request of each shape would have to do first. Changes nothing that counts.
@@ -43,6 +45,10 @@ impl Ledger {
             self.settle(id);
             return true;
         }
+        if let Some((host, slot)) = self.restless.pop_first() {
+            self.progress(&host, slot);
+            return true;
+        }
         if let Some(&(at_ms, id)) = self.expiries.first()
             && at_ms <= self.now_ms
         {
@@ -54,6 +60,20 @@ impl Ledger {
         {
             let name = name.clone();
             self.on_silence(&name);
+            return true;
+        }
+        if let Some((at_ms, name)) = self.host_silences.first()
+            && *at_ms <= self.now_ms
+        {
+            let name = name.clone();
+            self.on_host_silence(&name);
+            return true;
+        }
+        if let Some((at_ms, gpu)) = self.unplug_due.first()
+            && *at_ms <= self.now_ms
+        {
+            let gpu = gpu.clone();
+            self.stop_waiting_for_host(&gpu);
             return true;
         }
         self.balance_spares() || self.serve_next() || self.empty_drained() || self.forget()

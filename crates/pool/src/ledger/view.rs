@@ -17,6 +17,8 @@ pub struct Counts {
     pub leases: BTreeMap<LeaseState, u64>,
     /// Boxes, by state.
     pub boxes: BTreeMap<pool_api::BoxState, u64>,
+    /// Hosts, by state.
+    pub hosts: BTreeMap<pool_api::HostState, u64>,
 }
 
 impl Ledger {
@@ -120,6 +122,9 @@ impl Ledger {
             for entry in owner.slots.values() {
                 *counts.gpus.entry((entry.gpu.model.clone(), entry.gpu.state)).or_default() += 1;
             }
+        }
+        for host in self.hosts.values() {
+            *counts.hosts.entry(host.shown().state).or_default() += 1;
         }
         for entry in self.leases.values() {
             *counts.leases.entry(entry.lease.state).or_default() += 1;

@@ -3,7 +3,7 @@
 use super::network::{Happening, Party};
 use super::world::World;
 use crate::{Answer, Command};
-use pool_api::{ErrorCode, GpuId, Lease, LeaseId, LeaseRequest, LeaseState, Name, Topology};
+use pool_api::{ErrorCode, GpuId, Lease, LeaseId, LeaseRequest, LeaseState, Name, Plane, Topology};
 use std::collections::BTreeSet;
 
 /// How long a borrower waits for an answer before it asks again.
@@ -96,8 +96,12 @@ impl World {
         let topology = [Topology::Any, Topology::SameBox, Topology::Nvlink][self.chance(3) as usize];
         let rack = self.picks(self.racks.len());
         let model = (self.chance(2) == 0).then(|| self.racks[rack].model.clone());
+        let host = self.picks(self.hosts.len());
+        let host = (self.chance(3) == 0).then(|| self.hosts[host].name.clone());
         let wish = LeaseRequest {
-            gpus,
+            gpus: if host.is_some() { gpus.min(2) } else { gpus },
+            plane: if host.is_some() { Plane::Pcie } else { Plane::Api },
+            host,
             topology,
             model,
             priority: [50, 100, 100, 500][self.chance(4) as usize],
@@ -140,7 +144,7 @@ impl World {
     }
 
     fn knock_at_all(&mut self, index: usize, lease: &Lease) {
-        if lease.state != LeaseState::Granted {
+        if lease.state != LeaseState::Granted || lease.request.plane == Plane::Pcie {
             return;
         }
         let life = self.borrowers[index].life;

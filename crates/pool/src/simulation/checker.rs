@@ -1,7 +1,7 @@
 //! Reads everything that was committed, told, admitted and ended, and says what must never be.
 
 use super::rack::Session;
-use pool_api::{Gpu, GpuId, GpuState, Lease, LeaseId, LeaseState};
+use pool_api::{BoxRecord, Gpu, GpuId, GpuState, HostDetail, Lease, LeaseId, LeaseState, Name};
 use pool_store::{Change, Changes};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,14 @@ pub(super) struct Checker {
     /// Leases that have been seen to end.
     over: BTreeSet<LeaseId>,
     /// Every grant there ever was.
-    grants: BTreeMap<(GpuId, u64), LeaseId>,
+    pub(super) grants: BTreeMap<(GpuId, u64), LeaseId>,
     sessions: BTreeMap<GpuId, Session>,
+    pub(super) hosts: BTreeMap<Name, HostDetail>,
+    pub(super) boxes: BTreeMap<Name, BoxRecord>,
+    /// With which slot of which host each GPU was ever paired, by either side.
+    pub(super) pairs: BTreeMap<(GpuId, u64), (Name, u8)>,
+    /// What is plugged where.
+    pub(super) plugged: BTreeMap<(Name, u8), (GpuId, u64)>,
     epochs_admitted: BTreeMap<GpuId, u64>,
     /// What each box has said to be gone for ever.
     epochs_cleaned: BTreeMap<GpuId, u64>,
@@ -26,11 +32,12 @@ pub(super) struct Checker {
     pub(super) grants_seen: u64,
     pub(super) moves_seen: u64,
     pub(super) admissions: u64,
+    pub(super) plugs: u64,
     pub(super) expiries: u64,
 }
 
 impl Checker {
-    fn violation(&mut self, what: String) {
+    pub(super) fn violation(&mut self, what: String) {
         // The first few tell what happened; what follows from them does not.
         if self.violations.len() < 20 {
             self.violations.push(what);
@@ -39,7 +46,7 @@ impl Checker {
 
     /// A transaction took effect.
     pub(super) fn committed(&mut self, now_ms: u64, changes: &Changes) {
-        let mut leases = Vec::new();
+        let (mut leases, mut hosts) = (Vec::new(), Vec::new());
         for change in &changes.changes {
             match change {
                 Change::Put(record) if record.key.starts_with("gpu/") => {
@@ -48,6 +55,15 @@ impl Checker {
                 }
                 Change::Put(record) if record.key.starts_with("lease/") => {
                     leases.push(serde_json::from_slice::<Lease>(&record.value).expect("leases can be read"));
+                }
+                Change::Put(record) if record.key.starts_with("host/") => {
+                    hosts.push(
+                        serde_json::from_slice::<HostDetail>(&record.value).expect("hosts can be read"),
+                    );
+                }
+                Change::Put(record) if record.key.starts_with("box/") => {
+                    let record: BoxRecord = serde_json::from_slice(&record.value).expect("boxes can be read");
+                    self.boxes.insert(record.name.clone(), record);
                 }
                 Change::Deleted { key } if key.starts_with("lease/") => {
                     let id: LeaseId = key["lease/".len()..].parse().expect("it is a lease");
@@ -60,6 +76,9 @@ impl Checker {
                 }
                 Change::Put(_) | Change::Deleted { .. } => {}
             }
+        }
+        for host in hosts {
+            self.committed_host(host);
         }
         // Leases after GPUs: a grant and its epoch are in one transaction.
         for lease in leases {
@@ -261,7 +280,20 @@ impl Checker {
             .iter()
             .map(|(gpu, session)| format!("{} never left {gpu}", session.lease))
             .collect();
-        for what in leaked.into_iter().chain(open).chain(inside) {
+        let plugged: Vec<String> = self
+            .plugged
+            .iter()
+            .map(|((host, slot), (gpu, epoch))| format!("{gpu} epoch {epoch} is still in {host}/{slot}"))
+            .collect();
+        let slots =
+            self.hosts.values().flat_map(|host| host.slots.iter().map(|slot| (&host.record.name, slot)));
+        let taken: Vec<String> = slots
+            .filter(|(_, slot)| {
+                slot.lease.is_some() || slot.leaving.is_some() || slot.bound_epoch > slot.cleared_epoch
+            })
+            .map(|(host, slot)| format!("a slot of host {host} leaked: {slot:?}"))
+            .collect();
+        for what in leaked.into_iter().chain(open).chain(inside).chain(plugged).chain(taken) {
             self.violation(what);
         }
     }

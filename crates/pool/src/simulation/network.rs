@@ -9,6 +9,7 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Party {
     Box(usize),
+    Host(usize),
     Borrower(usize),
     Operator,
 }

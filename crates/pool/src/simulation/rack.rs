@@ -17,6 +17,8 @@ pub(super) struct Rack {
     pub(super) down_until_ms: Option<u64>,
     pub(super) frozen_until_ms: u64,
     work: u64,
+    /// Addresses of the PCIe plane.
+    pub(super) paths: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +59,7 @@ impl Rack {
             down_until_ms: None,
             frozen_until_ms: 0,
             work: 0,
+            paths: Vec::new(),
         }
     }
 
@@ -85,7 +88,7 @@ impl Rack {
             sequence: self.sequence,
             kind: self.kind,
             rack: "r".into(),
-            paths: vec![],
+            paths: self.paths.clone(),
             gpus: self.slots.iter().enumerate().map(gpu).collect(),
         }
     }
@@ -172,13 +175,34 @@ impl World {
         }
         for order in &orders.slots {
             let number = usize::from(order.slot);
-            match order.want {
+            match &order.want {
+                Want::Serve { epoch, pcie: Some(pairing), .. } => {
+                    self.pair(index, number, *epoch, &pairing.host, pairing.host_slot);
+                }
                 Want::Idle | Want::Serve { .. } => {}
-                Want::Clean { epoch } => self.begin(index, number, Work::Clean(epoch)),
-                Want::BurnIn { epoch } => self.begin(index, number, Work::BurnIn(epoch)),
+                Want::Clean { epoch } => self.begin(index, number, Work::Clean(*epoch)),
+                Want::BurnIn { epoch } => self.begin(index, number, Work::BurnIn(*epoch)),
                 Want::Off => self.end_session(index, number),
             }
         }
+    }
+
+    /// The box proxy writes its table: this host, under this epoch, by the rule by which borrowers are let in.
+    fn pair(&mut self, index: usize, number: usize, epoch: u64, host: &Name, host_slot: u8) {
+        let gpu = self.racks[index].gpu(number);
+        let slot = &mut self.racks[index].slots[number];
+        let clean = slot.bound <= slot.cleaned;
+        let is_new = epoch > slot.bound && clean && slot.busy.is_none() && slot.session.is_none();
+        if !slot.broken && epoch > slot.cleaned && (epoch == slot.bound || is_new) {
+            slot.bound = epoch;
+            self.checker.paired(&gpu, epoch, (host, host_slot));
+        }
+    }
+
+    /// Whether a box lets a host in with this epoch.
+    pub(super) fn is_bound(&self, gpu: &GpuId, epoch: u64) -> bool {
+        let rack = self.racks.iter().find(|rack| rack.name == gpu.box_name).expect("it is known");
+        rack.slots[usize::from(gpu.slot)].bound >= epoch
     }
 
     fn begin(&mut self, index: usize, number: usize, work: Work) {

@@ -24,6 +24,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
         sum.moves += report.moves;
         sum.admissions += report.admissions;
         sum.expiries += report.expiries;
+        sum.plugs += report.plugs;
         sum.operations += report.operations;
     }
     println!("{sum:?}");
@@ -32,6 +33,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
     assert!(sum.steps > 4_000 * seeds && sum.commits > 100 * seeds, "{sum:?}");
     assert!(sum.leaders > 4 * seeds && sum.operations > 20 * seeds, "{sum:?}");
     assert!(sum.grants > 30 * seeds && sum.admissions > 20 * seeds, "{sum:?}");
+    assert!(sum.plugs > 5 * seeds, "{sum:?}");
     assert!(sum.moves > 3 * seeds && sum.expiries > 3 * seeds, "{sum:?}");
 }
 
@@ -87,6 +89,26 @@ fn keeping_memory_after_a_failed_commit_is_found() {
 #[test]
 fn writing_without_leading_is_found() {
     is_found(Mutation::WriteUnfenced, &["back to", "'s and l-"]);
+}
+
+#[test]
+fn plugging_before_the_box_has_bound_is_found() {
+    is_found(Mutation::PlugUnbound, &["before its box had bound"]);
+}
+
+#[test]
+fn never_unplugging_is_found() {
+    is_found(Mutation::NeverUnplug, &["leaked", "still in"]);
+}
+
+#[test]
+fn cleaning_before_the_host_has_unplugged_is_found() {
+    is_found(Mutation::CleanBeforeUnplug, &["is cleaned before"]);
+}
+
+#[test]
+fn giving_a_slot_away_too_early_is_found() {
+    is_found(Mutation::ReuseSlot, &["has two GPUs"]);
 }
 
 #[test]

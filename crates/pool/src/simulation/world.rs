@@ -3,11 +3,12 @@
 use super::Mutation;
 use super::borrower::Borrower;
 use super::checker::Checker;
+use super::host::Host;
 use super::manager::Manager;
 use super::network::{Agenda, Happening, Party};
 use super::rack::Rack;
 use crate::{Answer, Command, Dice, Settings, SplitMix};
-use pool_api::{BoxKind, GpuState, Model, Name, SpareRequest};
+use pool_api::{BoxKind, GpuState, HostRequest, Model, Name, SpareRequest};
 use pool_store::{Memory, Revision, Store, Watch};
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ pub(crate) struct Report {
     pub(crate) grants: u64,
     pub(crate) moves: u64,
     pub(crate) admissions: u64,
+    pub(crate) plugs: u64,
     pub(crate) expiries: u64,
     pub(crate) operations: u64,
 }
@@ -46,6 +48,7 @@ pub(super) struct World {
     watch: Watch,
     pub(super) managers: Vec<Manager>,
     pub(super) racks: Vec<Rack>,
+    pub(super) hosts: Vec<Host>,
     pub(super) borrowers: Vec<Borrower>,
     pub(super) checker: Checker,
     /// Of a thousand messages, how many are lost.
@@ -88,6 +91,7 @@ pub(crate) fn run(scenario: Scenario) -> Report {
         grants: world.checker.grants_seen,
         moves: world.checker.moves_seen,
         admissions: world.checker.admissions,
+        plugs: world.checker.plugs,
         expiries: world.checker.expiries,
         operations: world.borrowers.iter().map(|borrower| borrower.operations).sum(),
     }
@@ -102,7 +106,13 @@ impl World {
         let rack = |index: usize| {
             let kind = if index.is_multiple_of(3) { BoxKind::Nvlink } else { BoxKind::Pcie };
             let slots = if index.is_multiple_of(3) { 4 } else { 2 };
-            Rack::new(name(format!("b{index}")), kind, model(if index < 4 { "H200" } else { "A100" }), slots)
+            let model = model(if index < 4 { "H200" } else { "A100" });
+            let mut rack = Rack::new(name(format!("b{index}")), kind, model, slots);
+            // One box has no PCIe plane.
+            if index != 1 {
+                rack.paths.push(format!("udp:127.0.0.1:{}", 7000 + index));
+            }
+            rack
         };
         let mut world = Self {
             now_ms: START_MS,
@@ -114,6 +124,7 @@ impl World {
                 Manager::new(store.client(), -3 * HOUR_MS / 2),
             ],
             racks: (0..6).map(rack).collect(),
+            hosts: (0..3).map(|index| Host::new(name(format!("h{index}")), 2 + index)).collect(),
             borrowers: (0..7).map(|index| Borrower::new(name(format!("t{}", index % 3)))).collect(),
             checker: Checker::default(),
             loss_milli: 0,
@@ -127,6 +138,10 @@ impl World {
         for index in 0..world.racks.len() {
             let at_ms = world.now_ms + u64::from(world.chance(1_000));
             world.agenda.put(at_ms, Happening::Wake(Party::Box(index)));
+        }
+        for index in 0..world.hosts.len() {
+            let at_ms = world.now_ms + u64::from(world.chance(1_000));
+            world.agenda.put(at_ms, Happening::Wake(Party::Host(index)));
         }
         for index in 0..world.borrowers.len() {
             let at_ms = world.now_ms + u64::from(world.chance(3_000));
@@ -206,7 +221,10 @@ impl World {
             }
             Happening::Told { to, request, done_ms, answer } => match (to, answer) {
                 (Party::Box(index), Ok(Answer::Orders(orders))) => self.obey(index, request, &orders),
-                (Party::Box(_) | Party::Operator, _) => {}
+                (Party::Host(index), Ok(Answer::HostOrders(orders))) => {
+                    self.obey_host(index, request, &orders);
+                }
+                (Party::Box(_) | Party::Host(_) | Party::Operator, _) => {}
                 (Party::Borrower(index), answer) => {
                     let until_ms = self.borrowers[index].frozen_until_ms;
                     if self.now_ms < until_ms {
@@ -224,6 +242,7 @@ impl World {
             Happening::Closed { borrower, life, gpu, epoch } => self.closed(borrower, life, gpu, epoch),
             Happening::Flush { manager } => self.flush(manager),
             Happening::Wake(Party::Box(index)) => self.wake_rack(index),
+            Happening::Wake(Party::Host(index)) => self.wake_host(index),
             Happening::Wake(Party::Borrower(index)) => self.wake_borrower(index),
             Happening::Wake(Party::Operator) => self.wake_operator(),
             Happening::WakeManager(index) => self.wake_manager(index),
@@ -252,6 +271,18 @@ impl World {
                 self.ask(manager, Party::Operator, 0, Command::Untaint { gpu: gpu.id });
             }
         }
+        let hosts: Vec<_> = self.checker.hosts.values().cloned().collect();
+        for host in hosts.iter().filter(|host| host.record.tenants.len() < 3) {
+            let manager = self.picks(self.managers.len());
+            let tenants = (0..3).map(|index| Name::new(&format!("t{index}")).expect("it is a name"));
+            let request = HostRequest { tenants: tenants.collect() };
+            self.ask(
+                manager,
+                Party::Operator,
+                0,
+                Command::SetHost { host: host.record.name.clone(), request },
+            );
+        }
         if closing {
             for index in 0..self.racks.len() {
                 let (manager, box_name) = (self.picks(self.managers.len()), self.racks[index].name.clone());
@@ -268,6 +299,9 @@ impl World {
                     slot.broken = false;
                 }
             }
+            for host in &mut self.hosts {
+                host.frozen_until_ms = 0;
+            }
             self.loss_milli = 0;
             let _ = self.store.deliver_late();
             return;
@@ -279,7 +313,16 @@ impl World {
         let manager = self.picks(self.managers.len());
         let short_ms = u64::from(self.chance(4_000));
         let long_ms = u64::from(self.chance(25_000));
-        match self.chance(14) {
+        let host = self.picks(self.hosts.len());
+        let bay = self.picks(self.hosts[host].bays.len());
+        match self.chance(18) {
+            14 if self.hosts[host].down_until_ms.is_none() => {
+                let for_ms = if self.chance(2) == 0 { short_ms } else { long_ms };
+                self.crash_host(host, for_ms);
+            }
+            15 => self.hosts[host].frozen_until_ms = self.now_ms + long_ms,
+            16 => self.hosts[host].bays[bay].stubborn_until_ms = self.now_ms + long_ms,
+            17 if self.hosts[host].down_until_ms.is_none() => self.give_up(host, bay),
             0 if self.racks[rack].down_until_ms.is_none() => {
                 let for_ms = if self.chance(2) == 0 { short_ms } else { long_ms };
                 self.crash_rack(rack, for_ms);

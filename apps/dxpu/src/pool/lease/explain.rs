@@ -20,6 +20,7 @@ fn words(filter: Filter) -> &'static str {
         Filter::Model => "of another model",
         Filter::Memory => "with less memory",
         Filter::Kind => "in a box of another kind",
+        Filter::Plane => "in a box without the PCIe plane",
         Filter::Health => "bad, in burn-in or absent",
         Filter::BoxState => "in a box that is silent, dead or drained",
         Filter::Taint => "tainted",

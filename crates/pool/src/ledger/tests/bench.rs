@@ -12,6 +12,7 @@ pub(super) struct TestBox {
     pub(super) kind: BoxKind,
     pub(super) agent: String,
     sequence: u64,
+    pub(super) paths: Vec<String>,
     pub(super) slots: Vec<Slot>,
 }
 
@@ -73,7 +74,13 @@ impl Bench {
         for &(box_name, kind, model, gpus) in boxes {
             let slot = |slot| Slot { report: gpu_report(model, slot, kind), want: None };
             let agent = format!("agent-{box_name}");
-            let entry = TestBox { kind, agent, sequence: 0, slots: (0..gpus).map(slot).collect() };
+            let entry = TestBox {
+                kind,
+                agent,
+                sequence: 0,
+                paths: vec!["10.0.0.1".into(), "udp:10.0.0.1:7000".into()],
+                slots: (0..gpus).map(slot).collect(),
+            };
             bench.boxes.insert(name(box_name), entry);
             bench.report(box_name);
         }
@@ -114,7 +121,7 @@ impl Bench {
             sequence: entry.sequence,
             kind: entry.kind,
             rack: "r1".into(),
-            paths: vec!["10.0.0.1".into()],
+            paths: entry.paths.clone(),
             gpus: entry.slots.iter().map(|slot| slot.report.clone()).collect(),
         }
     }

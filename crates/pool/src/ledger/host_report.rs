@@ -1,0 +1,160 @@
+//! What a host says, and what it is told.
+
+use super::Ledger;
+use super::attach::pcie_paths;
+use super::command::{Answer, Refusal};
+use pool_api::{
+    HostOrders, HostReport, HostSlot, HostSlotOrder, HostSlotReport, HostWant, LinkSecret, Name, Phase,
+};
+
+/// How far the epochs of a host may be ahead of what this pool remembers to have given it. A pool restored from a backup
+/// has forgotten some; a host that claims more is mistaken, and what it claims would use up the numbers of others.
+const EPOCH_LEAP_MAX: u64 = 1 << 20;
+
+impl Ledger {
+    pub(super) fn report_host(&mut self, name: &Name, report: &HostReport) -> Result<Answer, Refusal> {
+        report.check()?;
+        self.check_epochs(name, report)?;
+        let node = self.node_of_host(name)?;
+        self.meet_host(name, node, report);
+        let entry = self.hosts.get_mut(name).expect("it was met just now");
+        if entry.agents.hear(&report.agent, report.sequence) {
+            if entry.record.paths != report.paths {
+                entry.record.paths.clone_from(&report.paths);
+                self.draft.hosts.insert(name.clone());
+            }
+            self.listen_to_host(name);
+            for slot in &report.slots {
+                self.hear_slot(name, slot);
+            }
+            self.miss_slots(name, report);
+        }
+        Ok(Answer::HostOrders(self.host_orders(name, report)))
+    }
+
+    fn check_epochs(&self, name: &Name, report: &HostReport) -> Result<(), Refusal> {
+        for slot in &report.slots {
+            let given = self.host_slot(name, slot.slot).map_or(0, |known| known.epoch);
+            let epoch = slot.bound_epoch.max(slot.cleared_epoch);
+            if epoch > given + EPOCH_LEAP_MAX {
+                return Err(Refusal::StrangeEpoch { host: name.clone(), slot: slot.slot, epoch, given });
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_slot(&mut self, name: &Name, report: &HostSlotReport) {
+        let entry = self.hosts.get_mut(name).expect("it was met before");
+        let is_new = !entry.slots.contains_key(&report.slot);
+        let slot = entry.slots.entry(report.slot).or_insert_with(|| HostSlot {
+            slot: report.slot,
+            epoch: report.bound_epoch.max(report.cleared_epoch),
+            ..HostSlot::default()
+        });
+        let before = slot.clone();
+        // The host knows best what it has plugged and what is gone, also when it has forgotten what it once said.
+        slot.bound_epoch = report.bound_epoch;
+        slot.cleared_epoch = report.cleared_epoch;
+        slot.epoch = slot.epoch.max(report.bound_epoch).max(report.cleared_epoch);
+        slot.plugged = report.plugged;
+        slot.gone = false;
+        slot.detail.clone_from(&report.detail);
+        if !is_new && *slot == before {
+            return;
+        }
+        let after = slot.clone();
+        self.draft.hosts.insert(name.clone());
+        self.queue_stirred |= super::hosts::is_free(&after);
+        self.restless.insert((name.clone(), report.slot));
+        if after.leaving.as_ref().is_some_and(|leaving| leaving.epoch <= after.cleared_epoch) {
+            self.cleared(name, report.slot);
+        }
+        // It has given the GPU up, or has something that nobody gave it: the grant is worth nothing any more.
+        if let Some(lease) = after.lease
+            && (after.cleared_epoch >= before.epoch || after.epoch != before.epoch)
+        {
+            self.unsettled.insert(lease);
+        }
+    }
+
+    /// A slot that is no longer reported is gone, with what was plugged there.
+    fn miss_slots(&mut self, name: &Name, report: &HostReport) {
+        let entry = self.hosts.get_mut(name).expect("it was met before");
+        let is_missing = |slot: &&mut HostSlot| {
+            !slot.gone && !report.slots.iter().any(|reported| reported.slot == slot.slot)
+        };
+        let mut missing = Vec::new();
+        for slot in entry.slots.values_mut().filter(is_missing) {
+            slot.gone = true;
+            slot.plugged = false;
+            missing.push((slot.slot, slot.lease));
+        }
+        for (slot, lease) in missing {
+            self.draft.hosts.insert(name.clone());
+            self.cleared(name, slot);
+            self.unsettled.extend(lease);
+        }
+    }
+
+    /// What should be so in the slots a host reported.
+    fn host_orders(&self, name: &Name, report: &HostReport) -> HostOrders {
+        let entry = &self.hosts[name];
+        let slots = report.slots.iter().filter_map(|reported| {
+            let slot = entry.slots.get(&reported.slot)?;
+            Some(HostSlotOrder { slot: slot.slot, want: self.host_want(slot) })
+        });
+        HostOrders {
+            now_ms: self.now_ms,
+            node: entry.record.node,
+            slots: slots.collect(),
+            report_after_ms: self.settings.report_after_ms,
+        }
+    }
+
+    fn host_want(&self, slot: &HostSlot) -> HostWant {
+        #[cfg(test)]
+        if self.mutated(crate::simulation::Mutation::ReuseSlot)
+            && let Some(plug) = self.plug(slot)
+        {
+            return plug;
+        }
+        #[cfg(test)]
+        if self.mutated(crate::simulation::Mutation::NeverUnplug)
+            && let Some(pool_api::Leaving { lease, gpu, epoch, .. }) = slot.leaving.clone()
+        {
+            let (box_slot, secret) = (gpu.slot, LinkSecret::default());
+            return HostWant::Plug { lease, gpu, epoch, box_node: 1, box_slot, box_paths: vec![], secret };
+        }
+        if let Some(leaving) = &slot.leaving {
+            return HostWant::Unplug { epoch: leaving.epoch };
+        }
+        self.plug(slot).unwrap_or_else(|| {
+            // Something older that this pool knows nothing of, or no longer wants there.
+            let is_wanted = slot.lease.is_some() && slot.bound_epoch == slot.epoch;
+            if slot.bound_epoch > slot.cleared_epoch && !is_wanted {
+                return HostWant::Unplug { epoch: slot.bound_epoch };
+            }
+            HostWant::Empty
+        })
+    }
+
+    fn plug(&self, slot: &HostSlot) -> Option<HostWant> {
+        if !matches!(slot.phase, Some(Phase::Plugging | Phase::Plugged)) {
+            return None;
+        }
+        let (lease, gpu) = (slot.lease?, slot.gpu.as_ref()?);
+        let owner = self.boxes.get(&gpu.box_name)?;
+        // A grant that is worth nothing any more is about to be made anew.
+        let grants = &self.leases.get(&lease)?.lease.grants;
+        let grant = grants.iter().find(|grant| grant.gpu == *gpu && grant.epoch == slot.epoch)?;
+        self.is_attached(grant, lease).then(|| HostWant::Plug {
+            lease,
+            gpu: gpu.clone(),
+            epoch: slot.epoch,
+            box_node: owner.record.node,
+            box_slot: gpu.slot,
+            box_paths: pcie_paths(&owner.record.paths),
+            secret: LinkSecret::default(),
+        })
+    }
+}
