@@ -112,6 +112,7 @@ impl Ls {
                 event.gpu.as_ref().map(ToString::to_string),
                 event.gpu.as_ref().map(|gpu| gpu.box_name.to_string()),
                 event.box_name.as_ref().map(ToString::to_string),
+                event.host.as_ref().map(ToString::to_string),
                 event.lease.as_ref().map(ToString::to_string),
                 event.tenant.as_ref().map(ToString::to_string),
             ];
@@ -123,9 +124,10 @@ impl Ls {
 fn about(event: &Record) -> String {
     let gpu = event.gpu.as_ref().map(ToString::to_string);
     let owner = event.box_name.as_ref().filter(|_| event.gpu.is_none()).map(ToString::to_string);
+    let host = event.host.as_ref().map(ToString::to_string);
     let lease = event.lease.as_ref().map(ToString::to_string);
     let tenant = event.tenant.as_ref().filter(|_| event.lease.is_none()).map(ToString::to_string);
-    [gpu, owner, lease, tenant].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    [gpu, owner, host, lease, tenant].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 fn row(event: &Record) -> Vec<Cell> {
@@ -142,18 +144,25 @@ fn tone(kind: EventKind) -> Tone {
     match kind {
         K::BoxJoined
         | K::BoxReturned
+        | K::HostJoined
+        | K::HostReturned
+        | K::GpuPlugged
         | K::BoxUndrained
         | K::GpuAdded
         | K::GpuUntainted
         | K::GpuBurnInPassed => Tone::Good,
         K::LeaseGranted => Tone::Busy,
-        K::BoxDead | K::GpuBad | K::GpuBurnInFailed | K::LeaseRequeued => Tone::Wrong,
+        K::BoxDead | K::HostDead | K::GpuBad | K::GpuBurnInFailed | K::LeaseRequeued => Tone::Wrong,
         K::BoxDrained | K::GpuTainted | K::GpuAbsent | K::LeaseMoved | K::LeasePending | K::LeaseExpired => {
             Tone::Passing
         }
-        K::GpuRepaired | K::LeaseReleased | K::TenantChanged | K::SparesChanged | K::LeaderChanged => {
-            Tone::Plain
-        }
+        K::GpuRepaired
+        | K::GpuUnplugged
+        | K::HostChanged
+        | K::LeaseReleased
+        | K::TenantChanged
+        | K::SparesChanged
+        | K::LeaderChanged => Tone::Plain,
     }
 }
 
