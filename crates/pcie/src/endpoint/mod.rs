@@ -4,6 +4,7 @@ mod function;
 mod interrupts;
 
 pub mod dma;
+pub mod gpu;
 pub mod nvme;
 
 pub use function::{Event, Function, FunctionOptions, RegisterRead};
