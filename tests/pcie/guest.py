@@ -24,8 +24,8 @@ exec sh
 """
 
 
-def initramfs(busybox):
-    """A cpio archive ("newc") of busybox and an init."""
+def initramfs(busybox, files):
+    """A cpio archive ("newc") of busybox, an init, and more files, by their names in the guest."""
     out = io.BytesIO()
     inode = 0
 
@@ -44,6 +44,14 @@ def initramfs(busybox):
     add("dev/console", 0o020600, device=(5, 1))
     add("bin/busybox", 0o100755, busybox.read_bytes())
     add("init", 0o100755, INIT.encode())
+    folders = {"bin", "dev"}
+    for name, contents in files.items():
+        parts = name.split("/")[:-1]
+        for folder in ("/".join(parts[:n + 1]) for n in range(len(parts))):
+            if folder not in folders:
+                folders.add(folder)
+                add(folder, 0o040755)
+        add(name, 0o100755, contents)
     add("TRAILER!!!", 0)
     return gzip.compress(out.getvalue(), 1)
 
@@ -51,19 +59,19 @@ def initramfs(busybox):
 class Guest:
     """Boots at once; commands are lines of shell."""
 
-    def __init__(self, folder, *arguments, iommu=False, slots=2):
+    def __init__(self, folder, *arguments, iommu=False, slots=2, files=None, memory="256M", boot=""):
         place = packages()
         image = folder / "initramfs"
-        image.write_bytes(initramfs(place / "busybox"))
+        image.write_bytes(initramfs(place / "busybox", files or {}))
         machine = "q35,accel=tcg,memory-backend=m0" + (",kernel-irqchip=split" if iommu else "")
         command = [
             place / "qemu-system-x86_64", "-nodefaults", "-display", "none", "-no-reboot", "-M", machine, "-smp", "1",
-            "-object", "memory-backend-memfd,id=m0,size=256M,share=on", "-m", "256M",
+            "-object", f"memory-backend-memfd,id=m0,size={memory},share=on", "-m", memory,
             "-kernel", place / "vmlinuz", "-initrd", image,
             # Slots are operated as PCI Express has it.
             "-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off",
             "-append", "console=ttyS0 quiet panic=-1 mitigations=off pciehp.pciehp_debug=0 nvme_core.io_timeout=5 nvme_core.admin_timeout=5"
-            + (" intel_iommu=on" if iommu else ""),
+            + (" intel_iommu=on" if iommu else "") + boot,
             "-serial", "stdio", "-qmp", f"unix:{folder}/qmp,server=on,wait=off",
         ]
         if iommu:
@@ -132,6 +140,6 @@ class Guest:
         self.qmp.event("DEVICE_DELETED", seconds)
 
 
-def nvme(socket, bus="rp1", name="dev1"):
+def device(socket, bus="rp1", name="dev1"):
     """A device that is there from the start."""
     return ["-device", json.dumps({"driver": "vfio-user-pci", "id": name, "bus": bus, "socket": {"type": "unix", "path": str(socket)}})]

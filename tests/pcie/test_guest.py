@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from guest import Guest, nvme
+from guest import Guest, device
 from qemu import wait_for
 
 SLOTS = pathlib.Path(os.environ["DXPU_PCIE_EXAMPLES"]) / "nvme_slots"
@@ -72,7 +72,7 @@ def verified_io(guest, boxes, number, disk):
 @pytest.mark.parametrize("iommu", [False, True], ids=["plain", "iommu"])
 def test_a_disk_from_the_start(tmp_path, boxes, iommu):
     boxes = boxes()
-    with Guest(tmp_path, *nvme(boxes.sockets[0]), iommu=iommu) as guest:
+    with Guest(tmp_path, *device(boxes.sockets[0]), iommu=iommu) as guest:
         guest.wait_for("[ -b /dev/nvme0n1 ]")
         assert guest.run("cat /sys/class/nvme/nvme0/serial").strip() == "dxpu-0"
         assert "1B36:0010" in guest.run("cat /sys/bus/pci/devices/*/uevent")
@@ -83,7 +83,7 @@ def test_a_disk_from_the_start(tmp_path, boxes, iommu):
 
 def test_message_signalled_interrupts_from_a_table_over_a_slow_network(tmp_path, boxes):
     boxes = boxes("--msix", "--delay", "300")
-    with Guest(tmp_path, *nvme(boxes.sockets[0])) as guest:
+    with Guest(tmp_path, *device(boxes.sockets[0])) as guest:
         guest.wait_for("[ -b /dev/nvme0n1 ]")
         assert "MSIX" in guest.run("grep nvme /proc/interrupts").replace("-", "").upper()
         verified_io(guest, boxes, 0, "nvme0n1")

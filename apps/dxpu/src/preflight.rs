@@ -90,11 +90,17 @@ fn explain(address: &Address, error: ConnectError) -> Failure {
         ConnectError::Connect { source, .. } => (
             Exit::Unreachable,
             match source.kind() {
+                _ if matches!(address, Address::Pcie(_)) => format!("{address} cannot be used"),
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => format!("nobody listens at {address}"),
                 io::ErrorKind::PermissionDenied => format!("{address} belongs to another user"),
                 _ => format!("{address} cannot be reached"),
             },
-            format!("start a worker there (dxpu worker --listen {address}), and check address and firewall"),
+            match address {
+                Address::Pcie(_) => "lspci -Dd 1b36:d804 lists the functions of this machine; docs/pcie-gpu-function.md \
+                                     says what they need"
+                    .to_owned(),
+                _ => format!("start a worker there (dxpu worker --listen {address}), and check address and firewall"),
+            },
         ),
         ConnectError::SetUp { .. } => (
             Exit::Unreachable,

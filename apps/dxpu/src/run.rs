@@ -30,7 +30,7 @@ for answers on machines with more than 4 cores, otherwise as little as each tran
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
-    /// The worker: HOST:PORT (TLS), tcp:HOST:PORT, unix:/path or shm:/path; several with commas between them
+    /// The worker: HOST:PORT (TLS), tcp:HOST:PORT, unix:/path, shm:/path or pcie:0000:01:00.0; several with commas between them
     #[arg(long, value_name = "ADDR", env = "DXPU_WORKER", required_unless_present_any = ["gpus", "lease"], value_delimiter = ',')]
     worker: Vec<Address>,
     #[command(flatten, next_help_heading = "Borrowing from a pool")]

@@ -300,8 +300,11 @@ fn no_worker_is_said_at_once() {
 
 #[test]
 fn lies_are_a_fault_of_their_channel() {
-    let lies: [(u64, u32); 3] =
-        [(register::OUTBOUND_PUT, RING + 1), (register::INBOUND_TAKEN, 1), (register::OUTBOUND_PUT, u32::MAX)];
+    let lies: [(u64, u32); 3] = [
+        (register::OUTBOUND_PUT, RING + 1),
+        (register::INBOUND_TAKEN, 1),
+        (register::OUTBOUND_PUT, u32::MAX),
+    ];
     for (at, value) in lies {
         let mut world = World::new();
         world.open(7);

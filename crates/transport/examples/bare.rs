@@ -19,7 +19,7 @@ fn main() {
     println!("transport         p50         p99      one way   delayed p50");
     let only = std::env::args().nth(1);
     for scheme in
-        Scheme::ALL.into_iter().filter(|scheme| only.as_ref().is_none_or(|only| only == scheme.word()))
+        Scheme::LISTENING.into_iter().filter(|scheme| only.as_ref().is_none_or(|only| only == scheme.word()))
     {
         let loopback = HostPort { host: "127.0.0.1".to_owned(), port: 0 };
         let path = directory.join(format!("dxpu-bare-{}-{scheme}", std::process::id()));
@@ -27,7 +27,7 @@ fn main() {
             Scheme::Tcp => Address::Tcp(loopback),
             Scheme::Tls => Address::Tls(loopback),
             Scheme::Unix => Address::Unix(path),
-            Scheme::Shm => Address::Shm(path),
+            Scheme::Shm | Scheme::Pcie => Address::Shm(path),
         };
         let (mut client, mut server) = pair(&address, ConnectionKind::Command, &identity);
         let echo = std::thread::spawn(move || bench::serve_ping_pong(&mut server, MESSAGE_BYTES));

@@ -5,6 +5,7 @@
 //! tcp:HOST:PORT     TCP in the clear: whoever writes this has asked for it
 //! unix:/path        a Unix socket
 //! shm:/path         shared-memory rings, set up over a Unix socket at that path
+//! pcie:0000:01:00.0 a PCI function of this (virtual) machine with a worker behind it: domain, bus, device, function
 //! ```
 //!
 //! An IPv6 host stands in brackets: `tls:[::1]:7400`.
@@ -24,6 +25,8 @@ pub enum Address {
     Unix(PathBuf),
     /// Shared-memory rings, set up over a Unix socket at this path.
     Shm(PathBuf),
+    /// A PCI function of this machine, with a worker behind it.
+    Pcie(PciAddress),
 }
 
 /// A host name or IP address (without brackets), and a port.
@@ -35,7 +38,20 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// The four ways in which bytes travel, without the place they go to.
+/// Where a PCI function is. Prints as sysfs calls it: `0000:01:00.0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PciAddress {
+    /// Domain, also called segment.
+    pub domain: u16,
+    /// Bus.
+    pub bus: u8,
+    /// Device, below 32.
+    pub device: u8,
+    /// Function, below 8.
+    pub function: u8,
+}
+
+/// The five ways in which bytes travel, without the place they go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Scheme {
@@ -47,11 +63,16 @@ pub enum Scheme {
     Unix = 2,
     /// Shared-memory rings beside a Unix socket.
     Shm = 3,
+    /// Rings in memory that a PCI function reads and writes.
+    Pcie = 4,
 }
 
 impl Scheme {
     /// All of them, for tests and tables.
-    pub const ALL: [Scheme; 4] = [Scheme::Tcp, Scheme::Tls, Scheme::Unix, Scheme::Shm];
+    pub const ALL: [Scheme; 5] = [Scheme::Tcp, Scheme::Tls, Scheme::Unix, Scheme::Shm, Scheme::Pcie];
+
+    /// Those that a listener can have. Behind a PCI function it has one of these.
+    pub const LISTENING: [Scheme; 4] = [Scheme::Tcp, Scheme::Tls, Scheme::Unix, Scheme::Shm];
 
     /// The scheme with this number on the wire.
     pub fn from_wire(number: u8) -> Option<Self> {
@@ -65,6 +86,7 @@ impl Scheme {
             Scheme::Tls => "tls",
             Scheme::Unix => "unix",
             Scheme::Shm => "shm",
+            Scheme::Pcie => "pcie",
         }
     }
 }
@@ -79,7 +101,9 @@ impl fmt::Display for Scheme {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Nothing was given.
-    #[error("the address is empty; write tls:HOST:PORT, tcp:HOST:PORT, unix:/path or shm:/path")]
+    #[error(
+        "the address is empty; write tls:HOST:PORT, tcp:HOST:PORT, unix:/path, shm:/path or pcie:0000:01:00.0"
+    )]
     Empty,
     /// `HOST` without a port, or a port that is no number.
     #[error("`{text}` has no valid port; write HOST:PORT with a port from 0 to 65535, like gpu-box:7400")]
@@ -96,6 +120,12 @@ pub enum AddressError {
     /// An IPv6 address needs brackets, or what stands in the brackets is no IPv6 address.
     #[error("`{text}` looks like an IPv6 address; write it in brackets, like tls:[2001:db8::7]:7400")]
     Brackets {
+        /// What was given.
+        text: String,
+    },
+    /// A PCI function has a domain, a bus, a device and a function, in hexadecimal.
+    #[error("`{text}` is no PCI address; write it as lspci -D does, like pcie:0000:01:00.0")]
+    Pci {
         /// What was given.
         text: String,
     },
@@ -120,6 +150,7 @@ impl Address {
             Address::Tls(_) => Scheme::Tls,
             Address::Unix(_) => Scheme::Unix,
             Address::Shm(_) => Scheme::Shm,
+            Address::Pcie(_) => Scheme::Pcie,
         }
     }
 }
@@ -137,6 +168,9 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("shm:") {
             return Ok(Address::Shm(parse_path(path)?));
         }
+        if let Some(at) = text.strip_prefix("pcie:") {
+            return Ok(Address::Pcie(at.parse()?));
+        }
         if let Some(rest) = text.strip_prefix("tcp:") {
             return Ok(Address::Tcp(rest.parse()?));
         }
@@ -147,6 +181,34 @@ impl FromStr for Address {
 fn parse_path(path: &str) -> Result<PathBuf, AddressError> {
     let good = path.starts_with('/') && path.len() <= PATH_BYTES_MAX && !path.contains('\0');
     if good { Ok(PathBuf::from(path)) } else { Err(AddressError::Path { text: path.to_owned() }) }
+}
+
+impl FromStr for PciAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let wrong = || AddressError::Pci { text: text.to_owned() };
+        let number = |digits: &str, count: usize, max: u16| {
+            let is_hex = digits.len() == count && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let number = u16::from_str_radix(digits, 16).ok().filter(|number| is_hex && *number <= max);
+            number.ok_or_else(wrong)
+        };
+        let (place, function) = text.rsplit_once('.').ok_or_else(wrong)?;
+        let (place, device) = place.rsplit_once(':').ok_or_else(wrong)?;
+        let (domain, bus) = place.split_once(':').ok_or_else(wrong)?;
+        Ok(Self {
+            domain: number(domain, 4, u16::MAX)?,
+            bus: number(bus, 2, 0xff)? as u8,
+            device: number(device, 2, 31)? as u8,
+            function: number(function, 1, 7)? as u8,
+        })
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.{}", self.domain, self.bus, self.device, self.function)
+    }
 }
 
 impl FromStr for HostPort {
@@ -201,6 +263,7 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(at) | Address::Tls(at) => write!(f, "{scheme}:{at}"),
             Address::Unix(path) | Address::Shm(path) => write!(f, "{scheme}:{}", path.display()),
+            Address::Pcie(at) => write!(f, "{scheme}:{at}"),
         }
     }
 }
@@ -223,6 +286,8 @@ mod tests {
         check("[::1]:7400", Address::Tls(at("::1", 7400)));
         check("tcp:[2001:db8::7]:0", Address::Tcp(at("2001:db8::7", 0)));
         check("unix:/run/dxpu.sock", Address::Unix("/run/dxpu.sock".into()));
+        let at = PciAddress { domain: 0, bus: 0xa1, device: 31, function: 7 };
+        check("pcie:0000:a1:1f.7", Address::Pcie(at));
         check("shm:/run/dx:pu", Address::Shm("/run/dx:pu".into()));
     }
 
@@ -244,6 +309,16 @@ mod tests {
         check("[box]:1", "brackets");
         check("http://box:1", "brackets");
         check("unix:relative", "absolute");
+        for text in [
+            "pcie:",
+            "pcie:01:00.0",
+            "pcie:0000:01:20.0",
+            "pcie:0000:01:00.8",
+            "pcie:0000:001:00.0",
+            "pcie:0000:+1:00.0",
+        ] {
+            check(text, "pcie:0000:01:00.0");
+        }
         check(&format!("shm:/{}", "x".repeat(200)), "107 bytes");
     }
 

@@ -10,6 +10,7 @@ use socket2::{Domain, SockAddr, Socket as Socket2, Type};
 use crate::address::{Address, HostPort, Scheme};
 use crate::answer::{ANSWER_BYTES, Answer, AnswerError};
 use crate::connection::Connection;
+use crate::pcie;
 use crate::preamble::{ConnectionKind, Preamble};
 use crate::security::ClientSecurity;
 use crate::shm;
@@ -98,8 +99,15 @@ pub fn connect(
     let preamble = Preamble { scheme: address.scheme(), ..preamble };
     let deadline = Instant::now() + timeout;
 
-    let socket = open(address, preamble.kind, deadline)?;
     let set_up = |source| ConnectError::SetUp { address: address.clone(), source };
+    if let Address::Pcie(at) = address {
+        let opened = pcie::open(*at, deadline);
+        let mut connection =
+            opened.map_err(|source| ConnectError::Connect { address: address.clone(), source })?;
+        let answer = greet(&mut connection, &preamble, deadline).map_err(set_up)?;
+        return accepted(&answer, address).map(|()| connection);
+    }
+    let socket = open(address, preamble.kind, deadline)?;
     socket.send_all_by(&preamble.encode(), deadline).map_err(set_up)?;
     match (address, config) {
         (Address::Tls(at), Some(config)) => {
@@ -126,11 +134,36 @@ pub(crate) fn read_answer(socket: &Socket, address: &Address, deadline: Instant)
     socket
         .recv_exact_by(&mut bytes, deadline)
         .map_err(|source| ConnectError::SetUp { address: address.clone(), source })?;
-    match Answer::decode(&bytes) {
+    accepted(&bytes, address)
+}
+
+/// What the server's 64 bytes mean.
+fn accepted(bytes: &[u8; ANSWER_BYTES], address: &Address) -> Result<(), ConnectError> {
+    match Answer::decode(bytes) {
         Ok(Answer::Accepted) => Ok(()),
         Ok(Answer::Refused { text }) => Err(ConnectError::Refused { address: address.clone(), reason: text }),
         Err(source) => Err(ConnectError::Answer { address: address.clone(), source }),
     }
+}
+
+/// Says the preamble on a connection that is no socket of ours, and gives the answer.
+fn greet(
+    connection: &mut Connection,
+    preamble: &Preamble,
+    deadline: Instant,
+) -> io::Result<[u8; ANSWER_BYTES]> {
+    connection.tx.send(&[&preamble.encode()])?;
+    let (mut answer, mut have) = ([0; ANSWER_BYTES], 0);
+    while have < answer.len() {
+        if !connection.rx.wait(Some(deadline.saturating_duration_since(Instant::now())))? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match connection.rx.recv(&mut answer[have..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => have += count,
+        }
+    }
+    Ok(answer)
 }
 
 fn open(address: &Address, kind: ConnectionKind, deadline: Instant) -> Result<Socket, ConnectError> {
@@ -152,6 +185,7 @@ fn open(address: &Address, kind: ConnectionKind, deadline: Instant) -> Result<So
             let place = SockAddr::unix(path).map_err(connect_error)?;
             open_unix(&place, kind, deadline).map_err(connect_error)
         }
+        Address::Pcie(_) => Err(connect_error(io::ErrorKind::Unsupported.into())),
     }
 }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::delay::{DelayRx, DelayTx};
 use crate::fd;
+use crate::pcie::{PcieRx, PcieTx};
 use crate::shm::{ShmRx, ShmTx};
 use crate::socket::Socket;
 use crate::tls::{TlsRx, TlsTx};
@@ -53,6 +54,7 @@ pub(crate) enum TxHalf {
     Socket(Arc<SocketLink>),
     Tls(TlsTx),
     Shm(ShmTx),
+    Pcie(PcieTx),
     Delayed(DelayTx),
 }
 
@@ -61,6 +63,7 @@ pub(crate) enum RxHalf {
     Socket(SocketRx),
     Tls(TlsRx),
     Shm(ShmRx),
+    Pcie(PcieRx),
     Delayed(DelayRx),
 }
 
@@ -104,6 +107,7 @@ impl Tx {
             TxHalf::Socket(link) => link.socket.send_all(parts),
             TxHalf::Tls(tx) => tx.send(parts),
             TxHalf::Shm(tx) => tx.send(parts),
+            TxHalf::Pcie(tx) => tx.send(parts),
             TxHalf::Delayed(tx) => tx.send(parts),
         }
     }
@@ -125,6 +129,7 @@ impl Tx {
             }
             TxHalf::Tls(tx) => tx.finish(),
             TxHalf::Shm(tx) => tx.finish(),
+            TxHalf::Pcie(tx) => tx.finish(),
             TxHalf::Delayed(tx) => tx.finish(),
         }
     }
@@ -141,6 +146,7 @@ impl Rx {
             RxHalf::Socket(rx) => rx.spin = spin,
             RxHalf::Tls(rx) => rx.set_spin(spin),
             RxHalf::Shm(rx) => rx.set_spin(spin),
+            RxHalf::Pcie(rx) => rx.set_spin(spin),
             RxHalf::Delayed(_) => {}
         }
     }
@@ -151,6 +157,7 @@ impl Rx {
             RxHalf::Socket(rx) => rx.link.socket.recv_spinning(buf, rx.spin),
             RxHalf::Tls(rx) => rx.recv(buf),
             RxHalf::Shm(rx) => rx.recv(buf),
+            RxHalf::Pcie(rx) => rx.recv(buf),
             RxHalf::Delayed(rx) => rx.recv(buf),
         }
     }
@@ -178,6 +185,7 @@ impl Rx {
             RxHalf::Socket(rx) => rx.link.socket.try_recv(buf),
             RxHalf::Tls(rx) => rx.try_recv(buf),
             RxHalf::Shm(rx) => rx.try_recv(buf),
+            RxHalf::Pcie(rx) => rx.try_recv(buf),
             RxHalf::Delayed(rx) => rx.try_recv(buf),
         }
     }
@@ -189,6 +197,7 @@ impl Rx {
             RxHalf::Socket(rx) => rx.link.socket.wait(timeout),
             RxHalf::Tls(rx) => rx.wait(timeout),
             RxHalf::Shm(rx) => rx.wait(timeout),
+            RxHalf::Pcie(rx) => rx.wait(timeout),
             RxHalf::Delayed(rx) => rx.wait(timeout),
         }
     }

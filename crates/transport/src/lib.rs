@@ -1,4 +1,4 @@
-//! Connections that carry the api plane: TCP, TLS, Unix sockets, shared-memory rings, a delay emulator.
+//! Connections that carry the api plane: TCP, TLS, Unix sockets, shared-memory rings, PCI functions, a delay emulator.
 //!
 //! Blocking and made for threads: one sends, one receives, any closes. No policy: no retries, no heartbeats, no idea
 //! of what the bytes mean. Every connection begins with a 64-byte [`Preamble`] in the clear, so that a listener can
@@ -6,7 +6,7 @@
 //!
 //! Client: [`connect()`]. Server: [`Listener`], [`RawConnection`]. Both end in a [`Connection`].
 
-#![deny(unsafe_code)] // Allowed in `fd` and `shm::map` alone.
+#![deny(unsafe_code)] // Allowed in `fd`, `pcie::map` and `shm::map` alone.
 
 mod address;
 mod answer;
@@ -16,6 +16,7 @@ mod connection;
 mod delay;
 pub mod fd;
 mod listen;
+mod pcie;
 mod preamble;
 mod raw;
 mod security;
@@ -24,7 +25,7 @@ mod socket;
 mod spare;
 mod tls;
 
-pub use address::{Address, AddressError, HostPort, Scheme};
+pub use address::{Address, AddressError, HostPort, PciAddress, Scheme};
 pub use answer::{AnswerError, REFUSAL_TEXT_BYTES_MAX};
 pub use connect::{ConnectError, connect};
 pub use connection::{Closer, Connection, Rx, Tx};

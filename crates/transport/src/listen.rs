@@ -59,6 +59,11 @@ impl Listener {
                 let tls = address.scheme() == Scheme::Tls;
                 (socket, if tls { Address::Tls(at) } else { Address::Tcp(at) }, None)
             }
+            Address::Pcie(_) => {
+                let text =
+                    "nobody listens at a pcie: address; the worker behind the function listens at unix:/path";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
             Address::Unix(path) | Address::Shm(path) => {
                 let (socket, file) = bind_unix(path)?;
                 (socket, address.clone(), Some(file))

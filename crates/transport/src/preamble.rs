@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(Preamble::decode(&[7; 64]), Err(PreambleError::Magic { first: [7; 8] }));
         assert_eq!(resealed(|b| b[VERSION_AT] = 9), Err(PreambleError::Version { theirs: 9 }));
         assert_eq!(resealed(|b| b[KIND_AT] = 4), Err(PreambleError::Kind { kind: 4 }));
-        assert_eq!(resealed(|b| b[SCHEME_AT] = 4), Err(PreambleError::Scheme { scheme: 4 }));
+        assert_eq!(resealed(|b| b[SCHEME_AT] = 5), Err(PreambleError::Scheme { scheme: 5 }));
         assert_eq!(resealed(|b| b[14] = 1), Err(PreambleError::Reserved));
         assert_eq!(resealed(|b| b[59] = 1), Err(PreambleError::Reserved));
         let mut bytes = sample().encode();
@@ -212,7 +212,7 @@ mod tests {
             Just(ConnectionKind::Lane),
             Just(ConnectionKind::Status)
         ];
-        (kind, 0..4u8, any::<u16>(), any::<[u8; 16]>()).prop_map(|(kind, scheme, lane, session)| Preamble {
+        (kind, 0..5u8, any::<u16>(), any::<[u8; 16]>()).prop_map(|(kind, scheme, lane, session)| Preamble {
             kind,
             scheme: Scheme::from_wire(scheme).unwrap(),
             lane,

@@ -112,7 +112,9 @@ impl RawConnection {
             }
             ServeError::Preamble { peer: self.peer.clone(), source }
         })?;
-        if preamble.scheme != self.scheme {
+        // A guest's connection comes through a PCI function, whose box brings it to a Unix socket.
+        let is_guest = (preamble.scheme, self.scheme) == (Scheme::Pcie, Scheme::Unix);
+        if preamble.scheme != self.scheme && !is_guest {
             self.say_no(&format!("client speaks {}, this address {}", preamble.scheme, self.scheme));
             return Err(ServeError::Mismatch {
                 peer: self.peer.clone(),
@@ -182,7 +184,7 @@ impl RawConnection {
                 }),
             (Scheme::Shm, _) => shm::offer_rings(self.socket, preamble.kind, deadline)
                 .map_err(|source| ServeError::SetUp { peer: self.peer, source }),
-            (Scheme::Tcp | Scheme::Unix, _) => {
+            (Scheme::Tcp | Scheme::Unix | Scheme::Pcie, _) => {
                 self.socket
                     .send_all_by(&Answer::Accepted.encode(), deadline)
                     .map_err(|source| self.set_up_error(source))?;

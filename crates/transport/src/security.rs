@@ -11,7 +11,7 @@ use crate::tls;
 /// How a client decides whether it talks to the right server.
 #[derive(Clone, Debug)]
 pub enum ClientSecurity {
-    /// Nothing is checked: for `tcp:`, `unix:` and `shm:` addresses.
+    /// Nothing is checked: for `tcp:`, `unix:`, `shm:` and `pcie:` addresses.
     Plain,
     /// TLS with exactly the certificate of this fingerprint, whatever names it has.
     Fingerprint([u8; 32]),

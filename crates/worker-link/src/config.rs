@@ -88,10 +88,11 @@ impl Config {
         !self.names.is_empty()
     }
 
-    /// How to check that a worker is the right one. Sockets of this machine check who may open them.
+    /// How to check that a worker is the right one. Sockets of this machine check who may open them; a PCI function is the
+    /// slot that the machine was given.
     pub(crate) fn security_for(&self, address: &Address) -> ClientSecurity {
         match address {
-            Address::Unix(_) | Address::Shm(_) => ClientSecurity::Plain,
+            Address::Unix(_) | Address::Shm(_) | Address::Pcie(_) => ClientSecurity::Plain,
             Address::Tls(_) | Address::Tcp(_) => match (&self.security, self.names.first()) {
                 (ClientSecurity::Ca(ca), Some(name)) if !name.is_empty() => {
                     ClientSecurity::CaNamed { ca: ca.clone(), name: name.clone() }

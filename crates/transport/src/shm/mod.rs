@@ -13,3 +13,4 @@ mod tests;
 
 pub(crate) use half::{ShmRx, ShmTx};
 pub(crate) use setup::{accept_rings, offer_rings};
+pub(crate) use spin::Spinner;

@@ -259,12 +259,7 @@ mod tests {
 
     fn open(outbound: u32, inbound: u32) -> Channel {
         let ring = |bytes| Ring { address: 0x10_0000, bytes };
-        Channel {
-            phase: Phase::Open,
-            outbound: ring(outbound),
-            inbound: ring(inbound),
-            ..Channel::default()
-        }
+        Channel { phase: Phase::Open, outbound: ring(outbound), inbound: ring(inbound), ..Channel::default() }
     }
 
     #[test]

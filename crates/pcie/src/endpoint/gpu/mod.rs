@@ -47,7 +47,9 @@ pub struct GpuFunction {
     channels: Vec<Channel>,
     jobs: HashMap<JobId, ChannelId>,
     next_job: u64,
-    turn: usize,
+    /// Channels that are not idle, a bit each: most are, and every packet asks for all of them.
+    live: u64,
+    turn: u32,
     actions: VecDeque<Action>,
 }
 
@@ -71,6 +73,7 @@ impl GpuFunction {
             channels: (0..CHANNELS).map(|_| Channel::default()).collect(),
             jobs: HashMap::new(),
             next_job: 0,
+            live: 0,
             turn: 0,
             actions: VecDeque::new(),
         }
@@ -212,8 +215,10 @@ impl GpuFunction {
                     Event::Reset => self.forget(),
                 }
             }
-            for id in 0..CHANNELS {
-                self.settle(id);
+            let mut left = self.live;
+            while left != 0 {
+                self.settle(left.trailing_zeros() as ChannelId);
+                left &= left - 1;
             }
             // A read that is refused at once is an event again.
             if !self.ask() {
@@ -225,16 +230,18 @@ impl GpuFunction {
     /// Begins to read what guests have rung for, channel after channel. Says whether anything was begun.
     fn ask(&mut self) -> bool {
         let mut began = false;
-        let mut idle = 0;
-        while idle < CHANNELS && self.function.requests_under_way().1 < WAITING_MIN {
-            self.turn = (self.turn + 1) % CHANNELS;
+        let mut left = self.live;
+        while left != 0 && self.function.requests_under_way().1 < WAITING_MIN {
+            let next = self.turn + 1;
+            self.turn = (next + left.rotate_right(next).trailing_zeros()) % u64::BITS;
+            let id = self.turn as ChannelId;
             self.next_job += 1;
             let job = JobId(self.next_job);
-            match self.channels[self.turn].ask(job) {
-                None => idle += 1,
+            match self.channels[id].ask(job) {
+                None => left &= !(1 << id),
                 Some((address, bytes)) => {
-                    (began, idle) = (true, 0);
-                    self.jobs.insert(job, self.turn);
+                    began = true;
+                    self.jobs.insert(job, id);
                     self.function.dma_read(job, address, bytes);
                 }
             }
@@ -252,6 +259,7 @@ impl GpuFunction {
         let channel = &mut self.channels[id];
         if channel.phase == Phase::Closing && channel.is_delivered() {
             *channel = Channel::default();
+            self.live &= !(1 << id);
             self.actions.push_back(Action::Close(id));
         }
     }
@@ -331,6 +339,7 @@ impl GpuFunction {
             (control::OPEN, Phase::Idle) => {
                 if channel.is_possible() {
                     channel.phase = Phase::Opening;
+                    self.live |= 1 << id;
                     self.actions.push_back(Action::Open(id));
                 } else {
                     (channel.phase, channel.state) = (Phase::Broken, state::FAULT);
@@ -356,6 +365,7 @@ impl GpuFunction {
             Phase::Opening | Phase::Open => {
                 self.drop_jobs(id);
                 let channel = &mut self.channels[id];
+                self.live &= !(1 << id);
                 channel.phase = Phase::Broken;
                 channel.state |= why | state::FINISHED | state::DESERTED;
                 self.actions.push_back(Action::Close(id));
@@ -367,6 +377,7 @@ impl GpuFunction {
     fn end(&mut self, id: ChannelId) {
         self.drop_jobs(id);
         let channel = std::mem::take(&mut self.channels[id]);
+        self.live &= !(1 << id);
         if !matches!(channel.phase, Phase::Idle | Phase::Broken) {
             self.actions.push_back(Action::Close(id));
         }

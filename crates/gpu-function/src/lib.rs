@@ -1,0 +1,16 @@
+//! The box's side of the dxpu GPU function: a guest's connections become connections to a worker.
+//!
+//! ```text
+//!   packets ─▶ GpuEndpoint ─▶ GpuFunction (core) ─ Action ─▶ Bridge ─ two threads ─▶ the worker's Unix socket
+//!           ◀─             ◀─ push, taken ◀────────────────── queues, and `wake`
+//! ```
+//!
+//! Each channel that a guest opens is one connection, byte for byte: the guest's library says everything itself, first of
+//! all who it is. Queues are bounded both ways; whoever is slow is waited for.
+
+#![forbid(unsafe_code)]
+
+mod bridge;
+mod endpoint;
+
+pub use endpoint::GpuEndpoint;
