@@ -111,7 +111,7 @@ def test_programs_that_are_killed_leave_the_function_usable(tmp_path, worker):
 
 def test_a_worker_that_dies_is_an_error_and_the_next_one_is_used(tmp_path, worker):
     with start(tmp_path, worker) as guest:
-        guest.run("load 1 0 > /tmp/said 2>&1; echo $? > /tmp/end &")
+        guest.run("(load 1 0 > /tmp/said 2>&1; echo $? > /tmp/end) &")
         guest.wait_for("grep -q working /tmp/said", 100)
         worker.stop()
         guest.wait_for("[ -s /tmp/end ]", 60)
