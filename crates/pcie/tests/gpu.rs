@@ -375,7 +375,7 @@ fn news_raise_the_interrupt_that_was_asked_for_behind_them() {
 fn hostile_write() -> impl Strategy<Value = (u64, u32)> {
     let registers = prop_oneof![
         6 => prop::sample::select(vec![
-            (register::STATUS_AT, vec![0x1000, 0x1040, 0x1001, 0x3ff_c0, 0xffff_ffc0]),
+            (register::STATUS_AT, vec![0x1000, 0x1040, 0x1001, 0x3_ffc0, 0xffff_ffc0]),
             (register::OUTBOUND_AT, vec![0x10000, 0x11000, 0x3f000, 0x10004, 0xffff_f000]),
             (register::INBOUND_AT, vec![0x20000, 0x21000, 0x3f000, 0x1000]),
             (register::OUTBOUND_BYTES, vec![4096, 8192, 8192, 4096, 100, 1 << 31]),
