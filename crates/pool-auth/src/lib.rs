@@ -2,9 +2,11 @@
 //!
 //! | proof | for | checked by |
 //! |---|---|---|
-//! | a certificate of the pool's [`Authority`], naming an [`Identity`] | managers, boxes, programs | the TLS handshake, then [`identity_of`] |
+//! | a certificate of the pool's [`Authority`], naming an [`Identity`] | managers, boxes, hosts, programs | the TLS handshake, then [`identity_of`] |
 //! | a bearer token ([`BearerToken`], stored as a hash: [`TokenRecord`]) | people and CI; joining, once | the manager |
 //! | a lease token ([`lease_token`]), signed with an Ed25519 [`LeaseKey`] | opening one slot of one box | the box alone, while the manager may be down |
+//!
+//! The secrets of links on the PCIe plane come from one that only managers know ([`FabricSecret`]).
 //!
 //! What an identity may do is one table, [`Role::may`]; what is not in it is refused.
 //!
@@ -25,6 +27,7 @@ mod bearer;
 mod hash;
 
 mod credential;
+mod fabric;
 
 pub mod lease_token;
 
@@ -32,6 +35,7 @@ pub use authority::{Authority, AuthorityError, Issued, Lifetime};
 pub use bearer::{BearerToken, TokenKind, TokenRecord, TokenRefusal};
 pub use certificate::{CertificateError, identity_of};
 pub use credential::{Credential, CredentialError};
+pub use fabric::{FabricSecret, FabricSecretError};
 pub use hash::{Digest, digest};
 pub use identity::{Identity, NameError, check_name};
 pub use key::{CertificateRequest, NewKey};

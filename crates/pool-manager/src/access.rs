@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pool_api::ErrorCode;
+use pool_api::{ErrorCode, GpuId, LeaseId, LinkSecret};
 use pool_auth::{
-    Authority, BearerToken, CertificateRequest, Digest, Identity, LeaseClaims, LeaseKey, LeasePublicKey,
-    Secret, TokenKind, TokenRecord, TokenRefusal, lease_token,
+    Authority, BearerToken, CertificateRequest, Digest, FabricSecret, Identity, LeaseClaims, LeaseKey,
+    LeasePublicKey, Secret, TokenKind, TokenRecord, TokenRefusal, lease_token,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,7 @@ use crate::staged::Staged;
 /// Everything below is written by this file alone.
 pub(crate) const PREFIX: &str = "auth/";
 pub(crate) const AUTHORITY_KEY: &str = "auth/authority";
+pub(crate) const FABRIC_KEY: &str = "auth/fabric";
 const LEASE_KEY_PREFIX: &str = "auth/lease-key/";
 const TOKEN_PREFIX: &str = "auth/token/";
 
@@ -49,6 +50,12 @@ pub(crate) struct StoredLeaseKey {
     pub(crate) signs_from_ms: u64,
 }
 
+/// How the secret of the PCIe plane is stored.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StoredFabric {
+    pub(crate) secret: Secret,
+}
+
 struct HeldKey {
     key: LeaseKey,
     stored: StoredLeaseKey,
@@ -60,31 +67,46 @@ pub(crate) struct Access {
     /// By the moment they begin to sign.
     keys: Vec<HeldKey>,
     tokens: HashMap<String, TokenRecord>,
+    fabric: FabricSecret,
 }
 
 impl Access {
-    /// From what is stored below [`PREFIX`].
+    /// From what is stored below [`PREFIX`]. A pool from before there was a PCIe plane gets a secret for it now.
     pub(crate) fn load<'a>(
         authority: Arc<Authority>,
         records: impl Iterator<Item = (&'a str, &'a [u8])>,
+        staged: &mut Staged,
     ) -> Result<Self, String> {
-        let mut access = Self { authority, keys: Vec::new(), tokens: HashMap::new() };
+        let (mut keys, mut tokens, mut fabric) = (Vec::new(), HashMap::new(), None);
         for (key, value) in records {
             let damaged = |error: &dyn std::fmt::Display| format!("{key} is damaged: {error}");
             if key.starts_with(LEASE_KEY_PREFIX) {
                 let stored: StoredLeaseKey = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
                 let held = LeaseKey::from_secret(&stored.secret).map_err(|e| damaged(&e))?;
-                access.keys.push(HeldKey { key: held, stored });
+                keys.push(HeldKey { key: held, stored });
             } else if key.starts_with(TOKEN_PREFIX) {
                 let record: TokenRecord = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
-                access.tokens.insert(record.id.clone(), record);
+                tokens.insert(record.id.clone(), record);
+            } else if key == FABRIC_KEY {
+                let stored: StoredFabric = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
+                fabric = Some(FabricSecret::from_secret(stored.secret).map_err(|e| damaged(&e))?);
             }
         }
-        access.keys.sort_by_key(|held| held.stored.signs_from_ms);
-        if access.keys.is_empty() {
+        keys.sort_by_key(|held: &HeldKey| held.stored.signs_from_ms);
+        if keys.is_empty() {
             return Err("there is no key to sign leases with".to_owned());
         }
-        Ok(access)
+        let fabric = fabric.unwrap_or_else(|| {
+            let made = FabricSecret::make();
+            staged.put_json(FABRIC_KEY.to_owned(), &StoredFabric { secret: made.secret().clone() });
+            made
+        });
+        Ok(Self { authority, keys, tokens, fabric })
+    }
+
+    /// What the two proxies of a grant on the PCIe plane are given.
+    pub(crate) fn link_secret(&self, gpu: &GpuId, epoch: u64, lease: LeaseId) -> LinkSecret {
+        LinkSecret::from_bytes(&self.fabric.link(&gpu.to_string(), epoch, &lease.to_string()))
     }
 
     pub(crate) fn authority(&self) -> &Authority {

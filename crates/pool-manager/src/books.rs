@@ -37,7 +37,8 @@ pub(crate) enum OpenBooksError {
 }
 
 /// What the ledger is made of.
-const LEDGER_PREFIXES: [&str; 7] = ["box/", "gpu/", "lease/", "tenant/", "spare/", "idem/", "event/"];
+const LEDGER_PREFIXES: [&str; 8] =
+    ["box/", "host/", "gpu/", "lease/", "tenant/", "spare/", "idem/", "event/"];
 
 impl Books {
     /// Reads the store. Whoever leads is the only one who writes, so what is read prefix by prefix belongs together.
@@ -58,7 +59,8 @@ impl Books {
             Ledger::load(records, settings.ledger.clone(), now_ms).map_err(|error| damaged(&error))?;
         let auth = store.list(access::PREFIX, Want::Records)?.records()?;
         let auth = auth.iter().map(|record| (record.key.as_str(), record.value.as_slice()));
-        let access = Access::load(authority, auth).map_err(|error| damaged(&error))?;
+        let mut staged = Staged::default();
+        let access = Access::load(authority, auth, &mut staged).map_err(|error| damaged(&error))?;
         let head = store.read(audit::HEAD_KEY)?;
         let head = Head::read(head.as_ref().map(|record| record.value.as_slice()))
             .map_err(|error| damaged(&error))?;
@@ -73,7 +75,7 @@ impl Books {
             audit,
             waiters: Waiters::default(),
             told: Told::default(),
-            staged: Staged::default(),
+            staged,
             now_ms,
             dice: SplitMix::new(random_seed()),
         })

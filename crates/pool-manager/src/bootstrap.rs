@@ -1,4 +1,4 @@
-//! The first start of a pool: its authority, its first lease key, and its first admin.
+//! The first start of a pool: its authority, its first lease key, the secret of its PCIe plane, and its first admin.
 //!
 //! Managers that start at the same moment on one store agree: the authority is put only if there is none, and whoever
 //! comes second takes what it finds.
@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pool_auth::{
-    Authority, AuthorityError, BearerToken, Credential, Identity, LeaseKey, Secret, TokenKind, TokenRecord,
+    Authority, AuthorityError, BearerToken, Credential, FabricSecret, Identity, LeaseKey, Secret, TokenKind,
+    TokenRecord,
 };
 use pool_store::{Condition, Outcome, Store, StoreError, Transaction};
 
-use crate::access::{AUTHORITY_KEY, StoredAuthority, StoredLeaseKey, lease_key_key, token_key};
+use crate::access::{
+    AUTHORITY_KEY, FABRIC_KEY, StoredAuthority, StoredFabric, StoredLeaseKey, lease_key_key, token_key,
+};
 
 /// Why a pool cannot be begun.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +63,7 @@ pub fn begin(
     let key = LeaseKey::make();
     let lease_key =
         StoredLeaseKey { secret: key.secret().clone(), created_ms: now_ms, signs_from_ms: now_ms };
+    let fabric = StoredFabric { secret: FabricSecret::make().secret().clone() };
     let (credential, record) = admin(&authority, managers, "first", now_ms);
     // The file first: a pool whose admin nobody knows would be of no use.
     write_private(admin_file, &credential)?;
@@ -67,6 +71,7 @@ pub fn begin(
         .when(Condition::absent(AUTHORITY_KEY))
         .put(AUTHORITY_KEY, serde_json::to_vec(&stored)?)
         .put(lease_key_key(&key), serde_json::to_vec(&lease_key)?)
+        .put(FABRIC_KEY, serde_json::to_vec(&fabric)?)
         .put(token_key(&record), serde_json::to_vec(&record)?);
     match store.commit(&transaction) {
         Ok(Outcome::Committed { .. }) => {

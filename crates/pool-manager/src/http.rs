@@ -11,6 +11,7 @@ mod errors;
 mod events;
 mod extract;
 mod gpus;
+mod hosts;
 mod layers;
 mod leases;
 mod list;
@@ -66,6 +67,9 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(boxes::report))
         .routes(routes!(boxes::drain))
         .routes(routes!(boxes::undrain))
+        .routes(routes!(hosts::list))
+        .routes(routes!(hosts::show, hosts::set))
+        .routes(routes!(hosts::report))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::show, tenants::set))
         .routes(routes!(tenants::borrowers))

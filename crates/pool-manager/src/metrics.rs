@@ -82,6 +82,10 @@ fn of_pool(counts: &Counts, text: &mut Text) {
     for (state, count) in &counts.boxes {
         text.sample(&[("state", &word(state))], *count as f64);
     }
+    text.begin("dxpu_hosts", Kind::Gauge, "Hosts of the PCIe plane, by state.");
+    for (state, count) in &counts.hosts {
+        text.sample(&[("state", &word(state))], *count as f64);
+    }
     text.begin(
         "dxpu_leases",
         Kind::Gauge,

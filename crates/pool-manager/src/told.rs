@@ -1,34 +1,63 @@
-//! What each box was last told, so that a report that brings nothing new may wait for something new.
+//! What each box and host was last told, so that a report that brings nothing new may wait for something new.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use pool_api::{BoxOrders, Name};
+use pool_api::{BoxOrders, HostOrders, HostWant, Name, Want};
 
-/// The last orders of each box, as a hash.
+/// The last orders of each box and each host, as a hash.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    last: HashMap<Name, u64>,
+    last: HashMap<(Machine, Name), u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Machine {
+    Box,
+    Host,
 }
 
 impl Told {
     /// Whether these orders are what this run of the agent was told last. They count as told from now on.
     pub(crate) fn is_known(&mut self, box_name: &Name, agent: &str, orders: &BoxOrders) -> bool {
         let mut hasher = DefaultHasher::new();
-        agent.hash(&mut hasher);
-        orders.lease_keys.hash(&mut hasher);
+        (agent, &orders.lease_keys, orders.node).hash(&mut hasher);
         for slot in &orders.slots {
             slot.slot.hash(&mut hasher);
             // The moment a lease ends moves with every renewal; that alone is no news.
             match &slot.want {
-                pool_api::Want::Serve { lease, epoch, .. } => (0u8, lease, epoch).hash(&mut hasher),
-                pool_api::Want::Idle => 1u8.hash(&mut hasher),
-                pool_api::Want::Clean { epoch } => (2u8, epoch).hash(&mut hasher),
-                pool_api::Want::BurnIn { epoch } => (3u8, epoch).hash(&mut hasher),
-                pool_api::Want::Off => 4u8.hash(&mut hasher),
+                Want::Serve { lease, epoch, pcie, .. } => {
+                    let pairing =
+                        pcie.as_ref().map(|pcie| (pcie.host_node, pcie.host_slot, &pcie.host_paths));
+                    (0u8, lease, epoch, pairing).hash(&mut hasher);
+                }
+                Want::Idle => 1u8.hash(&mut hasher),
+                Want::Clean { epoch } => (2u8, epoch).hash(&mut hasher),
+                Want::BurnIn { epoch } => (3u8, epoch).hash(&mut hasher),
+                Want::Off => 4u8.hash(&mut hasher),
             }
         }
-        let hash = hasher.finish();
-        self.last.insert(box_name.clone(), hash) == Some(hash)
+        self.remember(Machine::Box, box_name, hasher.finish())
+    }
+
+    /// The same for a host.
+    pub(crate) fn is_known_to_host(&mut self, host: &Name, agent: &str, orders: &HostOrders) -> bool {
+        let mut hasher = DefaultHasher::new();
+        (agent, orders.node).hash(&mut hasher);
+        for slot in &orders.slots {
+            slot.slot.hash(&mut hasher);
+            match &slot.want {
+                HostWant::Empty => 0u8.hash(&mut hasher),
+                HostWant::Plug { lease, gpu, epoch, box_node, box_paths, .. } => {
+                    (1u8, lease, gpu, epoch, box_node, box_paths).hash(&mut hasher);
+                }
+                HostWant::Unplug { epoch } => (2u8, epoch).hash(&mut hasher),
+            }
+        }
+        self.remember(Machine::Host, host, hasher.finish())
+    }
+
+    fn remember(&mut self, machine: Machine, name: &Name, hash: u64) -> bool {
+        self.last.insert((machine, name.clone()), hash) == Some(hash)
     }
 }

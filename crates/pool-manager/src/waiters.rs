@@ -12,6 +12,8 @@ pub(crate) enum Topic {
     Lease(LeaseId),
     /// A box or one of its GPUs changes, and so perhaps its orders.
     Box(Name),
+    /// A host changes, and so perhaps its orders.
+    Host(Name),
     /// Anything changes.
     Anything,
 }
@@ -70,6 +72,7 @@ fn topic_of(key: &str) -> Option<Topic> {
     match kind {
         "lease" => rest.parse().ok().map(Topic::Lease),
         "box" => Name::new(rest).ok().map(Topic::Box),
+        "host" => Name::new(rest).ok().map(Topic::Host),
         "gpu" => Name::new(rest.split_once('/')?.0).ok().map(Topic::Box),
         "tenant" | "spare" | "event" => Some(Topic::Anything),
         _ => None,

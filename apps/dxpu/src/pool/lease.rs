@@ -21,6 +21,7 @@ Examples:
   dxpu lease ls                                 who has and who waits
   dxpu lease explain l-00c0ffee00c0ffee         why it waits, and what would let it run
   dxpu lease create --gpus 8 --model H200 --topology nvlink --ttl 1h --wait
+  dxpu lease create --plane pcie --host hv-7 --ttl 8h --wait    into a free slot of a guest on that host
   dxpu lease release l-00c0ffee00c0ffee         give it back
 
 A lease ends when it is not renewed for its time to live. `dxpu run` renews; what `create` makes is renewed by
@@ -191,7 +192,15 @@ fn gpus(lease: &Record) -> String {
         let share = lease.request.share.map(|share| format!(" ({}/1000)", share.milli)).unwrap_or_default();
         return format!("{}{share} wanted", lease.request.gpus);
     }
-    lease.grants.iter().map(|grant| grant.gpu.to_string()).collect::<Vec<_>>().join(" ")
+    lease.grants.iter().map(place).collect::<Vec<_>>().join(" ")
+}
+
+/// A GPU, and where it is plugged.
+fn place(grant: &pool_api::Grant) -> String {
+    match &grant.attachment {
+        None => grant.gpu.to_string(),
+        Some(to) => format!("{}->{}/{}({})", grant.gpu, to.host, to.slot, name_of(&to.phase)),
+    }
 }
 
 fn model(lease: &Record) -> String {
@@ -255,6 +264,9 @@ fn detail(lease: &Record, paper: Paper) -> Vec<String> {
     if let Some(share) = request.share {
         asked.push(format!("{}/1000 and {}", share.milli, super::words::bytes(share.memory_bytes)));
     }
+    if let Some(host) = &request.host {
+        asked.push(format!("plugged into host {host}"));
+    }
     let mut pairs = vec![
         ("lease", lease.id.to_string()),
         ("tenant", lease.tenant.to_string()),
@@ -274,13 +286,17 @@ fn detail(lease: &Record, paper: Paper) -> Vec<String> {
     if !lease.grants.is_empty() {
         lines.push(String::new());
         let columns =
-            [Column::Whole("GPU"), Column::Cut("MODEL"), Column::Number("EPOCH"), Column::Cut("ENDPOINTS")];
+            [Column::Whole("GPU"), Column::Cut("MODEL"), Column::Number("EPOCH"), Column::Cut("REACHED AT")];
         let row = |grant: &pool_api::Grant| {
             vec![
                 grant.gpu.to_string().into(),
                 grant.model.to_string().into(),
                 grant.epoch.to_string().into(),
-                or_dash(grant.endpoints.join(" ")).into(),
+                or_dash(match &grant.attachment {
+                    Some(to) => format!("host {} slot {} ({})", to.host, to.slot, name_of(&to.phase)),
+                    None => grant.endpoints.join(" "),
+                })
+                .into(),
             ]
         };
         lines.extend(columns::lines(&columns, &lease.grants.iter().map(row).collect::<Vec<_>>(), paper));

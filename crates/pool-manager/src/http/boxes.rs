@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use pool::{Answer, Command};
-use pool_api::{BoxDetail, BoxOrders, BoxRecord, BoxReport, Name, Page, TaintRequest};
+use pool_api::{BoxDetail, BoxOrders, BoxRecord, BoxReport, GpuId, Name, Page, TaintRequest, Want};
 use pool_auth::{Identity, Permission};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -14,6 +14,7 @@ use super::Api;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Path, Query};
 use super::list::{ListQuery, check_wait, page, until_new};
+use crate::access::Access;
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
 use crate::desk::{Asked, Audited, Needs};
@@ -76,7 +77,7 @@ pub(crate) struct ReportQuery {
     /// An agent that missed an answer does not wait.
     #[serde(default)]
     #[param(maximum = 30_000, default = 0)]
-    wait_ms: u64,
+    pub(crate) wait_ms: u64,
 }
 
 /// Tell how a box is, and be told what should be
@@ -120,6 +121,7 @@ pub(super) async fn report(
                 else {
                     return Err(Problem::internal("the ledger answered a report with something else"));
                 };
+                seal(&mut orders, &name, &books.access);
                 orders.lease_keys = books.access.public_keys().map(|key| key.to_string()).collect();
                 let is_known = books.told.is_known(&name, &agent, &orders);
                 let woken = (may_wait && is_known).then(|| books.waiters.add(Topic::Box(name)));
@@ -133,6 +135,16 @@ pub(super) async fn report(
             return Ok(Json(orders));
         }
         is_first = false;
+    }
+}
+
+/// Fills in what only managers know.
+fn seal(orders: &mut BoxOrders, name: &Name, access: &Access) {
+    for order in &mut orders.slots {
+        if let Want::Serve { lease, epoch, pcie: Some(pairing), .. } = &mut order.want {
+            let gpu = GpuId { box_name: name.clone(), slot: order.slot };
+            pairing.secret = access.link_secret(&gpu, *epoch, *lease);
+        }
     }
 }
 

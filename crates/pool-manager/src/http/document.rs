@@ -17,6 +17,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
         (name = "leases", description = "GPUs bound to a borrower"),
         (name = "gpus", description = "What can be borrowed"),
         (name = "boxes", description = "Machines that hold GPUs"),
+        (name = "hosts", description = "Machines that show GPUs to their guests, on the PCIe plane"),
         (name = "tenants", description = "Who GPUs are for"),
         (name = "spares", description = "GPUs held back for when others break"),
         (name = "events", description = "What happened"),
@@ -98,6 +99,7 @@ fn say_where_pages_begin(document: &mut Value) {
     for (path, pattern) in [
         ("/v1/gpus", gpu),
         ("/v1/boxes", name.clone()),
+        ("/v1/hosts", name.clone()),
         ("/v1/tenants", name),
         ("/v1/leases", lease),
         ("/v1/events", number),

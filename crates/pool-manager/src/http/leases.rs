@@ -304,6 +304,13 @@ fn sign_all(books: &Books, id: LeaseId) -> Result<LeaseTokens, Problem> {
             "wait until its state is granted",
         ));
     }
+    if let Some(host) = &lease.request.host {
+        return Err(Problem::new(
+            pool_api::ErrorCode::Conflict,
+            format!("lease {id} is plugged into host {host}: there is nothing to open"),
+            "use its GPUs in a guest of that host",
+        ));
+    }
     let mut grants = Vec::with_capacity(lease.grants.len());
     for grant in &lease.grants {
         let gpu = books.ledger.gpu(&grant.gpu).ok_or_else(|| Problem::internal("a granted GPU is gone"))?;

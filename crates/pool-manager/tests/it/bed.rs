@@ -88,6 +88,7 @@ impl Bed {
         let credential = Credential {
             managers: base.managers.clone(),
             authority: answer.ca_certificate,
+            // Who it is, is what its certificate says.
             identity: Identity::Box(name.to_string()),
             token: None,
             certificate: Some(answer.certificate),

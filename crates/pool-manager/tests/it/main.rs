@@ -3,4 +3,5 @@
 mod bad_input;
 mod bed;
 mod followers;
+mod hosts;
 mod lifecycle;

@@ -5,7 +5,9 @@ use crate::pool::list::{Format, changed};
 use crate::pool::words::name_of;
 use crate::pool_access::{PoolAccess, failure};
 use crate::quantity;
-use pool_api::{BoxKind, Lease, LeaseRequest, LeaseState, Model, Name, PRIORITY_DEFAULT, Share, Topology};
+use pool_api::{
+    BoxKind, Lease, LeaseRequest, LeaseState, Model, Name, PRIORITY_DEFAULT, Phase, Plane, Share, Topology,
+};
 use pool_client::{Client, idempotency_key};
 use std::time::Duration;
 
@@ -45,10 +47,16 @@ pub(crate) struct Wanted {
 pub(super) struct Create {
     #[command(flatten)]
     wanted: Wanted,
+    /// How it is reached: api (CUDA calls travel) or pcie (plugged into a guest of --host)
+    #[arg(long, value_parser = plane)]
+    plane: Option<Plane>,
+    /// Into which host the GPUs are plugged, on the PCIe plane
+    #[arg(long, value_name = "NAME")]
+    host: Option<Name>,
     /// How long it lives without being renewed, such as 30s or 8h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = long_duration)]
     ttl: Duration,
-    /// Wait until it has its GPUs
+    /// Wait until it has its GPUs, and they are plugged
     #[arg(long)]
     wait: bool,
     /// The same key gives the same lease, for a day
@@ -81,7 +89,9 @@ impl Wanted {
 
 impl Create {
     pub(super) fn run(self) -> Outcome {
-        let request = self.wanted.request(self.ttl);
+        // A host is only ever named for this plane.
+        let plane = self.plane.unwrap_or(if self.host.is_some() { Plane::Pcie } else { Plane::Api });
+        let request = LeaseRequest { plane, host: self.host, ..self.wanted.request(self.ttl) };
         request.check().map_err(|error| {
             Failure::new(Exit::Usage, error.to_string(), "see `dxpu lease create --help`")
         })?;
@@ -96,7 +106,11 @@ impl Create {
 }
 
 fn wait(client: &Client, mut lease: Lease) -> Result<Lease, Failure> {
-    while lease.state == LeaseState::Pending {
+    let is_plugged = |lease: &Lease| {
+        let mut attachments = lease.grants.iter().filter_map(|grant| grant.attachment.as_ref());
+        attachments.all(|attachment| attachment.phase == Phase::Plugged)
+    };
+    while lease.state == LeaseState::Pending || (lease.state == LeaseState::Granted && !is_plugged(&lease)) {
         lease = client.wait_for_lease(lease.id, lease.version, Duration::from_secs(20)).map_err(failure)?;
     }
     Ok(lease)
@@ -109,6 +123,10 @@ fn said(lease: &Lease) -> String {
         other => format!("is {}", name_of(&other)),
     };
     format!("lease {} {what}", lease.id)
+}
+
+fn plane(text: &str) -> Result<Plane, String> {
+    serde_json::from_value(text.into()).map_err(|_| "write api or pcie".to_owned())
 }
 
 fn kind(text: &str) -> Result<BoxKind, String> {
@@ -148,6 +166,7 @@ mod tests {
         assert!(share("500").is_err() && share("x,1GiB").is_err());
         assert_eq!(topology("same-box"), Ok(Topology::SameBox));
         assert_eq!((kind("pcie"), kind("PCI").is_err()), (Ok(BoxKind::Pcie), true));
+        assert_eq!((plane("pcie"), plane("udp").is_err()), (Ok(Plane::Pcie), true));
         assert_eq!(long_duration("8h"), Ok(Duration::from_secs(28_800)));
         assert_eq!(long_duration("500ms"), Ok(Duration::from_millis(500)));
         assert!(long_duration("soon").is_err() && long_duration("99999999999999999999d").is_err());

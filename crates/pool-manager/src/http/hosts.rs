@@ -1,0 +1,168 @@
+//! Hosts of the PCIe plane.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use pool::{Answer, Command};
+use pool_api::{HostDetail, HostOrders, HostRecord, HostReport, HostRequest, HostWant, Name, Page};
+use pool_auth::{Identity, Permission};
+
+use super::Api;
+use super::boxes::ReportQuery;
+use super::errors::{OfOneThing, Refusals};
+use super::extract::{Body, Path, Query};
+use super::list::{ListQuery, check_wait, page, until_new};
+use crate::access::Access;
+use crate::books::Books;
+use crate::claim::{Caller, Claim};
+use crate::desk::{Asked, Audited, Needs};
+use crate::problem::Problem;
+use crate::waiters::Topic;
+
+/// List hosts, by name
+#[utoipa::path(get, path = "/v1/hosts", tag = "hosts", params(ListQuery),
+    responses((status = 200, body = Page<HostRecord>), Refusals))]
+pub(super) async fn list(
+    State(api): State<Api>,
+    claim: Claim,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<HostRecord>>, Problem> {
+    query.check()?;
+    let after: Option<Name> = query.after()?;
+    let asked = Asked {
+        claim,
+        action: "host.list",
+        target: "host".to_owned(),
+        needs: Needs::Permission(Permission::ReadPool),
+        audited: Audited::Denials,
+    };
+    let (seen, wait) = (query.version, Duration::from_millis(query.wait_ms));
+    let look = move |books: &mut Books, _: &Caller| {
+        let version = books.ledger.version();
+        let hosts = books.ledger.hosts(after.as_ref());
+        Ok((version, page(hosts, query.limit, version, |record| record.name.to_string())))
+    };
+    until_new(&api, asked, Topic::Anything, seen, wait, look).await.map(Json)
+}
+
+/// Show a host with its slots
+///
+/// A host sees itself.
+#[utoipa::path(get, path = "/v1/hosts/{name}", tag = "hosts", params(("name" = Name, Path)),
+    responses((status = 200, body = HostDetail), OfOneThing, Refusals))]
+pub(super) async fn show(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+) -> Result<Json<HostDetail>, Problem> {
+    let asked = Asked {
+        claim,
+        action: "host.show",
+        target: format!("host/{name}"),
+        needs: Needs::Either(Permission::ReadPool, Permission::ReportOwnHost),
+        audited: Audited::Denials,
+    };
+    let show = move |books: &mut Books, caller: &Caller| {
+        if !caller.role().may(Permission::ReadPool) {
+            check_is(caller, &name)?;
+        }
+        books.ledger.host_detail(&name).ok_or_else(|| Problem::not_found(format!("host {name}")))
+    };
+    api.desk.read(asked, show).await.map(Json)
+}
+
+fn check_is(caller: &Caller, name: &Name) -> Result<(), Problem> {
+    match &caller.identity {
+        Identity::Host(own) if own == name.as_str() => Ok(()),
+        other => Err(Problem::forbidden(format!("{other} cannot speak for host {name}"))),
+    }
+}
+
+/// Say whose leases may be plugged into a host
+///
+/// What is plugged there already stays.
+#[utoipa::path(put, path = "/v1/hosts/{name}", tag = "hosts", request_body = HostRequest,
+    params(("name" = Name, Path)), responses((status = 200, body = HostRecord), OfOneThing, Refusals))]
+pub(super) async fn set(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+    Body(request): Body<HostRequest>,
+) -> Result<Json<HostRecord>, Problem> {
+    request.check()?;
+    let asked = Asked {
+        claim,
+        action: "host.set",
+        target: format!("host/{name}"),
+        needs: Needs::Permission(Permission::OperateGpus),
+        audited: Audited::Always,
+    };
+    let set =
+        move |books: &mut Books, _: &Caller| match books.apply(&Command::SetHost { host: name, request })? {
+            Answer::Host(record) => Ok(record),
+            other => Err(Problem::internal(format!("the ledger answered {other:?}"))),
+        };
+    api.desk.change(asked, set).await.map(Json)
+}
+
+/// Tell how a host is, and be told what should be
+///
+/// Only the host itself may. All of it may be lost or repeated.
+#[utoipa::path(post, path = "/v1/hosts/{name}/report", tag = "hosts", request_body = HostReport,
+    params(("name" = Name, Path), ReportQuery),
+    responses((status = 200, body = HostOrders), OfOneThing, Refusals))]
+pub(super) async fn report(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+    Query(query): Query<ReportQuery>,
+    Body(report): Body<HostReport>,
+) -> Result<Json<HostOrders>, Problem> {
+    check_wait(query.wait_ms)?;
+    report.check()?;
+    let began = tokio::time::Instant::now();
+    let mut is_first = true;
+    loop {
+        let asked = Asked {
+            claim: claim.clone(),
+            action: "host.report",
+            target: format!("host/{name}"),
+            needs: Needs::Permission(Permission::ReportOwnHost),
+            audited: Audited::Refusals,
+        };
+        let (name, report) = (name.clone(), report.clone());
+        let may_wait = query.wait_ms > 0 && is_first;
+        let (orders, woken) = api
+            .desk
+            .change(asked, move |books, caller| {
+                check_is(caller, &name)?;
+                let agent = report.agent.clone();
+                let command = Command::ReportHost { host: name.clone(), report };
+                let Answer::HostOrders(mut orders) = books.apply(&command)? else {
+                    return Err(Problem::internal("the ledger answered a report with something else"));
+                };
+                seal(&mut orders, &books.access);
+                let is_known = books.told.is_known_to_host(&name, &agent, &orders);
+                let woken = (may_wait && is_known).then(|| books.waiters.add(Topic::Host(name)));
+                Ok((orders, woken))
+            })
+            .await?;
+        let Some(woken) = woken else { return Ok(Json(orders)) };
+        // The host must be heard again before it is missed.
+        let wait = Duration::from_millis(query.wait_ms.min(orders.report_after_ms));
+        if tokio::time::timeout_at(began + wait, woken).await.is_err() {
+            return Ok(Json(orders));
+        }
+        is_first = false;
+    }
+}
+
+/// Fills in what only managers know.
+fn seal(orders: &mut HostOrders, access: &Access) {
+    for order in &mut orders.slots {
+        if let HostWant::Plug { lease, gpu, epoch, secret, .. } = &mut order.want {
+            *secret = access.link_secret(gpu, *epoch, *lease);
+        }
+    }
+}
