@@ -61,9 +61,9 @@ class Pool:
         assert answer.status_code == 201, answer.text
         return answer.json()["token"]
 
-    def join(self, name):
-        """Joins a box with openssl's keys; the files of its certificate and key."""
-        token = self.make_token("join", f"spiffe://dxpu/box/{name}")
+    def join(self, name, kind="box"):
+        """Joins a box or a host with openssl's keys; the files of its certificate and key."""
+        token = self.make_token("join", f"spiffe://dxpu/{kind}/{name}")
         key, certificate = self.folder / f"{name}.key", self.folder / f"{name}.pem"
         request = subprocess.run(
             ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]

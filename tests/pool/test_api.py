@@ -41,6 +41,15 @@ def test_a_box_may_say_what_it_likes(empty_pool):
     assert empty_pool.ask("GET", "/v1/boxes").status_code == 200
 
 
+def test_a_host_may_say_what_it_likes(empty_pool):
+    """The one route that only hosts may use, asked by a host."""
+    certificate, key = empty_pool.join("hv-7", kind="host")
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    arguments = ["--include-operation-id", "hosts_report", "--checks", checks + ",negative_data_rejection"]
+    schemathesis(empty_pool, *arguments, "--request-cert", certificate, "--request-cert-key", key)
+    assert empty_pool.ask("GET", "/v1/hosts").status_code == 200
+
+
 def test_strangers_and_tenants_are_refused_in_the_words_of_the_document(pool):
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     schemathesis(pool, "--checks", checks, "--phases", "examples,coverage")

@@ -23,7 +23,10 @@ impl Ledger {
             remedies: Vec::new(),
         };
         match lease.state {
-            LeaseState::Granted => answer.reasons.push("it has what it asked for".into()),
+            LeaseState::Granted => {
+                answer.reasons.push("it has what it asked for".into());
+                self.explain_attachments(lease, &mut answer);
+            }
             LeaseState::Releasing => answer.reasons.push("it is over, and its GPUs are being cleaned".into()),
             LeaseState::Ended => {
                 let reason = lease.ended.as_ref().map_or("", |ended| &ended.reason);

@@ -4,7 +4,7 @@ use super::Ledger;
 use super::boxes::Presence;
 use super::hosts::is_free;
 use super::queue::Wish;
-use pool_api::{Explanation, HostSlot, LeaseState, Name};
+use pool_api::{Attachment, Explanation, HostSlot, Lease, LeaseState, Name, Phase};
 
 impl Ledger {
     pub(super) fn explain_host(&self, tenant: &Name, wish: &Wish, answer: &mut Explanation) {
@@ -42,6 +42,27 @@ impl Ledger {
                 answer.remedies.push(format!(
                     "{leaving} slots of host {name} are being unplugged and may be free in a moment"
                 ));
+            }
+        }
+    }
+
+    /// What keeps a guest from GPUs that its lease has.
+    pub(super) fn explain_attachments(&self, lease: &Lease, answer: &mut Explanation) {
+        for grant in &lease.grants {
+            let Some(Attachment { host, slot, phase }) = &grant.attachment else { continue };
+            let presence = self.hosts.get(host).map(|host| host.presence);
+            let leaving = self.host_slot(host, *slot).and_then(|slot| slot.leaving.as_ref());
+            let why = match (phase, leaving) {
+                (Phase::Plugged, _) => continue,
+                _ if presence != Some(Presence::Ready) => format!("host {host} is silent"),
+                (_, Some(leaving)) => format!("host {host} has to unplug {} first", leaving.gpu),
+                (Phase::Binding, None) => format!("box {} has not let the host in yet", grant.gpu.box_name),
+                _ => format!("host {host} has been told"),
+            };
+            answer.reasons.push(format!("{} is not in slot {slot} of host {host} yet: {why}", grant.gpu));
+            let detail = self.host_slot(host, *slot).map_or("", |slot| slot.detail.as_str());
+            if !detail.is_empty() {
+                answer.reasons.push(format!("host {host} says of slot {slot}: {detail}"));
             }
         }
     }

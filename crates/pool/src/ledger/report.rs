@@ -44,7 +44,7 @@ impl Ledger {
         let mut classes = self.stock.classes().to_vec();
         for gpu in &report.gpus {
             let known = self.boxes.get(name).and_then(|owner| owner.slots.get(&gpu.slot));
-            let pcie = known.map_or(speaks_pcie(&report.paths), |entry| can_be_plugged(report, &entry.gpu));
+            let pcie = can_be_plugged(report, known.map(|entry| &entry.gpu), gpu);
             let class = class_of(report, gpu, pcie);
             if !classes.contains(&class) {
                 classes.push(class);
@@ -109,7 +109,8 @@ impl Ledger {
         entry.counters.clone_from(&report.counters);
         let entry = self.entry(&id).expect("it was added before");
         let class = self.stock.class_of(entry.place);
-        let same_class = class.kind == whole.kind && class.pcie == can_be_plugged(whole, &entry.gpu);
+        let same_class =
+            class.kind == whole.kind && class.pcie == can_be_plugged(whole, Some(&entry.gpu), report);
         if is_old_news(entry, report) && same_class {
             return;
         }
@@ -162,7 +163,7 @@ impl Ledger {
     }
 
     fn add_gpu(&mut self, id: &GpuId, whole: &BoxReport, report: &GpuReport) {
-        let class = class_of(whole, report, speaks_pcie(&whole.paths));
+        let class = class_of(whole, report, can_be_plugged(whole, None, report));
         let place = self.stock.add(&id.box_name, id.slot, class, report.nvlink_group);
         let place = place.expect("the report was checked before");
         let gpu = Gpu {
@@ -196,7 +197,7 @@ impl Ledger {
     fn hear_identity(&mut self, id: &GpuId, whole: &BoxReport, report: &GpuReport) {
         let entry = self.entry(id).expect("it was added before");
         let (gpu, place) = (&entry.gpu, entry.place);
-        let class = class_of(whole, report, can_be_plugged(whole, gpu));
+        let class = class_of(whole, report, can_be_plugged(whole, Some(gpu), report));
         let known = self.stock.class_of(place);
         let alike = Class { pcie: class.pcie, ..known.clone() } == class;
         let same_gpu = alike && gpu.nvlink_group == report.nvlink_group && gpu.uuid == report.uuid;
@@ -351,8 +352,10 @@ fn class_of(whole: &BoxReport, report: &GpuReport, pcie: bool) -> Class {
     Class { model: report.model.clone(), memory_bytes: report.memory_bytes, kind: whole.kind, pcie }
 }
 
-fn can_be_plugged(whole: &BoxReport, gpu: &Gpu) -> bool {
-    speaks_pcie(&whole.paths) && gpu.epoch < PCIE_EPOCH_MAX
+/// Whether hosts can reach it, and epochs are left for them.
+fn can_be_plugged(whole: &BoxReport, known: Option<&Gpu>, report: &GpuReport) -> bool {
+    let epoch = known.map_or(0, |gpu| gpu.epoch).max(report.bound_epoch).max(report.cleaned_epoch);
+    speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
 }
 
 /// Whether a report says nothing that is not known. Nearly all do, so this is asked before anything is copied.

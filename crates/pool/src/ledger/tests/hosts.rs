@@ -108,6 +108,8 @@ fn the_host_is_told_after_the_box_has_bound_and_the_box_cleans_after_the_host_ha
     let lease = bench.lease(plugged(1));
     assert_eq!((lease.state, phase(&lease)), (LeaseState::Granted, Phase::Binding));
     assert_eq!(want(&host.turn(&mut bench)), &HostWant::Empty, "the box has not bound");
+    let why = bench.ledger.explain(lease.id).unwrap().reasons;
+    assert_eq!(why[1], "a/0 is not in slot 0 of host h yet: box a has not let the host in yet");
 
     let orders = bench.report("a");
     let Want::Serve { pcie: Some(pairing), epoch, .. } = &orders.slots[0].want else { panic!("{orders:?}") };
@@ -121,6 +123,7 @@ fn the_host_is_told_after_the_box_has_bound_and_the_box_cleans_after_the_host_ha
     assert_eq!(box_paths, &["udp:10.0.0.1:7000"]);
     host.turn(&mut bench);
     assert_eq!(phase(&bench.show(lease.id)), Phase::Plugged);
+    assert_eq!(bench.ledger.explain(lease.id).unwrap().reasons.len(), 1);
 
     let over = bench.release(lease.id);
     assert_eq!((over.state, phase(&over)), (LeaseState::Releasing, Phase::Unplugging));
@@ -335,11 +338,15 @@ fn epochs_are_common_to_both_sides_and_bounded() {
 
     // A GPU without epochs left is for the api plane only.
     let mut bench = Bench::with_settings(Settings::default(), &[("a", BoxKind::Pcie, "H200", 1)]);
-    bench.slot("a", 0).cleaned_epoch = PCIE_EPOCH_MAX;
-    bench.settle();
     TestHost::new("h", 1).turn(&mut bench);
     allow(&mut bench);
-    assert_eq!(bench.lease(plugged(1)).state, LeaseState::Pending);
+    bench.apply(&Command::DrainBox { box_name: name("a"), reason: String::new(), by: "o".into() }).unwrap();
+    let waits = bench.lease(plugged(1));
+    bench.slot("a", 0).cleaned_epoch = PCIE_EPOCH_MAX;
+    bench.report("a");
+    bench.apply(&Command::UndrainBox { box_name: name("a") }).unwrap();
+    bench.settle();
+    assert_eq!(bench.state(waits.id), LeaseState::Pending);
     assert_eq!(bench.lease(LeaseRequest::default()).state, LeaseState::Granted);
 }
 
