@@ -109,7 +109,11 @@ impl Bridge {
         let mut state = self.shared.lock();
         let mut news = std::mem::take(&mut state.news);
         let count = room.min(state.inbox.len());
-        news.bytes.extend(state.inbox.drain(..count));
+        let (front, back) = state.inbox.as_slices();
+        let from_front = count.min(front.len());
+        news.bytes.extend_from_slice(&front[..from_front]);
+        news.bytes.extend_from_slice(&back[..count - from_front]);
+        state.inbox.drain(..count);
         news.has_more = !state.inbox.is_empty();
         if state.at_end && state.inbox.is_empty() {
             (state.at_end, news.finished) = (false, true);

@@ -118,8 +118,13 @@ impl PcieLink {
         self.ended.load(Ordering::Acquire)
     }
 
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Asks the kernel who we are: not for every message.
     fn is_ours(&self) -> bool {
-        !self.abandoned.load(Ordering::Relaxed) && self.process == std::process::id()
+        !self.is_abandoned() && self.process == std::process::id()
     }
 
     /// Waits until `ready` or the end of everything; false at the deadline. Nobody wakes us: there are only looks.
@@ -233,7 +238,7 @@ impl PcieTx {
     /// How many bytes fit. What was taken is the function's word: it must be possible, else the function is broken.
     fn free(&self) -> io::Result<usize> {
         let link = &self.link;
-        if self.finished || link.has_ended() || !link.is_ours() {
+        if self.finished || link.has_ended() || link.is_abandoned() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let state = link.state();
@@ -305,7 +310,7 @@ impl PcieRx {
 
     /// How many bytes are there. See [`PcieTx::free`].
     fn available(&self) -> io::Result<usize> {
-        if !self.link.is_ours() {
+        if self.link.is_abandoned() {
             return Err(io::ErrorKind::NotConnected.into());
         }
         let available = self.link.word(status::INBOUND_PUT).wrapping_sub(self.taken) as usize;
