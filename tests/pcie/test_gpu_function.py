@@ -50,9 +50,12 @@ class Worker:
             env=os.environ | {"DXPU_TOKEN": TOKEN}, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         wait_for("the worker", self.socket.exists)
 
-    def stats(self):
-        self.function.stdin.write("stats\n")
+    def say(self, command):
+        self.function.stdin.write(command + "\n")
         self.function.stdin.flush()
+
+    def stats(self):
+        self.say("stats")
         return self.function.stdout.readline()
 
     def said(self):
@@ -121,6 +124,17 @@ def test_a_worker_that_dies_is_an_error_and_the_next_one_is_used(tmp_path, worke
         worker.socket.unlink(missing_ok=True)
         worker.start()
         assert guest.run("gpu 1", 120).endswith("PASS")
+
+
+def test_a_box_that_falls_silent_is_an_error_and_no_hang(tmp_path, worker):
+    with start(tmp_path, worker) as guest:
+        guest.run("(load 1 0 > /tmp/said 2>&1; echo $? > /tmp/end) &")
+        guest.wait_for("grep -q working /tmp/said", 100)
+        worker.say("cut 0")
+        guest.wait_for("[ -s /tmp/end ]", 60)
+        assert guest.run("cat /tmp/end").strip() == "7", guest.run("cat /tmp/said")
+        said = guest.run("gpu 1", 60, check=False)
+        assert "does not answer" in said, said
 
 
 def test_what_is_missing_is_said(tmp_path, worker):
