@@ -22,6 +22,9 @@ SEED = int(os.environ.get("FAILOVER_SEED", "0")) or random.SystemRandom().randra
 SECONDS = float(os.environ.get("FAILOVER_SECONDS", "55"))
 # What is promised when the leading manager or one member of etcd is lost.
 GRANTS_STOP_SECONDS_MAX = 5.0
+# How often somebody asks for a GPU, and how many may wait for theirs at once.
+PROBE_EVERY_SECONDS = 0.3
+PROBES_MAX = 24
 # A program that had to wait for a manager would wait for seconds; two busy cores hold it up for less.
 WORK_STOPS_MS_MAX = 2000
 
@@ -58,12 +61,12 @@ class World:
         # Programs that must not be disturbed are on `calm`; `rough` has workers killed; `paper` only pretends, and is quick.
         self.calm = pool.box("calm", "--soft", "1", "--memory", "256MiB", "--kind", "nvlink")
         self.rough = pool.box("rough", "--soft", "2", "--memory", "256MiB", "--kind", "pcie")
-        paper = pool.simulated_box("paper", "H200", 8)
-        kit.until(lambda: f"all join: {pool.last.stdout}\n{pool.logs()}", lambda: len(pool.gpus()) == 11, 60)
+        paper = pool.simulated_box("paper", "H200", 32)
+        kit.until(lambda: f"all join: {pool.last.stdout}\n{pool.logs()}", lambda: len(pool.gpus()) == 35, 60)
         pool.all_free(60)
         with pool.borrow(kit.program("steady"), options=("--model", "soft", "--kind", "nvlink")) as steady:
             steady.wait_for("working")
-            threads = [threading.Thread(target=self.guard, args=(body,)) for body in (self.probe, self.probe, self.borrow, self.borrow)]
+            threads = [threading.Thread(target=self.guard, args=(body,)) for body in (self.probe_often, self.borrow, self.borrow)]
             for thread in threads:
                 thread.start()
             try:
@@ -72,7 +75,7 @@ class World:
             finally:
                 self.is_over.set()
                 for thread in threads:
-                    thread.join(90)
+                    thread.join(120)
             kit.hold(not any(thread.is_alive() for thread in threads), "somebody who borrows never ends:\n", pool.logs())
             kit.hold(not self.complaints, "\n".join(self.complaints[:5]))
             steady.process.terminate()
@@ -90,7 +93,7 @@ class World:
         kit.hold(float(work[2]) < WORK_STOPS_MS_MAX, "a program was held up for", work[2], "ms at", work[3], "s;", note, detail)
         kit.hold(len(kinds) >= len(faults.KINDS), "not everything happened:", kinds)
         slow = [f"{what} stopped grants for {gap:.1f} s" for what, gap in gaps.items() if what in faults.BOUNDED and gap >= GRANTS_STOP_SECONDS_MAX]
-        kit.hold(not slow, "; ".join(slow), "\n", note, detail, "\n", pool.logs())
+        kit.hold(not slow, pool.logs(), "\n", note, detail, "\n", "; ".join(slow))
         return note + detail
 
     def torment(self, faults, seconds):
@@ -124,9 +127,25 @@ class World:
         return found
 
     def guard(self, body):
+        while not self.is_over.is_set() and not self.complaints:
+            self.guard_once(body)
+
+    def probe_often(self):
+        """Somebody new asks all the time, whatever became of those before."""
+        probes = []
+        while not self.is_over.is_set():
+            probes = [probe for probe in probes if probe.is_alive()]
+            if len(probes) < PROBES_MAX:
+                probes.append(threading.Thread(target=self.guard_once, args=(self.probe,)))
+                probes[-1].start()
+            time.sleep(PROBE_EVERY_SECONDS)
+        for probe in probes:
+            probe.join(90)
+            kit.hold(not probe.is_alive(), "a probe never ends")
+
+    def guard_once(self, body):
         try:
-            while not self.is_over.is_set():
-                body()
+            body()
         except Exception as error:
             self.complaints.append(f"{body.__name__}: {error!r}")
 
@@ -255,7 +274,7 @@ class SqliteFaults(Faults):
         self.pool.managers[0].start()
 
     def freeze_the_manager(self):
-        self.freeze([self.pool.manager.pid], self.dice.choice((0.5, 2, 5)))
+        self.freeze([self.pool.manager.pid], self.dice.choice((0.5, 2, 9)))
 
 
 class EtcdFaults(Faults):

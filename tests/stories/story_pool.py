@@ -1,4 +1,5 @@
 """GPUs borrowed from a pool: attached, lost, cleaned and given back, while agents, workers and borrowers die and freeze."""
+import json
 import os
 import random
 import re
@@ -147,12 +148,14 @@ def manager_frozen(pool):
     with busy(pool) as client:
         os.kill(pool.manager.pid, signal.SIGSTOP)
         try:
-            time.sleep(4)
+            # Longer than the lease lives, and than a box may be silent: but it was the manager that did not listen.
+            time.sleep(9)
             kit.hold(client.process.poll() is None, "the program ended:", client.said())
         finally:
             os.kill(pool.manager.pid, signal.SIGCONT)
-        time.sleep(2)
+        time.sleep(3)
         kit.hold(client.process.poll() is None, "the program ended:", client.said())
+        kit.hold(len(pool.live_leases()) == 1, "the lease is gone:", pool.leases())
         client.process.terminate()
         client.ends(143)
     pool.all_free()
@@ -177,6 +180,10 @@ def stale(pool, box):
         file.write(token[:-4] + "AAAA")
     result = kit.run_plainly(words, pool.environment)
     kit.hold(result.returncode == 65, "a forged token:", result.returncode, result.stderr)
+    # The box decided alone, and told the pool afterwards.
+    trail = lambda: [json.loads(line) for line in pool.ask("audit", "ls", "--json").stdout.splitlines()]
+    told = lambda: {entry["detail"] for entry in trail() if entry["action"] == "gpu.attach" and entry["outcome"] == "denied"}
+    kit.until(lambda: f"both are in the audit trail: {trail()}", lambda: len(told()) >= 2, 15)
 
 
 def share(pool):

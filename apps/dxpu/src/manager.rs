@@ -176,12 +176,13 @@ impl Serve {
         // Signals are caught before anything else starts, so that none is missed.
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let running = Running::start(settings).map_err(start_failure)?;
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "manager listening at {}", running.advertised())?;
+        let mut said = format!("manager listening at {}\n", running.advertised());
         if admin_file.exists() {
-            writeln!(out, "  the first admin's credential is in {}", admin_file.display())?;
+            said += &format!("  the first admin's credential is in {}\n", admin_file.display());
         }
-        out.flush()?;
+        // Whoever started it may have gone away without reading; that is no reason to stop.
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(said.as_bytes()).and_then(|()| out.flush());
         drop(out);
         let signal = signals.forever().next();
         tracing::info!(?signal, "stopping: requests may end, then this manager resigns");

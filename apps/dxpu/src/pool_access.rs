@@ -138,7 +138,7 @@ fn nowhere() -> Failure {
 /// What went wrong, as a person is told it.
 pub(crate) fn failure(error: ClientError) -> Failure {
     let exit = match &error {
-        ClientError::Refused(_) => Exit::Refused,
+        ClientError::Refused(_) | ClientError::Certificate { .. } => Exit::Refused,
         ClientError::Unreachable { .. } => Exit::Unreachable,
         ClientError::Answer(_) => Exit::Failure,
         ClientError::Settings(_) => Exit::Usage,
@@ -146,9 +146,9 @@ pub(crate) fn failure(error: ClientError) -> Failure {
     let (what, hint) = (error.to_string(), error.hint().to_owned());
     let failure = Failure::new(exit, what, hint);
     match error {
-        ClientError::Unreachable { source, .. } | ClientError::Answer(source) => {
-            Failure { cause: Some(source), ..failure }
-        }
+        ClientError::Unreachable { source, .. }
+        | ClientError::Certificate { source, .. }
+        | ClientError::Answer(source) => Failure { cause: Some(source), ..failure },
         ClientError::Refused(_) | ClientError::Settings(_) => failure,
     }
 }

@@ -1,6 +1,6 @@
 //! Admission by lease: the token, then the fence.
 
-use crate::{Fence, FenceError, Moment, Trust, TrustError};
+use crate::{Fence, FenceError, Moment, Refusals, Trust, TrustError};
 use pool_auth::{LeasePublicKey, LeaseTokenRefusal, lease_token};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -70,7 +70,18 @@ impl Denial {
 impl LeaseAdmission {
     /// Lets the bearer of a token in, or says why not. When this returns, the disk knows of it.
     pub fn admit(&self, token: &str) -> Result<Tenancy, Denial> {
-        self.admit_at(token, &Moment::now().map_err(Denial::Clock)?)
+        let admitted = self.admit_at(token, &Moment::now().map_err(Denial::Clock)?);
+        match &admitted {
+            // Whoever comes a little early comes again.
+            Err(denial) if !denial.is_retryable() => self.refusals().note(&denial.to_string()),
+            _ => {}
+        }
+        admitted
+    }
+
+    /// Those who were not let in.
+    pub fn refusals(&self) -> Refusals {
+        Refusals::beside(&self.fence_file)
     }
 
     fn admit_at(&self, token: &str, moment: &Moment) -> Result<Tenancy, Denial> {
@@ -208,5 +219,31 @@ mod tests {
         assert!(matches!(denial, Denial::Trust(TrustError::NotYet)) && denial.is_retryable());
         std::fs::remove_file(&slot.admission.trust_file).unwrap();
         assert!(slot.show(&claims(7), &moment(600)).unwrap_err().is_retryable());
+    }
+
+    /// No clock of ours is compared with the manager's, and the next manager's may be hours away from the last one's.
+    #[test]
+    fn hours_between_clocks_change_nothing() {
+        const HOURS_MS: u64 = 6 * 3_600_000;
+        let slot = slot();
+        let fence = Fence::new(&slot.admission.fence_file);
+        let keys = vec![slot.key.public().to_string()];
+        let mut before: Option<LeaseClaims> = None;
+        for (epoch, manager_ms) in [(7, 10 * HOURS_MS), (8, 11 * HOURS_MS), (9, HOURS_MS)] {
+            Trust { keys: keys.clone(), manager_ms, at: moment(500) }
+                .write(&slot.admission.trust_file)
+                .unwrap();
+            let claims =
+                LeaseClaims { issued_ms: manager_ms, expires_ms: manager_ms + 30_000, ..claims(epoch) };
+            assert!(slot.show(&claims, &moment(600)).is_ok());
+            let late = slot.show(&claims, &moment(30_600)).unwrap_err();
+            assert!(matches!(late, Denial::Token(LeaseTokenRefusal::Expired { late_ms: 100 })), "{late}");
+            // A token that seems to have hours left, by the clock of the one who leads now, is still of an old epoch.
+            if let Some(old) = &before {
+                assert!(!slot.show(old, &moment(600)).unwrap_err().is_retryable());
+            }
+            fence.clean(epoch).unwrap();
+            before = Some(claims);
+        }
     }
 }

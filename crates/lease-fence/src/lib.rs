@@ -8,16 +8,18 @@
 //!
 //! The manager may be away: everything needed lies in two files. The trust file holds the manager's public keys and
 //! what the manager's clock said when; the fence file of a slot holds the highest epoch that was let in and the
-//! highest that was cleaned up after.
+//! highest that was cleaned up after. Whom it turns away for good is written down too, for the pool's audit trail.
 
 #![forbid(unsafe_code)]
 
 mod admission;
 mod epochs;
 mod fence;
+mod refusals;
 mod trust;
 
 pub use admission::{Denial, LeaseAdmission, Tenancy};
 pub use epochs::{EpochRefusal, Epochs};
 pub use fence::{Fence, FenceError};
+pub use refusals::Refusals;
 pub use trust::{Moment, Trust, TrustError};

@@ -21,6 +21,7 @@ mod tenant;
 mod access;
 mod join;
 mod link_secret;
+mod refusal;
 mod report;
 mod token;
 
@@ -53,6 +54,7 @@ pub use lease::{
 pub use link_secret::LinkSecret;
 pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
 pub use page::Page;
+pub use refusal::{RefusalReport, RefusalsHeard, SlotRefusal};
 pub use report::{BoxOrders, BoxReport, BurnIn, GpuReport, SlotOrder, Want};
 pub use spare::{SparePlan, SparePlanRequest, SpareRecord, SpareRequest, SpareStatus};
 pub use tenant::{Quota, TenantRecord, TenantRequest, TenantStatus, TenantUse, WEIGHT_DEFAULT, WEIGHT_MAX};

@@ -122,6 +122,9 @@ pub(crate) fn check_addresses(field: &'static str, addresses: &[String]) -> Resu
 /// What should be so in a box. The agent compares it with what is, and acts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BoxOrders {
+    /// Whose orders these are: it grows from one leader to the next, whose clocks may differ. The manager fills it in.
+    #[serde(default)]
+    pub tenure: u64,
     /// The manager's clock.
     pub now_ms: u64,
     /// The box's number on the network; 0 while it has none.

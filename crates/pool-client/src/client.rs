@@ -1,24 +1,25 @@
 //! Requests, and where they go.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pool_api::{
     BoxOrders, BoxReport, ErrorAnswer, ErrorCode, HostDetail, HostOrders, HostRecord, HostReport,
     HostRequest, JoinAnswer, JoinRequest, Lease, LeaseId, LeaseRequest, LeaseTokens, Name, Page,
-    RenewRequest,
+    RefusalReport, RefusalsHeard, RenewRequest,
 };
 use pool_auth::{Credential, Identity, Secret};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::dial::{Place, agent};
-use crate::error::ClientError;
+use crate::dial::Place;
+use crate::error::{ClientError, certificate_problem};
+use crate::managers::Managers;
 
 /// For how long something is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// How long one manager may take to answer, waiting apart.
+    /// How long one manager may take to answer, waiting apart. Where there are others to ask, less at first.
     pub per_try: Duration,
     /// How long in all.
     pub in_all: Duration,
@@ -43,27 +44,14 @@ pub struct Client {
     managers: Mutex<Managers>,
 }
 
-struct Managers {
-    known: Vec<(Place, ureq::Agent)>,
-    /// The one that answered last.
-    current: usize,
-}
-
-/// Leaders may name addresses that nobody configured; more than this is not a pool but a mistake.
-const MANAGERS_MAX: usize = 32;
-
 impl Client {
     /// For one who is somebody.
     pub fn new(credential: Credential, patience: Patience) -> Result<Self, ClientError> {
         if credential.managers.is_empty() {
             return Err(ClientError::Settings("no manager is named".to_owned()));
         }
-        let mut known = Vec::new();
-        for address in &credential.managers {
-            let place = Place::parse(address)?;
-            known.push((place.clone(), agent(&place, &credential)?));
-        }
-        Ok(Self { credential, patience, managers: Mutex::new(Managers { known, current: 0 }) })
+        let managers = Mutex::new(Managers::of(&credential)?);
+        Ok(Self { credential, patience, managers })
     }
 
     /// For one who has only a join token and the authority's certificate.
@@ -145,18 +133,23 @@ impl Client {
         let began = Instant::now();
         let mut tries = 0;
         loop {
-            let (place, agent, count) = self.current();
-            let timeout = self.patience.per_try + wait;
+            let (place, agent, count, allowance) = self.managers().current();
+            let timeout = self.patience.per_try.min(allowance) + wait;
             let body = body.as_deref();
             let sent =
                 send_once(&agent, &place, &self.credential, method, path, body, idempotency_key, timeout);
             tries += 1;
+            if sent.is_ok() {
+                self.managers().answered(&place);
+            }
             let failure = match sent {
                 Ok(Reply::Answer(bytes)) => return Ok(bytes),
                 Ok(Reply::Refused(answer)) if answer.error.code.is_retryable() => {
                     tracing::debug!(place = place.0, code = ?answer.error.code, "manager says later or elsewhere");
                     let is_elsewhere = answer.error.code == ErrorCode::NotLeader;
-                    if is_elsewhere && tries <= count && self.go_to(&answer.error.hint) {
+                    let leader = Place::parse(&answer.error.hint).ok().filter(|_| is_elsewhere);
+                    let is_there = |place| self.managers().go_to(place, &self.credential);
+                    if tries <= count && leader.is_some_and(is_there) {
                         continue;
                     }
                     ClientError::Refused(answer.error)
@@ -164,10 +157,13 @@ impl Client {
                 Ok(Reply::Refused(answer)) => return Err(ClientError::Refused(answer.error)),
                 Err(error) => {
                     tracing::debug!(place = place.0, %error, "manager does not answer");
+                    if matches!(error, ureq::Error::Timeout(_)) {
+                        self.managers().was_silent(&place);
+                    }
                     self.unreachable(error)
                 }
             };
-            self.go_on(&place);
+            self.managers().go_on(&place);
             if tries >= count && began.elapsed() >= self.patience.in_all {
                 return Err(failure);
             }
@@ -177,42 +173,20 @@ impl Client {
         }
     }
 
-    fn current(&self) -> (Place, ureq::Agent, usize) {
-        let managers = self.managers.lock().unwrap_or_else(PoisonError::into_inner);
-        let (place, agent) = &managers.known[managers.current];
-        (place.clone(), agent.clone(), managers.known.len())
-    }
-
-    /// To the next one, unless somebody has gone on already.
-    fn go_on(&self, from: &Place) {
-        let mut managers = self.managers.lock().unwrap_or_else(PoisonError::into_inner);
-        if managers.known[managers.current].0 == *from {
-            managers.current = (managers.current + 1) % managers.known.len();
-        }
-    }
-
-    /// To the one that leads.
-    fn go_to(&self, address: &str) -> bool {
-        let Ok(place) = Place::parse(address) else { return false };
-        let mut managers = self.managers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(index) = managers.known.iter().position(|(known, _)| *known == place) {
-            managers.current = index;
-            return true;
-        }
-        match agent(&place, &self.credential) {
-            Ok(agent) if managers.known.len() < MANAGERS_MAX => {
-                managers.known.push((place, agent));
-                managers.current = managers.known.len() - 1;
-                true
-            }
-            _ => false,
-        }
+    fn managers(&self) -> MutexGuard<'_, Managers> {
+        self.managers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unreachable(&self, error: ureq::Error) -> ClientError {
+        if let Some(what) = certificate_problem(&error) {
+            return ClientError::Certificate { what: what.to_owned(), source: error.into() };
+        }
         ClientError::Unreachable { tried: self.credential.managers.join(", "), source: error.into() }
     }
 }
+
+/// How long one question may wait for news of a lease.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Between rounds over all managers.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -329,13 +303,22 @@ impl Client {
         self.put(&format!("/v1/hosts/{name}"), &HostRequest { tenants: tenants.to_vec() })
     }
 
+    /// Tells whom a box has turned away.
+    pub fn tell_refusals(&self, name: &Name, report: &RefusalReport) -> Result<RefusalsHeard, ClientError> {
+        self.post(&format!("/v1/boxes/{name}/refusals"), report, None, Duration::ZERO)
+    }
+
     /// Asks for GPUs.
     pub fn create_lease(&self, request: &LeaseRequest, idempotency_key: &str) -> Result<Lease, ClientError> {
         self.post("/v1/leases", request, Some(idempotency_key), Duration::ZERO)
     }
 
     /// Shows a lease once it is no longer at `version`, or after a while. Renews it.
+    ///
+    /// The while is short, however long the caller would wait: a manager that is frozen meanwhile says nothing, and only
+    /// whoever asks again hears that another leads.
     pub fn wait_for_lease(&self, id: LeaseId, version: u64, wait: Duration) -> Result<Lease, ClientError> {
+        let wait = wait.min(LONGEST_WAIT);
         self.get(&format!("/v1/leases/{id}?version={version}&wait_ms={}", wait.as_millis()), wait)
     }
 

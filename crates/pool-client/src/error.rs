@@ -17,6 +17,15 @@ pub enum ClientError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// One side does not accept the certificate of the other.
+    #[error("{what}")]
+    Certificate {
+        /// Whose, and why not.
+        what: String,
+        /// As TLS says it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// What was answered is not what this version knows.
     #[error("a manager gave an answer that cannot be read")]
     Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -30,7 +39,7 @@ impl ClientError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused(detail) => Some(detail.code),
-            Self::Unreachable { .. } | Self::Answer(_) | Self::Settings(_) => None,
+            Self::Unreachable { .. } | Self::Certificate { .. } | Self::Answer(_) | Self::Settings(_) => None,
         }
     }
 
@@ -39,8 +48,37 @@ impl ClientError {
         match self {
             Self::Refused(detail) => &detail.hint,
             Self::Unreachable { .. } => "check that a manager runs there, and that its addresses are right",
+            Self::Certificate { .. } => {
+                "have an admin make a new credential with `dxpu token create`; a box joins again with a new token"
+            }
             Self::Answer(_) => "use the same version of dxpu on both sides",
             Self::Settings(_) => "check the credential file",
         }
+    }
+}
+
+/// What TLS says of a certificate, if that is why there was no answer.
+pub(crate) fn certificate_problem(error: &ureq::Error) -> Option<&'static str> {
+    use rustls::AlertDescription as Alert;
+    let tls = match error {
+        ureq::Error::Rustls(tls) => tls,
+        ureq::Error::Io(error) => error.get_ref()?.downcast_ref()?,
+        _ => return None,
+    };
+    match tls {
+        rustls::Error::AlertReceived(Alert::CertificateExpired) => {
+            Some("the manager does not accept this certificate: its time is over, or has not come")
+        }
+        rustls::Error::AlertReceived(
+            Alert::UnknownCA
+            | Alert::BadCertificate
+            | Alert::CertificateUnknown
+            | Alert::CertificateRevoked
+            | Alert::UnsupportedCertificate
+            | Alert::DecryptError
+            | Alert::AccessDenied,
+        ) => Some("the manager does not accept this certificate: it is not of this pool"),
+        rustls::Error::InvalidCertificate(_) => Some("whoever answers there is no manager of this pool"),
+        _ => None,
     }
 }

@@ -14,6 +14,7 @@ mod client;
 mod dial;
 mod error;
 mod idempotency;
+mod managers;
 
 pub use client::{Client, Patience};
 pub use error::ClientError;

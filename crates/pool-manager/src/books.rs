@@ -24,6 +24,8 @@ pub(crate) struct Books {
     pub(crate) told: Told,
     pub(crate) staged: Staged,
     pub(crate) now_ms: u64,
+    /// Grows from one leader to the next.
+    pub(crate) tenure: u64,
     dice: SplitMix,
 }
 
@@ -47,6 +49,7 @@ impl Books {
         authority: Arc<Authority>,
         settings: &Settings,
         now_ms: u64,
+        tenure: u64,
     ) -> Result<Self, OpenBooksError> {
         let damaged = |error: &dyn std::fmt::Display| OpenBooksError::Damaged(error.to_string());
         let mut records = Vec::new();
@@ -77,6 +80,7 @@ impl Books {
             told: Told::default(),
             staged,
             now_ms,
+            tenure,
             dice: SplitMix::new(random_seed()),
         })
     }

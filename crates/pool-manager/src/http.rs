@@ -17,6 +17,7 @@ mod leases;
 mod list;
 mod pages;
 mod probes;
+mod refusals;
 mod spares;
 mod tenants;
 
@@ -65,6 +66,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(boxes::list))
         .routes(routes!(boxes::show))
         .routes(routes!(boxes::report))
+        .routes(routes!(refusals::tell))
         .routes(routes!(boxes::drain))
         .routes(routes!(boxes::undrain))
         .routes(routes!(hosts::list))

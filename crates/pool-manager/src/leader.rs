@@ -45,6 +45,10 @@ const COMPACT_EVERY: Duration = Duration::from_secs(300);
 /// How long a store that does not answer is asked again before everybody who waits is told.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// A leader that has heard nobody for so long was frozen, or its disk was: boxes and borrowers spoke all the while and
+/// must not be taken for silent. It begins anew, as a new leader does. Who renews does so more often.
+const DEAF_MAX: Duration = Duration::from_secs(2);
+
 /// The election that managers take part in.
 pub(crate) const ELECTION: &str = "manager";
 
@@ -109,8 +113,13 @@ impl Leader {
         let mut is_first = true;
         loop {
             let began = Instant::now();
-            let opened =
-                Books::open(&*self.store, self.authority.clone(), &self.settings, self.clock.now_ms());
+            let opened = Books::open(
+                &*self.store,
+                self.authority.clone(),
+                &self.settings,
+                self.clock.now_ms(),
+                leadership.tenure.0,
+            );
             let mut books = match opened {
                 Ok(books) => books,
                 Err(error) => {
@@ -185,6 +194,7 @@ impl Tenure<'_> {
         let mut next_tick = Instant::now();
         let mut next_sweep_ms = 0;
         let mut next_compact = Instant::now() + COMPACT_EVERY;
+        let mut heard_at = Instant::now();
         loop {
             let first =
                 match self.leader.jobs.recv_timeout(next_tick.saturating_duration_since(Instant::now())) {
@@ -198,6 +208,15 @@ impl Tenure<'_> {
                     job.deliver(Err(problem));
                 }
                 return Close::Lost;
+            }
+            let deaf = std::mem::replace(&mut heard_at, Instant::now()).elapsed();
+            if deaf > DEAF_MAX {
+                tracing::warn!(
+                    deaf_ms = deaf.as_millis(),
+                    "this manager was held up; nobody is to blame for it"
+                );
+                refuse(first);
+                return Close::Reopen;
             }
             books.now_ms = self.leader.clock.now_ms();
             let is_tick_due = Instant::now() >= next_tick;

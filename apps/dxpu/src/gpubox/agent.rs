@@ -11,8 +11,8 @@
 
 use super::slot::Surroundings;
 use crate::membership::Membership;
-use lease_fence::{Moment, Trust};
-use pool_api::{BoxKind, BoxOrders, BoxReport, ErrorCode, GpuReport, Name, Want};
+use lease_fence::{Moment, Refusals, Trust};
+use pool_api::{BoxKind, BoxOrders, BoxReport, ErrorCode, GpuReport, Name, RefusalReport, SlotRefusal, Want};
 use pool_client::{Client, ClientError, Patience};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -59,8 +59,8 @@ pub(crate) struct Agent {
 #[derive(Default)]
 struct State {
     wants: BTreeMap<u8, Want>,
-    /// When the manager gave them, by its clock.
-    ordered_ms: u64,
+    /// Who gave them, and when by its clock.
+    ordered: Given,
     reports: BTreeMap<u8, GpuReport>,
     /// Grows with every change of the reports that a manager should hear of at once.
     version: u64,
@@ -69,8 +69,34 @@ struct State {
     report_after_ms: u64,
     trust: Option<Trust>,
     stopping: bool,
+    /// That managers do not accept the certificate was said already.
+    is_refused: bool,
     /// Why this agent must not go on.
     retired: Option<String>,
+}
+
+/// Who gave orders, and when by its clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Given {
+    tenure: u64,
+    at_ms: u64,
+}
+
+/// Longer than any answer is on its way.
+const LATE_AT_MOST_MS: u64 = 60_000;
+
+impl Given {
+    /// Whether these orders were given before the `known` ones and took longer: then they count no more.
+    ///
+    /// A later leader's always count, however far behind its clock is. An earlier leader's count again only when its
+    /// clock says that much time has passed: then the store was put back to what it was once.
+    fn is_late_after(self, known: Self) -> bool {
+        match self.tenure.cmp(&known.tenure) {
+            std::cmp::Ordering::Greater => false,
+            std::cmp::Ordering::Equal => self.at_ms < known.at_ms,
+            std::cmp::Ordering::Less => self.at_ms < known.at_ms.saturating_add(LATE_AT_MOST_MS),
+        }
+    }
 }
 
 impl Agent {
@@ -132,9 +158,9 @@ impl Agent {
                 return group;
             }
             if !has_more {
-                let ordered_ms = state.ordered_ms;
+                let ordered = state.ordered;
                 drop(self.changed.wait_timeout_while(state, LOOK_EVERY, |state| {
-                    state.ordered_ms == ordered_ms && !state.stopping
+                    state.ordered == ordered && !state.stopping
                 }));
             }
         }
@@ -198,6 +224,9 @@ impl Agent {
         while !self.lock().stopping {
             let began = Instant::now();
             let heard = self.report(wait);
+            if heard {
+                self.tell_refusals();
+            }
             let after_ms = self.report_after();
             wait = if heard { after_ms } else { Duration::ZERO };
             let pause = if heard { after_ms.saturating_sub(began.elapsed()) } else { TRY_AGAIN_AFTER };
@@ -220,6 +249,7 @@ impl Agent {
                 let heard = Moment::now().ok();
                 let mut state = self.lock();
                 state.told_version = state.told_version.max(version);
+                state.is_refused = false;
                 drop(state);
                 self.obey(&orders, heard);
                 self.renew(orders.now_ms);
@@ -234,6 +264,13 @@ impl Agent {
                 self.changed.notify_all();
                 false
             }
+            Err(error @ ClientError::Certificate { .. }) => {
+                let is_new = !std::mem::replace(&mut self.lock().is_refused, true);
+                if is_new {
+                    tracing::error!(%error, hint = error.hint(), "no manager takes the report");
+                }
+                false
+            }
             Err(error) => {
                 tracing::debug!(%error, "no manager takes the report");
                 false
@@ -241,13 +278,37 @@ impl Agent {
         }
     }
 
-    fn obey(&self, orders: &BoxOrders, heard: Option<Moment>) {
-        let mut state = self.lock();
-        if orders.now_ms < state.ordered_ms && state.ordered_ms - orders.now_ms < 60_000 {
-            // A late answer. (A manager whose clock is far behind is another one, and leads.)
+    /// Tells of those whom slots have turned away. What nobody takes is told again later.
+    fn tell_refusals(&self) {
+        let slots: Vec<u8> = self.lock().reports.keys().copied().collect();
+        let of = |slot: u8| Refusals::beside(&self.around.slot_directory(slot).join("fence"));
+        let mut refusals = Vec::new();
+        for slot in &slots {
+            let taken = of(*slot).take().unwrap_or_else(|error| {
+                tracing::warn!(slot, %error, "cannot read who was turned away");
+                Vec::new()
+            });
+            refusals.extend(taken.into_iter().map(|reason| SlotRefusal { slot: *slot, reason }));
+        }
+        if refusals.is_empty() {
             return;
         }
-        state.ordered_ms = orders.now_ms;
+        refusals.truncate(RefusalReport::REFUSALS_MAX);
+        match self.client().tell_refusals(&self.facts.name, &RefusalReport { refusals }) {
+            Ok(_) => slots.iter().for_each(|slot| {
+                let _ = of(*slot).told();
+            }),
+            Err(error) => tracing::debug!(%error, "nobody hears who was turned away"),
+        }
+    }
+
+    fn obey(&self, orders: &BoxOrders, heard: Option<Moment>) {
+        let mut state = self.lock();
+        let given = Given { tenure: orders.tenure, at_ms: orders.now_ms };
+        if given.is_late_after(state.ordered) {
+            return;
+        }
+        state.ordered = given;
         if let Some(plane) = &self.around.pcie {
             plane.set_node(orders.node);
         }
@@ -314,5 +375,25 @@ impl Running {
                 slots.iter_mut().for_each(|slot| slot.stop());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_that_took_longer_do_not_count() {
+        let known = Given { tenure: 7, at_ms: 1_000_000 };
+        let hours_ms = 6 * 3_600_000;
+        let given = |tenure, at_ms| Given { tenure, at_ms };
+        assert!(given(7, 999_999).is_late_after(known));
+        assert!(!given(7, 1_000_000).is_late_after(known), "the same orders again");
+        // Another leads whose clock is behind, by a little or by hours.
+        assert!(!given(8, 999_000).is_late_after(known));
+        assert!(!given(8, 1_000).is_late_after(given(7, hours_ms)));
+        // The one before was frozen with an answer half written.
+        assert!(given(6, 1_000_500).is_late_after(known));
+        assert!(!given(6, 1_000_000 + hours_ms).is_late_after(known), "the store was restored");
     }
 }

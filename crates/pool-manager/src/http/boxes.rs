@@ -122,6 +122,7 @@ pub(super) async fn report(
                     return Err(Problem::internal("the ledger answered a report with something else"));
                 };
                 seal(&mut orders, &name, &books.access);
+                orders.tenure = books.tenure;
                 orders.lease_keys = books.access.public_keys().map(|key| key.to_string()).collect();
                 let is_known = books.told.is_known(&name, &agent, &orders);
                 let woken = (may_wait && is_known).then(|| books.waiters.add(Topic::Box(name)));

@@ -113,12 +113,30 @@ fn certificates_must_be_ours_and_in_time() {
     assert_eq!(connect(good).unwrap().role, "admin");
     let past = Lifetime { not_before_ms: now_ms - 2 * 86_400_000, not_after_ms: now_ms - 86_400_000 };
     let expired = ours.certify(&request, &identity, past).unwrap();
-    assert!(matches!(connect(expired), Err(ClientError::Unreachable { .. })));
+    assert_refused(connect(expired));
     let entry = bed.audited(|entry| entry.action == "connect");
     assert!(entry.detail.contains("Expired"), "{entry:?}");
+    let later = Lifetime { not_before_ms: now_ms + 86_400_000, not_after_ms: now_ms + 2 * 86_400_000 };
+    assert_refused(connect(ours.certify(&request, &identity, later).unwrap()));
+    bed.audited(|entry| entry.action == "connect" && entry.detail.contains("NotValidYet"));
     let theirs = Authority::make(now_ms).unwrap();
     let foreign = theirs.certify(&request, &identity, Lifetime::starting(now_ms, day)).unwrap();
-    assert!(matches!(connect(foreign), Err(ClientError::Unreachable { .. })));
+    assert_refused(connect(foreign));
+    let entry = bed.audited(|entry| {
+        entry.action == "connect"
+            && !entry.detail.contains("Expired")
+            && !entry.detail.contains("NotValidYet")
+    });
+    assert_eq!((entry.actor.as_str(), entry.outcome), ("anonymous", AuditOutcome::Denied));
+}
+
+/// TLS tells why, unless the connection is gone before it can.
+fn assert_refused(result: Result<pool_api::WhoAmI, ClientError>) {
+    match result {
+        Err(ClientError::Certificate { what, .. }) => assert!(what.contains("does not accept"), "{what}"),
+        Err(ClientError::Unreachable { .. }) => {}
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -232,4 +250,78 @@ fn what_is_malformed_is_a_bad_request() {
     assert_eq!(get("/v1/gpus?wait_ms=99999999"), ErrorCode::BadRequest);
     assert_eq!(get("/v1/gpus?surprise=1"), ErrorCode::BadRequest);
     assert_eq!(leases(&bed), 0);
+}
+
+/// Whoever checks a certificate uses a clock of his own. Hours do not matter; an end does.
+#[test]
+fn certificates_hold_for_clocks_that_are_hours_wrong() {
+    use rustls::client::danger::ServerCertVerifier;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    let bed = Bed::make();
+    let gpu_box = bed.join("rack1-a", 1);
+    let credential = gpu_box.client.credential();
+    let der = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(der(&credential.authority)).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(roots.into(), provider);
+    let verifier = verifier.build().unwrap();
+    let certificate = der(credential.certificate.as_ref().unwrap());
+    let name = ServerName::try_from(Identity::box_server_name("rack1-a")).unwrap();
+    let now_s = pool_manager::Clock::start().now_ms() / 1000;
+    let check = |hours: i64| {
+        let at = Duration::from_secs(now_s.checked_add_signed(hours * 3600).unwrap());
+        verifier.verify_server_cert(&certificate, &[], &name, &[], UnixTime::since_unix_epoch(at))
+    };
+    for hours in [-12, -1, 0, 1, 12] {
+        assert!(check(hours).is_ok(), "{hours}: {:?}", check(hours));
+    }
+    let life_hours = i64::try_from(pool_manager::CERTIFICATE_LIFE.as_secs() / 3600).unwrap();
+    for hours in [life_hours + 1, -24 * 30] {
+        assert!(matches!(check(hours), Err(rustls::Error::InvalidCertificate(_))), "{hours}");
+    }
+    let other = ServerName::try_from(Identity::box_server_name("rack1-b")).unwrap();
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now_s));
+    assert!(verifier.verify_server_cert(&certificate, &[], &other, &[], now).is_err(), "a forged name");
+}
+
+#[test]
+fn a_quota_is_what_a_tenant_may_have_and_priorities_have_bounds() {
+    let bed = Bed::make();
+    bed.join("rack1-a", 2).turn();
+    let ada = bed.user("spiffe://dxpu/tenant/vision/ada");
+    let too_urgent = serde_json::json!({"priority": 1_000_000});
+    let asked = ada.post::<pool_api::Lease>("/v1/leases", &too_urgent, Some("k"), Duration::ZERO);
+    assert_eq!(code(asked), ErrorCode::BadRequest);
+    let more = LeaseRequest { gpus: 64, ..LeaseRequest::default() };
+    let waiting = ada.create_lease(&more, &idempotency_key()).unwrap();
+    assert_eq!(waiting.state, LeaseState::Pending, "there are only two");
+    let why: pool_api::Explanation =
+        ada.get(&format!("/v1/leases/{}/explain", waiting.id), Duration::ZERO).unwrap();
+    assert!(!why.reasons.is_empty());
+    // Its own lease under another's name, with a key that was used for something else.
+    let key = idempotency_key();
+    ada.create_lease(&LeaseRequest::default(), &key).unwrap();
+    let other = LeaseRequest { gpus: 2, ..LeaseRequest::default() };
+    assert_eq!(code(ada.create_lease(&other, &key)), ErrorCode::IdempotencyConflict);
+}
+
+/// A box decides alone whom it lets in; the trail tells of those it did not.
+#[test]
+fn whom_a_box_turned_away_is_in_the_trail() {
+    let bed = Bed::make();
+    let gpu_box = bed.join("rack1-a", 1);
+    let refusal = |slot| pool_api::SlotRefusal { slot, reason: "the lease is over".to_owned() };
+    let report = pool_api::RefusalReport { refusals: vec![refusal(0)] };
+    assert_eq!(gpu_box.client.tell_refusals(&gpu_box.name, &report).unwrap().count, 1);
+    let entry = bed.audited(|entry| entry.action == "gpu.attach");
+    assert_eq!((entry.target.as_str(), entry.outcome), ("gpu/rack1-a/0", AuditOutcome::Denied));
+    assert_eq!((entry.actor.as_str(), entry.detail.as_str()), ("anonymous", "the lease is over"));
+    // Nobody tells tales of another box, or of slots that cannot be.
+    let forger = bed.join("rack1-b", 1);
+    assert_eq!(code(forger.client.tell_refusals(&gpu_box.name, &report)), ErrorCode::Forbidden);
+    assert_eq!(code(bed.admin.tell_refusals(&gpu_box.name, &report)), ErrorCode::Forbidden);
+    let nonsense = pool_api::RefusalReport { refusals: vec![refusal(64)] };
+    assert_eq!(code(gpu_box.client.tell_refusals(&gpu_box.name, &nonsense)), ErrorCode::BadRequest);
 }

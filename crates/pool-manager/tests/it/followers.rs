@@ -77,3 +77,22 @@ fn clocks_that_differ_by_hours_do_not_matter() {
         manager.stop();
     }
 }
+
+/// A frozen manager takes connections and says nothing. Whoever knows another goes there, and stays there, though it
+/// was the frozen one that led.
+#[test]
+fn a_manager_that_says_nothing_is_left_for_one_that_answers() {
+    let bed = Bed::make();
+    let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("https://{}", frozen.local_addr().unwrap());
+    let mut credential = bed.admin.credential().clone();
+    credential.managers.insert(0, silent);
+    let client = Client::new(credential, Patience::default()).unwrap();
+    let began = Instant::now();
+    client.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    let first = began.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_millis(4500)).contains(&first), "{first:?}");
+    let began = Instant::now();
+    client.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}

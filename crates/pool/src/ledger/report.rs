@@ -41,16 +41,18 @@ impl Ledger {
 
     /// Refuses a report before anything of it has been done.
     fn check_kinds(&self, name: &Name, report: &BoxReport) -> Result<(), Refusal> {
-        let mut classes = self.stock.classes().to_vec();
+        let known = self.stock.classes();
+        let mut new: Vec<Class> = Vec::new();
         for gpu in &report.gpus {
-            let known = self.boxes.get(name).and_then(|owner| owner.slots.get(&gpu.slot));
-            let pcie = can_be_plugged(report, known.map(|entry| &entry.gpu), gpu);
+            let entry = self.boxes.get(name).and_then(|owner| owner.slots.get(&gpu.slot));
+            let pcie = can_be_plugged(report, entry.map(|entry| &entry.gpu), gpu);
             let class = class_of(report, gpu, pcie);
-            if !classes.contains(&class) {
-                classes.push(class);
+            if !known.contains(&class) && !new.contains(&class) {
+                new.push(class);
             }
         }
-        if classes.len() > crate::model::MODELS_MAX { Err(Refusal::TooManyKinds) } else { Ok(()) }
+        let count = known.len() + new.len();
+        if count > crate::model::MODELS_MAX { Err(Refusal::TooManyKinds) } else { Ok(()) }
     }
 
     fn meet(&mut self, name: &Name, node: u16, report: &BoxReport) {
@@ -307,6 +309,7 @@ impl Ledger {
             Some(SlotOrder { slot: gpu.slot, want: self.want(&entry.gpu) })
         });
         BoxOrders {
+            tenure: 0,
             now_ms: self.now_ms,
             node: self.boxes.get(name).map_or(0, |entry| entry.record.node),
             lease_keys: Vec::new(),

@@ -4,6 +4,8 @@ use anyhow::anyhow;
 use pool::{Answer, Command};
 use pool_api::{BoxKind, BoxReport, GpuId, GpuReport, Health, Model, Name, Want};
 use pool_manager::Local;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 
 /// As most machines are sold.
@@ -13,6 +15,8 @@ pub(super) const SLOTS: u32 = 8;
 pub(super) struct Boxes {
     reports: Vec<Mutex<BoxReport>>,
     names: Vec<Name>,
+    /// Whether a box has something to do and its agent has not yet begun.
+    due: Vec<AtomicBool>,
 }
 
 impl Boxes {
@@ -49,7 +53,8 @@ impl Boxes {
                 gpus: (0..slots).map(gpu).collect(),
             }));
         }
-        Ok(Self { reports, names })
+        let due = names.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { reports, names, due })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -58,6 +63,23 @@ impl Boxes {
 
     pub(super) fn index_of(&self, gpu: &GpuId) -> anyhow::Result<usize> {
         self.names.binary_search(&gpu.box_name).map_err(|_| anyhow!("there is no box {}", gpu.box_name))
+    }
+
+    /// Tells the agent of a box that there are orders, as the answer to a waiting report would.
+    pub(super) fn stir(&self, index: usize, agents: &Sender<usize>) {
+        if !self.due[index].swap(true, Ordering::AcqRel) {
+            let _ = agents.send(index);
+        }
+    }
+
+    /// Agents that see to boxes with orders, until no one stirs any more.
+    pub(super) fn attend(&self, local: &Local, stirred: &Mutex<Receiver<usize>>) -> anyhow::Result<()> {
+        loop {
+            let next = stirred.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(index) = next else { return Ok(()) };
+            self.due[index].store(false, Ordering::Release);
+            self.report(local, index, |_| {})?;
+        }
     }
 
     /// One box reports, after `change`; what it is told to clean is clean from then on, and reported too.
