@@ -38,6 +38,9 @@ pub struct HostRecord {
     /// Addresses by which boxes reach it. The place in the list is the path ID, from 1.
     #[serde(default)]
     pub paths: Vec<String>,
+    /// The run of its proxy that reported last.
+    #[serde(default)]
+    pub agent: String,
     /// Whether it is there.
     pub state: HostState,
     /// When it last reported to the manager that leads now; the stored value may be older.

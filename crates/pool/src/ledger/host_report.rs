@@ -23,7 +23,11 @@ impl Ledger {
                 entry.record.paths.clone_from(&report.paths);
                 self.draft.hosts.insert(name.clone());
             }
+            let is_new_run = entry.record.agent != report.agent;
             self.listen_to_host(name);
+            if is_new_run {
+                self.begin_anew(name, &report.agent);
+            }
             for slot in &report.slots {
                 self.hear_slot(name, slot);
             }
@@ -75,6 +79,22 @@ impl Ledger {
         {
             self.unsettled.insert(lease);
         }
+    }
+
+    /// The proxy was started anew, and what it had plugged went with it. A link is greeted once, so what is wanted there
+    /// is granted anew.
+    fn begin_anew(&mut self, name: &Name, agent: &str) {
+        let entry = self.hosts.get_mut(name).expect("it was met before");
+        agent.clone_into(&mut entry.record.agent);
+        for slot in entry.slots.values_mut() {
+            if matches!(slot.phase, Some(Phase::Plugging | Phase::Plugged)) {
+                self.unsettled.extend(slot.lease.take());
+                slot.gpu = None;
+                slot.phase = None;
+            }
+        }
+        self.draft.hosts.insert(name.clone());
+        self.queue_stirred = true;
     }
 
     /// A slot that is no longer reported is gone, with what was plugged there.

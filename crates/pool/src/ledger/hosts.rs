@@ -93,6 +93,7 @@ impl Ledger {
             node,
             slots: 0,
             paths: report.paths.clone(),
+            agent: report.agent.clone(),
             state: HostState::Ready,
             last_seen_ms: self.now_ms,
             tenants: Vec::new(),

@@ -10,6 +10,7 @@ use pool_api::{
 /// A host that does as it is told.
 struct TestHost {
     name: &'static str,
+    agent: &'static str,
     sequence: u64,
     slots: Vec<HostSlotReport>,
 }
@@ -23,13 +24,13 @@ impl TestHost {
             plugged: false,
             detail: String::new(),
         };
-        Self { name, sequence: 0, slots: (0..slots).map(slot).collect() }
+        Self { name, agent: "proxy", sequence: 0, slots: (0..slots).map(slot).collect() }
     }
 
     fn tell(&mut self, bench: &mut Bench) -> Result<HostOrders, Refusal> {
         self.sequence += 1;
         let report = HostReport {
-            agent: "proxy".into(),
+            agent: self.agent.into(),
             sequence: self.sequence,
             paths: vec!["udp:10.0.1.1:7000".into()],
             slots: self.slots.clone(),
@@ -200,6 +201,22 @@ fn a_dead_host_keeps_its_lease_and_plugs_again_when_it_is_back() {
     bench.pass(20_000);
     bench.release(lease.id);
     assert!(matches!(bench.report("a").slots[0].want, Want::Clean { .. }), "nobody waits for the dead");
+}
+
+#[test]
+fn a_proxy_that_starts_anew_is_granted_anew() {
+    let (mut bench, mut host) = bench(1);
+    let lease = bench.lease(plugged(1));
+    settle(&mut bench, &mut host);
+    let old = bench.show(lease.id).grants[0].epoch;
+    let mut host = TestHost { agent: "next", ..TestHost::new("h", 2) };
+    assert_eq!(want(&host.turn(&mut bench)), &HostWant::Empty);
+    assert_eq!(bench.state(lease.id), LeaseState::Pending, "its box has to clean first, and has no other");
+    settle(&mut bench, &mut host);
+    settle(&mut bench, &mut host);
+    let lease = bench.show(lease.id);
+    assert_eq!(phase(&lease), Phase::Plugged);
+    assert!(lease.grants[0].epoch > old, "{lease:?}");
 }
 
 #[test]
