@@ -1,5 +1,11 @@
 //! What a network costs, bare and under a link. Both ends are threads of this process.
 
+mod copies;
+mod raw;
+
+pub use copies::{Copy, copy_throughput};
+pub use raw::raw_throughput;
+
 use crate::{Port, Pump, StreamPort, UdpPort};
 use fabric::{
     Endpoint, Epoch, LeaseId, LeaseSecret, Link, LinkConfig, NodeId, PathId, Protection, Role, Time, Trunk,
@@ -119,7 +125,7 @@ fn pump<P: Port>(role: Role, port: P, protection: Protection, datagram_bytes: us
     let ends = if role == Role::Host { [host, slot] } else { [slot, host] };
     let mut config = LinkConfig::new(role, LEASE, Epoch(1), LeaseSecret([1; 32]), [role as u8; 32], ends);
     (config.paths, config.protection, config.datagram_bytes) = (vec![PATH], protection, datagram_bytes);
-    let mut trunk = Trunk::new(192 << 10);
+    let mut trunk = Trunk::new(raw::IN_FLIGHT_BYTES);
     trunk.add(Link::new(config, Time(0)).map_err(io::Error::other)?);
     Ok(Pump::new(trunk, port))
 }

@@ -40,7 +40,7 @@ pub use counters::Counters;
 pub use credit::Credits;
 pub use ids::{Endpoint, Epoch, LeaseId, NodeId, PathId, Route, SlotId};
 pub use inbox::Willing;
-pub use link::{Event, Link, LinkConfig, LinkConfigError, Role, SendError, Transmit};
+pub use link::{Allowance, Event, Link, LinkConfig, LinkConfigError, Role, SendError, Transmit};
 pub use requests::RequestError;
 pub use scripted::{Faults, Scripted};
 pub use seal::{LeaseSecret, Protection};

@@ -14,7 +14,7 @@ mod intake;
 mod transmit;
 
 pub use config::{LinkConfig, LinkConfigError, Role};
-pub use transmit::Transmit;
+pub use transmit::{Allowance, Transmit};
 
 use crate::assembly::Assembly;
 use crate::credit::Credits;
@@ -259,6 +259,11 @@ impl Link {
     /// Bytes of packets that were sent and are not known to have arrived.
     pub fn in_flight_bytes(&self) -> usize {
         self.flight.in_flight_bytes()
+    }
+
+    /// TLPs of which something was sent and not everything is known to have arrived.
+    pub fn in_flight_tlps(&self) -> usize {
+        self.outbox.on_their_way()
     }
 
     /// Whether everything that was sent has arrived and everything that arrived was taken.

@@ -135,6 +135,11 @@ impl Outbox {
         Ok(())
     }
 
+    /// TLPs that have left their queue and are not known to have arrived.
+    pub(crate) fn on_their_way(&self) -> usize {
+        self.tlps.len() - self.free.len() - self.queued
+    }
+
     pub(crate) fn get(&self, index: u32) -> &OutTlp {
         &self.tlps[index as usize]
     }

@@ -8,7 +8,7 @@
 use crate::Counters;
 use crate::ids::{LeaseId, NodeId, PathId};
 use crate::inbox::Willing;
-use crate::link::{Event, Link, SendError};
+use crate::link::{Allowance, Event, Link, SendError};
 use crate::time::Time;
 use crate::wire::DatagramHeader;
 use std::cmp::Reverse;
@@ -46,7 +46,7 @@ struct Entry {
     is_in_line: bool,
     /// When its entry in the timers is due.
     timer: Option<Time>,
-    in_flight_bytes: usize,
+    in_flight: Allowance,
 }
 
 /// Spreads lease numbers. The manager gives them out, so nobody can choose those that collide; and a lookup is made for
@@ -81,8 +81,8 @@ pub struct Trunk {
     /// Those that have packets.
     line: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
-    in_flight_bytes: usize,
-    in_flight_bytes_max: usize,
+    in_flight: Allowance,
+    in_flight_max: Allowance,
     counters: TrunkCounters,
 }
 
@@ -96,10 +96,16 @@ impl Trunk {
             called: VecDeque::new(),
             line: VecDeque::new(),
             timers: BinaryHeap::new(),
-            in_flight_bytes: 0,
-            in_flight_bytes_max,
+            in_flight: Allowance::NONE,
+            in_flight_max: Allowance { bytes: in_flight_bytes_max, tlps: usize::MAX },
             counters: TrunkCounters::default(),
         }
+    }
+
+    /// Bounds the TLPs on their way for all links together, too: a proxy in hardware keeps each in a slot until it is
+    /// acknowledged, and has only so many.
+    pub fn limit_tlps(&mut self, in_flight_tlps_max: usize) {
+        self.in_flight_max.tlps = in_flight_tlps_max.max(1);
     }
 
     /// Begins to serve a link. Gives back the one that had its lease: an older epoch of it, most likely.
@@ -111,8 +117,14 @@ impl Trunk {
         });
         self.by_lease.insert(link.lease(), index);
         let remote = link.remote().node;
-        let entry =
-            Entry { link, remote, is_called: false, is_in_line: false, timer: None, in_flight_bytes: 0 };
+        let entry = Entry {
+            link,
+            remote,
+            is_called: false,
+            is_in_line: false,
+            timer: None,
+            in_flight: Allowance::NONE,
+        };
         self.entries[index as usize] = Some(entry);
         self.call(index);
         old
@@ -122,7 +134,8 @@ impl Trunk {
     pub fn remove(&mut self, lease: LeaseId) -> Option<Link> {
         let index = self.by_lease.remove(&lease)?;
         let entry = self.entries[index as usize].take()?;
-        self.in_flight_bytes -= entry.in_flight_bytes;
+        self.in_flight.bytes -= entry.in_flight.bytes;
+        self.in_flight.tlps -= entry.in_flight.tlps;
         self.line.retain(|other| *other != index);
         self.called.retain(|other| *other != index);
         self.timers.retain(|Reverse((_, other))| *other != index);
@@ -211,8 +224,8 @@ impl Trunk {
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.is_called = false;
             // With nobody else in the line it is this one's turn anyway.
-            let left = self.in_flight_bytes_max.saturating_sub(self.in_flight_bytes);
-            let allowance = if self.line.is_empty() && self.called.is_empty() { left } else { 0 };
+            let is_alone = self.line.is_empty() && self.called.is_empty();
+            let allowance = if is_alone { left(self.in_flight_max, self.in_flight) } else { Allowance::NONE };
             if let Some(transmit) = entry.link.transmit_within(now, allowance, out) {
                 let (lease, node) = (entry.link.lease(), entry.remote);
                 self.recount(index);
@@ -225,10 +238,14 @@ impl Trunk {
             self.recount(index);
             self.set_timer(index);
         }
-        while self.in_flight_bytes < self.in_flight_bytes_max
+        // Each once at most: with no TLP to spare, only those go on that have begun one or lost a packet.
+        let mut turns = self.line.len();
+        while turns > 0
+            && self.in_flight.bytes < self.in_flight_max.bytes
             && let Some(index) = self.line.pop_front()
         {
-            let allowance = self.in_flight_bytes_max - self.in_flight_bytes;
+            turns -= 1;
+            let allowance = left(self.in_flight_max, self.in_flight);
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.is_in_line = false;
             let transmit = entry.link.transmit_within(now, allowance, out);
@@ -248,8 +265,9 @@ impl Trunk {
 
     /// When [`Trunk::transmit`] must be called at the latest.
     pub fn wake_at(&self) -> Option<Time> {
-        let may_send = !self.line.is_empty() && self.in_flight_bytes < self.in_flight_bytes_max;
-        if may_send || !self.called.is_empty() {
+        let may_send =
+            self.in_flight.bytes < self.in_flight_max.bytes && self.in_flight.tlps < self.in_flight_max.tlps;
+        if !self.line.is_empty() && may_send || !self.called.is_empty() {
             return Some(Time(0));
         }
         self.timers.peek().map(|Reverse((at, _))| *at)
@@ -276,8 +294,14 @@ impl Trunk {
     /// Keeps the sum of what is on its way.
     fn recount(&mut self, index: u32) {
         let Some(entry) = self.entries[index as usize].as_mut() else { return };
-        let in_flight_bytes = entry.link.in_flight_bytes();
-        self.in_flight_bytes = self.in_flight_bytes - entry.in_flight_bytes + in_flight_bytes;
-        entry.in_flight_bytes = in_flight_bytes;
+        let Allowance { bytes, tlps } = entry.in_flight;
+        entry.in_flight =
+            Allowance { bytes: entry.link.in_flight_bytes(), tlps: entry.link.in_flight_tlps() };
+        self.in_flight.bytes = self.in_flight.bytes - bytes + entry.in_flight.bytes;
+        self.in_flight.tlps = self.in_flight.tlps - tlps + entry.in_flight.tlps;
     }
+}
+
+fn left(max: Allowance, used: Allowance) -> Allowance {
+    Allowance { bytes: max.bytes.saturating_sub(used.bytes), tlps: max.tlps.saturating_sub(used.tlps) }
 }

@@ -116,6 +116,33 @@ fn five_hundred_and_twelve_leases_get_the_same() {
     assert!(lossy.0 >= 0.95 && lossy.1 >= 0.95, "{lossy:?}");
 }
 
+/// As a proxy with few slots: losses fill them too, and are mended all the same.
+#[test]
+fn a_bound_on_tlps_holds_and_losses_do_not_stop_it() {
+    let mut proxies = Proxies::new(Faults { delay: Duration::from_micros(5), lost: 50, ..Faults::default() });
+    proxies.trunks[0].limit_tlps(8);
+    for lease in 0..4 {
+        proxies.trunks[0].add(link(Role::Host, lease, 1));
+        proxies.trunks[1].add(link(Role::Box, lease, 1));
+    }
+    let bytes = payload(1, 512);
+    let mut sent = 0;
+    for _ in 0..20_000 {
+        for lease in 0..4 {
+            while sent < 4000 && proxies.trunks[0].send(LeaseId(lease), &write(1, &bytes)).unwrap().is_ok() {
+                sent += 1;
+            }
+        }
+        proxies.settle(u64::MAX);
+        let in_flight: usize =
+            (0..4).map(|lease| proxies.trunks[0].link(LeaseId(lease)).unwrap().in_flight_tlps()).sum();
+        assert!(in_flight <= 8, "{in_flight} on their way");
+        proxies.advance();
+    }
+    assert_eq!(sent, 4000);
+    assert_eq!(proxies.arrived.iter().sum::<u64>(), 4000 * 512);
+}
+
 #[test]
 fn an_ended_lease_reaches_nobody_and_its_next_epoch_begins_clean() {
     let mut proxies = Proxies::new(Faults { delay: Duration::from_micros(5), ..Faults::default() });

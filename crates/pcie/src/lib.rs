@@ -9,6 +9,7 @@
 //! - [`Switch`]: the host's proxy as a switch with slots, for whoever has a root complex.
 //! - [`BoxProxy`]: the box's proxy.
 //! - [`host`]: the host's end of one slot: accesses of a guest become packets, a device's packets become memory accesses.
+//! - [`measure`]: a copier, set up to measure with.
 //! - [`endpoint`]: devices: NVMe, and engines that copy memory.
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod config;
 pub mod endpoint;
 pub mod flow;
 pub mod host;
+pub mod measure;
 pub mod tables;
 
 pub use boxes::{BoxProxy, Outgoing};

@@ -5,7 +5,9 @@
 //!   GPU ◀──wire── box proxy ◀══════════════════════════════ host proxy ◀──wire── host memory     (down)
 //! ```
 //!
-//! Every transaction packet is followed from requester to completer by discrete events. Four rules make all results:
+//! Every transaction packet is followed from requester to completer by discrete events, twice: over the product's own
+//! state machines ([`CoreWorld`]), which is what counts, and by a model ([`World`]), which is fast enough to ask what each
+//! figure rests on and checks the first. In the model four rules make all results:
 //!
 //! 1. A reader holds a **tag** until its data is back. With all tags out it waits (Fig. 3).
 //! 2. A wire carries one packet at a time, headers and link overhead included.
@@ -17,6 +19,7 @@
 
 mod agenda;
 mod constants;
+mod cores;
 mod crossing;
 mod experiments;
 mod paper;
@@ -24,6 +27,7 @@ mod traffic;
 mod world;
 
 pub use constants::{Constant, Constants};
+pub use cores::{CoreWorld, DistantReads, core_knee, core_pipeline, core_rates, distant_reads};
 pub use experiments::{Pipeline, Rate, knee, pipeline, rates};
 pub use paper::{Claim, Reliance, Report, compare, report};
 pub use traffic::{Flow, Traffic, Volume};

@@ -23,6 +23,22 @@ pub struct Transmit {
     pub bytes: usize,
 }
 
+/// How much more may be on its way. Acknowledgements are free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Bytes of packets.
+    pub bytes: usize,
+    /// TLPs.
+    pub tlps: usize,
+}
+
+impl Allowance {
+    /// As much as the link itself allows.
+    pub const ALL: Self = Self { bytes: usize::MAX, tlps: usize::MAX };
+    /// Nothing that counts.
+    pub const NONE: Self = Self { bytes: 0, tlps: 0 };
+}
+
 /// What a datagram is made for.
 #[derive(Clone, Copy)]
 struct Purpose {
@@ -30,18 +46,17 @@ struct Purpose {
     /// Acknowledge, and name this datagram.
     echo: Option<u64>,
     has_ping: bool,
-    /// Bytes of packets that may go.
-    allowance: usize,
+    allowance: Allowance,
 }
 
 impl Link {
     /// Writes the next datagram into `out`; None when there is nothing to say now.
     pub fn transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
-        self.transmit_within(now, usize::MAX, out)
+        self.transmit_within(now, Allowance::ALL, out)
     }
 
-    /// The same, with at most `allowance` more bytes of packets on their way; acknowledgements are free.
-    pub fn transmit_within(&mut self, now: Time, allowance: usize, out: &mut [u8]) -> Option<Transmit> {
+    /// The same, with at most so much more on its way.
+    pub fn transmit_within(&mut self, now: Time, allowance: Allowance, out: &mut [u8]) -> Option<Transmit> {
         if self.quiet_until.is_some_and(|until| now < until) {
             return None;
         }
@@ -61,13 +76,17 @@ impl Link {
         self.look_at_time(now);
 
         if let Some((path, number)) = self.acks.pong.take() {
-            let purpose = Purpose { path, echo: Some(number), has_ping: false, allowance: 0 };
+            let purpose = Purpose { path, echo: Some(number), has_ping: false, allowance: Allowance::NONE };
             return self.write(now, purpose, out);
         }
         if let Some(path) = self.paths.take_ping(now, &self.patience) {
-            return self.write(now, Purpose { path, echo: None, has_ping: true, allowance: 0 }, out);
+            let purpose = Purpose { path, echo: None, has_ping: true, allowance: Allowance::NONE };
+            return self.write(now, purpose, out);
         }
-        let has_packets = allowance > 0 && self.has_packets();
+        // A TLP that was begun is finished, and lost packets go again, whatever the count of TLPs.
+        let is_allowed = allowance.bytes > 0
+            && (allowance.tlps > 0 || self.current.is_some() || self.flight.first_lost().is_some());
+        let has_packets = is_allowed && self.has_packets();
         let has_ping = !has_packets && self.is_ping_due(now);
         let acks = &self.acks;
         let must_ack = acks.is_pending
@@ -227,7 +246,9 @@ impl Link {
     /// Lost packets first, then the rest of a TLP that was begun, then new ones.
     fn write_packets(&mut self, now: Time, number: u64, purpose: Purpose, out: &mut [u8]) -> usize {
         let mut at = 0;
-        while at < purpose.allowance && self.flight.in_flight_bytes() < self.config.in_flight_bytes_max {
+        let mut tlps_left = purpose.allowance.tlps;
+        while at < purpose.allowance.bytes && self.flight.in_flight_bytes() < self.config.in_flight_bytes_max
+        {
             if let Some((sequence, piece)) = self.flight.first_lost() {
                 let Some(bytes) = self.write_piece(sequence, &piece, purpose.path, &mut out[at..]) else {
                     break;
@@ -242,9 +263,11 @@ impl Link {
             }
             let current = match self.current {
                 Some(current) => current,
+                None if tlps_left == 0 => break,
                 None => {
                     let Some(class) = self.outbox.next_class(&self.used, &self.limit) else { break };
                     let Some(tlp) = self.outbox.take(class, &mut self.used) else { break };
+                    tlps_left -= 1;
                     *self.current.insert(Current { tlp, offset: None })
                 }
             };

@@ -18,6 +18,16 @@ impl Wire {
         Self { free_at: 0, ps_per_byte: 1e3 / gbps, latency: ps(latency_us) }
     }
 
+    /// When it has carried all that it was given.
+    pub(super) fn free_at(&self) -> Instant {
+        self.free_at
+    }
+
+    /// Whether it carries something now.
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.free_at > now
+    }
+
     /// When `bytes` that are ready at `now` have arrived.
     pub(super) fn send(&mut self, now: Instant, bytes: f64) -> Instant {
         self.free_at = self.free_at.max(now) + (bytes * self.ps_per_byte).round() as Instant;

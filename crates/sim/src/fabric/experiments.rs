@@ -1,15 +1,15 @@
 //! Measurements in the simulated world: the same ones that the paper made in the real one.
 
 use super::constants::Constants;
-use super::traffic::Traffic;
+use super::traffic::{Traffic, Volume};
 use super::world::{Layout, World};
 
 /// Time for queues and tags to settle before counting begins.
-const WARM_UP_US: f64 = 60.0;
+pub(super) const WARM_UP_US: f64 = 60.0;
 
 /// Time that is counted: long enough that a round trip more or less changes the rate by half a percent at most. Reads come in
 /// bursts, one per round trip; writes do not; steps are some 50 us long, and many GPUs even them out.
-fn counted_us(layout: &Layout, traffic: &[Traffic]) -> f64 {
+pub(super) fn counted_us(layout: &Layout, traffic: &[Traffic]) -> f64 {
     let time_us = |traffic: &Traffic| match traffic {
         Traffic::Idle => 0.0,
         Traffic::Read if *layout == Layout::Native => 200.0,
@@ -32,6 +32,16 @@ pub struct Rate {
     pub peer_gbps: f64,
 }
 
+impl Rate {
+    pub(super) fn between(before: &Volume, after: &Volume) -> Self {
+        Self {
+            down_gbps: after.down.gbps_since(&before.down),
+            up_gbps: after.up.gbps_since(&before.up),
+            peer_gbps: after.peer.gbps_since(&before.peer),
+        }
+    }
+}
+
 /// What `traffic` moves when it has settled.
 pub fn rates(constants: &Constants, layout: Layout, traffic: &[Traffic], seed: u64) -> Rate {
     let until_us = WARM_UP_US + counted_us(&layout, traffic);
@@ -39,12 +49,7 @@ pub fn rates(constants: &Constants, layout: Layout, traffic: &[Traffic], seed: u
     world.run(WARM_UP_US);
     let before = world.moved();
     world.run(until_us);
-    let after = world.moved();
-    Rate {
-        down_gbps: after.down.gbps_since(&before.down),
-        up_gbps: after.up.gbps_since(&before.up),
-        peer_gbps: after.peer.gbps_since(&before.peer),
-    }
+    Rate::between(&before, &world.moved())
 }
 
 /// GPUs behind one pair of proxies.
@@ -78,11 +83,16 @@ const FIGURE_TAGS: f64 = 5.0;
 /// Read size at which five tags just cover the native round trip.
 const FIGURE_READ_BYTES: f64 = 4096.0;
 /// How much of the flow is drawn.
-const FIGURE_US: f64 = 30.0;
+pub(super) const FIGURE_US: f64 = 30.0;
+
+/// The constants with Fig. 3's tags and reads.
+pub(super) fn figure_3(constants: &Constants) -> Constants {
+    Constants { tags: FIGURE_TAGS, read_request_bytes: FIGURE_READ_BYTES, ..*constants }
+}
 
 /// Fig. 3: five tags, a GPU in the server or behind proxies.
 pub fn pipeline(constants: &Constants, is_remote: bool) -> Pipeline {
-    let few = Constants { tags: FIGURE_TAGS, read_request_bytes: FIGURE_READ_BYTES, ..*constants };
+    let few = figure_3(constants);
     let layout = || if is_remote { behind_one(1) } else { Layout::Native };
     let mut world = World::new(&few, layout(), &[Traffic::Read], 0, 0.0);
     world.watch_reads();

@@ -119,7 +119,17 @@ pub struct World {
 }
 
 /// A quarter of the native round trip is the way on each of the two wires of a remote path (each way), half of it host memory.
-const WIRE_PART: f64 = 0.125;
+pub(super) const WIRE_PART: f64 = 0.125;
+
+/// What host memory takes. The published round trip was measured, so the packets' own time on the wires is part of it.
+pub(super) fn memory_us(constants: &Constants) -> f64 {
+    let completions = (constants.read_request_bytes / constants.completion_bytes).ceil();
+    let bytes = constants.request_overhead_bytes
+        + constants.read_request_bytes
+        + completions * constants.completion_overhead_bytes;
+    let on_wires_us = bytes / (constants.wire_gbps * constants.wire_efficiency * 1e3);
+    (constants.native_rtt_us * (1.0 - 4.0 * WIRE_PART) - on_wires_us).max(0.0)
+}
 
 impl World {
     /// A world in which GPU `i` does `traffic[i]`, beginning at a time within `spread_us` that `seed` picks.
@@ -154,15 +164,6 @@ impl World {
             up: Crossing::new(constants),
             down: Crossing::new(constants),
         });
-        // The published round trip was measured, so the packets' own time on the wires is part of it.
-        let on_wires_us = {
-            let completions = (constants.read_request_bytes / constants.completion_bytes).ceil();
-            let bytes = constants.request_overhead_bytes
-                + constants.read_request_bytes
-                + completions * constants.completion_overhead_bytes;
-            bytes / (constants.wire_gbps * constants.wire_efficiency * 1e3)
-        };
-        let memory_us = constants.native_rtt_us * (1.0 - 4.0 * WIRE_PART) - on_wires_us;
         let mut world = Self {
             constants: *constants,
             layout,
@@ -172,7 +173,7 @@ impl World {
             now: 0,
             moved: Volume::default(),
             issues: None,
-            memory: ps(memory_us.max(0.0)),
+            memory: ps(memory_us(constants)),
         };
         let mut dice = seed;
         for gpu in 0..world.gpus.len() {
@@ -467,7 +468,7 @@ impl World {
 }
 
 /// The next number in [0, 1) of a generator that is good enough to scatter starting times (splitmix64).
-fn next_unit(state: &mut u64) -> f64 {
+pub(super) fn next_unit(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
