@@ -3,6 +3,7 @@
 //! The bare transport is measured in the same run, against a process of its own as the worker is one: absolute times
 //! say little on a busy machine, ratios do.
 
+mod pcie;
 mod pool;
 mod raw;
 mod report;
@@ -36,6 +37,8 @@ enum What {
     Api(Api),
     /// The pool: placement, durable grants and failover, for growing numbers of GPUs
     Pool(pool::Pool),
+    /// The PCIe plane: conversion, round trips and throughput beside the bare network, reads over a distance, fairness
+    Pcie(pcie::Pcie),
     /// The other end of the bare measurement
     #[command(hide = true)]
     RawServer(raw::RawServer),
@@ -62,6 +65,7 @@ impl Bench {
         match self.what {
             What::Api(api) => api.run(),
             What::Pool(pool) => pool.run(),
+            What::Pcie(pcie) => pcie.run(),
             What::RawServer(server) => server.run(),
         }
     }

@@ -10,15 +10,22 @@ const LENGTH_BYTES: usize = 4;
 /// What may wait for the other thread. More is lost, as on any network.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
-/// One direction: datagrams, each with its length in front.
+/// What one direction holds.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Datagrams, each with its length in front.
+    bytes: Vec<u8>,
+    is_slept_on: bool,
+}
+
 #[derive(Debug, Default)]
 struct Lane {
-    waiting: Mutex<Vec<u8>>,
+    waiting: Mutex<Waiting>,
     arrived: Condvar,
 }
 
 impl Lane {
-    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -52,7 +59,7 @@ impl MemoryPort {
         self.taken.clear();
         // A lock that somebody holds is asked again; nobody holds it for long.
         if let Ok(mut waiting) = self.into.waiting.try_lock() {
-            std::mem::swap(&mut *waiting, &mut self.taken);
+            std::mem::swap(&mut waiting.bytes, &mut self.taken);
         }
         !self.taken.is_empty()
     }
@@ -69,8 +76,11 @@ impl MemoryPort {
                 std::hint::spin_loop();
                 continue;
             }
-            let waiting = self.into.lock();
-            let _ = self.into.arrived.wait_timeout_while(waiting, until - now, |waiting| waiting.is_empty());
+            let mut waiting = self.into.lock();
+            waiting.is_slept_on = true;
+            let is_empty = |waiting: &mut Waiting| waiting.bytes.is_empty();
+            let woken = self.into.arrived.wait_timeout_while(waiting, until - now, is_empty);
+            woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0.is_slept_on = false;
         }
     }
 }
@@ -87,15 +97,16 @@ impl Port for MemoryPort {
             return Ok(());
         }
         let mut waiting = self.out.lock();
-        if waiting.is_empty() {
-            std::mem::swap(&mut *waiting, &mut self.unsent);
-        } else if waiting.len() < WAITING_BYTES_MAX {
-            waiting.extend_from_slice(&self.unsent);
+        if waiting.bytes.is_empty() {
+            std::mem::swap(&mut waiting.bytes, &mut self.unsent);
+        } else if waiting.bytes.len() < WAITING_BYTES_MAX {
+            waiting.bytes.extend_from_slice(&self.unsent);
         }
+        let is_slept_on = waiting.is_slept_on;
         drop(waiting);
         self.unsent.clear();
-        // Who spins needs no call.
-        if self.spin.is_zero() {
+        // Who looks needs no call.
+        if is_slept_on {
             self.out.arrived.notify_one();
         }
         Ok(())

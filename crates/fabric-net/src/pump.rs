@@ -36,16 +36,18 @@ impl<P: Port> Pump<P> {
     /// Sends what is to be sent, then takes what comes, for which it waits for at most `wait` and never longer than the
     /// links allow. Gives the leases that may have TLPs or events now; each at least once.
     pub fn turn(&mut self, wait: Duration) -> io::Result<&[LeaseId]> {
-        self.send()?;
         let now = self.now();
+        self.send_at(now)?;
         let wait = match self.trunk.wake_at() {
             Some(at) => at.since(now).min(wait),
             None => wait,
         };
         self.touched.clear();
         let Self { trunk, port, began, touched, .. } = self;
+        // What comes together came at the same time, as far as anybody can tell; a look at the clock is not free.
+        let mut arrived_at = None;
         port.receive(wait, &mut |datagram| {
-            let now = Time(began.elapsed().as_nanos() as u64);
+            let now = *arrived_at.get_or_insert_with(|| Time(began.elapsed().as_nanos() as u64));
             if let Some(lease) = trunk.on_datagram(now, datagram)
                 && touched.last() != Some(&lease)
             {
@@ -57,7 +59,10 @@ impl<P: Port> Pump<P> {
 
     /// Sends what is to be sent now, without looking at what comes.
     pub fn send(&mut self) -> io::Result<()> {
-        let now = self.now();
+        self.send_at(self.now())
+    }
+
+    fn send_at(&mut self, now: Time) -> io::Result<()> {
         for _ in 0..BURST {
             let Some(transmit) = self.trunk.transmit(now, &mut self.datagram) else { break };
             self.port.send(transmit.node, transmit.path, &self.datagram[..transmit.bytes])?;

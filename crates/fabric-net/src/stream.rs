@@ -135,12 +135,19 @@ impl Port for StreamPort {
     }
 
     fn receive(&mut self, wait: Duration, take: &mut dyn FnMut(&mut [u8])) -> io::Result<usize> {
+        let count = self.take_all(take);
+        if count > 0 || wait.is_zero() {
+            return Ok(count);
+        }
         let began = Instant::now();
         loop {
             let count = self.take_all(take);
-            let waited = began.elapsed();
-            if count > 0 || waited >= wait {
+            if count > 0 {
                 return Ok(count);
+            }
+            let waited = began.elapsed();
+            if waited >= wait {
+                return Ok(0);
             }
             if waited < self.spin {
                 std::hint::spin_loop();

@@ -1,8 +1,11 @@
-//! What the conversion costs: TLP to packet, packet to TLP, at both ends.
+//! What the conversion costs: TLP to packet, packet to TLP, at both ends; and how fairly many links share a network.
 //!
 //! The clock is an argument, as everywhere here; whoever measures brings one.
 
-use crate::{Endpoint, Epoch, LeaseId, LeaseSecret, Link, LinkConfig, Protection, Role, Time, Willing};
+use crate::{
+    Endpoint, Epoch, Faults, LeaseId, LeaseSecret, Link, LinkConfig, Protection, Role, Scripted, Time, Trunk,
+    Willing,
+};
 use std::time::Duration;
 use tlp::{Bdf, Header, Span, Tlp};
 
@@ -82,4 +85,73 @@ pub fn conversion(what: Conversion, mut clock: impl FnMut() -> Duration) -> Dura
     // Acknowledgements wait for company; what they hold back leaves with the next round.
     assert!(received > u64::from(what.rounds) * u64::from(what.batch), "not every TLP came through");
     took / what.rounds / what.batch
+}
+
+/// How fairly a trunk shares its network, and on what that was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fairness {
+    /// Links through one pair of trunks.
+    pub leases: u32,
+    /// Datagrams that the network carried.
+    pub datagrams: u64,
+    /// (sum x)^2 / (n sum x^2) of the bytes that arrived for each: 1 when all get the same, 1/n when one gets all.
+    pub jain: f64,
+}
+
+/// Half of `leases` links send small writes, half large ones, all of them more than there is room for, through one pair of
+/// trunks over a network of 5 us each way that carries `datagrams` datagrams. The time is made up.
+pub fn fairness(leases: u32, datagrams: u64) -> Fairness {
+    let mut trunks = [Trunk::new(256 << 10), Trunk::new(256 << 10)];
+    let faults = Faults { delay: Duration::from_micros(5), ..Faults::default() };
+    let mut nets = [Scripted::new(5, faults), Scripted::new(6, faults)];
+    for lease in 0..leases {
+        let (host, slot) = (Endpoint::host(1), Endpoint::new(2, lease as u16 + 1));
+        for (trunk, (role, ends)) in
+            trunks.iter_mut().zip([(Role::Host, [host, slot]), (Role::Box, [slot, host])])
+        {
+            let (secret, random) = (LeaseSecret([1; 32]), [role as u8 + 1; 32]);
+            let config = LinkConfig::new(role, LeaseId(lease), Epoch(1), secret, random, ends);
+            trunk.add(Link::new(config, Time(0)).expect("the configuration is sound"));
+        }
+    }
+    let payload = [0x5a; 4096];
+    let span = |bytes| Span::of_bytes(0x10_0000_0000, bytes).expect("a page at most");
+    let writes = [512, 4096].map(|bytes| Header::memory_write(Bdf::new(1, 0, 0), span(bytes)));
+    let mut arrived = vec![0u64; leases as usize];
+    let (mut now, mut sent, mut datagram) = (Time(0), 0, vec![0; 2000]);
+    while sent < datagrams {
+        for lease in 0..leases {
+            let header = writes[lease as usize % 2];
+            let tlp = Tlp::new(header, &payload[..header.payload_bytes()]);
+            while matches!(trunks[0].send(LeaseId(lease), &tlp), Some(Ok(()))) {}
+        }
+        for end in 0..2 {
+            while let Some(datagram) = nets[1 - end].receive(now) {
+                let Some(lease) = trunks[end].on_datagram(now, datagram) else { continue };
+                while let Some(tlp) = trunks[end].receive(lease, Willing::ALL) {
+                    arrived[lease.0 as usize] += tlp.payload.len() as u64;
+                }
+            }
+            while let Some(transmit) = trunks[end].transmit(now, &mut datagram) {
+                nets[end].send(now, transmit.path, &datagram[..transmit.bytes]);
+                sent += u64::from(end == 0);
+            }
+        }
+        let due = [trunks[0].wake_at(), trunks[1].wake_at(), nets[0].next_at(), nets[1].next_at()];
+        now = due.into_iter().flatten().min().map_or(now, |at| at.max(now));
+    }
+    let sum: f64 = arrived.iter().map(|bytes| *bytes as f64).sum();
+    let squares: f64 = arrived.iter().map(|bytes| (*bytes as f64).powi(2)).sum();
+    Fairness { leases, datagrams: sent, jain: sum * sum / (f64::from(leases) * squares) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trunk_shares_its_network_among_those_with_large_and_small_writes() {
+        let found = fairness(32, 4000);
+        assert!(found.jain > 0.95 && found.jain <= 1.0 && found.datagrams >= 4000, "{found:?}");
+    }
 }

@@ -4,14 +4,15 @@ mod output;
 
 use crate::exit::{Exit, Outcome};
 use anyhow::Context;
-use sim::fabric::{Constants, compare, knee, report};
+use sim::fabric::{Constants, compare, core_knee, report};
 use std::path::PathBuf;
 
 const DETAILS: &str = "\
-Every packet of a transfer is followed by discrete events: read tags, wires, the slots of a proxy, receivers' credits. The \
+Every packet of a transfer is followed by discrete events through the product's own devices, ports and links, in made-up time: \
+read tags, wires, the slots of a proxy, receivers' credits. The \
 figures of the DxPU paper that the fabric decides are simulated with the paper's constants (where it publishes them; the others \
 are named as assumed or chosen) and compared. Exit code 1 if a promised figure is missed. Each figure says what it rests \
-on: by how many percent it moves for one percent of a constant.
+on: by how many percent it moves for one percent of a constant, asked of a model that is faster and whose own figures stand beside.
 
 Examples:
   The paper's figures:
@@ -27,10 +28,10 @@ Examples:
 #[command(after_help = DETAILS)]
 pub(crate) struct Fabric {
     /// Reads that a GPU may have in flight
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=768))]
     tags: Option<u32>,
-    /// Largest read request in bytes
-    #[arg(long, value_parser = clap::value_parser!(u32).range(64..=4096))]
+    /// Largest read request in bytes: 128, 256, 512, 1024, 2048 or 4096
+    #[arg(long, value_parser = read_size)]
     mrs: Option<u32>,
     /// Packets that a proxy can have unacknowledged
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
@@ -69,7 +70,7 @@ impl Fabric {
                 .with_context(|| format!("cannot write the plot to {}", path.display()))?;
         }
         if let Some(gpus) = self.gpus {
-            let rate = knee(&constants, gpus as usize, self.proxies as usize, self.seed);
+            let rate = core_knee(&constants, gpus as usize, self.proxies as usize, self.seed);
             output::print_load(gpus, self.proxies, &rate, self.json)?;
             return Ok(Exit::Success);
         }
@@ -101,4 +102,10 @@ impl Fabric {
             ..paper
         }
     }
+}
+
+/// A size that PCIe knows.
+fn read_size(text: &str) -> Result<u32, String> {
+    let is_known = |size: &u32| [128, 256, 512, 1024, 2048, 4096].contains(size);
+    text.parse().ok().filter(is_known).ok_or_else(|| "give 128, 256, 512, 1024, 2048 or 4096".to_owned())
 }

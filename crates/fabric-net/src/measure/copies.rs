@@ -6,7 +6,7 @@ use fabric::{Link, Protection, Role, SendError, Willing};
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::doorbell;
 use pcie::host::{HostMemory, HostPort};
-use pcie::measure::{Copier, MEMORY_BAR, MEMORY_BYTES, copier, ring};
+use pcie::measure::{Copier, MEMORY_BAR, copier, ring};
 use pcie::{Now, Packet};
 use std::cell::RefCell;
 use std::io;
@@ -24,8 +24,10 @@ pub enum Copy {
     Push,
 }
 
-/// Half of the device's memory: one engine's.
-const HALF: u32 = (MEMORY_BYTES / 2) as u32;
+/// What each engine copies again and again: little enough that the device's memory is soon all there, as a real one's is.
+const HALF: u32 = 2 << 20;
+/// One round of both engines. The first is not counted.
+const ROUND: u64 = 2 * HALF as u64;
 /// The host's memory is this large, again and again: so that it is memory, not a cache.
 const HOST_BYTES: usize = 8 << 20;
 /// What the host pushes at a time.
@@ -117,13 +119,17 @@ struct Goal<'a> {
 }
 
 impl Goal<'_> {
-    /// The rate, when enough has arrived since the first.
-    fn rate(&self, arrived: u64, since: Instant) -> Option<f64> {
-        let took = since.elapsed();
-        let is_enough = arrived >= self.bytes || took >= self.longest && arrived > 0;
+    /// The rate, when enough has arrived since the first round was over.
+    fn rate(&self, arrived: u64, first: &mut Option<(u64, Instant)>) -> Option<f64> {
+        if arrived < ROUND {
+            return None;
+        }
+        let (before, since) = *first.get_or_insert_with(|| (arrived, Instant::now()));
+        let (counted, took) = (arrived - before, since.elapsed());
+        let is_enough = counted >= self.bytes || took >= self.longest && counted > 0;
         is_enough.then(|| {
             self.is_done.store(true, Ordering::Relaxed);
-            arrived as f64 / took.as_secs_f64()
+            counted as f64 / took.as_secs_f64()
         })
     }
 }
@@ -132,7 +138,7 @@ impl Goal<'_> {
 fn run_host<P: Port>(mut pump: Pump<P>, mut port: HostPort, goal: &Goal<'_>) -> io::Result<Option<f64>> {
     establish(&mut pump)?;
     let memory = Memory { bytes: RefCell::new(vec![0x5a; HOST_BYTES]), written: RefCell::new(0) };
-    let (began, mut unsent, mut pushed, mut rate) = (Instant::now(), None, 0u64, None);
+    let (began, mut first, mut unsent, mut pushed, mut rate) = (Instant::now(), None, None, 0u64, None);
     while !goal.is_done.load(Ordering::Relaxed) {
         let now = Now::from_nanos(pump.now().0);
         let is_more = hand_over(&mut pump, &mut unsent, || {
@@ -140,7 +146,7 @@ fn run_host<P: Port>(mut pump: Pump<P>, mut port: HostPort, goal: &Goal<'_>) -> 
             if packet.is_some() || goal.kind != Copy::Push {
                 return packet;
             }
-            port.push(MEMORY_BAR, pushed % MEMORY_BYTES, pushed % HOST_BYTES as u64, PUSH_BYTES, &memory);
+            port.push(MEMORY_BAR, pushed % ROUND, pushed % HOST_BYTES as u64, PUSH_BYTES, &memory);
             pushed += PUSH_BYTES as u64;
             port.transmit(now)
         })?;
@@ -149,7 +155,7 @@ fn run_host<P: Port>(mut pump: Pump<P>, mut port: HostPort, goal: &Goal<'_>) -> 
             port.receive(&packet, &memory);
         }
         if goal.kind == Copy::Write {
-            rate = rate.or(goal.rate(*memory.written.borrow(), began));
+            rate = rate.or_else(|| goal.rate(*memory.written.borrow(), &mut first));
         }
         if began.elapsed() > SET_UP_WAIT {
             return Err(io::ErrorKind::TimedOut.into());
@@ -165,20 +171,18 @@ fn run_box<P: Port>(
     goal: &Goal<'_>,
     is_over: &AtomicBool,
 ) -> io::Result<Option<f64>> {
-    let (mut began, mut unsent, mut arrived, mut rate) = (None, None, 0u64, None);
+    let (mut is_begun, mut first, mut unsent, mut arrived, mut rate) = (false, None, None, 0u64, None);
     // What the engines were told to copy so far.
     let mut told = 0u64;
     while !is_over.load(Ordering::Relaxed) {
         let now = Now::from_nanos(pump.now().0);
-        if began.is_none() && pump.trunk.link(LEASE).is_some_and(Link::is_established) {
-            began = Some(Instant::now());
-        }
+        is_begun |= pump.trunk.link(LEASE).is_some_and(Link::is_established);
         let copied = if goal.kind == Copy::Read { arrived } else { told };
-        if began.is_some() && goal.kind != Copy::Push && copied >= told && unsent.is_none() {
+        if is_begun && goal.kind != Copy::Push && copied >= told && unsent.is_none() {
             let kind = if goal.kind == Copy::Read { doorbell::READ } else { doorbell::WRITE };
             ring(&mut device, 0, 0, 0, HALF, kind, now);
             ring(&mut device, 1, HALF.into(), HALF.into(), HALF, kind, now);
-            told += MEMORY_BYTES;
+            told += ROUND;
         }
         let is_more = hand_over(&mut pump, &mut unsent, || device.transmit(now))?;
         pump.turn(if is_more { Duration::ZERO } else { TURN })?;
@@ -186,8 +190,8 @@ fn run_box<P: Port>(
             arrived += packet.payload.len() as u64;
             device.receive(packet, now);
         }
-        if let Some(began) = began.filter(|_| goal.kind != Copy::Write) {
-            rate = rate.or(goal.rate(arrived, began));
+        if goal.kind != Copy::Write {
+            rate = rate.or_else(|| goal.rate(arrived, &mut first));
         }
     }
     Ok(rate)

@@ -1,7 +1,7 @@
 //! Simulated figures for people, for programs and as plots.
 
 use serde_json::{Value, json};
-use sim::fabric::{Claim, Constants, Layout, Rate, Report, Traffic, knee, pipeline, rates};
+use sim::fabric::{Claim, Constants, Layout, Rate, Report, Traffic, core_knee, core_pipeline, core_rates};
 use sim::plot::{Axis, Chart, Series, Stroke};
 
 pub(super) fn object(report: &Report, is_paper: bool) -> Value {
@@ -12,6 +12,7 @@ pub(super) fn object(report: &Report, is_paper: bool) -> Value {
             "unit": claim.unit,
             "paper": claim.paper,
             "simulated": claim.simulated,
+            "modelled": claim.modelled,
             "error_pct": claim.error_pct(),
             "within_pct": claim.within_pct,
             "met": claim.within_pct.map(|_| claim.is_met()),
@@ -66,17 +67,21 @@ pub(super) fn print(report: &Report, is_paper: bool) {
             "These are not the paper's constants: its figures stand beside for comparison, nothing is judged.\n"
         );
     }
-    println!("{:<28}{:<18}{:>9}{:>11}{:>9}  allowed", "figure", "source", "paper", "simulated", "error");
+    println!(
+        "{:<28}{:<18}{:>9}{:>11}{:>9}{:>10}  allowed",
+        "figure", "source", "paper", "simulated", "error", "model"
+    );
     for claim in &report.claims {
         let allowed = claim.within_pct.map_or("shown only".to_owned(), |within| format!("{within} %"));
         let verdict = if is_paper && !claim.is_met() { "  MISSED" } else { "" };
         println!(
-            "{:<28}{:<18}{:>9.3}{:>11.3}{:>+8.1}%  {allowed}{verdict}",
+            "{:<28}{:<18}{:>9.3}{:>11.3}{:>+8.1}%{:>10.3}  {allowed}{verdict}",
             claim.name,
             claim.source,
             claim.paper,
             claim.simulated,
             claim.error_pct(),
+            claim.modelled,
         );
     }
     println!("\nWhat each rests on (percent it moves for a percent of the constant; ° not published):");
@@ -129,7 +134,7 @@ pub(super) fn figure(constants: &Constants) -> String {
 fn figure_3(constants: &Constants) -> Chart {
     const SHOWN_US: f64 = 20.0;
     let stairs = |name: &str, is_remote: bool| {
-        let issued = pipeline(constants, is_remote).issued_us;
+        let issued = core_pipeline(constants, is_remote).issued_us;
         let mut points = Vec::new();
         for (count, at) in issued.iter().enumerate().take_while(|(_, at)| **at <= SHOWN_US) {
             points.push((*at, count as f64));
@@ -160,7 +165,7 @@ fn reads_over_distance(constants: &Constants) -> Chart {
     let layout = || Layout::Remote { proxy_of: vec![0] };
     let rtts = || (2..=RTT_US_MAX).map(f64::from);
     let simulated =
-        rtts().map(|rtt| (rtt, rates(&at(rtt), layout(), &[Traffic::Read], 1).down_gbps)).collect();
+        rtts().map(|rtt| (rtt, core_rates(&at(rtt), layout(), &[Traffic::Read], 1).down_gbps)).collect();
     let by_formula =
         rtts().map(|rtt| (rtt, constants.tags * constants.read_request_bytes / rtt / 1e3)).collect();
     Chart {
@@ -181,7 +186,7 @@ fn knee_chart(constants: &Constants) -> Chart {
         name: format!("{pairs} pair{} of proxies", if pairs == 1 { "" } else { "s" }),
         points: (1..=GPUS_MAX)
             .filter(|gpus| *gpus >= pairs)
-            .map(|gpus| (gpus as f64, knee(constants, gpus, pairs, 1).down_gbps))
+            .map(|gpus| (gpus as f64, core_knee(constants, gpus, pairs, 1).down_gbps))
             .collect(),
         stroke: Stroke::Solid,
     };
