@@ -51,11 +51,12 @@ unit: build
 stories: build
 	tests/stories/run $(DXPU)
 
-## Programs nobody here wrote: libcudart, nvcc, NVRTC, CuPy, Numba's own suite.
+## Programs nobody here wrote: libcudart, nvcc, NVRTC, CuPy, Numba's own suite, QEMU, a stock Linux kernel.
 judges: build setup
 	cargo build --release --quiet --package tlp --example tlp_lines
 	tests/judges/run $(DXPU)
 	DXPU_BIN=$(DXPU) .venv/bin/python -m pytest -q -p no:cacheprovider tests/pool
+	DXPU_BIN=$(DXPU) tests/pcie/run
 	.venv/bin/python -m pytest -q tests/gpu/test_harness.py
 
 ## What the api plane costs on this machine.
