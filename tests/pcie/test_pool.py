@@ -24,15 +24,16 @@ class Disks:
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path, request):
     """A pool, two boxes with a disk each, a guest with two empty slots."""
+    iommu = getattr(request, "param", False)
     disks = Disks(tmp_path, "a", "b")
     with Pool(tmp_path) as pool:
         for number, name in enumerate("ab"):
             pool.box(f"box-{name}", "--device", f"nvme:{disks.files[number]}")
         pool.host("hv", "--qmp", tmp_path / "qmp", "--slots", "2")
         pool.ask("host", "allow", "hv", "lab")
-        with Guest(tmp_path) as guest:
+        with Guest(tmp_path, iommu=iommu) as guest:
             yield pool, guest, disks
 
 
@@ -49,6 +50,7 @@ def box_of(pool, name):
     return pool.leases()[name]["grants"][0]["gpu"].split("/")[0]
 
 
+@pytest.mark.parametrize("world", [False, True], ids=["plain", "iommu"], indirect=True)
 def test_a_disk_is_leased_used_released_and_anothers_takes_its_place(world):
     pool, guest, disks = world
     assert "nvme0" not in guest.run("ls /dev")
@@ -102,8 +104,8 @@ def test_a_box_killed_under_io_gives_errors_and_the_other_boxs_disk_comes(world)
     verified_io(guest, disks, 1 - number, disk)
 
 
-def test_a_foreign_device_is_carried_unchanged(tmp_path):
-    """A disk that another program serves by vfio-user, on the box."""
+def test_a_foreign_device_is_shown_to_the_guest(tmp_path):
+    """A device that another program serves by vfio-user, on the box."""
     import subprocess
     program = pathlib.Path(os.environ["DXPU_PCIE_EXAMPLES"]) / "copier"
     socket = tmp_path / "copier"
