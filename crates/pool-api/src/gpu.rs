@@ -22,6 +22,9 @@ pub struct Gpu {
     /// GPUs of a box with the same group are joined by NVLink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink_group: Option<u32>,
+    /// No GPU, but another device, which only the PCIe plane reaches.
+    #[serde(default)]
+    pub only_pcie: bool,
     /// What it is doing.
     pub state: GpuState,
     /// Kept from new leases by hand.

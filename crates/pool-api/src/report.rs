@@ -46,6 +46,9 @@ pub struct GpuReport {
     /// GPUs with the same group are joined by NVLink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink_group: Option<u32>,
+    /// No GPU, but another device, which only the PCIe plane reaches.
+    #[serde(default)]
+    pub only_pcie: bool,
     /// Whether it works.
     pub health: Health,
     /// The highest epoch a borrower was admitted with; 0 for none.

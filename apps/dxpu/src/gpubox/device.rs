@@ -217,6 +217,7 @@ impl Hands for DeviceSlot {
             memory_bytes: self.memory_bytes,
             uuid: self.kind.name().chars().filter(|c| !c.is_control()).take(256).collect(),
             nvlink_group: None,
+            only_pcie: true,
             health,
             bound_epoch: epochs.bound,
             cleaned_epoch: epochs.cleaned,

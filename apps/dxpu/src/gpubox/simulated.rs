@@ -58,6 +58,7 @@ impl PlannedBox {
                     memory_bytes,
                     uuid: format!("SIM-{}-{slot}", self.name),
                     nvlink_group: gpus.nvlink_group,
+                    only_pcie: false,
                     health: Health::OK,
                     bound_epoch: 0,
                     cleaned_epoch: 0,

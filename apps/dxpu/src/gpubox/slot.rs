@@ -383,6 +383,7 @@ impl Hands for Slot {
             memory_bytes: self.gpu.memory_bytes,
             uuid: self.gpu.uuid.clone(),
             nvlink_group: self.gpu.nvlink_group,
+            only_pcie: false,
             health,
             bound_epoch: epochs.bound,
             cleaned_epoch: epochs.cleaned,

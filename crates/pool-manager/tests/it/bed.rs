@@ -140,6 +140,7 @@ impl SimulatedBox {
             memory_bytes: 141 << 30,
             uuid: format!("GPU-{name}-{slot}"),
             nvlink_group: None,
+            only_pcie: false,
             health: Health::OK,
             bound_epoch: 0,
             cleaned_epoch: 0,

@@ -102,7 +102,7 @@ impl Ledger {
             _ if !wish.accepts_model(&gpu.model) => Filter::Model,
             _ if !wish.accepts_memory(gpu.memory_bytes) => Filter::Memory,
             _ if !wish.accepts_kind(owner.record.kind) => Filter::Kind,
-            _ if !wish.accepts_plane(speaks_pcie(&owner.record.paths)) => Filter::Plane,
+            _ if !wish.accepts_plane(speaks_pcie(&owner.record.paths), !gpu.only_pcie) => Filter::Plane,
             GpuState::Bad | GpuState::BurnIn | GpuState::Absent => Filter::Health,
             _ if !gpu.health.ok => Filter::Health,
             _ if !owner.takes_leases() => Filter::BoxState,

@@ -96,6 +96,7 @@ impl Ledger {
             memory_bytes: gpu.memory_bytes,
             kind: owner.record.kind,
             pcie: speaks_pcie(&owner.record.paths) && gpu.epoch < PCIE_EPOCH_MAX,
+            api: !gpu.only_pcie,
         };
         let place = self.stock.add(&gpu.box_name, gpu.slot, class, gpu.nvlink_group);
         let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;

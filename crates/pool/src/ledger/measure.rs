@@ -115,6 +115,7 @@ impl<'a> Yard<'a> {
                 memory_bytes: 80 << 30,
                 uuid: format!("GPU-{number}-{slot}"),
                 nvlink_group: (kind == BoxKind::Nvlink).then_some(0),
+                only_pcie: false,
                 health: Health::OK,
                 bound_epoch: 0,
                 cleaned_epoch: 0,

@@ -46,7 +46,7 @@ impl Wish {
         self.accepts_model(&class.model)
             && class.memory_bytes >= self.memory_bytes
             && self.accepts_kind(class.kind)
-            && self.accepts_plane(class.pcie)
+            && self.accepts_plane(class.pcie, class.api)
     }
 
     pub(super) fn accepts_model(&self, model: &Model) -> bool {
@@ -58,9 +58,9 @@ impl Wish {
             && (self.topology != Topology::Nvlink || kind == BoxKind::Nvlink)
     }
 
-    /// Whether GPUs will do that can be plugged into hosts, or cannot.
-    pub(super) fn accepts_plane(&self, pcie: bool) -> bool {
-        pcie || self.host.is_none()
+    /// Whether GPUs will do that are reached on these planes.
+    pub(super) fn accepts_plane(&self, pcie: bool, api: bool) -> bool {
+        if self.host.is_some() { pcie } else { api }
     }
 
     pub(super) fn accepts_memory(&self, memory_bytes: u64) -> bool {

@@ -176,6 +176,7 @@ impl Ledger {
             memory_bytes: report.memory_bytes,
             uuid: report.uuid.clone(),
             nvlink_group: report.nvlink_group,
+            only_pcie: report.only_pcie,
             state: GpuState::Cleaning,
             taint: None,
             spare: false,
@@ -221,6 +222,7 @@ impl Ledger {
         let gpu = &mut self.entry_mut(id).expect("it is still there").gpu;
         gpu.model = report.model.clone();
         gpu.memory_bytes = report.memory_bytes;
+        gpu.only_pcie = report.only_pcie;
         gpu.nvlink_group = report.nvlink_group;
         gpu.uuid.clone_from(&report.uuid);
         gpu.spare = false;
@@ -352,7 +354,8 @@ impl Ledger {
 }
 
 fn class_of(whole: &BoxReport, report: &GpuReport, pcie: bool) -> Class {
-    Class { model: report.model.clone(), memory_bytes: report.memory_bytes, kind: whole.kind, pcie }
+    let api = !report.only_pcie;
+    Class { model: report.model.clone(), memory_bytes: report.memory_bytes, kind: whole.kind, pcie, api }
 }
 
 /// Whether hosts can reach it, and epochs are left for them.
@@ -367,6 +370,7 @@ fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
     let same_gpu = gpu.uuid == report.uuid
         && gpu.model == report.model
         && gpu.memory_bytes == report.memory_bytes
+        && gpu.only_pcie == report.only_pcie
         && gpu.nvlink_group == report.nvlink_group;
     // On the api plane nobody waits to hear that a borrower is in.
     let bound_known = report.bound_epoch <= gpu.bound_epoch || entry.attachment.is_none();

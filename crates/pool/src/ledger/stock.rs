@@ -23,6 +23,8 @@ pub(crate) struct Class {
     pub(crate) kind: BoxKind,
     /// Whether hosts can have it plugged in, on the PCIe plane.
     pub(crate) pcie: bool,
+    /// Whether programs can use it, on the api plane.
+    pub(crate) api: bool,
 }
 
 /// There are more kinds of GPU than a machine word has bits.

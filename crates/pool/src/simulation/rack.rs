@@ -75,6 +75,7 @@ impl Rack {
             memory_bytes: 80 << 30,
             uuid: format!("{}-{number}", self.name),
             nvlink_group: (self.kind == BoxKind::Nvlink).then_some(0),
+            only_pcie: false,
             health: if slot.broken { Health::bad("simulated") } else { Health::OK },
             bound_epoch: slot.bound,
             cleaned_epoch: slot.cleaned,

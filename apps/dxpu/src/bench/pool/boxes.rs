@@ -35,6 +35,7 @@ impl Boxes {
                 memory_bytes: 80 << 30,
                 uuid: format!("GPU-{index:06}-{slot}"),
                 nvlink_group: (kind == BoxKind::Nvlink).then_some(0),
+                only_pcie: false,
                 health: Health::OK,
                 bound_epoch: 0,
                 cleaned_epoch: 0,

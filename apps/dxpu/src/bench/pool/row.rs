@@ -377,6 +377,7 @@ fn report_again(ledger: &Ledger, name: &Name) -> anyhow::Result<pool_api::BoxRep
         memory_bytes: gpu.memory_bytes,
         uuid: gpu.uuid.clone(),
         nvlink_group: gpu.nvlink_group,
+        only_pcie: false,
         health: gpu.health.clone(),
         bound_epoch: 0,
         cleaned_epoch: gpu.cleaned_epoch,

@@ -46,6 +46,7 @@ pub(super) fn gpu_report(model: &str, slot: u8, kind: BoxKind) -> GpuReport {
         memory_bytes: 140 << 30,
         uuid: format!("uuid-{model}-{slot}"),
         nvlink_group: (kind == BoxKind::Nvlink).then_some(0),
+        only_pcie: false,
         health: Health::OK,
         bound_epoch: 0,
         cleaned_epoch: 0,

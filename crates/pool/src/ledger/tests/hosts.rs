@@ -376,3 +376,14 @@ fn something_nobody_gave_is_unplugged_before_the_slot_is_used() {
     let lease = bench.lease(plugged(1));
     assert_eq!(lease.grants[0].attachment.as_ref().unwrap().slot, 1, "the other slot is free");
 }
+
+#[test]
+fn a_disk_is_leased_for_a_host_and_never_to_a_program() {
+    let (mut bench, mut host) = bench(1);
+    bench.slot("a", 0).only_pcie = true;
+    settle(&mut bench, &mut host);
+    let program = bench.lease(LeaseRequest::default());
+    assert_eq!(program.state, LeaseState::Pending);
+    let guest = bench.lease(plugged(1));
+    assert_eq!(guest.state, LeaseState::Granted);
+}
