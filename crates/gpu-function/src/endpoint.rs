@@ -1,8 +1,8 @@
 //! The function with its connections: a device for whoever drives devices.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pcie::endpoint::gpu::{Action, ChannelId, GpuFunction};
 use pcie::endpoint::{Endpoint, FunctionOptions};
@@ -15,6 +15,21 @@ const TURN_BYTES: usize = 16 << 10;
 
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
+/// What a guest finds in the function to show the worker. Copies are the same pass.
+#[derive(Clone, Default)]
+pub struct Pass {
+    text: Arc<Mutex<String>>,
+    changed: Arc<AtomicBool>,
+}
+
+impl Pass {
+    /// Guests that look from now on find this; an empty one is none.
+    pub fn set(&self, text: &str) {
+        text.clone_into(&mut self.text.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.store(true, Ordering::Release);
+    }
+}
+
 /// The dxpu GPU function, with a worker behind it.
 pub struct GpuEndpoint {
     function: GpuFunction,
@@ -26,6 +41,7 @@ pub struct GpuEndpoint {
     /// Channels with news that were not all told yet: the guest had no room.
     untold: u64,
     turn: ChannelId,
+    pass: Pass,
 }
 
 impl GpuEndpoint {
@@ -34,7 +50,12 @@ impl GpuEndpoint {
     pub fn new(worker: PathBuf, options: FunctionOptions, wake: Wake) -> Self {
         let bridges = (0..u64::BITS).map(|_| None).collect();
         let (function, news) = (GpuFunction::new(options), Arc::default());
-        Self { function, bridges, worker, wake, news, untold: 0, turn: 0 }
+        Self { function, bridges, worker, wake, news, untold: 0, turn: 0, pass: Pass::default() }
+    }
+
+    /// The pass, to set it.
+    pub fn pass(&self) -> Pass {
+        self.pass.clone()
     }
 
     /// Does what the function says.
@@ -120,6 +141,10 @@ impl GpuEndpoint {
 
 impl Endpoint for GpuEndpoint {
     fn receive(&mut self, packet: Packet, now: Now) {
+        if self.pass.changed.swap(false, Ordering::AcqRel) {
+            let text = self.pass.text.lock().unwrap_or_else(PoisonError::into_inner);
+            self.function.set_pass(text.as_bytes());
+        }
         self.function.receive(packet, now);
         self.act();
     }

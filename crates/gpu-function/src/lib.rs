@@ -13,4 +13,4 @@
 mod bridge;
 mod endpoint;
 
-pub use endpoint::GpuEndpoint;
+pub use endpoint::{GpuEndpoint, Pass};

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! page 0     0x00 magic   0x04 version   0x08 channels   0x0c most bytes of a ring
+//!            0x10 bytes of the pass   0x100 the pass: what to show the worker, if the guest has nothing of its own
 //!
 //! page 1+n   0x00 control                            W   see [`control`]
 //!            0x04 state                              R   see [`state`]
@@ -61,6 +62,12 @@ pub mod identity {
     pub const CHANNELS: u64 = 0x08;
     /// [`super::RING_BYTES_MAX`].
     pub const RING_BYTES_MAX: u64 = 0x0c;
+    /// Bytes of the pass, none for zero. It may change at any time, as a whole.
+    pub const PASS_BYTES: u64 = 0x10;
+    /// Where the pass begins. Whoever was given the function was given what opens it.
+    pub const PASS: u64 = 0x100;
+    /// The longest pass.
+    pub const PASS_BYTES_MAX: u64 = 2048;
 }
 
 /// Registers of a channel, from the beginning of its page.

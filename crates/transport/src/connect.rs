@@ -228,3 +228,12 @@ fn prepared(raw: Socket2, kind: ConnectionKind, is_tcp: bool) -> Socket {
     }
     socket
 }
+/// What lies at an address for whoever may use it, to show the worker there: a PCI function may have such a pass. Empty
+/// where there is none.
+pub fn pass_of(address: &Address) -> io::Result<String> {
+    match address {
+        Address::Pcie(at) => pcie::pass(*at),
+        Address::Tcp(_) | Address::Tls(_) | Address::Unix(_) | Address::Shm(_) => Ok(String::new()),
+    }
+}
+

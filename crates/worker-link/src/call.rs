@@ -44,11 +44,20 @@ impl<'a> Caller<'a> {
 }
 
 impl Config {
+    /// What to show the worker. A PCI function brings along what opens it, for who has nothing else.
+    fn token(&self) -> String {
+        let ours = self.tokens.current();
+        match self.workers.first() {
+            Some(address) if ours.is_empty() => transport::pass_of(address).unwrap_or_default(),
+            _ => ours,
+        }
+    }
+
     /// What this program says first.
     pub fn hello(&self, va_candidates: Vec<VaRange>, lanes: usize) -> Hello {
         Hello {
             protocol: PROTOCOL_VERSION,
-            token: self.tokens.current(),
+            token: self.token(),
             program: program_name(),
             pid: std::process::id(),
             va_candidates,

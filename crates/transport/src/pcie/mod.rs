@@ -40,6 +40,31 @@ pub(crate) trait Registers: Send + Sync + std::fmt::Debug {
     fn write(&self, offset: u64, value: u32);
 }
 
+/// What the function at `address` has for whoever was given it, to show the worker; nothing, if it has nothing.
+pub(crate) fn pass(address: PciAddress) -> io::Result<String> {
+    read_pass(&*sysfs::registers(address)?)
+}
+
+fn read_pass(registers: &dyn Registers) -> io::Result<String> {
+    use gpu_registers::identity::{PASS, PASS_BYTES, PASS_BYTES_MAX};
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the function's pass cannot be read");
+    // It may be changed while we read; one that is not longer than before reads well once it has stayed the same.
+    for _ in 0..3 {
+        let bytes = u64::from(registers.read(PASS_BYTES));
+        if bytes > PASS_BYTES_MAX {
+            return Err(invalid());
+        }
+        let read = || (0..bytes).step_by(4).map(|at| registers.read(PASS + at)).collect::<Vec<u32>>();
+        let words = read();
+        if words == read() && u64::from(registers.read(PASS_BYTES)) == bytes {
+            let mut text: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            text.truncate(bytes as usize);
+            return String::from_utf8(text).map_err(|_| invalid());
+        }
+    }
+    Err(invalid())
+}
+
 /// A connection over a free channel of the function at `address`.
 pub(crate) fn open(address: PciAddress, deadline: Instant) -> io::Result<Connection> {
     let registers = sysfs::registers(address)?;

@@ -51,6 +51,7 @@ pub struct GpuFunction {
     live: u64,
     turn: u32,
     actions: VecDeque<Action>,
+    pass: Vec<u8>,
 }
 
 impl GpuFunction {
@@ -76,6 +77,15 @@ impl GpuFunction {
             live: 0,
             turn: 0,
             actions: VecDeque::new(),
+            pass: Vec::new(),
+        }
+    }
+
+    /// What the guest finds to show the worker. A pass that is too long is none.
+    pub fn set_pass(&mut self, pass: &[u8]) {
+        self.pass.clear();
+        if pass.len() as u64 <= identity::PASS_BYTES_MAX {
+            self.pass.extend_from_slice(pass);
         }
     }
 
@@ -293,6 +303,11 @@ impl GpuFunction {
                 identity::VERSION => gpu_registers::VERSION,
                 identity::CHANNELS => CHANNELS as u32,
                 identity::RING_BYTES_MAX => gpu_registers::RING_BYTES_MAX,
+                identity::PASS_BYTES => self.pass.len() as u32,
+                identity::PASS.. => {
+                    let byte = |n| self.pass.get((at - identity::PASS) as usize + n).copied().unwrap_or(0);
+                    u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)])
+                }
                 _ => 0,
             },
         }

@@ -189,6 +189,19 @@ fn a_sender_waits_for_a_worker_that_is_slow_and_wakes_when_it_dies() {
 }
 
 #[test]
+fn the_function_brings_along_what_opens_it() {
+    let rig = Rig::without_worker();
+    let found = || super::read_pass(&*rig.registers()).unwrap();
+    assert_eq!(found(), "");
+    for text in ["dxpu.lease.token-1", "", &"ä".repeat(1024)] {
+        rig.pass().set(text);
+        assert_eq!(found(), text);
+    }
+    rig.pass().set(&"x".repeat(2049));
+    assert_eq!(found(), "", "what does not fit is not shown in part");
+}
+
+#[test]
 fn no_worker_is_an_error_that_says_so_at_once() {
     let rig = Rig::without_worker();
     let started = Instant::now();

@@ -252,6 +252,11 @@ impl Rig {
         rig
     }
 
+    /// What whoever was given the function finds in it.
+    pub(super) fn pass(&self) -> gpu_function::Pass {
+        self.machine.state.lock().unwrap().endpoint.pass()
+    }
+
     /// What the guest's kernel does at start.
     fn enable(&self) {
         // The look at the function takes a few rounds of packets before it knows where the BAR is.
