@@ -56,7 +56,7 @@ judges: build setup
 	cargo build --release --quiet --package tlp --example tlp_lines
 	tests/judges/run $(DXPU)
 	DXPU_BIN=$(DXPU) .venv/bin/python -m pytest -q -p no:cacheprovider tests/pool
-	DXPU_BIN=$(DXPU) tests/pcie/run
+	tests/pcie/run
 	.venv/bin/python -m pytest -q tests/gpu/test_harness.py
 
 ## What the api plane costs on this machine.

@@ -8,6 +8,7 @@ import pytest
 
 from guest import Guest
 from pool import Pool, until
+from test_gpu_function import guest_files
 from test_guest import MIB, verified_io
 
 
@@ -39,7 +40,7 @@ def world(tmp_path, request):
 
 def lease(pool, *options):
     """Leases one disk for the host; gives the lease's name."""
-    made = pool.json("lease", "create", "--tenant", "lab", "--plane", "pcie", "--host", "hv", "--model", "nvme", "--ttl", "1h", *options)
+    made = pool.json("lease", "create", "--tenant", "lab", "--plane", "pcie", "--host", "hv", "--ttl", "1h", *(options or ("--model", "nvme")))
     name = made["id"]
     until(lambda: f"it is plugged: {pool.leases()[name]} {pool.log('hv')[-2000:]}",
           lambda: [grant["attachment"]["phase"] for grant in pool.leases()[name]["grants"]] == ["plugged"])
@@ -102,6 +103,27 @@ def test_a_box_killed_under_io_gives_errors_and_the_other_boxs_disk_comes(world)
     guest.wait_for("ls /dev/nvme*n1", 60)
     disk = guest.run("ls /dev | grep 'nvme.*n1'").split()[0]
     verified_io(guest, disks, 1 - number, disk)
+
+
+def test_a_cuda_program_in_a_guest_computes_on_a_leased_gpu(tmp_path):
+    """The GPU's worker is a process of the box; the guest has no network, no token, and only libcuda.so.1."""
+    with Pool(tmp_path) as pool:
+        pool.box("box-a", "--soft", "1", "--memory", "1GiB")
+        pool.host("hv", "--qmp", tmp_path / "qmp", "--slots", "1")
+        pool.ask("host", "allow", "hv", "lab")
+        with Guest(tmp_path, slots=1, files=guest_files(tmp_path), memory="512M", boot=" hugepages=32") as guest:
+            guest.run("mkdir -p /dev/hugepages && mount -t hugetlbfs none /dev/hugepages")
+            assert guest.run("ls /sys/class/net").split() in ([], ["lo"])
+            pool.free("box-a/0")
+            for _ in range(2):
+                name = lease(pool, "--model", "soft")
+                guest.wait_for("grep -q 0xd804 /sys/bus/pci/devices/*/device")
+                where = guest.run("basename $(dirname $(grep -l 0xd804 /sys/bus/pci/devices/*/device))")
+                said = guest.run(f"DXPU_WORKER=pcie:{where} LD_LIBRARY_PATH=/lib gpu 4", 120)
+                assert said.endswith("PASS"), said
+                pool.ask("lease", "release", name)
+                guest.wait_for("! grep -q 0xd804 /sys/bus/pci/devices/*/device")
+                pool.free("box-a/0")
 
 
 def test_a_foreign_device_is_shown_to_the_guest(tmp_path):

@@ -13,7 +13,7 @@
 //! What a host is told to plug has the epoch of the grant. It is higher than every epoch its slot, or the GPU, has seen
 //! before, so one number says on both sides what is old.
 
-use crate::{GpuId, Invalid, LeaseId, LinkSecret, Name};
+use crate::{GpuId, Invalid, LeaseId, LinkSecret, Name, SlotPass};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -303,6 +303,9 @@ pub struct PciePairing {
     pub host_paths: Vec<String>,
     /// What the two proxies' keys are made of. The manager fills it in.
     pub secret: LinkSecret,
+    /// What programs of the guest show the GPU's worker. The manager fills it in.
+    #[serde(default)]
+    pub pass: SlotPass,
 }
 
 /// The name of a link on the network: the same on both sides, and nobody else's.

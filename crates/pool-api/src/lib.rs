@@ -51,7 +51,7 @@ pub use lease::{
     Ended, GPUS_PER_LEASE_MAX, Grant, LEASE_TTL_DEFAULT_MS, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease,
     LeaseRequest, LeaseState, Move, NOTE_CHARS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, Plane, Share, Topology,
 };
-pub use link_secret::LinkSecret;
+pub use link_secret::{LinkSecret, SlotPass};
 pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
 pub use page::Page;
 pub use refusal::{RefusalReport, RefusalsHeard, SlotRefusal};

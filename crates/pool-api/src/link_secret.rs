@@ -1,4 +1,4 @@
-//! What the keys of a link between two proxies are made of.
+//! What the keys of a link between two proxies are made of, and what opens the worker behind a slot.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
@@ -35,6 +35,31 @@ impl std::fmt::Debug for LinkSecret {
     }
 }
 
+/// The lease token that a box keeps for whoever its slot is plugged into: programs of the guest show it to the worker.
+/// Empty until the manager has filled it in.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+pub struct SlotPass(String);
+
+impl SlotPass {
+    /// This token.
+    pub fn new(token: impl Into<String>) -> Self {
+        Self(token.into())
+    }
+
+    /// As it is written.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A token must not appear in a log.
+impl std::fmt::Debug for SlotPass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_empty() { "SlotPass(unset)" } else { "SlotPass(…)" })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +71,7 @@ mod tests {
         let text = serde_json::to_string(&secret).unwrap();
         assert_eq!(serde_json::from_str::<LinkSecret>(&text).unwrap(), secret);
         assert!(!format!("{secret:?}").contains(secret.reveal()));
+        assert!(!format!("{:?}", SlotPass::new("hush")).contains("hush"));
         assert_eq!(LinkSecret::default().to_bytes(), None);
         assert_eq!(serde_json::from_str::<LinkSecret>("\"AAAA\"").unwrap().to_bytes(), None);
     }

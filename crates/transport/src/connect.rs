@@ -236,4 +236,3 @@ pub fn pass_of(address: &Address) -> io::Result<String> {
         Address::Tcp(_) | Address::Tls(_) | Address::Unix(_) | Address::Shm(_) => Ok(String::new()),
     }
 }
-

@@ -2,10 +2,12 @@
 
 use anyhow::Context;
 use fabric::Protection;
-use pcie::endpoint::Endpoint;
+use gpu_function::{GpuEndpoint, Pass};
+use pcie::endpoint::{Endpoint, FunctionOptions};
 use pcie_proxy::{BoxSlots, CarrierOptions, Pairing, parse_path};
 use pool_api::{PciePairing, SLOTS_PER_BOX_MAX};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -47,6 +49,14 @@ impl PciePlane {
 
     pub(crate) fn insert(&self, slot: u8, device: Box<dyn Endpoint>) -> anyhow::Result<()> {
         Ok(self.slots.insert(slot, device)?)
+    }
+
+    /// Puts a GPU function into a slot, with the worker at this socket behind it.
+    pub(crate) fn insert_gpu(&self, slot: u8, worker: PathBuf) -> anyhow::Result<Pass> {
+        let device = GpuEndpoint::new(worker, FunctionOptions::default(), Arc::new(self.waker()));
+        let pass = device.pass();
+        self.insert(slot, Box::new(device))?;
+        Ok(pass)
     }
 
     /// Lets a host have a slot's device. Once more is the same.

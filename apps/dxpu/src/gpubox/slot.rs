@@ -17,6 +17,7 @@ use crate::files;
 use crate::membership::Home;
 use crate::worker::by_lease::{self, WorkerWord};
 use anyhow::Context;
+use gpu_function::Pass;
 use lease_fence::{Fence, FenceError, LeaseAdmission};
 use pool_api::{BurnIn, Counters, GpuReport, Health, Want};
 use pool_auth::Identity;
@@ -94,6 +95,8 @@ pub(crate) struct Slot {
     port: u16,
     /// The epoch in which a host has it as a PCI device.
     paired: Option<u64>,
+    /// What programs of a guest find to show the worker.
+    pass: Pass,
 }
 
 struct Worker {
@@ -118,6 +121,10 @@ impl Slot {
         let text = serde_json::to_vec(&admission)?;
         files::replace(&by_lease::admission_file(&directory), 0o600, &text)?;
         let port = if around.port == 0 { 0 } else { around.port.saturating_add(gpu.slot.into()) };
+        let pass = match &around.pcie {
+            Some(plane) => plane.insert_gpu(gpu.slot, directory.join("unix"))?,
+            None => Pass::default(),
+        };
         let worker = left.map(|process| {
             let word = by_lease::word_of(&directory, process.pid);
             Worker { process, child: None, word }
@@ -137,6 +144,7 @@ impl Slot {
             read_at: None,
             port,
             paired: None,
+            pass,
         })
     }
 
@@ -314,8 +322,12 @@ impl Slot {
         if let Some(paired) = self.paired
             && ordered.is_none_or(|(epoch, _)| epoch != paired)
         {
+            self.pass.set("");
             plane.clear(self.gpu.slot, paired)?;
             self.paired = None;
+        }
+        if let Some((_, pairing)) = ordered {
+            self.pass.set(pairing.pass.reveal());
         }
         if let Some((epoch, pairing)) = ordered.filter(|_| has_worker && self.paired.is_none()) {
             // On disk before any packet of this epoch is let in.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use pool::{Answer, Command};
-use pool_api::{BoxDetail, BoxOrders, BoxRecord, BoxReport, GpuId, Name, Page, TaintRequest, Want};
-use pool_auth::{Identity, Permission};
+use pool_api::{BoxDetail, BoxOrders, BoxRecord, BoxReport, GpuId, Name, Page, SlotPass, TaintRequest, Want};
+use pool_auth::{Identity, LeaseClaims, Permission};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -14,7 +14,7 @@ use super::Api;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Path, Query};
 use super::list::{ListQuery, check_wait, page, until_new};
-use crate::access::Access;
+use crate::access::LEASE_TOKEN_MS;
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
 use crate::desk::{Asked, Audited, Needs};
@@ -121,7 +121,7 @@ pub(super) async fn report(
                 else {
                     return Err(Problem::internal("the ledger answered a report with something else"));
                 };
-                seal(&mut orders, &name, &books.access);
+                seal(&mut orders, &name, books)?;
                 orders.tenure = books.tenure;
                 orders.lease_keys = books.access.public_keys().map(|key| key.to_string()).collect();
                 let is_known = books.told.is_known(&name, &agent, &orders);
@@ -140,13 +140,29 @@ pub(super) async fn report(
 }
 
 /// Fills in what only managers know.
-fn seal(orders: &mut BoxOrders, name: &Name, access: &Access) {
+fn seal(orders: &mut BoxOrders, name: &Name, books: &Books) -> Result<(), Problem> {
     for order in &mut orders.slots {
-        if let Want::Serve { lease, epoch, pcie: Some(pairing), .. } = &mut order.want {
-            let gpu = GpuId { box_name: name.clone(), slot: order.slot };
-            pairing.secret = access.link_secret(&gpu, *epoch, *lease);
-        }
+        let Want::Serve { lease, epoch, memory_bytes, share_milli, tenant, pcie: Some(pairing), .. } =
+            &mut order.want
+        else {
+            continue;
+        };
+        let gpu = GpuId { box_name: name.clone(), slot: order.slot };
+        pairing.secret = books.access.link_secret(&gpu, *epoch, *lease);
+        let claims = LeaseClaims {
+            lease: lease.to_string(),
+            tenant: tenant.to_string(),
+            box_name: name.to_string(),
+            slot: u16::from(order.slot),
+            epoch: *epoch,
+            memory_bytes: *memory_bytes,
+            share_milli: u16::try_from(*share_milli).unwrap_or(1000),
+            issued_ms: books.now_ms,
+            expires_ms: books.now_ms + LEASE_TOKEN_MS,
+        };
+        pairing.pass = SlotPass::new(books.access.sign(&claims, books.now_ms)?.reveal());
     }
+    Ok(())
 }
 
 async fn change(

@@ -284,6 +284,7 @@ impl Ledger {
             host_slot: slot,
             host_paths: record.paths.clone(),
             secret: LinkSecret::default(),
+            pass: pool_api::SlotPass::default(),
         })
     }
 
