@@ -56,6 +56,18 @@ def initramfs(busybox, files):
     return gzip.compress(out.getvalue(), 1)
 
 
+def lspci():
+    """The program and what it loads, by their names in a guest."""
+    root = packages() / "pciutils/usr"
+    loader, libraries = root / "lib64/ld-linux-x86-64.so.2", root / "lib/x86_64-linux-gnu"
+    program = next(path for path in (root / "bin/lspci", root / "sbin/lspci") if path.exists())
+    listed = subprocess.run([loader, "--library-path", libraries, "--list", program], check=True, capture_output=True, text=True).stdout
+    files = {"bin/lspci": program.read_bytes(), "lib64/ld-linux-x86-64.so.2": loader.read_bytes()}
+    for path in re.findall(r"=> (/\S+)", listed):
+        files["lib/" + os.path.basename(path)] = open(path, "rb").read()
+    return files
+
+
 class Guest:
     """Boots at once; commands are lines of shell."""
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from guest import Guest
+from guest import Guest, lspci
 from pool import Pool, until
 from test_gpu_function import guest_files
 from test_guest import MIB, verified_io
@@ -24,6 +24,11 @@ class Disks:
         return hashlib.sha256(self.files[number].read_bytes()).hexdigest()
 
 
+def monitor(folder):
+    """A monitor for the host: each talks to one client, and the test has the other."""
+    return ["-qmp", f"unix:{folder}/hv.qmp,server=on,wait=off"]
+
+
 @pytest.fixture
 def world(tmp_path, request):
     """A pool, two boxes with a disk each, a guest with two empty slots."""
@@ -32,9 +37,9 @@ def world(tmp_path, request):
     with Pool(tmp_path) as pool:
         for number, name in enumerate("ab"):
             pool.box(f"box-{name}", "--device", f"nvme:{disks.files[number]}")
-        pool.host("hv", "--qmp", tmp_path / "qmp", "--slots", "2")
+        pool.host("hv", "--qmp", tmp_path / "hv.qmp", "--slots", "2")
         pool.ask("host", "allow", "hv", "lab")
-        with Guest(tmp_path, iommu=iommu) as guest:
+        with Guest(tmp_path, *monitor(tmp_path), iommu=iommu, files=lspci()) as guest:
             yield pool, guest, disks
 
 
@@ -59,7 +64,7 @@ def test_a_disk_is_leased_used_released_and_anothers_takes_its_place(world):
         pool.free(gpu)
     first = lease(pool)
     guest.wait_for("[ -b /dev/nvme0n1 ]")
-    assert "0108: 1b36:0010" in guest.run("lspci")
+    assert "0108: 1b36:0010" in guest.run("LD_LIBRARY_PATH=/lib lspci -n")
     serial = guest.run("cat /sys/class/nvme/nvme0/serial").strip()
     number = "ab".index(box_of(pool, first)[-1])
     assert serial == f"{box_of(pool, first)}-0"
@@ -109,9 +114,9 @@ def test_a_cuda_program_in_a_guest_computes_on_a_leased_gpu(tmp_path):
     """The GPU's worker is a process of the box; the guest has no network, no token, and only libcuda.so.1."""
     with Pool(tmp_path) as pool:
         pool.box("box-a", "--soft", "1", "--memory", "1GiB")
-        pool.host("hv", "--qmp", tmp_path / "qmp", "--slots", "1")
+        pool.host("hv", "--qmp", tmp_path / "hv.qmp", "--slots", "1")
         pool.ask("host", "allow", "hv", "lab")
-        with Guest(tmp_path, slots=1, files=guest_files(tmp_path), memory="512M", boot=" hugepages=32") as guest:
+        with Guest(tmp_path, *monitor(tmp_path), slots=1, files=guest_files(tmp_path), memory="512M", boot=" hugepages=32") as guest:
             guest.run("mkdir -p /dev/hugepages && mount -t hugetlbfs none /dev/hugepages")
             assert guest.run("ls /sys/class/net").split() in ([], ["lo"])
             pool.free("box-a/0")
@@ -136,12 +141,12 @@ def test_a_foreign_device_is_shown_to_the_guest(tmp_path):
         until("it serves", socket.exists)
         with Pool(tmp_path) as pool:
             pool.box("box-a", "--device", f"vfio-user:{socket}")
-            pool.host("hv", "--qmp", tmp_path / "qmp", "--slots", "1")
+            pool.host("hv", "--qmp", tmp_path / "hv.qmp", "--slots", "1")
             pool.ask("host", "allow", "hv", "lab")
-            with Guest(tmp_path, slots=1) as guest:
+            with Guest(tmp_path, *monitor(tmp_path), slots=1, files=lspci()) as guest:
                 pool.free("box-a/0")
                 pool.ask("lease", "create", "--tenant", "lab", "--plane", "pcie", "--host", "hv", "--model", "vfio-user", "--ttl", "1h")
-                guest.wait_for("lspci | grep -v 8086 | grep 1b36:d8")
+                guest.wait_for("LD_LIBRARY_PATH=/lib lspci -n | grep 1b36:100e")
     finally:
         served.kill()
         served.wait()

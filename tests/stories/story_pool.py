@@ -1,5 +1,6 @@
 """GPUs borrowed from a pool: attached, lost, cleaned and given back, while agents, workers and borrowers die and freeze."""
 import json
+import contextlib
 import os
 import random
 import re
@@ -88,10 +89,12 @@ def no_secrets(pool, box):
 
 def descendants(pid):
     found = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as children:
-            for child in children.read().split():
-                found += [int(child), *descendants(int(child))]
+    # Threads and processes may end while we look.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/task/{task}/children") as children:
+                for child in children.read().split():
+                    found += [int(child), *descendants(int(child))]
     return found
 
 

@@ -165,6 +165,7 @@ impl SimulatedBox {
             memory_bytes: 1 << 30,
             uuid: format!("GPU-{}-{slot}", self.name),
             nvlink_group: None,
+            only_pcie: false,
             health: Health::OK,
             bound_epoch: state.bound_epoch,
             cleaned_epoch: state.cleaned_epoch,

@@ -103,20 +103,21 @@ impl Qmp {
         self.execute("device_add", device).map(drop)
     }
 
-    /// Asks the guest to let a device go and waits until it has; one that is not there is gone already.
-    pub fn unplug(&mut self, id: &str, within: Duration) -> Result<(), QmpError> {
+    /// Asks the guest to let a device go and waits until it has. Says whether there was one.
+    pub fn unplug(&mut self, id: &str, within: Duration) -> Result<bool, QmpError> {
         let until = Instant::now() + within;
+        let mut was_there = false;
         loop {
             match self.execute("device_del", json!({ "id": id })) {
-                Err(QmpError::Refused(reason)) if reason.contains("not found") => return Ok(()),
+                Err(QmpError::Refused(reason)) if reason.contains("not found") => return Ok(was_there),
                 // It was asked before and has not answered yet.
-                Err(QmpError::Refused(_)) | Ok(_) => {}
+                Err(QmpError::Refused(_)) | Ok(_) => was_there = true,
                 Err(error) => return Err(error),
             }
             let ask_again = Instant::now() + ASK_AGAIN_AFTER;
             while Instant::now() < until.min(ask_again) {
                 if self.gone.iter().any(|gone| gone == id) {
-                    return Ok(());
+                    return Ok(true);
                 }
                 let left = until.min(ask_again).saturating_duration_since(Instant::now());
                 self.stream.get_ref().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 /// How long a guest may take to let a device go, below what the manager waits for a host.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(8);
+/// Linux's hot-plug driver ignores whatever happens to a slot in the second after it was switched off; a device that comes
+/// then is never seen.
+const GUEST_SETTLES: Duration = Duration::from_secs(3);
 /// A box or guest that did not answer is tried again after this.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -23,6 +26,8 @@ pub(super) struct Slot {
     shown: Option<u64>,
     /// The virtual machine has, or may have, a device in this slot.
     is_in_guest: bool,
+    /// When the guest let go of the last device.
+    left_at: Option<Instant>,
     detail: String,
     rest_until: Option<Instant>,
 }
@@ -39,6 +44,7 @@ impl Slot {
             // An agent before this one may have left something there.
             is_in_guest: monitor.is_some(),
             monitor,
+            left_at: None,
             detail: String::new(),
             rest_until: None,
         }
@@ -134,8 +140,10 @@ impl Slot {
     fn take_out_of_guest(&mut self) -> anyhow::Result<()> {
         let Some(monitor) = self.monitor.as_ref().filter(|_| self.is_in_guest) else { return Ok(()) };
         // A virtual machine that is gone has nothing plugged in.
-        if let Ok(mut qmp) = Qmp::connect(monitor) {
-            qmp.unplug(&self.id(), LETS_GO_WITHIN)?;
+        if let Ok(mut qmp) = Qmp::connect(monitor)
+            && qmp.unplug(&self.id(), LETS_GO_WITHIN)?
+        {
+            self.left_at = Some(Instant::now());
         }
         self.is_in_guest = false;
         Ok(())
@@ -159,12 +167,14 @@ impl Slot {
             return Ok(true);
         }
         if self.proxy.status(self.number).lost {
-            self.detail = "its box is silent".to_owned();
             self.take_out()?;
-            self.rest_until = Some(Instant::now() + TRY_AGAIN_AFTER);
-            return Ok(false);
+            // A link is greeted once in its epoch. That this one is over is how the manager knows to grant anew.
+            self.cleared_epoch = self.cleared_epoch.max(pairing.epoch);
+            self.detail = "its box is silent".to_owned();
+            return Ok(true);
         }
-        if let Some(monitor) = self.monitor.as_ref().filter(|_| !self.is_in_guest) {
+        let is_settled = self.left_at.is_none_or(|at| at.elapsed() >= GUEST_SETTLES);
+        if let Some(monitor) = self.monitor.as_ref().filter(|_| !self.is_in_guest && is_settled) {
             let mut qmp = Qmp::connect(monitor)?;
             qmp.plug(&self.id(), &self.port, &self.proxy.socket(self.number))?;
             self.is_in_guest = true;
