@@ -142,6 +142,7 @@ impl Client {
             if sent.is_ok() {
                 self.managers().answered(&place);
             }
+            let mut is_sent_on = false;
             let failure = match sent {
                 Ok(Reply::Answer(bytes)) => return Ok(bytes),
                 Ok(Reply::Refused(answer)) if answer.error.code.is_retryable() => {
@@ -149,7 +150,9 @@ impl Client {
                     let is_elsewhere = answer.error.code == ErrorCode::NotLeader;
                     let leader = Place::parse(&answer.error.hint).ok().filter(|_| is_elsewhere);
                     let is_there = |place| self.managers().go_to(place, &self.credential);
-                    if tries <= count && leader.is_some_and(is_there) {
+                    is_sent_on = leader.is_some_and(is_there);
+                    // Two that send us to each other are asked again, but not without a pause.
+                    if is_sent_on && tries <= count {
                         continue;
                     }
                     ClientError::Refused(answer.error)
@@ -163,7 +166,9 @@ impl Client {
                     self.unreachable(error)
                 }
             };
-            self.managers().go_on(&place);
+            if !is_sent_on {
+                self.managers().go_on(&place);
+            }
             if tries >= count && began.elapsed() >= self.patience.in_all {
                 return Err(failure);
             }
