@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 /// How long QEMU may take to answer a command.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// A guest that has not let go after this is asked again.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(3);
+/// A guest that has not let go after this is asked again. Not sooner: to ask is to press the slot's button, Linux waits five
+/// seconds for a second press and takes one for a change of mind.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(15);
 /// The longest line that is read: an answer that lists devices has a few kilobytes.
 const LINE_BYTES_MAX: usize = 1 << 20;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a guest may take to let a device go, below what the manager waits for a host.
-const LETS_GO_WITHIN: Duration = Duration::from_secs(8);
+const LETS_GO_WITHIN: Duration = Duration::from_secs(9);
 /// Linux's hot-plug driver ignores whatever happens to a slot in the second after it was switched off; a device that comes
 /// then is never seen.
 const GUEST_SETTLES: Duration = Duration::from_secs(3);
