@@ -11,6 +11,7 @@ mod demo;
 mod devices;
 mod exit;
 mod files;
+mod given;
 mod gpubox;
 mod inject;
 mod library;

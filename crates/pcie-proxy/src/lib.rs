@@ -11,7 +11,7 @@
 //!
 //! - [`Carrier`]: one thread that moves packets between a [`Side`] and the network.
 //! - [`HostProxy`]: slots that virtual machines see.
-//! - [`BoxSlots`]: slots with devices; [`FileStore`], [`watch`] for devices that need a file or another program.
+//! - [`BoxSlots`]: slots with devices; [`FileStore`], [`watch()`] for devices that need a file or another program.
 //! - [`Qmp`]: plugs a slot's device into a running QEMU, and takes it out.
 
 #![forbid(unsafe_code)]

@@ -240,6 +240,9 @@ pub fn is_pcie_path(path: &str) -> bool {
 /// What should be so in a host. The agent compares it with what is, and acts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostOrders {
+    /// Whose orders these are: it grows from one leader to the next, whose clocks may differ. The manager fills it in.
+    #[serde(default)]
+    pub tenure: u64,
     /// The manager's clock.
     pub now_ms: u64,
     /// The host's number on the network.

@@ -219,7 +219,11 @@ impl Hands for DeviceSlot {
             nvlink_group: None,
             only_pcie: true,
             health,
-            bound_epoch: epochs.bound,
+            // That a host is let in is said when it is.
+            bound_epoch: match self.paired {
+                None if epochs.is_used() => epochs.bound - 1,
+                _ => epochs.bound,
+            },
             cleaned_epoch: epochs.cleaned,
             ready: true,
             endpoints: Vec::new(),

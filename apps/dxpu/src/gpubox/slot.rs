@@ -95,6 +95,8 @@ pub(crate) struct Slot {
     port: u16,
     /// The epoch in which a host has it as a PCI device.
     paired: Option<u64>,
+    /// The epoch in which a host should have it and cannot.
+    unpaired: Option<u64>,
     /// What programs of a guest find to show the worker.
     pass: Pass,
 }
@@ -144,6 +146,7 @@ impl Slot {
             read_at: None,
             port,
             paired: None,
+            unpaired: None,
             pass,
         })
     }
@@ -361,8 +364,12 @@ impl Hands for Slot {
                 return false;
             }
         };
+        self.unpaired = None;
         if let Err(error) = self.pair(want, seen.worker == WorkerSeen::Running) {
             tracing::warn!(slot = self.gpu.slot, error = format!("{error:#}"), "no host can have it yet");
+            if let Want::Serve { epoch, .. } = want {
+                self.unpaired = Some(*epoch);
+            }
         }
         let action = brain::decide(&seen, want);
         if action != Action::Nothing {
@@ -397,7 +404,11 @@ impl Hands for Slot {
             nvlink_group: self.gpu.nvlink_group,
             only_pcie: false,
             health,
-            bound_epoch: epochs.bound,
+            // That a host is let in is said when it is.
+            bound_epoch: match self.unpaired {
+                Some(epoch) if epoch == epochs.bound => epoch - 1,
+                _ => epochs.bound,
+            },
             cleaned_epoch: epochs.cleaned,
             ready: word.is_some_and(|word| word.ready),
             endpoints: word.map(|word| self.endpoints(word)).unwrap_or_default(),

@@ -1,6 +1,7 @@
 //! The agent of a host: reports what is plugged, hears what should be, and has each slot's thread see to it.
 
 use super::slot::Slot;
+use crate::given::Given;
 use crate::membership::{Home, Membership};
 use pool_api::{ErrorCode, HostOrders, HostReport, HostSlotReport, HostWant, Name};
 use pool_client::{Client, ClientError, Patience};
@@ -29,8 +30,7 @@ pub(super) struct Agent {
 struct State {
     node: u16,
     wants: BTreeMap<u8, HostWant>,
-    /// When the manager gave them, by its clock.
-    ordered_ms: u64,
+    ordered: Given,
     reports: BTreeMap<u8, HostSlotReport>,
     version: u64,
     told_version: u64,
@@ -86,12 +86,12 @@ impl Agent {
     /// Keeps a slot as it should be, until the agent stops.
     fn keep(&self, mut slot: Slot) {
         loop {
-            let (node, want, ordered_ms) = {
+            let (node, want, ordered) = {
                 let state = self.lock();
                 if state.is_stopping {
                     break;
                 }
-                (state.node, state.wants.get(&slot.number()).cloned(), state.ordered_ms)
+                (state.node, state.wants.get(&slot.number()).cloned(), state.ordered)
             };
             // Until somebody has said what should be, everything stays as it is.
             let has_more = want.is_some_and(|want| slot.step(node, &want));
@@ -104,7 +104,7 @@ impl Agent {
             }
             if !has_more {
                 drop(self.changed.wait_timeout_while(state, LOOK_EVERY, |state| {
-                    state.ordered_ms == ordered_ms && !state.is_stopping
+                    state.ordered == ordered && !state.is_stopping
                 }));
             }
         }
@@ -180,11 +180,11 @@ impl Agent {
     fn obey(&self, orders: &HostOrders, version: u64) {
         let mut state = self.lock();
         state.told_version = state.told_version.max(version);
-        if orders.now_ms < state.ordered_ms && state.ordered_ms - orders.now_ms < 60_000 {
-            // A late answer. (A manager whose clock is far behind is another one, and leads.)
+        let given = Given { tenure: orders.tenure, at_ms: orders.now_ms };
+        if given.is_late_after(state.ordered) {
             return;
         }
-        state.ordered_ms = orders.now_ms;
+        state.ordered = given;
         state.node = orders.node;
         state.report_after_ms = orders.report_after_ms;
         state.wants = orders.slots.iter().map(|order| (order.slot, order.want.clone())).collect();

@@ -143,6 +143,7 @@ pub(super) async fn report(
                     return Err(Problem::internal("the ledger answered a report with something else"));
                 };
                 seal(&mut orders, &books.access);
+                orders.tenure = books.tenure;
                 let is_known = books.told.is_known_to_host(&name, &agent, &orders);
                 let woken = (may_wait && is_known).then(|| books.waiters.add(Topic::Host(name)));
                 Ok((orders, woken))

@@ -287,7 +287,7 @@ fn certificates_hold_for_clocks_that_are_hours_wrong() {
 }
 
 #[test]
-fn a_quota_is_what_a_tenant_may_have_and_priorities_have_bounds() {
+fn who_asks_for_more_than_there_is_waits_and_who_asks_out_of_bounds_is_refused() {
     let bed = Bed::make();
     bed.join("rack1-a", 2).turn();
     let ada = bed.user("spiffe://dxpu/tenant/vision/ada");

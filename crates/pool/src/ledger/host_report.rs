@@ -124,6 +124,7 @@ impl Ledger {
             Some(HostSlotOrder { slot: slot.slot, want: self.host_want(slot) })
         });
         HostOrders {
+            tenure: 0,
             now_ms: self.now_ms,
             node: entry.record.node,
             slots: slots.collect(),
