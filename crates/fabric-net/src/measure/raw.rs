@@ -16,7 +16,7 @@ const LOST_AFTER: Duration = Duration::from_millis(5);
 const BURST: usize = 16;
 
 /// Bytes a second in datagrams of `datagram_bytes` from the host to the box. The receiver says now and then how much it
-/// has, the sender has no more than [`IN_FLIGHT_BYTES`] on their way; nothing is sent again.
+/// has, the sender has no more than `IN_FLIGHT_BYTES` on their way; nothing is sent again.
 pub fn raw_throughput<P: Port + Send>(ports: (P, P), datagram_bytes: usize, bytes: u64) -> io::Result<f64> {
     let (mut ours, mut theirs) = ports;
     let datagram = vec![0x5a; datagram_bytes];
