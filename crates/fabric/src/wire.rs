@@ -6,10 +6,12 @@
 //!
 //! Decoding borrows, allocates nothing and refuses whatever it would not write itself.
 
+mod crc;
 mod datagram;
 mod hello;
 mod packet;
 
+pub use crc::{crc, crc_and};
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, SEAL_BYTES};
 pub use hello::{Hello, MAC_BYTES, RANDOM_BYTES};
 pub use packet::{
@@ -35,19 +37,6 @@ pub enum WireError {
     /// The CRC is wrong.
     #[error("wrong CRC")]
     Crc,
-}
-
-/// CRC-32C, for which processors have an instruction. (The ECRC of a TLP is another one, and none of our business.)
-#[inline]
-pub fn crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
-}
-
-/// The CRC of bytes that had the CRC `so_far` and then `bytes`. So the payload of a TLP is gone over once, and its CRC
-/// serves for the packet (payload, then the packet's first bytes) and for the TLP (payload, then prefixes and header).
-#[inline]
-pub fn crc_and(so_far: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(so_far, bytes)
 }
 
 fn be16(bytes: &[u8], at: usize) -> u16 {
