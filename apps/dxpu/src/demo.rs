@@ -240,7 +240,7 @@ fn print_picture(story: &Story, delay: Option<Duration>, took: Duration) {
         Some(delay) => format!(" {delay:?} away"),
     };
     let (lost, got) = (story.lost.to_string(), story.got.to_string());
-    let spare = if story.was_spare { "spare, takes over" } else { "takes over" };
+    let spare = if story.was_spare { "spare, in use" } else { "takes over" };
     let in_ms = format!("in {:.0} ms", story.moved_in.as_secs_f64() * 1e3);
     println!("\nWhat happened, in {:.1} s{path}:\n", took.as_secs_f64());
     println!("  ┌──────────────────────┐   lease              ┌──────────────────────────┐");
