@@ -1,7 +1,7 @@
 """One process that runs workloads when it is told to, so that starting a framework is paid once and not per measurement.
 
-Reads a JSON object a line and answers with one: {"do": "prepare", "workload": …}, {"do": "measure", "seconds": …}, {"do": "drop"},
-{"do": "end"}. An error is an answer too: {"error": text}.
+Reads a JSON object a line and answers with one: {"do": "prepare", "workload": …}, {"do": "measure", "seconds": …}, {"do": "cycle", …},
+{"do": "drop"}, {"do": "end"}. An error is an answer too: {"error": text}.
 """
 
 import argparse
@@ -23,6 +23,8 @@ from workloads.workload import Where  # noqa: E402
 
 # A median of fewer samples says nothing; a slow workload takes longer than it was told.
 BLOCKS_MIN = 3
+# Steps in which whoever records sees every kernel often enough to know its duration.
+TIMING_STEPS = 12
 
 
 class Runner:
@@ -57,7 +59,12 @@ class Runner:
         self.workload = WORKLOADS[workload]
         began = time.perf_counter()
         self.prepared = self.workload.prepare(self.where)
-        for _ in range(1 if self.where.is_tiny else self.workload.warm_up_steps):
+        steps = self.workload.warm_up_steps
+        if self.kind == "traced":
+            passthrough.trace(True)
+            passthrough.trace_anew()
+            steps += TIMING_STEPS
+        for _ in range(1 if self.where.is_tiny else steps):
             self.prepared.step()
         self.where.synchronize()
         return {"probe": self.prepared.probe(), "seconds": time.perf_counter() - began}
@@ -80,6 +87,7 @@ class Runner:
         gc.collect()
         gc.disable()
         if is_marked:
+            passthrough.trace(True)
             passthrough.mark(True)
         try:
             end = clock() + seconds
@@ -107,6 +115,42 @@ class Runner:
             "count": len(samples),
             "samples_ms": figures.percentiles(samples),
         }
+
+    def cycle(self, plan, block, seconds, is_reversed=False):
+        """One short sample of everything in `plan`, and again in the other order, for about so long.
+
+        The plan is a list of [key, what to inject, whether to record]; what to inject is as in `measure`. A machine that changes its
+        speed within seconds changes it for all of them. Answers with a list of cycles, each a list of [key, milliseconds per step,
+        what was injected].
+        """
+        step, synchronize, clock = self.prepared.step, self.where.synchronize, time.perf_counter
+        cycles, ends = [], clock() + seconds
+        gc.disable()
+        try:
+            while not cycles or clock() < ends:
+                gc.collect()
+                found = []
+                for key, inject, is_recorded in plan[::-1] if len(cycles) % 2 != is_reversed else plan:
+                    passthrough.inject(*inject)
+                    passthrough.trace(is_recorded)
+                    before = passthrough.injected()
+                    if is_recorded:
+                        passthrough.mark(True)
+                    began = clock()
+                    for _ in range(block):
+                        step()
+                    synchronize()
+                    ms = (clock() - began) * 1e3 / block
+                    if is_recorded:
+                        passthrough.mark(False)
+                    after = passthrough.injected()
+                    found.append([key, ms, {name: value - before[name] for name, value in after.items()}])
+                cycles.append(found)
+        finally:
+            passthrough.inject(0.0, 0.0)
+            gc.enable()
+        self.testify()
+        return {"cycles": cycles}
 
     def drop(self):
         """Forgets the workload and gives its memory back."""
@@ -156,7 +200,7 @@ def main():
         what = request.pop("do")
         if what == "end":
             break
-        answer({"prepare": runner.prepare, "measure": runner.measure, "drop": runner.drop}[what], **request)
+        answer({"prepare": runner.prepare, "measure": runner.measure, "cycle": runner.cycle, "drop": runner.drop}[what], **request)
 
 
 if __name__ == "__main__":

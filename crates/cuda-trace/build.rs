@@ -113,9 +113,8 @@ fn counted_function(put: &mut String, name: &str, at: usize, class: &str, argume
     write!(
         put,
         "#[unsafe(no_mangle)]\nunsafe extern \"C\" fn {name}({typed}) -> u32 {{\n\
-         \x20   static COST: Cost = Cost::new();\n\
          \x20   // SAFETY: the symbol takes {arguments} words, which are handed on as they came.\n\
-         \x20   counted::call(&COST, {class}, || unsafe {{\n\
+         \x20   counted::call({class}, || unsafe {{\n\
          \x20       core::mem::transmute::<usize, unsafe extern \"C\" fn({types}) -> u32>(real::address({at}))({names})\n\
          \x20   }})\n}}\n",
         typed = typed.join(", "),

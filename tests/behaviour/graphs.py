@@ -427,6 +427,17 @@ for value in (11, 22, 33):
     ok(call("cuGraphLaunch", exec_, s)), ok(call("cuStreamSynchronize", s))
     show("launch", value, target[0], heard[-1])
 
+section("fills of what is no memory")
+for label, address, bytes_ in [("wild", 0x80, 65536), ("nothing", 0, 64), ("beyond its end", DEVICE, 1 << 40)]:
+    ok(begin(s))
+    show(label, call("cuMemsetD8Async", address, 0, bytes_, s), status(s), *end(s), [kind(node) for node in nodes(end.graph)],
+         "instantiate", made("cuGraphInstantiateWithFlags", end.graph, 0))
+ok(begin(s))
+show("unaligned", call("cuMemsetD32Async", 0x82, 0, 16, s), *end(s))
+graph = made("cuGraphCreate", 0)
+for label, address in [("wild", 0x80), ("nothing", 0)]:
+    show("a node,", label, min(0, made("cuGraphAddMemsetNode", graph, None, 0, memset(address, 0, 1, 1, 64, 1), CONTEXT)))
+
 section("drawings")
 drawing = Drawing("a b:a")
 path = os.path.join(tempfile.mkdtemp(), "graph.dot")

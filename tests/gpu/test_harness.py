@@ -14,6 +14,7 @@ sys.path[:0] = [str(HERE / "lib"), str(BENCH / "lib"), str(BENCH)]
 
 import compare  # noqa: E402
 import distance_measurement  # noqa: E402
+import distance_prediction  # noqa: E402
 import distance_report  # noqa: E402
 import figures  # noqa: E402
 import rounds  # noqa: E402
@@ -210,6 +211,17 @@ def test_what_is_compared_was_measured_side_by_side():
     assert rounds.ratio([one], "tcp", "native") is None
 
 
+def test_how_far_apart_the_middle_half_is():
+    cycles = [[["inject nothing", 20, None], ["inject 8us", ms, None]] for ms in (20, 24, 25, 25, 26, 100)]
+    assert rounds.middle_half_points(cycles, "inject 8us", "inject nothing") == pytest.approx(100 * (20 / 24 - 20 / 26))
+    assert rounds.middle_half_points([], "inject 8us", "inject nothing") is None
+
+
+def test_recordings_are_chosen_from_the_whole_run():
+    assert distance_prediction.spread(list(range(30)), 3) == [0, 14, 29]
+    assert distance_prediction.spread([1, 2], 7) == [1, 2]
+
+
 def test_fillers_are_counted_with_what_they_do_to_the_programs_own_launches():
     found = [[["inject nothing", 20, injected(0, 0, 0, 0, 5.0)], ["inject 2us", 25, injected(100, 0.8, 1.6, 4.0, 6.5)]]]
     added = rounds.added(found, "inject 2us")
@@ -240,6 +252,9 @@ class Machine:
         return self.now
 
     def ask(self, _limit, **request):
+        if request["do"] == "cycle":
+            self.now += max(request["seconds"], 1.0)
+            return {"cycles": [[[key, 20.0, None] for key, _, _ in request["plan"]]]}
         self.now += self.seconds if request["do"] == "measure" else 0.5
         return {"probe": [1.0], "median_ms": 20.0, "sum_ms": 20.0, "count": 1}
 
@@ -267,9 +282,10 @@ def test_a_budget_is_kept_and_shared(monkeypatch):
     assert took <= 100, "time is left to end processes and write profiles"
     assert results["errors"] == []
     assert all(len(row["rounds"]) >= 3 for row in results["workloads"].values())
-    # Every condition is in every round.
-    keys = {key for key, _, _ in results["workloads"]["ssd_train"]["rounds"][0]}
-    assert keys >= {"native", "trace", "tcp", "tcp+50us", "inject nothing", "inject 2us", "inject 50us"}
+    # Every condition is in every round or cycle.
+    row = results["workloads"]["ssd_train"]
+    assert {key for key, _, _ in row["rounds"][0]} == {"native", "trace", "tcp", "tcp+50us"}
+    assert {key for key, _, _ in row["cycles"][0]} >= {"recorded", "inject nothing", "inject 2us", "inject 50us"}
 
 
 def test_a_slow_machine_measures_fewer_programs_but_these_well(monkeypatch):

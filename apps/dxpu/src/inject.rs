@@ -2,7 +2,7 @@
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::model::table;
-use crate::{pass_through, quantity};
+use crate::{pass_through, quantity, trace};
 use anyhow::Context;
 use model::equation::{PciePath, V100};
 use serde_json::json;
@@ -41,6 +41,10 @@ pub(crate) struct Inject {
     /// Write what was injected to this file, too
     #[arg(long, value_name = "FILE.json")]
     report: Option<PathBuf>,
+    /// Record what lies between cuProfilerStart and cuProfilerStop too, as `dxpu trace` does. For programs that switch injection
+    /// off and on themselves (`dxpuInject`), to be compared with their own recording
+    #[arg(long, value_name = "FILE", hide = true)]
+    profile: Option<PathBuf>,
     /// The machine's libcuda.so.1, if it is not where the loader finds it
     #[arg(long, value_name = "FILE", env = "DXPU_DRIVER_LIBRARY")]
     driver: Option<PathBuf>,
@@ -65,8 +69,10 @@ impl Inject {
             );
         }
         let added_us = path.added_rtt_us(rtt_us);
+        let mode = if self.profile.is_some() { "inject,trace" } else { "inject" };
         let variables = [
-            ("DXPU_TRACE_MODE", "inject".to_owned()),
+            ("DXPU_TRACE_MODE", mode.to_owned()),
+            ("DXPU_TRACE_RANGE", "profiler".to_owned()),
             ("DXPU_INJECT_ADDED_NS", format!("{:.0}", added_us * 1e3)),
             ("DXPU_INJECT_READ_RATE", format!("{:.0}", path.tag_limited_gbps(rtt_us) * 1e9)),
         ];
@@ -87,9 +93,16 @@ impl Inject {
             eprintln!("dxpu: what was injected is not known: {process}");
         }
         print(rtt_us, added_us, &total);
+        let recorded = match &self.profile {
+            Some(path) => trace::keep_all(&ended.logs, &self.program, path)?,
+            None => Vec::new(),
+        };
         if let Some(path) = &self.report {
-            let text =
-                serde_json::to_string_pretty(&object(rtt_us, added_us, &total, ended.unfinished.len()))?;
+            let mut said = object(rtt_us, added_us, &total, ended.unfinished.len());
+            if self.profile.is_some() {
+                said["profiles"] = recorded.into();
+            }
+            let text = serde_json::to_string_pretty(&said)?;
             std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         match ended.code() {

@@ -8,6 +8,7 @@ use anyhow::Context;
 use model::profile::{Profile, encode, summarise};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use trace_log::log::Log;
 use trace_log::recording::recording;
 
 const DETAILS: &str = "\
@@ -62,34 +63,20 @@ impl Trace {
         for process in &ended.unfinished {
             eprintln!("dxpu: not recorded: {process}");
         }
-        let words: Vec<_> = self.program.iter().map(|word| word.to_string_lossy()).collect();
-        let recordings = ended.logs.iter().map(|log| recording(log, &words.join(" ")));
-        // A program of several processes: the one that used the GPU most comes first.
-        let mut recordings: Vec<_> = recordings.filter(|recording| !recording.profiles.is_empty()).collect();
-        let operations =
-            |profile: &Profile| profile.measured.as_ref().map_or(0, |measured| measured.operations);
-        recordings.sort_by_key(|recording| {
-            std::cmp::Reverse(recording.profiles.iter().map(operations).sum::<u64>())
-        });
+        let profiles = profiles(&ended.logs, &self.program);
         let mut reports = Vec::new();
-        let mut number = 0;
-        for recording in &recordings {
-            for profile in &recording.profiles {
-                number += 1;
-                let path = numbered(&self.out, number);
-                std::fs::write(&path, encode(profile))
-                    .with_context(|| format!("cannot write the profile to {}", path.display()))?;
-                let summary = summarise(profile);
-                eprintln!();
-                eprint!("{}", output::text(&path, profile, &summary));
-                reports.push(output::object(&path, profile, &summary));
-                if number == 1
-                    && let Some(plot) = &self.plot
-                {
-                    std::fs::write(plot, output::figure(profile, &summary))
-                        .with_context(|| format!("cannot write the plot to {}", plot.display()))?;
-                }
+        for (profile, path) in profiles.iter().zip(1..).map(|(p, number)| (p, numbered(&self.out, number))) {
+            keep(profile, &path)?;
+            let summary = summarise(profile);
+            eprintln!();
+            eprint!("{}", output::text(&path, profile, &summary));
+            if reports.is_empty()
+                && let Some(plot) = &self.plot
+            {
+                std::fs::write(plot, output::figure(profile, &summary))
+                    .with_context(|| format!("cannot write the plot to {}", plot.display()))?;
             }
+            reports.push(output::object(&path, profile, &summary));
         }
         if let Some(path) = &self.report {
             std::fs::write(path, serde_json::to_string_pretty(&reports)?)
@@ -98,7 +85,7 @@ impl Trace {
         if ended.code() != 0 {
             std::process::exit(ended.code());
         }
-        if number == 0 {
+        if reports.is_empty() {
             let (what, hint) = if ended.unfinished.is_empty() {
                 (
                     "nothing was recorded",
@@ -116,6 +103,36 @@ impl Trace {
         }
         Ok(Exit::Success)
     }
+}
+
+/// What was recorded. Of a program of several processes, the one that used the GPU most comes first.
+fn profiles(logs: &[Log], program: &[OsString]) -> Vec<Profile> {
+    let words: Vec<_> = program.iter().map(|word| word.to_string_lossy()).collect();
+    let mut recordings: Vec<_> = logs.iter().map(|log| recording(log, &words.join(" "))).collect();
+    let operations = |profile: &Profile| profile.measured.as_ref().map_or(0, |measured| measured.operations);
+    recordings
+        .sort_by_key(|recording| std::cmp::Reverse(recording.profiles.iter().map(operations).sum::<u64>()));
+    recordings.into_iter().flat_map(|recording| recording.profiles).collect()
+}
+
+fn keep(profile: &Profile, path: &Path) -> anyhow::Result<()> {
+    std::fs::write(path, encode(profile))
+        .with_context(|| format!("cannot write the profile to {}", path.display()))
+}
+
+/// Writes what was recorded beside something else that was done; what there is to say about each.
+pub(crate) fn keep_all(
+    logs: &[Log],
+    program: &[OsString],
+    out: &Path,
+) -> anyhow::Result<Vec<serde_json::Value>> {
+    let mut reports = Vec::new();
+    for (profile, number) in profiles(logs, program).iter().zip(1..) {
+        let path = numbered(out, number);
+        keep(profile, &path)?;
+        reports.push(output::object(&path, profile, &summarise(profile)));
+    }
+    Ok(reports)
 }
 
 /// The first profile has the name itself, the others a number before the extension.

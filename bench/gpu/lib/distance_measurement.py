@@ -16,9 +16,15 @@ PREPARE_SECONDS = 60
 MEASURE_EXTRA_SECONDS = 20
 # The paper's constants.
 NATIVE_RTT_US, TAGS, READ_REQUEST_BYTES = 1.2, 140, 128
+# Steps of one sample of a cycle. Short, so that what is compared is near in time.
+CYCLE_STEPS = 2
+# The part of a workload's time that goes into cycles; the rest is for other processes.
+CYCLES_SHARE = 0.62
 # Samples of a repetition, at least. Repetitions are short and many, since what they are compared with must be near in time.
 BLOCKS_MIN = 2
 ROUNDS_MIN = 3
+# Giving a workload's memory back, in all processes.
+DROP_SECONDS = 3
 # Setting a workload up and one round of it.
 WORKLOAD_SECONDS_MIN = 12
 # Ending the processes, and writing profiles.
@@ -61,13 +67,11 @@ class DistanceMeasurement:
         self.options, self.results, self.place, self.out, self.keep = options, results, place, out, keep
         self.began = time.monotonic()
         self.dxpu = os.path.abspath(options.dxpu)
-        trace = ("trace", "--range", "profiler", "--out", "FOLDER/range.profile", "--report", "FOLDER/trace.json")
-        inject = ("inject", "--rtt", "8us", "--report", "FOLDER/inject.json")
+        # One process records and injects by turns: its speed is the same for both.
+        words = ("inject", "--rtt", "8us", "--profile", "FOLDER/range.profile", "--report", "FOLDER/inject.json")
         modes = [Mode("native")]
         if options.device == "cuda":
-            modes += [
-                Traced(name, dxpu=self.dxpu, words=words, folder=out) for name, words in (("trace", trace), ("inject", inject))
-            ]
+            modes.append(Traced("inject", dxpu=self.dxpu, words=words, folder=out))
         if worker:
             modes += [Mode(self.tcp(delay), "tcp", "" if delay == "none" else delay) for delay in options.delays]
         self.runners = {
@@ -101,10 +105,9 @@ class DistanceMeasurement:
                 self.complain(f"{name}: the runner does not start: {error}")
                 del self.runners[name]
         self.say(f"runners are ready: {', '.join(self.runners)}")
-        for mode in ("trace", "inject"):
-            # Whoever calibrates its filler wants the GPU to itself.
-            if mode in self.runners and self.prepare(mode, ROUND_TRIP, {"probe": {}}):
-                self.drop(mode)
+        # Whoever calibrates its filler wants the GPU to itself.
+        if "inject" in self.runners and self.prepare("inject", ROUND_TRIP, {"probe": {}}):
+            self.drop("inject")
         if any(name.startswith("tcp") for name in self.runners):
             self.measure(ROUND_TRIP, self.results.setdefault("calibration", {}), is_traced=False)
         for number, name in enumerate(self.options.only):
@@ -129,30 +132,33 @@ class DistanceMeasurement:
             list(pool.map(lambda runner: runner.end(), self.runners.values()))
 
     def measure(self, name, row, is_traced, share=None):
-        """Rounds of everything by turns: all the repetitions asked for, or what `share` seconds let be, but `ROUNDS_MIN` of them."""
+        """Rounds of all processes by turns: all the repetitions asked for, or what `share` seconds let be, but `ROUNDS_MIN` of them.
+        Then cycles of everything that one process can do by turns."""
         began = time.monotonic()
-        modes = [mode for mode in self.runners if is_traced or mode not in ("trace", "inject")]
-        row["probe"], row["rounds"] = {}, []
+        modes = [mode for mode in self.runners if is_traced or mode != "inject"]
+        row["probe"], row["rounds"], row["cycles"] = {}, [], []
         self.lost = set()
-        together = [mode for mode in modes if mode != "trace"]
+        together = [mode for mode in modes if mode != "inject"]
         with ThreadPoolExecutor(len(together)) as pool:
             ready = [mode for mode in pool.map(lambda mode: self.prepare(mode, name, row), together) if mode]
         # Alone: what it times while it warms up counts, and others would stand in the way.
-        if "trace" in modes and self.prepare("trace", name, row):
-            ready.append("trace")
+        if "inject" in modes and self.prepare("inject", name, row):
+            ready.append("inject")
         lasted = 0.0
         for repetition in range(self.options.reps):
             now = time.monotonic()
-            is_late = share is not None and now + lasted > began + share
+            is_late = share is not None and now + lasted > began + share * (1.0 - CYCLES_SHARE)
             if (is_late and repetition >= ROUNDS_MIN) or (repetition and now + lasted > self.last_moment()):
                 self.say(f"{name}: {repetition} rounds, for want of time")
                 break
             row["rounds"].append(self.round(name, ready, is_reversed=repetition % 2 == 1))
             lasted = time.monotonic() - now
+        if "inject" in ready:
+            self.cycle(name, row, min(began + (share or 0.0), self.last_moment()) - time.monotonic() - DROP_SECONDS)
         for mode in ready:
             if mode not in self.lost:
                 self.drop(mode)
-        row["ms"] = rounds.medians(row["rounds"])
+        row["ms"] = rounds.medians(row["rounds"] + row["cycles"])
         probes = row["probe"]
         for mode, probe in probes.items():
             if "native" in probes and not figures.are_near(probe, probes["native"], 1e-2):
@@ -163,17 +169,36 @@ class DistanceMeasurement:
         """Everything once, each beside what it is compared with: a list of [what, milliseconds, what was injected]."""
         found = []
         tcp = [mode for mode in ready if mode.startswith("tcp")]
-        order = [mode for mode in ("native", "trace", "native") if mode in ready]
+        order = [mode for mode in ("native", "inject", "native") if mode in ready]
         order += [*(tcp[::-1] if is_reversed else tcp), *(["native"] if tcp else [])]
         for mode in order:
-            self.sample(mode, mode, name, found, is_marked=mode == "trace")
-        if "inject" in ready:
-            for rtt in rounds.with_nothing_between(self.options.rtts[::-1] if is_reversed else self.options.rtts):
-                added_ns = max(0.0, rtt - NATIVE_RTT_US) * 1e3
-                rate = TAGS * READ_REQUEST_BYTES / (rtt * 1e-6) if rtt else 0.0
-                key = rounds.injected_key(rtt)
-                self.sample("inject", key, name, found, inject=[added_ns, rate])
+            if mode == "inject":
+                self.sample(mode, "trace", name, found, is_marked=True, inject=[0.0, 0.0])
+            else:
+                self.sample(mode, mode, name, found)
         return found
+
+    def cycle(self, name, row, seconds):
+        """Everything that is measured in one process, by turns."""
+        plan = []
+        for rtt in rounds.with_nothing_between(self.options.rtts):
+            rate = TAGS * READ_REQUEST_BYTES / (rtt * 1e-6) if rtt else 0.0
+            plan.append([rounds.injected_key(rtt), [max(0.0, rtt - NATIVE_RTT_US) * 1e3, rate], False])
+        plan += [[rounds.RECORDED, [0.0, 0.0], True], [rounds.NOTHING, [0.0, 0.0], False]]
+        folder = self.runners["inject"].mode.starts[-1]
+        try:
+            limit = 2 * max(seconds, 0.0) + PREPARE_SECONDS
+            said = self.runners["inject"].ask(limit, do="cycle", plan=plan, block=CYCLE_STEPS, seconds=seconds)
+        except RunnerFailed as error:
+            self.complain(f"{name}, cycles: {error}")
+            self.lost.add("inject")
+            return
+        row["cycles"] = said["cycles"]
+        for found in said["cycles"]:
+            for key, ms, _ in found:
+                if key == rounds.RECORDED:
+                    self.ranges.setdefault(folder, []).append((name, {"sum_ms": ms, "count": 1, "block": CYCLE_STEPS}))
+        self.say(f"{name}: {len(said['cycles'])} cycles")
 
     def prepare(self, mode, name, row):
         try:
@@ -193,7 +218,7 @@ class DistanceMeasurement:
         if mode in self.lost:
             return
         seconds = WORKLOADS[name].seconds * self.options.seconds
-        folder = self.runners[mode].mode.starts[-1] if mode == "trace" else None
+        folder = self.runners[mode].mode.starts[-1] if key == "trace" else None
         try:
             limit = seconds * 4 + MEASURE_EXTRA_SECONDS
             said = self.runners[mode].ask(limit, do="measure", seconds=seconds, blocks_min=BLOCKS_MIN, **more)
@@ -202,7 +227,7 @@ class DistanceMeasurement:
             # Its process may be another by now, with nothing prepared.
             self.lost.add(mode)
             said = None
-        if mode == "trace":
+        if key == "trace":
             self.ranges.setdefault(folder, []).append((name, said))
         if said:
             found.append([key, said["median_ms"], said.get("injected")])
@@ -227,9 +252,9 @@ class DistanceMeasurement:
         files = {}
         for folder, ranges in self.ranges.items():
             try:
-                with open(os.path.join(folder, "trace.json")) as file:
-                    reports = json.load(file)
-            except (OSError, ValueError) as error:
+                with open(os.path.join(folder, "inject.json")) as file:
+                    reports = json.load(file)["profiles"]
+            except (OSError, ValueError, KeyError) as error:
                 self.complain(f"there are no profiles: {error}")
                 continue
             if len(reports) != len(ranges):
@@ -240,7 +265,7 @@ class DistanceMeasurement:
         return files
 
     def keep_profile(self, name, found, report, files):
-        block = WORKLOADS[name].block
+        block = found.get("block") or WORKLOADS[name].block
         expected_us = found["sum_ms"] * 1e3 * block
         if abs(report["wall_us"] / expected_us - 1.0) > LENGTH_TOLERANCE:
             self.complain(f"{name}: its profile lasts {report['wall_us']:.0f} us, its measurement {expected_us:.0f}")
@@ -250,6 +275,7 @@ class DistanceMeasurement:
         row.setdefault("profiles", []).append(
             {
                 "file": os.path.relpath(report["profile"], self.out),
+                "is_of_cycle": "block" in found,
                 "ms_per_step": report["wall_us"] / steps / 1e3,
                 **{key: report[key] / steps for key in ("launches", "kernel_us", "memsets", "waits", "local_calls")},
                 "mean_kernel_us": report["mean_kernel_us"],

@@ -8,6 +8,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import distance_report
+import figures
 import rounds
 
 PREDICT_SECONDS = 120
@@ -15,6 +16,17 @@ PREDICT_SECONDS = 120
 NO_BANDWIDTH_LIMIT = "1000GB"
 # The launch of a filler is best seen where the program, and not a full queue, sets the pace.
 LAUNCH_SEEN_UP_TO_US = 8
+
+
+# So many recordings of a workload are asked.
+PROFILES_MAX = 7
+
+
+def spread(items, count):
+    """So many of them, evenly over the whole."""
+    if len(items) <= count:
+        return items
+    return [items[round(at * (len(items) - 1) / (count - 1))] for at in range(count)]
 
 
 class Prediction:
@@ -32,25 +44,27 @@ class Prediction:
             distance_report.compare(self.results, row)
 
     def predict(self, row):
-        # The recording that was disturbed least: whose step is nearest to the native one.
-        native = row.get("ms", {}).get("native", 0.0)
-        chosen = min(row["profiles"], key=lambda profile: abs(profile["ms_per_step"] - native))
-        row["predicted_from"] = chosen
-        profile = os.path.join(self.folder, chosen["file"])
+        """The median of what several recordings predict, each taken among what it is held against."""
+        chosen = spread([one for one in row["profiles"] if one.get("is_of_cycle")] or row["profiles"], PROFILES_MAX)
+        row["predicted_from"] = min(chosen, key=lambda one: abs(one["ms_per_step"] - figures.median([o["ms_per_step"] for o in chosen])))
+        row["predicted_from_count"] = len(chosen)
+        files = [os.path.join(self.folder, one["file"]) for one in chosen]
         injected = ["--pcie-cost", "injected", "--bandwidth", NO_BANDWIDTH_LIMIT, *self.filler(row)]
-        rtts = self.results["rtts_us"]
-        points = self.pool.map(lambda rtt: self.ask(profile, "pcie", rtt, *injected), rtts)
         row["predicted_injected"] = {}
-        for rtt, point in zip(rtts, points):
-            row["predicted_injected"][f"{rtt:g}"] = point["kept_pct"]
-            row["native_replay_error_pct"], row["gap_us"] = point["native_replay_error_pct"], point["gap_us"]
+        for rtt in self.results["rtts_us"]:
+            points = list(self.pool.map(lambda file: self.ask(file, "pcie", rtt, *injected), files))
+            row["predicted_injected"][f"{rtt:g}"] = figures.median([point["kept_pct"] for point in points])
+            for figure in ("native_replay_error_pct", "gap_us"):
+                row[figure] = figures.median([point[figure] for point in points])
         base_us = distance_report.tcp_round_trip_us(self.results)
         delays = [key.partition("+")[2] or "none" for key in row.get("ms", {}) if key.startswith("tcp")]
         if base_us is None or not delays:
             return
-        distances = [base_us + distance_report.microseconds(delay) for delay in delays]
-        points = self.pool.map(lambda rtt: self.ask(profile, "api", rtt, "--bandwidth", "10GB"), distances)
-        row["predicted_api"] = {delay: point["kept_pct"] for delay, point in zip(delays, points)}
+        row["predicted_api"] = {}
+        for delay in delays:
+            rtt = base_us + distance_report.microseconds(delay)
+            points = self.pool.map(lambda file: self.ask(file, "api", rtt, "--bandwidth", "10GB"), files)
+            row["predicted_api"][delay] = figures.median([point["kept_pct"] for point in points])
 
     def filler(self, row):
         """What fillers cost where they were injected, in that very run, rather than where the profile was recorded."""
@@ -58,7 +72,7 @@ class Prediction:
         if filler := self.results.get("filler"):
             words += ["--filler", f"{filler['gpu_us']:.3f}us"]
         small = [rtt for rtt in self.results["rtts_us"] if rtt <= LAUNCH_SEEN_UP_TO_US]
-        found = [rounds.added(row.get("rounds", []), rounds.injected_key(rtt)) for rtt in small]
+        found = [rounds.added(row.get("cycles", []), rounds.injected_key(rtt)) for rtt in small]
         launches = [one["launch_us"] for one in found if one and one["launch_us"]]
         if launches or filler:
             words += ["--filler-launch", f"{min(launches) if launches else filler['host_us']:.3f}us"]

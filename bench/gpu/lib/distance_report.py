@@ -26,29 +26,31 @@ def tcp_round_trip_us(results):
 
 def compare(results, row):
     """Fills in what was kept, measured and predicted, and by how many points they differ. Every figure is a median of ratios."""
-    found = row.get("rounds", [])
+    found, cycles = row.get("rounds", []), row.get("cycles", [])
 
-    def kept(key, base):
-        ratio = rounds.ratio(found, key, base)
+    def kept(key, base, where):
+        ratio = rounds.ratio(where, key, base)
         return None if ratio is None else 100.0 * ratio
 
     def known(pairs):
         return {key: value for key, value in pairs if value is not None}
 
     keys = {f"{rtt:g}": rounds.injected_key(rtt) for rtt in results["rtts_us"]}
-    row["injected"] = known((rtt, kept(key, rounds.NOTHING)) for rtt, key in keys.items())
-    row["injected_spread"] = known((rtt, rounds.spread_points(found, key, rounds.NOTHING)) for rtt, key in keys.items())
-    row["added"] = known((rtt, rounds.added(found, key)) for rtt, key in keys.items())
+    row["injected"] = known((rtt, kept(key, rounds.NOTHING, cycles)) for rtt, key in keys.items())
+    row["injected_spread"] = known((rtt, rounds.middle_half_points(cycles, key, rounds.NOTHING)) for rtt, key in keys.items())
+    row["added"] = known((rtt, rounds.added(cycles, key)) for rtt, key in keys.items())
     tcp = {key.partition("+")[2] or "none": key for key in row.get("ms", {}) if key.startswith("tcp")}
-    row["api"] = known((delay, kept(key, "native")) for delay, key in tcp.items())
+    row["api"] = known((delay, kept(key, "native", found)) for delay, key in tcp.items())
     # Against itself without delay: the same program, the same way to the GPU, and only the delay differs.
-    row["api_delayed"] = known((delay, kept(key, "tcp")) for delay, key in tcp.items() if delay != "none")
+    row["api_delayed"] = known((delay, kept(key, "tcp", found)) for delay, key in tcp.items() if delay != "none")
     predicted = row.get("predicted_api", {})
     if base := predicted.get("none"):
         row["predicted_api_delayed"] = {delay: 100.0 * value / base for delay, value in predicted.items() if delay != "none"}
     if overhead := rounds.ratio(found, "trace", "native"):
         row["trace_overhead_pct"] = 100.0 * (1.0 / overhead - 1.0)
         row["trace_overhead_rounds_pct"] = [100.0 * (1.0 / one - 1.0) for one in rounds.ratios(found, "trace", "native")]
+    if overhead := rounds.ratio(cycles, rounds.RECORDED, rounds.NOTHING):
+        row["recording_overhead_pct"] = 100.0 * (1.0 / overhead - 1.0)
     for measured, predicted in (("injected", "predicted_injected"), ("api_delayed", "predicted_api_delayed"), ("api", "predicted_api")):
         row[f"{measured}_points"] = {
             key: row[predicted][key] - value for key, value in row[measured].items() if key in row.get(predicted, {})
@@ -63,10 +65,10 @@ def markdown(results):
         f"Commit {machine['commit']}; {machine['cpu']}, {machine['cores']} cores; torch {results.get('torch')}. `{results['command']}`",
         "",
         "Performance kept, in % of the same program without a network. *Injected*: measured with `dxpu inject`, in one process by turns with"
-        " nothing injected; each is divided by those beside it, and the median over the rounds is shown. *Spread*: how far apart the rounds"
-        " are, in points. *Added*: what each filler was asked to add and what it did, in us of the GPU's queue, and what its launch took of"
-        " the calling thread. *Predicted*: `dxpu model predict --pcie-cost injected` from one `dxpu trace` of the program; in brackets the"
-        " difference in points.",
+        " nothing injected, two steps at a time; each is divided by those beside it, and the median over the cycles is shown. *Middle half*:"
+        " how far apart the middle half of the cycles is, in points. *Added*: what each filler was asked to add and what it did, in us of the GPU's queue, and what its launch took of"
+        " the calling thread. *Predicted*: `dxpu model predict --pcie-cost injected` from recordings of the same process, taken among"
+        " the others; in brackets the difference in points.",
         "",
     ]
     rows = results["workloads"]
@@ -75,7 +77,7 @@ def markdown(results):
     for row in rows.values():
         lines.append(f"| {row['title']}, injected | " + _cells(row.get("injected"), rtts) + " |")
         lines.append("| predicted | " + _cells(row.get("predicted_injected"), rtts, row.get("injected_points")) + " |")
-        lines.append(f"| spread of {len(row.get('rounds', []))} rounds | " + _cells(row.get("injected_spread"), rtts) + " |")
+        lines.append(f"| middle half of {len(row.get('cycles', []))} cycles | " + _cells(row.get("injected_spread"), rtts) + " |")
         lines.append("| added: asked / did + launch | " + " | ".join(_added(row, rtt) for rtt in rtts) + " |")
     delays = sorted({key for row in rows.values() for key in row.get("api", {})}, key=microseconds)
     if delays:
@@ -97,8 +99,8 @@ def markdown(results):
             lines.append("| of native, predicted | " + _cells(row.get("predicted_api"), delays, row.get("api_points")) + " |")
     lines += [
         "",
-        "| workload | native, ms | traced, ms | overhead (rounds) | launches a step | kernels, ms | clean samples | scaled | native replay |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| workload | native, ms | traced, ms | overhead (rounds) | of recording alone | launches a step | kernels, ms | clean samples | scaled | native replay |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows.values():
         profile = row.get("predicted_from", {})
@@ -108,6 +110,7 @@ def markdown(results):
             _number(row.get("ms", {}).get("native"), "{:.3f}"),
             _number(row.get("ms", {}).get("trace"), "{:.3f}"),
             _number(row.get("trace_overhead_pct"), "{:+.1f} %") + (f" ({min(rounds_pct):+.1f} to {max(rounds_pct):+.1f})" if rounds_pct else ""),
+            _number(row.get("recording_overhead_pct"), "{:+.1f} %"),
             _number(profile.get("launches"), "{:.0f}"),
             _number(profile.get("kernel_us", 0.0) / 1e3 or None, "{:.2f}"),
             f"{measured['clean']} of {measured['sampled']}" if "clean" in measured else "-",

@@ -31,6 +31,19 @@ def injected():
     return {name: value / (1e3 if name.endswith("_us") else 1) for name, value in zip(FIGURES, numbers)}
 
 
+def trace(is_on):
+    """Whether `dxpu trace` looks at what the program does; if not, calls are only handed on."""
+    function = _library().dxpuTrace
+    function.argtypes, function.restype = [ctypes.c_uint], ctypes.c_uint
+    if function(1 if is_on else 0):
+        raise RuntimeError("this process is not under `dxpu trace`")
+
+
+def trace_anew():
+    """What was timed so far says nothing about what comes."""
+    _library().dxpuTraceAnew()
+
+
 def inject(added_ns, read_bytes_per_second):
     """What `dxpu inject` injects from here on; nothing with 0."""
     function = _library().dxpuInject

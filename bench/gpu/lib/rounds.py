@@ -7,6 +7,7 @@ median of these ratios over the rounds is what counts.
 import figures
 
 NOTHING = "inject nothing"
+RECORDED = "recorded"
 
 
 def injected_key(rtt):
@@ -49,10 +50,10 @@ def ratio(rounds, key, base):
     return figures.median(found) if found else None
 
 
-def spread_points(rounds, key, base):
-    """How far apart the ratios of the rounds are, in percentage points."""
-    found = ratios(rounds, key, base)
-    return 100.0 * (max(found) - min(found)) if found else None
+def middle_half_points(rounds, key, base):
+    """How far apart the middle half of the ratios is, in percentage points."""
+    found = sorted(ratios(rounds, key, base))
+    return 100.0 * (found[(3 * len(found) - 1) // 4] - found[len(found) // 4]) if found else None
 
 
 def _sums(rounds, key):

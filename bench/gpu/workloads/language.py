@@ -24,11 +24,11 @@ def bert_inference(where):
     return Prepared(step, lambda: [last[0].double().norm().item()])
 
 
-def bert_training(where):
+def bert_training(where, batch=8):
     model, vocabulary = models.bert_classifier(where.is_tiny)
     model.to(where.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    rows = where.pick(8, 2)
+    rows = where.pick(batch, 2)
     x = tokens(where, rows, where.pick(128, 8), vocabulary)
     labels = torch.arange(rows, device=where.device) % 2
     last = []
@@ -41,6 +41,10 @@ def bert_training(where):
         last[:] = [loss.detach()]
 
     return Prepared(step, lambda: [last[0].item()])
+
+
+def bert_training_32(where):
+    return bert_training(where, 32)
 
 
 def gpt2_decoding(where):

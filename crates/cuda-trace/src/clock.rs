@@ -1,5 +1,6 @@
 //! A clock that costs almost nothing to read: the processor's time-stamp counter where there is one.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Ticks since whenever.
@@ -18,6 +19,21 @@ pub(crate) fn ticks() -> u64 {
         (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64
     }
 }
+
+/// What reading the clock costs, in ticks.
+pub(crate) fn cost() -> u64 {
+    static COST: OnceLock<u64> = OnceLock::new();
+    *COST.get_or_init(|| {
+        let began = ticks();
+        (0..READINGS - 1).for_each(|_| {
+            ticks();
+        });
+        ticks().saturating_sub(began) / READINGS
+    })
+}
+
+/// Enough of them for a mean.
+const READINGS: u64 = 64;
 
 /// Both clocks at one moment, to tell how long a tick is later on.
 #[derive(Clone, Copy, Debug)]

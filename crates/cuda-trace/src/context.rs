@@ -5,7 +5,7 @@ use crate::driver;
 use crate::filler::Filler;
 use crate::inject::{self, Rates};
 use crate::log;
-use crate::state::{self, Mode};
+use crate::state;
 use crate::streams::Stream;
 use crate::timing::Timing;
 use std::cell::Cell;
@@ -87,7 +87,7 @@ impl Context {
         if filler.is_none() {
             eprintln!("dxpu: the filler kernel does not run on this GPU: nothing is timed or delayed");
         }
-        let rates = if state::mode() == Mode::Inject { Rates::measure() } else { Rates::default() };
+        let rates = if state::mode().injects() { Rates::measure() } else { Rates::default() };
         tell_device();
         if let Some(filler) = &filler {
             tell_filler(filler, filler.host_ns);
@@ -128,7 +128,7 @@ impl Context {
         if launches >= LAUNCHES_MIN {
             tell_filler(filler, ns / launches as f64);
         }
-        if state::mode() == Mode::Inject {
+        if state::mode().injects() {
             inject::report(&self.asked, filler);
         }
     }
@@ -158,7 +158,7 @@ fn tell_device() {
 
 /// A context is about to go; `None`: whichever are of a device.
 pub(crate) fn goes(handle: Option<usize>) {
-    if state::mode() == Mode::Off {
+    if state::mode().is_off() {
         return;
     }
     let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);

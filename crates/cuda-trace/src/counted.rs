@@ -1,9 +1,9 @@
 //! Calls of which only number, class and time are kept. There are thousands in a step of a program, each of a few nanoseconds, so
-//! only one in sixteen of each symbol is timed and the others are taken to be alike.
+//! they are counted in one number, one in sixty-one is timed, and the others are taken to be like it.
 
 use crate::clock;
 use crate::state;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use trace_log::entry::{Entry, Kind, flag};
 
 /// What a call asks for, as the table of the driver API has it.
@@ -17,55 +17,87 @@ pub(crate) enum Class {
     Awaited,
 }
 
-/// What calls of one symbol cost.
-pub(crate) struct Cost {
-    calls: AtomicU32,
-    ticks: AtomicU64,
-}
+/// Calls for state so far, of all threads; two that count at once may count one call between them, which nobody will miss.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// How many of them are written down.
+static WRITTEN: AtomicU32 = AtomicU32::new(0);
+/// What one takes, in ticks: a running mean.
+static TICKS: AtomicU32 = AtomicU32::new(0);
+/// What counting one takes besides, in sixteenths of a tick.
+static OWN: AtomicU32 = AtomicU32::new(0);
 
-impl Cost {
-    pub(crate) const fn new() -> Self {
-        Self { calls: AtomicU32::new(0), ticks: AtomicU64::new(0) }
-    }
-}
-
-/// One in so many local calls is timed.
-const TIMED_ONE_IN: u32 = 16;
+/// One in so many is timed: a prime, since programs repeat themselves.
+const TIMED_ONE_IN: u32 = 61;
+/// The mean of about so many samples.
+const MEAN_OF: u64 = 32;
+/// A sample counts as at most so many times the mean and so many ticks: the first call of a symbol does more than others.
+const FACTOR_MAX: u64 = 4;
+const TICKS_MAX: u64 = 1000;
 
 /// Hands a call on and counts it.
 #[inline]
-pub(crate) fn call(cost: &Cost, class: Class, real: impl FnOnce() -> u32) -> u32 {
-    if !state::is_recording() || state::is_inside() {
+pub(crate) fn call(class: Class, real: impl FnOnce() -> u32) -> u32 {
+    if !state::is_recording() {
         return real();
     }
     match class {
-        Class::Local => local(cost, real),
+        Class::Local => local(real),
         Class::OneWay => other(0, real),
         Class::Awaited => other(flag::AWAITED, real),
     }
 }
 
 #[inline]
-fn local(cost: &Cost, real: impl FnOnce() -> u32) -> u32 {
-    // Two threads may count one call between them: this is a sample, not an account.
-    let calls = cost.calls.load(Relaxed);
-    cost.calls.store(calls.wrapping_add(1), Relaxed);
-    if !calls.is_multiple_of(TIMED_ONE_IN) {
-        let answer = real();
-        state::local_call(cost.ticks.load(Relaxed));
-        return answer;
-    }
+fn local(real: impl FnOnce() -> u32) -> u32 {
+    let calls = CALLS.load(Relaxed).wrapping_add(1);
+    CALLS.store(calls, Relaxed);
+    if calls.is_multiple_of(TIMED_ONE_IN) { timed(real) } else { real() }
+}
+
+#[cold]
+fn timed(real: impl FnOnce() -> u32) -> u32 {
     let before = clock::ticks();
     let answer = real();
-    let ticks = clock::ticks().saturating_sub(before);
-    // The first call of a symbol does more than the others; a running mean forgets it soon.
-    let mean = cost.ticks.load(Relaxed);
-    cost.ticks.store(if calls == 0 { ticks } else { (3 * mean + ticks) / 4 }, Relaxed);
-    state::local_call(ticks);
+    let ticks = clock::ticks().saturating_sub(before).saturating_sub(clock::cost());
+    let mean = u64::from(TICKS.load(Relaxed));
+    let counts = ticks.min(FACTOR_MAX * mean + TICKS_MAX);
+    TICKS.store((((MEAN_OF - 1) * mean + counts).div_ceil(MEAN_OF)) as u32, Relaxed);
     answer
 }
 
+/// The calls for state since this was last asked, as an entry before something that happened at `at`.
+pub(crate) fn since_last(at: u64) -> Option<Entry> {
+    let calls = CALLS.load(Relaxed);
+    let count = calls.wrapping_sub(WRITTEN.swap(calls, Relaxed));
+    let each = u64::from(TICKS.load(Relaxed));
+    let own_ticks = u64::from(count) * u64::from(OWN.load(Relaxed)) / 16;
+    let ticks = u64::from(count) * each;
+    let at = at.saturating_sub(ticks + own_ticks);
+    (count > 0).then(|| Entry { count, ticks, own_ticks, at, ..Entry::new(Kind::Local) })
+}
+
+/// Measures what counting costs. To be called before anything is recorded.
+pub(crate) fn calibrate() {
+    const ROUNDS: u32 = 4096;
+    let time = |body: fn() -> u32| {
+        let began = clock::ticks();
+        let sum = (0..ROUNDS).fold(0u32, |sum, _| sum.wrapping_add(std::hint::black_box(body)()));
+        std::hint::black_box(sum);
+        clock::ticks().saturating_sub(began)
+    };
+    let (with, without) = (time(|| local(nothing)), time(nothing));
+    OWN.store((with.saturating_sub(without) * 16 / u64::from(ROUNDS)) as u32, Relaxed);
+    [&CALLS, &WRITTEN, &TICKS].into_iter().for_each(|number| number.store(0, Relaxed));
+}
+
+fn nothing() -> u32 {
+    0
+}
+
 fn other(flags: u8, real: impl FnOnce() -> u32) -> u32 {
+    if state::is_inside() {
+        return real();
+    }
     let _inside = state::Inside::enter();
     let at = clock::ticks();
     let answer = real();

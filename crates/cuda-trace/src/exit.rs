@@ -4,7 +4,7 @@ use crate::{context, log, state};
 
 /// Runs before the driver's own end, which was registered before this.
 pub(crate) extern "C" fn at_exit() {
-    if state::mode() == state::Mode::Off {
+    if state::mode().is_off() {
         return;
     }
     state::range(false);

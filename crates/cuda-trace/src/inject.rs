@@ -7,7 +7,7 @@
 use crate::context::{self, Context};
 use crate::driver;
 use crate::filler::{CLASSES, Filler, Spent};
-use crate::state;
+use crate::state::{self, NOT_PERMITTED};
 use crate::streams::Stream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -47,14 +47,11 @@ fn set(added_ns: f64, read_bytes_per_s: f64) {
     RATE.store((read_bytes_per_s / 1e9).to_bits(), Relaxed);
 }
 
-/// CUDA_ERROR_NOT_PERMITTED
-const NOT_PERMITTED: u32 = 800;
-
 /// Changes what is injected while the program runs, so that distances can be compared within one process: `added_ns` of round trip
 /// and a read rate in bytes a second (0: no limit). Fails with CUDA's "not permitted" outside of `dxpu inject`.
 #[unsafe(no_mangle)]
 extern "C" fn dxpuInject(added_ns: f64, read_bytes_per_s: f64) -> u32 {
-    if state::mode() != state::Mode::Inject {
+    if !state::mode().injects() {
         return NOT_PERMITTED;
     }
     set(amount(added_ns), amount(read_bytes_per_s));
@@ -71,7 +68,7 @@ extern "C" fn dxpuInject(added_ns: f64, read_bytes_per_s: f64) -> u32 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dxpuInjected(figures: *mut f64) -> u32 {
     let _inside = state::Inside::enter();
-    let (state::Mode::Inject, Some(context)) = (state::mode(), context::current()) else {
+    let (true, Some(context)) = (state::mode().injects(), context::current()) else {
         return NOT_PERMITTED;
     };
     let Some(filler) = &context.filler else { return NOT_PERMITTED };
@@ -99,6 +96,12 @@ unsafe extern "C" fn dxpuInjected(figures: *mut f64) -> u32 {
 /// What the fillers of a class took of the GPU's queue: their own lengths, and what each costs besides.
 fn queue_ns(spent: &Spent, class: usize, filler: &Filler) -> f64 {
     spent.ns[class] as f64 + spent.fillers[class] as f64 * filler.besides_ns
+}
+
+/// Whether anything is injected now.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    ADDED.load(Relaxed) != 0
 }
 
 impl Settings {

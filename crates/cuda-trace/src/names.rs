@@ -3,6 +3,7 @@
 use crate::driver;
 use crate::log;
 use crate::sampling::{Budget, Seen};
+use foldhash::fast::FixedState;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
@@ -36,10 +37,15 @@ pub(crate) enum Handle {
     Kernel,
 }
 
+/// Every launch looks here, and nobody chooses handles to make it slow.
+type Map<K, V> = HashMap<K, V, FixedState>;
+
 #[derive(Default)]
 struct Names {
-    handles: HashMap<usize, Handle>,
-    alike: HashMap<Alike, (u64, Seen)>,
+    handles: Map<usize, Handle>,
+    alike: Map<Alike, (u64, Seen)>,
+    /// The number of the next that appears.
+    next: u64,
     budget: Budget,
 }
 
@@ -57,16 +63,25 @@ pub(crate) fn handle(handle: usize, kind: Handle) {
 /// The number of operations like this one, and whether to time this one.
 pub(crate) fn look(alike: Alike, elapsed_us: f64, may_time: bool) -> (u64, bool) {
     with(|names| {
-        let next = names.alike.len() as u64;
-        let Names { handles, alike: known, budget } = names;
+        let Names { handles, alike: known, next, budget } = names;
         let (number, seen) = known.entry(alike).or_insert_with(|| {
+            let number = *next;
+            *next += 1;
             if let Some(name) = name(alike, handles) {
-                log::append_text(Entry { object: next, ..Entry::new(Kind::Name) }, &name);
+                log::append_text(Entry { object: number, ..Entry::new(Kind::Name) }, &name);
             }
-            (next, Seen::default())
+            (number, Seen::default())
         });
         (*number, may_time && budget.takes(seen, elapsed_us))
     })
+}
+
+/// The program begins something else: what it launches from here on is timed anew. A kernel of the same shape may have other work.
+/// For programs that run one workload after another; harmless at any other time.
+#[unsafe(no_mangle)]
+extern "C" fn dxpuTraceAnew() -> u32 {
+    with(|names| names.alike.clear());
+    0
 }
 
 /// A sample of operations like this one saw more than the operation.
@@ -78,7 +93,7 @@ pub(crate) fn missed(alike: Alike) {
     });
 }
 
-fn name(alike: Alike, handles: &HashMap<usize, Handle>) -> Option<String> {
+fn name(alike: Alike, handles: &Map<usize, Handle>) -> Option<String> {
     match alike {
         Alike::Kernel { function, .. } => {
             let mut name: *const i8 = std::ptr::null();

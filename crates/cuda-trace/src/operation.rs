@@ -2,9 +2,10 @@
 
 use crate::clock;
 use crate::context;
+use crate::counted;
 use crate::inject;
 use crate::names::{self, Alike};
-use crate::state::{self, Inside, Mode};
+use crate::state::{self, Inside};
 use crate::streams::Stream;
 use crate::timing;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -46,46 +47,63 @@ pub(crate) fn operate(
     real: impl FnOnce() -> u32,
 ) -> u32 {
     let mode = state::mode();
-    if mode == Mode::Off || state::is_inside() {
+    if mode.is_off() || state::is_inside() {
         return real();
     }
+    let is_injecting = mode.injects() && inject::is_on();
+    if !is_injecting && !state::is_watching() {
+        return if mode.injects() { undelayed(real) } else { real() };
+    }
     let _inside = Inside::enter();
-    let at = clock::ticks();
     if stream.is_capturing() {
-        let answer = real();
-        if state::is_recording() {
-            state::local_call(clock::ticks().saturating_sub(at));
-        }
-        return answer;
+        return counted::call(counted::Class::Local, real);
     }
-    match mode {
-        Mode::Off => real(),
-        Mode::Trace => trace(stream, describe(), at, real),
-        Mode::Inject => {
-            let operation = describe();
-            let (Some(class), Some(context)) = (operation.class(), context::current()) else { return real() };
-            let is_pinned = operation.flags & flag::PINNED != 0;
-            inject::before(context, stream, class, operation.bytes, is_pinned);
-            let called = clock::ticks();
-            let answer = real();
-            if class == Class::Launches {
-                context.called(clock::ticks().saturating_sub(called));
-            }
-            answer
-        }
-    }
+    if is_injecting { delayed(stream, describe(), real) } else { trace(stream, describe(), real) }
 }
 
-fn trace(stream: Stream, operation: Operation, at: u64, real: impl FnOnce() -> u32) -> u32 {
+/// With the time that a network would add before it.
+fn delayed(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> u32 {
+    let (Some(class), Some(context)) = (operation.class(), context::current()) else { return real() };
+    let is_pinned = operation.flags & flag::PINNED != 0;
+    inject::before(context, stream, class, operation.bytes, is_pinned);
+    let called = clock::ticks();
+    let answer = real();
+    if class == Class::Launches {
+        context.called(clock::ticks().saturating_sub(called));
+    }
+    answer
+}
+
+/// What calls cost where nothing is injected, which those behind a filler are held against.
+fn undelayed(real: impl FnOnce() -> u32) -> u32 {
+    let _inside = Inside::enter();
+    let called = clock::ticks();
+    let answer = real();
+    if let Some(context) = context::current() {
+        context.called(clock::ticks().saturating_sub(called));
+    }
+    answer
+}
+
+/// What recording costs besides the call, in ticks: before it and altogether. Measured for some, taken for all.
+static BEFORE: AtomicU64 = AtomicU64::new(0);
+static ALTOGETHER: AtomicU64 = AtomicU64::new(0);
+/// One in so many is measured: reading the clock is most of what recording costs.
+const MEASURED_ONE_IN: u64 = 16;
+
+fn trace(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> u32 {
     let Some(config) = state::config() else { return real() };
-    let elapsed_us = config.began.instant.elapsed().as_secs_f64() * 1e6;
+    let at = clock::ticks();
+    let elapsed_us = at.saturating_sub(config.began.ticks) as f64 * 1e3 / state::ticks_per_ms();
     let (alike, is_timed) = names::look(operation.alike, elapsed_us, timing::is_possible());
     let number = NEXT.fetch_add(1, Relaxed);
     let context = if is_timed { context::current() } else { None };
     let begun = context.and_then(|context| Some((context, timing::begin(context, stream)?)));
-    let called = clock::ticks();
+    let is_measured = begun.is_some() || number.is_multiple_of(MEASURED_ONE_IN);
+    let called = if is_measured { clock::ticks() } else { at + BEFORE.load(Relaxed) };
     let answer = real();
     let returned = clock::ticks();
+    let is_sampled = begun.is_some();
     if let Some((context, begun)) = begun
         && !timing::end(context, begun, stream, number, operation.kind, alike)
     {
@@ -107,10 +125,25 @@ fn trace(stream: Stream, operation: Operation, at: u64, real: impl FnOnce() -> u
             // What the driver refused, the GPU never saw.
             Entry::new(Kind::Other)
         };
-        let own_ticks = clock::ticks().saturating_sub(at).saturating_sub(ticks);
+        let own_ticks = if is_sampled {
+            clock::ticks().saturating_sub(at).saturating_sub(ticks)
+        } else {
+            ALTOGETHER.load(Relaxed)
+        };
         state::record(Entry { at, ticks, own_ticks, ..entry });
+        if is_measured && !is_sampled {
+            remember(&BEFORE, called.saturating_sub(at));
+            remember(&ALTOGETHER, clock::ticks().saturating_sub(at).saturating_sub(ticks));
+        }
     }
     answer
+}
+
+/// A running mean that one slow operation does not spoil.
+fn remember(mean: &AtomicU64, ticks: u64) {
+    let known = mean.load(Relaxed);
+    let counts = if known == 0 { ticks } else { ticks.min(4 * known) };
+    mean.store(if known == 0 { counts } else { (7 * known + counts) / 8 }, Relaxed);
 }
 
 /// Hands a call on that waits, asks or orders, and records it as `describe` says from its answer.

@@ -1,6 +1,7 @@
 //! What this process is doing: nothing, recording, or injecting; and what the current thread is in the middle of.
 
 use crate::clock::{self, Moment};
+use crate::counted;
 use crate::inject;
 use crate::log;
 use std::cell::Cell;
@@ -9,27 +10,57 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use trace_log::entry::{Entry, Kind};
 
-/// `trace` or `inject`.
+/// CUDA_ERROR_NOT_PERMITTED
+pub(crate) const NOT_PERMITTED: u32 = 800;
+
+/// `trace`, `inject`, or both with a comma between them.
 const MODE_VARIABLE: &str = "DXPU_TRACE_MODE";
 /// The folder for logs.
 const FOLDER_VARIABLE: &str = "DXPU_TRACE_FOLDER";
 /// `profiler`: only what happens between cuProfilerStart and cuProfilerStop is recorded.
 const RANGE_VARIABLE: &str = "DXPU_TRACE_RANGE";
 
-/// What becomes of calls.
+/// What becomes of calls besides being handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Mode {
-    /// They are handed on.
-    Off = 0,
-    /// They are recorded too.
-    Trace = 1,
-    /// They are delayed too.
-    Inject = 2,
+pub(crate) struct Mode(u8);
+
+impl Mode {
+    const OFF: Self = Self(0);
+    const TRACES: u8 = 1;
+    const INJECTS: u8 = 2;
+
+    #[inline]
+    pub(crate) fn is_off(self) -> bool {
+        self == Self::OFF
+    }
+
+    /// They are recorded.
+    #[inline]
+    pub(crate) fn traces(self) -> bool {
+        self.0 & Self::TRACES != 0
+    }
+
+    /// They are delayed.
+    #[inline]
+    pub(crate) fn injects(self) -> bool {
+        self.0 & Self::INJECTS != 0
+    }
+
+    /// As the environment asks for it.
+    fn asked() -> Self {
+        let words = std::env::var(MODE_VARIABLE).unwrap_or_default();
+        let bit = |word: &str| match word {
+            "trace" => Self::TRACES,
+            "inject" => Self::INJECTS,
+            _ => 0,
+        };
+        Self(words.split(',').map(bit).fold(0, |all, bit| all | bit))
+    }
 }
 
-static MODE: AtomicU8 = AtomicU8::new(Mode::Off as u8);
+static MODE: AtomicU8 = AtomicU8::new(Mode::OFF.0);
 static IS_RECORDING: AtomicBool = AtomicBool::new(false);
+static IS_WATCHING: AtomicBool = AtomicBool::new(true);
 
 /// What was asked for, read once.
 pub(crate) struct Config {
@@ -52,11 +83,13 @@ pub(crate) fn ticks_per_ms() -> f64 {
 
 #[inline]
 pub(crate) fn mode() -> Mode {
-    match MODE.load(Relaxed) {
-        1 => Mode::Trace,
-        2 => Mode::Inject,
-        _ => Mode::Off,
-    }
+    Mode(MODE.load(Relaxed))
+}
+
+/// Whether operations are looked at: in a marked range they are written down too.
+#[inline]
+pub(crate) fn is_watching() -> bool {
+    mode().traces() && IS_WATCHING.load(Relaxed)
 }
 
 /// Whether calls are written down now.
@@ -67,11 +100,10 @@ pub(crate) fn is_recording() -> bool {
 
 /// The driver was initialised: from here on there is something to record.
 pub(crate) fn start() {
-    let mode = match std::env::var(MODE_VARIABLE).as_deref() {
-        Ok("trace") => Mode::Trace,
-        Ok("inject") => Mode::Inject,
-        _ => return,
-    };
+    let mode = Mode::asked();
+    if mode.is_off() {
+        return;
+    }
     let Some(folder) = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from) else { return };
     let is_ranged = std::env::var(RANGE_VARIABLE).is_ok_and(|range| range == "profiler");
     let config = Config { folder, is_ranged, began: Moment::now() };
@@ -88,14 +120,15 @@ pub(crate) fn start() {
         libc::pthread_atfork(None, None, Some(forked));
     }
     inject::start();
-    MODE.store(mode as u8, Relaxed);
-    IS_RECORDING.store(mode == Mode::Trace && !is_ranged, Relaxed);
+    counted::calibrate();
+    MODE.store(mode.0, Relaxed);
+    IS_RECORDING.store(mode.traces() && !is_ranged, Relaxed);
 }
 
 /// No call is recorded or delayed any more.
 pub(crate) fn stop() {
     IS_RECORDING.store(false, Relaxed);
-    MODE.store(Mode::Off as u8, Relaxed);
+    MODE.store(Mode::OFF.0, Relaxed);
 }
 
 /// In the child of a fork, where CUDA does not work and the log is the parent's.
@@ -106,7 +139,7 @@ unsafe extern "C" fn forked() {
 
 /// The program marks the part of it that is to be recorded.
 pub(crate) fn range(begins: bool) {
-    if mode() != Mode::Trace || !config().is_some_and(|config| config.is_ranged) {
+    if !mode().traces() || !config().is_some_and(|config| config.is_ranged) {
         return;
     }
     let kind = if begins { Kind::RangeBegin } else { Kind::RangeEnd };
@@ -115,17 +148,19 @@ pub(crate) fn range(begins: bool) {
     }
 }
 
-/// Calls for state that the current thread made since its last other call.
-#[derive(Clone, Copy)]
-struct Pending {
-    calls: u32,
-    ticks: u64,
-    at: u64,
+/// Stops timing and recording, or goes on with it, so that a program can be compared with itself: what is left is handing calls on.
+/// Fails with CUDA's "not permitted" outside of `dxpu trace`.
+#[unsafe(no_mangle)]
+extern "C" fn dxpuTrace(is_on: u32) -> u32 {
+    if !mode().traces() {
+        return NOT_PERMITTED;
+    }
+    IS_WATCHING.store(is_on != 0, Relaxed);
+    0
 }
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    static PENDING: Cell<Pending> = const { Cell::new(Pending { calls: 0, ticks: 0, at: 0 }) };
 }
 
 /// Whether the current thread is in a call already: what the driver does to serve it is not the program's doing.
@@ -151,21 +186,7 @@ impl Drop for Inside {
     }
 }
 
-/// A call for state that took so long.
-#[inline]
-pub(crate) fn local_call(ticks: u64) {
-    let mut pending = PENDING.get();
-    if pending.calls == 0 {
-        pending.at = clock::ticks().saturating_sub(ticks);
-    }
-    pending.calls += 1;
-    pending.ticks += ticks;
-    PENDING.set(pending);
-}
-
 /// Writes an entry down, after the calls for state that came before it.
 pub(crate) fn record(entry: Entry) {
-    let Pending { calls: count, ticks, at } = PENDING.replace(Pending { calls: 0, ticks: 0, at: 0 });
-    let before = (count > 0).then(|| Entry { count, ticks, at, ..Entry::new(Kind::Local) });
-    log::append(before, entry);
+    log::append(counted::since_last(entry.at), entry);
 }

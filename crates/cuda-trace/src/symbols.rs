@@ -2,7 +2,7 @@
 
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
-use crate::counted::{self, Class, Cost};
+use crate::counted::{self, Class};
 use crate::real;
 use std::ffi::CStr;
 

@@ -131,5 +131,5 @@ impl Timing {
 
 /// Whether anything can be timed here: nothing while a graph is captured, whose thread may be another.
 pub(crate) fn is_possible() -> bool {
-    state::mode() == state::Mode::Trace && !streams::is_any_capturing()
+    state::mode().traces() && !streams::is_any_capturing()
 }

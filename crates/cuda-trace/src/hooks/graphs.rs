@@ -36,7 +36,7 @@ fn launch(real: impl FnOnce() -> u32, flavour: Flavour, exec: usize, stream: usi
 }
 
 fn instantiate(real: impl FnOnce() -> u32, exec: *mut usize, graph: usize) -> u32 {
-    if state::mode() == state::Mode::Off || state::is_inside() {
+    if state::mode().is_off() || state::is_inside() {
         return real();
     }
     let _inside = Inside::enter();
@@ -71,7 +71,7 @@ fn instantiate_5(
 }
 
 fn destroy(real: impl FnOnce() -> u32, _flavour: Flavour, exec: usize) -> u32 {
-    if state::mode() != state::Mode::Off {
+    if !state::mode().is_off() {
         graphs::destroyed(exec);
     }
     real()

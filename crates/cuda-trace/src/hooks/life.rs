@@ -81,7 +81,7 @@ const NON_BLOCKING: u32 = 1;
 
 fn stream_made(real: impl FnOnce() -> u32, _flavour: Flavour, stream: *mut u64, flags: u32) -> u32 {
     let answer = real();
-    if answer == 0 && !stream.is_null() && state::mode() == state::Mode::Trace && !state::is_inside() {
+    if answer == 0 && !stream.is_null() && state::mode().traces() && !state::is_inside() {
         let flags = if flags & NON_BLOCKING != 0 { flag::NON_BLOCKING } else { 0 };
         // SAFETY: the call succeeded, so the place holds a handle.
         let stream = unsafe { *stream };

@@ -1,5 +1,6 @@
 //! Where handles of kernels come from: only those whose kind is known are asked for their names.
 
+use crate::counted::{self, Class};
 use crate::names::{self, Handle};
 use crate::state;
 use crate::streams::Flavour;
@@ -14,14 +15,10 @@ hooks! {
 
 /// Calls, and remembers the handles that came back. Calls for state they are, too.
 fn remember(real: impl FnOnce() -> u32, out: *mut usize, count: usize, kind: Handle) -> u32 {
-    if state::mode() != state::Mode::Trace || state::is_inside() {
+    if !state::mode().traces() || state::is_inside() {
         return real();
     }
-    let at = crate::clock::ticks();
-    let answer = real();
-    if state::is_recording() {
-        state::local_call(crate::clock::ticks().saturating_sub(at));
-    }
+    let answer = counted::call(Class::Local, real);
     if answer == 0 && !out.is_null() {
         for index in 0..count {
             // SAFETY: the call succeeded, so the place holds so many handles.

@@ -32,13 +32,20 @@ fn fill(
     }
     let rows = (height as u64 - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(width));
     let span = rows.ok_or(CudaError::INVALID_VALUE)?;
-    let Some(device) = memory_of(address) else {
-        return fill_pinned(&stream, address, span, pitch, value, element_bytes, (width, height as u64));
-    };
-    device.memory.check_range(address, span)?;
     let context = Arc::clone(&stream.context);
     let target = Plane { address, row_pitch: pitch, slice_pitch: 0 };
     let shape = Shape { width, height: height as u64, depth: 1 };
+    let is_pinned = || client().is_ok_and(|client| client.pinned.holds(address, span));
+    match memory_of(address) {
+        Some(device) if !concerns(&stream) => device.memory.check_range(address, span)?,
+        // A capture takes any address, and cuDNN captures fills at none to see what they would launch: whoever instantiates the
+        // graph is told.
+        Some(_) => {}
+        None if concerns(&stream) && !is_pinned() => {}
+        None => {
+            return fill_pinned(&stream, address, span, pitch, value, element_bytes, (width, height as u64));
+        }
+    }
     submit(&stream, NodeOp::Fill { target, shape, element_bytes, value, context })
 }
 
