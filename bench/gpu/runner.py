@@ -59,15 +59,18 @@ class Runner:
         self.workload = WORKLOADS[workload]
         began = time.perf_counter()
         self.prepared = self.workload.prepare(self.where)
-        steps = self.workload.warm_up_steps
         if self.kind == "traced":
             passthrough.trace(True)
             passthrough.trace_anew()
-            steps += TIMING_STEPS
-        for _ in range(1 if self.where.is_tiny else steps):
+        for _ in range(1 if self.where.is_tiny else self.workload.warm_up_steps):
             self.prepared.step()
         self.where.synchronize()
-        return {"probe": self.prepared.probe(), "seconds": time.perf_counter() - began}
+        # Before anything else is run: these are numbers after so many steps.
+        probe = self.prepared.probe()
+        for _ in range(TIMING_STEPS if self.kind == "traced" else 0):
+            self.prepared.step()
+        self.where.synchronize()
+        return {"probe": probe, "seconds": time.perf_counter() - began}
 
     def measure(self, seconds, is_marked=False, inject=None, blocks_min=BLOCKS_MIN):
         """Milliseconds per step, by samples, over about this long.

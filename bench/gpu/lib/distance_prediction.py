@@ -19,7 +19,7 @@ LAUNCH_SEEN_UP_TO_US = 8
 
 
 # So many recordings of a workload are asked.
-PROFILES_MAX = 7
+PROFILES_MAX = 60
 
 
 def spread(items, count):

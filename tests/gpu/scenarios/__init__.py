@@ -1,6 +1,6 @@
 """Stories of several processes, in the order in which they run."""
 
-from . import behaviour, devices, faults, nvml
+from . import behaviour, devices, faults, nvml, pool
 
 SCENARIOS = {
     "behaviour": behaviour.every_call_answers_as_the_driver_does,
@@ -9,6 +9,7 @@ SCENARIOS = {
     "front_killed": faults.the_worker_is_killed,
     "kernel_faults": faults.a_kernel_faults,
     "memory_limit": faults.an_allocation_is_over_the_limit,
+    "pool": pool.a_box_lends_this_gpu,
     "nvml": nvml.nvml_shows_the_leased_gpu,
     "nvidia_smi": nvml.nvidia_smi_runs,
 }
