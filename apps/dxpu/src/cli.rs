@@ -126,10 +126,22 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_before_a_program_are_ours_and_those_behind_it_are_its_own() {
+        for words in [&["run", "--worker", "unix:/w"][..], &["trace"], &["inject", "--rtt", "8us"]] {
+            let with = |more: &[&'static str]| Cli::try_parse_from([&["dxpu"], words, more].concat());
+            assert!(with(&["python", "--version", "--rtt"]).is_ok());
+            assert!(with(&["--", "python", "--version"]).is_ok());
+            let error =
+                with(&["--no-such-option", "--", "python"]).err().expect("no such option").to_string();
+            assert!(error.contains("--no-such-option"), "{error}");
+        }
     }
 }

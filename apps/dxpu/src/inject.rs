@@ -49,7 +49,7 @@ pub(crate) struct Inject {
     #[arg(long, value_name = "FILE", env = "DXPU_DRIVER_LIBRARY")]
     driver: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
