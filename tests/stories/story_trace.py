@@ -2,6 +2,7 @@
 injected time is what was asked, and a recording that is not whole is refused."""
 import json
 import os
+import sys
 
 import kit
 
@@ -27,6 +28,7 @@ def tell(record):
         record.part("codes of programs come through", codes, worker)
         record.part("injected time is what was asked", injected, worker)
         record.part("nothing is injected at the native round trip", nothing_injected, worker)
+        record.part("one process records and injects by turns", by_turns, worker)
         record.part("a machine without a driver", without_a_driver, worker)
 
 
@@ -156,6 +158,21 @@ def injected(worker):
     kit.hold(uploads["added_us"] > 0.95 * uploads["asked_us"], "uploads", uploads)
     total = {key: sum(share[key] for share in classes.values()) for key in ("asked_us", "added_us")}
     return f"asked {total['asked_us'] / 1e3:.1f} ms, added {total['added_us'] / 1e3:.1f} ms"
+
+
+def by_turns(worker):
+    report, profile = (os.path.join(worker.directory, name) for name in ("turns.json", "turns.profile"))
+    words = ["inject", "--rtt", "8us", "--profile", profile, "--report", report, "--"]
+    program = [sys.executable, os.path.join(kit.HERE, "programs", "turns.py")]
+    kit.hold(worker.must(kit.dxpu, *words, *program) == "done\n", "the program did not come to its end")
+    with open(report) as file:
+        said = json.load(file)
+    kit.hold([one["memsets"] for one in said["profiles"]] == [10], "recorded", said["profiles"])
+    fills = next(share for share in said["injected"] if share["class"] == "memsets")
+    kit.hold((fills["operations"], fills["asked_us"]) == (10, 5000.0), "injected", fills)
+    # Without them the library has no such functions, and nothing is switched.
+    plain = worker.run(*program)
+    kit.hold(plain.returncode == 1 and "dxpuInject" in plain.stderr, plain.returncode, plain.stderr)
 
 
 def nothing_injected(worker):

@@ -105,3 +105,19 @@ fn other(flags: u8, real: impl FnOnce() -> u32) -> u32 {
     state::record(Entry { flags, at, ticks, ..Entry::new(Kind::Other) });
     answer
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_written_down_once_and_before_what_comes_after_them() {
+        calibrate();
+        assert_eq!(since_last(1_000_000), None);
+        (0..130).for_each(|_| assert_eq!(local(nothing), 0));
+        let entry = since_last(1_000_000).expect("there were calls");
+        assert_eq!(entry.count, 130);
+        assert!(entry.at + entry.ticks + entry.own_ticks <= 1_000_000, "{entry:?}");
+        assert_eq!(since_last(2_000_000), None);
+    }
+}

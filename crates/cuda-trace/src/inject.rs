@@ -101,7 +101,7 @@ fn queue_ns(spent: &Spent, class: usize, filler: &Filler) -> f64 {
 /// Whether anything is injected now.
 #[inline]
 pub(crate) fn is_on() -> bool {
-    ADDED.load(Relaxed) != 0
+    ADDED.load(Relaxed) != 0 || RATE.load(Relaxed) != 0
 }
 
 impl Settings {

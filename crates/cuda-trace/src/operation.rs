@@ -159,3 +159,19 @@ pub(crate) fn note(describe: impl FnOnce(u32) -> Entry, real: impl FnOnce() -> u
     state::record(Entry { at, ticks, ..describe(answer) });
     answer
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_is_not_spoilt_by_one_operation_that_was_held_up() {
+        let mean = AtomicU64::new(0);
+        (0..100).for_each(|_| remember(&mean, 800));
+        remember(&mean, 1_000_000);
+        let spoilt = mean.load(Relaxed);
+        assert!((800..=1200).contains(&spoilt), "{spoilt}");
+        (0..100).for_each(|_| remember(&mean, 400));
+        assert!(mean.load(Relaxed) < 420);
+    }
+}
