@@ -434,6 +434,14 @@ for label, address, bytes_ in [("wild", 0x80, 65536), ("nothing", 0, 64), ("beyo
          "instantiate", made("cuGraphInstantiateWithFlags", end.graph, 0))
 ok(begin(s))
 show("unaligned", call("cuMemsetD32Async", 0x82, 0, 16, s), *end(s))
+ok(begin(s))
+code = call("cuMemsetD8Async", PINNED, 3, 64, s)
+show("pinned", code, status(s), *end(s), len(nodes(end.graph)))
+exec_ = made("cuGraphInstantiateWithFlags", end.graph, 0)
+for value in (1, 2):
+    c.memset(PINNED, value, 65)
+    show("launch", call("cuGraphLaunch", exec_, s), call("cuStreamSynchronize", s))
+    assert c.string_at(PINNED, 65) == bytes([3] * 64 + [value])
 graph = made("cuGraphCreate", 0)
 for label, address in [("wild", 0x80), ("nothing", 0)]:
     show("a node,", label, min(0, made("cuGraphAddMemsetNode", graph, None, 0, memset(address, 0, 1, 1, 64, 1), CONTEXT)))

@@ -2,8 +2,7 @@
 
 use crate::{
     border::*,
-    host::HostRegion,
-    state::{NodeOp, Stream, client, concerns, end_write, memory_of, shadow::fetch_all, submit},
+    state::{NodeOp, PinnedFill, Stream, client, concerns, end_write, memory_of, shadow::fetch_all, submit},
 };
 use cuda_abi::*;
 use cuda_wire::{Op, Plane, Shape};
@@ -35,47 +34,34 @@ fn fill(
     let context = Arc::clone(&stream.context);
     let target = Plane { address, row_pitch: pitch, slice_pitch: 0 };
     let shape = Shape { width, height: height as u64, depth: 1 };
-    let is_pinned = || client().is_ok_and(|client| client.pinned.holds(address, span));
     match memory_of(address) {
-        Some(device) if !concerns(&stream) => device.memory.check_range(address, span)?,
         // A capture takes any address, and cuDNN captures fills at none to see what they would launch: whoever instantiates the
         // graph is told.
-        Some(_) => {}
-        None if concerns(&stream) && !is_pinned() => {}
-        None => {
-            return fill_pinned(&stream, address, span, pitch, value, element_bytes, (width, height as u64));
-        }
+        _ if concerns(&stream) => {}
+        Some(device) => device.memory.check_range(address, span)?,
+        None => return fill_pinned(&stream, &target, &shape, element_bytes, value),
     }
     submit(&stream, NodeOp::Fill { target, shape, element_bytes, value, context })
 }
 
-/// Fills pinned memory, which is the program's: done here, when the stream comes to it.
+/// Fills memory of the program's when the stream comes to it.
 #[cold]
 fn fill_pinned(
     stream: &Arc<Stream>,
-    address: u64,
-    span: u64,
-    pitch: u64,
-    value: u32,
+    target: &Plane,
+    shape: &Shape,
     element_bytes: u8,
-    (width, height): (u64, u64),
+    value: u32,
 ) -> CuResult<()> {
-    if !client()?.pinned.holds(address, span) {
-        crate::log::debug(|| format!("a fill of {span} bytes at {address:#x}, which is no memory of CUDA's"));
+    let Some(fill) = PinnedFill::new(target, shape, element_bytes, value) else {
+        crate::log::debug(|| format!("a fill at {:#x}, which is no memory of CUDA's", target.address));
         return Err(CudaError::INVALID_VALUE);
-    }
-    if concerns(stream) {
-        crate::process::refused("cuMemsetAsync", "a captured fill of pinned host memory");
-        return Err(CudaError::NOT_SUPPORTED);
-    }
+    };
     fetch_all()?;
-    let hazard = client()?.pinned.begin_write(address, span);
-    let row: Vec<u8> =
-        value.to_le_bytes()[..element_bytes.into()].iter().copied().cycle().take(width as usize).collect();
-    // SAFETY: the range is pinned as long as a write into it is under way: who unpins it waits for that.
-    let target = unsafe { HostRegion::new(address, Shape { width, height, depth: 1 }, pitch, 0) };
+    let span = (shape.height - 1) * target.row_pitch + shape.width;
+    let hazard = client()?.pinned.begin_write(target.address, span);
     let write = Box::new(move || {
-        (0..height).for_each(|at| target.write(at * width, &row));
+        fill.run();
         end_write(hazard);
     });
     let token = stream.context.link.offer_host_call(write, true);

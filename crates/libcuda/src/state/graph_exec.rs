@@ -5,8 +5,8 @@
 //! the node is. What a node gave up is taken back behind the last launch, which may still use it.
 
 use super::{
-    Client, Context, Event, Item, MemoryPlan, NodeOp, Place, Stream, client, graphs, lock, memory_of,
-    recorded_by_graph, release_objects, retain_objects,
+    Client, Context, Event, Item, MemoryPlan, NodeOp, PinnedFill, Place, Stream, client, graphs, lock,
+    memory_of, recorded_by_graph, release_objects, retain_objects,
 };
 use crate::{host::HostRegion, link::SharedLink};
 use cuda_abi::*;
@@ -434,6 +434,9 @@ impl ExecNode {
                 _ => return Err(CudaError::UNKNOWN),
             },
             NodeOp::Fill { target, shape, element_bytes, value, .. } => {
+                if let Some(token) = host.function {
+                    return Ok(Op::HostCall { token });
+                }
                 check_fill(target, shape)?;
                 Op::Fill { target: *target, shape: *shape, element_bytes: *element_bytes, value: *value }
             }
@@ -481,6 +484,12 @@ fn host_use(item: &Item, context: &Context) -> CuResult<HostUse> {
             }
             (Place::Device(_), Place::Device(_)) => Ok(HostUse::default()),
         },
+        NodeOp::Fill { target, shape, element_bytes, value, .. } if memory_of(target.address).is_none() => {
+            let fill =
+                PinnedFill::new(target, shape, *element_bytes, *value).ok_or(CudaError::INVALID_VALUE)?;
+            let token = context.link.offer_host_call(Box::new(move || fill.run()), false);
+            Ok(HostUse { function: Some(token), ..HostUse::default() })
+        }
         _ => Ok(HostUse::default()),
     }
 }
