@@ -90,6 +90,6 @@ pub enum EventKind {
     TenantChanged,
     /// The number of spares was set.
     SparesChanged,
-    /// Another manager leads now.
+    /// Another manager leads now, or the first one does.
     LeaderChanged,
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use pool::Command;
 use pool_auth::Authority;
 use pool_store::{Candidacy, Elector, Leadership, Outcome, Standing, Store, StoreError};
 
@@ -138,6 +139,8 @@ impl Leader {
                 "leading: the books are open"
             );
             is_first = false;
+            // Goes with the first commit, and is never refused.
+            let _ = books.apply(&Command::Lead { manager: self.settings.name.clone() });
             self.status.set_leading();
             let mut tenure = Tenure { leader: self, leadership: &mut leadership, elector };
             match tenure.work(&mut books) {

@@ -59,7 +59,9 @@ use boxes::{BoxEntry, Presence};
 use draft::{Draft, Note};
 use hosts::HostEntry;
 use keys::Keys;
-use pool_api::{Event, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse, WEIGHT_DEFAULT};
+use pool_api::{
+    Event, EventKind, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse, WEIGHT_DEFAULT,
+};
 use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use stock::{Place, Stock};
@@ -189,6 +191,7 @@ impl Ledger {
     pub fn apply(&mut self, command: &Command, now_ms: u64, dice: &mut dyn Dice) -> Result<Outcome, Refusal> {
         self.now_ms = self.now_ms.max(now_ms);
         let answer = match command {
+            Command::Lead { manager } => Ok(self.lead(manager)),
             Command::Report { box_name, report } => self.report(box_name, report),
             Command::ReportHost { host, report } => self.report_host(host, report),
             Command::SetHost { host, request } => self.set_host(host, request),
@@ -214,6 +217,17 @@ impl Ledger {
                 Err(refusal)
             }
         }
+    }
+
+    /// Notes who leads, unless the last one who did, as far as events are kept, was the same: a manager that starts
+    /// again, or reads its books again, is no news.
+    fn lead(&mut self, manager: &str) -> Answer {
+        let message = format!("{manager} leads");
+        let last = self.events.iter().rev().find(|event| event.kind == EventKind::LeaderChanged);
+        if last.is_none_or(|event| event.message != message) {
+            self.note(Note::new(EventKind::LeaderChanged, message));
+        }
+        Answer::Work
     }
 
     /// The writes that make the store agree with memory again.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pool_api::{LeaseRequest, LeaseState};
+use pool_api::{Event, EventKind, LeaseRequest, LeaseState, Page};
 use pool_auth::Credential;
 use pool_client::{Client, Patience, idempotency_key};
 use pool_manager::Manager;
@@ -32,6 +32,31 @@ fn a_follower_sends_clients_to_the_leader_and_takes_over() {
     assert!(second.is_leading());
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     drop((second, store, folder));
+}
+
+/// That another leads is an event like any other; that the same one does after a restart is none.
+#[test]
+fn events_tell_who_leads_when_it_is_another() {
+    let told = |client: &Client| -> Vec<String> {
+        let page: Page<Event> = client.get("/v1/events", Duration::ZERO).unwrap();
+        let changes = page.items.into_iter().filter(|event| event.kind == EventKind::LeaderChanged);
+        changes.map(|event| event.message).collect()
+    };
+    let Bed { manager, store, folder, admin, .. } = Bed::make();
+    assert_eq!(told(&admin), ["m1 leads"]);
+    let listen = manager.address();
+    manager.stop();
+    for (name, expected) in [
+        ("m1", &["m1 leads"][..]),
+        ("m2", &["m1 leads", "m2 leads"]),
+        ("m1", &["m1 leads", "m2 leads", "m1 leads"]),
+    ] {
+        let mut settings = settings(store.clone(), folder.path().join("unused.json"), name);
+        settings.listen = listen;
+        let manager = Manager::start(settings).unwrap();
+        assert_eq!(told(&admin), expected);
+        manager.stop();
+    }
 }
 
 /// Leaders whose clocks are hours apart: nothing expires at once, nothing lives for hours, tokens open.

@@ -9,6 +9,11 @@ use pool_api::{
 /// Something to do. Who may ask for it has been decided before.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
+    /// A manager begins to lead. Answer: [`Answer::Work`].
+    Lead {
+        /// Its name.
+        manager: String,
+    },
     /// A box says how it is. The first report of a box makes it part of the pool. Answer: [`Answer::Orders`].
     Report {
         /// The box, as its certificate says.
@@ -136,7 +141,7 @@ pub enum Answer {
     Tenant(TenantRecord),
     /// The spares of a model.
     Spare(SpareRecord),
-    /// Work of [`Ledger::tick`](crate::Ledger::tick): nobody waits for an answer.
+    /// Work of [`Ledger::tick`](crate::Ledger::tick), or a new leader's: nobody waits for an answer.
     Work,
 }
 

@@ -120,6 +120,18 @@ fn a_share_is_charged_as_what_it_is() {
 }
 
 #[test]
+fn another_leader_is_news_and_the_same_one_again_is_not() {
+    let mut bench = Bench::with_boxes(&[]);
+    for manager in ["m1", "m1", "m2", "m2", "m1"] {
+        bench.reload();
+        bench.apply(&Command::Lead { manager: manager.to_owned() }).unwrap();
+    }
+    bench.reload();
+    let told: Vec<&str> = bench.ledger.events(0).map(|event| event.message.as_str()).collect();
+    assert_eq!(told, ["m1 leads", "m2 leads", "m1 leads"]);
+}
+
+#[test]
 fn old_leases_keys_and_events_are_forgotten() {
     let settings =
         Settings { ended_keep_max: 3, keys_keep_max: 5, events_keep_max: 4, ..Settings::default() };
