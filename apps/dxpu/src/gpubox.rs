@@ -18,8 +18,8 @@ mod slot;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::membership::{Invitation, Membership};
-use crate::{files, log, pool, pool_access, quantity};
-use agent::{Agent, BoxFacts, Hands, Running};
+use crate::{files, log, pool, quantity};
+use agent::{BoxAgent, BoxFacts, Hands};
 use anyhow::Context;
 use device::DeviceSlot;
 use gpu::Gpu;
@@ -206,7 +206,7 @@ impl Serve {
             if let Some(signal) = signals.pending().next() {
                 break Ok(signal);
             }
-            if let Some(reason) = running.iter().find_map(Running::retired) {
+            if let Some(reason) = running.iter().find_map(BoxAgent::retired) {
                 break Err(reason);
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -214,11 +214,16 @@ impl Serve {
         match signal {
             Ok(signal) => {
                 tracing::info!(signal, "stopping");
-                running.into_iter().for_each(|running| running.stop(signal == SIGINT));
+                for mut slot in running.into_iter().flat_map(BoxAgent::stop).flatten() {
+                    // Otherwise its worker serves on.
+                    if signal == SIGINT {
+                        slot.stop();
+                    }
+                }
                 Ok(Exit::Success)
             }
             Err(reason) => {
-                running.into_iter().for_each(|running| running.stop(false));
+                running.into_iter().for_each(|running| drop(running.stop()));
                 let hint = "another agent speaks for this box; stop that one, or give this one another name";
                 Err(Failure::new(
                     Exit::Refused,
@@ -230,7 +235,7 @@ impl Serve {
         }
     }
 
-    fn real(&self, state: &Path) -> anyhow::Result<Running> {
+    fn real(&self, state: &Path) -> anyhow::Result<BoxAgent> {
         let invitation = self.invitation()?;
         let kept = Membership::kept(state)?;
         let name = self.box_name(kept.as_ref(), invitation.as_ref())?;
@@ -266,7 +271,7 @@ impl Serve {
         start(facts, around, membership, groups)
     }
 
-    fn simulated(&self, plan: &Path, state: &Path) -> anyhow::Result<Vec<Running>> {
+    fn simulated(&self, plan: &Path, state: &Path) -> anyhow::Result<Vec<BoxAgent>> {
         let text =
             std::fs::read_to_string(plan).with_context(|| format!("cannot read {}", plan.display()))?;
         let beside = plan.parent().unwrap_or(Path::new("."));
@@ -368,10 +373,9 @@ fn start(
     around: Surroundings,
     membership: Membership,
     groups: Vec<Vec<Box<dyn Hands>>>,
-) -> anyhow::Result<Running> {
+) -> anyhow::Result<BoxAgent> {
     let (name, slots) = (facts.name.clone(), groups.iter().map(Vec::len).sum::<usize>());
-    let agent = Agent::new(facts, around, membership, files::random_hex(8)?).map_err(pool_access::failure)?;
-    let running = agent.start(groups).context("cannot start a thread")?;
+    let running = agent::start(facts, around, membership, groups)?;
     println!("box {name} serves {slots} slots");
     Ok(running)
 }

@@ -27,6 +27,7 @@ mod pool;
 mod pool_access;
 mod preflight;
 mod quantity;
+mod reporting;
 mod run;
 mod sim;
 mod soft;

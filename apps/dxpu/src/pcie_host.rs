@@ -11,8 +11,8 @@ mod slot;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::membership::{Home, Invitation, Membership};
-use crate::{files, log, pool, pool_access, quantity};
-use agent::Agent;
+use crate::{files, log, pool, quantity};
+use agent::Host;
 use anyhow::Context;
 use fabric::Protection;
 use pcie_proxy::{CarrierOptions, HostProxy, HostProxyOptions};
@@ -116,8 +116,8 @@ impl Serve {
             slot::Slot::new(slot, proxy.clone(), self.qmp.clone(), format!("{}{}", self.ports, slot + 1))
         });
         let home = Home { identity: membership.credential.identity.clone(), state };
-        let agent = Agent::new(&name, home, membership, paths, files::random_hex(8)?)?;
-        let running = agent.start(slots.collect()).context("cannot start a thread")?;
+        let host = Host { name: Name::new(&name)?, home, paths };
+        let running = agent::start(host, membership, slots.collect())?;
         println!("host {name} has {} slots; sockets in {}", self.slots, proxy.directory().display());
         let stopped = loop {
             if let Some(signal) = signals.pending().next() {
@@ -185,9 +185,4 @@ impl Serve {
         let options = HostProxyOptions { slots: self.slots, directory, msix: self.msix, carrier };
         HostProxy::start(&options).context("cannot start the proxy")
     }
-}
-
-/// What went wrong with a manager, for people.
-fn failure(error: pool_client::ClientError) -> anyhow::Error {
-    pool_access::failure(error).into()
 }

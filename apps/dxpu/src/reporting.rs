@@ -1,0 +1,317 @@
+//! How the agent of a box or host speaks with managers.
+//!
+//! ```text
+//!   slot threads ──▶ reports ──▶ teller: at once when something changed ──┐
+//!        ▲                  └──▶ listener: again and again, waits for news ┼──▶ whichever manager leads
+//!        └──── orders ◀── the newest, by the manager's clock ◀─────────────┘
+//! ```
+//!
+//! Nothing here waits for a manager: slots go on with the last orders.
+
+use crate::files;
+use crate::given::Given;
+use crate::membership::{Home, Membership};
+use anyhow::Context;
+use pool_api::ErrorCode;
+use pool_client::{Client, ClientError, Patience};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often slots look around.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Between attempts to reach a manager.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// A box or a host.
+pub(crate) trait Member: Send + Sync + Sized + 'static {
+    /// What a report says of one slot.
+    type Slot: Clone + Send;
+    /// What should be so in one slot.
+    type Want: Clone + Send;
+    /// What else orders say.
+    type Rest;
+
+    /// Where it keeps who it is.
+    fn home(&self) -> Home;
+
+    /// Whether a manager should hear of this change of a slot at once.
+    fn is_news(before: &Self::Slot, now: &Self::Slot) -> bool;
+
+    /// Sends a report, and waits for so long for orders that were not told yet.
+    fn report(
+        &self,
+        client: &Client,
+        said: Said<Self::Slot>,
+        wait: Duration,
+    ) -> Result<Orders<Self>, ClientError>;
+
+    /// Does what else orders say. Only those get here that are not out of date, one at a time.
+    fn heed(&self, _rest: Self::Rest, _given: Given) {}
+
+    /// A manager listens: tells it what else there is to tell of these slots.
+    fn tell_more(&self, _client: &Client, _slots: Vec<u8>) {}
+}
+
+/// What a report says, of either kind.
+pub(crate) struct Said<S> {
+    /// A random name of this run.
+    pub(crate) run: String,
+    pub(crate) sequence: u64,
+    pub(crate) slots: Vec<S>,
+}
+
+/// What orders say, of either kind.
+pub(crate) struct Orders<M: Member> {
+    pub(crate) given: Given,
+    pub(crate) report_after_ms: u64,
+    pub(crate) wants: BTreeMap<u8, M::Want>,
+    pub(crate) rest: M::Rest,
+}
+
+/// What a member's threads share.
+pub(crate) struct Reporting<M: Member> {
+    member: M,
+    run: String,
+    state: Mutex<State<M>>,
+    changed: Condvar,
+    access: Mutex<(Membership, Arc<Client>)>,
+}
+
+struct State<M: Member> {
+    wants: BTreeMap<u8, M::Want>,
+    /// Who gave them, and when by its clock.
+    ordered: Given,
+    reports: BTreeMap<u8, M::Slot>,
+    /// Grows with every change of the reports that a manager should hear of at once.
+    version: u64,
+    told_version: u64,
+    sequence: u64,
+    report_after_ms: u64,
+    is_stopping: bool,
+    /// That managers do not accept the certificate was said already.
+    is_refused: bool,
+    /// Why this agent must not go on.
+    retired: Option<String>,
+}
+
+/// An agent at work.
+pub(crate) struct Running<M: Member, T> {
+    reporting: Arc<Reporting<M>>,
+    keepers: Vec<JoinHandle<T>>,
+}
+
+impl<M: Member, T: Send + 'static> Running<M, T> {
+    /// Starts the threads that speak with managers, and one that keeps each group of slots as it should be.
+    ///
+    /// Reports are whole from the first one on: a slot that is missing counts as gone.
+    pub(crate) fn start<G: Send + 'static>(
+        member: M,
+        membership: Membership,
+        reports: BTreeMap<u8, M::Slot>,
+        groups: Vec<G>,
+        keep: fn(&Reporting<M>, G) -> T,
+    ) -> anyhow::Result<Self> {
+        let client = Client::new(membership.credential.clone(), Patience::ONCE)
+            .map_err(crate::pool_access::failure)?;
+        let state = State {
+            wants: BTreeMap::new(),
+            ordered: Given::default(),
+            reports,
+            version: 1,
+            told_version: 0,
+            sequence: 0,
+            report_after_ms: 0,
+            is_stopping: false,
+            is_refused: false,
+            retired: None,
+        };
+        let reporting = Arc::new(Reporting {
+            member,
+            run: files::random_hex(8)?,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            access: Mutex::new((membership, Arc::new(client))),
+        });
+        let keeper = |group| spawn("dxpu-slot", &reporting, move |reporting| keep(reporting, group));
+        let keepers = groups.into_iter().map(keeper).collect::<Result<_, _>>()?;
+        spawn("dxpu-teller", &reporting, Reporting::tell)?;
+        spawn("dxpu-listener", &reporting, Reporting::listen)?;
+        Ok(Self { reporting, keepers })
+    }
+
+    /// Why it must not go on, if somebody else has taken its place.
+    pub(crate) fn retired(&self) -> Option<String> {
+        self.reporting.lock().retired.clone()
+    }
+
+    /// Stops, and gives what is left of the groups of slots.
+    pub(crate) fn stop(self) -> Vec<T> {
+        self.reporting.lock().is_stopping = true;
+        self.reporting.changed.notify_all();
+        self.keepers.into_iter().filter_map(|keeper| keeper.join().ok()).collect()
+    }
+}
+
+fn spawn<M: Member, T: Send + 'static>(
+    name: &str,
+    reporting: &Arc<Reporting<M>>,
+    work: impl FnOnce(&Reporting<M>) -> T + Send + 'static,
+) -> anyhow::Result<JoinHandle<T>> {
+    let (thread, reporting) = (std::thread::Builder::new().name(name.to_owned()), reporting.clone());
+    thread.spawn(move || work(&reporting)).context("cannot start a thread")
+}
+
+impl<M: Member> Reporting<M> {
+    fn lock(&self) -> MutexGuard<'_, State<M>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client(&self) -> Arc<Client> {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// When the orders were given that are known now.
+    pub(crate) fn ordered(&self) -> Given {
+        self.lock().ordered
+    }
+
+    /// What should be so in a slot, as far as anybody has said.
+    pub(crate) fn want(&self, slot: u8) -> Option<M::Want> {
+        self.lock().wants.get(&slot).cloned()
+    }
+
+    /// How a slot is now.
+    pub(crate) fn note(&self, slot: u8, report: M::Slot) {
+        let mut state = self.lock();
+        if state.reports.get(&slot).is_none_or(|known| M::is_news(known, &report)) {
+            state.version += 1;
+            self.changed.notify_all();
+        }
+        state.reports.insert(slot, report);
+    }
+
+    /// Waits until it is time to look around again, or there are orders later than these.
+    pub(crate) fn await_orders(&self, ordered: Given) {
+        let state = self.lock();
+        drop(
+            self.changed.wait_timeout_while(state, LOOK_EVERY, |state| {
+                state.ordered == ordered && !state.is_stopping
+            }),
+        );
+    }
+
+    /// Whether slots shall be left alone from now on.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.lock().is_stopping
+    }
+
+    /// Reports changes at once.
+    fn tell(&self) {
+        loop {
+            let state = self.lock();
+            let waited = self.changed.wait_timeout_while(state, Duration::from_secs(1), |state| {
+                state.version == state.told_version && !state.is_stopping
+            });
+            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.is_stopping {
+                return;
+            }
+            let has_news = state.version != state.told_version;
+            drop(state);
+            if has_news && !self.report(Duration::ZERO) {
+                std::thread::sleep(TRY_AGAIN_AFTER);
+            }
+        }
+    }
+
+    /// Reports again and again, and waits for orders meanwhile.
+    fn listen(&self) {
+        let mut wait = Duration::ZERO;
+        while !self.is_stopping() {
+            let began = Instant::now();
+            let is_heard = self.report(wait);
+            if is_heard {
+                let slots = self.lock().reports.keys().copied().collect();
+                self.member.tell_more(&self.client(), slots);
+            }
+            let after = Duration::from_millis(self.lock().report_after_ms.clamp(50, 10_000));
+            wait = if is_heard { after } else { Duration::ZERO };
+            // A manager that does not wait with its answer is asked no more often than it wants.
+            let pause = if is_heard { after.saturating_sub(began.elapsed()) } else { TRY_AGAIN_AFTER };
+            let state = self.lock();
+            drop(self.changed.wait_timeout_while(state, pause, |state| !state.is_stopping));
+        }
+    }
+
+    /// The report to send now, and the version of what it says.
+    fn compose(&self) -> (Said<M::Slot>, u64) {
+        let mut state = self.lock();
+        state.sequence += 1;
+        let slots = state.reports.values().cloned().collect();
+        (Said { run: self.run.clone(), sequence: state.sequence, slots }, state.version)
+    }
+
+    /// Sends a report. False when nobody took it.
+    fn report(&self, wait: Duration) -> bool {
+        let (said, version) = self.compose();
+        match self.member.report(&self.client(), said, wait) {
+            Ok(orders) => {
+                let now_ms = orders.given.at_ms;
+                self.obey(orders, version);
+                self.renew(now_ms);
+                return true;
+            }
+            Err(ClientError::Refused(detail))
+                if detail.code == ErrorCode::Gone || detail.code == ErrorCode::Conflict =>
+            {
+                self.lock().retired = Some(detail.message);
+            }
+            Err(error @ ClientError::Certificate { .. }) => {
+                let is_new = !std::mem::replace(&mut self.lock().is_refused, true);
+                if is_new {
+                    tracing::error!(%error, hint = error.hint(), "no manager takes the report");
+                }
+            }
+            Err(error) => tracing::debug!(%error, "no manager takes the report"),
+        }
+        false
+    }
+
+    fn obey(&self, orders: Orders<M>, version: u64) {
+        let mut state = self.lock();
+        state.told_version = state.told_version.max(version);
+        state.is_refused = false;
+        if orders.given.is_late_after(state.ordered) {
+            return;
+        }
+        state.ordered = orders.given;
+        state.report_after_ms = orders.report_after_ms;
+        state.wants = orders.wants;
+        self.member.heed(orders.rest, orders.given);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Has the certificate renewed in good time.
+    fn renew(&self, now_ms: u64) {
+        let Ok(mut access) = self.access.try_lock() else { return };
+        if !access.0.is_ageing(now_ms) {
+            return;
+        }
+        let renewed = access.0.renewed(&self.member.home(), &access.1).and_then(|membership| {
+            let client = Client::new(membership.credential.clone(), Patience::ONCE)?;
+            Ok((membership, Arc::new(client)))
+        });
+        match renewed {
+            Ok(renewed) => {
+                tracing::info!("the certificate was renewed");
+                *access = renewed;
+            }
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "the certificate cannot be renewed yet")
+            }
+        }
+    }
+}
