@@ -48,4 +48,13 @@ impl Caller {
         }
         Err(Problem::forbidden(format!("a {} may not do this", self.role().as_str())))
     }
+
+    /// Refuses unless it is this machine itself that speaks.
+    pub(crate) fn require_is(&self, machine: &Identity) -> Result<(), Problem> {
+        if self.identity == *machine {
+            return Ok(());
+        }
+        let (kind, name) = (machine.role().as_str(), machine.short_name());
+        Err(Problem::forbidden(format!("{} cannot speak for {kind} {name}", self.identity)))
+    }
 }

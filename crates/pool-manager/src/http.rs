@@ -18,6 +18,7 @@ mod list;
 mod pages;
 mod probes;
 mod refusals;
+mod reports;
 mod spares;
 mod tenants;
 

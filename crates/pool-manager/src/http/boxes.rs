@@ -7,13 +7,12 @@ use axum::extract::State;
 use pool::{Answer, Command};
 use pool_api::{BoxDetail, BoxOrders, BoxRecord, BoxReport, GpuId, Name, Page, SlotPass, TaintRequest, Want};
 use pool_auth::{Identity, LeaseClaims, Permission};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::Api;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Path, Query};
-use super::list::{ListQuery, check_wait, page, until_new};
+use super::list::{ListQuery, page, until_new};
+use super::reports::{self, Heard, ReportQuery};
 use crate::access::LEASE_TOKEN_MS;
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
@@ -68,18 +67,6 @@ pub(super) async fn show(
     api.desk.read(asked, show).await.map(Json)
 }
 
-/// Whether the answer may wait for news.
-#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ReportQuery {
-    /// Wait for so long for orders that this run of the agent has not been told, at most until the next report is due.
-    /// An agent that missed an answer does not wait.
-    #[serde(default)]
-    #[param(maximum = 30_000, default = 0)]
-    pub(crate) wait_ms: u64,
-}
-
 /// Tell how a box is, and be told what should be
 ///
 /// Only the box itself may. All of it may be lost or repeated.
@@ -92,51 +79,29 @@ pub(super) async fn report(
     Query(query): Query<ReportQuery>,
     Body(report): Body<BoxReport>,
 ) -> Result<Json<BoxOrders>, Problem> {
-    check_wait(query.wait_ms)?;
     report.check()?;
-    let began = tokio::time::Instant::now();
-    let mut is_first = true;
-    loop {
-        let asked = Asked {
-            claim: claim.clone(),
-            action: "box.report",
-            target: format!("box/{name}"),
-            needs: Needs::Permission(Permission::ReportOwnBox),
-            audited: Audited::Refusals,
+    let asked = Asked {
+        claim,
+        action: "box.report",
+        target: format!("box/{name}"),
+        needs: Needs::Permission(Permission::ReportOwnBox),
+        audited: Audited::Refusals,
+    };
+    let topic = Topic::Box(name.clone());
+    let take = move |books: &mut Books, caller: &Caller| {
+        caller.require_is(&Identity::Box(name.to_string()))?;
+        let agent = report.agent.clone();
+        let command = Command::Report { box_name: name.clone(), report };
+        let Answer::Orders(mut orders) = books.apply(&command)? else {
+            return Err(Problem::internal("the ledger answered a report with something else"));
         };
-        let (name, report) = (name.clone(), report.clone());
-        let may_wait = query.wait_ms > 0 && is_first;
-        let (orders, woken) = api
-            .desk
-            .change(asked, move |books, caller| {
-                if !matches!(&caller.identity, Identity::Box(own) if own == name.as_str()) {
-                    return Err(Problem::forbidden(format!(
-                        "{} cannot speak for box {name}",
-                        caller.identity
-                    )));
-                }
-                let agent = report.agent.clone();
-                let Answer::Orders(mut orders) =
-                    books.apply(&Command::Report { box_name: name.clone(), report })?
-                else {
-                    return Err(Problem::internal("the ledger answered a report with something else"));
-                };
-                seal(&mut orders, &name, books)?;
-                orders.tenure = books.tenure;
-                orders.lease_keys = books.access.public_keys().map(|key| key.to_string()).collect();
-                let is_known = books.told.is_known(&name, &agent, &orders);
-                let woken = (may_wait && is_known).then(|| books.waiters.add(Topic::Box(name)));
-                Ok((orders, woken))
-            })
-            .await?;
-        let Some(woken) = woken else { return Ok(Json(orders)) };
-        // The box must be heard again before it is missed.
-        let wait = Duration::from_millis(query.wait_ms.min(orders.report_after_ms));
-        if tokio::time::timeout_at(began + wait, woken).await.is_err() {
-            return Ok(Json(orders));
-        }
-        is_first = false;
-    }
+        seal(&mut orders, &name, books)?;
+        orders.tenure = books.tenure;
+        orders.lease_keys = books.access.public_keys().map(|key| key.to_string()).collect();
+        let is_known = books.told.is_known(&name, &agent, &orders);
+        Ok(Heard { report_after_ms: orders.report_after_ms, is_known, orders })
+    };
+    reports::answer(&api, asked, query, topic, take).await
 }
 
 /// Fills in what only managers know.

@@ -9,10 +9,10 @@ use pool_api::{HostDetail, HostOrders, HostRecord, HostReport, HostRequest, Host
 use pool_auth::{Identity, Permission};
 
 use super::Api;
-use super::boxes::ReportQuery;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Path, Query};
-use super::list::{ListQuery, check_wait, page, until_new};
+use super::list::{ListQuery, page, until_new};
+use super::reports::{self, Heard, ReportQuery};
 use crate::access::Access;
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
@@ -65,18 +65,11 @@ pub(super) async fn show(
     };
     let show = move |books: &mut Books, caller: &Caller| {
         if !caller.role().may(Permission::ReadPool) {
-            check_is(caller, &name)?;
+            caller.require_is(&Identity::Host(name.to_string()))?;
         }
         books.ledger.host_detail(&name).ok_or_else(|| Problem::not_found(format!("host {name}")))
     };
     api.desk.read(asked, show).await.map(Json)
-}
-
-fn check_is(caller: &Caller, name: &Name) -> Result<(), Problem> {
-    match &caller.identity {
-        Identity::Host(own) if own == name.as_str() => Ok(()),
-        other => Err(Problem::forbidden(format!("{other} cannot speak for host {name}"))),
-    }
 }
 
 /// Say whose leases may be plugged into a host
@@ -119,44 +112,28 @@ pub(super) async fn report(
     Query(query): Query<ReportQuery>,
     Body(report): Body<HostReport>,
 ) -> Result<Json<HostOrders>, Problem> {
-    check_wait(query.wait_ms)?;
     report.check()?;
-    let began = tokio::time::Instant::now();
-    let mut is_first = true;
-    loop {
-        let asked = Asked {
-            claim: claim.clone(),
-            action: "host.report",
-            target: format!("host/{name}"),
-            needs: Needs::Permission(Permission::ReportOwnHost),
-            audited: Audited::Refusals,
+    let asked = Asked {
+        claim,
+        action: "host.report",
+        target: format!("host/{name}"),
+        needs: Needs::Permission(Permission::ReportOwnHost),
+        audited: Audited::Refusals,
+    };
+    let topic = Topic::Host(name.clone());
+    let take = move |books: &mut Books, caller: &Caller| {
+        caller.require_is(&Identity::Host(name.to_string()))?;
+        let agent = report.agent.clone();
+        let command = Command::ReportHost { host: name.clone(), report };
+        let Answer::HostOrders(mut orders) = books.apply(&command)? else {
+            return Err(Problem::internal("the ledger answered a report with something else"));
         };
-        let (name, report) = (name.clone(), report.clone());
-        let may_wait = query.wait_ms > 0 && is_first;
-        let (orders, woken) = api
-            .desk
-            .change(asked, move |books, caller| {
-                check_is(caller, &name)?;
-                let agent = report.agent.clone();
-                let command = Command::ReportHost { host: name.clone(), report };
-                let Answer::HostOrders(mut orders) = books.apply(&command)? else {
-                    return Err(Problem::internal("the ledger answered a report with something else"));
-                };
-                seal(&mut orders, &books.access);
-                orders.tenure = books.tenure;
-                let is_known = books.told.is_known_to_host(&name, &agent, &orders);
-                let woken = (may_wait && is_known).then(|| books.waiters.add(Topic::Host(name)));
-                Ok((orders, woken))
-            })
-            .await?;
-        let Some(woken) = woken else { return Ok(Json(orders)) };
-        // The host must be heard again before it is missed.
-        let wait = Duration::from_millis(query.wait_ms.min(orders.report_after_ms));
-        if tokio::time::timeout_at(began + wait, woken).await.is_err() {
-            return Ok(Json(orders));
-        }
-        is_first = false;
-    }
+        seal(&mut orders, &books.access);
+        orders.tenure = books.tenure;
+        let is_known = books.told.is_known_to_host(&name, &agent, &orders);
+        Ok(Heard { report_after_ms: orders.report_after_ms, is_known, orders })
+    };
+    reports::answer(&api, asked, query, topic, take).await
 }
 
 /// Fills in what only managers know.

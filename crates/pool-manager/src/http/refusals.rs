@@ -34,9 +34,7 @@ pub(super) async fn tell(
         audited: Audited::Refusals,
     };
     let write = move |books: &mut Books, caller: &Caller| {
-        if !matches!(&caller.identity, Identity::Box(own) if own == name.as_str()) {
-            return Err(Problem::forbidden(format!("{} cannot speak for box {name}", caller.identity)));
-        }
+        caller.require_is(&Identity::Box(name.to_string()))?;
         let count = u32::try_from(report.refusals.len()).unwrap_or(u32::MAX);
         for refusal in report.refusals {
             let deed = AuditDraft {
