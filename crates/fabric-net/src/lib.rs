@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 pub mod measure;
 mod memory;
 mod port;

@@ -67,6 +67,11 @@ pub fn shm_pair(folder: &Path, spin: Duration) -> io::Result<(StreamPort, Stream
     Ok((ours, theirs))
 }
 
+fn send(port: &mut impl Port, to: NodeId, datagram: &[u8]) -> io::Result<()> {
+    port.place()[..datagram.len()].copy_from_slice(datagram);
+    port.send(to, PATH, datagram.len())
+}
+
 /// Runs `host` here and `other` in a thread until `host` has ended.
 fn with_peer<T>(
     host: impl FnOnce() -> io::Result<T>,
@@ -94,7 +99,7 @@ pub fn raw_round_trips<P: Port + Send>(
         let mut times = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             let began = Instant::now();
-            ours.send(BOX, PATH, &datagram)?;
+            send(&mut ours, BOX, &datagram)?;
             ours.flush()?;
             while ours.receive(TURN, &mut |_| {})? == 0 {
                 if began.elapsed() > SET_UP_WAIT {
@@ -111,7 +116,7 @@ pub fn raw_round_trips<P: Port + Send>(
         while !is_over.load(Ordering::Relaxed) {
             let mut count = theirs.receive(TURN, &mut |datagram| echo.copy_from_slice(datagram))?;
             while count > 0 {
-                theirs.send(HOST, PATH, &echo)?;
+                send(&mut theirs, HOST, &echo)?;
                 count -= 1;
             }
             theirs.flush()?;
@@ -232,4 +237,31 @@ pub fn write_throughput<P: Port + Send>(
         }
         Ok(())
     })
+}
+
+/// The same with both ends in turn on this thread: nobody waits, so what it costs is what it takes.
+pub fn writes_in_turn<P: Port>(
+    ports: (P, P),
+    protection: Protection,
+    datagram_bytes: usize,
+    payload_bytes: u32,
+    count: u64,
+) -> io::Result<f64> {
+    let mut ours = pump(Role::Host, ports.0, protection, datagram_bytes)?;
+    let mut theirs = pump(Role::Box, ports.1, protection, datagram_bytes)?;
+    let span = Span::of_bytes(0x1_0000_0000, payload_bytes).ok_or(io::ErrorKind::InvalidInput)?;
+    let header = Header::memory_write(Bdf(0x100), span);
+    let payload = vec![0x5a; header.payload_bytes()];
+    let (mut sent, mut received, began) = (0, 0, Instant::now());
+    while received < count {
+        while sent < count && matches!(ours.trunk.send(LEASE, &Tlp::new(header, &payload)), Some(Ok(()))) {
+            sent += 1;
+        }
+        ours.turn(Duration::ZERO)?;
+        theirs.turn(Duration::ZERO)?;
+        while theirs.trunk.receive(LEASE, Willing::ALL).is_some() {
+            received += 1;
+        }
+    }
+    Ok(count as f64 * f64::from(payload_bytes) / began.elapsed().as_secs_f64())
 }

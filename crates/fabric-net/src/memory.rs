@@ -1,12 +1,12 @@
 //! A network between two threads of one process: for measurements and tests, where no system call is to be in the way.
 
 use crate::Port;
+use crate::batch::{Batch, LENGTH_BYTES};
 use fabric::{NodeId, PathId};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-const LENGTH_BYTES: usize = 4;
 /// What may wait for the other thread. More is lost, as on any network.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
@@ -14,7 +14,7 @@ const WAITING_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Default)]
 struct Waiting {
     /// Datagrams, each with its length in front.
-    bytes: Vec<u8>,
+    batch: Batch,
     is_slept_on: bool,
 }
 
@@ -35,8 +35,8 @@ impl Lane {
 pub struct MemoryPort {
     out: Arc<Lane>,
     into: Arc<Lane>,
-    unsent: Vec<u8>,
-    taken: Vec<u8>,
+    unsent: Batch,
+    taken: Batch,
     spin: Duration,
 }
 
@@ -47,8 +47,8 @@ impl MemoryPort {
         let end = |out: &Arc<Lane>, into: &Arc<Lane>| Self {
             out: out.clone(),
             into: into.clone(),
-            unsent: Vec::new(),
-            taken: Vec::new(),
+            unsent: Batch::default(),
+            taken: Batch::default(),
             spin,
         };
         (end(&lanes[0], &lanes[1]), end(&lanes[1], &lanes[0]))
@@ -59,7 +59,7 @@ impl MemoryPort {
         self.taken.clear();
         // A lock that somebody holds is asked again; nobody holds it for long.
         if let Ok(mut waiting) = self.into.waiting.try_lock() {
-            std::mem::swap(&mut waiting.bytes, &mut self.taken);
+            std::mem::swap(&mut waiting.batch, &mut self.taken);
         }
         !self.taken.is_empty()
     }
@@ -78,7 +78,7 @@ impl MemoryPort {
             }
             let mut waiting = self.into.lock();
             waiting.is_slept_on = true;
-            let is_empty = |waiting: &mut Waiting| waiting.bytes.is_empty();
+            let is_empty = |waiting: &mut Waiting| waiting.batch.is_empty();
             let woken = self.into.arrived.wait_timeout_while(waiting, until - now, is_empty);
             woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0.is_slept_on = false;
         }
@@ -86,9 +86,12 @@ impl MemoryPort {
 }
 
 impl Port for MemoryPort {
-    fn send(&mut self, _: NodeId, _: PathId, datagram: &[u8]) -> io::Result<()> {
-        self.unsent.extend_from_slice(&(datagram.len() as u32).to_le_bytes());
-        self.unsent.extend_from_slice(datagram);
+    fn place(&mut self) -> &mut [u8] {
+        self.unsent.place(LENGTH_BYTES)
+    }
+
+    fn send(&mut self, _: NodeId, _: PathId, bytes: usize) -> io::Result<()> {
+        self.unsent.add_with_length(bytes);
         Ok(())
     }
 
@@ -97,10 +100,10 @@ impl Port for MemoryPort {
             return Ok(());
         }
         let mut waiting = self.out.lock();
-        if waiting.bytes.is_empty() {
-            std::mem::swap(&mut waiting.bytes, &mut self.unsent);
-        } else if waiting.bytes.len() < WAITING_BYTES_MAX {
-            waiting.bytes.extend_from_slice(&self.unsent);
+        if waiting.batch.is_empty() {
+            std::mem::swap(&mut waiting.batch, &mut self.unsent);
+        } else if waiting.batch.len() < WAITING_BYTES_MAX {
+            waiting.batch.extend(self.unsent.as_slice());
         }
         let is_slept_on = waiting.is_slept_on;
         drop(waiting);
@@ -116,7 +119,7 @@ impl Port for MemoryPort {
         if !self.grab() && !wait.is_zero() {
             self.wait(wait);
         }
-        let (mut rest, mut count) = (&mut self.taken[..], 0);
+        let (mut rest, mut count) = (self.taken.as_mut_slice(), 0);
         while let Some((length, after)) = rest.split_first_chunk_mut::<LENGTH_BYTES>() {
             let (datagram, after) = after.split_at_mut(u32::from_le_bytes(*length) as usize);
             take(datagram);
@@ -136,7 +139,8 @@ mod tests {
             let (mut a, mut b) = MemoryPort::pair(spin);
             let sender = std::thread::spawn(move || {
                 for size in 0..100usize {
-                    a.send(NodeId(2), PathId(1), &vec![size as u8; size]).unwrap();
+                    a.place()[..size].fill(size as u8);
+                    a.send(NodeId(2), PathId(1), size).unwrap();
                     if size % 7 == 0 {
                         a.flush().unwrap();
                     }

@@ -6,9 +6,13 @@ use std::time::Duration;
 
 /// Ways to other proxies. Datagrams may be lost, and whoever sends them knows how to live with it.
 pub trait Port {
-    /// Takes a datagram for a proxy over a path; it may wait for company until [`Port::flush`]. An address that is not
-    /// known, or a network that takes no more, loses it.
-    fn send(&mut self, to: NodeId, path: PathId, datagram: &[u8]) -> io::Result<()>;
+    /// Where the next datagram is to be written: room for the longest there is. It leaves from there, so that nobody
+    /// copies it.
+    fn place(&mut self) -> &mut [u8];
+
+    /// Takes the first `bytes` of [`Port::place`] for a proxy over a path; they may wait for company until
+    /// [`Port::flush`]. An address that is not known, or a network that takes no more, loses them.
+    fn send(&mut self, to: NodeId, path: PathId, bytes: usize) -> io::Result<()>;
 
     /// Sends whatever waits.
     fn flush(&mut self) -> io::Result<()>;

@@ -5,8 +5,6 @@ use fabric::{LeaseId, Time, Trunk};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The longest datagram of any port.
-const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Datagrams that are sent before those that came in are looked at.
 const BURST: usize = 256;
 
@@ -17,15 +15,13 @@ pub struct Pump<P> {
     pub trunk: Trunk,
     port: P,
     began: Instant,
-    datagram: Vec<u8>,
     touched: Vec<LeaseId>,
 }
 
 impl<P: Port> Pump<P> {
     /// The clock of the links begins now.
     pub fn new(trunk: Trunk, port: P) -> Self {
-        let (datagram, touched) = (vec![0; DATAGRAM_BYTES_MAX], Vec::new());
-        Self { trunk, port, began: Instant::now(), datagram, touched }
+        Self { trunk, port, began: Instant::now(), touched: Vec::new() }
     }
 
     /// The time as the links of this trunk know it.
@@ -64,8 +60,8 @@ impl<P: Port> Pump<P> {
 
     fn send_at(&mut self, now: Time) -> io::Result<()> {
         for _ in 0..BURST {
-            let Some(transmit) = self.trunk.transmit(now, &mut self.datagram) else { break };
-            self.port.send(transmit.node, transmit.path, &self.datagram[..transmit.bytes])?;
+            let Some(transmit) = self.trunk.transmit(now, self.port.place()) else { break };
+            self.port.send(transmit.node, transmit.path, transmit.bytes)?;
         }
         self.port.flush()
     }

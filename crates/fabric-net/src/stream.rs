@@ -7,24 +7,21 @@
 //! acknowledgements besides, or two proxies that both send would wait for each other.
 
 use crate::Port;
+use crate::batch::{Batch, DATAGRAM_BYTES_MAX, LENGTH_BYTES};
 use fabric::{NodeId, PathId};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 use transport::{Closer, Connection, Rx, Tx};
 
-/// The longest datagram: what a link may be told to write.
-const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// What is read at once.
 const READ_BYTES: usize = 256 << 10;
-const LENGTH_BYTES: usize = 4;
 
 #[derive(Debug)]
 struct Way {
     tx: Tx,
     rx: Rx,
     closer: Closer,
-    out: Vec<u8>,
     /// Bytes that came and are no whole datagram yet.
     read: Vec<u8>,
     filled: usize,
@@ -34,6 +31,9 @@ struct Way {
 #[derive(Debug, Default)]
 pub struct StreamPort {
     ways: HashMap<(NodeId, PathId), Way>,
+    /// What waits for one of them.
+    unsent: Batch,
+    unsent_to: Option<(NodeId, PathId)>,
     spin: Duration,
 }
 
@@ -46,7 +46,7 @@ impl StreamPort {
     /// A connection to a proxy. The one that it replaces is closed.
     pub fn add(&mut self, node: NodeId, path: PathId, connection: Connection) {
         let (tx, rx, closer) = connection.split();
-        let way = Way { tx, rx, closer, out: Vec::new(), read: vec![0; READ_BYTES], filled: 0 };
+        let way = Way { tx, rx, closer, read: vec![0; READ_BYTES], filled: 0 };
         if let Some(old) = self.ways.insert((node, path), way) {
             old.closer.close();
         }
@@ -65,6 +65,17 @@ impl StreamPort {
     /// Which ways there are.
     pub fn ways(&self) -> impl Iterator<Item = (NodeId, PathId)> + '_ {
         self.ways.keys().copied()
+    }
+
+    /// Sends what waits; its bytes stay where they are.
+    fn send_unsent(&mut self) {
+        let Some(to) = self.unsent_to.take() else { return };
+        if let Some(way) = self.ways.get_mut(&to)
+            && way.tx.send(&[self.unsent.as_slice()]).is_err()
+        {
+            way.closer.close();
+            self.ways.remove(&to);
+        }
     }
 
     fn take_all(&mut self, take: &mut dyn FnMut(&mut [u8])) -> usize {
@@ -114,23 +125,23 @@ impl Way {
 }
 
 impl Port for StreamPort {
-    fn send(&mut self, to: NodeId, path: PathId, datagram: &[u8]) -> io::Result<()> {
-        if let Some(way) = self.ways.get_mut(&(to, path)) {
-            way.out.extend_from_slice(&(datagram.len() as u32).to_le_bytes());
-            way.out.extend_from_slice(datagram);
+    fn place(&mut self) -> &mut [u8] {
+        self.unsent.place(LENGTH_BYTES)
+    }
+
+    fn send(&mut self, to: NodeId, path: PathId, bytes: usize) -> io::Result<()> {
+        if self.unsent_to != Some((to, path)) {
+            self.send_unsent();
+            self.unsent.restart_with(LENGTH_BYTES, bytes);
+            self.unsent_to = Some((to, path));
         }
+        self.unsent.add_with_length(bytes);
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.ways.retain(|_, way| {
-            let is_open = way.out.is_empty() || way.tx.send(&[&way.out]).is_ok();
-            way.out.clear();
-            if !is_open {
-                way.closer.close();
-            }
-            is_open
-        });
+        self.send_unsent();
+        self.unsent.clear();
         Ok(())
     }
 

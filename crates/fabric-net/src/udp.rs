@@ -1,5 +1,6 @@
 //! UDP: a socket for each path of this proxy, an address for each path of every other.
 
+use crate::batch::Batch;
 use crate::{Port, Waker};
 use fabric::{NodeId, PathId};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -34,12 +35,12 @@ struct Local {
 
 /// Datagrams of one length for one address, the last of them perhaps shorter.
 #[derive(Debug, Default)]
-struct Batch {
+struct Segments {
     local: usize,
     to: Option<SocketAddr>,
-    bytes: Vec<u8>,
+    batch: Batch,
     segment_bytes: usize,
-    segments: usize,
+    count: usize,
 }
 
 /// UDP with segmentation offload.
@@ -47,7 +48,7 @@ struct Batch {
 pub struct UdpPort {
     locals: Vec<Local>,
     addresses: HashMap<(NodeId, PathId), SocketAddr>,
-    batch: Batch,
+    segments: Segments,
     buffers: Vec<Vec<u8>>,
     spin: Duration,
     waker: Option<Waker>,
@@ -64,7 +65,7 @@ impl UdpPort {
         Ok(Self {
             locals: sockets.into_iter().map(local).collect::<io::Result<_>>()?,
             addresses: HashMap::new(),
-            batch: Batch::default(),
+            segments: Segments::default(),
             buffers: vec![vec![0; RECEIVE_BYTES]; BATCH_SIZE],
             spin: Duration::ZERO,
             waker: None,
@@ -134,6 +135,31 @@ impl UdpPort {
         Ok(count)
     }
 
+    /// Sends what waits; its bytes stay where they are.
+    fn send_segments(&mut self) -> io::Result<()> {
+        let segments = &mut self.segments;
+        let Some(destination) = segments.to.take() else { return Ok(()) };
+        let segment_size = (segments.count > 1).then_some(segments.segment_bytes);
+        segments.count = 0;
+        let contents = segments.batch.as_slice();
+        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
+        let local = &self.locals[segments.local];
+        for is_last_try in [false, true] {
+            match local.state.try_send(UdpSockRef::from(&local.socket), &transmit) {
+                Ok(()) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !is_last_try => {
+                    poll_for(&mut [PollFd::new(&local.socket, PollFlags::OUT)], FULL_WAIT)?;
+                }
+                // What a network does not take is lost: a host that is away, a route that is gone, a full queue.
+                Err(_) => {
+                    self.counters.refused_sends += 1;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn wait_readable(&self, wait: Duration) -> io::Result<()> {
         let mut fds: Vec<PollFd<'_>> =
             self.locals.iter().map(|local| PollFd::new(&local.socket, PollFlags::IN)).collect();
@@ -157,52 +183,41 @@ fn poll_for(fds: &mut [PollFd<'_>], wait: Duration) -> io::Result<()> {
 }
 
 impl Port for UdpPort {
-    fn send(&mut self, to: NodeId, path: PathId, datagram: &[u8]) -> io::Result<()> {
+    fn place(&mut self) -> &mut [u8] {
+        self.segments.batch.place(0)
+    }
+
+    fn send(&mut self, to: NodeId, path: PathId, bytes: usize) -> io::Result<()> {
         let local = self.locals.iter().position(|local| local.path == path);
         let (Some(local), Some(address)) = (local, self.addresses.get(&(to, path)).copied()) else {
             self.counters.unknown_addresses += 1;
             return Ok(());
         };
-        let batch = &self.batch;
-        let fits = batch.to == Some(address)
-            && batch.local == local
-            && datagram.len() <= batch.segment_bytes
-            && batch.bytes.len() + datagram.len() <= SEND_BYTES_MAX
-            && batch.segments < self.locals[local].state.max_gso_segments();
+        let segments = &self.segments;
+        let fits = segments.to == Some(address)
+            && segments.local == local
+            && bytes <= segments.segment_bytes
+            && segments.batch.len() + bytes <= SEND_BYTES_MAX;
         if !fits {
-            self.flush()?;
-            let batch = &mut self.batch;
-            (batch.local, batch.to, batch.segment_bytes) = (local, Some(address), datagram.len());
+            self.send_segments()?;
+            let segments = &mut self.segments;
+            segments.batch.restart_with(0, bytes);
+            (segments.local, segments.to, segments.segment_bytes) = (local, Some(address), bytes);
         }
-        self.batch.bytes.extend_from_slice(datagram);
-        self.batch.segments += 1;
-        // Only the last segment may be shorter.
-        if datagram.len() < self.batch.segment_bytes { self.flush() } else { Ok(()) }
+        let segments = &mut self.segments;
+        segments.batch.add(bytes);
+        segments.count += 1;
+        // Only the last segment may be shorter. One that would be too many is better written at the front at once.
+        let is_full = bytes < segments.segment_bytes
+            || segments.batch.len() + segments.segment_bytes > SEND_BYTES_MAX
+            || segments.count >= self.locals[local].state.max_gso_segments();
+        if is_full { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let batch = &mut self.batch;
-        let Some(destination) = batch.to.take() else { return Ok(()) };
-        let segment_size = (batch.segments > 1).then_some(batch.segment_bytes);
-        let transmit =
-            Transmit { destination, ecn: None, contents: &batch.bytes, segment_size, src_ip: None };
-        let local = &self.locals[batch.local];
-        for is_last_try in [false, true] {
-            match local.state.try_send(UdpSockRef::from(&local.socket), &transmit) {
-                Ok(()) => break,
-                Err(error) if error.kind() == ErrorKind::WouldBlock && !is_last_try => {
-                    poll_for(&mut [PollFd::new(&local.socket, PollFlags::OUT)], FULL_WAIT)?;
-                }
-                // What a network does not take is lost: a host that is away, a route that is gone, a full queue.
-                Err(_) => {
-                    self.counters.refused_sends += 1;
-                    break;
-                }
-            }
-        }
-        batch.bytes.clear();
-        batch.segments = 0;
-        Ok(())
+        let sent = self.send_segments();
+        self.segments.batch.clear();
+        sent
     }
 
     fn receive(&mut self, wait: Duration, take: &mut dyn FnMut(&mut [u8])) -> io::Result<usize> {

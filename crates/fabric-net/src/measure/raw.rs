@@ -1,6 +1,6 @@
 //! What a bare network moves, with as much on its way as a link would have.
 
-use super::{BOX, HOST, PATH, TURN, with_peer};
+use super::{BOX, HOST, TURN, send, with_peer};
 use crate::Port;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ pub fn raw_throughput<P: Port + Send>(ports: (P, P), datagram_bytes: usize, byte
         while there < bytes {
             let mut burst = 0;
             while sent < bytes && sent - there < IN_FLIGHT_BYTES as u64 && burst < BURST {
-                ours.send(BOX, PATH, &datagram)?;
+                send(&mut ours, BOX, &datagram)?;
                 sent += datagram_bytes as u64;
                 burst += 1;
             }
@@ -55,7 +55,7 @@ pub fn raw_throughput<P: Port + Send>(ports: (P, P), datagram_bytes: usize, byte
                 there += datagram.len() as u64 + u64::from(datagram[datagram.len() / 2]) - 0x5a;
             })?;
             if there - told >= TELL_BYTES || there >= bytes && told < there {
-                theirs.send(HOST, PATH, &there.to_le_bytes())?;
+                send(&mut theirs, HOST, &there.to_le_bytes())?;
                 theirs.flush()?;
                 told = there;
             }

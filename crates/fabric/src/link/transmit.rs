@@ -11,8 +11,10 @@ use crate::wire::{
     DatagramKind, HEADER_PACKET_OVERHEAD, HeaderPacket, Packet, SEAL_BYTES, Sums,
 };
 
-/// Pieces of payload shorter than this wait for the next datagram, unless they are the last.
-const PIECE_BYTES_MIN: usize = 128;
+/// A piece of payload shorter than this part of a datagram waits for the next one, unless it is the last: a payload that
+/// travels whole needs one CRC where one that was cut needs two. The datagram stays shorter, which costs nothing but its
+/// header.
+const PIECE_PART: usize = 8;
 
 /// A datagram is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,10 +133,11 @@ impl Link {
     fn look_at_time(&mut self, now: Time) {
         let timeout = self.paths.active().timeout();
         if self.flight.oldest().is_some_and(|at| at.after(timeout) <= now) {
-            self.flight.time_out(now, timeout);
             self.counters.timeouts += 1;
             let change = self.paths.on_timeout(now, &self.patience);
             self.note(change);
+            // Another path may have less patience. What is late by that is late now: nothing stays behind that is due.
+            self.flight.time_out(now, timeout.min(self.paths.active().timeout()));
             self.check_silence(now);
         }
         if self.acks.is_pending && self.acks.deadline.is_none() {
@@ -271,7 +274,8 @@ impl Link {
                     *self.current.insert(Current { tlp, offset: None })
                 }
             };
-            let Some(piece) = self.next_piece(&current, out.len() - at) else { break };
+            let room = out.len() - at;
+            let Some(piece) = self.next_piece(&current, room, out.len() / PIECE_PART) else { break };
             let sequence = self.flight.next();
             let Some(bytes) = self.write_piece(sequence, &piece, purpose.path, &mut out[at..]) else { break };
             self.flight.assign(piece);
@@ -286,8 +290,8 @@ impl Link {
         at
     }
 
-    /// The next packet of a TLP that fits into `room` bytes.
-    fn next_piece(&self, current: &Current, room: usize) -> Option<Piece> {
+    /// The next packet of a TLP that fits into `room` bytes, and is worth a packet: `shortest` bytes or the rest.
+    fn next_piece(&self, current: &Current, room: usize, shortest: usize) -> Option<Piece> {
         let tlp = self.outbox.get(current.tlp);
         let Some(offset) = current.offset else {
             let bytes = (HEADER_PACKET_OVERHEAD + tlp.front().len()) as u16;
@@ -295,7 +299,7 @@ impl Link {
         };
         let left = tlp.payload().len() - usize::from(offset);
         let length = left.min(room.checked_sub(DATA_PACKET_OVERHEAD)?);
-        if length < left.min(PIECE_BYTES_MIN) {
+        if length < left.min(shortest) {
             return None;
         }
         let bytes = (DATA_PACKET_OVERHEAD + length) as u16;

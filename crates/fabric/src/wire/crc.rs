@@ -1,7 +1,8 @@
-//! CRC-32C, for which processors have an instruction. (The ECRC of a TLP is another one, and none of our business.)
+//! CRC-32C. (The ECRC of a TLP is another one, and none of our business.)
 //!
-//! Headers are a few tens of bytes, and there are several for each TLP. For so few, a table is quicker than finding out how
-//! to use the instruction: it is asked eight bytes at a time.
+//! Payloads are long, and going over them is most of what a link does; `crc-fast` multiplies without carry, many bytes at
+//! once. Headers are a few tens of bytes, and there are several for each TLP: for so few, a table is quicker. It is asked
+//! eight bytes at a time.
 
 /// The polynomial, lowest bit first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -40,16 +41,14 @@ const fn tables() -> [[u32; 256]; 8] {
 /// The CRC of `bytes`.
 #[inline]
 pub fn crc(bytes: &[u8]) -> u32 {
-    crc_and(0, bytes)
+    if bytes.len() > SHORT_BYTES { crc_fast::crc32_iscsi(bytes) } else { crc_and(0, bytes) }
 }
 
 /// The CRC of bytes that had the CRC `so_far` and then `bytes`. So the payload of a TLP is gone over once, and its CRC
-/// serves for the packet (payload, then the packet's first bytes) and for the TLP (payload, then prefixes and header).
+/// serves for the packet (payload, then the packet's first bytes) and for the TLP (payload, then prefixes and header). Those
+/// are few, so this is the table's.
 #[inline]
 pub fn crc_and(so_far: u32, bytes: &[u8]) -> u32 {
-    if bytes.len() > SHORT_BYTES {
-        return crc32c::crc32c_append(so_far, bytes);
-    }
     let mut crc = !so_far;
     let (eights, rest) = bytes.as_chunks::<8>();
     for eight in eights {
@@ -70,8 +69,12 @@ mod tests {
     #[test]
     fn short_and_long_are_the_same_crc() {
         assert_eq!(crc(b"123456789"), 0xe306_9283, "the check value of CRC-32C");
-        let bytes: Vec<u8> = (0..200u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        for length in 0..bytes.len() {
+        let bytes: Vec<u8> = (0..4200u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for length in (0..700).chain(4000..bytes.len()) {
+            for from in [0, 1, 7].map(|from| length.min(from)) {
+                let part = &bytes[from..length];
+                assert_eq!(crc(part), crc32c::crc32c(part), "{length} bytes without {from}");
+            }
             for so_far in [0, 1, 0xdead_beef, u32::MAX] {
                 let expected = crc32c::crc32c_append(so_far, &bytes[..length]);
                 assert_eq!(crc_and(so_far, &bytes[..length]), expected, "{length} bytes behind {so_far:#x}");
