@@ -2,6 +2,7 @@
 //! they are counted in one number, one in sixty-one is timed, and the others are taken to be like it.
 
 use crate::clock;
+use crate::mean::Mean;
 use crate::state;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use trace_log::entry::{Entry, Kind, flag};
@@ -21,18 +22,13 @@ pub(crate) enum Class {
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// How many of them are written down.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
-/// What one takes, in ticks: a running mean.
-static TICKS: AtomicU32 = AtomicU32::new(0);
+/// What one takes, in ticks.
+static TICKS: Mean = Mean::new();
 /// What counting one takes besides, in sixteenths of a tick.
 static OWN: AtomicU32 = AtomicU32::new(0);
 
 /// One in so many is timed: a prime, since programs repeat themselves.
 const TIMED_ONE_IN: u32 = 61;
-/// The mean of about so many samples.
-const MEAN_OF: u64 = 32;
-/// A sample counts as at most so many times the mean and so many ticks: the first call of a symbol does more than others.
-const FACTOR_MAX: u64 = 4;
-const TICKS_MAX: u64 = 1000;
 
 /// Hands a call on and counts it.
 #[inline]
@@ -58,10 +54,7 @@ fn local(real: impl FnOnce() -> u32) -> u32 {
 fn timed(real: impl FnOnce() -> u32) -> u32 {
     let before = clock::ticks();
     let answer = real();
-    let ticks = clock::ticks().saturating_sub(before).saturating_sub(clock::cost());
-    let mean = u64::from(TICKS.load(Relaxed));
-    let counts = ticks.min(FACTOR_MAX * mean + TICKS_MAX);
-    TICKS.store((((MEAN_OF - 1) * mean + counts).div_ceil(MEAN_OF)) as u32, Relaxed);
+    TICKS.add(clock::ticks().saturating_sub(before).saturating_sub(clock::cost()));
     answer
 }
 
@@ -69,9 +62,8 @@ fn timed(real: impl FnOnce() -> u32) -> u32 {
 pub(crate) fn since_last(at: u64) -> Option<Entry> {
     let calls = CALLS.load(Relaxed);
     let count = calls.wrapping_sub(WRITTEN.swap(calls, Relaxed));
-    let each = u64::from(TICKS.load(Relaxed));
     let own_ticks = u64::from(count) * u64::from(OWN.load(Relaxed)) / 16;
-    let ticks = u64::from(count) * each;
+    let ticks = u64::from(count) * TICKS.get();
     let at = at.saturating_sub(ticks + own_ticks);
     (count > 0).then(|| Entry { count, ticks, own_ticks, at, ..Entry::new(Kind::Local) })
 }
@@ -87,7 +79,8 @@ pub(crate) fn calibrate() {
     };
     let (with, without) = (time(|| local(nothing)), time(nothing));
     OWN.store((with.saturating_sub(without) * 16 / u64::from(ROUNDS)) as u32, Relaxed);
-    [&CALLS, &WRITTEN, &TICKS].into_iter().for_each(|number| number.store(0, Relaxed));
+    [&CALLS, &WRITTEN].into_iter().for_each(|number| number.store(0, Relaxed));
+    TICKS.forget();
 }
 
 fn nothing() -> u32 {

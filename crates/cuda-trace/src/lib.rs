@@ -18,6 +18,7 @@ mod graphs;
 mod hooks;
 mod inject;
 mod log;
+mod mean;
 mod names;
 mod operation;
 mod real;

@@ -4,6 +4,7 @@ use crate::clock;
 use crate::context;
 use crate::counted;
 use crate::inject;
+use crate::mean::Mean;
 use crate::names::{self, Alike};
 use crate::state::{self, Inside};
 use crate::streams::Stream;
@@ -50,18 +51,18 @@ pub(crate) fn operate(
     if mode.is_off() || state::is_inside() {
         return real();
     }
-    let is_injecting = mode.injects() && inject::is_on();
-    if !is_injecting && !state::is_watching() {
-        return if mode.injects() { undelayed(real) } else { real() };
+    let is_traced = state::is_watching() && !(mode.injects() && inject::is_on());
+    if !is_traced && !mode.injects() {
+        return real();
     }
     let _inside = Inside::enter();
     if stream.is_capturing() {
         return counted::call(counted::Class::Local, real);
     }
-    if is_injecting { delayed(stream, describe(), real) } else { trace(stream, describe(), real) }
+    if is_traced { trace(stream, describe(), real) } else { delayed(stream, describe(), real) }
 }
 
-/// With the time that a network would add before it.
+/// With the time that a network would add before it, if any: what launches cost without is held against what they cost with.
 fn delayed(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> u32 {
     let (Some(class), Some(context)) = (operation.class(), context::current()) else { return real() };
     let is_pinned = operation.flags & flag::PINNED != 0;
@@ -74,20 +75,9 @@ fn delayed(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> 
     answer
 }
 
-/// What calls cost where nothing is injected, which those behind a filler are held against.
-fn undelayed(real: impl FnOnce() -> u32) -> u32 {
-    let _inside = Inside::enter();
-    let called = clock::ticks();
-    let answer = real();
-    if let Some(context) = context::current() {
-        context.called(clock::ticks().saturating_sub(called));
-    }
-    answer
-}
-
 /// What recording costs besides the call, in ticks: before it and altogether. Measured for some, taken for all.
-static BEFORE: AtomicU64 = AtomicU64::new(0);
-static ALTOGETHER: AtomicU64 = AtomicU64::new(0);
+static BEFORE: Mean = Mean::new();
+static ALTOGETHER: Mean = Mean::new();
 /// One in so many is measured: reading the clock is most of what recording costs.
 const MEASURED_ONE_IN: u64 = 16;
 
@@ -100,7 +90,7 @@ fn trace(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> u3
     let context = if is_timed { context::current() } else { None };
     let begun = context.and_then(|context| Some((context, timing::begin(context, stream)?)));
     let is_measured = begun.is_some() || number.is_multiple_of(MEASURED_ONE_IN);
-    let called = if is_measured { clock::ticks() } else { at + BEFORE.load(Relaxed) };
+    let called = if is_measured { clock::ticks() } else { at + BEFORE.get() };
     let answer = real();
     let returned = clock::ticks();
     let is_sampled = begun.is_some();
@@ -128,22 +118,15 @@ fn trace(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> u3
         let own_ticks = if is_sampled {
             clock::ticks().saturating_sub(at).saturating_sub(ticks)
         } else {
-            ALTOGETHER.load(Relaxed)
+            ALTOGETHER.get()
         };
         state::record(Entry { at, ticks, own_ticks, ..entry });
         if is_measured && !is_sampled {
-            remember(&BEFORE, called.saturating_sub(at));
-            remember(&ALTOGETHER, clock::ticks().saturating_sub(at).saturating_sub(ticks));
+            BEFORE.add(called.saturating_sub(at));
+            ALTOGETHER.add(clock::ticks().saturating_sub(at).saturating_sub(ticks));
         }
     }
     answer
-}
-
-/// A running mean that one slow operation does not spoil.
-fn remember(mean: &AtomicU64, ticks: u64) {
-    let known = mean.load(Relaxed);
-    let counts = if known == 0 { ticks } else { ticks.min(4 * known) };
-    mean.store(if known == 0 { counts } else { (7 * known + counts) / 8 }, Relaxed);
 }
 
 /// Hands a call on that waits, asks or orders, and records it as `describe` says from its answer.
@@ -158,20 +141,4 @@ pub(crate) fn note(describe: impl FnOnce(u32) -> Entry, real: impl FnOnce() -> u
     let ticks = clock::ticks().saturating_sub(at);
     state::record(Entry { at, ticks, ..describe(answer) });
     answer
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mean_is_not_spoilt_by_one_operation_that_was_held_up() {
-        let mean = AtomicU64::new(0);
-        (0..100).for_each(|_| remember(&mean, 800));
-        remember(&mean, 1_000_000);
-        let spoilt = mean.load(Relaxed);
-        assert!((800..=1200).contains(&spoilt), "{spoilt}");
-        (0..100).for_each(|_| remember(&mean, 400));
-        assert!(mean.load(Relaxed) < 420);
-    }
 }

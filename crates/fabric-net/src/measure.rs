@@ -203,6 +203,12 @@ pub fn read_round_trips<P: Port + Send>(
     })
 }
 
+fn posted_write(payload_bytes: u32) -> io::Result<(Header, Vec<u8>)> {
+    let span = Span::of_bytes(0x1_0000_0000, payload_bytes).ok_or(io::ErrorKind::InvalidInput)?;
+    let header = Header::memory_write(Bdf(0x100), span);
+    Ok((header, vec![0x5a; header.payload_bytes()]))
+}
+
 /// Bytes of payload a second that posted writes of `payload_bytes` each move from the host to the box.
 pub fn write_throughput<P: Port + Send>(
     ports: (P, P),
@@ -214,9 +220,7 @@ pub fn write_throughput<P: Port + Send>(
     let (ours, theirs) = ports;
     let mut ours = pump(Role::Host, ours, protection, datagram_bytes)?;
     let mut theirs = pump(Role::Box, theirs, protection, datagram_bytes)?;
-    let span = Span::of_bytes(0x1_0000_0000, payload_bytes).ok_or(io::ErrorKind::InvalidInput)?;
-    let header = Header::memory_write(Bdf(0x100), span);
-    let payload = vec![0x5a; header.payload_bytes()];
+    let (header, payload) = posted_write(payload_bytes)?;
     let host = move || {
         establish(&mut ours)?;
         let began = Instant::now();
@@ -249,9 +253,7 @@ pub fn writes_in_turn<P: Port>(
 ) -> io::Result<f64> {
     let mut ours = pump(Role::Host, ports.0, protection, datagram_bytes)?;
     let mut theirs = pump(Role::Box, ports.1, protection, datagram_bytes)?;
-    let span = Span::of_bytes(0x1_0000_0000, payload_bytes).ok_or(io::ErrorKind::InvalidInput)?;
-    let header = Header::memory_write(Bdf(0x100), span);
-    let payload = vec![0x5a; header.payload_bytes()];
+    let (header, payload) = posted_write(payload_bytes)?;
     let (mut sent, mut received, began) = (0, 0, Instant::now());
     while received < count {
         while sent < count && matches!(ours.trunk.send(LEASE, &Tlp::new(header, &payload)), Some(Ok(()))) {
