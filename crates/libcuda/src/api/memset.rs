@@ -2,7 +2,10 @@
 
 use crate::{
     border::*,
-    state::{NodeOp, PinnedFill, Stream, client, concerns, end_write, memory_of, shadow::fetch_all, submit},
+    state::{
+        NodeOp, PinnedFill, Stream, client, concerns, end_write, memory_of, plane_span, shadow::fetch_all,
+        submit,
+    },
 };
 use cuda_abi::*;
 use cuda_wire::{Op, Plane, Shape};
@@ -29,11 +32,10 @@ fn fill(
     {
         return Err(CudaError::INVALID_VALUE);
     }
-    let rows = (height as u64 - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(width));
-    let span = rows.ok_or(CudaError::INVALID_VALUE)?;
     let context = Arc::clone(&stream.context);
     let target = Plane { address, row_pitch: pitch, slice_pitch: 0 };
     let shape = Shape { width, height: height as u64, depth: 1 };
+    let span = plane_span(&target, &shape)?;
     match memory_of(address) {
         // A capture takes any address, and cuDNN captures fills at none to see what they would launch: whoever instantiates the
         // graph is told.
@@ -58,8 +60,7 @@ fn fill_pinned(
         return Err(CudaError::INVALID_VALUE);
     };
     fetch_all()?;
-    let span = (shape.height - 1) * target.row_pitch + shape.width;
-    let hazard = client()?.pinned.begin_write(target.address, span);
+    let hazard = client()?.pinned.begin_write(target.address, plane_span(target, shape)?);
     let write = Box::new(move || {
         fill.run();
         end_write(hazard);

@@ -59,16 +59,21 @@ impl Copy {
     pub(crate) fn check(&self) -> CuResult<()> {
         for place in [&self.source, &self.target] {
             if let Place::Device(plane) = place {
-                let device = memory_of(plane.address).ok_or(CudaError::INVALID_VALUE)?;
-                device.memory.check_range(plane.address, span(plane, &self.shape)?)?;
+                check_device_plane(plane, &self.shape)?;
             }
         }
         Ok(())
     }
 }
 
+/// Fails where a plane lies outside of allocations.
+pub(crate) fn check_device_plane(plane: &Plane, shape: &Shape) -> CuResult<()> {
+    let device = memory_of(plane.address).ok_or(CudaError::INVALID_VALUE)?;
+    device.memory.check_range(plane.address, plane_span(plane, shape)?)
+}
+
 /// Bytes from a plane's first to its last, gaps included.
-fn span(plane: &Plane, shape: &Shape) -> CuResult<u64> {
+pub(crate) fn plane_span(plane: &Plane, shape: &Shape) -> CuResult<u64> {
     let rows = shape.height.saturating_sub(1).checked_mul(plane.row_pitch);
     let slices = shape.depth.saturating_sub(1).checked_mul(plane.slice_pitch);
     rows.zip(slices)

@@ -5,8 +5,8 @@
 //! the node is. What a node gave up is taken back behind the last launch, which may still use it.
 
 use super::{
-    Client, Context, Event, Item, MemoryPlan, NodeOp, PinnedFill, Place, Stream, client, graphs, lock,
-    memory_of, recorded_by_graph, release_objects, retain_objects,
+    Client, Context, Event, Item, MemoryPlan, NodeOp, PinnedFill, Place, Stream, check_device_plane, client,
+    graphs, lock, memory_of, recorded_by_graph, release_objects, retain_objects,
 };
 use crate::{host::HostRegion, link::SharedLink};
 use cuda_abi::*;
@@ -14,7 +14,7 @@ use cuda_client::{
     graph::{GraphId, Mismatch, NodeId, Payload, Snapshot, store::Objects},
     slab::Slab,
 };
-use cuda_wire::{Command, ExecId, GraphNode, Op, Plane, Shape, TransferId, transfer_of_run};
+use cuda_wire::{Command, ExecId, GraphNode, Op, TransferId, transfer_of_run};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
@@ -402,14 +402,6 @@ impl State {
     }
 }
 
-/// Fills were captured at whatever address; only memory of CUDA's can be filled.
-fn check_fill(target: &Plane, shape: &Shape) -> CuResult<()> {
-    let rows = shape.height.saturating_sub(1).checked_mul(target.row_pitch);
-    let span = rows.and_then(|rows| rows.checked_add(shape.width)).ok_or(CudaError::INVALID_VALUE)?;
-    let device = memory_of(target.address).ok_or(CudaError::INVALID_VALUE)?;
-    device.memory.check_range(target.address, span)
-}
-
 impl ExecNode {
     /// What the worker is told.
     fn op(&self, host: &HostUse) -> CuResult<Op<'_>> {
@@ -437,7 +429,8 @@ impl ExecNode {
                 if let Some(token) = host.function {
                     return Ok(Op::HostCall { token });
                 }
-                check_fill(target, shape)?;
+                // Captured at whatever address; only memory of CUDA's can be filled.
+                check_device_plane(target, shape)?;
                 Op::Fill { target: *target, shape: *shape, element_bytes: *element_bytes, value: *value }
             }
             NodeOp::Host { .. } => Op::HostCall { token: host.function.ok_or(CudaError::UNKNOWN)? },

@@ -1,6 +1,6 @@
 //! Fills of pinned memory, which is the program's: done in this process, when a stream or a graph comes to them.
 
-use super::client;
+use super::{client, plane_span};
 use crate::host::HostRegion;
 use cuda_wire::{Plane, Shape};
 
@@ -14,7 +14,7 @@ pub(crate) struct PinnedFill {
 impl PinnedFill {
     /// A fill of `shape` (its width in bytes) with elements of `value`; `None` where the memory is not pinned.
     pub(crate) fn new(target: &Plane, shape: &Shape, element_bytes: u8, value: u32) -> Option<Self> {
-        let span = shape.height.checked_sub(1)?.checked_mul(target.row_pitch)?.checked_add(shape.width)?;
+        let span = plane_span(target, shape).ok()?;
         if !client().ok()?.pinned.holds(target.address, span) {
             return None;
         }
