@@ -7,6 +7,7 @@
 mod connection;
 mod device;
 mod devices;
+mod gpu_function;
 mod image;
 mod pcie;
 mod text;
@@ -16,6 +17,7 @@ mod wire;
 pub use connection::{address, fingerprint, preamble};
 pub use device::soft_link;
 pub use devices::{pcie_from_box, pcie_from_host, vfio_message, vfio_session};
+pub use gpu_function::gpu_function;
 pub use image::{elf_length, fatbin, fatbin_entry, image_length};
 pub use pcie::{fabric_datagram, fabric_link, tlp};
 pub use text::{ptx_load, ptx_run};
@@ -41,6 +43,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("fatbin", fatbin),
     ("fatbin_entry", fatbin_entry),
     ("fingerprint", fingerprint),
+    ("gpu_function", gpu_function),
     ("graph_node", graph_node),
     ("handshake", handshake),
     ("identity", identity),
