@@ -35,7 +35,10 @@ pub struct TokenRequest {
     pub ttl_ms: u64,
     /// What it is for; shown to people. At most 256 characters.
     #[serde(default)]
-    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 256,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
+    )]
     pub note: String,
 }
 

@@ -92,7 +92,10 @@ pub struct Taint {
 pub struct TaintRequest {
     /// Why; shown to everybody who asks. At most 256 characters.
     #[serde(default)]
-    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 256,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
+    )]
     pub reason: String,
 }
 

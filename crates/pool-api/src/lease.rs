@@ -70,7 +70,10 @@ pub struct LeaseRequest {
     pub host: Option<Name>,
     /// What it is for; shown to people. At most 256 characters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 256,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
+    )]
     pub note: String,
 }
 
@@ -150,13 +153,21 @@ impl LeaseRequest {
     }
 }
 
+/// Whether a character can change how a terminal or a browser shows the text around it: control characters, and the
+/// invisible ones that turn the direction of writing round, join or hide letters. Operators read what tenants write.
+fn is_unprintable(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 /// Short text for people, without control characters.
 pub(crate) fn check_note(field: &'static str, note: &str) -> Result<(), Invalid> {
     if note.chars().count() > NOTE_CHARS_MAX {
         return Err(Invalid::new(field, format!("must be at most {NOTE_CHARS_MAX} characters")));
     }
-    if note.chars().any(char::is_control) {
-        return Err(Invalid::new(field, "must not have control characters"));
+    if note.chars().any(is_unprintable) {
+        return Err(Invalid::new(field, "must not have control characters or invisible ones"));
     }
     Ok(())
 }
@@ -324,6 +335,9 @@ mod tests {
         assert_eq!(refused(r#"{"gpus":2,"share":{"milli":500,"memory_bytes":1}}"#), "share");
         assert_eq!(refused(r#"{"share":{"milli":1001,"memory_bytes":1}}"#), "share.milli");
         assert_eq!(refused(r#"{"note":"a\u0000"}"#), "note");
+        assert_eq!(refused(r#"{"note":"\u001b[2J"}"#), "note", "clears an operator's terminal");
+        assert_eq!(refused(r#"{"note":"a\u202eb"}"#), "note", "turns what follows it round");
+        assert_eq!(refused(r#"{"note":"pro\u200bd"}"#), "note", "looks like another word");
         assert_eq!(refused(r#"{"plane":"pcie"}"#), "host");
         assert_eq!(refused(r#"{"host":"h1"}"#), "host");
         assert_eq!(

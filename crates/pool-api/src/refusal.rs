@@ -21,7 +21,10 @@ pub struct SlotRefusal {
     #[schema(maximum = 63)]
     pub slot: u8,
     /// Why not.
-    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 256,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
+    )]
     pub reason: String,
 }
 

@@ -17,7 +17,10 @@ pub struct BoxReport {
     pub kind: BoxKind,
     /// Where it stands.
     #[serde(default)]
-    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 256,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
+    )]
     pub rack: String,
     /// Addresses by which hosts reach it. Those of the PCIe plane are `udp:IP:PORT`; the place among these is the path
     /// ID, from 1.
@@ -41,7 +44,10 @@ pub struct GpuReport {
     /// Memory that borrowers can use.
     pub memory_bytes: u64,
     /// The driver's name of this very GPU.
-    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 256,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
+    )]
     pub uuid: String,
     /// GPUs with the same group are joined by NVLink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +86,10 @@ pub struct BurnIn {
     pub passed: bool,
     /// What was found.
     #[serde(default)]
-    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 256,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
+    )]
     pub detail: String,
 }
 
