@@ -1,5 +1,7 @@
 //! A clock that costs almost nothing to read: the processor's time-stamp counter where there is one.
 
+#![allow(unsafe_code)]
+
 use std::sync::OnceLock;
 use std::time::Instant;
 

@@ -1,5 +1,7 @@
 //! What we keep for each context of the program: its filler, and what is being timed in it.
 
+#![allow(unsafe_code)]
+
 use crate::clock;
 use crate::driver;
 use crate::filler::Filler;

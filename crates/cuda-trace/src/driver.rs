@@ -1,5 +1,7 @@
 //! The real driver's functions that we call ourselves. Handles and addresses are plain words here.
 
+#![allow(unsafe_code)]
+
 use crate::real;
 use crate::symbols::at;
 

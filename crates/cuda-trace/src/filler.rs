@@ -3,6 +3,8 @@
 //! What a filler costs a busy queue is more than its length: it must be started and finished. That is measured once for each
 //! context, so that a filler of a given cost can be asked for.
 
+#![allow(unsafe_code)]
+
 use crate::driver;
 use crate::streams::Stream;
 use std::time::Instant;

@@ -1,5 +1,7 @@
 //! Graphs that can be launched: how many kernels each runs.
 
+#![allow(unsafe_code)]
+
 use crate::driver;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

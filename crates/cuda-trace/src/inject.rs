@@ -4,6 +4,8 @@
 //! - A host-to-device copy gets a filler of the added round trip, or of what its bytes take longer at Eq. 1's rate, whichever is more.
 //! - A device-to-host copy gets half the added round trip: posted writes cross once.
 
+#![allow(unsafe_code)]
+
 use crate::context::{self, Context};
 use crate::driver;
 use crate::filler::{CLASSES, Filler, Spent};

@@ -8,6 +8,9 @@
 //!
 //! Private tables (`cuGetExportTable`) are the real library's own. Nothing that a program can see changes but the time.
 
+// Modules that need unsafe code say so at their top; everything else is held to safe code.
+#![deny(unsafe_code)]
+
 mod clock;
 mod context;
 mod counted;

@@ -1,5 +1,7 @@
 //! Kernels: what they are called, and which launches are alike.
 
+#![allow(unsafe_code)]
+
 use crate::driver;
 use crate::log;
 use crate::sampling::{Budget, Seen};

@@ -1,5 +1,7 @@
 //! The machine's own libcuda.so.1: found once, when this library is loaded, by the path that `dxpu` passes on.
 
+#![allow(unsafe_code)]
+
 use crate::symbols::{self, COUNT, NAMES, at};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};

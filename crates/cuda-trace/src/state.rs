@@ -1,5 +1,7 @@
 //! What this process is doing: nothing, recording, or injecting; and what the current thread is in the middle of.
 
+#![allow(unsafe_code)]
+
 use crate::clock::{self, Moment};
 use crate::counted;
 use crate::inject;

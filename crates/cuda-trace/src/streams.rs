@@ -1,5 +1,7 @@
 //! Streams: which one a call means, and whether it is being captured.
 
+#![allow(unsafe_code)]
+
 use crate::driver;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

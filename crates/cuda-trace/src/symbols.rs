@@ -1,5 +1,6 @@
 //! A function for every symbol of a driver, made by build.rs.
 
+#![allow(unsafe_code)]
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use crate::counted::{self, Class};

@@ -5,6 +5,8 @@
 //! first launch of a kernel loads its code, which takes milliseconds, and a thread may lose its processor. So the first event is
 //! asked about once the second is queued: only if the GPU has not come to it yet, the pair is *clean*.
 
+#![allow(unsafe_code)]
+
 use crate::context::Context;
 use crate::driver;
 use crate::state;

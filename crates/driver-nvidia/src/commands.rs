@@ -1,5 +1,7 @@
 //! Every command of the wire, in the order of its table.
 
+#![allow(unsafe_code)]
+
 use crate::{
     context::LiveContext,
     driver::NvidiaDriver,

@@ -1,5 +1,7 @@
 //! Contexts.
 
+#![allow(unsafe_code)]
+
 use crate::{
     current,
     sys::{Api, Context, ContextCreate},

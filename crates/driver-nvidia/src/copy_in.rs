@@ -4,6 +4,8 @@
 //! copied while others are still on their way. A pushed copy has a slot for each part, because its bytes may come long
 //! before the stream gets there; a pulled one is asked for when the stream is there, and uses a few slots in turn.
 
+#![allow(unsafe_code)]
+
 use crate::{
     op::Work,
     pinned::{SLOT_BYTES, Slot, Word},

@@ -4,6 +4,8 @@
 //! waited for, and at the end the stream waits until the last byte has left: whoever then waits for the stream knows
 //! that the bytes are ahead of the answer.
 
+#![allow(unsafe_code)]
+
 use crate::{
     copy_in::AT_LEAST,
     op::Work,

@@ -1,5 +1,7 @@
 //! Which context a thread of ours works in.
 
+#![allow(unsafe_code)]
+
 use crate::sys::{Api, Context};
 use cuda_abi::CuResult;
 use std::cell::Cell;

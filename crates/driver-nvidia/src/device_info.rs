@@ -1,5 +1,7 @@
 //! What the driver says of a device.
 
+#![allow(unsafe_code)]
+
 use crate::{context::LiveContext, memory::properties, sys::Api};
 use cuda_abi::CuResult;
 use cuda_wire::DeviceInfo;

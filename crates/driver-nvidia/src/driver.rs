@@ -1,5 +1,7 @@
 //! The driver trait of one session.
 
+#![allow(unsafe_code)]
+
 use crate::{
     context::LiveContext,
     device_info,

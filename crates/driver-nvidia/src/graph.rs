@@ -4,6 +4,8 @@
 //! nodes, one that moves bytes between the network and pinned memory and one that moves them between pinned memory and
 //! the device.
 
+#![allow(unsafe_code)]
+
 mod build;
 mod transfer;
 

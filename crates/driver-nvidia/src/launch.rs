@@ -1,5 +1,7 @@
 //! Launches of kernels.
 
+#![allow(unsafe_code)]
+
 use crate::{
     sys::{Api, Function, LaunchAttribute, LaunchConfig, Stream},
     tables::Tables,

@@ -14,6 +14,8 @@
 //!
 //! `unsafe` is the border to the driver: `sys` declares it, the other modules call it with memory they own.
 
+// Modules that need unsafe code say so at their top; everything else is held to safe code.
+#![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod commands;

@@ -1,5 +1,7 @@
 //! The driver's linker.
 
+#![allow(unsafe_code)]
+
 use crate::{
     context::LiveContext,
     module::Options,

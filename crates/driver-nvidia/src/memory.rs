@@ -6,6 +6,8 @@
 //! Freed memory is unmapped by a thread of its own when the work that was there before is done: the calls cost tens of
 //! microseconds and must wait for the GPU.
 
+#![allow(unsafe_code)]
+
 use crate::{
     context::LiveContext,
     current,

@@ -1,5 +1,7 @@
 //! Modules: loading, and everything a program may ask about them.
 
+#![allow(unsafe_code)]
+
 use crate::{
     context::LiveContext,
     sys::{Api, Function, Module},

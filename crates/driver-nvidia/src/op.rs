@@ -1,5 +1,7 @@
 //! Putting work into streams.
 
+#![allow(unsafe_code)]
+
 use crate::{
     context::LiveContext,
     copy_in::{copy_in, to_device},

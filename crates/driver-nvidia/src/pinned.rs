@@ -5,6 +5,8 @@
 //! and a thread writes. What a stream waits for is always written by a thread, never by another stream: two streams may
 //! share a queue of the hardware, and a wait in front of what ends it would wait for ever.
 
+#![allow(unsafe_code)]
+
 use crate::sys::{Api, DeviceAddress};
 use cuda_abi::{CuResult, CudaError};
 use std::ffi::c_void;

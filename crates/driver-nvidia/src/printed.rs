@@ -3,6 +3,8 @@
 //! The driver writes the text of a kernel's `printf` to this process's standard output, when a wait ends. The text
 //! belongs to the client; so standard output becomes a pipe that we read after each wait of a context that may print.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

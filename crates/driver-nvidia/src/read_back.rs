@@ -1,5 +1,7 @@
 //! Small reads of device memory, for answers.
 
+#![allow(unsafe_code)]
+
 use crate::{
     copy_out::to_host,
     op::Work,

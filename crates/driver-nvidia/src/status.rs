@@ -8,6 +8,8 @@
 //!   memory     at every question        programs compare it with what they just allocated
 //! ```
 
+#![allow(unsafe_code)]
+
 mod fields;
 mod nvml;
 mod read;

@@ -1,5 +1,7 @@
 //! Streams and events, ended when the last who uses them is done.
 
+#![allow(unsafe_code)]
+
 use crate::{
     context::LiveContext,
     sys::{Api, Event, STREAM_LEGACY, Stream},

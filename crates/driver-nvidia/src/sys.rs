@@ -4,6 +4,8 @@
 //! Codes and options are plain integers here, unlike in such bindings: a newer driver may return a code that no Rust
 //! `enum` of ours knows, and that would be undefined behaviour.
 
+#![allow(unsafe_code)]
+
 use cuda_abi::{CuResult, CudaError};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -1,5 +1,7 @@
 //! The program's own memory: the one place where host bytes are read and written on the program's behalf.
 
+#![allow(unsafe_code)]
+
 use cuda_wire::Shape;
 use std::io::Write;
 

@@ -1,5 +1,7 @@
 //! Module images in the program's memory, which hands over a pointer and no length.
 
+#![allow(unsafe_code)]
+
 use crate::{
     api::device::attribute,
     state::{Device, Image},

@@ -1,6 +1,8 @@
 //! What belongs to the process as a whole: whether it has a driver, what becomes of that in a forked child, and what
 //! goes to the log.
 
+#![allow(unsafe_code)]
+
 use crate::{log, state::Client};
 use cuda_abi::{CuResult, CudaError};
 use std::sync::{

@@ -3,6 +3,8 @@
 //! Device memory lies at the same addresses here and on the worker, but only the worker has bytes there. Keeping the
 //! range free here means that no host pointer can be taken for a device pointer.
 
+#![allow(unsafe_code)]
+
 use cuda_wire::VaRange;
 
 /// The size of a session's range: far more than any GPU's memory, so that addresses need not be reused soon.

@@ -1,5 +1,7 @@
 //! Threads of our own inside the program's process.
 
+#![allow(unsafe_code)]
+
 use std::{io, thread};
 
 /// Our threads keep little on their stacks; the program may have many processes.

@@ -4,6 +4,8 @@
 //! the body checks. A thunk hands over a caller's pointers on the promise of the C API that a pointer is null or good
 //! for its type and length; the types here carry that promise into safe code.
 
+#![allow(unsafe_code)]
+
 use crate::{
     abi::{NvmlError, NvmlResult, version_word},
     state::{self, Device},
@@ -232,13 +234,16 @@ macro_rules! exports {
     };
     (@one $name:ident ($($argument:ident: $ty:ty),* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
+        #[allow(unsafe_code, reason = "C calls it; the body is held to safe code below")]
         unsafe extern "C" fn $name($($argument: <$ty as $crate::border::FromC>::C),*) -> u32 {
             $crate::border::enter(stringify!($name), || {
                 $(
                     // SAFETY: the caller of a C function promises its arguments as NVML documents them.
                     let $argument = unsafe { <$ty as $crate::border::FromC>::from_c($argument) }?;
                 )*
-                $body
+                #[deny(unsafe_code)]
+                let body = || $body;
+                body()
             })
         }
     };
@@ -248,13 +253,16 @@ macro_rules! exports {
 macro_rules! private {
     ($($(#[$meta:meta])* fn $name:ident($($argument:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
+        #[allow(unsafe_code, reason = "C calls it; the body is held to safe code below")]
         unsafe extern "C" fn $name($($argument: <$ty as $crate::border::FromC>::C),*) -> u32 {
             $crate::border::enter(stringify!($name), || {
                 $(
                     // SAFETY: the caller promises arguments such as it hands to the real function.
                     let $argument = unsafe { <$ty as $crate::border::FromC>::from_c($argument) }?;
                 )*
-                $body
+                #[deny(unsafe_code)]
+                let body = || $body;
+                body()
             })
         }
     )*};

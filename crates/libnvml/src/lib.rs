@@ -8,6 +8,9 @@
 //! decides what it keeps for how long. Functions that change a device are refused, for the device is lent. Everything
 //! else that NVML has and this does not answers that it is not supported; no symbol is missing.
 
+// Modules that need unsafe code say so at their top; everything else is held to safe code.
+#![deny(unsafe_code)]
+
 mod abi;
 #[macro_use]
 mod border;

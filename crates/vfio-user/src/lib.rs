@@ -14,6 +14,9 @@
 //! [`Device`], [`Session`] (one peer, without I/O of its own), [`Server`], [`Client`], [`SlotHandle`] (a device that is
 //! elsewhere).
 
+// Modules that need unsafe code say so at their top; everything else is held to safe code.
+#![deny(unsafe_code)]
+
 pub mod message;
 
 mod access;

@@ -3,6 +3,8 @@
 //! All of the crate's unsafe code is here. Memory shared with a guest has no rules about who writes when, so it is only
 //! touched with atomic loads and stores of the widest naturally aligned width: no reference to it ever exists.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};

@@ -1,5 +1,7 @@
 //! Copies: where from and where to, how much, from page-locked memory or not, waited for or not.
 
+#![allow(unsafe_code)]
+
 use crate::driver;
 use crate::names::Alike;
 use crate::operation::{Operation, operate};

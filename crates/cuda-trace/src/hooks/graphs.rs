@@ -1,5 +1,7 @@
 //! Graphs: capture, instantiation and launch.
 
+#![allow(unsafe_code)]
+
 use crate::graphs;
 use crate::names::Alike;
 use crate::operation::{Operation, operate};

@@ -1,5 +1,7 @@
 //! Launches of kernels.
 
+#![allow(unsafe_code)]
+
 use crate::names::Alike;
 use crate::operation::{Operation, operate};
 use crate::streams::{Flavour, Stream};

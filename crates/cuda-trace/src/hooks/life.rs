@@ -1,5 +1,7 @@
 //! Beginning and end: initialisation, how programs find functions, streams and contexts that come and go, marked ranges.
 
+#![allow(unsafe_code)]
+
 use crate::context;
 use crate::real;
 use crate::state;

@@ -1,6 +1,7 @@
 //! The symbols that are more than handed on. Each line `symbol @ flavour => body(arguments)` makes one; build.rs reads the lines
 //! too, to leave these symbols to us.
 
+#![allow(unsafe_code)]
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 /// Makes the C functions: each hands its arguments, and a way to call the real function with them, to a body.

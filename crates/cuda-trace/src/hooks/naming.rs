@@ -1,5 +1,7 @@
 //! Where handles of kernels come from: only those whose kind is known are asked for their names.
 
+#![allow(unsafe_code)]
+
 use crate::counted::{self, Class};
 use crate::names::{self, Handle};
 use crate::state;

@@ -1,5 +1,7 @@
 //! From flat nodes to a CUDA graph.
 
+#![allow(unsafe_code)]
+
 use super::{
     RawGraph,
     transfer::{Buffer, PullIn, SendOut},

@@ -1,5 +1,7 @@
 //! Nodes that move bytes between the client and memory of ours, each time a graph runs.
 
+#![allow(unsafe_code)]
+
 use crate::{
     op::Work,
     pinned::{OwnedPages, SLOT_BYTES, Slot},

@@ -1,5 +1,7 @@
 //! Numbered properties (`NVML_FI_*`) that NVML answers for a device.
 
+#![allow(unsafe_code)]
+
 use super::nvml::NvmlDevice;
 use cuda_wire::FieldValue;
 use nvml_wrapper_sys::bindings::nvmlFieldValue_t;

@@ -1,5 +1,7 @@
 //! The machine's libnvidia-ml, loaded once.
 
+#![allow(unsafe_code)]
+
 use crate::sys::LoadError;
 use cuda_abi::CudaError;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};

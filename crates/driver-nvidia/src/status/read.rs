@@ -1,5 +1,7 @@
 //! A device's state, question by question. What NVML refuses stays absent.
 
+#![allow(unsafe_code)]
+
 use super::nvml::{NvmlDevice, ask, text};
 use cuda_wire::{DeviceStatus, MemoryErrors};
 use nvml_wrapper_sys::bindings::*;

@@ -1,5 +1,7 @@
 //! Bodies: copies.
 
+#![allow(unsafe_code)]
+
 use crate::{
     border::*,
     host::HostRegion,

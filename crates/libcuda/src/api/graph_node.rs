@@ -1,5 +1,7 @@
 //! Bodies: nodes of every kind.
 
+#![allow(unsafe_code)]
+
 use super::{
     graph::{edges_of, graph_id, node_id},
     graph_attributes, graph_params as params,

@@ -1,5 +1,7 @@
 //! Between the parameters of a node in C and its work.
 
+#![allow(unsafe_code)]
+
 use super::{copy::copy_of, launch::pack, stream_memory::memory_ops};
 use crate::{
     border::*,

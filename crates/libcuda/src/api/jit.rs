@@ -1,5 +1,7 @@
 //! Options of the compiler and linker: scalars travel, buffers for logs stay here.
 
+#![allow(unsafe_code)]
+
 use crate::{border::InOutSlice, link::take_last_message};
 use cuda_abi::*;
 use cuda_wire::JitOption;

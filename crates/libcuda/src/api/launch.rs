@@ -1,5 +1,7 @@
 //! Bodies: kernel launches.
 
+#![allow(unsafe_code)]
+
 use crate::{
     border::*,
     state::{

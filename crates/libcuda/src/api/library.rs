@@ -1,5 +1,7 @@
 //! Bodies: libraries.
 
+#![allow(unsafe_code)]
+
 use crate::{
     api::{jit::JitArguments, module::read_file},
     border::*,

@@ -1,5 +1,7 @@
 //! Bodies: the linker. Inputs gather here; the worker links them.
 
+#![allow(unsafe_code)]
+
 use crate::{
     api::{jit::JitArguments, module::read_file},
     border::*,

@@ -1,5 +1,7 @@
 //! Bodies: modules.
 
+#![allow(unsafe_code)]
+
 use crate::{
     api::jit::JitArguments,
     border::*,

@@ -1,5 +1,7 @@
 //! Bodies: what an address is.
 
+#![allow(unsafe_code)]
+
 use crate::{
     border::*,
     state::{Allocation, AllocationKind, client, memory_of},

@@ -1,5 +1,7 @@
 //! Functions of the program that the driver calls back.
 
+#![allow(unsafe_code)]
+
 use super::StreamHandle;
 use core::ffi::c_void;
 use cuda_abi::{CuResult, CudaError};

@@ -1,5 +1,7 @@
 //! Handles: numbers that the client minted, one type for each kind so that they cannot be mixed up.
 
+#![allow(unsafe_code)]
+
 use super::CType;
 
 macro_rules! handles {

@@ -3,6 +3,8 @@
 //! They are an address and a length, not a slice: the program may write pinned memory while a copy is under way, and
 //! a copy into pinned memory may finish after the call. The bytes are only ever touched by whole copies.
 
+#![allow(unsafe_code)]
+
 use super::Length;
 use cuda_abi::{CuResult, CudaError};
 

@@ -3,6 +3,8 @@
 //! Single values are read and written without regard to alignment, which costs nothing here and is one promise less
 //! that a program can break. Arrays are borrowed, so a misaligned one is refused.
 
+#![allow(unsafe_code)]
+
 use core::{
     ffi::{CStr, c_char},
     marker::PhantomData,

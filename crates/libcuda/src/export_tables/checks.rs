@@ -1,5 +1,7 @@
 //! Whether a context stands for another one inside it. None does: green contexts are refused.
 
+#![allow(unsafe_code)]
+
 use super::table::{NOTHING, Table, UNKNOWN, Word};
 use crate::border;
 

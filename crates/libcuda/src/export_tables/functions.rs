@@ -4,6 +4,8 @@
 //! memory with the few fields that other shims of the driver found to be read; its address is one more handle of the
 //! function.
 
+#![allow(unsafe_code)]
+
 use super::table::{Table, Word, unknown_places};
 use crate::{
     border,

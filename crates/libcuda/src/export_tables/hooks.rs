@@ -4,6 +4,8 @@
 //! stay so, since no profiler can attach to a GPU elsewhere. The arrays are memory of ours that foreign code may read
 //! and write at any time, hence atomics, and are larger than any version of the runtime is known to look at.
 
+#![allow(unsafe_code)]
+
 use super::table::{NO_OPERATION, NOTHING, Table, UNKNOWN, Word};
 use crate::border;
 use std::sync::atomic::AtomicU64;

@@ -3,6 +3,8 @@
 //! The real table has 92 functions for tools. A few of them are needed: without the first cuBLASLt finds no kernels,
 //! without the others cuSOLVER gives up.
 
+#![allow(unsafe_code)]
+
 use super::table::{NOTHING, Table, Word, unknown_places};
 use crate::{
     border,

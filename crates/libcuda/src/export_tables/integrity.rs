@@ -1,5 +1,7 @@
 //! The check by which libcudart recognises a driver; see [`cuda_client::integrity`].
 
+#![allow(unsafe_code)]
+
 use super::{
     runtime,
     table::{NO_OPERATION, NOTHING, Table, Word},

@@ -3,6 +3,8 @@
 //! A library is told when a context ends through the destructor it gave with the value; then the runtime frees what
 //! it holds for that context. An explicit delete runs no destructor, as on the real driver.
 
+#![allow(unsafe_code)]
+
 use super::table::{NOTHING, Table, Word};
 use crate::{
     border,

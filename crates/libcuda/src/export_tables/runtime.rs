@@ -1,5 +1,7 @@
 //! What libcudart alone needs of the driver: modules from its own registrations, and primary contexts by name.
 
+#![allow(unsafe_code)]
+
 use super::table::{NO_OPERATION, NOTHING, Table, UNKNOWN, Word};
 use crate::{api, border, state::client};
 use cuda_abi::CudaError;

@@ -1,5 +1,7 @@
 //! A table of words as C sees it, and the functions that fill its unknown places.
 
+#![allow(unsafe_code)]
+
 use crate::{border, process};
 use core::ffi::c_void;
 use cuda_abi::CudaError;

@@ -1,3 +1,5 @@
+#![allow(unsafe_code)]
+
 use super::*;
 use std::{ffi::c_void, ptr};
 

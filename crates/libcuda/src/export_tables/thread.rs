@@ -1,5 +1,7 @@
 //! The current context, as tools and cuBLASLt ask for it.
 
+#![allow(unsafe_code)]
+
 use super::table::{NO_OPERATION, NOTHING, Table, Word};
 use crate::{border, state::current};
 

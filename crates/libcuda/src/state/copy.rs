@@ -6,6 +6,8 @@
 //! - Pinned memory: the bytes move while the program goes on; whoever waits for the stream waits for them.
 //! - A pinned source that an earlier copy still writes is read when the stream gets there, not now.
 
+#![allow(unsafe_code)]
+
 use super::{Stream, StreamKind, client, memory_of};
 use crate::host::HostRegion;
 use cuda_abi::{CuResult, CudaError};

@@ -1,5 +1,7 @@
 //! Modules (code in one context) and libraries (code in every context that uses it).
 
+#![allow(unsafe_code)]
+
 use super::{Client, Context, Function, Kernel, KernelSheet, client, forget_attributes, lock};
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{

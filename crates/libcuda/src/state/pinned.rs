@@ -1,5 +1,7 @@
 //! Host memory that copies may use while the program goes on: allocated pinned, or registered.
 
+#![allow(unsafe_code)]
+
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::host_memory::{HostKind, HostMemory, HostRange};
 use std::sync::atomic::{AtomicU64, Ordering};

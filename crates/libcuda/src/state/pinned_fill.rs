@@ -1,5 +1,7 @@
 //! Fills of pinned memory, which is the program's: done in this process, when a stream or a graph comes to them.
 
+#![allow(unsafe_code)]
+
 use super::{client, plane_span};
 use crate::host::HostRegion;
 use cuda_wire::{Plane, Shape};

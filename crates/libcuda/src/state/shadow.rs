@@ -17,6 +17,8 @@
 //! same memory meanwhile. Pointers that lie in device memory are not seen; a kernel that follows one of those to the host
 //! faults, as it would on a GPU without mapped memory.
 
+#![allow(unsafe_code)]
+
 use super::{Context, Copy, Event, Pinned, Place, Stream, StreamKind, allocate, client, lock};
 use crate::host::HostRegion;
 use cuda_abi::CuResult;

@@ -1,5 +1,7 @@
 //! Codes in words.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, c_char};
 
 /// `nvmlErrorString`.

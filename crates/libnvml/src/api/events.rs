@@ -3,6 +3,8 @@
 //! A program that watches for faults hears from `nvmlDeviceRegisterEvents` that a device has no such events and then
 //! looks for itself, as it does on GPUs that are too old for them.
 
+#![allow(unsafe_code)]
+
 use crate::{
     abi::{EventData, NvmlError, NvmlResult},
     border::Out,

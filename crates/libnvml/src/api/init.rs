@@ -1,5 +1,7 @@
 //! Beginning and end.
 
+#![allow(unsafe_code)]
+
 use crate::{border::enter_before_init, state};
 
 /// `nvmlInit`.

@@ -5,6 +5,8 @@
 //! on driver 580 shows (`tests/gpu/nvml-trace`); all other places answer that they are not supported, and the tool prints
 //! N/A there. Every other id is refused.
 
+#![allow(unsafe_code)]
+
 use crate::{
     abi::NvmlError,
     border::{FromC, Many, Out, TextOut, enter, enter_before_init},

@@ -3,6 +3,8 @@
 //! A program that calls one of them is told so, as it is told on a GPU that lacks the feature. Arguments are not looked
 //! at: whatever they are, the answer is the same.
 
+#![allow(unsafe_code)]
+
 use crate::{abi::NvmlError, border::enter};
 
 macro_rules! refused {

@@ -3,6 +3,8 @@
 //! The parent's connections are its dialogue with the workers; a child that wrote into them would disturb it. So the
 //! child lets go of them and connects anew when it first asks something.
 
+#![allow(unsafe_code)]
+
 use super::library::{self, Library};
 use std::{
     cell::UnsafeCell,
