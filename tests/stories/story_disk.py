@@ -82,8 +82,13 @@ class SmallBox(Box):
     def free(self):
         os.remove(self.file("ballast"))
 
-    def remount(self, how):
-        subprocess.run(self.inside("mount", "-o", f"remount,{how}", self.folder), check=True)
+    def make_read_only(self):
+        """As a kernel does that met an error: what is open stays open, and no file is opened for writing any more."""
+        for words in (["mount", "--bind", self.folder, self.folder], ["mount", "-o", "remount,bind,ro", self.folder]):
+            subprocess.run(self.inside(*words), check=True)
+
+    def make_writable(self):
+        subprocess.run(self.inside("umount", self.folder), check=True)
 
     def gpu(self):
         return self.pool.gpus().get("small/0", {})
@@ -223,12 +228,12 @@ def mute(pool, box):
 def read_only(pool, box):
     with pool.borrow(kit.program("steady")) as steady:
         steady.wait_for("working")
-        box.remount("ro")
+        box.make_read_only()
         box.until_unready("Read-only file system")
         steady.process.send_signal(signal.SIGTERM)
         steady.ends(0)
     lease = pending(pool)
-    box.remount("rw")
+    box.make_writable()
     granted(pool, box, lease)
     release(pool, box, lease)
     runs(pool)

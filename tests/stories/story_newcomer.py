@@ -103,6 +103,7 @@ def not_silently(lender):
     """CuPy drops the error that its cub gets for kernels that are not there. What it copies back must not look like a sum."""
     done = lender.run(*FIRST)
     kit.hold(done.returncode != 0 and not done.stdout.strip(), "ended with", done.returncode, "and said", done.stdout, done.stderr[-3000:])
+    kit.hold("cudaErrorNoKernelImageForDevice" in done.stderr, "another error:", done.stderr[-3000:])
     kit.hold("no PTX for compute capability 9.0" in done.stderr, "nobody says why:", done.stderr[-3000:])
 
 

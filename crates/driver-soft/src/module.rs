@@ -181,7 +181,7 @@ impl Session {
     /// The CUDA runtime loads the fatbins that a compiler put into a program when a kernel of theirs is first wanted, deep
     /// inside library calls, and some libraries drop the error (CuPy drops cub's): their results would be wrong without a
     /// word. A real GPU of that capability would have run them, so no program expects this error. Therefore the context
-    /// fails for good, until it is reset. Cubins and texts are loaded by programs themselves, which look at what they get.
+    /// fails for good. Cubins and texts are loaded by programs themselves, which look at what they get.
     fn refuse_for_good(&self, context: &Context, image: &[u8], error: CudaError) {
         if error == CudaError::NO_BINARY_FOR_GPU && kind_of(image) == Some(ImageKind::Fatbin) {
             self.fail(context, error);
@@ -225,8 +225,8 @@ impl Session {
                 let Some(entry) = fatbin.entries.iter().find(|entry| entry.kind == EntryKind::Ptx) else {
                     let message = format!(
                         "the fatbin holds no PTX for compute capability {}.{} or lower, and a soft GPU executes nothing \
-                         else; build it with -gencode arch=compute_{2},code=compute_{2}. Until the device is reset \
-                         every call fails with this error, so that nobody goes on with results that were never computed",
+                         else; build it with -gencode arch=compute_{2},code=compute_{2}. From now on every call of the \
+                         program fails with this error, so that it does not go on with what was never computed",
                         self.capability().major,
                         self.capability().minor,
                         self.capability().architecture(),

@@ -79,7 +79,7 @@ fn a_module_tells_what_is_in_it() {
     assert_eq!(sizes, [(0, 8), (8, 8), (16, 8), (24, 8)]);
     assert_eq!(add.attributes.iter().map(|row| row.0).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
     let attribute = |number: u32| add.attributes.iter().find(|row| row.0 == number).unwrap().1;
-    assert_eq!((attribute(0), attribute(5), attribute(6), attribute(8)), (1024, 80, 90, 48 << 10));
+    assert_eq!((attribute(0), attribute(5), attribute(6), attribute(8)), (1024, 80, 120, 48 << 10));
     let variable = loaded.variable("counter");
     assert_eq!(variable.bytes, 4);
     assert_eq!(loaded.session.read_u32(LEGACY, variable.address), 5);

@@ -19,7 +19,7 @@ def cupy_sums():
     same("sum", cp.arange(1e6).sum().get(), 499999500000.0)
     a = host.random((200, 300))
     d = cp.asarray(a)
-    for name in ("sum", "prod", "max", "min", "mean", "argmax", "argmin"):
+    for name in ("sum", "max", "mean", "argmin"):
         same(name, getattr(d, name)().get(), getattr(a, name)(), rtol=1e-12)
         same(name + " of rows", getattr(d, name)(axis=1).get(), getattr(a, name)(axis=1), rtol=1e-12)
     same("cumsum", cp.cumsum(cp.arange(100000)).get(), np.cumsum(np.arange(100000)))
@@ -34,12 +34,12 @@ def cupy_sums():
 def cupy_sorts():
     import cupy as cp
 
-    for kind in ("d", "f", "i", "q"):
-        a = (host.random(20000) * 1e6).astype(kind)
+    for kind in ("d", "i"):
+        a = (host.random(5000) * 1e6).astype(kind)
         d = cp.asarray(a)
         same("sort", cp.sort(d).get(), np.sort(a))
         same("argsort", a[cp.argsort(d).get()], np.sort(a))
-    i = host.integers(0, 300, 20000)
+    i = host.integers(0, 300, 5000)
     d = cp.asarray(i)
     same("unique", cp.unique(d).get(), np.unique(i))
     values, counts = cp.unique(d, return_counts=True)
@@ -84,15 +84,15 @@ def cupy_random():
     import cupy as cp
 
     generator = cp.random.default_rng(5)
-    numbers = generator.random(20000)
+    numbers = generator.random(5000)
     assert float(numbers.min()) >= 0 and float(numbers.max()) < 1
-    same("mean", numbers.mean().get(), 0.5, atol=0.02)
-    same("spread", numbers.std().get(), np.sqrt(1 / 12), atol=0.02)
-    assert cp.unique(numbers).size > 19000, "they are not all the same"
+    same("mean", numbers.mean().get(), 0.5, atol=0.03)
+    same("spread", numbers.std().get(), np.sqrt(1 / 12), atol=0.03)
+    assert cp.unique(numbers).size > 4900, "they are not all the same"
     dice = generator.integers(1, 7, 6000)
     same("dice", cp.unique(dice).get(), np.arange(1, 7))
-    same("normal", generator.standard_normal(20000).std().get(), 1, atol=0.05)
-    same("the same seed", cp.random.default_rng(5).random(20000).get(), numbers.get())
+    same("normal", generator.standard_normal(5000).std().get(), 1, atol=0.1)
+    same("the same seed", cp.random.default_rng(5).random(5000).get(), numbers.get())
 
 
 def numba():
