@@ -1,7 +1,8 @@
 """CuPy on our driver: its kernels come from NVRTC as PTX, its sorts and scans (thrust and cub) from PTX in its package.
 
-That PTX is for compute capability 12.0, so `run` gives CuPy a worker of that capability. What needs libraries of
-machine code (cuBLAS, cuFFT, cuRAND, cuSOLVER, cuSPARSE, cuTENSOR) is no part of this: they are not even installed.
+That PTX is for compute capability 12.0, which is what soft GPUs have by default, and `dxpu run` has CuPy compile to PTX: no
+variable is set for it here. What needs libraries of machine code (cuBLAS, cuFFT, cuRAND, cuSOLVER, cuSPARSE, cuTENSOR) is
+no part of this: they are not even installed.
 """
 
 import pickle

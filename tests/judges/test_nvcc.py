@@ -70,6 +70,13 @@ def test_machine_code_alone_is_refused_with_the_right_error(cuda_root):
     assert "no kernel image is available for execution on the device" in done.stderr
 
 
+def test_who_ignores_that_a_kernel_cannot_run_does_not_get_wrong_results(cuda_root):
+    program = build(cuda_root, "careless", "-gencode=arch=compute_80,code=sm_80")
+    done = run(program, expect=3)
+    assert done.stdout == "cudaErrorNoKernelImageForDevice\n"
+    assert "no PTX" in done.stderr, "somebody says why"
+
+
 def test_the_shared_runtime_works_as_the_static_one(cuda_root):
     program = build(cuda_root, "vector_add", "-arch=compute_90", "-code=compute_90", "-cudart=none", "-l:libcudart.so.13")
     environment = {**os.environ, "LD_LIBRARY_PATH": f"{os.environ.get('LD_LIBRARY_PATH', '')}:{cuda_root}/lib"}

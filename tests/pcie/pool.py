@@ -97,7 +97,7 @@ class Pool:
 
     def free(self, gpu, seconds=60):
         until(lambda: f"{gpu} is free: {self.gpus()} {self.json('lease', 'ls')}",
-              lambda: self.gpus().get(gpu, {}).get("state") == "free", seconds)
+              lambda: self.gpus().get(gpu, {}).get("state") == "free" and not self.gpus()[gpu].get("unready"), seconds)
 
     def leases(self):
         return {lease["id"]: lease for lease in self.json("lease", "ls")}

@@ -112,6 +112,7 @@ class Agent:
                 "health": {"ok": True},
                 "bound_epoch": 0,
                 "cleaned_epoch": 0,
+                "ready": True,
                 "endpoints": ["tls:127.0.0.1:7400"],
                 "counters": counters,
             }

@@ -93,7 +93,7 @@ class Pool:
     def all_free(self, seconds=40):
         """Waits until every GPU is free and no lease lives."""
         def state():
-            return {name: gpu["state"] for name, gpu in self.gpus().items()}
+            return {name: gpu.get("unready") or gpu["state"] for name, gpu in self.gpus().items()}
         kit.until(lambda: f"GPUs come back: {state()} {self.live_leases()}\n{self.logs()}",
                   lambda: set(state().values()) == {"free"} and not self.live_leases(), seconds)
 

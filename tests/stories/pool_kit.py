@@ -64,7 +64,7 @@ class Manager:
         self.boxes.append(self._start("box", "--simulate", plan, "--state-dir", os.path.join(self.directory, "boxes")))
 
     def wait_for_gpus(self, count):
-        free = lambda: [gpu for gpu in self.json("gpu", "ls") if gpu["state"] == "free"]
+        free = lambda: [gpu for gpu in self.json("gpu", "ls") if gpu["state"] == "free" and not gpu.get("unready")]
         kit.until(self.logs, lambda: len(free()) == count, 60)
 
     def credential(self, identity):

@@ -145,7 +145,7 @@ impl Bed {
         let devices = Devices::Soft(soft::SoftDevices {
             devices: 1,
             memory_bytes: 4 << 30,
-            compute_capability: (9, 0),
+            compute_capability: driver_soft::COMPUTE_CAPABILITY,
             identity: String::new(),
         });
         let addresses = ways.iter().map(|way| way.worker.clone()).collect();

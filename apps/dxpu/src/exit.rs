@@ -1,5 +1,6 @@
 //! How `dxpu` ends: every failure says what happened, why, and what to do next.
 
+use crate::log;
 use std::process::ExitCode;
 
 /// The exit codes of `dxpu` itself. `dxpu run` that starts its program ends as that program does.
@@ -72,13 +73,13 @@ pub(crate) fn report(outcome: Outcome) -> ExitCode {
     let exit = match outcome {
         Ok(exit) => exit,
         Err(error) => {
-            eprintln!("dxpu: {error}");
+            log::say(format_args!("dxpu: {error}"));
             for cause in error.chain().skip(1) {
-                eprintln!("  because: {cause}");
+                log::say(format_args!("  because: {cause}"));
             }
             let failure = error.downcast_ref::<Failure>();
             if let Some(failure) = failure.filter(|failure| !failure.hint.is_empty()) {
-                eprintln!("  what to do: {}", failure.hint);
+                log::say(format_args!("  what to do: {}", failure.hint));
             }
             failure.map_or(Exit::Failure, |failure| failure.exit)
         }

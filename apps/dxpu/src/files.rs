@@ -61,7 +61,30 @@ pub(crate) fn write_new(path: &Path, mode: u32, content: &[u8]) -> anyhow::Resul
 }
 
 /// Writes a file in place of the one that is there; who reads it sees the old one or the new one, whole.
+///
+/// What is there already is not written again: an agent that starts while its disk is full finds its files as it left them.
 pub(crate) fn replace(path: &Path, mode: u32, content: &[u8]) -> anyhow::Result<()> {
+    if holds(path, mode, content) {
+        return Ok(());
+    }
+    put(path, mode, content)
+}
+
+fn holds(path: &Path, mode: u32, content: &[u8]) -> bool {
+    let kept = fs::metadata(path).is_ok_and(|found| {
+        found.is_file() && found.len() == content.len() as u64 && found.permissions().mode() & 0o777 == mode
+    });
+    kept && fs::read(path).is_ok_and(|found| found == content)
+}
+
+/// Whether files can be written in a directory now: its disk may be full, or may have been made read-only.
+pub(crate) fn probe(directory: &Path) -> anyhow::Result<()> {
+    // A block of its own, so that a disk without one left shows itself.
+    const BLOCK: [u8; 4096] = [b'.'; 4096];
+    put(&directory.join(".probe"), 0o600, &BLOCK)
+}
+
+fn put(path: &Path, mode: u32, content: &[u8]) -> anyhow::Result<()> {
     let directory = path.parent().context("a file has a directory")?;
     let write = || -> std::io::Result<()> {
         let mut file = tempfile::Builder::new().prefix(".unfinished-").tempfile_in(directory)?;
@@ -127,5 +150,20 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(read_secret(&path).unwrap_err().to_string().contains("readable by others"));
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing unfinished is left");
+    }
+
+    #[test]
+    fn what_is_there_already_is_not_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept");
+        replace(&path, 0o600, b"same").unwrap();
+        let number = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        let first = number(&path);
+        replace(&path, 0o600, b"same").unwrap();
+        assert_eq!(number(&path), first);
+        replace(&path, 0o600, b"else").unwrap();
+        assert_ne!((number(&path), fs::read(&path).unwrap()), (first, b"same".to_vec()));
+        probe(directory.path()).unwrap();
+        assert!(probe(&directory.path().join("nowhere")).is_err());
     }
 }

@@ -9,6 +9,7 @@ mod agent;
 mod brain;
 mod check;
 mod device;
+mod disk;
 mod gpu;
 mod nvml;
 mod pcie;
@@ -376,7 +377,7 @@ fn start(
 ) -> anyhow::Result<BoxAgent> {
     let (name, slots) = (facts.name.clone(), groups.iter().map(Vec::len).sum::<usize>());
     let running = agent::start(facts, around, membership, groups)?;
-    println!("box {name} serves {slots} slots");
+    log::announce(format_args!("box {name} serves {slots} slots"));
     Ok(running)
 }
 

@@ -6,6 +6,7 @@ mod audit;
 mod bench;
 mod borrow;
 mod cli;
+mod complaint;
 mod completions;
 mod demo;
 mod devices;

@@ -40,6 +40,11 @@ pub(crate) fn check(
     }
 }
 
+/// Whether some of these are GPUs in software, which execute PTX and nothing else.
+pub(crate) fn are_soft(devices: &[DeviceInfo]) -> bool {
+    devices.iter().any(|device| device.name == driver_soft::DEVICE_NAME)
+}
+
 /// Ranges such as a program would reserve; which of them is free does not matter here.
 fn candidates() -> Vec<VaRange> {
     const FIRST: u64 = 0x6000_0000_0000;

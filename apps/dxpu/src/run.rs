@@ -23,7 +23,7 @@ Examples:
   dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES and
-DXPU_STALL_TIMEOUT. DXPU_LOG=debug has the library say what it does. DXPU_SPIN=TIME is how long its threads look for
+DXPU_STALL_TIMEOUT, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the library say what it does. DXPU_SPIN=TIME is how long its threads look for
 commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
 for answers on machines with more than 4 cores, otherwise as little as each transport thinks best).";
 
@@ -75,8 +75,10 @@ impl Run {
             return self.borrow.run(&self.program, given.collect());
         }
         let (token, token_file) = self.token()?;
+        let mut is_soft = false;
         for address in &self.worker {
-            preflight::check(address, &self.security(address)?, &token)?;
+            let devices = preflight::check(address, &self.security(address)?, &token)?;
+            is_soft |= preflight::are_soft(&devices);
         }
         let library = library::extract()?;
         let mut program = std::process::Command::new(&self.program[0]);
@@ -84,6 +86,7 @@ impl Run {
         for (name, value) in client_environment(&library, &self.worker) {
             program.env(name, value);
         }
+        program.envs(soft_environment(is_soft));
         let is_tls = self.worker.iter().any(|address| address.scheme() == Scheme::Tls);
         let mut set = |name: &str, value: Option<&OsStr>| {
             match value {
@@ -153,6 +156,14 @@ pub(crate) fn client_environment(
         ("NUMBA_CUDA_DRIVER", library.file.clone().into()),
         ("TRITON_LIBCUDA_PATH", library.directory.clone().into()),
     ]
+}
+
+/// What has programs compile to what their GPUs execute. A soft GPU executes PTX and no machine code.
+///
+/// CuPy reads its variable when it is imported: too late for the library to say so. What the user has set stays.
+pub(crate) fn soft_environment(is_soft: bool) -> Vec<(&'static str, OsString)> {
+    const CUPY: &str = "CUPY_COMPILE_WITH_PTX";
+    if is_soft && std::env::var_os(CUPY).is_none() { vec![(CUPY, "1".into())] } else { Vec::new() }
 }
 
 pub(crate) fn not_started(program: &OsStr, error: std::io::Error) -> Failure {

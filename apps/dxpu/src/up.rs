@@ -261,7 +261,7 @@ impl Pool {
             boxes.items.iter().find(is_heard)?;
             let own: Vec<&Gpu> = gpus.items.iter().filter(|gpu| gpu.box_name.as_str() == name).collect();
             let is_settled = own.iter().all(|gpu| match gpu.state {
-                GpuState::Free => !gpu.endpoints.is_empty(),
+                GpuState::Free => gpu.unready.is_none(),
                 GpuState::Cleaning | GpuState::BurnIn => false,
                 GpuState::Leased | GpuState::Bad | GpuState::Absent => true,
             });

@@ -44,9 +44,10 @@ pub(crate) struct Worker {
     /// use of it [default: all]
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     memory: Option<u64>,
-    /// Compute capability of the soft GPUs
-    #[arg(long, value_name = "X.Y", default_value = "9.0", value_parser = quantity::compute_capability)]
-    compute_capability: (u32, u32),
+    /// Compute capability of the soft GPUs; they execute PTX for it and for older ones [default: 12.0, as new as the PTX
+    /// that common packages carry]
+    #[arg(long, value_name = "X.Y", value_parser = quantity::compute_capability)]
+    compute_capability: Option<(u32, u32)>,
     /// File with the token that programs must show; by default one is made and kept (or taken from DXPU_TOKEN)
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -126,7 +127,7 @@ impl Worker {
         // Before anything is listening, so that no signal finds us unprepared.
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
-        let teller = self.by_lease.as_deref().map(|directory| Arc::new(Teller::new(directory)));
+        let teller = self.by_lease.as_deref().map(Teller::new).transpose()?.map(Arc::new);
         if let (Some(teller), DriverKind::Soft) = (&teller, self.driver) {
             // One more place in the ledger, for one who only looks. It is kept as long as this process lives.
             let grant = (config.grant)()?;
@@ -164,7 +165,7 @@ impl Worker {
             DriverKind::Soft => Devices::Soft(soft::SoftDevices {
                 devices: self.devices,
                 memory_bytes: self.memory.unwrap_or(SOFT_MEMORY_BYTES),
-                compute_capability: self.compute_capability,
+                compute_capability: self.compute_capability.unwrap_or(driver_soft::COMPUTE_CAPABILITY),
                 identity: self.soft_identity.clone(),
             }),
         }

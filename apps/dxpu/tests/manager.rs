@@ -170,6 +170,7 @@ impl SimulatedBox {
             bound_epoch: state.bound_epoch,
             cleaned_epoch: state.cleaned_epoch,
             ready: true,
+            unready: None,
             endpoints: Vec::new(),
             counters: None,
             burn_in: None,

@@ -3,6 +3,15 @@
 use crate::ledger::MemoryLedger;
 use std::{fmt, sync::Arc};
 
+/// Compute capability of soft devices, unless somebody wants another one.
+///
+/// Programs ship machine code for many GPUs and PTX for the newest alone, and PTX runs on devices that are not older than
+/// it. So a soft device is as new as the PTX in common packages: CuPy's sums and sorts (cub, thrust) come as PTX for 12.0.
+pub const COMPUTE_CAPABILITY: (u32, u32) = (12, 0);
+
+/// What soft devices are called, and known by.
+pub const DEVICE_NAME: &str = "dxpu soft GPU";
+
 /// How to make a [`crate::SoftDriver`].
 #[derive(Clone)]
 pub struct SoftConfig {
@@ -28,8 +37,8 @@ impl Default for SoftConfig {
         Self {
             devices: 1,
             memory_bytes: 4 << 30,
-            compute_capability: (9, 0),
-            name: "dxpu soft GPU".to_owned(),
+            compute_capability: COMPUTE_CAPABILITY,
+            name: DEVICE_NAME.to_owned(),
             identity: String::new(),
             // The stream's own thread is one of those that work on a kernel.
             block_threads: cores.saturating_sub(1),

@@ -48,7 +48,7 @@ mod view;
 mod work;
 
 pub use activity::Unit;
-pub use config::SoftConfig;
+pub use config::{COMPUTE_CAPABILITY, DEVICE_NAME, SoftConfig};
 pub use driver::SoftDriver;
 pub use ledger::{LocalLedger, MemoryLedger, SessionLedger, SharedLedger};
 pub use status::SoftStatus;

@@ -157,7 +157,8 @@ impl Session {
             }
             self.context(&mut tables, context)?
         };
-        let texts = self.texts(bytes.0)?;
+        let texts =
+            self.texts(bytes.0).inspect_err(|error| self.refuse_for_good(&context, bytes.0, *error))?;
         let modules = self.parse(&texts)?;
         let architecture = modules.iter().map(|module| architecture(module.target())).max().unwrap_or(0);
         let linked =
@@ -173,6 +174,18 @@ impl Session {
         }
         tables.modules.insert(id, Arc::new(module));
         Ok(info)
+    }
+
+    /// Lets nobody ignore that this device cannot execute a program's own code.
+    ///
+    /// The CUDA runtime loads the fatbins that a compiler put into a program when a kernel of theirs is first wanted, deep
+    /// inside library calls, and some libraries drop the error (CuPy drops cub's): their results would be wrong without a
+    /// word. A real GPU of that capability would have run them, so no program expects this error. Therefore the context
+    /// fails for good. Cubins and texts are loaded by programs themselves, which look at what they get.
+    fn refuse_for_good(&self, context: &Context, image: &[u8], error: CudaError) {
+        if error == CudaError::NO_BINARY_FOR_GPU && kind_of(image) == Some(ImageKind::Fatbin) {
+            self.fail(context, error);
+        }
     }
 
     /// Keeps the words, returns the code.
@@ -196,8 +209,11 @@ impl Session {
             ImageKind::Elf => {
                 let texts = soft_cubin::texts(image).map_err(invalid)?;
                 if texts.is_empty() {
-                    let message =
-                        "the image holds only machine code of a GPU; this device executes PTX".to_owned();
+                    let message = format!(
+                        "the image holds only machine code of a GPU, and a soft GPU executes PTX; have the compiler \
+                         write PTX: -arch=compute_{}, for CuPy CUPY_COMPILE_WITH_PTX=1 (`dxpu run` sets it)",
+                        self.capability().architecture(),
+                    );
                     return Err(self.refuse(CudaError::NO_BINARY_FOR_GPU, message));
                 }
                 Ok(texts)
@@ -208,8 +224,9 @@ impl Session {
                 let fatbin = Fatbin::parse(&usable).map_err(invalid)?;
                 let Some(entry) = fatbin.entries.iter().find(|entry| entry.kind == EntryKind::Ptx) else {
                     let message = format!(
-                        "the fatbin holds no PTX for compute capability {}.{} or lower; build it with -gencode \
-                         arch=compute_{2},code=compute_{2}",
+                        "the fatbin holds no PTX for compute capability {}.{} or lower, and a soft GPU executes nothing \
+                         else; build it with -gencode arch=compute_{2},code=compute_{2}. From now on every call of the \
+                         program fails with this error, so that it does not go on with what was never computed",
                         self.capability().major,
                         self.capability().minor,
                         self.capability().architecture(),

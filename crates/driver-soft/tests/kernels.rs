@@ -79,7 +79,7 @@ fn a_module_tells_what_is_in_it() {
     assert_eq!(sizes, [(0, 8), (8, 8), (16, 8), (24, 8)]);
     assert_eq!(add.attributes.iter().map(|row| row.0).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
     let attribute = |number: u32| add.attributes.iter().find(|row| row.0 == number).unwrap().1;
-    assert_eq!((attribute(0), attribute(5), attribute(6), attribute(8)), (1024, 80, 90, 48 << 10));
+    assert_eq!((attribute(0), attribute(5), attribute(6), attribute(8)), (1024, 80, 120, 48 << 10));
     let variable = loaded.variable("counter");
     assert_eq!(variable.bytes, 4);
     assert_eq!(loaded.session.read_u32(LEGACY, variable.address), 5);
@@ -357,7 +357,7 @@ fn images_that_do_not_fit_the_device_are_refused_with_words() {
         assert!(message.contains(word), "{message}");
     };
     check(b".version 8.0\n.target sm_80\nnonsense\0", CudaError::INVALID_PTX, "line 3");
-    check(b".version 8.8\n.target sm_100\n.address_size 64\n\0", CudaError::INVALID_PTX, "sm_100");
+    check(b".version 8.8\n.target sm_121\n.address_size 64\n\0", CudaError::INVALID_PTX, "sm_121");
     check(
         b".version 12.0\n.target sm_80\n.address_size 64\n\0",
         CudaError::UNSUPPORTED_PTX_VERSION,
@@ -368,8 +368,30 @@ fn images_that_do_not_fit_the_device_are_refused_with_words() {
     check(
         include_bytes!("../../cuda-image/samples/family.fatbin"),
         CudaError::NO_BINARY_FOR_GPU,
-        "compute_90",
+        "compute_120",
     );
+}
+
+/// The CUDA runtime loads a program's fatbins by itself, and some libraries drop the error: their results would be wrong
+/// without a word.
+#[test]
+fn who_ignores_that_his_own_kernels_cannot_run_does_not_get_far() {
+    let session = Session::new();
+    let memory = session.alloc(64);
+    let refused = Err(CudaError::NO_BINARY_FOR_GPU);
+    // What a program loads by hand it looks at by itself.
+    let cubin = include_bytes!("../../cuda-image/samples/sample.cubin");
+    assert_eq!(session.load(1, cubin).map(|_| ()), refused);
+    session.driver.stream_synchronize(LEGACY).unwrap();
+    assert_eq!(session.driver.take_deferred(), None);
+
+    let fatbin = include_bytes!("../../cuda-image/samples/family.fatbin");
+    assert_eq!(session.load(2, fatbin).map(|_| ()), refused);
+    assert_eq!(session.driver.stream_synchronize(LEGACY), refused);
+    assert_eq!(session.driver.read_back(LEGACY, Plane::line(memory), Shape::line(4)).map(|_| ()), refused);
+    assert_eq!(session.driver.context_synchronize(CONTEXT), refused);
+    session.driver.context_reset(CONTEXT).unwrap();
+    session.driver.context_synchronize(CONTEXT).unwrap();
 }
 
 #[test]

@@ -180,6 +180,9 @@ impl Fence {
         }
         let whole = bytes.chunks(RECORD_BYTES).filter_map(Record::decode);
         let newest = whole.max_by_key(|record| record.sequence);
+        if newest.is_none() && is_unfinished(&bytes[..filled]) {
+            return Ok((Record { sequence: 0, epochs: Epochs::default() }, true));
+        }
         newest.map(|record| (record, false)).ok_or_else(|| FenceError::Damaged { path: self.path.clone() })
     }
 
@@ -189,6 +192,12 @@ impl Fence {
             None => Ok(()),
         }
     }
+}
+
+/// Whether this is all that came of the very first record, which goes to the second place: the disk was full, or the power
+/// was cut. Nobody was let in by it, and nothing was written to the first place.
+fn is_unfinished(bytes: &[u8]) -> bool {
+    bytes.iter().take(RECORD_BYTES).all(|byte| *byte == 0)
 }
 
 /// Locks a file. False when somebody else holds it for longer than any change takes.
@@ -248,6 +257,22 @@ mod tests {
         assert_eq!((read.bound, read.cleaned), (2, 1));
         fence.clean(2).unwrap();
         assert_eq!(fence.read().unwrap().cleaned, 2);
+    }
+
+    /// Before, such a file counted as damaged, and nobody was let in ever again.
+    #[test]
+    fn a_first_record_that_was_never_finished_is_written_anew() {
+        let whole = Record { sequence: 1, epochs: Epochs { bound: 3, cleaned: 0 } }.encode();
+        for kept in 0..RECORD_BYTES {
+            let directory = tempfile::tempdir().unwrap();
+            let fence = fence(&directory);
+            let mut bytes = vec![0; RECORD_BYTES];
+            bytes.extend_from_slice(&whole[..kept]);
+            std::fs::write(fence.path(), bytes).unwrap();
+            assert_eq!(fence.read().unwrap(), Epochs::default(), "{kept}");
+            fence.admit(7).unwrap();
+            assert_eq!(fence.read().unwrap().bound, 7);
+        }
     }
 
     #[test]

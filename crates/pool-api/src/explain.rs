@@ -52,6 +52,8 @@ pub enum Filter {
     Leased,
     /// Is not yet clean after its last lease.
     Cleaning,
+    /// Has no worker yet that a borrower could find.
+    NotReady,
     /// Is held back as a spare.
     Spare,
     /// Is beyond the tenant's limit.

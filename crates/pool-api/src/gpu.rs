@@ -46,6 +46,10 @@ pub struct Gpu {
     pub holders: Vec<Holder>,
     /// What its box last said of it.
     pub health: Health,
+    /// Why no borrower could use it now although it works: its worker is starting, or cannot be found. No lease gets it
+    /// while this is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unready: Option<String>,
     /// Where its worker is reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,

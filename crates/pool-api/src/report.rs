@@ -61,9 +61,13 @@ pub struct GpuReport {
     pub bound_epoch: u64,
     /// Everything of this epoch and older is killed, unmapped and scrubbed, and can never come back.
     pub cleaned_epoch: u64,
-    /// A worker waits, its context made.
+    /// A worker waits, its context made, and borrowers can find it. No lease gets a GPU that is not.
     #[serde(default)]
     pub ready: bool,
+    /// Why it is not ready, for operators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    pub unready: Option<String>,
     /// Where its worker is reached.
     #[serde(default)]
     #[schema(max_items = 64)]
@@ -110,6 +114,7 @@ impl BoxReport {
             seen |= 1 << gpu.slot;
             crate::lease::check_note("gpus.uuid", &gpu.uuid)?;
             crate::lease::check_note("gpus.health.reason", gpu.health.reason.as_deref().unwrap_or_default())?;
+            crate::lease::check_note("gpus.unready", gpu.unready.as_deref().unwrap_or_default())?;
             crate::lease::check_note("gpus.burn_in.detail", gpu.burn_in.as_ref().map_or("", |b| &b.detail))?;
             check_addresses("gpus.endpoints", &gpu.endpoints)?;
         }

@@ -2,7 +2,12 @@
 //!
 //! The library lives in somebody else's process: it says nothing unless something is wrong.
 
-use std::{env, sync::OnceLock, time::SystemTime};
+use std::{
+    env,
+    io::{self, Write},
+    sync::OnceLock,
+    time::SystemTime,
+};
 
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Level {
@@ -27,7 +32,9 @@ fn level() -> Level {
 fn write(at: Level, name: &str, text: &str) {
     if level() >= at {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        eprintln!("dxpu[{}] {now} {name} {text}", std::process::id());
+        // Not `eprintln`, which panics where the program's log lies on a full disk.
+        let line = format!("dxpu[{}] {now} {name} {text}\n", std::process::id());
+        let _ = io::stderr().write_all(line.as_bytes());
     }
 }
 

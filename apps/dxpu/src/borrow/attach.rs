@@ -9,7 +9,7 @@ use super::program::Signals;
 use crate::exit::{Exit, Failure};
 use crate::files;
 use crate::pool_access::failure;
-use crate::preflight;
+use crate::{preflight, run};
 use pool_api::{Lease, LeaseTokens, SignedGrant};
 use pool_auth::Identity;
 use pool_client::Client;
@@ -26,6 +26,8 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
 pub(super) struct Keeper {
     directory: tempfile::TempDir,
     workers: Vec<(Address, String)>,
+    /// Some of the GPUs are in software.
+    is_soft: bool,
 }
 
 impl Keeper {
@@ -38,8 +40,10 @@ impl Keeper {
             let tried: Result<Vec<_>, Failure> =
                 tokens.grants.iter().map(|grant| way_to(grant, &tokens.ca_certificate)).collect();
             match tried {
-                Ok(workers) => {
-                    let keeper = Self { directory, workers };
+                Ok(found) => {
+                    let is_soft = found.iter().any(|way| way.is_soft);
+                    let workers = found.into_iter().map(|way| (way.address, way.name)).collect();
+                    let keeper = Self { directory, workers, is_soft };
                     files::replace(&keeper.ca_file(), 0o600, tokens.ca_certificate.as_bytes())?;
                     keeper.write(&tokens)?;
                     return Ok(keeper);
@@ -78,16 +82,27 @@ impl Keeper {
     /// What the program's library needs to know beside the addresses.
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
         let names: Vec<&str> = self.workers.iter().map(|(_, name)| name.as_str()).collect();
-        vec![
+        let mut environment = vec![
             ("DXPU_TOKEN_FILE", self.token_file().into()),
             ("DXPU_CA", self.ca_file().into()),
             ("DXPU_WORKER_NAMES", names.join(",").into()),
-        ]
+        ];
+        environment.extend(run::soft_environment(self.is_soft));
+        environment
     }
 }
 
-/// The best of the ways to a GPU that works, and the name of who is there.
-fn way_to(grant: &SignedGrant, authority: &str) -> Result<(Address, String), Failure> {
+/// A way to a GPU, tried.
+struct Way {
+    address: Address,
+    /// Who is there.
+    name: String,
+    /// It lends GPUs in software.
+    is_soft: bool,
+}
+
+/// The best of the ways to a GPU that works.
+fn way_to(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
     let name = Identity::box_server_name(grant.gpu.box_name.as_str());
     let mut last = Failure::new(
         Exit::Unreachable,
@@ -100,7 +115,7 @@ fn way_to(grant: &SignedGrant, authority: &str) -> Result<(Address, String), Fai
             _ => ClientSecurity::Plain,
         };
         match preflight::check(&address, &security, &grant.token) {
-            Ok(_) => return Ok((address, name)),
+            Ok(devices) => return Ok(Way { address, name, is_soft: preflight::are_soft(&devices) }),
             Err(error) => last = error,
         }
     }

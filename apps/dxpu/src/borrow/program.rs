@@ -2,7 +2,7 @@
 
 use super::attach::Keeper;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::{library, run};
+use crate::{library, log, run};
 use anyhow::Context;
 use pool_api::{Lease, LeaseState};
 use pool_client::Client;
@@ -130,23 +130,23 @@ fn renew(is_over: &std::sync::mpsc::Receiver<()>, keeper: &Keeper, client: &Clie
         match client.renew_lease(lease.id) {
             Ok(now) => {
                 if silent_since.take().is_some() {
-                    eprintln!("dxpu: the pool answers again");
+                    log::say(format_args!("dxpu: the pool answers again"));
                 }
                 tell_changes(&known, &now);
                 if now.state == LeaseState::Granted && now.grants == known.grants {
                     let written = client.lease_tokens(lease.id).ok().map(|tokens| keeper.renew(&tokens));
                     if let Some(Err(error)) = written {
-                        eprintln!("dxpu: new tokens cannot be written: {error:#}");
+                        log::say(format_args!("dxpu: new tokens cannot be written: {error:#}"));
                     }
                 }
                 known = now;
             }
             Err(error) => {
                 if silent_since.is_none() {
-                    eprintln!(
+                    log::say(format_args!(
                         "dxpu: lease {} cannot be renewed now ({error}); the program goes on",
                         lease.id
-                    );
+                    ));
                     silent_since = Some(Instant::now());
                 }
             }
@@ -161,14 +161,17 @@ fn tell_changes(before: &Lease, now: &Lease) {
             Some(gpu) => format!("the lease has {gpu} instead"),
             None => "the lease waits for another".to_owned(),
         };
-        eprintln!(
+        log::say(format_args!(
             "dxpu: GPU {} is lost: {}; {instead}. The program sees CUDA errors; let it end and start it again",
             moved.from, moved.reason
-        );
+        ));
     }
     if before.state.is_live() && !now.state.is_live() {
         let reason = now.ended.as_ref().map_or("nobody says why", |ended| ended.reason.as_str());
-        eprintln!("dxpu: lease {} is over: {reason}. The program sees CUDA errors; start it again", now.id);
+        log::say(format_args!(
+            "dxpu: lease {} is over: {reason}. The program sees CUDA errors; start it again",
+            now.id
+        ));
     }
 }
 

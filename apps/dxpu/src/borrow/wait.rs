@@ -2,6 +2,7 @@
 
 use super::program::Signals;
 use crate::exit::{Exit, Failure};
+use crate::log;
 use crate::pool_access::failure;
 use pool_api::{ErrorCode, Explanation, Lease, LeaseId, LeaseState};
 use pool_client::{Client, ClientError};
@@ -39,10 +40,10 @@ impl<'a> Held<'a> {
             Err(ClientError::Refused(detail))
                 if matches!(detail.code, ErrorCode::Gone | ErrorCode::NotFound) => {}
             Err(error) => {
-                eprintln!(
+                log::say(format_args!(
                     "dxpu: lease {} could not be given back ({error}); it ends by itself soon",
                     self.id
-                );
+                ));
             }
         }
     }

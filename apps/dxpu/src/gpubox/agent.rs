@@ -4,14 +4,15 @@
 //! says.
 
 use super::slot::Surroundings;
+use crate::complaint::Complaint;
 use crate::given::Given;
 use crate::membership::{Home, Membership};
 use crate::reporting::{Member, Orders, Reporting, Running, Said};
 use lease_fence::{Moment, Refusals, Trust};
 use pool_api::{BoxKind, BoxReport, GpuReport, Name, RefusalReport, SlotRefusal, Want};
 use pool_client::{Client, ClientError};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What reconciles one slot.
 pub(crate) trait Hands: Send {
@@ -41,8 +42,23 @@ pub(crate) struct BoxFacts {
 pub(crate) struct GpuBox {
     facts: BoxFacts,
     around: Surroundings,
+    trusting: Mutex<Trusting>,
+    /// Refusals that cannot be read.
+    unread: Mutex<Complaint>,
+}
+
+/// What workers are told of whom to trust.
+#[derive(Default)]
+struct Trusting {
     /// As it was last written.
-    trust: Mutex<Option<Trust>>,
+    written: Option<Trust>,
+    /// Why it could not be written since. Without it workers let nobody in, so nothing is lent.
+    trouble: Option<String>,
+    complaint: Complaint,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What orders say to a box as a whole.
@@ -74,7 +90,14 @@ impl Member for GpuBox {
         wait: Duration,
     ) -> Result<Orders<Self>, ClientError> {
         let BoxFacts { name, kind, rack, paths } = self.facts.clone();
-        let Said { run: agent, sequence, slots: gpus } = said;
+        let Said { run: agent, sequence, slots: mut gpus } = said;
+        let trouble = lock(&self.trusting).trouble.clone();
+        if let Some(why) = trouble {
+            for gpu in gpus.iter_mut().filter(|gpu| !gpu.only_pcie) {
+                gpu.ready = false;
+                gpu.unready.get_or_insert_with(|| why.clone());
+            }
+        }
         let orders = client.report(&name, &BoxReport { agent, sequence, kind, rack, paths, gpus }, wait)?;
         let heard = Moment::now().ok();
         Ok(Orders {
@@ -91,16 +114,29 @@ impl Member for GpuBox {
             plane.set_node(node);
         }
         let Some(at) = heard else { return };
-        let mut known = self.trust.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = known.as_ref().is_some_and(|trust| {
+        let mut trusting = lock(&self.trusting);
+        let is_known = trusting.written.as_ref().is_some_and(|trust| {
             let believed = trust.manager_ms_at(&at).unwrap_or(0);
             trust.keys == lease_keys && believed.abs_diff(given.at_ms) <= CLOCK_SLACK_MS
         });
-        if !is_known {
-            let trust = Trust { keys: lease_keys, manager_ms: given.at_ms, at };
-            match trust.write(&self.around.trust_file()) {
-                Ok(()) => *known = Some(trust),
-                Err(error) => tracing::error!(%error, "workers cannot be told whom to trust"),
+        let trust = Trust { keys: lease_keys, manager_ms: given.at_ms, at };
+        match if is_known { Ok(()) } else { trust.write(&self.around.trust_file()) } {
+            Ok(()) => {
+                if !is_known {
+                    trusting.written = Some(trust);
+                }
+                trusting.trouble = None;
+                trusting.complaint.right();
+            }
+            // Written again with the next orders.
+            Err(error) => {
+                let why =
+                    format!("its workers cannot be told whom to trust: {:#}", anyhow::Error::new(error));
+                if let Some(times) = trusting.complaint.wrong(&why, Instant::now()) {
+                    tracing::error!(why, times, "nothing is lent from here meanwhile");
+                }
+                // A report has room for so much.
+                trusting.trouble = Some(why.chars().filter(|c| !c.is_control()).take(200).collect());
             }
         }
     }
@@ -111,7 +147,9 @@ impl Member for GpuBox {
         let mut refusals = Vec::new();
         for slot in &slots {
             let taken = of(*slot).take().unwrap_or_else(|error| {
-                tracing::warn!(slot, %error, "cannot read who was turned away");
+                if let Some(times) = lock(&self.unread).wrong(&error.to_string(), Instant::now()) {
+                    tracing::warn!(slot, %error, times, "cannot read who was turned away");
+                }
                 Vec::new()
             });
             refusals.extend(taken.into_iter().map(|reason| SlotRefusal { slot: *slot, reason }));
@@ -160,6 +198,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<BoxAgent> {
     let reports = groups.iter().flatten().map(|hands| hands.report());
     let reports = reports.map(|report| (report.slot, report)).collect();
-    let trust = Mutex::new(Trust::read(&around.trust_file()).ok());
-    Running::start(GpuBox { facts, around, trust }, membership, reports, groups, keep)
+    let trusting = Trusting { written: Trust::read(&around.trust_file()).ok(), ..Trusting::default() };
+    let agent = GpuBox { facts, around, trusting: Mutex::new(trusting), unread: Mutex::default() };
+    Running::start(agent, membership, reports, groups, keep)
 }

@@ -27,6 +27,8 @@ pub(crate) struct Seen {
     pub(crate) burn_in: Option<(u64, bool)>,
     /// A worker died just now; the next one is not started before this is over.
     pub(crate) is_resting: bool,
+    /// The worker runs, could say where it is, and does not: nobody finds it.
+    pub(crate) is_mute: bool,
 }
 
 /// What is known of a slot's worker.
@@ -65,7 +67,7 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
         return Action::Kill;
     }
     let is_running = seen.worker == WorkerSeen::Running;
-    if seen.is_unplugged && is_running {
+    if (seen.is_unplugged || seen.is_mute) && is_running {
         return Action::Kill;
     }
     match *want {
@@ -131,6 +133,7 @@ mod tests {
         is_unplugged: false,
         burn_in: None,
         is_resting: false,
+        is_mute: false,
     };
 
     fn serve(epoch: u64) -> Want {
@@ -192,6 +195,7 @@ mod tests {
                 Action::Kill => {
                     self.inside.clear();
                     self.seen.worker = WorkerSeen::None;
+                    self.seen.is_mute = false;
                 }
                 Action::Scrub if self.scrub_fails => {}
                 Action::Scrub => {
@@ -274,6 +278,19 @@ mod tests {
     }
 
     #[test]
+    fn a_mute_worker_is_replaced_by_one_that_speaks() {
+        let mut slot = Slot::new();
+        slot.settle(&Want::Idle);
+        slot.seen.is_mute = true;
+        assert_eq!(slot.settle(&Want::Idle), [Action::Kill, Action::Start]);
+        slot.come(3);
+        slot.seen.is_mute = true;
+        assert_eq!(slot.settle(&serve(3)), [Action::Kill, Action::Scrub, Action::Start]);
+        slot.come(3);
+        assert_eq!(slot.inside, [3]);
+    }
+
+    #[test]
     fn a_slot_that_forgot_everything_does_not_let_old_leases_in() {
         let mut slot = Slot::new();
         slot.settle(&serve(9));
@@ -327,6 +344,7 @@ mod tests {
         Order(Want),
         Comes(u64),
         Dies,
+        GoesMute,
         /// The agent is killed and started again: it does not know any more whether the GPU is dirty.
         Forgets,
         Unplug(bool),
@@ -339,6 +357,7 @@ mod tests {
             3 => wants().prop_map(Happening::Order),
             4 => (1..12u64).prop_map(Happening::Comes),
             1 => Just(Happening::Dies),
+            1 => Just(Happening::GoesMute),
             1 => Just(Happening::Forgets),
             1 => any::<bool>().prop_map(Happening::Unplug),
             1 => any::<bool>().prop_map(Happening::ScrubFails),
@@ -359,6 +378,7 @@ mod tests {
                     Happening::Order(order) => want = order,
                     Happening::Comes(epoch) => slot.come(epoch),
                     Happening::Dies => slot.die(),
+                    Happening::GoesMute => slot.seen.is_mute = slot.seen.worker == WorkerSeen::Running,
                     Happening::Forgets => {
                         slot.seen.is_dirty |= slot.seen.epochs.is_used();
                         slot.seen.burn_in = None;

@@ -226,6 +226,7 @@ impl Hands for DeviceSlot {
             },
             cleaned_epoch: epochs.cleaned,
             ready: true,
+            unready: None,
             endpoints: Vec::new(),
             counters: None,
             burn_in: self.burn_in.clone(),

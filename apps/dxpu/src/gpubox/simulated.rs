@@ -63,6 +63,7 @@ impl PlannedBox {
                     bound_epoch: 0,
                     cleaned_epoch: 0,
                     ready: false,
+                    unready: None,
                     endpoints: vec![format!("tls:{}.invalid:{}", self.name, 7400 + u16::from(slot))],
                     counters: None,
                     burn_in: None,
@@ -121,6 +122,7 @@ impl Hands for Simulated {
             is_unplugged: false,
             burn_in: self.report.burn_in.as_ref().map(|result| (result.epoch, result.passed)),
             is_resting: false,
+            is_mute: false,
         };
         let action = brain::decide(&seen, want);
         match action {

@@ -10,9 +10,11 @@
 use super::agent::Hands;
 use super::brain::{self, Action, Seen, WorkerSeen};
 use super::check;
+use super::disk::Disk;
 use super::gpu::{Gpu, Reading};
 use super::pcie::PciePlane;
 use super::process::{self, Process};
+use crate::complaint::Complaint;
 use crate::files;
 use crate::membership::Home;
 use crate::worker::by_lease::{self, WorkerWord};
@@ -73,6 +75,10 @@ const REST: Duration = Duration::from_millis(500);
 const ENDED_WITHIN: Duration = Duration::from_secs(20);
 /// Sensors are slow and change slowly.
 const READ_EVERY: Duration = Duration::from_secs(1);
+/// A worker that has not said where it is after this, although it could have written it down, will not.
+const MUTE_FOR: Duration = Duration::from_secs(20);
+/// Neither will one that has not made a first session ready after this. A real driver takes seconds.
+const UNREADY_FOR: Duration = Duration::from_secs(180);
 /// Reasons end up in a report, which has room for so much.
 const REASON_BYTES_MAX: usize = 200;
 
@@ -88,6 +94,11 @@ pub(crate) struct Slot {
     rest_until: Option<Instant>,
     /// What is wrong until somebody has shown the opposite.
     fault: Option<String>,
+    /// What keeps it from being used, and passes: nobody has to repair anything.
+    trouble: Option<String>,
+    complaint: Complaint,
+    no_host_yet: Complaint,
+    disk: Disk,
     burn_in: Option<BurnIn>,
     reading: Reading,
     read_at: Option<Instant>,
@@ -106,6 +117,28 @@ struct Worker {
     /// Unless another agent started it.
     child: Option<Child>,
     word: Option<WorkerWord>,
+    /// Since when it could have said more than it did.
+    silent_since: Instant,
+}
+
+impl Worker {
+    fn new(process: Process, child: Option<Child>, word: Option<WorkerWord>) -> Self {
+        Self { process, child, word, silent_since: Instant::now() }
+    }
+
+    /// Where it is, once it has said so.
+    fn found(&self) -> Option<&WorkerWord> {
+        self.word.as_ref().filter(|word| !word.addresses.is_empty())
+    }
+
+    fn is_mute(&self) -> bool {
+        let patience = match self.found() {
+            None => MUTE_FOR,
+            Some(word) if !word.ready => UNREADY_FOR,
+            Some(_) => return false,
+        };
+        self.silent_since.elapsed() >= patience
+    }
 }
 
 impl Slot {
@@ -129,9 +162,10 @@ impl Slot {
         };
         let worker = left.map(|process| {
             let word = by_lease::word_of(&directory, process.pid);
-            Worker { process, child: None, word }
+            Worker::new(process, None, word)
         });
         Ok(Self {
+            disk: Disk::new(directory.clone()),
             gpu,
             around: around.clone(),
             directory,
@@ -141,6 +175,9 @@ impl Slot {
             deaths: VecDeque::new(),
             rest_until: None,
             fault: None,
+            trouble: None,
+            complaint: Complaint::default(),
+            no_host_yet: Complaint::default(),
             burn_in: None,
             reading: Reading::default(),
             read_at: None,
@@ -156,6 +193,7 @@ impl Slot {
             self.reading = self.gpu.read();
             self.read_at = Some(Instant::now());
         }
+        self.disk.look();
         let worker = self.look_at_worker();
         let epochs = self.fence.read()?;
         if let Want::BurnIn { epoch } = want
@@ -172,7 +210,10 @@ impl Slot {
             is_bad: self.what_is_wrong().is_some(),
             is_unplugged: self.unplugged().is_some(),
             burn_in: self.burn_in.as_ref().map(|result| (result.epoch, result.passed)),
-            is_resting: self.rest_until.is_some_and(|until| Instant::now() < until),
+            // A worker that is started on a disk that takes no files cannot say where it is, or does not even start.
+            is_resting: self.rest_until.is_some_and(|until| Instant::now() < until)
+                || self.disk.trouble().is_some(),
+            is_mute: self.worker.as_ref().is_some_and(Worker::is_mute),
         })
     }
 
@@ -183,7 +224,14 @@ impl Slot {
             let _ = child.try_wait();
         }
         if worker.process.is_alive() {
-            worker.word = by_lease::word_of(&self.directory, worker.process.pid);
+            // What a living worker has said stays true when its file cannot be read for a moment.
+            let word = by_lease::word_of(&self.directory, worker.process.pid);
+            let is_same = word.as_ref().is_none_or(|word| worker.word.as_ref() == Some(word));
+            worker.word = word.or(worker.word.take());
+            // While the disk takes nothing it cannot say anything, and another worker could not either.
+            if !is_same || self.disk.trouble().is_some() {
+                worker.silent_since = Instant::now();
+            }
             let word = worker.word.as_ref().filter(|word| word.failures >= FAILURES_MAX);
             if let Some(word) = word {
                 let reason = word.failure.as_deref().unwrap_or("it does not say why");
@@ -248,7 +296,7 @@ impl Slot {
         let child = command.spawn().context("cannot start a worker")?;
         let process = Process::find(child.id()).context("a worker that was just started is not there")?;
         tracing::info!(slot = self.gpu.slot, pid = process.pid, "worker started");
-        self.worker = Some(Worker { process, child: Some(child), word: None });
+        self.worker = Some(Worker::new(process, Some(child), None));
         Ok(())
     }
 
@@ -258,7 +306,10 @@ impl Slot {
             let now = Instant::now();
             let last_words = last_line(&self.directory.join("worker.log"));
             tracing::warn!(slot = self.gpu.slot, pid = worker.process.pid, last_words, "the worker died");
-            self.deaths.push_back(now);
+            // That its disk is full is nothing that somebody must repair at the GPU.
+            if self.disk.look_now().is_none() {
+                self.deaths.push_back(now);
+            }
             self.deaths.retain(|at| now.duration_since(*at) < DEATHS_WITHIN);
             self.rest_until = Some(now + REST);
             if self.deaths.len() >= DEATHS_MAX {
@@ -269,6 +320,10 @@ impl Slot {
             if last_words.contains("cannot listen") {
                 self.port = 0;
             }
+        } else if worker.is_mute() {
+            let silent = worker.silent_since.elapsed();
+            tracing::warn!(slot = self.gpu.slot, pid = worker.process.pid, ?silent, "a mute worker is ended");
+            self.rest_until = Some(Instant::now() + REST);
         }
         if let Err(left) = process::end(&worker.process, ENDED_WITHIN) {
             self.fault = Some(format!("processes {left:?} cannot be ended"));
@@ -292,7 +347,10 @@ impl Slot {
                 Ok(())
             }
             Err(error) => {
-                self.fault = Some(format!("its memory cannot be scrubbed: {error:#}"));
+                // What scrubs it lies on the disk, or should.
+                if self.disk.look_now().is_none() {
+                    self.fault = Some(format!("its memory cannot be scrubbed: {error:#}"));
+                }
                 self.rest_until = Some(Instant::now() + REST);
                 Err(error)
             }
@@ -342,6 +400,34 @@ impl Slot {
         Ok(())
     }
 
+    /// Why no borrower could use it now.
+    fn unready(&self) -> Option<String> {
+        if let Some(trouble) = self.disk.trouble().or(self.trouble.as_deref()) {
+            return Some(trouble.to_owned());
+        }
+        let Some(worker) = &self.worker else { return Some("its worker is not started yet".to_owned()) };
+        match worker.found() {
+            None => Some("its worker has not said yet where it is".to_owned()),
+            Some(word) if !word.ready => Some("its worker makes its first session ready".to_owned()),
+            Some(_) => None,
+        }
+    }
+
+    /// Remembers what keeps the slot from being as it should be, and says so now and then.
+    fn note_trouble(&mut self, what: &str, error: &str) {
+        if let Some(times) = self.complaint.wrong(error, Instant::now()) {
+            tracing::error!(slot = self.gpu.slot, error, times, "{what}");
+        }
+        self.trouble = Some(error.to_owned());
+    }
+
+    fn no_trouble(&mut self) {
+        self.trouble = None;
+        if let Some(times) = self.complaint.right() {
+            tracing::info!(slot = self.gpu.slot, times, "all is as it should be again");
+        }
+    }
+
     /// Where the worker is reached, as others must write it.
     fn endpoints(&self, word: &WorkerWord) -> Vec<String> {
         let host = &self.around.advertised_host;
@@ -358,15 +444,30 @@ impl Hands for Slot {
     fn step(&mut self, want: &Want) -> bool {
         let seen = match self.look(want) {
             Ok(seen) => seen,
-            Err(error) => {
-                // Nobody is let in by a fence that cannot be read, and nothing may be done by what it does not say.
+            // Nobody is let in by a fence that cannot be read, and nothing may be done by what it does not say. A damaged one
+            // stays damaged; whatever else is wrong with it may pass.
+            Err(error @ FenceError::Damaged { .. }) => {
                 self.fault = Some(error.to_string());
+                return false;
+            }
+            Err(error) => {
+                self.note_trouble(
+                    "cannot see what the slot remembers",
+                    &format!("{:#}", anyhow::Error::new(error)),
+                );
                 return false;
             }
         };
         self.unpaired = None;
-        if let Err(error) = self.pair(want, seen.worker == WorkerSeen::Running) {
-            tracing::warn!(slot = self.gpu.slot, error = format!("{error:#}"), "no host can have it yet");
+        let paired = self.pair(want, seen.worker == WorkerSeen::Running);
+        if paired.is_ok() {
+            self.no_host_yet.right();
+        }
+        if let Err(error) = paired {
+            let error = format!("{error:#}");
+            if let Some(times) = self.no_host_yet.wrong(&error, Instant::now()) {
+                tracing::warn!(slot = self.gpu.slot, error, times, "no host can have it yet");
+            }
             if let Want::Serve { epoch, .. } = want {
                 self.unpaired = Some(*epoch);
             }
@@ -376,14 +477,15 @@ impl Hands for Slot {
             tracing::debug!(slot = self.gpu.slot, ?action, ?want, "acting");
         }
         match self.act(action) {
-            Ok(()) => action != Action::Nothing,
+            Ok(()) => {
+                // To wait is no success.
+                if action != Action::Nothing || !seen.is_resting {
+                    self.no_trouble();
+                }
+                action != Action::Nothing
+            }
             Err(error) => {
-                tracing::error!(
-                    slot = self.gpu.slot,
-                    ?action,
-                    error = format!("{error:#}"),
-                    "cannot do what must be done"
-                );
+                self.note_trouble("cannot do what must be done", &format!("{action:?}: {error:#}"));
                 false
             }
         }
@@ -391,7 +493,8 @@ impl Hands for Slot {
 
     fn report(&self) -> GpuReport {
         let epochs = self.fence.read().unwrap_or_default();
-        let word = self.worker.as_ref().and_then(|worker| worker.word.as_ref());
+        let word = self.worker.as_ref().and_then(Worker::found);
+        let unready = self.unready();
         let health = match self.what_is_wrong() {
             None => Health::OK,
             Some(reason) => Health::bad(short(&reason)),
@@ -410,7 +513,8 @@ impl Hands for Slot {
                 _ => epochs.bound,
             },
             cleaned_epoch: epochs.cleaned,
-            ready: word.is_some_and(|word| word.ready),
+            ready: unready.is_none(),
+            unready: unready.map(|why| short(&why)),
             endpoints: word.map(|word| self.endpoints(word)).unwrap_or_default(),
             counters: self.reading.counters.clone().or_else(|| soft_counters(word?)),
             burn_in: self.burn_in.clone(),

@@ -202,6 +202,10 @@ pub(super) fn note(gpu: &Record) -> String {
     if !gpu.health.ok {
         notes.push(gpu.health.reason.clone().unwrap_or_else(|| "not healthy".to_owned()));
     }
+    let could_be_used = gpu.health.ok && matches!(gpu.state, GpuState::Free | GpuState::Leased);
+    if let Some(why) = gpu.unready.as_ref().filter(|_| could_be_used) {
+        notes.push(format!("not ready: {why}"));
+    }
     notes.join(", ")
 }
 

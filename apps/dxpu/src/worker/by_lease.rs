@@ -5,6 +5,7 @@
 //! DIR/worker.json      what the worker has to say (written by the worker, read by the box)
 //! ```
 
+use crate::complaint::Complaint;
 use crate::files;
 use anyhow::Context;
 use cuda_driver::StatusSource;
@@ -12,8 +13,8 @@ use cuda_worker::SessionEvent;
 use lease_fence::LeaseAdmission;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use transport::Address;
 
 /// What a worker says of itself.
@@ -56,16 +57,111 @@ pub(crate) fn word_of(directory: &Path, pid: u32) -> Option<WorkerWord> {
     serde_json::from_slice::<WorkerWord>(&text).ok().filter(|word| word.pid == pid)
 }
 
-/// Keeps what the worker says up to date.
+/// Keeps what the worker says up to date, whatever the disk does: a thread of its own writes, and tries again until it
+/// could. Nobody who has something to say waits for the disk.
 pub(super) struct Teller {
-    directory: PathBuf,
-    word: Mutex<WorkerWord>,
+    told: Arc<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    saying: Mutex<Saying>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Saying {
+    word: WorkerWord,
+    /// Grows with each change.
+    version: u64,
+}
+
+/// A word that is written is looked after this often: without its file nobody finds the worker.
+const LOOK_AFTER_FILE: Duration = Duration::from_secs(2);
+/// Between attempts to write, at first and at most. A disk that has room again is used soon.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(50);
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(2);
+
+/// How long to wait after so many attempts have failed in a row.
+fn pause_after(failures: u32) -> Duration {
+    TRY_AGAIN_AFTER.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(TRY_AGAIN_MAX)
+}
+
+/// Where words are left.
+trait Place: Send + 'static {
+    /// Leaves this one.
+    fn leave(&self, text: &[u8]) -> anyhow::Result<()>;
+    /// Whether there is still one.
+    fn is_kept(&self) -> bool;
+}
+
+struct WordFile(PathBuf);
+
+impl Place for WordFile {
+    fn leave(&self, text: &[u8]) -> anyhow::Result<()> {
+        files::replace(&self.0, 0o600, text)
+    }
+
+    fn is_kept(&self) -> bool {
+        self.0.exists()
+    }
+}
+
+impl Told {
+    /// Writes every change, as long as this process lives.
+    fn keep_written(&self, place: &impl Place) {
+        let (mut written, mut failures) = (0, 0u32);
+        let mut complaint = Complaint::default();
+        loop {
+            let patience = if failures > 0 { Duration::ZERO } else { LOOK_AFTER_FILE };
+            let (text, version) = self.next(written, patience);
+            if version == written && failures == 0 && place.is_kept() {
+                continue;
+            }
+            match place.leave(&text) {
+                Ok(()) => {
+                    (written, failures) = (version, 0);
+                    if let Some(attempts) = complaint.right() {
+                        tracing::info!(attempts, "the word for the box is written after all");
+                    }
+                }
+                Err(error) => {
+                    failures = failures.saturating_add(1);
+                    let error = format!("{error:#}");
+                    if let Some(attempts) = complaint.wrong(&error, Instant::now()) {
+                        tracing::error!(error, attempts, "cannot leave word for the box; trying again");
+                    }
+                    // A change does not make the disk any emptier.
+                    std::thread::sleep(pause_after(failures));
+                }
+            }
+        }
+    }
+
+    /// What is to be said, when there is something new or this much time has passed.
+    fn next(&self, written: u64, patience: Duration) -> (Vec<u8>, u64) {
+        let saying = self.saying.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(saying, patience, |saying| saying.version == written);
+        let (saying, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        (serde_json::to_vec(&saying.word).unwrap_or_default(), saying.version)
+    }
 }
 
 impl Teller {
-    pub(super) fn new(directory: &Path) -> Self {
+    pub(super) fn new(directory: &Path) -> anyhow::Result<Self> {
+        Self::with(WordFile(word_file(directory)))
+    }
+
+    fn with(place: impl Place) -> anyhow::Result<Self> {
         let word = WorkerWord { pid: std::process::id(), ..WorkerWord::default() };
-        Self { directory: directory.to_owned(), word: Mutex::new(word) }
+        let told = Arc::new(Told { saying: Mutex::new(Saying { word, version: 0 }), ..Told::default() });
+        let writes = told.clone();
+        // Without the thread nobody would find this worker.
+        std::thread::Builder::new()
+            .name("dxpu-word".to_owned())
+            .spawn(move || writes.keep_written(&place))
+            .context("cannot start a thread")?;
+        Ok(Self { told })
     }
 
     pub(super) fn listens_at(&self, addresses: &[Address]) {
@@ -105,15 +201,12 @@ impl Teller {
     }
 
     fn change(&self, change: impl FnOnce(&mut WorkerWord)) {
-        let mut word = self.word.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let before = word.clone();
-        change(&mut word);
-        if *word == before {
-            return;
-        }
-        let text = serde_json::to_vec(&*word).unwrap_or_default();
-        if let Err(error) = files::replace(&word_file(&self.directory), 0o600, &text) {
-            tracing::error!(error = format!("{error:#}"), "cannot leave word for the box");
+        let mut saying = self.told.saying.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = saying.word.clone();
+        change(&mut saying.word);
+        if saying.word != before {
+            saying.version += 1;
+            self.told.changed.notify_all();
         }
     }
 }
@@ -121,21 +214,84 @@ impl Teller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// What the box reads, as soon as it is so.
+    fn heard(directory: &Path, pid: u32, holds: impl Fn(&WorkerWord) -> bool) -> WorkerWord {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            match word_of(directory, pid) {
+                Some(word) if holds(&word) => return word,
+                word => assert!(Instant::now() < until, "only {word:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 
     #[test]
     fn the_box_hears_what_the_worker_says_and_only_that_worker() {
         let directory = tempfile::tempdir().unwrap();
-        let teller = Teller::new(directory.path());
+        let teller = Teller::new(directory.path()).unwrap();
         let pid = std::process::id();
         teller.listens_at(&["unix:/run/a".parse().unwrap()]);
         teller.hear(&SessionEvent::Broken { reason: "no driver".to_owned() });
         teller.hear(&SessionEvent::Broken { reason: "no driver".to_owned() });
-        let word = word_of(directory.path(), pid).unwrap();
-        assert_eq!((word.failures, word.ready), (2, false));
+        let word = heard(directory.path(), pid, |word| word.failures == 2);
+        assert!(!word.ready);
         teller.hear(&SessionEvent::Ready { pid: 1 });
-        let word = word_of(directory.path(), pid).unwrap();
-        assert_eq!((word.failures, word.failure, word.ready), (0, None, true));
+        let word = heard(directory.path(), pid, |word| word.ready);
+        assert_eq!((word.failures, word.failure), (0, None));
         assert_eq!(word.addresses, ["unix:/run/a"]);
         assert_eq!(word_of(directory.path(), pid + 1), None, "that was another process");
+    }
+
+    #[test]
+    fn a_word_that_somebody_removed_is_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let teller = Teller::new(directory.path()).unwrap();
+        teller.hear(&SessionEvent::Ready { pid: 1 });
+        heard(directory.path(), std::process::id(), |word| word.ready);
+        std::fs::remove_file(word_file(directory.path())).unwrap();
+        heard(directory.path(), std::process::id(), |word| word.ready);
+    }
+
+    /// A disk that is full for so many attempts.
+    struct FullFor {
+        attempts: Arc<AtomicUsize>,
+        full_for: usize,
+        disk: WordFile,
+    }
+
+    impl Place for FullFor {
+        fn leave(&self, text: &[u8]) -> anyhow::Result<()> {
+            let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
+            anyhow::ensure!(attempt >= self.full_for, "no space left on device");
+            self.disk.leave(text)
+        }
+
+        fn is_kept(&self) -> bool {
+            self.disk.is_kept()
+        }
+    }
+
+    /// Before, a word that could not be written once was never written again, and nobody found the worker.
+    #[test]
+    fn a_disk_that_was_full_for_a_moment_costs_a_moment() {
+        let directory = tempfile::tempdir().unwrap();
+        let attempts = Arc::new(AtomicUsize::new(0));
+        let disk = WordFile(word_file(directory.path()));
+        let teller = Teller::with(FullFor { attempts: attempts.clone(), full_for: 5, disk }).unwrap();
+        teller.listens_at(&["unix:/run/a".parse().unwrap()]);
+        teller.hear(&SessionEvent::Ready { pid: 1 });
+        let word = heard(directory.path(), std::process::id(), |word| word.ready);
+        assert_eq!(word.addresses, ["unix:/run/a"]);
+        assert!(attempts.load(Ordering::SeqCst) > 5);
+    }
+
+    #[test]
+    fn attempts_become_rarer_and_never_rare() {
+        assert_eq!(pause_after(1), TRY_AGAIN_AFTER);
+        assert_eq!(pause_after(3), 4 * TRY_AGAIN_AFTER);
+        assert_eq!(pause_after(u32::MAX), TRY_AGAIN_MAX);
     }
 }

@@ -145,6 +145,7 @@ impl SimulatedBox {
             bound_epoch: 0,
             cleaned_epoch: 0,
             ready: true,
+            unready: None,
             endpoints: vec![format!("tls:127.0.0.1:{}", 7000 + u16::from(slot))],
             counters: Some(Counters {
                 utilization_pct: Some(7),

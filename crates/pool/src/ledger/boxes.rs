@@ -84,6 +84,8 @@ impl Ledger {
             _ if owner.presence == Presence::Dead => Standing::Gone,
             _ if !clean || (gpu.state == GpuState::Free && !gpu.holders.is_empty()) => Standing::Busy,
             _ if !gpu.health.ok || gpu.taint.is_some() || !owner.takes_leases() => Standing::Busy,
+            // A borrower would get a GPU whose worker nobody can find.
+            _ if gpu.unready.is_some() => Standing::Busy,
             _ if gpu.spare => Standing::Spare,
             _ => Standing::Usable,
         }

@@ -52,6 +52,7 @@ impl Ledger {
         self.explain_queue(lease, answer);
         for (filter, what) in [
             (Filter::Cleaning, "being cleaned and may be free in a moment"),
+            (Filter::NotReady, "not ready yet (`dxpu gpu ls` says why)"),
             (Filter::BoxState, "in boxes that are silent, dead or drained"),
         ] {
             if count(filter) > 0 {
@@ -110,6 +111,7 @@ impl Ledger {
             GpuState::Leased => Filter::Leased,
             GpuState::Cleaning => Filter::Cleaning,
             GpuState::Free if !is_clean(gpu) || !gpu.holders.is_empty() => Filter::Cleaning,
+            GpuState::Free if gpu.unready.is_some() => Filter::NotReady,
             GpuState::Free if gpu.spare && !wish.lost => Filter::Spare,
             GpuState::Free if !self.is_within_limit(tenant, wish, &gpu.model) => Filter::Quota,
             GpuState::Free => Filter::Usable,

@@ -120,6 +120,7 @@ impl<'a> Yard<'a> {
                 bound_epoch: 0,
                 cleaned_epoch: 0,
                 ready: true,
+                unready: None,
                 endpoints: vec![format!("box-{number}:{}", 7000 + slot)],
                 counters: None,
                 burn_in: None,

@@ -130,6 +130,7 @@ impl Ledger {
         gpu.epoch = gpu.epoch.max(report.cleaned_epoch).max(report.bound_epoch);
         let renumbered = gpu.epoch != before.epoch;
         gpu.endpoints.clone_from(&report.endpoints);
+        gpu.unready = unready(report);
         if gpu.state == GpuState::Absent {
             gpu.state = GpuState::Cleaning;
         }
@@ -185,6 +186,7 @@ impl Ledger {
             cleaned_epoch: 0,
             holders: Vec::new(),
             health: pool_api::Health::OK,
+            unready: unready(report),
             endpoints: Vec::new(),
             counters: None,
         };
@@ -364,6 +366,12 @@ fn can_be_plugged(whole: &BoxReport, known: Option<&Gpu>, report: &GpuReport) ->
     speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
 }
 
+/// Why nobody could use a GPU now, as its box says it.
+fn unready(report: &GpuReport) -> Option<String> {
+    let unsaid = || "its worker is not there yet".to_owned();
+    (!report.ready).then(|| report.unready.clone().unwrap_or_else(unsaid))
+}
+
 /// Whether a report says nothing that is not known. Nearly all do, so this is asked before anything is copied.
 fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
     let gpu = &entry.gpu;
@@ -383,5 +391,6 @@ fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
         GpuState::BurnIn => report.burn_in.as_ref().is_none_or(|result| result.epoch != gpu.epoch),
         GpuState::Absent => false,
     };
-    same_gpu && same_epochs && settled && gpu.endpoints == report.endpoints
+    let same_worker = gpu.endpoints == report.endpoints && gpu.unready == unready(report);
+    same_gpu && same_epochs && settled && same_worker
 }

@@ -80,6 +80,7 @@ impl Rack {
             bound_epoch: slot.bound,
             cleaned_epoch: slot.cleaned,
             ready: true,
+            unready: None,
             endpoints: vec![format!("{}:{number}", self.name)],
             counters: None,
             burn_in: slot.burn_in.clone(),

@@ -40,6 +40,7 @@ impl Boxes {
                 bound_epoch: 0,
                 cleaned_epoch: 0,
                 ready: true,
+                unready: None,
                 endpoints: vec![format!("tls:10.0.{}.{}:{}", index / 250, index % 250, 7400 + slot)],
                 counters: None,
                 burn_in: None,

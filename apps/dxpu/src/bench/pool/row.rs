@@ -382,6 +382,7 @@ fn report_again(ledger: &Ledger, name: &Name) -> anyhow::Result<pool_api::BoxRep
         bound_epoch: 0,
         cleaned_epoch: gpu.cleaned_epoch,
         ready: true,
+        unready: None,
         endpoints: gpu.endpoints.clone(),
         counters: None,
         burn_in: None,

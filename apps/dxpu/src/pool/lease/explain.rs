@@ -26,6 +26,7 @@ fn words(filter: Filter) -> &'static str {
         Filter::Taint => "tainted",
         Filter::Leased => "leased by somebody",
         Filter::Cleaning => "being cleaned after a lease",
+        Filter::NotReady => "without a worker that a borrower could find",
         Filter::Spare => "held back as spares",
         Filter::Quota => "beyond the tenant's limit",
         Filter::Topology => "free, but not together with enough others",

@@ -51,6 +51,7 @@ pub(super) fn gpu_report(model: &str, slot: u8, kind: BoxKind) -> GpuReport {
         bound_epoch: 0,
         cleaned_epoch: 0,
         ready: true,
+        unready: None,
         endpoints: vec![format!("10.0.0.1:{}", 4000 + u16::from(slot))],
         counters: None,
         burn_in: None,

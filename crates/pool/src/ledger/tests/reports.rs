@@ -112,3 +112,49 @@ fn a_full_box_that_fails_at_once_fits_into_transactions() {
     bench.reload();
     assert_eq!(bench.ledger.counts().gpus[&(super::bench::model("H200"), GpuState::Bad)], 128);
 }
+
+/// A box whose disk was full for a moment has a worker that nobody can find: a lease for it would wait in vain.
+#[test]
+fn a_gpu_whose_worker_nobody_finds_is_not_lent_and_everybody_sees_why() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    bench.slot("a", 0).ready = false;
+    bench.slot("a", 0).unready = Some("its directory is full".into());
+    bench.report("a");
+    let lease = bench.lease(LeaseRequest::default());
+    assert_eq!(lease.state, LeaseState::Pending);
+    assert_eq!(bench.gpu("a/0").state, GpuState::Free);
+    assert_eq!(bench.gpu("a/0").unready.as_deref(), Some("its directory is full"));
+    let explained = bench.ledger.explain(lease.id).unwrap();
+    assert!(
+        explained.filters.iter().any(|count| count.filter == pool_api::Filter::NotReady),
+        "{explained:?}"
+    );
+    bench.slot("a", 0).ready = true;
+    bench.slot("a", 0).unready = None;
+    bench.report("a");
+    bench.settle();
+    assert_eq!(bench.ledger.lease(lease.id).unwrap().state, LeaseState::Granted);
+    assert_eq!(bench.gpu("a/0").unready, None);
+}
+
+#[test]
+fn a_spare_that_is_not_ready_replaces_nothing() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 2)]);
+    let lease = bench.lease(LeaseRequest::default());
+    bench.report("a");
+    let (held, other) = if lease.grants[0].gpu.slot == 0 { (0, 1) } else { (1, 0) };
+    bench.slot("a", other).ready = false;
+    bench.report("a");
+    bench.slot("a", held).health = pool_api::Health::bad("it broke");
+    bench.report("a");
+    bench.settle();
+    assert_eq!(
+        bench.ledger.lease(lease.id).unwrap().state,
+        LeaseState::Pending,
+        "nothing can replace it yet"
+    );
+    bench.slot("a", other).ready = true;
+    bench.report("a");
+    bench.settle();
+    assert_eq!(bench.ledger.lease(lease.id).unwrap().grants[0].gpu.slot, other as u8);
+}
