@@ -93,6 +93,10 @@ const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 /// Session processes kept ready: a program and the helper it starts find theirs at once.
 const SPARES: usize = 2;
 
+/// Connections of each address that have not shown a token yet. Each costs a descriptor and a few kilobytes. A newcomer has
+/// as long to show its token as so many others take to arrive.
+const STRANGERS_MAX: usize = 256;
+
 impl Worker {
     pub(crate) fn run(self) -> Outcome {
         log::start("info");
@@ -206,8 +210,9 @@ pub(crate) fn front_config(
         session,
         grant: devices.grants(places)?,
         sessions_max,
-        unauthenticated_max: 64,
+        unauthenticated_max: STRANGERS_MAX,
         preamble_timeout: Duration::from_secs(5),
+        hold: Duration::from_secs(5),
         spares: SPARES,
     })
 }
@@ -223,6 +228,7 @@ pub(crate) fn listen_failure(error: FrontError) -> Failure {
         FrontError::Listen { .. } => {
             "choose an address of this machine, such as 0.0.0.0:7400 or unix:/tmp/dxpu.sock"
         }
+        FrontError::Identity(_) => "check the files of --tls-cert and --tls-key",
         FrontError::Thread(_) => "raise the limit on processes (ulimit -u)",
     };
     Failure::new(Exit::Failure, "the worker cannot start", hint).because(error)
@@ -235,6 +241,9 @@ fn log_event(event: SessionEvent) {
             tracing::info!(pid, peer, end = ?end.kind, reason = end.reason, "session ended");
         }
         SessionEvent::Ready { .. } | SessionEvent::Reaped { .. } => {}
+        SessionEvent::TurnedAway { reason, count } => {
+            tracing::warn!(count, reason = %reason, "clients were turned away");
+        }
         SessionEvent::Broken { reason } => tracing::error!(reason, "a session process is not usable"),
     }
 }

@@ -22,10 +22,13 @@ pub struct FrontConfig {
     pub grant: GrantMaker,
     /// The most sessions at a time.
     pub sessions_max: usize,
-    /// The most connections and sessions that have not shown a token yet.
+    /// The most connections of each address that have not shown a token yet. When one more comes, the oldest goes, of the
+    /// place that has sent the most.
     pub unauthenticated_max: usize,
     /// How long a new connection may take for its first bytes.
     pub preamble_timeout: Duration,
+    /// How long a client that may come in is kept waiting for a session before it is told to come again.
+    pub hold: Duration,
     /// Session processes kept ready, their driver made, so that attaching costs no start of a process.
     pub spares: usize,
 }

@@ -51,6 +51,7 @@ impl Worker {
             sessions_max: 16,
             unauthenticated_max: 16,
             preamble_timeout: Duration::from_secs(2),
+            hold: Duration::from_secs(2),
             spares: 1,
         };
         change(&mut config);
@@ -392,38 +393,58 @@ fn a_module_travels_once_for_all_sessions() {
 #[test]
 fn strangers_are_told_why_they_are_not_served() {
     let worker = Worker::start("unix", |config| config.sessions_max = 1);
-    let refusal = |hello| match greet(&worker.target, session_name(), hello).1 {
-        Ok(Handshake::Refusal(refusal)) => refusal,
+    let knock = |token: &str| Knock {
+        protocol: PROTOCOL_VERSION,
+        token: token.to_owned(),
+        purpose: purpose::SESSION,
+    };
+    let refusal = |knock| match worker.target.knock(knock) {
+        Handshake::Refusal(refusal) => refusal,
         other => panic!("{other:?}"),
     };
-    let refused = refusal(hello("wrong", 1));
+    let refused = refusal(knock("wrong"));
     assert_eq!(refused.code, CudaError::NOT_PERMITTED.code());
     assert!(refused.text.contains("token"), "{}", refused.text);
-    assert_eq!(worker.end().kind, EndKind::Refused);
-    assert!(refusal(hello("", 1)).text.contains("--token-file"));
-    assert_eq!(worker.end().kind, EndKind::Refused);
-    let old = Hello { protocol: 99, ..hello("secret", 1) };
-    assert!(refusal(old).text.contains("version 99"));
+    assert!(refusal(knock("")).text.contains("--token-file"));
+    assert!(refusal(Knock { protocol: 99, ..knock("secret") }).text.contains("version 99"));
+    let error = worker.target.open(ConnectionKind::Command, 0, session_name()).unwrap_err();
+    assert!(error.to_string().contains("no such ticket"), "{error}");
+    let error = worker.target.open(ConnectionKind::Status, 0, session_name()).unwrap_err();
+    assert!(error.to_string().contains("no such ticket"), "{error}");
+    assert!(worker.front.as_ref().unwrap().session_pids().is_empty(), "none of them cost a process");
+
+    // The process trusts no ticket: it looks at the token again.
+    let ticket = worker.target.ticket(purpose::SESSION);
+    let (_connection, answer) = greet(&worker.target, ticket, hello("wrong", 1));
+    assert!(matches!(answer, Ok(Handshake::Refusal(_))), "{answer:?}");
     assert_eq!(worker.end().kind, EndKind::Refused);
 
     let mut client = worker.attach();
     // Served, and not just looking.
     client.must(&Command::MemoryInfo { device: 0 });
-    let error = worker.target.open(ConnectionKind::Command, 0, session_name()).unwrap_err();
-    assert!(error.to_string().contains("in use"), "{error}");
+    let busy = refusal(knock("secret"));
+    assert_eq!(busy.code, CudaError::SYSTEM_NOT_READY.code(), "it is to come again");
+    assert!(busy.text.contains("in use"), "{}", busy.text);
     let error = worker.target.open(ConnectionKind::Lane, 0, session_name()).unwrap_err();
     assert!(error.to_string().contains("no such session"), "{error}");
     drop(client);
     assert_eq!(worker.end().kind, EndKind::PeerLost);
+    let counted = worker.front.as_ref().unwrap().turned_away();
+    let expected = [(Reason::Token, 3), (Reason::NoTicket, 2), (Reason::NoSession, 1), (Reason::Busy, 1)];
+    assert_eq!(counted, expected);
 }
 
 #[test]
 fn a_client_that_only_looks_is_no_fault() {
     let worker = Worker::start("unix", |_| {});
-    let (connection, answer) = greet(&worker.target, session_name(), hello("secret", 1));
+    let ticket = worker.target.ticket(purpose::SESSION);
+    let (connection, answer) = greet(&worker.target, ticket, hello("secret", 1));
     assert!(matches!(answer, Ok(Handshake::Welcome(_))));
     drop(connection);
     assert_eq!(worker.end().kind, EndKind::Finished);
+    // The better way to look takes no session at all.
+    assert_eq!(worker.target.ticket(purpose::LOOK), [0; 16]);
+    assert!(worker.front.as_ref().unwrap().session_pids().is_empty());
 }
 
 #[test]

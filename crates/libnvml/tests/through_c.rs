@@ -72,6 +72,7 @@ fn start_worker(directory: &Path) -> FrontHandle {
         sessions_max: 1,
         unauthenticated_max: 16,
         preamble_timeout: Duration::from_secs(2),
+        hold: Duration::from_secs(2),
         spares: 0,
     };
     serve_listener(config, |_| {}).unwrap()

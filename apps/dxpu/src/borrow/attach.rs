@@ -95,12 +95,10 @@ fn way_to(grant: &SignedGrant, authority: &str) -> Result<(Address, String), Fai
         "try again in a moment",
     );
     for address in ways(&grant.endpoints) {
-        let security = match &address {
-            Address::Tls(_) => ClientSecurity::CaNamed { ca: authority.to_owned(), name: name.clone() },
-            _ => ClientSecurity::Plain,
-        };
-        match preflight::check(&address, &security, &grant.token) {
-            Ok(_) => return Ok((address, name)),
+        let tls = ClientSecurity::CaNamed { ca: authority.to_owned(), name: name.clone() };
+        let security = preflight::security_of(&address, tls)?;
+        match preflight::check(&address, &security, &grant.token, Duration::ZERO) {
+            Ok(()) => return Ok((address, name)),
             Err(error) => last = error,
         }
     }

@@ -100,7 +100,10 @@ impl Teller {
                 word.failures += 1;
                 word.failure = Some(reason.clone());
             }),
-            SessionEvent::Began { .. } | SessionEvent::Ended { .. } | SessionEvent::Reaped { .. } => {}
+            SessionEvent::Began { .. }
+            | SessionEvent::Ended { .. }
+            | SessionEvent::Reaped { .. }
+            | SessionEvent::TurnedAway { .. } => {}
         }
     }
 
