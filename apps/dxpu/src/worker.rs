@@ -44,6 +44,9 @@ pub(crate) struct Worker {
     /// use of it [default: all]
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     memory: Option<u64>,
+    /// The most memory of this machine that one program's graphs, modules, streams and events may take [default: 2GiB]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    host_memory: Option<u64>,
     /// Compute capability of the soft GPUs
     #[arg(long, value_name = "X.Y", default_value = "9.0", value_parser = quantity::compute_capability)]
     compute_capability: (u32, u32),
@@ -101,6 +104,7 @@ impl Worker {
     pub(crate) fn run(self) -> Outcome {
         log::start("info");
         self.check()?;
+        raise_descriptor_limit();
         let directory = match &self.identity_dir {
             Some(directory) => directory.clone(),
             None => files::state_directory()?,
@@ -122,7 +126,13 @@ impl Worker {
         };
         let mut session = SessionConfig::admitting(admission);
         session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
-        session.image_cache = Some(files::cache_directory()?.join("images"));
+        session.image_cache = Some(match &self.by_lease {
+            Some(slot) => by_lease::new_image_directory(slot)?,
+            None => files::cache_directory()?.join("images"),
+        });
+        if let Some(bytes) = self.host_memory {
+            session.host_bytes_max = bytes;
+        }
         session.stall_timeout = self.stall_timeout;
         session.wait_spin = self.spin;
         let config = front_config(self.listen.clone(), session, self.devices(), usize::from(self.sessions))?;
@@ -191,6 +201,19 @@ impl Worker {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+/// Takes as many descriptors as it may have: each client at the door has one, and each session two. A limit that is too
+/// low shows when a client is turned away.
+fn raise_descriptor_limit() {
+    /// More are never needed.
+    const WANTED: u64 = 1 << 16;
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX).min(WANTED);
+    if limit.current.is_some_and(|now| now < most) {
+        limit.current = Some(most);
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
     }
 }
 

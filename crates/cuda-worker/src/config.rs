@@ -89,12 +89,14 @@ pub struct SessionConfig {
     pub admission: Admission,
     /// Certificate chain and key (PEM) for `tls:` connections.
     pub tls: Option<(String, String)>,
-    /// Directory of module images, shared by all sessions.
+    /// Directory of module images; each tenant has its own part of it.
     pub image_cache: Option<PathBuf>,
-    /// The most bytes in that directory.
+    /// The most bytes of one tenant in that directory.
     pub image_cache_bytes_max: u64,
     /// Pushed bytes kept before a stream consumes them.
     pub push_window_bytes: u64,
+    /// The most of this machine's memory that what one client makes (graphs, modules, streams, events) may take.
+    pub host_bytes_max: u64,
     /// How long a client may take from its first byte to the last of its connections.
     pub handshake_timeout: Duration,
     /// A client that says nothing for this long is gone.
@@ -118,6 +120,7 @@ impl SessionConfig {
             image_cache: None,
             image_cache_bytes_max: 4 << 30,
             push_window_bytes: 64 << 20,
+            host_bytes_max: 2 << 30,
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             wait_spin: None,

@@ -534,3 +534,59 @@ fn stopping_the_worker_ends_its_sessions() {
     assert!(!directory.exists());
     assert!(matches!(client.heard(), Told::Closing(_) | Told::End));
 }
+
+#[test]
+fn what_a_client_makes_is_bounded_in_memory() {
+    let worker = Worker::start("unix", |config| config.session.host_bytes_max = 8 << 20);
+    let mut client = worker.attach();
+    let data = vec![7; 1 << 20];
+    let inline = || {
+        let data = HostData::Inline { bytes: Bytes(&data) };
+        Op::CopyIn { target: Plane::line(client.base), shape: Shape::line(1 << 20), data }
+    };
+    let node = || GraphNode { op: inline(), after: Vec::new(), enabled: true };
+    let nodes: Vec<_> = (0..20).map(|_| node()).collect();
+    let graph =
+        |exec| Command::GraphInstantiate { exec: ExecId(exec), context: CONTEXT, nodes: vec![node()] };
+    let graphs: Vec<_> = (0..20).map(graph).collect();
+    let set = Command::GraphSetNode { exec: ExecId(3), index: 0, op: inline(), enabled: true };
+    let whole = Command::GraphInstantiate { exec: ExecId(99), context: CONTEXT, nodes };
+
+    let out_of_memory = CudaError::OUT_OF_MEMORY.code();
+    assert_eq!(client.call(&whole).0.status, out_of_memory);
+    let kept: Vec<_> = graphs.iter().map(|graph| client.call(graph).0.status).collect();
+    assert_eq!(kept[..7], [0; 7], "seven of a megabyte and what they cost beside it");
+    assert_eq!(kept[7..], [out_of_memory; 13]);
+    // The same node anew takes no more room.
+    for _ in 0..20 {
+        client.must(&set);
+    }
+    client.must(&Command::GraphDestroy { exec: ExecId(3) });
+    client.must(&graphs[19]);
+    // Who sends without waiting for answers hears of it at the next one.
+    client.one_way(&graphs[18]);
+    let (header, _) = client.call(&Command::MemoryInfo { device: 0 });
+    assert_eq!((header.status, header.deferred), (0, out_of_memory));
+}
+
+#[test]
+fn a_thousand_waits_at_once_take_few_threads() {
+    let worker = Worker::start("unix", |_| {});
+    let mut client = worker.attach();
+    ready(&mut client, 1 << 20);
+    client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token: 5 } });
+    let wait = Command::StreamSynchronize { stream: STREAM };
+    let mut asked: Vec<u32> = (0..1000).map(|_| client.ask(&wait)).collect();
+    assert_eq!(client.heard(), Told::HostCall(5));
+    // It is answered behind all the waits, so those have their threads by now.
+    let last = client.ask(&Command::MemoryInfo { device: 0 });
+    assert_eq!(client.reply().0.call, last);
+    let pid = worker.front.as_ref().unwrap().session_pids()[0];
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+    assert!(threads < 100, "{threads} threads");
+    client.say(&Notice::HostCallDone { token: 5 });
+    let mut answered: Vec<u32> = (0..1000).map(|_| client.reply().0.call).collect();
+    answered.sort_unstable();
+    asked.sort_unstable();
+    assert_eq!(answered, asked);
+}
