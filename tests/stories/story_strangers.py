@@ -73,12 +73,13 @@ def wrong_token(scheme):
     return preamble(kind=DOOR, scheme=SCHEME_NUMBER[scheme]) + struct.pack("<I", len(knock)) + knock, ()
 
 
-# What a stranger says at once and what it says later, one word at a time; and where it comes.
+# What a stranger says at once and what it says later, one word at a time; and where it comes: to few addresses, so that
+# there are more than each of them holds.
 KINDS = {
-    "silent": (silent, kit.SCHEMES),
-    "a preamble and no more": (preamble_only, kit.SCHEMES),
+    "silent": (silent, ("tls", "unix")),
+    "a preamble and no more": (preamble_only, ("tls", "unix")),
     "a session wanted, no token shown": (session_without_token, kit.SCHEMES),
-    "byte by byte": (byte_by_byte, kit.SCHEMES),
+    "byte by byte": (byte_by_byte, ("tls", "shm")),
     "a TLS hello and no more": (tls_hello_only, ("tls",)),
     "a wrong token": (wrong_token, ("tcp", "unix")),
 }
