@@ -23,6 +23,7 @@ def tell(record):
                 for name, (attack, words) in ATTACKS.items():
                     record.part(name, attacked, worker, attack, words)
                 record.part("silent connections by the hundred", slow_loris, worker)
+                record.part("three hundred streams that wait", many_streams, worker)
                 record.part("the worker stays small", stays_small, worker, before)
             record.part("the neighbour worked on meanwhile", works_on, neighbour)
         record.part("all device memory is back, to the byte", worker.memory_is_back, free)
@@ -59,7 +60,8 @@ def preamble(kind=0, scheme=0, lane=0, version=1, magic=b"\xd5dxpu\r\n\x1a", ses
     return head + struct.pack("<I", checksum)
 
 
-# Numbers of the schemes on the wire.
+# Numbers on the wire: of the door among the kinds of connections, and of the schemes.
+DOOR = 4
 SCHEME_NUMBER = {"tcp": 0, "tls": 1, "unix": 2, "shm": 3}
 
 
@@ -95,16 +97,20 @@ def joins_nothing(scheme):
     return preamble(scheme=SCHEME_NUMBER[scheme], kind=1)
 
 
+def no_ticket(scheme):
+    return preamble(scheme=SCHEME_NUMBER[scheme])
+
+
 def huge_handshake(scheme):
-    return preamble(scheme=SCHEME_NUMBER[scheme]) + struct.pack("<I", 0xFFFFFFFF) + b"\x01" + os.urandom(100)
+    return preamble(scheme=SCHEME_NUMBER[scheme], kind=DOOR) + struct.pack("<I", 0xFFFFFFFF) + b"\x06" + os.urandom(100)
 
 
 def garbage_handshake(scheme):
-    return preamble(scheme=SCHEME_NUMBER[scheme]) + struct.pack("<I", 200) + b"\xee" + os.urandom(199)
+    return preamble(scheme=SCHEME_NUMBER[scheme], kind=DOOR) + struct.pack("<I", 200) + b"\xee" + os.urandom(199)
 
 
 def cut_handshake(scheme):
-    return preamble(scheme=SCHEME_NUMBER[scheme]) + struct.pack("<I", 200) + os.urandom(50)
+    return preamble(scheme=SCHEME_NUMBER[scheme], kind=DOOR) + struct.pack("<I", 200) + os.urandom(50)
 
 
 # What a stranger sends, and words of the log that say why it was turned away.
@@ -117,9 +123,10 @@ ATTACKS = {
     "half a preamble": (truncated, "a stranger was turned away"),
     "an unknown kind": (unknown_kind, "connection kind 9 is unknown"),
     "a lane of no session": (joins_nothing, "there is no such session"),
+    "a session without a ticket": (no_ticket, "there is no such ticket"),
     "a handshake of 4 GiB": (huge_handshake, "is over the bound of"),
     "a handshake of noise": (garbage_handshake, "is no handshake"),
-    "half a handshake": (cut_handshake, "broke during the handshake"),
+    "half a handshake": (cut_handshake, "did not finish the set-up"),
 }
 STRANGERS = 24
 
@@ -154,7 +161,7 @@ def slow_loris(worker):
                     stranger = call_on(worker, scheme)
                     crowd.append(stranger)
                     # Most stop after a byte; some look like clients until they are asked who they are.
-                    stranger.send(preamble(scheme=SCHEME_NUMBER[scheme]) if len(crowd) % 8 == 0 else b"\xd5")
+                    stranger.send(preamble(scheme=SCHEME_NUMBER[scheme], kind=DOOR) if len(crowd) % 8 == 0 else b"\xd5")
             time.sleep(0.005)
 
     thread = threading.Thread(target=keep_coming)
@@ -164,8 +171,7 @@ def slow_loris(worker):
         waited = []
         for _ in range(4):
             start = time.monotonic()
-            # Refused while the door is crowded, served when it is not: a client may have to try again.
-            kit.until("a program is served", lambda: worker.run(kit.program("load"), 1, 1).returncode == 0, 20)
+            worker.must(kit.program("load"), 1, 1)
             waited.append(time.monotonic() - start)
     finally:
         stop.set()
@@ -173,3 +179,20 @@ def slow_loris(worker):
         for stranger in crowd:
             stranger.close()
     return f"a program waited {max(waited):.1f} s at most"
+
+
+def many_streams(worker):
+    """A session has a bounded number of threads, and who wants more waits for them."""
+    with worker.start(kit.program("streams")) as program:
+        session = lambda: worker.session_of(program.pid)
+        kit.until("the session begins", lambda: session() is not None)
+        threads = lambda: len(os.listdir(f"/proc/{session()}/task"))
+        most = 0
+        while program.process.poll() is None:
+            with contextlib.suppress(OSError):
+                most = max(most, threads())
+            time.sleep(0.05)
+        program.ends(0)
+        kit.hold("all right" in program.said(), program.said())
+    kit.hold(100 < most < 200, "300 waiting streams had", most, "threads")
+    return f"{most} threads at most"

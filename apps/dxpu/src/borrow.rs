@@ -8,6 +8,7 @@
 //! user can read; neither arguments nor the environment hold any.
 
 mod attach;
+mod place;
 mod program;
 mod wait;
 

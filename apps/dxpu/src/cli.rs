@@ -93,6 +93,10 @@ pub(crate) enum Command {
 
 impl Command {
     pub(crate) fn run(self) -> Outcome {
+        use Command::{Box as GpuBox, Manager, Worker, WorkerSession};
+        if matches!(self, Worker(_) | WorkerSession(_) | GpuBox(_) | Manager(_)) {
+            crate::secrets::keep_in_children();
+        }
         match self {
             Command::Worker(worker) => worker.run(),
             Command::Box(gpu_box) => gpu_box.run(),

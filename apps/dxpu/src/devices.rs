@@ -21,6 +21,11 @@ impl Devices {
         }
     }
 
+    /// Whether they are GPUs in software.
+    pub(crate) fn are_soft(&self) -> bool {
+        matches!(self, Self::Soft(_))
+    }
+
     /// How a session process of these devices is started.
     pub(crate) fn session_arguments(&self) -> Vec<String> {
         let mut arguments = vec!["worker-session".to_owned()];

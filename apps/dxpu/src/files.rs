@@ -44,6 +44,16 @@ pub(crate) fn make_private(directory: &Path) -> anyhow::Result<()> {
     make.with_context(|| format!("cannot make the directory {}", directory.display()))
 }
 
+/// Removes a directory with everything in it, if it is there.
+pub(crate) fn remove_directory(directory: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes a file that appears whole or not at all, and never replaces one that another process has just made.
 pub(crate) fn write_new(path: &Path, mode: u32, content: &[u8]) -> anyhow::Result<()> {
     let directory = path.parent().context("a file has a directory")?;
@@ -113,6 +123,15 @@ pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     file.take(SECRET_BYTES_MAX).read_to_string(&mut text).with_context(reading)?;
     Ok(text)
+}
+
+/// How a box says among the ways to its worker on which machine, since which start of it, its sockets are.
+pub(crate) const BOOT_PREFIX: &str = "boot:";
+
+/// This start of this machine; no other machine has the same.
+pub(crate) fn boot_id() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim().to_owned()).filter(|boot| !boot.is_empty())
 }
 
 /// Bytes that nobody can guess, as hex digits.

@@ -30,6 +30,7 @@ mod preflight;
 mod quantity;
 mod reporting;
 mod run;
+mod secrets;
 mod sim;
 mod soft;
 mod store_option;
@@ -42,6 +43,7 @@ mod worker_session;
 use clap::Parser;
 
 fn main() -> std::process::ExitCode {
+    secrets::keep();
     up::end_with_parent();
     exit::report(cli::Cli::parse().command.run())
 }

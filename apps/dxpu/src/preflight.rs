@@ -2,54 +2,104 @@
 //! can only say that it found no GPU.
 
 use crate::exit::{Exit, Failure};
-use cuda_wire::{DeviceInfo, Handshake, Hello, PROTOCOL_VERSION, VaRange};
+use cuda_abi::CudaError;
+use cuda_wire::{Handshake, Knock, PROTOCOL_VERSION, purpose};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transport::{Address, ClientSecurity, ConnectError, ConnectionKind, Preamble, Rx, connect};
+use worker_link::BackOff;
 
 /// A worker that answers later than this is not one to run a program on.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// A worker whose door is crowded closes connections without a word. So do other servers, and those are not waited for.
+const CLOSED_MAX: Duration = Duration::from_secs(5);
 
-/// Says hello to a worker and goodbye again. Returns its devices.
+/// How to check that who listens at an address is the worker; `tls` is for addresses of that kind.
+pub(crate) fn security_of(address: &Address, tls: ClientSecurity) -> Result<ClientSecurity, Failure> {
+    match address {
+        Address::Tls(_) => Ok(tls),
+        Address::Unix(_) | Address::Shm(_) => worker_link::trusted_users()
+            .map(ClientSecurity::Users)
+            .map_err(|what| Failure::new(Exit::Usage, what, "write numbers with commas between them")),
+        Address::Tcp(_) | Address::Pcie(_) => Ok(ClientSecurity::Plain),
+    }
+}
+
+/// What a worker that would serve the program says of its GPUs.
+pub(crate) struct Seen {
+    /// They execute PTX and no machine code.
+    pub(crate) executes_ptx_only: bool,
+}
+
+/// Asks a worker whether it would serve a program that shows this token. Takes no session of it. One that is busy is asked
+/// again for `patience`.
 pub(crate) fn check(
     address: &Address,
     security: &ClientSecurity,
     token: &str,
-) -> Result<Vec<DeviceInfo>, Failure> {
-    let name: [u8; 16] = random().map_err(|error| set_up(address, error))?;
-    let preamble = Preamble::new(ConnectionKind::Command, 0, name);
-    let mut connection =
-        connect(address, security, preamble, ANSWER_WITHIN).map_err(|error| explain(address, error))?;
-    let hello = Hello {
-        protocol: PROTOCOL_VERSION,
-        token: token.to_owned(),
-        program: "dxpu run (looks whether the worker is there)".to_owned(),
-        pid: std::process::id(),
-        va_candidates: candidates(),
-        lanes: 1,
-    };
-    let sent = connection.tx.send(&[&Handshake::Hello(hello).to_frame()]);
-    match sent.and_then(|()| read_answer(&mut connection.rx)) {
-        Ok(Handshake::Welcome(welcome)) => Ok(welcome.devices),
-        Ok(Handshake::Refusal(refusal)) => {
-            let what = format!("the worker at {address} will not serve this program");
-            Err(Failure::new(Exit::Refused, what, refusal.text))
+    patience: Duration,
+) -> Result<Seen, Failure> {
+    let (start, mut back_off) = (Instant::now(), BackOff::default());
+    loop {
+        let (failure, patience) = match ask(address, security, token) {
+            Ok(seen) => return Ok(seen),
+            Err(Trouble::Final(failure)) => return Err(failure),
+            Err(Trouble::Busy(failure)) => (failure, patience),
+            Err(Trouble::Closed(failure)) => (failure, patience.min(CLOSED_MAX)),
+        };
+        if start.elapsed() >= patience {
+            return Err(failure);
         }
-        Ok(_) => Err(set_up(address, io::ErrorKind::InvalidData.into())),
-        Err(error) => Err(set_up(address, error)),
+        std::thread::sleep(back_off.pause());
     }
 }
 
-/// Whether some of these are GPUs in software, which execute PTX and nothing else.
-pub(crate) fn are_soft(devices: &[DeviceInfo]) -> bool {
-    devices.iter().any(|device| device.name == driver_soft::DEVICE_NAME)
+/// Why a worker did not say yes.
+enum Trouble {
+    /// It says that it is not ready yet.
+    Busy(Failure),
+    /// It closed the connection without an answer.
+    Closed(Failure),
+    Final(Failure),
 }
 
-/// Ranges such as a program would reserve; which of them is free does not matter here.
-fn candidates() -> Vec<VaRange> {
-    const FIRST: u64 = 0x6000_0000_0000;
-    const BYTES: u64 = 1 << 40;
-    (0..16).map(|at| VaRange { base: FIRST + at * BYTES, bytes: BYTES }).collect()
+fn ask(address: &Address, security: &ClientSecurity, token: &str) -> Result<Seen, Trouble> {
+    let name: [u8; 16] = random().map_err(|error| Trouble::Final(set_up(address, error)))?;
+    let preamble = Preamble::new(ConnectionKind::Door, 0, name);
+    let mut connection = connect(address, security, preamble, ANSWER_WITHIN).map_err(|error| {
+        let kind = match &error {
+            ConnectError::Refused { reason, .. } if reason.contains("try again") => Trouble::Busy,
+            ConnectError::SetUp { source, .. } if is_closed(source) => Trouble::Closed,
+            _ => Trouble::Final,
+        };
+        kind(explain(address, error))
+    })?;
+    // A PCI function brings along what opens it, for who has nothing else.
+    let token = match token.is_empty() {
+        true => transport::pass_of(address).unwrap_or_default(),
+        false => token.to_owned(),
+    };
+    let knock = Knock { protocol: PROTOCOL_VERSION, token, purpose: purpose::LOOK };
+    let sent = connection.tx.send(&[&Handshake::Knock(knock).to_frame()]);
+    match sent.and_then(|()| read_answer(&mut connection.rx)) {
+        Ok(Handshake::Ticket(ticket)) => Ok(Seen { executes_ptx_only: ticket.executes_ptx_only }),
+        Ok(Handshake::Refusal(refusal)) => {
+            let what = format!("the worker at {address} will not serve this program");
+            let kind = match CudaError::from_code(refusal.code) {
+                Some(CudaError::SYSTEM_NOT_READY) => Trouble::Busy,
+                _ => Trouble::Final,
+            };
+            Err(kind(Failure::new(Exit::Refused, what, refusal.text)))
+        }
+        Ok(_) => Err(Trouble::Final(set_up(address, io::ErrorKind::InvalidData.into()))),
+        Err(error) if is_closed(&error) => Err(Trouble::Closed(set_up(address, error))),
+        Err(error) => Err(Trouble::Final(set_up(address, error))),
+    }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe | ConnectionAborted)
 }
 
 fn random() -> io::Result<[u8; 16]> {
@@ -124,6 +174,11 @@ fn explain(address: &Address, error: ConnectError) -> Failure {
             };
             (Exit::Refused, format!("{address} refused the connection"), hint.to_owned())
         }
+        ConnectError::Owner { uid, .. } => (
+            Exit::Refused,
+            format!("{address} belongs to a process of user {uid}, who would see this program's token"),
+            format!("if that user's worker is the one you mean, set DXPU_WORKER_UID={uid}"),
+        ),
         ConnectError::Tls(_) | ConnectError::ServerName { .. } => (
             Exit::Refused,
             format!("{address} is not the worker that you trust"),

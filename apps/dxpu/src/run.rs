@@ -23,9 +23,11 @@ Examples:
   dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES and
-DXPU_STALL_TIMEOUT, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the library say what it does. DXPU_SPIN=TIME is how long its threads look for
-commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
-for answers on machines with more than 4 cores, otherwise as little as each transport thinks best).";
+DXPU_STALL_TIMEOUT, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
+library say what it does. DXPU_SPIN=TIME is how long its threads look for commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
+for answers on machines with more than 4 cores, otherwise as little as each transport thinks best). DXPU_PATIENCE=TIME is
+how long a worker that is busy is asked again (default: 60s). DXPU_WORKER_UID=UID,... are users, beside root and yours, at
+whose unix: and shm: sockets the token may be shown.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -77,8 +79,8 @@ impl Run {
         let (token, token_file) = self.token()?;
         let mut is_soft = false;
         for address in &self.worker {
-            let devices = preflight::check(address, &self.security(address)?, &token)?;
-            is_soft |= preflight::are_soft(&devices);
+            let seen = preflight::check(address, &self.security(address)?, &token, patience()?)?;
+            is_soft |= seen.executes_ptx_only;
         }
         let library = library::extract()?;
         let mut program = std::process::Command::new(&self.program[0]);
@@ -110,16 +112,14 @@ impl Run {
     }
 
     fn security(&self, address: &Address) -> anyhow::Result<ClientSecurity> {
-        if address.scheme() != Scheme::Tls {
-            return Ok(ClientSecurity::Plain);
-        }
-        Ok(match (&self.fingerprint, &self.ca) {
+        let tls = match (&self.fingerprint, &self.ca) {
             (Some(fingerprint), _) => ClientSecurity::Fingerprint(fingerprint.0),
             (None, Some(file)) => ClientSecurity::Ca(
                 std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,
             ),
             (None, None) => ClientSecurity::Plain,
-        })
+        };
+        Ok(preflight::security_of(address, tls)?)
     }
 
     /// The token and, unless it came by DXPU_TOKEN, its file.
@@ -135,6 +135,16 @@ impl Run {
             return Ok((files::read_secret(&kept)?.trim().to_owned(), Some(kept)));
         }
         Ok((String::new(), None))
+    }
+}
+
+/// How long a busy worker is asked again, here and by the program's library.
+fn patience() -> anyhow::Result<Duration> {
+    match std::env::var("DXPU_PATIENCE") {
+        Err(_) => Ok(worker_link::PATIENCE_DEFAULT),
+        Ok(text) => quantity::duration(&text).map_err(|error| {
+            Failure::new(Exit::Usage, format!("DXPU_PATIENCE: {error}"), "write a time such as 60s").into()
+        }),
     }
 }
 

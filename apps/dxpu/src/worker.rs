@@ -44,6 +44,9 @@ pub(crate) struct Worker {
     /// use of it [default: all]
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     memory: Option<u64>,
+    /// The most memory of this machine that one program's graphs, modules, streams and events may take [default: 2GiB]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    host_memory: Option<u64>,
     /// Compute capability of the soft GPUs; they execute PTX for it and for older ones [default: 12.0, as new as the PTX
     /// that common packages carry]
     #[arg(long, value_name = "X.Y", value_parser = quantity::compute_capability)]
@@ -94,10 +97,15 @@ const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 /// Session processes kept ready: a program and the helper it starts find theirs at once.
 const SPARES: usize = 2;
 
+/// Connections of each address that have not shown a token yet. Each costs a descriptor and a few kilobytes. A newcomer has
+/// as long to show its token as so many others take to arrive.
+const STRANGERS_MAX: usize = 256;
+
 impl Worker {
     pub(crate) fn run(self) -> Outcome {
         log::start("info");
         self.check()?;
+        raise_descriptor_limit();
         let directory = match &self.identity_dir {
             Some(directory) => directory.clone(),
             None => files::state_directory()?,
@@ -119,7 +127,13 @@ impl Worker {
         };
         let mut session = SessionConfig::admitting(admission);
         session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
-        session.image_cache = Some(files::cache_directory()?.join("images"));
+        session.image_cache = Some(match &self.by_lease {
+            Some(slot) => by_lease::new_image_directory(slot)?,
+            None => files::cache_directory()?.join("images"),
+        });
+        if let Some(bytes) = self.host_memory {
+            session.host_bytes_max = bytes;
+        }
         session.stall_timeout = self.stall_timeout;
         session.wait_spin = self.spin;
         let config = front_config(self.listen.clone(), session, self.devices(), usize::from(self.sessions))?;
@@ -191,6 +205,19 @@ impl Worker {
     }
 }
 
+/// Takes as many descriptors as it may have: each client at the door has one, and each session two. A limit that is too
+/// low shows when a client is turned away.
+fn raise_descriptor_limit() {
+    /// More are never needed.
+    const WANTED: u64 = 1 << 16;
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX).min(WANTED);
+    if limit.current.is_some_and(|now| now < most) {
+        limit.current = Some(most);
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+    }
+}
+
 /// A worker whose sessions are processes of this executable.
 pub(crate) fn front_config(
     addresses: Vec<Address>,
@@ -201,15 +228,18 @@ pub(crate) fn front_config(
     let program = std::env::current_exe().context("cannot find this executable")?;
     // Ended processes keep their place until they are reaped, which takes a moment.
     let places = sessions_max + SPARES + 16;
+    let executes_ptx_only = devices.are_soft();
     Ok(FrontConfig {
         addresses,
         spawn: SessionSpawn { program, arguments: devices.session_arguments() },
         session,
         grant: devices.grants(places)?,
         sessions_max,
-        unauthenticated_max: 64,
+        unauthenticated_max: STRANGERS_MAX,
         preamble_timeout: Duration::from_secs(5),
+        hold: Duration::from_secs(5),
         spares: SPARES,
+        executes_ptx_only,
     })
 }
 
@@ -224,6 +254,7 @@ pub(crate) fn listen_failure(error: FrontError) -> Failure {
         FrontError::Listen { .. } => {
             "choose an address of this machine, such as 0.0.0.0:7400 or unix:/tmp/dxpu.sock"
         }
+        FrontError::Identity(_) => "check the files of --tls-cert and --tls-key",
         FrontError::Thread(_) => "raise the limit on processes (ulimit -u)",
     };
     Failure::new(Exit::Failure, "the worker cannot start", hint).because(error)
@@ -236,6 +267,9 @@ fn log_event(event: SessionEvent) {
             tracing::info!(pid, peer, end = ?end.kind, reason = end.reason, "session ended");
         }
         SessionEvent::Ready { .. } | SessionEvent::Reaped { .. } => {}
+        SessionEvent::TurnedAway { reason, count } => {
+            tracing::warn!(count, reason = %reason, "clients were turned away");
+        }
         SessionEvent::Broken { reason } => tracing::error!(reason, "a session process is not usable"),
     }
 }

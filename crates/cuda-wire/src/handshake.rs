@@ -1,11 +1,15 @@
 //! The first words on each connection, after the transport's preamble (and TLS, if any).
 //!
 //! ```text
+//! door connection      Knock   ──▶   ◀── Ticket | Refusal, and the end
 //! command connection   Hello   ──▶   ◀── Welcome | Refusal
 //! events, lanes        Join    ──▶   ◀── Welcome is over: nothing, or Refusal and the end
 //! status connection    Hello   ──▶   ◀── StatusWelcome | Refusal
 //! ```
 //! Each is a frame: u32 length, u8 kind, body.
+//!
+//! Command and status connections bear the name that a ticket gave. The worker takes a process for them only then, so
+//! that a client without a token costs it no process.
 
 use crate::codec::{DecodeError, Reader, Wire};
 
@@ -20,6 +24,39 @@ wire_struct! {
         pub base: u64,
         /// Bytes.
         pub bytes: u64,
+    }
+}
+
+/// What a client that knocks wants next, as [`Knock::purpose`] says it.
+pub mod purpose {
+    /// A session: a command connection under the ticket's name.
+    pub const SESSION: u8 = 1;
+    /// A status connection under the ticket's name.
+    pub const STATUS: u8 = 2;
+    /// Only to know whether it would be served; the ticket opens nothing.
+    pub const LOOK: u8 = 3;
+}
+
+wire_struct! {
+    /// What a client says at the worker's door, before any process is taken for it.
+    pub struct Knock {
+        /// [`crate::PROTOCOL_VERSION`] of the client.
+        pub protocol: u16,
+        /// Proof that the client may use this worker. Never logged.
+        pub token: String,
+        /// What it wants: one of [`purpose`].
+        pub purpose: u8,
+    }
+}
+
+wire_struct! {
+    /// The worker's answer to a [`Knock`] it accepts.
+    #[derive(Copy, Eq)]
+    pub struct Ticket {
+        /// The name under which the next connection comes, once and soon. Zeros for who only looks.
+        pub session: [u8; 16],
+        /// The worker's GPUs execute PTX and no machine code: programs that compile must know beforehand.
+        pub executes_ptx_only: bool,
     }
 }
 
@@ -124,6 +161,10 @@ pub enum Handshake {
     Join(Join),
     /// Worker, status connection.
     StatusWelcome(StatusWelcome),
+    /// Client, door.
+    Knock(Knock),
+    /// Worker, door.
+    Ticket(Ticket),
 }
 
 impl Handshake {
@@ -136,6 +177,8 @@ impl Handshake {
             Self::Refusal(body) => (out.push(3), body.put(&mut out)).1,
             Self::Join(body) => (out.push(4), body.put(&mut out)).1,
             Self::StatusWelcome(body) => (out.push(5), body.put(&mut out)).1,
+            Self::Knock(body) => (out.push(6), body.put(&mut out)).1,
+            Self::Ticket(body) => (out.push(7), body.put(&mut out)).1,
         }
         let length = (out.len() - 4) as u32;
         out[..4].copy_from_slice(&length.to_le_bytes());
@@ -161,6 +204,8 @@ impl Handshake {
             3 => Self::Refusal(Refusal::take(&mut reader)?),
             4 => Self::Join(Join::take(&mut reader)?),
             5 => Self::StatusWelcome(StatusWelcome::take(&mut reader)?),
+            6 => Self::Knock(Knock::take(&mut reader)?),
+            7 => Self::Ticket(Ticket::take(&mut reader)?),
             value => return Err(DecodeError::Unknown { what: "handshake", value: value.into() }),
         };
         reader.finish("handshake")?;

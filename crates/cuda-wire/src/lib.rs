@@ -31,7 +31,8 @@ mod stream;
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
 pub use command::{COMMANDS, Command, CommandRow, Commands, dispatch};
 pub use handshake::{
-    DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Refusal, StatusWelcome, VaRange, Welcome,
+    DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Knock, Refusal, StatusWelcome, Ticket, VaRange,
+    Welcome, purpose,
 };
 pub use ids::{
     ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId, TransferId, transfer_of_run,
@@ -48,8 +49,8 @@ pub use stream::{
 
 /// The version of everything in this crate. A peer that speaks another one is told so and refused.
 ///
-/// 1: the first.
-pub const PROTOCOL_VERSION: u16 = 1;
+/// 1: the first. 2: clients knock, and show their token, before a process is taken for them.
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// The longest command body. Larger data travels in lanes; a longer length is a broken or hostile peer.
 pub const COMMAND_BYTES_MAX: u32 = 16 << 20;

@@ -54,6 +54,17 @@ impl Admission {
     }
 }
 
+impl Admission {
+    /// As whom somebody was let in: text that no other tenant has. It may be the token.
+    pub(crate) fn tenant(&self, admitted: &Admitted) -> String {
+        match (self, &admitted.lease) {
+            (_, Some(lease)) => format!("lease {lease}"),
+            (Self::Secret(secret), None) => format!("token {secret}"),
+            (Self::Lease(_), None) => "nobody".to_owned(),
+        }
+    }
+}
+
 /// The error that the program sees. One of them is not an end: a client that hears [`CudaError::SYSTEM_NOT_READY`] tries
 /// again for a while.
 fn code(denial: &Denial) -> CudaError {

@@ -22,12 +22,17 @@ pub struct FrontConfig {
     pub grant: GrantMaker,
     /// The most sessions at a time.
     pub sessions_max: usize,
-    /// The most connections and sessions that have not shown a token yet.
+    /// The most connections of each address that have not shown a token yet. When one more comes, the oldest goes, of the
+    /// place that has sent the most.
     pub unauthenticated_max: usize,
     /// How long a new connection may take for its first bytes.
     pub preamble_timeout: Duration,
+    /// How long a client that may come in is kept waiting for a session before it is told to come again.
+    pub hold: Duration,
     /// Session processes kept ready, their driver made, so that attaching costs no start of a process.
     pub spares: usize,
+    /// The GPUs execute PTX and no machine code, as GPUs in software do. Clients are told with their ticket.
+    pub executes_ptx_only: bool,
 }
 
 /// The command line of a session process. It is told everything else through its standard input.
@@ -86,12 +91,14 @@ pub struct SessionConfig {
     pub admission: Admission,
     /// Certificate chain and key (PEM) for `tls:` connections.
     pub tls: Option<(String, String)>,
-    /// Directory of module images, shared by all sessions.
+    /// Directory of module images; each tenant has its own part of it.
     pub image_cache: Option<PathBuf>,
-    /// The most bytes in that directory.
+    /// The most bytes of one tenant in that directory.
     pub image_cache_bytes_max: u64,
     /// Pushed bytes kept before a stream consumes them.
     pub push_window_bytes: u64,
+    /// The most of this machine's memory that what one client makes (graphs, modules, streams, events) may take.
+    pub host_bytes_max: u64,
     /// How long a client may take from its first byte to the last of its connections.
     pub handshake_timeout: Duration,
     /// A client that says nothing for this long is gone.
@@ -115,6 +122,7 @@ impl SessionConfig {
             image_cache: None,
             image_cache_bytes_max: 4 << 30,
             push_window_bytes: 64 << 20,
+            host_bytes_max: 2 << 30,
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             wait_spin: None,

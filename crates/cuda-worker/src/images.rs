@@ -1,5 +1,10 @@
-//! Module images by content, shared by all sessions of a worker: a module travels to a worker once.
+//! Module images by content, shared by all sessions of one tenant: a module travels to a worker once.
 //!
+//! ```text
+//! DIRECTORY/TENANT/HASH   one tenant never reads, or learns of, what another has loaded
+//! ```
+//!
+//! A tenant is a lease, or whoever holds the worker's token.
 //! Files are named by the BLAKE3 of their content and appear whole or not at all. What is read is checked against
 //! its name, so a damaged or foreign file is the same as none.
 
@@ -8,7 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// A bounded directory of images.
 #[derive(Debug)]
@@ -24,14 +29,23 @@ pub struct ImageCache {
 /// modules loads each of them in the same time.
 const UNSEEN_PART: u64 = 64;
 
+/// A tenant that has loaded nothing for this long has left.
+const TENANT_GONE_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// Makes the names of unfinished files differ within a process; the process number makes them differ between.
 static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 
 impl ImageCache {
-    /// Opens or makes the directory, for its owner alone.
-    pub fn open(directory: &Path, bytes_max: u64) -> io::Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        Ok(Self { directory: directory.to_owned(), bytes_max, unseen_bytes: AtomicU64::new(0) })
+    /// Opens or makes the directory of a tenant, for its owner alone. `tenant` is any text that no other tenant has; it may
+    /// be a secret. Lets go of tenants that have left.
+    pub fn open(directory: &Path, tenant: &str, bytes_max: u64) -> io::Result<Self> {
+        let name = blake3::derive_key("dxpu 2026 whose module images", tenant.as_bytes());
+        let own = directory.join(blake3::Hash::from_bytes(name).to_hex().as_str());
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&own)?;
+        // The time of last use decides who has left.
+        let _ = File::open(&own).and_then(|own| own.set_modified(SystemTime::now()));
+        sweep(directory, SystemTime::now())?;
+        Ok(Self { directory: own, bytes_max, unseen_bytes: AtomicU64::new(0) })
     }
 
     fn path(&self, hash: &[u8; 32]) -> PathBuf {
@@ -101,6 +115,22 @@ impl ImageCache {
     }
 }
 
+/// Removes what belongs to tenants that have left, and images that belong to nobody.
+fn sweep(directory: &Path, now: SystemTime) -> io::Result<()> {
+    for entry in fs::read_dir(directory)?.flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        let age = metadata.modified().ok().and_then(|used| now.duration_since(used).ok());
+        if age.unwrap_or_default() < TENANT_GONE_AFTER && metadata.is_dir() {
+            continue;
+        }
+        let _ = match metadata.is_dir() {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        };
+    }
+    Ok(())
+}
+
 const UNFINISHED_PREFIX: &str = "unfinished-";
 
 /// An unfinished file whose writer must have died: no write takes that long.
@@ -122,7 +152,7 @@ mod tests {
     #[test]
     fn an_image_comes_back_and_its_directory_is_private() {
         let directory = tempfile::tempdir().unwrap();
-        let cache = ImageCache::open(&directory.path().join("images"), 1000).unwrap();
+        let cache = ImageCache::open(&directory.path().join("images"), "me", 1000).unwrap();
         cache.put(&hash(b"image"), b"image").unwrap();
         assert_eq!(cache.get(&hash(b"image")).as_deref(), Some(&b"image"[..]));
         assert_eq!(cache.get(&hash(b"other")), None);
@@ -133,7 +163,7 @@ mod tests {
     #[test]
     fn a_damaged_image_is_none() {
         let directory = tempfile::tempdir().unwrap();
-        let cache = ImageCache::open(directory.path(), 1000).unwrap();
+        let cache = ImageCache::open(directory.path(), "me", 1000).unwrap();
         cache.put(&hash(b"image"), b"image").unwrap();
         fs::write(cache.path(&hash(b"image")), b"imagf").unwrap();
         assert_eq!(cache.get(&hash(b"image")), None);
@@ -143,7 +173,7 @@ mod tests {
     #[test]
     fn the_longest_unused_goes_first() {
         let directory = tempfile::tempdir().unwrap();
-        let cache = ImageCache::open(directory.path(), 250).unwrap();
+        let cache = ImageCache::open(directory.path(), "me", 250).unwrap();
         let images: Vec<Vec<u8>> = (0..3).map(|at| vec![at; 100]).collect();
         for (at, image) in images.iter().take(2).enumerate() {
             cache.put(&hash(image), image).unwrap();
@@ -154,5 +184,25 @@ mod tests {
         cache.put(&hash(&images[2]), &images[2]).unwrap();
         let kept: Vec<bool> = images.iter().map(|image| cache.get(&hash(image)).is_some()).collect();
         assert_eq!(kept, [true, false, true]);
+    }
+
+    #[test]
+    fn one_tenant_does_not_see_the_images_of_another_and_who_has_left_is_swept() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = |tenant: &str| ImageCache::open(directory.path(), tenant, 1000).unwrap();
+        let one = open("lease one");
+        one.put(&hash(b"image"), b"image").unwrap();
+        assert_eq!(open("lease two").get(&hash(b"image")), None);
+        assert_eq!(open("lease one").get(&hash(b"image")).as_deref(), Some(&b"image"[..]));
+        for name in fs::read_dir(directory.path()).unwrap() {
+            assert!(
+                !name.unwrap().file_name().to_string_lossy().contains("lease"),
+                "a tenant may be a secret"
+            );
+        }
+        fs::write(directory.path().join("nobody's"), b"image").unwrap();
+        let later = SystemTime::now() + TENANT_GONE_AFTER;
+        sweep(directory.path(), later).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

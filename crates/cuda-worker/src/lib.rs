@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!                    ┌ front (one process) ┐        ┌ session process (one per client) ──────────────────┐
+//!   knock ──────────▶│ TLS, token ─▶ ticket│        │                                                    │
 //!   connection ─────▶│ preamble: whose?    │─ fd ──▶│ TLS, token ─▶ command loop ─▶ gate ─▶ driver        │
-//!                    │ no driver, no TLS   │        │ events, lanes ◀───────────── host link ◀─ streams   │
+//!                    │ no driver           │        │ events, lanes ◀───────────── host link ◀─ streams   │
 //!                    └──────────┬──────────┘        └────────────────────────────────────────────────────┘
 //!                               └─ fd ─▶ status process (one for all who only look, no driver)
 //! ```
@@ -25,7 +26,7 @@ mod sync;
 pub use admission::Admission;
 pub use config::{FrontConfig, Grant, GrantMaker, SessionConfig, SessionSpawn};
 pub use end::{EndKind, SessionEnd};
-pub use front::{FrontError, FrontHandle, SessionEvent, serve_listener};
+pub use front::{FrontError, FrontHandle, Reason, SessionEvent, serve_listener};
 pub use images::ImageCache;
 pub use session::{DriverFactory, run_session_process};
 pub use status::StatusFactory;

@@ -9,7 +9,7 @@ use lease_fence::{Fence, LeaseAdmission, Moment, Trust};
 use pool_auth::{LeaseClaims, LeaseKey, lease_token};
 use std::os::fd::AsFd;
 use std::time::Duration;
-use support::client::{Client, Target, greet, hello, read_handshake, session_name};
+use support::client::{Client, Target, hello, read_handshake};
 use support::toy::{Toy, ToyStatus};
 use transport::{ClientSecurity, ConnectionKind};
 
@@ -60,7 +60,9 @@ impl Slot {
             sessions_max: 16,
             unauthenticated_max: 16,
             preamble_timeout: Duration::from_secs(2),
+            hold: Duration::from_secs(2),
             spares: 1,
+            executes_ptx_only: false,
         };
         let front = serve_listener(config, |_| {}).unwrap();
         let address = front.addresses()[0].clone();
@@ -91,9 +93,12 @@ impl Slot {
         Client::attach(&Target { address, security, token: self.token(claims) }, 1)
     }
 
+    fn knock(&self, token: &str, purpose: u8) -> Handshake {
+        self.target.knock(Knock { protocol: PROTOCOL_VERSION, token: token.to_owned(), purpose })
+    }
+
     fn refusal(&self, token: &str) -> CudaError {
-        let (_connection, answer) = greet(&self.target, session_name(), hello(token, 1));
-        match answer.unwrap() {
+        match self.knock(token, purpose::SESSION) {
             Handshake::Refusal(refusal) => CudaError::from_code(refusal.code).unwrap(),
             other => panic!("{other:?}"),
         }
@@ -101,7 +106,11 @@ impl Slot {
 
     /// What somebody hears who only wants to look at the devices.
     fn look(&self, token: &str) -> Handshake {
-        let mut connection = self.target.open(ConnectionKind::Status, 0, session_name()).unwrap();
+        let ticket = match self.knock(token, purpose::STATUS) {
+            Handshake::Ticket(ticket) => ticket.session,
+            refusal => return refusal,
+        };
+        let mut connection = self.target.open(ConnectionKind::Status, 0, ticket).unwrap();
         let hello = Hello { va_candidates: Vec::new(), ..hello(token, 0) };
         connection.tx.send(&[&Handshake::Hello(hello).to_frame()]).unwrap();
         read_handshake(&mut connection.rx).unwrap()

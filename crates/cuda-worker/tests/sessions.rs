@@ -51,7 +51,9 @@ impl Worker {
             sessions_max: 16,
             unauthenticated_max: 16,
             preamble_timeout: Duration::from_secs(2),
+            hold: Duration::from_secs(2),
             spares: 1,
+            executes_ptx_only: false,
         };
         change(&mut config);
         let (sender, events) = channel();
@@ -392,38 +394,58 @@ fn a_module_travels_once_for_all_sessions() {
 #[test]
 fn strangers_are_told_why_they_are_not_served() {
     let worker = Worker::start("unix", |config| config.sessions_max = 1);
-    let refusal = |hello| match greet(&worker.target, session_name(), hello).1 {
-        Ok(Handshake::Refusal(refusal)) => refusal,
+    let knock = |token: &str| Knock {
+        protocol: PROTOCOL_VERSION,
+        token: token.to_owned(),
+        purpose: purpose::SESSION,
+    };
+    let refusal = |knock| match worker.target.knock(knock) {
+        Handshake::Refusal(refusal) => refusal,
         other => panic!("{other:?}"),
     };
-    let refused = refusal(hello("wrong", 1));
+    let refused = refusal(knock("wrong"));
     assert_eq!(refused.code, CudaError::NOT_PERMITTED.code());
     assert!(refused.text.contains("token"), "{}", refused.text);
-    assert_eq!(worker.end().kind, EndKind::Refused);
-    assert!(refusal(hello("", 1)).text.contains("--token-file"));
-    assert_eq!(worker.end().kind, EndKind::Refused);
-    let old = Hello { protocol: 99, ..hello("secret", 1) };
-    assert!(refusal(old).text.contains("version 99"));
+    assert!(refusal(knock("")).text.contains("--token-file"));
+    assert!(refusal(Knock { protocol: 99, ..knock("secret") }).text.contains("version 99"));
+    let error = worker.target.open(ConnectionKind::Command, 0, session_name()).unwrap_err();
+    assert!(error.to_string().contains("no such ticket"), "{error}");
+    let error = worker.target.open(ConnectionKind::Status, 0, session_name()).unwrap_err();
+    assert!(error.to_string().contains("no such ticket"), "{error}");
+    assert!(worker.front.as_ref().unwrap().session_pids().is_empty(), "none of them cost a process");
+
+    // The process trusts no ticket: it looks at the token again.
+    let ticket = worker.target.ticket(purpose::SESSION);
+    let (_connection, answer) = greet(&worker.target, ticket, hello("wrong", 1));
+    assert!(matches!(answer, Ok(Handshake::Refusal(_))), "{answer:?}");
     assert_eq!(worker.end().kind, EndKind::Refused);
 
     let mut client = worker.attach();
     // Served, and not just looking.
     client.must(&Command::MemoryInfo { device: 0 });
-    let error = worker.target.open(ConnectionKind::Command, 0, session_name()).unwrap_err();
-    assert!(error.to_string().contains("in use"), "{error}");
+    let busy = refusal(knock("secret"));
+    assert_eq!(busy.code, CudaError::SYSTEM_NOT_READY.code(), "it is to come again");
+    assert!(busy.text.contains("in use"), "{}", busy.text);
     let error = worker.target.open(ConnectionKind::Lane, 0, session_name()).unwrap_err();
     assert!(error.to_string().contains("no such session"), "{error}");
     drop(client);
     assert_eq!(worker.end().kind, EndKind::PeerLost);
+    let counted = worker.front.as_ref().unwrap().turned_away();
+    let expected = [(Reason::Token, 3), (Reason::NoTicket, 2), (Reason::NoSession, 1), (Reason::Busy, 1)];
+    assert_eq!(counted, expected);
 }
 
 #[test]
 fn a_client_that_only_looks_is_no_fault() {
     let worker = Worker::start("unix", |_| {});
-    let (connection, answer) = greet(&worker.target, session_name(), hello("secret", 1));
+    let ticket = worker.target.ticket(purpose::SESSION);
+    let (connection, answer) = greet(&worker.target, ticket, hello("secret", 1));
     assert!(matches!(answer, Ok(Handshake::Welcome(_))));
     drop(connection);
     assert_eq!(worker.end().kind, EndKind::Finished);
+    // The better way to look takes no session at all.
+    assert_eq!(worker.target.ticket(purpose::LOOK), [0; 16]);
+    assert!(worker.front.as_ref().unwrap().session_pids().is_empty());
 }
 
 #[test]
@@ -512,4 +534,60 @@ fn stopping_the_worker_ends_its_sessions() {
     assert!(!std::path::Path::new(&format!("/proc/{}", pids[0])).exists());
     assert!(!directory.exists());
     assert!(matches!(client.heard(), Told::Closing(_) | Told::End));
+}
+
+#[test]
+fn what_a_client_makes_is_bounded_in_memory() {
+    let worker = Worker::start("unix", |config| config.session.host_bytes_max = 8 << 20);
+    let mut client = worker.attach();
+    let data = vec![7; 1 << 20];
+    let inline = || {
+        let data = HostData::Inline { bytes: Bytes(&data) };
+        Op::CopyIn { target: Plane::line(client.base), shape: Shape::line(1 << 20), data }
+    };
+    let node = || GraphNode { op: inline(), after: Vec::new(), enabled: true };
+    let nodes: Vec<_> = (0..20).map(|_| node()).collect();
+    let graph =
+        |exec| Command::GraphInstantiate { exec: ExecId(exec), context: CONTEXT, nodes: vec![node()] };
+    let graphs: Vec<_> = (0..20).map(graph).collect();
+    let set = Command::GraphSetNode { exec: ExecId(3), index: 0, op: inline(), enabled: true };
+    let whole = Command::GraphInstantiate { exec: ExecId(99), context: CONTEXT, nodes };
+
+    let out_of_memory = CudaError::OUT_OF_MEMORY.code();
+    assert_eq!(client.call(&whole).0.status, out_of_memory);
+    let kept: Vec<_> = graphs.iter().map(|graph| client.call(graph).0.status).collect();
+    assert_eq!(kept[..7], [0; 7], "seven of a megabyte and what they cost beside it");
+    assert_eq!(kept[7..], [out_of_memory; 13]);
+    // The same node anew takes no more room.
+    for _ in 0..20 {
+        client.must(&set);
+    }
+    client.must(&Command::GraphDestroy { exec: ExecId(3) });
+    client.must(&graphs[19]);
+    // Who sends without waiting for answers hears of it at the next one.
+    client.one_way(&graphs[18]);
+    let (header, _) = client.call(&Command::MemoryInfo { device: 0 });
+    assert_eq!((header.status, header.deferred), (0, out_of_memory));
+}
+
+#[test]
+fn a_thousand_waits_at_once_take_few_threads() {
+    let worker = Worker::start("unix", |_| {});
+    let mut client = worker.attach();
+    ready(&mut client, 1 << 20);
+    client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token: 5 } });
+    let wait = Command::StreamSynchronize { stream: STREAM };
+    let mut asked: Vec<u32> = (0..1000).map(|_| client.ask(&wait)).collect();
+    assert_eq!(client.heard(), Told::HostCall(5));
+    // It is answered behind all the waits, so those have their threads by now.
+    let last = client.ask(&Command::MemoryInfo { device: 0 });
+    assert_eq!(client.reply().0.call, last);
+    let pid = worker.front.as_ref().unwrap().session_pids()[0];
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+    assert!(threads < 100, "{threads} threads");
+    client.say(&Notice::HostCallDone { token: 5 });
+    let mut answered: Vec<u32> = (0..1000).map(|_| client.reply().0.call).collect();
+    answered.sort_unstable();
+    asked.sort_unstable();
+    assert_eq!(answered, asked);
 }

@@ -8,7 +8,7 @@ use cuda_worker::*;
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use support::client::{Client, Target, hello, read_handshake, session_name};
+use support::client::{Client, Target, hello, read_handshake};
 use support::toy::{Toy, ToyStatus};
 use transport::{ClientSecurity, Connection, ConnectionKind};
 
@@ -44,7 +44,9 @@ fn worker(scheme: &str, sessions_max: usize) -> Worker {
         sessions_max,
         unauthenticated_max: 16,
         preamble_timeout: Duration::from_secs(2),
+        hold: Duration::from_secs(2),
         spares: 1,
+        executes_ptx_only: false,
     };
     let (sender, events) = channel();
     let sender = std::sync::Mutex::new(sender);
@@ -58,7 +60,7 @@ struct Watcher(Connection);
 
 impl Watcher {
     fn greet(target: &Target, token: &str) -> (Self, Handshake) {
-        let mut connection = target.open(ConnectionKind::Status, 0, session_name()).unwrap();
+        let mut connection = target.open(ConnectionKind::Status, 0, target.ticket(purpose::STATUS)).unwrap();
         let hello = Hello { va_candidates: Vec::new(), ..hello(token, 0) };
         connection.tx.send(&[&Handshake::Hello(hello).to_frame()]).unwrap();
         let answer = read_handshake(&mut connection.rx).unwrap();

@@ -151,7 +151,7 @@ impl Session {
 
     /// Puts `op` at the end of `line`.
     pub(crate) fn enqueue(self: &Arc<Self>, line: &Arc<Line>, op: OwnedOp) -> CuResult<()> {
-        line.wait_for_room();
+        line.wait_for_room(&self.load);
         let outcome = self.enqueue_once(line, &op, true);
         if outcome == Err(CudaError::OUT_OF_MEMORY) && matches!(op, OwnedOp::Allocate { .. }) {
             // Memory that is about to be freed counts as free; CUDA waits for it too.

@@ -317,7 +317,7 @@ impl Commands for SoftDriver {
 
     fn graph_launch<'a>(&self, exec: ExecId, stream: StreamId, run: u32) -> CuResult<()> {
         let line = lock(&self.session.tables).stream(stream)?;
-        line.wait_for_room();
+        line.wait_for_room(&self.session.load);
         let mut tables = lock(&self.session.tables);
         line.context.check()?;
         let kept = tables.execs.get(&exec).ok_or(CudaError::INVALID_HANDLE)?;

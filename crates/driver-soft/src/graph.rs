@@ -114,11 +114,19 @@ impl<'r> Branch<'r> {
                 progress = wait(self.changed, progress);
                 continue;
             };
-            if !progress.ready.is_empty() && progress.threads < BRANCHES_MAX {
+            // Without a helper the branches run one after the other.
+            if !progress.ready.is_empty()
+                && progress.threads < BRANCHES_MAX
+                && self.session.load.begin_branch()
+            {
                 let helper = std::thread::Builder::new().name("dxpu-graph".into());
-                // Without a helper the branches run one after the other.
-                if helper.spawn_scoped(scope, move || self.work(scope)).is_ok() {
-                    progress.threads += 1;
+                let help = move || {
+                    self.work(scope);
+                    self.session.load.end_branch();
+                };
+                match helper.spawn_scoped(scope, help) {
+                    Ok(_) => progress.threads += 1,
+                    Err(_) => self.session.load.end_branch(),
                 }
             }
             drop(progress);

@@ -29,6 +29,7 @@ mod launch;
 mod ledger;
 mod line;
 mod link;
+mod load;
 #[allow(unsafe_code, reason = "pages at chosen addresses and racy accesses to them")]
 mod memory;
 mod module;

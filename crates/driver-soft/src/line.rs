@@ -9,6 +9,7 @@
 
 use crate::{
     context::Context,
+    load::Load,
     session::Session,
     sync::{Lock, lock, wait},
     work::Work,
@@ -23,15 +24,11 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// The most memory that the tasks of one line may hold.
 const QUEUED_BYTES_MAX: usize = 64 << 20;
-
-/// How long a thread stays when its line has nothing to do. Long against the pauses of a program between two calls, short
-/// against the life of one.
-const IDLE_MAX: Duration = Duration::from_millis(250);
 
 /// How a line is ordered against the legacy stream of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +115,15 @@ impl Line {
         lock(&self.state).queued == self.done.load(Acquire)
     }
 
-    /// Blocks while the line holds as much as it may. Call it without any lock.
-    pub(crate) fn wait_for_room(&self) {
+    /// Blocks while the line, or all of them together, hold as much as they may. Call it without any lock.
+    pub(crate) fn wait_for_room(&self, load: &Load) {
         let mut state = lock(&self.state);
         while state.queued_bytes > QUEUED_BYTES_MAX && !self.aborted.load(Acquire) {
             state = wait(&self.changed, state);
         }
+        let (has_thread, held_bytes) = (state.is_running, state.queued_bytes);
+        drop(state);
+        load.wait_for_room(has_thread, held_bytes);
     }
 
     /// Queues a task and returns the place behind it. Tasks of an aborted session are dropped.
@@ -133,16 +133,22 @@ impl Line {
             return Err(CudaError::DEVICE_UNAVAILABLE);
         }
         if !state.is_running {
-            let (line, session) = (self.clone(), session.clone());
-            let spawned =
-                std::thread::Builder::new().name("dxpu-stream".into()).spawn(move || line.run(&session));
             // Without a thread nothing would ever happen; the program learns it now.
-            let thread = spawned.map_err(|_| CudaError::OUT_OF_MEMORY)?;
+            session.load.begin_line()?;
+            let (line, of_thread) = (self.clone(), session.clone());
+            let spawned =
+                std::thread::Builder::new().name("dxpu-stream".into()).spawn(move || line.run(&of_thread));
+            let thread = spawned.map_err(|_| {
+                session.load.end_line();
+                CudaError::OUT_OF_MEMORY
+            })?;
             // The thread before, if any, has left its loop; it needs nobody to wait for it.
             state.thread = Some(thread);
             state.is_running = true;
         }
-        state.queued_bytes += task.work.held_bytes();
+        let held_bytes = task.work.held_bytes();
+        state.queued_bytes += held_bytes;
+        session.load.queued(held_bytes);
         state.queue.push_back(task);
         state.queued += 1;
         let count = state.queued;
@@ -201,7 +207,7 @@ impl Line {
     }
 
     fn run(self: Arc<Self>, session: &Arc<Session>) {
-        while let Some(task) = self.next() {
+        while let Some(task) = self.next(&session.load) {
             let held_bytes = task.work.held_bytes();
             let record = match &task.work {
                 Work::Record(record) => Some(record.clone()),
@@ -214,6 +220,7 @@ impl Line {
             }) {
                 session.fail(&self.context, error);
             }
+            session.load.done(held_bytes);
             let mut state = lock(&self.state);
             state.queued_bytes -= held_bytes.min(state.queued_bytes);
             if session.is_aborted() {
@@ -229,12 +236,13 @@ impl Line {
             self.changed.notify_all();
             session.sweep();
         }
+        session.load.end_line();
     }
 
     /// The next task; `None` when the thread shall end.
-    fn next(&self) -> Option<Task> {
+    fn next(&self, load: &Load) -> Option<Task> {
         let mut state = lock(&self.state);
-        let until = Instant::now() + IDLE_MAX;
+        let until = Instant::now() + load.idle_max();
         loop {
             if self.aborted.load(Acquire) {
                 state.is_running = false;

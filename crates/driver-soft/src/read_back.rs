@@ -32,7 +32,7 @@ impl Session {
             return Err(CudaError::INVALID_VALUE);
         }
         let line = lock(&self.tables).stream(stream)?;
-        line.wait_for_room();
+        line.wait_for_room(&self.load);
         let bytes = Arc::new(Lock::new(Vec::new()));
         let work = Work::ReadBack { source, shape, bytes: bytes.clone() };
         let tables = lock(&self.tables);

@@ -47,6 +47,7 @@ pub(crate) struct Session {
     /// Addresses for globals and heaps.
     pub(crate) internal: Lock<Ranges>,
     pub(crate) crew: crate::crew::Crew,
+    pub(crate) load: crate::load::Load,
     pub(crate) started: Instant,
     pub(crate) retiring: crate::retire::Retiring,
     link: OnceLock<Arc<dyn HostLink>>,
@@ -114,6 +115,7 @@ impl Session {
             activity: Activity::new(ledger.clone(), devices),
             ledger,
             crew: crate::crew::Crew::new(config.block_threads),
+            load: crate::load::Load::default(),
             config,
             space: Space::new(),
             tables: Lock::default(),
@@ -205,6 +207,7 @@ impl Session {
     /// Ends all work and all waits, and lets go of all memory. Threads end by themselves.
     pub(crate) fn abort(&self) {
         self.aborted.store(true, SeqCst);
+        self.load.end();
         let lives: Vec<Arc<Context>> = {
             let tables = lock(&self.tables);
             let by_lines = tables.lines.values().flatten().map(|line| line.context.clone());

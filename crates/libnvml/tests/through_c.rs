@@ -72,7 +72,9 @@ fn start_worker(directory: &Path) -> FrontHandle {
         sessions_max: 1,
         unauthenticated_max: 16,
         preamble_timeout: Duration::from_secs(2),
+        hold: Duration::from_secs(2),
         spares: 0,
+        executes_ptx_only: false,
     };
     serve_listener(config, |_| {}).unwrap()
 }

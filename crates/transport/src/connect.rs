@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::ToSocketAddrs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket as Socket2, Type};
@@ -10,6 +10,7 @@ use socket2::{Domain, SockAddr, Socket as Socket2, Type};
 use crate::address::{Address, HostPort, Scheme};
 use crate::answer::{ANSWER_BYTES, Answer, AnswerError};
 use crate::connection::Connection;
+use crate::fd;
 use crate::pcie;
 use crate::preamble::{ConnectionKind, Preamble};
 use crate::security::ClientSecurity;
@@ -68,6 +69,14 @@ pub enum ConnectError {
         /// The server's words.
         reason: String,
     },
+    /// Who listens at a Unix socket is another user than those who may.
+    #[error("{address} belongs to a process of user {uid}, whom this program has no reason to trust")]
+    Owner {
+        /// The address.
+        address: Address,
+        /// Who listens there.
+        uid: u32,
+    },
     /// The host of the address cannot be a TLS server name.
     #[error("the host of {address} cannot be the name of a TLS server")]
     ServerName {
@@ -91,8 +100,15 @@ pub fn connect(
     preamble: Preamble,
     timeout: Duration,
 ) -> Result<Connection, ConnectError> {
-    let is_tls = address.scheme() == Scheme::Tls;
-    if is_tls == matches!(security, ClientSecurity::Plain) {
+    let is_local = matches!(address, Address::Unix(_) | Address::Shm(_));
+    let fits = match security {
+        ClientSecurity::Plain => address.scheme() != Scheme::Tls,
+        ClientSecurity::Users(_) => is_local,
+        ClientSecurity::Fingerprint(_) | ClientSecurity::Ca(_) | ClientSecurity::CaNamed { .. } => {
+            address.scheme() == Scheme::Tls
+        }
+    };
+    if !fits {
         return Err(ConnectError::Security { address: address.clone() });
     }
     let config = tls::client_config(security)?;
@@ -108,6 +124,13 @@ pub fn connect(
         return accepted(&answer, address).map(|()| connection);
     }
     let socket = open(address, preamble.kind, deadline)?;
+    if let ClientSecurity::Users(trusted) = security {
+        // Before a byte is sent: these are the credentials of whoever called listen().
+        let (_, uid) = fd::peer_credentials(socket.as_fd()).map_err(set_up)?;
+        if !trusted.contains(&uid) {
+            return Err(ConnectError::Owner { address: address.clone(), uid });
+        }
+    }
     socket.send_all_by(&preamble.encode(), deadline).map_err(set_up)?;
     match (address, config) {
         (Address::Tls(at), Some(config)) => {
@@ -117,7 +140,7 @@ pub fn connect(
             };
             tls::connect(socket, config, address, name, deadline)
         }
-        (Address::Shm(_), _) => {
+        (Address::Shm(_), _) if preamble.kind != ConnectionKind::Door => {
             read_answer(&socket, address, deadline)?;
             shm::accept_rings(socket, deadline).map_err(set_up)
         }

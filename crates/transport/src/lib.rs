@@ -4,7 +4,8 @@
 //! of what the bytes mean. Every connection begins with a 64-byte [`Preamble`] in the clear, so that a listener can
 //! hand it to the process that owns its session before any secret is exchanged.
 //!
-//! Client: [`connect()`]. Server: [`Listener`], [`RawConnection`]. Both end in a [`Connection`].
+//! Client: [`connect()`]. Server: [`Listener`], [`RawConnection`]. Both end in a [`Connection`]. A server that attends many
+//! strangers with one thread asks them their first questions as [`Newcomer`]s, which never block.
 
 #![deny(unsafe_code)] // Allowed in `fd`, `pcie::map` and `shm::map` alone.
 
@@ -16,6 +17,7 @@ mod connection;
 mod delay;
 pub mod fd;
 mod listen;
+mod newcomer;
 mod pcie;
 mod preamble;
 mod raw;
@@ -30,8 +32,9 @@ pub use answer::{AnswerError, REFUSAL_TEXT_BYTES_MAX};
 pub use connect::{ConnectError, connect, pass_of};
 pub use connection::{Closer, Connection, Rx, Tx};
 pub use listen::{Listener, Stopper};
+pub use newcomer::Newcomer;
 pub use preamble::{ConnectionKind, PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleError};
-pub use raw::{RawConnection, ServeError};
+pub use raw::{Origin, RawConnection, ServeError};
 pub use security::{
     ClientSecurity, Fingerprint, FingerprintError, IdentityError, ServerIdentity, ServerSecurity,
 };

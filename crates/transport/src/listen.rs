@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use socket2::{Domain, SockAddr, Socket as Socket2, Type};
 use crate::address::{Address, HostPort, Scheme};
 use crate::connect::resolve;
 use crate::fd::{self, Interest};
-use crate::raw::RawConnection;
+use crate::raw::{Origin, RawConnection};
 use crate::socket::Socket;
 
 /// How many connections may wait to be accepted; the kernel cuts it to its own limit.
@@ -32,6 +32,20 @@ pub struct Listener {
     _file: Option<SocketFile>,
     /// A descriptor to give up when there are none left, so that a waiting client can at least be turned away.
     reserve: Mutex<Option<File>>,
+    shortage: Mutex<Shortage>,
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Clients that met a system without descriptors or memory, and when that was last said.
+#[derive(Debug, Default)]
+struct Shortage {
+    clients: u64,
+    told: Option<Instant>,
 }
 
 /// Makes [`Listener::accept`] return `None`, from any thread, now and ever after.
@@ -71,7 +85,14 @@ impl Listener {
         };
         socket.set_nonblocking(true)?;
         let stop = Arc::new(fd::eventfd()?);
-        Ok(Self { socket, address, stop, _file: file, reserve: Mutex::new(open_reserve()) })
+        Ok(Self {
+            socket,
+            address,
+            stop,
+            _file: file,
+            reserve: Mutex::new(open_reserve()),
+            shortage: Mutex::default(),
+        })
     }
 
     /// Where it listens, with the port that the kernel chose.
@@ -93,41 +114,67 @@ impl Listener {
             if fd::poll(fds, None)?[0] {
                 return Ok(None);
             }
-            match self.socket.accept() {
-                Ok((socket, from)) => match self.prepare(socket, &from) {
-                    Ok(raw) => return Ok(Some(raw)),
-                    Err(error) => tracing::debug!(%error, "a client went away while it was accepted"),
-                },
-                Err(error) => self.survive(error)?,
+            if let Some(raw) = self.accept_now()? {
+                return Ok(Some(raw));
             }
         }
+    }
+
+    /// The next connection if one is there; `None` also when one was and could not be had. Survives what
+    /// [`Self::accept`] survives. Poll the listener for more, and [`Self::stop_fd`] for the end.
+    pub fn accept_now(&self) -> io::Result<Option<RawConnection>> {
+        match self.socket.accept() {
+            Ok((socket, from)) => match self.prepare(socket, &from) {
+                Ok(raw) => return Ok(Some(raw)),
+                Err(error) => tracing::debug!(%error, "a client went away while it was accepted"),
+            },
+            Err(error) => self.survive(error)?,
+        }
+        Ok(None)
+    }
+
+    /// What becomes readable when the listener is stopped.
+    pub fn stop_fd(&self) -> BorrowedFd<'_> {
+        self.stop.as_fd()
     }
 
     fn prepare(&self, socket: Socket2, from: &SockAddr) -> io::Result<RawConnection> {
         // Linux does not hand O_NONBLOCK on, but POSIX lets a kernel do so.
         socket.set_nonblocking(false)?;
         let socket = Socket::from(OwnedFd::from(socket));
-        let peer = match from.as_socket() {
+        let (peer, origin) = match from.as_socket() {
             Some(from) => {
                 socket.set_no_delay()?;
-                from.to_string()
+                (from.to_string(), Origin::from(from.ip()))
             }
             None => {
                 let (pid, uid) = fd::peer_credentials(socket.as_fd())?;
-                format!("process {pid} of user {uid}")
+                (format!("process {pid} of user {uid}"), Origin::User(uid))
             }
         };
-        Ok(RawConnection::from_fd(socket.into(), self.address.scheme(), peer, None))
+        Ok(RawConnection::from_fd(socket.into(), self.address.scheme(), peer, None).coming_from(origin))
+    }
+
+    /// Says that the system is short of something, but not for every client that notices.
+    fn complain(&self, error: &io::Error) {
+        const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
+        let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
+        shortage.clients += 1;
+        if shortage.told.is_none_or(|told| told.elapsed() >= COMPLAIN_EVERY) {
+            let clients = std::mem::take(&mut shortage.clients);
+            shortage.told = Some(Instant::now());
+            tracing::warn!(%error, address = %self.address, clients, "cannot accept for the moment");
+        }
     }
 
     fn survive(&self, error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => {
-                tracing::warn!(%error, address = %self.address, "turned a client away");
+                self.complain(&error);
                 self.turn_one_away();
             }
             Some(libc::ENOBUFS | libc::ENOMEM) => {
-                tracing::warn!(%error, address = %self.address, "cannot accept for the moment");
+                self.complain(&error);
                 std::thread::sleep(EXHAUSTED_PAUSE);
             }
             // accept(2): errors of the new connection, not of the listener, and a client that is gone already.

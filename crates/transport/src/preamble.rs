@@ -42,11 +42,14 @@ pub enum ConnectionKind {
     Lane = 2,
     /// Questions about the state of devices. It belongs to no session.
     Status = 3,
+    /// Whether a client is let in at all: a question and an answer, before anything is set aside for it.
+    Door = 4,
 }
 
 impl ConnectionKind {
     fn from_wire(number: u8) -> Option<Self> {
-        [Self::Command, Self::Events, Self::Lane, Self::Status].into_iter().find(|kind| *kind as u8 == number)
+        let all = [Self::Command, Self::Events, Self::Lane, Self::Status, Self::Door];
+        all.into_iter().find(|kind| *kind as u8 == number)
     }
 }
 
@@ -196,7 +199,7 @@ mod tests {
         assert_eq!(Preamble::decode(&[0; 63]), Err(PreambleError::Length { have: 63 }));
         assert_eq!(Preamble::decode(&[7; 64]), Err(PreambleError::Magic { first: [7; 8] }));
         assert_eq!(resealed(|b| b[VERSION_AT] = 9), Err(PreambleError::Version { theirs: 9 }));
-        assert_eq!(resealed(|b| b[KIND_AT] = 4), Err(PreambleError::Kind { kind: 4 }));
+        assert_eq!(resealed(|b| b[KIND_AT] = 5), Err(PreambleError::Kind { kind: 5 }));
         assert_eq!(resealed(|b| b[SCHEME_AT] = 5), Err(PreambleError::Scheme { scheme: 5 }));
         assert_eq!(resealed(|b| b[14] = 1), Err(PreambleError::Reserved));
         assert_eq!(resealed(|b| b[59] = 1), Err(PreambleError::Reserved));
@@ -210,7 +213,8 @@ mod tests {
             Just(ConnectionKind::Command),
             Just(ConnectionKind::Events),
             Just(ConnectionKind::Lane),
-            Just(ConnectionKind::Status)
+            Just(ConnectionKind::Status),
+            Just(ConnectionKind::Door)
         ];
         (kind, 0..5u8, any::<u16>(), any::<[u8; 16]>()).prop_map(|(kind, scheme, lane, session)| Preamble {
             kind,

@@ -27,7 +27,29 @@ pub struct RawConnection {
     socket: Socket,
     scheme: Scheme,
     peer: String,
+    origin: Origin,
     preamble: Option<Preamble>,
+}
+
+/// From where a connection comes, as far as connections are counted by that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// A network: an IPv4 address (as IPv6 writes it), or the first 64 bits of an IPv6 address. One machine may have all
+    /// addresses that begin so.
+    Network(u128),
+    /// A user of this machine.
+    User(u32),
+    /// Nobody has said.
+    Unknown,
+}
+
+impl From<std::net::IpAddr> for Origin {
+    fn from(address: std::net::IpAddr) -> Self {
+        match address.to_canonical() {
+            std::net::IpAddr::V4(v4) => Self::Network(v4.to_ipv6_mapped().to_bits()),
+            std::net::IpAddr::V6(v6) => Self::Network(v6.to_bits() >> 64 << 64),
+        }
+    }
 }
 
 /// Why an accepted connection cannot be served.
@@ -75,7 +97,21 @@ pub enum ServeError {
 impl RawConnection {
     /// Wraps an accepted socket again, for instance after it came from another process. `peer` is for people.
     pub fn from_fd(fd: OwnedFd, scheme: Scheme, peer: String, preamble: Option<Preamble>) -> Self {
-        Self { socket: fd.into(), scheme, peer, preamble }
+        Self { socket: fd.into(), scheme, peer, origin: Origin::Unknown, preamble }
+    }
+
+    /// The same with what is known of where it comes from.
+    pub(crate) fn coming_from(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// From where it comes. Another process that takes the connection over does not know.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
     }
 
     /// The socket alone. Nothing is closed or sent.
@@ -106,7 +142,12 @@ impl RawConnection {
         }
         let mut bytes = [0; PREAMBLE_BYTES];
         self.socket.recv_exact_by(&mut bytes, deadline).map_err(|source| self.set_up_error(source))?;
-        let preamble = Preamble::decode(&bytes).map_err(|source| {
+        self.judge_preamble(&bytes)
+    }
+
+    /// Takes the client's first 64 bytes, which somebody has read.
+    pub(crate) fn judge_preamble(&mut self, bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, ServeError> {
+        let preamble = Preamble::decode(bytes).map_err(|source| {
             if let PreambleError::Version { theirs } = source {
                 self.say_no(&format!("this server does not speak version {theirs}"));
             }
@@ -132,7 +173,7 @@ impl RawConnection {
         self.say_no(reason);
     }
 
-    fn say_no(&self, reason: &str) {
+    pub(crate) fn say_no(&self, reason: &str) {
         // One small write into an empty buffer: it fits, or the peer has gone.
         let _ = self.socket.send_now(&Answer::Refused { text: reason.to_owned() }.encode());
         self.socket.shutdown(Shutdown::Write);
@@ -146,8 +187,12 @@ impl RawConnection {
         }
     }
 
-    /// Sends this connection to another process over a Unix socket. The other end calls [`Self::take_over`].
+    /// Sends this connection to another process over a Unix socket. The other end calls [`Self::take_over`]. Does not wait
+    /// for a process that takes nothing: `WouldBlock`.
     pub fn hand_over(self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        if !fd::poll([(socket, fd::Interest::Writable)], Some(Instant::now()))?[0] {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let mut payload = vec![self.scheme as u8, u8::from(self.preamble.is_some())];
         if let Some(preamble) = self.preamble {
             payload.extend_from_slice(&preamble.encode());
@@ -193,7 +238,7 @@ impl RawConnection {
         }
     }
 
-    fn set_up_error(&self, source: io::Error) -> ServeError {
+    pub(crate) fn set_up_error(&self, source: io::Error) -> ServeError {
         ServeError::SetUp { peer: self.peer.clone(), source }
     }
 }

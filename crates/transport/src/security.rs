@@ -13,6 +13,8 @@ use crate::tls;
 pub enum ClientSecurity {
     /// Nothing is checked: for `tcp:`, `unix:`, `shm:` and `pcie:` addresses.
     Plain,
+    /// A `unix:` or `shm:` address where one of these users listens. The kernel tells, before anything is sent.
+    Users(Vec<u32>),
     /// TLS with exactly the certificate of this fingerprint, whatever names it has.
     Fingerprint([u8; 32]),
     /// TLS with a certificate for the host of the address, signed by one of these authorities (PEM).

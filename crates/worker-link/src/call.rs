@@ -2,12 +2,15 @@
 
 use crate::Config;
 use cuda_abi::CudaError;
-use cuda_wire::{Handshake, Hello, PROTOCOL_VERSION, VaRange};
+use cuda_wire::{Handshake, Hello, Knock, PROTOCOL_VERSION, VaRange};
 use std::time::{Duration, SystemTime};
-use transport::{Address, Connection, ConnectionKind, Preamble, Rx};
+use transport::{Address, ConnectError, Connection, ConnectionKind, Preamble, Rx};
 
 /// How long a worker may take for each connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Words of a worker that has too much to do for the moment.
+const TRY_AGAIN: &str = "try again";
 
 /// Why a worker does not serve us: the code for cuInit and a sentence for the user.
 pub type Failure = (CudaError, String);
@@ -20,21 +23,46 @@ pub struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// A client under a name of its own.
-    pub fn new(address: &'a Address, config: &'a Config) -> Self {
-        Self { address, config, session: random_name() }
+    /// Knocks at the worker's door: shows our token and says what we want (one of [`cuda_wire::purpose`]). Returns when the
+    /// worker has set aside what we want.
+    pub fn knock(
+        address: &'a Address,
+        config: &'a Config,
+        purpose: u8,
+        timeout: Duration,
+    ) -> Result<Self, Failure> {
+        let caller = Self { address, config, session: random_name() };
+        let mut door = caller.open(ConnectionKind::Door, 0, timeout)?;
+        let knock = Knock { protocol: PROTOCOL_VERSION, token: config.token(), purpose };
+        match converse(&mut door, &Handshake::Knock(knock), timeout) {
+            Ok(Handshake::Ticket(ticket)) => Ok(Self { session: ticket.session, ..caller }),
+            Ok(_) => Err(caller.unreachable("it answered another question".to_owned())),
+            Err(Unheard::Refused((code, text))) => Err((code, format!("worker {address}: {text}"))),
+            // Who stands at a crowded door may be pushed out at any moment, and comes again.
+            Err(Unheard::Closed(error)) => Err(caller.busy(error)),
+            Err(Unheard::Broken(error)) => Err(caller.unreachable(error)),
+        }
     }
 
     /// One connection. Waits for it at most `timeout`; the error says why there is none.
-    pub fn open(&self, kind: ConnectionKind, lane: u16, timeout: Duration) -> Result<Connection, String> {
+    pub fn open(&self, kind: ConnectionKind, lane: u16, timeout: Duration) -> Result<Connection, Failure> {
         let preamble = Preamble::new(kind, lane, self.session);
         let security = self.config.security_for(self.address);
-        let connection =
-            transport::connect(self.address, &security, preamble, timeout).map_err(|error| chain(&error))?;
+        let connection = transport::connect(self.address, &security, preamble, timeout);
+        let connection = connection.map_err(|error| match &error {
+            ConnectError::Refused { reason, .. } if reason.contains(TRY_AGAIN) => self.busy(chain(&error)),
+            ConnectError::SetUp { source, .. } if is_closed(source) => self.busy(chain(&error)),
+            _ => self.unreachable(chain(&error)),
+        })?;
         match self.config.delay {
-            Some(rtt) => connection.delayed(rtt).map_err(|error| error.to_string()),
+            Some(rtt) => connection.delayed(rtt).map_err(|error| self.unreachable(error.to_string())),
             None => Ok(connection),
         }
+    }
+
+    /// The error for a worker that had no ear for us this time.
+    fn busy(&self, error: String) -> Failure {
+        (CudaError::SYSTEM_NOT_READY, format!("worker {} is busy: {error}", self.address))
     }
 
     /// The error for a worker that cannot be used, whatever the reason.
@@ -68,53 +96,61 @@ impl Config {
 
 /// Says hello. Returns the worker's welcome, or why there is none.
 pub fn greet(connection: &mut Connection, hello: Hello, timeout: Duration) -> Result<Handshake, Failure> {
-    let broken = |error: String| (CudaError::DEVICE_UNAVAILABLE, error);
-    let hello = Handshake::Hello(hello).to_frame();
-    connection.tx.send(&[&hello]).map_err(|error| broken(error.to_string()))?;
-    match read_handshake(&mut connection.rx, timeout).map_err(broken)? {
+    match converse(connection, &Handshake::Hello(hello), timeout) {
+        Ok(welcome) => Ok(welcome),
+        Err(Unheard::Refused(failure)) => Err(failure),
+        Err(Unheard::Closed(error) | Unheard::Broken(error)) => Err((CudaError::DEVICE_UNAVAILABLE, error)),
+    }
+}
+
+/// Why there is no answer that we could use.
+enum Unheard {
+    Refused(Failure),
+    /// The other side closed before it answered.
+    Closed(String),
+    Broken(String),
+}
+
+impl From<std::io::Error> for Unheard {
+    fn from(error: std::io::Error) -> Self {
+        match is_closed(&error) {
+            true => Self::Closed(format!("it closed the connection during the handshake ({error})")),
+            false => Self::Broken(error.to_string()),
+        }
+    }
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe | ConnectionAborted)
+}
+
+/// Says something and hears the answer.
+fn converse(connection: &mut Connection, words: &Handshake, timeout: Duration) -> Result<Handshake, Unheard> {
+    connection.tx.send(&[&words.to_frame()])?;
+    match read_handshake(&mut connection.rx, timeout)? {
         Handshake::Refusal(refusal) => {
-            Err((CudaError::from_code(refusal.code).unwrap_or(CudaError::DEVICE_UNAVAILABLE), refusal.text))
+            let code = CudaError::from_code(refusal.code).unwrap_or(CudaError::DEVICE_UNAVAILABLE);
+            Err(Unheard::Refused((code, refusal.text)))
         }
-        Handshake::Hello(_) | Handshake::Join(_) => Err(broken("it answered like a client".to_owned())),
-        welcome => Ok(welcome),
+        Handshake::Hello(_) | Handshake::Join(_) | Handshake::Knock(_) => {
+            Err(Unheard::Broken("it answered like a client".to_owned()))
+        }
+        answer => Ok(answer),
     }
 }
 
-/// How long a GPU is waited for that is still being cleaned after somebody else, or whose worker is being replaced.
-const READY_WITHIN: Duration = Duration::from_secs(15);
-const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
-
-/// Tries again for a while when the worker says that it is not ready yet. A worker of a pool's box may also be away for
-/// a moment: the box puts another in its place. Everything else is final.
-pub fn patiently<T>(config: &Config, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
-    let deadline = std::time::Instant::now() + READY_WITHIN;
-    let passes = |code| match code {
-        CudaError::SYSTEM_NOT_READY => true,
-        CudaError::DEVICE_UNAVAILABLE => config.is_leased(),
-        _ => false,
-    };
-    loop {
-        match attempt() {
-            Err((code, _)) if passes(code) && std::time::Instant::now() < deadline => {
-                std::thread::sleep(TRY_AGAIN_AFTER);
-            }
-            other => return other,
-        }
-    }
-}
-
-fn read_handshake(rx: &mut Rx, timeout: Duration) -> Result<Handshake, String> {
-    let ready = rx.wait(Some(timeout)).map_err(|error| error.to_string())?;
-    if !ready {
-        return Err(format!("it did not answer within {timeout:?}"));
+fn read_handshake(rx: &mut Rx, timeout: Duration) -> Result<Handshake, Unheard> {
+    let malformed = |error: cuda_wire::DecodeError| Unheard::Broken(error.to_string());
+    if !rx.wait(Some(timeout))? {
+        return Err(Unheard::Broken(format!("it did not answer within {timeout:?}")));
     }
     let mut prefix = [0; 4];
-    rx.recv_exact(&mut prefix)
-        .map_err(|error| format!("it closed the connection during the handshake ({error})"))?;
-    let length = Handshake::body_length(prefix).map_err(|error| error.to_string())?;
+    rx.recv_exact(&mut prefix)?;
+    let length = Handshake::body_length(prefix).map_err(malformed)?;
     let mut body = vec![0; length];
-    rx.recv_exact(&mut body).map_err(|error| error.to_string())?;
-    Handshake::from_body(&body).map_err(|error| error.to_string())
+    rx.recv_exact(&mut body)?;
+    Handshake::from_body(&body).map_err(malformed)
 }
 
 /// An error with everything behind it.
@@ -147,7 +183,7 @@ fn random_name() -> [u8; 16] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use cuda_wire::{Refusal, StatusWelcome};
     use std::{thread, time::Instant};
@@ -155,7 +191,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn config(address: &Address) -> Config {
+    pub(crate) fn config(address: &Address) -> Config {
         Config {
             workers: vec![address.clone()],
             names: Vec::new(),
@@ -166,6 +202,8 @@ mod tests {
             stall_timeout: PATIENCE,
             await_all: false,
             spin: None,
+            patience: PATIENCE,
+            users: Vec::new(),
         }
     }
 
@@ -178,12 +216,12 @@ mod tests {
             let mut raw = listener.accept().unwrap().unwrap();
             raw.read_preamble(deadline).unwrap();
             let mut connection = raw.serve(&ServerSecurity::Plain, deadline).unwrap();
-            let hello = read_handshake(&mut connection.rx, PATIENCE).unwrap();
+            let Ok(hello) = read_handshake(&mut connection.rx, PATIENCE) else { panic!("no hello") };
             connection.tx.send(&[&answer.to_frame()]).unwrap();
             hello
         });
         let config = config(&address);
-        let caller = Caller::new(&address, &config);
+        let caller = Caller { address: &address, config: &config, session: random_name() };
         let mut connection = caller.open(ConnectionKind::Status, 0, PATIENCE).unwrap();
         let heard = greet(&mut connection, config.hello(Vec::new(), 0), PATIENCE);
         let Handshake::Hello(hello) = worker.join().unwrap() else { panic!("no hello") };
@@ -204,25 +242,6 @@ mod tests {
     fn somebody_who_answers_like_a_client_is_no_worker() {
         let join = Handshake::Join(cuda_wire::Join { session_secret: [1; 32] });
         assert_eq!(greeted(join).unwrap_err().0, CudaError::DEVICE_UNAVAILABLE);
-    }
-
-    #[test]
-    fn who_is_not_ready_yet_is_asked_again_and_who_refuses_is_not() {
-        let alone = config(&"tcp:127.0.0.1:1".parse().unwrap());
-        let leased = Config { names: vec!["a.box.dxpu".to_owned()], ..alone.clone() };
-        // How often somebody is asked who answers so, the third time well.
-        let asked = |config: &Config, code| {
-            let mut asked = 0;
-            let answer = patiently(config, || {
-                asked += 1;
-                if asked < 3 { Err((code, String::new())) } else { Ok(()) }
-            });
-            (asked, answer.is_ok())
-        };
-        assert_eq!(asked(&alone, CudaError::SYSTEM_NOT_READY), (3, true));
-        assert_eq!(asked(&leased, CudaError::DEVICE_UNAVAILABLE), (3, true));
-        assert_eq!(asked(&alone, CudaError::DEVICE_UNAVAILABLE), (1, false));
-        assert_eq!(asked(&leased, CudaError::NOT_PERMITTED), (1, false));
     }
 
     #[test]

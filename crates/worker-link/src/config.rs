@@ -1,6 +1,6 @@
 //! Where the worker is and how to reach it, from the environment that `dxpu run` sets.
 
-use crate::tokens::Tokens;
+use crate::{PATIENCE_DEFAULT, tokens::Tokens, users::trusted_users};
 use std::{env, fs, path::PathBuf, time::Duration};
 use transport::{Address, ClientSecurity};
 
@@ -38,6 +38,10 @@ pub struct Config {
     pub await_all: bool,
     /// How long threads look for work or an answer before they sleep. `None`: as fits this machine.
     pub spin: Option<Duration>,
+    /// How long to try again when a worker says that it is not ready yet.
+    pub patience: Duration,
+    /// Whose Unix sockets we show our token.
+    pub users: Vec<u32>,
 }
 
 impl Config {
@@ -69,6 +73,8 @@ impl Config {
             stall_timeout: duration("DXPU_STALL_TIMEOUT")?.unwrap_or(STALL_TIMEOUT_DEFAULT),
             await_all: env::var_os("DXPU_SYNC").is_some_and(|value| value == "1"),
             spin: duration("DXPU_SPIN")?,
+            patience: duration("DXPU_PATIENCE")?.unwrap_or(PATIENCE_DEFAULT),
+            users: trusted_users()?,
         })
     }
 
@@ -88,11 +94,12 @@ impl Config {
         !self.names.is_empty()
     }
 
-    /// How to check that a worker is the right one. Sockets of this machine check who may open them; a PCI function is the
-    /// slot that the machine was given.
+    /// How to check that a worker is the right one. At a socket of this machine a user must listen whom we trust; a PCI
+    /// function is the slot that the machine was given.
     pub(crate) fn security_for(&self, address: &Address) -> ClientSecurity {
         match address {
-            Address::Unix(_) | Address::Shm(_) | Address::Pcie(_) => ClientSecurity::Plain,
+            Address::Unix(_) | Address::Shm(_) => ClientSecurity::Users(self.users.clone()),
+            Address::Pcie(_) => ClientSecurity::Plain,
             Address::Tls(_) | Address::Tcp(_) => match (&self.security, self.names.first()) {
                 (ClientSecurity::Ca(ca), Some(name)) if !name.is_empty() => {
                     ClientSecurity::CaNamed { ca: ca.clone(), name: name.clone() }

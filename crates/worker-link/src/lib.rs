@@ -1,7 +1,7 @@
 //! How the libraries inside a program (libcuda, libnvidia-ml) find their workers and say hello.
 //!
 //! ```text
-//!   environment of `dxpu run` ─▶ Config ─▶ Caller ── preamble, TLS ─▶ Connection ── Hello ─▶ Welcome | StatusWelcome
+//!   environment of `dxpu run` ─▶ Config ─▶ Caller ── TLS, Knock ─▶ Ticket ── TLS, Hello ─▶ Welcome | StatusWelcome
 //! ```
 //!
 //! What comes after the hello is the business of each library.
@@ -11,8 +11,12 @@
 mod call;
 mod config;
 pub mod log;
+mod patience;
 mod tokens;
+mod users;
 
-pub use call::{CONNECT_TIMEOUT, Caller, Failure, greet, patiently};
+pub use call::{CONNECT_TIMEOUT, Caller, Failure, greet};
 pub use config::Config;
+pub use patience::{BackOff, PATIENCE_DEFAULT, patiently};
 pub use tokens::Tokens;
+pub use users::trusted_users;

@@ -33,7 +33,7 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Finds a way to each GPU and tries it.
     pub(super) fn attach(client: &Client, lease: &Lease, signals: &Signals) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("dxpu-lease-").tempdir()?;
+        let directory = super::place::make()?;
         let deadline = Instant::now() + ATTACH_WITHIN;
         loop {
             let tokens = client.lease_tokens(lease.id).map_err(failure)?;
@@ -109,25 +109,25 @@ fn way_to(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
         format!("the box of {} does not say where its worker is", grant.gpu),
         "try again in a moment",
     );
-    for address in ways(&grant.endpoints) {
-        let security = match &address {
-            Address::Tls(_) => ClientSecurity::CaNamed { ca: authority.to_owned(), name: name.clone() },
-            _ => ClientSecurity::Plain,
-        };
-        match preflight::check(&address, &security, &grant.token) {
-            Ok(devices) => return Ok(Way { address, name, is_soft: preflight::are_soft(&devices) }),
+    for address in ways(&grant.endpoints, files::boot_id().as_deref()) {
+        let tls = ClientSecurity::CaNamed { ca: authority.to_owned(), name: name.clone() };
+        let security = preflight::security_of(&address, tls)?;
+        match preflight::check(&address, &security, &grant.token, Duration::ZERO) {
+            Ok(seen) => return Ok(Way { address, name, is_soft: seen.executes_ptx_only }),
             Err(error) => last = error,
         }
     }
     Err(last)
 }
 
-/// The ways that this machine can try, the fastest first. Sockets count if they are here: a box elsewhere may have the
-/// same path, but then whoever answers does not know our token.
-fn ways(endpoints: &[String]) -> Vec<Address> {
+/// The ways that this machine can try, the fastest first. Sockets count if the box says that they are on this machine: one
+/// elsewhere may have the same path, and whoever listens there must not see our token.
+fn ways(endpoints: &[String], our_boot: Option<&str>) -> Vec<Address> {
+    let their_boot = endpoints.iter().find_map(|endpoint| endpoint.strip_prefix(files::BOOT_PREFIX));
+    let is_here = their_boot.is_some() && their_boot == our_boot;
     let mut ways: Vec<Address> = endpoints.iter().filter_map(|endpoint| endpoint.parse().ok()).collect();
     ways.retain(|address| match address {
-        Address::Unix(path) | Address::Shm(path) => path.exists(),
+        Address::Unix(path) | Address::Shm(path) => is_here && path.exists(),
         Address::Tls(_) => true,
         // In the clear only where somebody asks for it, and nobody can here.
         Address::Tcp(_) => false,
@@ -157,8 +157,18 @@ mod tests {
             "shm:/no/such/socket".to_owned(),
             format!("unix:{}", path.display()),
             "nonsense".to_owned(),
+            "boot:one".to_owned(),
         ];
-        let texts: Vec<String> = ways(&endpoints).iter().map(ToString::to_string).collect();
-        assert_eq!(texts, [format!("unix:{}", path.display()), "tls:a:1".to_owned()]);
+        let texts = |endpoints: &[String], boot| -> Vec<String> {
+            ways(endpoints, boot).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(
+            texts(&endpoints, Some("one")),
+            [format!("unix:{}", path.display()), "tls:a:1".to_owned()]
+        );
+        // The same path on another machine, or of a box that does not say where it is, is somebody else's.
+        assert_eq!(texts(&endpoints, Some("two")), ["tls:a:1"]);
+        assert_eq!(texts(&endpoints, None), ["tls:a:1"]);
+        assert_eq!(texts(&endpoints[..5], Some("one")), ["tls:a:1"]);
     }
 }

@@ -340,7 +340,9 @@ impl Slot {
     }
 
     fn scrub(&mut self) -> anyhow::Result<()> {
-        match check::scrub(&self.gpu, &self.directory) {
+        // What the last tenant's programs have loaded goes with its lease.
+        let emptied = files::remove_directory(&by_lease::image_directory(&self.directory));
+        match emptied.and_then(|()| check::scrub(&self.gpu, &self.directory)) {
             Ok(done) => {
                 tracing::info!(slot = self.gpu.slot, done, "scrubbed");
                 self.is_scrubbed = true;
@@ -436,7 +438,12 @@ impl Slot {
             Some(_) => format!("tls:{host}:{}", port_of(word).unwrap_or(0)),
             None => address.clone(),
         };
-        word.addresses.iter().map(outward).collect()
+        let mut endpoints: Vec<String> = word.addresses.iter().map(outward).collect();
+        // Sockets are of use on this machine alone: borrowers elsewhere must not show a token to who has the same path.
+        if word.addresses.iter().any(|address| address.starts_with("unix:") || address.starts_with("shm:")) {
+            endpoints.extend(files::boot_id().map(|boot| format!("{}{boot}", files::BOOT_PREFIX)));
+        }
+        endpoints
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/admission.json   who may come in (written by the box before the worker starts)
 //! DIR/worker.json      what the worker has to say (written by the worker, read by the box)
+//! DIR/images           module images of the lease (removed with it)
 //! ```
 
 use crate::complaint::Complaint;
@@ -42,6 +43,18 @@ pub(crate) fn admission_file(directory: &Path) -> PathBuf {
 
 fn word_file(directory: &Path) -> PathBuf {
     directory.join("worker.json")
+}
+
+/// Where module images of the slot's tenants are. They end with their lease: the box removes them when it scrubs the GPU.
+pub(crate) fn image_directory(directory: &Path) -> PathBuf {
+    directory.join("images")
+}
+
+/// The same, empty: a worker that was killed may have left something.
+pub(super) fn new_image_directory(directory: &Path) -> anyhow::Result<PathBuf> {
+    let images = image_directory(directory);
+    files::remove_directory(&images)?;
+    Ok(images)
 }
 
 /// Reads who may come in.
@@ -196,7 +209,10 @@ impl Teller {
                 word.failures += 1;
                 word.failure = Some(reason.clone());
             }),
-            SessionEvent::Began { .. } | SessionEvent::Ended { .. } | SessionEvent::Reaped { .. } => {}
+            SessionEvent::Began { .. }
+            | SessionEvent::Ended { .. }
+            | SessionEvent::Reaped { .. }
+            | SessionEvent::TurnedAway { .. } => {}
         }
     }
 

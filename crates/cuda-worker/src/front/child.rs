@@ -1,5 +1,6 @@
 //! One session process, seen from the front.
 
+use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Grant, Role, Startup},
     end::{EndKind, SessionEnd},
@@ -45,6 +46,13 @@ pub enum SessionEvent {
     Reaped {
         /// The process.
         pid: u32,
+    },
+    /// Clients were turned away at the door. Told for the first of them and then every few seconds.
+    TurnedAway {
+        /// Why.
+        reason: Reason,
+        /// How many since it was last told.
+        count: u64,
     },
     /// A session process could not be started or was not able to prepare itself.
     Broken {

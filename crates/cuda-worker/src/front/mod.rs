@@ -1,21 +1,29 @@
-//! The front: accepts connections and hands each to the process of its session.
+//! The front: hears everybody's first words, and hands whoever may come in to the process of its session.
 //!
-//! It reads 64 bytes of each connection and nothing else: no secret passes through it, and no driver lives in it.
+//! Clients show their token here, before a process is taken for them. No driver lives in it.
 
+mod bell;
 mod child;
+mod door;
 mod sessions;
+mod strangers;
+mod turned_away;
 mod watchers;
 
 use crate::config::FrontConfig;
+use crate::sync::lock;
+use bell::Bell;
 pub use child::SessionEvent;
+use door::{Door, Hall};
 use sessions::Sessions;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
-use transport::{Address, ConnectionKind, Listener, RawConnection, Stopper};
+use transport::{Address, IdentityError, Listener, ServerIdentity, ServerSecurity, Stopper};
+pub use turned_away::Reason;
 use watchers::Watchers;
+
+type OnEvent = Arc<dyn Fn(SessionEvent) + Send + Sync>;
 
 /// Why a worker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +39,9 @@ pub enum FrontError {
     /// No thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
+    /// A certificate or key that cannot be used.
+    #[error("the TLS identity")]
+    Identity(#[source] IdentityError),
 }
 
 /// A worker that is listening.
@@ -38,8 +49,7 @@ pub struct FrontHandle {
     addresses: Vec<Address>,
     stoppers: Vec<Stopper>,
     threads: Vec<JoinHandle<()>>,
-    sessions: Arc<Sessions>,
-    watchers: Arc<Watchers>,
+    hall: Arc<Hall>,
 }
 
 /// Listens at all addresses. `on_event` hears of sessions that begin and end.
@@ -52,24 +62,30 @@ pub fn serve_listener(
         let bound = Listener::bind(address);
         listeners.push(bound.map_err(|source| FrontError::Listen { address: address.clone(), source })?);
     }
+    let security = match &config.session.tls {
+        None => ServerSecurity::Plain,
+        Some((certificate, key)) => {
+            ServerSecurity::Tls(ServerIdentity::from_pem(certificate, key).map_err(FrontError::Identity)?)
+        }
+    };
     let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
     let stoppers = listeners.iter().map(Listener::stopper).collect();
     let config = Arc::new(config);
-    let on_event: Arc<dyn Fn(SessionEvent) + Send + Sync> = Arc::new(on_event);
-    let to_sessions = on_event.clone();
-    let sessions = Sessions::start(config.clone(), Box::new(move |event| to_sessions(event)))
-        .map_err(FrontError::Thread)?;
-    let (watchers, keeper) = Watchers::start(config.clone(), on_event).map_err(FrontError::Thread)?;
-    let reading = Arc::new(AtomicUsize::new(0));
+    let on_event: OnEvent = Arc::new(on_event);
+    let bells: io::Result<Vec<Arc<Bell>>> = listeners.iter().map(|_| Bell::new().map(Arc::new)).collect();
+    let bells = bells.map_err(FrontError::Thread)?;
+    let sessions =
+        Sessions::start(config.clone(), bells.clone(), on_event.clone()).map_err(FrontError::Thread)?;
+    let (watchers, keeper) = Watchers::start(config.clone(), on_event.clone()).map_err(FrontError::Thread)?;
+    let turned_away = Default::default();
+    let hall = Arc::new(Hall { config, security, sessions, watchers, turned_away, on_event });
     let mut threads = vec![keeper];
-    for listener in listeners {
-        let (config, desks, reading) =
-            (config.clone(), (sessions.clone(), watchers.clone()), reading.clone());
-        let thread = std::thread::Builder::new().name("dxpu-accept".to_owned());
-        let run = move || accept(&listener, &config, &desks, &reading);
-        threads.push(thread.spawn(run).map_err(FrontError::Thread)?);
+    for (listener, bell) in listeners.into_iter().zip(bells) {
+        let door = Door::new(hall.clone(), listener, bell);
+        let thread = std::thread::Builder::new().name("dxpu-door".to_owned());
+        threads.push(thread.spawn(move || door.attend()).map_err(FrontError::Thread)?);
     }
-    Ok(FrontHandle { addresses, stoppers, threads, sessions, watchers })
+    Ok(FrontHandle { addresses, stoppers, threads, hall })
 }
 
 impl FrontHandle {
@@ -80,64 +96,21 @@ impl FrontHandle {
 
     /// Process numbers of the sessions that have a client.
     pub fn session_pids(&self) -> Vec<u32> {
-        self.sessions.pids()
+        self.hall.sessions.pids()
+    }
+
+    /// How many clients were turned away at the door so far, by reason.
+    pub fn turned_away(&self) -> Vec<(Reason, u64)> {
+        lock(&self.hall.turned_away).totals()
     }
 
     /// Stops accepting, ends every session and spare, and returns when their processes are gone.
     pub fn stop(self) {
         self.stoppers.iter().for_each(Stopper::stop);
-        self.watchers.stop();
+        self.hall.watchers.stop();
         for thread in self.threads {
             let _ = thread.join();
         }
-        self.sessions.stop();
-    }
-}
-
-/// Where a connection may go.
-type Desks = (Arc<Sessions>, Arc<Watchers>);
-
-fn accept(listener: &Listener, config: &Arc<FrontConfig>, desks: &Desks, reading: &Arc<AtomicUsize>) {
-    loop {
-        let raw = match listener.accept() {
-            Ok(Some(raw)) => raw,
-            Ok(None) => return,
-            Err(error) => return tracing::error!(address = %listener.address(), %error, "stopped listening"),
-        };
-        if reading.load(Ordering::SeqCst) >= config.unauthenticated_max {
-            raw.refuse("too many connections at once, try again");
-            continue;
-        }
-        reading.fetch_add(1, Ordering::SeqCst);
-        let (config, desks, counted) = (config.clone(), desks.clone(), Reading(reading.clone()));
-        let thread = std::thread::Builder::new().name("dxpu-preamble".to_owned()).stack_size(128 << 10);
-        // Without a thread the connection closes, which is all that can be done for it.
-        let _ = thread.spawn(move || {
-            let _counted = counted;
-            route(raw, &config, &desks);
-        });
-    }
-}
-
-struct Reading(Arc<AtomicUsize>);
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn route(mut raw: RawConnection, config: &FrontConfig, (sessions, watchers): &Desks) {
-    let preamble = match raw.read_preamble(Instant::now() + config.preamble_timeout) {
-        Ok(preamble) => preamble,
-        Err(error) => {
-            let why = std::error::Error::source(&error).map(ToString::to_string);
-            return tracing::debug!(peer = raw.peer(), %error, why, "a stranger was turned away");
-        }
-    };
-    match preamble.kind {
-        ConnectionKind::Command => sessions.begin(preamble.session, raw),
-        ConnectionKind::Events | ConnectionKind::Lane => sessions.join(preamble.session, raw),
-        ConnectionKind::Status => watchers.begin(raw),
+        self.hall.sessions.stop();
     }
 }

@@ -1,6 +1,9 @@
 //! Which process serves which session, and the spares that wait for the next one.
 
+use super::OnEvent;
+use super::bell::Bell;
 use super::child::{self, Line, SessionChild, SessionEvent};
+use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
     end::EndKind,
@@ -17,13 +20,21 @@ use transport::RawConnection;
 /// A client's own name for its session.
 type SessionName = [u8; 16];
 type Release = Box<dyn FnOnce() + Send>;
-type OnEvent = Box<dyn Fn(SessionEvent) + Send + Sync>;
+/// Why a connection is not served, with details for somebody who looks for a fault.
+type Refused = (Reason, &'static str);
 
 /// Starting a process, on a GPU with its context, takes locks of the driver and cores that the program which has just
 /// come would have.
 const REPLACE_AFTER: Duration = Duration::from_secs(1);
 /// After a process that could not prepare itself, the next one is not tried at once.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How many processes may prepare themselves at a time: on a GPU they wait for each other's locks, and all of them for the
+/// cores that programs would have.
+const STARTING_MAX: usize = 8;
+/// Clients that may wait for a process at a time. Each costs a descriptor.
+const IN_LINE_MAX: usize = 1024;
+/// How long a process is kept for a client that has shown its token and is to come back at once.
+const TICKET_GOOD_FOR: Duration = Duration::from_secs(10);
 /// How long an ended session may take to leave before it is made to.
 const LEAVE_WITHIN: Duration = Duration::from_secs(8);
 
@@ -32,11 +43,32 @@ pub(crate) struct Sessions {
     state: Mutex<State>,
     changed: Condvar,
     on_event: OnEvent,
+    /// Rung when a client in line may find a process.
+    bells: Vec<Arc<Bell>>,
+}
+
+/// What a client that was let in hears.
+pub(crate) enum Asked {
+    /// Come back under this name.
+    Ticket(SessionName),
+    /// Wait, for this reason.
+    NotYet(&'static str),
+}
+
+/// A client's place among those who wait for a process.
+pub(crate) struct InLine(Arc<Sessions>);
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        lock(&self.0.state).wanted -= 1;
+    }
 }
 
 #[derive(Default)]
 struct State {
     spares: Vec<Arc<SessionChild>>,
+    /// Processes set aside for clients who come back under these names, until then.
+    tickets: HashMap<SessionName, (Arc<SessionChild>, Instant)>,
     /// Processes that were started and are not ready yet.
     starting: usize,
     serving: HashMap<SessionName, Serving>,
@@ -50,6 +82,13 @@ struct State {
     rest_until: Option<Instant>,
 }
 
+impl State {
+    /// Places that clients have, or are to take at once.
+    fn in_use(&self) -> usize {
+        self.serving.len() + self.tickets.len()
+    }
+}
+
 struct Serving {
     child: Arc<SessionChild>,
     peer: String,
@@ -57,8 +96,13 @@ struct Serving {
 }
 
 impl Sessions {
-    pub(crate) fn start(config: Arc<FrontConfig>, on_event: OnEvent) -> io::Result<Arc<Self>> {
-        let sessions = Arc::new(Self { config, state: Mutex::default(), changed: Condvar::new(), on_event });
+    pub(crate) fn start(
+        config: Arc<FrontConfig>,
+        bells: Vec<Arc<Bell>>,
+        on_event: OnEvent,
+    ) -> io::Result<Arc<Self>> {
+        let state = Mutex::default();
+        let sessions = Arc::new(Self { config, state, changed: Condvar::new(), on_event, bells });
         let keeper = Arc::downgrade(&sessions);
         // Children are tied to the thread that starts them, so one thread starts them all and lives as long as any.
         std::thread::Builder::new().name("dxpu-spares".to_owned()).spawn(move || keep_spares(&keeper))?;
@@ -69,66 +113,103 @@ impl Sessions {
         lock(&self.state).serving.values().map(|serving| serving.child.pid).collect()
     }
 
-    /// A client wants a session.
-    pub(crate) fn begin(&self, name: SessionName, raw: RawConnection) {
-        let deadline = Instant::now() + self.config.session.handshake_timeout;
+    /// A client that was let in begins to wait. `None` when too many do.
+    pub(crate) fn line_up(self: &Arc<Self>) -> Option<InLine> {
         let mut state = lock(&self.state);
-        let unauthenticated = state.serving.values().filter(|serving| !serving.authenticated).count();
-        let refusal = if state.stopping {
-            Some("this worker is shutting down")
-        } else if state.serving.contains_key(&name) {
-            Some("this session exists already")
-        } else if state.serving.len() + state.wanted >= self.config.sessions_max {
-            Some("all sessions of this worker are in use")
-        } else if unauthenticated + state.wanted >= self.config.unauthenticated_max {
-            Some("too many clients at once, try again")
-        } else {
-            None
-        };
-        if let Some(text) = refusal {
-            drop(state);
-            tracing::info!(peer = raw.peer(), text, "a client was turned away");
-            return raw.refuse(text);
+        if state.wanted >= IN_LINE_MAX {
+            return None;
         }
         state.wanted += 1;
         self.changed.notify_all();
-        let child = loop {
-            if let Some(child) = state.spares.pop() {
-                state.rest_until = Some(Instant::now() + REPLACE_AFTER);
-                break Some(child);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || state.stopping {
-                break None;
-            }
-            state = wait_for(&self.changed, state, left);
+        Some(InLine(self.clone()))
+    }
+
+    /// Sets a process aside for a client that was let in.
+    pub(crate) fn ask(&self) -> Asked {
+        let mut state = lock(&self.state);
+        if state.stopping {
+            return Asked::NotYet("this worker is shutting down");
+        }
+        if state.in_use() >= self.config.sessions_max {
+            return Asked::NotYet("all sessions of this worker are in use");
+        }
+        let Some(child) = state.spares.pop() else {
+            return Asked::NotYet("this worker is still starting a session");
         };
-        state.wanted -= 1;
-        let Some(child) = child else {
+        let Some(name) = random_name() else {
+            state.spares.push(child);
+            return Asked::NotYet("this worker has no randomness");
+        };
+        let now = Instant::now();
+        state.rest_until = Some(now + REPLACE_AFTER);
+        state.tickets.insert(name, (child, now + TICKET_GOOD_FOR));
+        self.changed.notify_all();
+        Asked::Ticket(name)
+    }
+
+    /// Whether a client that was let in would be served sooner or later. Takes nothing.
+    pub(crate) fn look(&self) -> Asked {
+        let state = lock(&self.state);
+        match state.in_use() > 0 || !state.spares.is_empty() {
+            true => Asked::Ticket(SessionName::default()),
+            false => Asked::NotYet("this worker cannot start a session; its log says why"),
+        }
+    }
+
+    /// Processes whose clients did not come back wait for others.
+    pub(crate) fn take_back_tickets(&self) {
+        let now = Instant::now();
+        let mut state = lock(&self.state);
+        let late = |(name, (_, until)): (&SessionName, &(_, Instant))| (*until <= now).then_some(*name);
+        let late: Vec<SessionName> = state.tickets.iter().filter_map(late).collect();
+        for name in late {
+            let Some((child, _)) = state.tickets.remove(&name) else { continue };
+            match state.spares.len() + state.starting < self.config.spares.max(state.wanted) {
+                true => state.spares.push(child),
+                // Another has taken its place meanwhile.
+                false => child.stop(),
+            }
+        }
+    }
+
+    /// When the next ticket ends that nobody has used.
+    pub(crate) fn next_ticket_end(&self) -> Option<Instant> {
+        lock(&self.state).tickets.values().map(|(_, until)| *until).min()
+    }
+
+    /// A client comes back with its ticket.
+    pub(crate) fn begin(&self, name: SessionName, raw: RawConnection) -> Result<(), Refused> {
+        let mut state = lock(&self.state);
+        let Some((child, _)) = state.tickets.remove(&name) else {
             drop(state);
-            return raw.refuse("this worker cannot start a session");
+            raw.refuse("no such ticket; is the client of another version?");
+            return Err((Reason::NoTicket, "there is no such ticket"));
         };
         let peer = raw.peer().to_owned();
         state.serving.insert(name, Serving { child: child.clone(), peer, authenticated: false });
-        self.changed.notify_all();
         drop(state);
         if let Err(error) = child.give(raw) {
             tracing::warn!(pid = child.pid, %error, "a session process did not take its client");
             child.stop();
         }
+        Ok(())
     }
 
     /// A client opens another connection of its session.
-    pub(crate) fn join(&self, name: SessionName, raw: RawConnection) {
+    pub(crate) fn join(&self, name: SessionName, raw: RawConnection) -> Result<(), Refused> {
         let child = lock(&self.state).serving.get(&name).map(|serving| serving.child.clone());
         let Some(child) = child else {
-            let error = "there is no such session";
-            tracing::debug!(peer = raw.peer(), error, "a stranger was turned away");
-            return raw.refuse(error);
+            raw.refuse("there is no such session");
+            return Err((Reason::NoSession, "there is no such session"));
         };
         if let Err(error) = child.give(raw) {
             tracing::debug!(pid = child.pid, %error, "a session process did not take a connection");
         }
+        Ok(())
+    }
+
+    fn ring(&self) {
+        self.bells.iter().for_each(|bell| bell.ring());
     }
 
     /// Ends everything and waits until all processes are gone.
@@ -142,6 +223,9 @@ impl Sessions {
         }
         for serving in state.serving.values() {
             serving.child.stop();
+        }
+        for (child, _) in state.tickets.values() {
+            child.stop();
         }
         while state.processes > 0 && Instant::now() < deadline {
             state = wait_for(&self.changed, state, Duration::from_millis(100));
@@ -163,6 +247,7 @@ impl Sessions {
                 }
                 self.changed.notify_all();
                 drop(state);
+                self.ring();
                 (self.on_event)(SessionEvent::Ready { pid: child.pid });
             }
             Line::Authenticated(client) => self.authenticated(child, client),
@@ -175,6 +260,7 @@ impl Sessions {
         let mut state = lock(&self.state);
         state.processes -= 1;
         state.spares.retain(|spare| !Arc::ptr_eq(spare, child));
+        state.tickets.retain(|_, (spare, _)| !Arc::ptr_eq(spare, child));
         let name = state
             .serving
             .iter()
@@ -190,6 +276,7 @@ impl Sessions {
         }
         self.changed.notify_all();
         drop(state);
+        self.ring();
         let pid = child.pid;
         (self.on_event)(SessionEvent::Reaped { pid });
         match served {
@@ -248,13 +335,15 @@ fn keep_spares(sessions: &Weak<Sessions>) {
                 return;
             }
             let paused = state.pause_until.is_some_and(|until| Instant::now() < until);
-            let target = sessions.config.spares.max(state.wanted);
+            let room = sessions.config.sessions_max.saturating_sub(state.in_use());
+            let target = sessions.config.spares.max(state.wanted.min(room));
             let ready = state.spares.len() + state.starting;
             let rest = state
                 .rest_until
                 .map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
             let resting = !rest.is_zero() && ready > state.wanted;
-            if !state.stopping && !paused && !resting && ready < target {
+            let is_calm = !paused && !resting && state.starting < STARTING_MAX;
+            if !state.stopping && is_calm && ready < target {
                 break;
             }
             state = match (paused, resting && ready < target) {
@@ -291,4 +380,11 @@ fn start_one(sessions: &Arc<Sessions>) {
         stopper.stop();
         sessions.not_started(&format!("cannot start a thread: {error}"));
     }
+}
+
+/// A name that nobody guesses: it stands for a token that was shown.
+pub(super) fn random_name() -> Option<SessionName> {
+    let mut name = SessionName::default();
+    let got = rustix::rand::getrandom(&mut name[..], rustix::rand::GetRandomFlags::empty());
+    (got == Ok(name.len())).then_some(name)
 }

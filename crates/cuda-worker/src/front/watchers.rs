@@ -1,26 +1,31 @@
 //! The status process, seen from the front: started for the first client that looks, ended when nobody does.
 
+use super::OnEvent;
 use super::child::{self, SessionChild, SessionEvent};
+use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
     end::EndKind,
-    front::sessions::reap,
+    front::sessions::{random_name, reap},
     sync::{lock, wait},
 };
+use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transport::RawConnection;
 
 /// How long the process stays when nobody looks: long enough for a tool that is called again and again.
 const STAYS_IDLE: Duration = Duration::from_secs(10);
 /// Clients that wait for the process to start.
 const WAITING_MAX: usize = 64;
-
-type OnEvent = Arc<dyn Fn(SessionEvent) + Send + Sync>;
+/// Clients that were let in and have not come back yet.
+const TICKETS_MAX: usize = 256;
+/// How long they have for that.
+const TICKET_GOOD_FOR: Duration = Duration::from_secs(10);
 
 /// Clients that look, and the process that serves them.
 pub(crate) struct Watchers {
@@ -34,6 +39,8 @@ pub(crate) struct Watchers {
 struct State {
     /// Wait for a process.
     waiting: Vec<RawConnection>,
+    /// Names under which clients come back who have shown their token, until then.
+    tickets: HashMap<[u8; 16], Instant>,
     child: Option<Arc<SessionChild>>,
     /// Connections that the process has and has not said to be over.
     served: usize,
@@ -53,12 +60,30 @@ impl Watchers {
         Ok((watchers, thread))
     }
 
-    /// A client looks.
-    pub(crate) fn begin(&self, raw: RawConnection) {
+    /// A ticket for a client that has shown its token. `None` when too many have one.
+    pub(crate) fn ask(&self) -> Option<[u8; 16]> {
+        let (mut state, now) = (lock(&self.state), Instant::now());
+        state.tickets.retain(|_, until| *until > now);
+        if state.tickets.len() >= TICKETS_MAX {
+            return None;
+        }
+        let name = random_name()?;
+        state.tickets.insert(name, now + TICKET_GOOD_FOR);
+        Some(name)
+    }
+
+    /// A client comes back with its ticket, and looks.
+    pub(crate) fn begin(&self, ticket: [u8; 16], raw: RawConnection) -> Result<(), (Reason, &'static str)> {
         let mut state = lock(&self.state);
+        if state.tickets.remove(&ticket).is_none() {
+            drop(state);
+            raw.refuse("no such ticket; is the client of another version?");
+            return Err((Reason::NoTicket, "there is no such ticket"));
+        }
         if state.stopping {
             drop(state);
-            return raw.refuse("this worker is shutting down");
+            raw.refuse("this worker is shutting down");
+            return Ok(());
         }
         if let Some(child) = state.child.clone() {
             // Counted first: what the process says of it may be here before this returns.
@@ -67,14 +92,16 @@ impl Watchers {
                 state.served -= 1;
                 tracing::debug!(pid = child.pid, %error, "the status process did not take a client");
             }
-            return;
+            return Ok(());
         }
         if state.waiting.len() >= WAITING_MAX {
             drop(state);
-            return raw.refuse("too many clients at once, try again");
+            raw.refuse("too many clients at once, try again");
+            return Err((Reason::Busy, "too many wait for the status process"));
         }
         state.waiting.push(raw);
         self.changed.notify_all();
+        Ok(())
     }
 
     /// Ends the process. The thread that [`Watchers::start`] returned ends soon after.

@@ -12,7 +12,7 @@ use crate::{
         names::Subject,
         pending::Pending,
         replies::Replies,
-        waiters::Waiters,
+        waiters::{Wait, Waiters},
     },
 };
 use cuda_abi::{CuResult, CudaError};
@@ -151,16 +151,35 @@ impl CommandLoop {
             std::hint::spin_loop();
         }
         let (driver, replies) = (self.driver.clone(), self.replies.clone());
-        let is_taken = self.waiters.run(Box::new(move || {
-            let mut answer = Vec::new();
-            let result = pending.wait(&*driver, &mut answer);
-            replies.send_or_close(call, result, &answer);
-        }));
+        let is_taken = self.waiters.run(Box::new(Awaited { driver, replies, call, pending }));
         match is_taken {
             true => Ok(()),
             false => {
                 Err(SessionEnd::new(EndKind::Protocol, "more waits at once than any program has threads"))
             }
         }
+    }
+}
+
+/// A reply that is sent when what it waits for is over.
+struct Awaited {
+    driver: Arc<dyn Driver>,
+    replies: Arc<Replies>,
+    call: u32,
+    pending: Pending,
+}
+
+impl Wait for Awaited {
+    fn wait(self: Box<Self>) {
+        let mut answer = Vec::new();
+        let result = self.pending.wait(&*self.driver, &mut answer);
+        self.replies.send_or_close(self.call, result, &answer);
+    }
+
+    fn look(&mut self) -> bool {
+        let mut answer = Vec::new();
+        let Some(result) = self.pending.poll(&*self.driver, &mut answer) else { return false };
+        self.replies.send_or_close(self.call, result, &answer);
+        true
     }
 }

@@ -1,11 +1,13 @@
 //! Between a session's command stream and the driver: what the worker adds to commands.
 //!
 //! Module images are found or taken in, names are remembered for errors that surface later, pushed data of failed
-//! copies is thrown away, allocated memory is counted against the client's credit. Everything else passes through.
+//! copies is thrown away, allocated memory is counted against the client's credit, and what the client has made against
+//! what it may have of this machine's memory. Everything else passes through.
 
 use crate::{
     images::ImageCache,
     session::{
+        holdings::{Change, Holdings, Thing, node_costs, op_cost},
         link::Link,
         names::{Names, Subject},
     },
@@ -28,6 +30,7 @@ pub(crate) struct Gate {
     link: Arc<Link>,
     images: Option<ImageCache>,
     names: Names,
+    holdings: Holdings,
     /// First error of one-way commands by context, oldest first, not reported yet.
     deferred: Mutex<Vec<(ContextId, CudaError)>>,
     /// Memory the client may still allocate without asking.
@@ -37,18 +40,21 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// `credit_bytes`: what the welcome has granted.
+    /// `credit_bytes`: what the welcome has granted; `host_bytes_max`: how much of this machine's memory the client's things
+    /// may take.
     pub(crate) fn new(
         driver: Arc<dyn Driver>,
         link: Arc<Link>,
         images: Option<ImageCache>,
         credit_bytes: u64,
+        host_bytes_max: u64,
     ) -> Self {
         Self {
             driver,
             link,
             images,
             names: Names::default(),
+            holdings: Holdings::new(host_bytes_max),
             deferred: Mutex::default(),
             credit_bytes: AtomicU64::new(credit_bytes),
             credit_low_bytes: credit_bytes / 2,
@@ -145,16 +151,20 @@ fn pushed(op: &Op<'_>) -> Option<(TransferId, u64)> {
 
 impl Commands for Gate {
     fn context_create(&self, context: ContextId, device: u32, flags: u32) -> CuResult<()> {
-        self.driver.context_create(context, device, flags)
+        self.holdings
+            .add(Thing::Context(context), None, 0, || self.driver.context_create(context, device, flags))
     }
 
     fn context_destroy(&self, context: ContextId) -> CuResult<()> {
         self.names.forget_context(context);
+        self.holdings.forget_context(context);
+        self.holdings.remove(Thing::Context(context));
         self.driver.context_destroy(context)
     }
 
     fn context_reset(&self, context: ContextId) -> CuResult<()> {
         self.names.forget_context(context);
+        self.holdings.forget_context(context);
         self.driver.context_reset(context)
     }
 
@@ -185,10 +195,12 @@ impl Commands for Gate {
 
     fn physical_create(&self, handle: MemoryHandleId, device: u32, bytes: u64) -> CuResult<()> {
         self.spend(bytes);
-        self.driver.physical_create(handle, device, bytes)
+        self.holdings
+            .add(Thing::Physical(handle), None, 0, || self.driver.physical_create(handle, device, bytes))
     }
 
     fn physical_release(&self, handle: MemoryHandleId) -> CuResult<()> {
+        self.holdings.remove(Thing::Physical(handle));
         self.driver.physical_release(handle)
     }
 
@@ -218,13 +230,17 @@ impl Commands for Gate {
     ) -> CuResult<ModuleInfo> {
         let image = self.image(&hash, image)?;
         let source = ImageSource::Inline { bytes: Bytes(&image) };
-        let info = self.driver.module_load(module, context, hash, source, options)?;
+        let thing = Thing::Module(module);
+        let info = self.holdings.add(thing, Some(context), image.len() as u64, || {
+            self.driver.module_load(module, context, hash, source, options)
+        })?;
         self.names.with(|maps| maps.modules.insert(module, context));
         Ok(info)
     }
 
     fn module_unload(&self, module: ModuleId) -> CuResult<()> {
         self.names.with(|maps| maps.modules.remove(&module));
+        self.holdings.remove(Thing::Module(module));
         self.driver.module_unload(module)
     }
 
@@ -264,13 +280,16 @@ impl Commands for Gate {
     }
 
     fn stream_create(&self, stream: StreamId, context: ContextId, kind: u32, priority: i32) -> CuResult<()> {
-        self.driver.stream_create(stream, context, kind, priority)?;
+        self.holdings.add(Thing::Stream(stream), Some(context), 0, || {
+            self.driver.stream_create(stream, context, kind, priority)
+        })?;
         self.names.with(|maps| maps.streams.insert(stream, context));
         Ok(())
     }
 
     fn stream_destroy(&self, stream: StreamId) -> CuResult<()> {
         self.names.with(|maps| maps.streams.remove(&stream));
+        self.holdings.remove(Thing::Stream(stream));
         self.driver.stream_destroy(stream)
     }
 
@@ -300,13 +319,15 @@ impl Commands for Gate {
     }
 
     fn event_create(&self, event: EventId, context: ContextId, flags: u32) -> CuResult<()> {
-        self.driver.event_create(event, context, flags)?;
+        self.holdings
+            .add(Thing::Event(event), Some(context), 0, || self.driver.event_create(event, context, flags))?;
         self.names.with(|maps| maps.events.insert(event, context));
         Ok(())
     }
 
     fn event_destroy(&self, event: EventId) -> CuResult<()> {
         self.names.with(|maps| maps.events.remove(&event));
+        self.holdings.remove(Thing::Event(event));
         self.driver.event_destroy(event)
     }
 
@@ -328,17 +349,21 @@ impl Commands for Gate {
         context: ContextId,
         nodes: Vec<GraphNode<'a>>,
     ) -> CuResult<()> {
-        self.driver.graph_instantiate(exec, context, nodes)?;
+        self.holdings.add_graph(exec, context, node_costs(&nodes), || {
+            self.driver.graph_instantiate(exec, context, nodes)
+        })?;
         self.names.with(|maps| maps.execs.insert(exec, context));
         Ok(())
     }
 
     fn graph_update<'a>(&self, exec: ExecId, nodes: Vec<GraphNode<'a>>) -> CuResult<()> {
-        self.driver.graph_update(exec, nodes)
+        let change = Change::All(node_costs(&nodes));
+        self.holdings.change_graph(exec, change, || self.driver.graph_update(exec, nodes))
     }
 
     fn graph_set_node<'a>(&self, exec: ExecId, index: u32, op: Op<'a>, enabled: bool) -> CuResult<()> {
-        self.driver.graph_set_node(exec, index, op, enabled)
+        let change = Change::One(index, op_cost(&op));
+        self.holdings.change_graph(exec, change, || self.driver.graph_set_node(exec, index, op, enabled))
     }
 
     fn graph_launch(&self, exec: ExecId, stream: StreamId, run: u32) -> CuResult<()> {
@@ -351,6 +376,7 @@ impl Commands for Gate {
 
     fn graph_destroy(&self, exec: ExecId) -> CuResult<()> {
         self.names.with(|maps| maps.execs.remove(&exec));
+        self.holdings.remove(Thing::Exec(exec));
         self.driver.graph_destroy(exec)
     }
 

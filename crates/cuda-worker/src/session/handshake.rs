@@ -80,7 +80,7 @@ pub(crate) fn read_hello(
     Ok((hello, admitted))
 }
 
-fn check_version(theirs: u16) -> Result<(), HandshakeError> {
+pub(crate) fn check_version(theirs: u16) -> Result<(), HandshakeError> {
     if theirs == PROTOCOL_VERSION {
         return Ok(());
     }

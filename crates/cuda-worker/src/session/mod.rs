@@ -10,6 +10,7 @@ mod command_loop;
 mod events;
 mod gate;
 pub(crate) mod handshake;
+mod holdings;
 mod input;
 mod joins;
 mod link;
@@ -155,7 +156,7 @@ fn serve(
         }
         Err(error) => return SessionEnd::new(EndKind::Refused, full_text(&error)),
     };
-    let lease = admitted.lease.map(|lease| format!(", lease {lease}")).unwrap_or_default();
+    let lease = admitted.lease.as_ref().map(|lease| format!(", lease {lease}")).unwrap_or_default();
     say(control, &format!("authenticated {} (process {}){lease}", hello.program.escape_debug(), hello.pid));
 
     let (tx, rx, closer) = connection.split();
@@ -165,7 +166,7 @@ fn serve(
         Err(end) => return end,
     };
     let images = config.image_cache.as_deref().and_then(|directory| {
-        ImageCache::open(directory, config.image_cache_bytes_max)
+        ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)
             .inspect_err(|error| tracing::warn!(%error, "module images are not kept"))
             .ok()
     });
@@ -174,7 +175,8 @@ fn serve(
     let lanes = lanes(joined.lanes, config, &ending);
     let link = Arc::new(Link::new(Arc::new(lanes), events.clone(), config.push_window_bytes));
     driver.attach(link.clone());
-    let gate = Arc::new(Gate::new(driver.clone(), link.clone(), images, credit_bytes));
+    let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max);
+    let gate = Arc::new(gate);
     let replies = Arc::new(Replies::new(tx, closer, gate.clone(), link.clone()));
     link.use_replies(&replies);
     let mut commands = CommandLoop {

@@ -2,8 +2,9 @@
 
 use bulk::{Lanes, LanesConfig};
 use cuda_wire::{
-    ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Notice, NoticeHeader, PROTOCOL_VERSION,
-    ReplyHeader, TransferId, VaRange, Welcome, Wire, begin_command, finish_command, header,
+    ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Knock, Notice, NoticeHeader,
+    PROTOCOL_VERSION, ReplyHeader, TransferId, VaRange, Welcome, Wire, begin_command, finish_command, header,
+    purpose,
 };
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -61,7 +62,24 @@ pub fn hello(token: &str, lanes: u8) -> Hello {
     }
 }
 
-/// The handshake of a command connection.
+impl Target {
+    /// Shows a token at the door.
+    pub fn knock(&self, knock: Knock) -> Handshake {
+        let mut door = self.open(ConnectionKind::Door, 0, session_name()).unwrap();
+        door.tx.send(&[&Handshake::Knock(knock).to_frame()]).unwrap();
+        read_handshake(&mut door.rx).unwrap()
+    }
+
+    /// The ticket for the right token.
+    pub fn ticket(&self, purpose: u8) -> [u8; 16] {
+        match self.knock(Knock { protocol: PROTOCOL_VERSION, token: self.token.clone(), purpose }) {
+            Handshake::Ticket(ticket) => ticket.session,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The handshake of a command connection, for one who has a ticket.
 pub fn greet(target: &Target, name: [u8; 16], hello: Hello) -> (Connection, std::io::Result<Handshake>) {
     let mut connection = target.open(ConnectionKind::Command, 0, name).unwrap();
     connection.tx.send(&[&Handshake::Hello(hello).to_frame()]).unwrap();
@@ -96,7 +114,7 @@ pub struct Client {
 impl Client {
     /// Attaches with all connections.
     pub fn attach(target: &Target, lanes: u8) -> Self {
-        let name = session_name();
+        let name = target.ticket(purpose::SESSION);
         let (connection, answer) = greet(target, name, hello(&target.token, lanes));
         let Handshake::Welcome(welcome) = answer.unwrap() else { panic!("not welcome") };
         let join = Handshake::Join(Join { session_secret: welcome.session_secret }).to_frame();

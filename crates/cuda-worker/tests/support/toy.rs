@@ -409,13 +409,14 @@ impl Commands for Toy {
         Err(CudaError::NOT_SUPPORTED)
     }
     fn graph_instantiate<'a>(&self, _: ExecId, _: ContextId, _: Vec<GraphNode<'a>>) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
+        // It keeps nothing and runs nothing: what the worker counts is the same.
+        Ok(())
     }
     fn graph_update<'a>(&self, _: ExecId, _: Vec<GraphNode<'a>>) -> CuResult<()> {
         Err(CudaError::NOT_SUPPORTED)
     }
     fn graph_set_node<'a>(&self, _: ExecId, _: u32, _: Op<'a>, _: bool) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
+        Ok(())
     }
     fn graph_launch(&self, _: ExecId, _: StreamId, _: u32) -> CuResult<()> {
         Err(CudaError::NOT_SUPPORTED)
@@ -424,7 +425,7 @@ impl Commands for Toy {
         Err(CudaError::NOT_SUPPORTED)
     }
     fn graph_destroy(&self, _: ExecId) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
+        Ok(())
     }
     fn goodbye(&self) -> CuResult<()> {
         Ok(())

@@ -3,7 +3,7 @@
 use super::{Config, Link, SharedLink, events, events::Events, queue::Queue, replies::Replies};
 use crate::reserve::Reserved;
 use bulk::{Lanes, LanesConfig};
-use cuda_wire::{DeviceInfo, Handshake, Join, Welcome};
+use cuda_wire::{DeviceInfo, Handshake, Join, Welcome, purpose};
 use std::{
     sync::{
         Arc, OnceLock,
@@ -31,11 +31,11 @@ pub(crate) struct Session {
 
 /// Connects to `address`.
 pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Failure> {
-    let caller = Caller::new(address, config);
+    let caller = Caller::knock(address, config, purpose::SESSION, CONNECT_TIMEOUT)?;
     let unreachable = |error: String| caller.unreachable(error);
     let open = |kind, lane| caller.open(kind, lane, CONNECT_TIMEOUT);
 
-    let mut command = open(ConnectionKind::Command, 0).map_err(unreachable)?;
+    let mut command = open(ConnectionKind::Command, 0)?;
     let lanes = config.lanes_to(address);
     let mut ranges = Reserved::some(RANGES_OFFERED);
     let hello = config.hello(ranges.iter().map(Reserved::range).collect(), lanes);
@@ -51,27 +51,27 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
 
     // Opened at the same time: over a long way each takes round trips of its own.
     let join = Handshake::Join(Join { session_secret: welcome.session_secret }).to_frame();
-    let opened: Result<Vec<Connection>, String> = thread::scope(|scope| {
+    let opened: Result<Vec<Connection>, Failure> = thread::scope(|scope| {
         let kinds = (0..=lanes as u16).map(|n| match n {
             0 => (ConnectionKind::Events, 0),
             n => (ConnectionKind::Lane, n - 1),
         });
-        let (open, join) = (&open, &join);
+        let (open, join, unreachable) = (&open, &join, &unreachable);
         let threads: Vec<_> = kinds
             .map(|(kind, lane)| {
                 scope.spawn(move || {
                     let mut connection = open(kind, lane)?;
-                    connection.tx.send(&[join]).map_err(|error| error.to_string())?;
+                    connection.tx.send(&[join]).map_err(|error| unreachable(error.to_string()))?;
                     Ok(connection)
                 })
             })
             .collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(unreachable("a thread panicked".into()))))
             .collect()
     });
-    let mut opened = opened.map_err(unreachable)?;
+    let mut opened = opened?;
     let lanes = opened.split_off(1);
     let events = opened.pop().ok_or_else(|| unreachable("no events connection".to_owned()))?;
 

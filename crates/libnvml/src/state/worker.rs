@@ -7,7 +7,8 @@
 use crate::abi::{NvmlError, NvmlResult};
 use cuda_abi::CudaError;
 use cuda_wire::{
-    Command, DeviceStatus, Handshake, ReplyHeader, StatusWelcome, Wire, begin_command, finish_command, header,
+    Command, DeviceStatus, Handshake, ReplyHeader, StatusWelcome, Wire, begin_command, finish_command,
+    header, purpose,
 };
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -103,9 +104,9 @@ impl Worker {
     }
 
     fn connect(&self, timeout: Duration) -> Result<(Connection, StatusWelcome), Failure> {
-        let caller = Caller::new(&self.address, &self.config);
+        let caller = Caller::knock(&self.address, &self.config, purpose::STATUS, timeout)?;
         let unreachable = |error: String| caller.unreachable(error);
-        let mut connection = caller.open(ConnectionKind::Status, 0, timeout).map_err(unreachable)?;
+        let mut connection = caller.open(ConnectionKind::Status, 0, timeout)?;
         match greet(&mut connection, self.config.hello(Vec::new(), 0), timeout) {
             Ok(Handshake::StatusWelcome(welcome)) => Ok((connection, welcome)),
             Ok(_) => Err(unreachable("it answered another question".to_owned())),

@@ -201,6 +201,14 @@ pub fn handshakes() -> Vec<(&'static str, Handshake)> {
         ("refusal", Handshake::Refusal(Refusal { code: 100, text: "no lease: ask for one".into() })),
         ("join", Handshake::Join(Join { session_secret: HASH })),
         ("status-welcome", Handshake::StatusWelcome(StatusWelcome { protocol: 1, devices: 3 })),
+        ("knock", Handshake::Knock(Knock { protocol: 2, token: "secret".into(), purpose: purpose::SESSION })),
+        (
+            "ticket",
+            Handshake::Ticket(Ticket {
+                session: std::array::from_fn(|at| at as u8),
+                executes_ptx_only: true,
+            }),
+        ),
     ]
 }
 
@@ -211,6 +219,7 @@ pub fn preambles() -> Vec<(String, Preamble)> {
         ("events", ConnectionKind::Events),
         ("lane", ConnectionKind::Lane),
         ("status", ConnectionKind::Status),
+        ("door", ConnectionKind::Door),
     ];
     let session = std::array::from_fn(|at| 0xf0 - at as u8);
     let mut preambles = Vec::new();

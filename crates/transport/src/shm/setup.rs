@@ -35,8 +35,11 @@ const READY: u8 = 1;
 
 fn ring_bytes(kind: ConnectionKind) -> usize {
     match kind {
-        ConnectionKind::Command | ConnectionKind::Events | ConnectionKind::Status => COMMAND_RING_BYTES,
         ConnectionKind::Lane => LANE_RING_BYTES,
+        // A door has no rings: a question and an answer are not worth them.
+        ConnectionKind::Command | ConnectionKind::Events | ConnectionKind::Status | ConnectionKind::Door => {
+            COMMAND_RING_BYTES
+        }
     }
 }
 

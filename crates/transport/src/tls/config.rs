@@ -43,14 +43,14 @@ pub(crate) fn server_config(
     Ok(Arc::new(config))
 }
 
-/// `None` for [`ClientSecurity::Plain`].
+/// `None` for those that are no TLS.
 pub(crate) fn client_config(security: &ClientSecurity) -> Result<Option<Arc<ClientConfig>>, ConnectError> {
     let provider = provider();
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(ConnectError::Tls)?;
     let mut config = match security {
-        ClientSecurity::Plain => return Ok(None),
+        ClientSecurity::Plain | ClientSecurity::Users(_) => return Ok(None),
         ClientSecurity::Fingerprint(fingerprint) => builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(PinnedCertificate::new(*fingerprint, &provider)))

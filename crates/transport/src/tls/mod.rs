@@ -7,4 +7,4 @@ mod verify;
 
 pub(crate) use config::{client_config, server_config, sha256};
 pub(crate) use handshake::{HandshakeError, connect, serve};
-pub(crate) use stream::{TlsRx, TlsTx};
+pub(crate) use stream::{TlsRx, TlsTx, extract};
