@@ -31,6 +31,8 @@ static CUresult (*cuModuleLoadData)(Handle *, const void *);
 static CUresult (*cuModuleGetFunction)(Handle *, Handle, const char *);
 static CUresult (*cuFuncGetAttribute)(int *, int, Handle);
 static CUresult (*cuMemAlloc)(CUdeviceptr *, size_t);
+static CUresult (*cuMemAllocAsync)(CUdeviceptr *, size_t, Handle);
+static CUresult (*cuMemFreeAsync)(CUdeviceptr, Handle);
 static CUresult (*cuMemHostAlloc)(void **, size_t, unsigned);
 static CUresult (*cuMemcpyHtoD)(CUdeviceptr, const void *, size_t);
 static CUresult (*cuMemcpyDtoH)(void *, CUdeviceptr, size_t);
@@ -77,6 +79,8 @@ static void load(void)
         {(void **)&cuModuleGetFunction, "cuModuleGetFunction"},
         {(void **)&cuFuncGetAttribute, "cuFuncGetAttribute"},
         {(void **)&cuMemAlloc, "cuMemAlloc_v2"},
+        {(void **)&cuMemAllocAsync, "cuMemAllocAsync"},
+        {(void **)&cuMemFreeAsync, "cuMemFreeAsync"},
         {(void **)&cuMemHostAlloc, "cuMemHostAlloc"},
         {(void **)&cuMemcpyHtoD, "cuMemcpyHtoD_v2"},
         {(void **)&cuMemcpyDtoH, "cuMemcpyDtoH_v2"},
@@ -145,6 +149,22 @@ static void launch(void)
     static double g;
     void *parameters[] = {&a, &b, &c, &d, &e, &f, &g, &h};
     MUST(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+}
+
+/* A program has many blocks at a time and frees them in another order: each call frees one and allocates another, of sizes
+ * from a kilobyte to a megabyte. */
+enum { BLOCKS = 512 };
+static CUdeviceptr blocks[BLOCKS];
+
+static void allocate(void)
+{
+    static unsigned state = 1;
+    state = state * 1664525 + 1013904223;
+    CUdeviceptr *block = &blocks[state >> 23];
+    size_t bytes = (size_t)1000 << (state >> 8 & 7) << (state >> 11 & 3);
+    if (*block)
+        MUST(cuMemFreeAsync(*block, stream));
+    MUST(cuMemAllocAsync(block, bytes, stream));
 }
 
 /* Counting instructions. The stepping process is a fork from before cuInit: it knows where the two marks are. */
@@ -252,9 +272,13 @@ static void measure_calls(void)
            attribute);
     printf("query_instructions %.1f\n", worst(state, device, attribute));
     printf("launch_instructions %.1f\n", launched);
+    for (int i = 0; i < 16 * BLOCKS; i++)
+        allocate();
+    printf("allocation_instructions %.1f\n", instructions(allocate));
     printf("query_ns_p50 %.1f\n",
            worst(nanoseconds(query_state, 1000), nanoseconds(query_device, 1000), nanoseconds(query_attribute, 1000)));
     printf("launch_ns_p50 %.1f\n", nanoseconds(launch, 200));
+    printf("allocation_ns_p50 %.1f\n", nanoseconds(allocate, 1000));
 }
 
 static void measure_round_trips(int rounds)

@@ -13,7 +13,8 @@
 //! 6. [`occupancy`]: how many blocks of a kernel run at once.
 //! 7. [`graph`]: graphs and stream capture.
 //! 8. [`md2`] and [`integrity`]: the digest by which the CUDA runtime recognises a driver.
-//! 9. [`pool`]: the books of memory pools.
+//! 9. [`stream_order`]: which stream comes after what another one freed; [`suballocator`]: the memory of a pool, given out
+//!    here; [`pool`]: a memory pool with its books.
 //! 10. [`tensor_map`]: descriptors for the copy engine of Hopper GPUs.
 
 #![forbid(unsafe_code)]
@@ -28,4 +29,6 @@ pub mod md2;
 pub mod occupancy;
 pub mod pool;
 pub mod slab;
+pub mod stream_order;
+pub mod suballocator;
 pub mod tensor_map;

@@ -1,15 +1,18 @@
-//! The books of memory pools: what cuMemPoolGetAttribute answers.
+//! Memory pools: what cuMemAllocAsync gives out, and what cuMemPoolGetAttribute answers.
 //!
-//! The memory itself is the worker's. A program sees of a pool how much it uses, how much the pool keeps, the highest
-//! of both, and when it lets go; these numbers move as they do on driver 580. There a pool takes memory from the
-//! device in steps of 32 MiB, counts bytes as used from the call on, not from their turn in the stream, and gives
-//! back what is beyond the release threshold when the program synchronises.
+//! A program sees of a pool how much it uses, how much the pool keeps, the highest of both, and when it lets go; these
+//! numbers move as they do on driver 580. There a pool takes memory from the device in steps of 32 MiB, counts bytes as
+//! used from the call on, not from their turn in the stream, and gives back what is beyond the release threshold when
+//! the program synchronises.
+//!
+//! The memory is in [`Heap`]s, one for each context: a worker's memory ends with the context it was mapped in.
 
+use crate::{
+    stream_order::{Reuse, StreamOrder},
+    suballocator::{Block, Effort, Growth, Heap, Piece, STEP_BYTES, Step},
+};
 use cuda_abi::{CuResult, CudaError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// What a pool takes from the device at a time.
-const STEP_BYTES: u64 = 32 << 20;
 
 /// `CUmemPool_attribute`.
 mod attribute {
@@ -40,6 +43,7 @@ struct Books {
     release_threshold: u64,
     reserved: Level,
     used: Level,
+    heaps: Vec<Heap>,
 }
 
 /// A number of bytes and the highest it was since the last reset.
@@ -55,6 +59,9 @@ impl Level {
         self.high = self.high.max(current);
     }
 }
+
+/// Pieces that the worker is to unmap: each with the context it was mapped in.
+pub type Released = Vec<(u64, Piece)>;
 
 impl Pool {
     /// The pool that every device has from the start and that cannot be destroyed.
@@ -73,6 +80,7 @@ impl Pool {
             release_threshold: 0,
             reserved: Level::default(),
             used: Level::default(),
+            heaps: Vec::new(),
         };
         Self { device, is_default, max_bytes, books: Mutex::new(books) }
     }
@@ -87,36 +95,115 @@ impl Pool {
         self.is_default
     }
 
-    /// Books an allocation, or refuses it beyond the pool's bound.
-    pub fn allocate(&self, bytes: u64) -> CuResult<()> {
+    /// The next step towards a block in a context, or a refusal beyond the pool's bound.
+    pub fn step(
+        &self,
+        context: u64,
+        bytes: u64,
+        stream: u32,
+        order: &StreamOrder,
+        effort: Effort,
+    ) -> CuResult<Step> {
         let mut books = self.books();
         let used = books.used.current.checked_add(bytes).ok_or(CudaError::OUT_OF_MEMORY)?;
         if self.max_bytes != 0 && used > self.max_bytes {
             return Err(CudaError::OUT_OF_MEMORY);
         }
-        books.used.set(used);
-        let reserved = books.reserved.current.max(stepped(used));
-        books.reserved.set(reserved);
-        Ok(())
+        let reuse = books.reuse();
+        let step = books.heap(context).step(bytes, stream, order, reuse, effort);
+        match step {
+            Step::Placed(_) => books.used.set(used),
+            Step::Map(_) => books.count_reserved(),
+            Step::WaitFor(_) | Step::Reserve(_) => {}
+        }
+        Ok(step)
     }
 
-    /// Books a free.
-    pub fn free(&self, bytes: u64) {
+    /// Addresses that [`Step::Reserve`] asked for.
+    pub fn add_arena(&self, context: u64, address: u64, bytes: u64) {
+        self.books().heap(context).add_arena(address, bytes);
+    }
+
+    /// A piece that [`Step::Map`] asked for. Returns the arena that is empty when the piece was refused.
+    pub fn mapped(
+        &self,
+        context: u64,
+        piece: Piece,
+        outcome: Growth,
+        stream: u32,
+        order: &StreamOrder,
+    ) -> Option<u64> {
         let mut books = self.books();
-        let used = books.used.current.saturating_sub(bytes);
-        books.used.set(used);
+        let arena = books.known_heap(context)?.mapped(piece, outcome, stream, order);
+        books.count_reserved();
+        arena
+    }
+
+    /// Frees a block: in the order of a stream, or without one when nothing uses it any more.
+    pub fn free(&self, context: u64, block: Block, freed_in: Option<u32>, order: &StreamOrder) {
+        let mut books = self.books();
+        let freed_in = freed_in.map(|stream| (stream, order.next_free()));
+        if let Some(asked) = books.known_heap(context).and_then(|heap| heap.free(block, freed_in, order)) {
+            let used = books.used.current.saturating_sub(asked);
+            books.used.set(used);
+        }
+    }
+
+    /// Whether nothing lives in it.
+    pub fn is_unused(&self) -> bool {
+        self.books().used.current == 0
     }
 
     /// The program synchronised with the device: what is beyond the threshold goes back.
-    pub fn synchronized(&self) {
+    pub fn synchronized(&self, order: &StreamOrder) -> Released {
         let mut books = self.books();
         let kept = books.release_threshold / STEP_BYTES * STEP_BYTES;
-        books.shrink_to(kept);
+        books.release(kept, order, false)
     }
 
     /// cuMemPoolTrimTo: gives back what is not used, but keeps at least `bytes`.
-    pub fn trim_to(&self, bytes: u64) {
-        self.books().shrink_to(stepped(bytes));
+    pub fn trim_to(&self, bytes: u64, order: &StreamOrder) -> Released {
+        self.books().release(bytes, order, false)
+    }
+
+    /// Gives back all that nothing lives in, whether or not work still uses it: the worker waits for that.
+    pub fn squeeze(&self, order: &StreamOrder) -> Released {
+        self.books().release(0, order, true)
+    }
+
+    /// The worker was told to unmap a piece. Returns the arena that is empty now.
+    pub fn unmapped(&self, context: u64, piece: Piece) -> Option<u64> {
+        self.books().known_heap(context)?.unmapped(piece)
+    }
+
+    /// The latest free in a stream.
+    pub fn newest_free_in(&self, context: u64, stream: u32) -> u64 {
+        self.books()
+            .heaps
+            .iter()
+            .filter(|heap| heap.context() == context)
+            .fold(0, |newest, heap| newest.max(heap.newest_free_in(stream).unwrap_or(0)))
+    }
+
+    /// A stream is gone, and all that was freed in it is done.
+    pub fn end_lane(&self, context: u64, stream: u32, order: &StreamOrder) {
+        let mut books = self.books();
+        books.heaps.iter_mut().filter(|heap| heap.context() == context).for_each(|heap| {
+            heap.end_lane(stream, order);
+        });
+    }
+
+    /// A context is gone with all its memory. Returns its arenas.
+    pub fn end_context(&self, context: u64) -> Vec<u64> {
+        let mut books = self.books();
+        let Some(index) = books.heaps.iter().position(|heap| heap.context() == context) else {
+            return Vec::new();
+        };
+        let heap = books.heaps.swap_remove(index);
+        let used = books.used.current.saturating_sub(heap.used_bytes());
+        books.used.set(used);
+        books.count_reserved();
+        heap.arenas().collect()
     }
 
     /// The value of a `CUmemPool_attribute`.
@@ -156,15 +243,41 @@ impl Pool {
 }
 
 impl Books {
-    fn shrink_to(&mut self, kept: u64) {
-        let reserved = self.reserved.current.min(kept.max(stepped(self.used.current)));
-        self.reserved.set(reserved);
+    fn reuse(&self) -> Reuse {
+        let [follow_events, opportunistic, internal_dependencies] = self.reuse;
+        // A wait that is made for a reuse is an order like any other.
+        Reuse { follow_events: follow_events || internal_dependencies, opportunistic, internal_dependencies }
     }
-}
 
-/// Whole steps that hold `bytes`.
-fn stepped(bytes: u64) -> u64 {
-    bytes.checked_next_multiple_of(STEP_BYTES).unwrap_or(u64::MAX)
+    #[inline]
+    fn heap(&mut self, context: u64) -> &mut Heap {
+        let index = self.heaps.iter().position(|heap| heap.context() == context).unwrap_or_else(|| {
+            self.heaps.push(Heap::new(context));
+            self.heaps.len() - 1
+        });
+        &mut self.heaps[index]
+    }
+
+    #[inline]
+    fn known_heap(&mut self, context: u64) -> Option<&mut Heap> {
+        self.heaps.iter_mut().find(|heap| heap.context() == context)
+    }
+
+    fn count_reserved(&mut self) {
+        self.reserved.set(self.heaps.iter().map(Heap::reserved_bytes).sum());
+    }
+
+    fn release(&mut self, keep_bytes: u64, order: &StreamOrder, pressed: bool) -> Released {
+        let mut released = Released::new();
+        for index in 0..self.heaps.len() {
+            let others = self.reserved.current - self.heaps[index].reserved_bytes();
+            let heap = &mut self.heaps[index];
+            let pieces = heap.release(keep_bytes.saturating_sub(others), order, pressed);
+            released.extend(pieces.into_iter().map(|piece| (heap.context(), piece)));
+            self.count_reserved();
+        }
+        released
+    }
 }
 
 /// Bytes of an attribute's value in C: an `int` or a `cuuint64_t`.
@@ -182,50 +295,118 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Attributes 4 to 8.
-    fn levels(pool: &Pool) -> [u64; 5] {
-        [4, 5, 6, 7, 8].map(|attribute| pool.attribute(attribute).unwrap())
+    const CONTEXT: u64 = 1;
+    const STREAM: u32 = 0x100;
+
+    /// A pool and the order of one stream, on a device with as much memory as anybody wants.
+    struct Bed {
+        pool: Pool,
+        order: StreamOrder,
+    }
+
+    impl Bed {
+        fn new(pool: Pool) -> Self {
+            let order = StreamOrder::default();
+            order.add_stream(STREAM, CONTEXT, crate::stream_order::StreamKind::NonBlocking);
+            Self { pool, order }
+        }
+
+        fn allocate(&self, bytes: u64) -> CuResult<Block> {
+            loop {
+                match self.pool.step(CONTEXT, bytes, STREAM, &self.order, Effort::Ordinary)? {
+                    Step::Placed(block) => return Ok(block),
+                    Step::WaitFor(stream) => panic!("nothing was freed in {stream}"),
+                    Step::Reserve(bytes) => self.pool.add_arena(CONTEXT, 1 << 40, bytes),
+                    Step::Map(pieces) => {
+                        for piece in pieces {
+                            let _ = self.pool.mapped(CONTEXT, piece, Growth::Mapped, STREAM, &self.order);
+                        }
+                    }
+                }
+            }
+        }
+
+        fn free(&self, block: Block) {
+            self.pool.free(CONTEXT, block, Some(STREAM), &self.order);
+        }
+
+        fn unmap(&self, released: Released) {
+            for (context, piece) in released {
+                let _ = self.pool.unmapped(context, piece);
+            }
+        }
+
+        fn synchronize(&self) {
+            self.order.done(&self.order.mark(STREAM));
+            self.unmap(self.pool.synchronized(&self.order));
+        }
+
+        /// Attributes 4 to 8.
+        fn levels(&self) -> [u64; 5] {
+            [4, 5, 6, 7, 8].map(|attribute| self.pool.attribute(attribute).unwrap())
+        }
     }
 
     /// What driver 580 answers for the same steps.
     #[test]
     fn levels_move_as_on_the_driver() {
-        let pool = Pool::default_of(0);
-        assert_eq!(levels(&pool), [0; 5]);
-        pool.allocate(1000).unwrap();
-        assert_eq!(levels(&pool), [0, 32 * MIB, 32 * MIB, 1000, 1000]);
-        pool.allocate(100 * MIB).unwrap();
-        assert_eq!(levels(&pool), [0, 128 * MIB, 128 * MIB, 104_858_600, 104_858_600]);
-        pool.free(1000);
-        pool.synchronized();
-        assert_eq!(levels(&pool), [0, 128 * MIB, 128 * MIB, 100 * MIB, 104_858_600]);
-        pool.free(100 * MIB);
-        assert_eq!(levels(&pool), [0, 128 * MIB, 128 * MIB, 0, 104_858_600]);
-        pool.synchronized();
-        assert_eq!(levels(&pool), [0, 0, 128 * MIB, 0, 104_858_600]);
+        let bed = Bed::new(Pool::default_of(0));
+        assert_eq!(bed.levels(), [0; 5]);
+        let small = bed.allocate(1000).unwrap();
+        assert_eq!(bed.levels(), [0, 32 * MIB, 32 * MIB, 1000, 1000]);
+        let large = bed.allocate(100 * MIB).unwrap();
+        assert_eq!(bed.levels(), [0, 128 * MIB, 128 * MIB, 104_858_600, 104_858_600]);
+        bed.free(small);
+        bed.synchronize();
+        assert_eq!(bed.levels(), [0, 128 * MIB, 128 * MIB, 100 * MIB, 104_858_600]);
+        bed.free(large);
+        assert_eq!(bed.levels(), [0, 128 * MIB, 128 * MIB, 0, 104_858_600]);
+        bed.synchronize();
+        assert_eq!(bed.levels(), [0, 0, 128 * MIB, 0, 104_858_600]);
     }
 
     /// What driver 580 answers for the same steps.
     #[test]
     fn a_threshold_keeps_memory_until_it_is_trimmed() {
-        let pool = Pool::default_of(0);
-        pool.set_attribute(4, u64::MAX).unwrap();
-        pool.allocate(100 * MIB).unwrap();
-        pool.free(100 * MIB);
-        pool.synchronized();
-        assert_eq!(levels(&pool), [u64::MAX, 128 * MIB, 128 * MIB, 0, 100 * MIB]);
-        pool.trim_to(40 * MIB);
-        assert_eq!(levels(&pool)[1], 64 * MIB);
-        pool.trim_to(0);
-        assert_eq!(levels(&pool), [u64::MAX, 0, 128 * MIB, 0, 100 * MIB]);
+        let bed = Bed::new(Pool::default_of(0));
+        bed.pool.set_attribute(4, u64::MAX).unwrap();
+        let block = bed.allocate(100 * MIB).unwrap();
+        bed.free(block);
+        bed.synchronize();
+        assert_eq!(bed.levels(), [u64::MAX, 128 * MIB, 128 * MIB, 0, 100 * MIB]);
+        bed.unmap(bed.pool.trim_to(40 * MIB, &bed.order));
+        assert_eq!(bed.levels()[1], 64 * MIB);
+        bed.unmap(bed.pool.trim_to(0, &bed.order));
+        assert_eq!(bed.levels(), [u64::MAX, 0, 128 * MIB, 0, 100 * MIB]);
+    }
+
+    #[test]
+    fn what_is_not_done_stays_unless_the_device_is_full() {
+        let bed = Bed::new(Pool::default_of(0));
+        let block = bed.allocate(MIB).unwrap();
+        bed.free(block);
+        bed.unmap(bed.pool.trim_to(0, &bed.order));
+        assert_eq!(bed.levels()[1], 32 * MIB, "the stream has not come to the free");
+        bed.unmap(bed.pool.squeeze(&bed.order));
+        assert_eq!(bed.levels()[1], 0);
+    }
+
+    #[test]
+    fn memory_ends_with_its_context() {
+        let bed = Bed::new(Pool::default_of(0));
+        bed.allocate(MIB).unwrap();
+        assert_eq!(bed.pool.end_context(CONTEXT), [1 << 40]);
+        assert_eq!(bed.levels(), [0, 0, 32 * MIB, 0, MIB]);
+        assert!(bed.pool.end_context(CONTEXT).is_empty() && bed.pool.is_unused());
     }
 
     /// What driver 580 answers for the same attributes.
     #[test]
     fn attributes_are_set_as_on_the_driver() {
-        let pool = Pool::default_of(0);
-        pool.allocate(1000).unwrap();
-        pool.free(1000);
+        let bed = Bed::new(Pool::default_of(0));
+        let block = bed.allocate(1000).unwrap();
+        bed.free(block);
+        let pool = &bed.pool;
         let set = |attribute, value| pool.set_attribute(attribute, value).is_ok();
         assert!(
             set(4, 1 << 20) && !set(5, 0) && set(6, 0) && !set(6, 5) && !set(7, 0) && set(8, 0) && !set(8, 5)
@@ -245,11 +426,11 @@ mod tests {
 
     #[test]
     fn a_bound_is_kept() {
-        let pool = Pool::created(1, 1000);
-        assert_eq!(pool.allocate(1001), Err(CudaError::OUT_OF_MEMORY));
-        assert_eq!(pool.allocate(1000), Ok(()));
-        assert_eq!(pool.allocate(u64::MAX), Err(CudaError::OUT_OF_MEMORY));
-        assert_eq!(pool.attribute(7), Ok(1000), "a refused allocation is not booked");
-        assert!(!pool.is_default() && Pool::default_of(0).is_default());
+        let bed = Bed::new(Pool::created(1, 1000));
+        assert_eq!(bed.allocate(1001), Err(CudaError::OUT_OF_MEMORY));
+        assert!(bed.allocate(1000).is_ok());
+        assert_eq!(bed.allocate(u64::MAX), Err(CudaError::OUT_OF_MEMORY));
+        assert_eq!(bed.pool.attribute(7), Ok(1000), "a refused allocation is not booked");
+        assert!(!bed.pool.is_default() && Pool::default_of(0).is_default());
     }
 }

@@ -7,6 +7,9 @@ use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Plane, Shape};
 use std::collections::BTreeMap;
 
+/// What devices map memory in.
+const CHUNK_BYTES: u64 = 2 << 20;
+
 /// A promised range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Promise {
@@ -82,7 +85,9 @@ impl Promises {
         }
         while promise_end < end {
             let Some(next) = self.get(promise_end) else { return false };
-            if !(promise.is_mapped && next.is_mapped) {
+            let runs_on = promise.is_mapped && next.is_mapped
+                || is_piece(promise_end - promise.bytes, promise) && is_piece(promise_end, next);
+            if !runs_on {
                 return false;
             }
             promise = next;
@@ -99,6 +104,12 @@ impl Promises {
             _ => Err(CudaError::INVALID_VALUE),
         }
     }
+}
+
+/// Whether memory may be a piece of a client's pool, in which blocks lie across pieces: it fills whole steps of what devices
+/// map memory in. The client has judged where the block of a copy ends.
+fn is_piece(start: u64, promise: Promise) -> bool {
+    start.is_multiple_of(CHUNK_BYTES) && promise.bytes.is_multiple_of(CHUNK_BYTES)
 }
 
 /// Bytes from the first to the last of a copy; 0 if it copies nothing.
@@ -151,6 +162,16 @@ mod tests {
         assert!(!promises.holds(150, 100));
         assert!(!promises.holds(400, 1));
         assert!(!promises.holds(10, u64::MAX));
+    }
+
+    #[test]
+    fn copies_run_on_through_pieces_of_a_pool() {
+        let mut promises = Promises::default();
+        promises.add(0, promise(CHUNK_BYTES, false)).unwrap();
+        promises.add(CHUNK_BYTES, promise(2 * CHUNK_BYTES, false)).unwrap();
+        promises.add(3 * CHUNK_BYTES, promise(512, false)).unwrap();
+        assert!(promises.holds(100, 3 * CHUNK_BYTES - 100));
+        assert!(!promises.holds(100, 3 * CHUNK_BYTES), "what follows is smaller than a piece");
     }
 
     #[test]

@@ -55,8 +55,10 @@ impl Transport {
 pub(super) struct Report {
     query_instructions: f64,
     launch_instructions: f64,
+    allocation_instructions: f64,
     query_ns_p50: f64,
     launch_ns_p50: f64,
+    allocation_ns_p50: f64,
     transports: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -72,8 +74,10 @@ impl Report {
         Ok(Self {
             query_instructions: take(calls, "query_instructions")?,
             launch_instructions: take(calls, "launch_instructions")?,
+            allocation_instructions: take(calls, "allocation_instructions")?,
             query_ns_p50: take(calls, "query_ns_p50")?,
             launch_ns_p50: take(calls, "launch_ns_p50")?,
+            allocation_ns_p50: take(calls, "allocation_ns_p50")?,
             transports: shown,
         })
     }
@@ -84,6 +88,10 @@ impl Report {
         println!(
             "  a launch, 8 parameters   {:>15.0}  {:>15.1}",
             self.launch_instructions, self.launch_ns_p50
+        );
+        println!(
+            "  a pool's block and back  {:>15.0}  {:>15.1}",
+            self.allocation_instructions, self.allocation_ns_p50
         );
         println!(
             "\ntransport   synchronise us  (x bare)   to device GB/s  (of bare)   to host GB/s  (of bare)"

@@ -3,8 +3,8 @@
 use crate::{
     border::*,
     state::{
-        API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current,
-        pop_current as pop, push_current as push, set_current as set, settle_pools,
+        API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current, pool_order,
+        pop_current as pop, push_current as push, set_current as set,
         shadow::{at_rest, fetch_all},
         with_current,
     },
@@ -226,10 +226,10 @@ pub(crate) fn synchronize() -> CuResult<()> {
     let context = crate::state::current_context()?;
     forbid_context_wait(&context)?;
     fetch_all()?;
+    let mark = pool_order::before_context_wait();
     context.call(&Command::ContextSynchronize { context: context.id })?;
     at_rest(|stream| stream.context.handle == context.handle);
-    settle_pools();
-    Ok(())
+    pool_order::context_done(mark, &context)
 }
 
 /// cuCtxSynchronize_v2
@@ -238,10 +238,10 @@ pub(crate) fn synchronize_v2(context: ContextHandle) -> CuResult<()> {
     context.check()?;
     forbid_context_wait(&context)?;
     fetch_all()?;
+    let mark = pool_order::before_context_wait();
     context.call(&Command::ContextSynchronize { context: context.id })?;
     at_rest(|stream| stream.context.handle == context.handle);
-    settle_pools();
-    Ok(())
+    pool_order::context_done(mark, &context)
 }
 
 /// cuCtxGetLimit

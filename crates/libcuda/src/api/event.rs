@@ -4,7 +4,7 @@ use crate::{
     border::*,
     state::{
         Event, NodeOp, Stream, current_context, forbid_captured_event, forbid_captured_time, forbid_external,
-        submit,
+        pool_order, submit,
     },
 };
 use cuda_abi::*;
@@ -55,8 +55,10 @@ pub(crate) fn query(event: EventHandle) -> CuResult<()> {
         return Ok(());
     }
     crate::state::shadow::forward()?;
+    let expected = pool_order::before_wait(&event);
     event.context.call(&Command::EventQuery { event: event.id })?;
     event.note_done();
+    pool_order::event_done(expected);
     Ok(())
 }
 
@@ -69,8 +71,10 @@ pub(crate) fn synchronize(event: EventHandle) -> CuResult<()> {
         return Ok(());
     }
     crate::state::shadow::forward()?;
+    let expected = pool_order::before_wait(&event);
     event.context.call(&Command::EventSynchronize { event: event.id })?;
     event.note_done();
+    pool_order::event_done(expected);
     Ok(())
 }
 

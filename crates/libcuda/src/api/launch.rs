@@ -190,6 +190,7 @@ pub(crate) fn attribute_for_wire(attribute: &CUlaunchAttribute) -> CuResult<Laun
     if matches!(attribute.id, id::PROGRAMMATIC_EVENT | id::LAUNCH_COMPLETION_EVENT) {
         let event = Event::find(attribute.value.event())?;
         event.note_record();
+        crate::state::pool_order::recorded_elsewhere(&event);
         value[..8].copy_from_slice(&u64::from(event.id.0).to_le_bytes());
     }
     Ok(LaunchAttribute { id: attribute.id, value })

@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{allocate, client, current_context, forbid_unsafe_call, memory_of},
+    state::{allocate, current_context, forbid_unsafe_call, memory_of},
 };
 use cuda_abi::*;
 use cuda_wire::Command;
@@ -71,13 +71,15 @@ pub(crate) fn free(device_pointer: u64) -> CuResult<()> {
         return device.link.post(&Command::MemoryFree { address: device_pointer });
     }
     let allocation = device.memory.remove(device_pointer)?;
-    if let crate::state::AllocationKind::Pool(pool) = allocation.kind
-        && let Some(pool) = client()?.pools.get(pool)
-    {
-        pool.books.free(allocation.bytes);
+    let block = allocation.as_block();
+    if let Some(block) = block {
+        block.free()?;
     }
     if let Ok(context) = crate::state::Context::find(allocation.context) {
         context.check()?;
+    }
+    if block.is_some() {
+        return Ok(());
     }
     device.link.post(&Command::MemoryFree { address: device_pointer })
 }

@@ -87,7 +87,7 @@ fn of_device(found: &Allocation, attribute: u32, pointer: u64) -> CuResult<Answe
             _ => 3,
         }),
         MEMPOOL => Answer::Word(match found.kind {
-            AllocationKind::Pool(pool) => pool,
+            AllocationKind::Pool { pool, .. } => pool,
             _ => 0,
         }),
         _ => return Err(CudaError::INVALID_VALUE),

@@ -3,8 +3,8 @@
 use crate::{
     border::*,
     state::{
-        AllocationKind, MemoryPool, NodeOp, Stream, client, forbid_unsafe_call, memory_of, note_pool_use,
-        padded, submit,
+        AllocationKind, MemoryPool, NodeOp, Stream, captures_exist, client, forbid_unsafe_call, memory_of,
+        note_pool_use, submit,
     },
 };
 use cuda_abi::*;
@@ -49,30 +49,19 @@ fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc
     if bytes > device.info.memory_bytes {
         return Err(CudaError::OUT_OF_MEMORY);
     }
-    let captured = crate::state::concerns(stream);
-    if !captured {
-        forbid_unsafe_call()?;
-        note_pool_use();
-        pool.books.allocate(bytes)?;
+    if crate::state::concerns(stream) {
+        let address = device.memory.place(&stream.context, bytes, AllocationKind::Graph)?;
+        submit(stream, NodeOp::Allocate { address, bytes }).inspect_err(|_| {
+            let _ = device.memory.remove(address);
+        })?;
+        device_pointer.set(address);
+        return Ok(());
     }
-    let kind = if captured { AllocationKind::Graph } else { AllocationKind::Pool(pool.handle) };
-    let address = device.memory.place(&stream.context, bytes, kind)?;
-    let sent = if captured || stream.context.link.take_memory_credit(padded(bytes)) {
-        submit(stream, NodeOp::Allocate { address, bytes: if captured { bytes } else { padded(bytes) } })
-    } else {
-        // Beyond the credit only the worker knows whether there is memory.
-        let op = cuda_wire::Op::Allocate { address, bytes: padded(bytes) };
-        let command = cuda_wire::Command::Enqueue { stream: stream.id, op };
-        stream.order_behind_copies().and_then(|()| stream.context.call(&command)).map(drop)
-    };
-    if let Err(error) = sent {
-        let _ = device.memory.remove(address);
-        if !captured {
-            pool.books.free(bytes);
-        }
-        return Err(error);
-    }
-    device_pointer.set(address);
+    forbid_unsafe_call()?;
+    note_pool_use();
+    let block = pool.allocate(stream, bytes)?;
+    device.memory.note_block(&stream.context, bytes, pool.handle, block);
+    device_pointer.set(block.address);
     Ok(())
 }
 
@@ -82,9 +71,17 @@ pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()>
     if device_pointer == 0 {
         return Ok(());
     }
+    if !captures_exist() {
+        let mut devices = client()?.devices.iter();
+        if let Some(device) = devices.find(|device| device.memory.holds(device_pointer))
+            && let Some(block) = device.memory.take_block(device_pointer)
+        {
+            return block.free_in(&stream);
+        }
+    }
     let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
     let known = device.memory.find(device_pointer).filter(|known| known.base == device_pointer);
-    let known = known.ok_or(CudaError::INVALID_VALUE)?;
+    known.ok_or(CudaError::INVALID_VALUE)?;
     if crate::state::concerns(&stream) {
         return submit(&stream, NodeOp::Free { address: device_pointer });
     }
@@ -92,13 +89,10 @@ pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()>
     if crate::state::free_graph_memory(device_pointer)? {
         return submit(&stream, NodeOp::Free { address: device_pointer });
     }
-    device.memory.remove(device_pointer)?;
-    if let AllocationKind::Pool(pool) = known.kind
-        && let Some(pool) = client()?.pools.get(pool)
-    {
-        pool.books.free(known.bytes);
+    match device.memory.remove(device_pointer)?.as_block() {
+        Some(block) => block.free_in(&stream),
+        None => submit(&stream, NodeOp::Free { address: device_pointer }),
     }
-    submit(&stream, NodeOp::Free { address: device_pointer })
 }
 
 fn device_at(location: &CUmemLocation) -> CuResult<usize> {
@@ -134,15 +128,14 @@ pub(crate) fn destroy(pool: PoolHandle) -> CuResult<()> {
     if device.current_pool() == pool.handle {
         device.set_current_pool(device.default_pool);
     }
-    client.pools.remove(pool.handle).map(drop).ok_or(CudaError::INVALID_VALUE)
+    pool.destroy()
 }
 
 /// cuMemPoolTrimTo
 pub(crate) fn trim_to(pool: PoolHandle, min_bytes_to_keep: usize) -> CuResult<()> {
     let pool = MemoryPool::find(pool.0)?;
     forbid_unsafe_call()?;
-    pool.books.trim_to(min_bytes_to_keep as u64);
-    Ok(())
+    pool.trim_to(min_bytes_to_keep as u64)
 }
 
 /// cuMemPoolSetAttribute

@@ -4,7 +4,7 @@ use crate::{
     border::*,
     state::{
         Event, NodeOp, Stream, StreamKind, current_context, forbid_external, forbid_on_capturing,
-        forbid_wait, settle_pools,
+        forbid_wait, pool_order,
         shadow::{at_rest, fetch_all},
         submit,
     },
@@ -53,7 +53,10 @@ pub(crate) fn query(stream: StreamArg) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     forbid_wait(&stream)?;
     fetch_all()?;
-    stream.context.call(&Command::StreamQuery { stream: stream.id }).map(drop)
+    let mark = pool_order::before_stream_wait(&stream);
+    stream.context.call(&Command::StreamQuery { stream: stream.id })?;
+    pool_order::stream_idle(mark);
+    Ok(())
 }
 
 /// cuStreamSynchronize
@@ -61,9 +64,10 @@ pub(crate) fn synchronize(stream: StreamArg) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     forbid_wait(&stream)?;
     fetch_all()?;
+    let mark = pool_order::before_stream_wait(&stream);
     stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
     at_rest(|other| std::ptr::eq(other, &*stream));
-    settle_pools();
+    pool_order::stream_done(mark);
     Ok(())
 }
 
@@ -77,7 +81,9 @@ pub(crate) fn wait_event(stream: StreamArg, event: EventHandle, flags: u32) -> C
     forbid_external(flags)?;
     if !std::sync::Arc::ptr_eq(&event.context.link, &stream.context.link) {
         // The event lives on another worker: wait for it here, so that what follows comes after it.
+        let expected = pool_order::before_wait(&event);
         event.context.call(&Command::EventSynchronize { event: event.id })?;
+        pool_order::event_done(expected);
         return Ok(());
     }
     submit(&stream, NodeOp::Wait { event, flags })

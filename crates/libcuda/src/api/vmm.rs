@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{AllocationKind, Physical, client, memory_of},
+    state::{AllocationKind, Physical, client, memory_of, or_squeeze},
 };
 use cuda_abi::*;
 use cuda_wire::{Command, MemoryHandleId};
@@ -73,11 +73,13 @@ pub(crate) fn create(
     let client = client()?;
     let id = MemoryHandleId(client.next_id());
     let command = Command::PhysicalCreate { handle: id, device: device.remote, bytes };
-    if device.link.take_memory_credit(bytes) {
-        device.link.post(&command)?;
-    } else {
-        device.link.call(&command)?;
-    }
+    or_squeeze(device, || {
+        if device.link.take_memory_credit(bytes) {
+            device.link.post(&command)
+        } else {
+            device.link.call(&command).map(drop)
+        }
+    })?;
     let made = client.physical.insert_with(|handle| {
         Arc::new(Physical {
             handle,

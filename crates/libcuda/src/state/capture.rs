@@ -198,6 +198,7 @@ pub(crate) fn forget_captured_event(event: &Event) {
 /// A graph recorded an event outside of any capture.
 pub(crate) fn recorded_by_graph(event: &Event) {
     event.note_record();
+    super::pool_order::recorded_elsewhere(event);
     forget_captured_event(event);
 }
 

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::link::{self, Config, Link};
 use cuda_abi::{CuResult, CudaError};
-use cuda_client::slab::Slab;
+use cuda_client::{slab::Slab, stream_order::StreamOrder};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicU32, Ordering},
@@ -47,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) linkers: Slab<Mutex<crate::api::linker::Linker>>,
     pub(crate) pinned: Pinned,
     pub(crate) unawaited: Unawaited,
+    /// Which stream comes after what another one freed to a pool.
+    pub(crate) stream_order: StreamOrder,
     /// Names for what is made on workers. One counter for all kinds: a name never means two things.
     next_id: AtomicU32,
 }
@@ -92,6 +94,7 @@ impl Client {
             linkers: Slab::new(kind::LINKER),
             pinned: Pinned::default(),
             unawaited: Unawaited::default(),
+            stream_order: StreamOrder::default(),
             next_id: AtomicU32::new(FIRST_ID),
         };
         let devices =

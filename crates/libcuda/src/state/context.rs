@@ -201,12 +201,16 @@ impl Context {
                 client.streams.remove(*handle);
             },
         );
-        client.events.snapshot().iter().filter(|(_, event)| mine(&event.context)).for_each(|(handle, _)| {
-            client.events.remove(*handle);
-        });
+        client.events.snapshot().iter().filter(|(_, event)| mine(&event.context)).for_each(
+            |(handle, event)| {
+                client.events.remove(*handle);
+                super::pool_order::forget_event(event);
+            },
+        );
         super::forget_modules_of(client, self);
         super::shadow::forget_context(self.handle);
         self.device()?.memory.forget_context(self.handle);
+        super::end_pools_of(self);
         if primary {
             self.link.post(&Command::ContextReset { context: self.id })
         } else {

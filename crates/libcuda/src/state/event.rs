@@ -76,6 +76,7 @@ impl Event {
     pub(crate) fn destroy(&self) -> CuResult<()> {
         client()?.events.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
         super::forget_captured_event(self);
+        super::pool_order::forget_event(self);
         self.context.link.post(&Command::EventDestroy { event: self.id })
     }
 }

@@ -1,12 +1,15 @@
 //! Device memory as the client placed it: every allocation of one worker's devices, by address.
 
-use super::{Context, Device, client, lock};
+use super::{Context, Device, FreedBlock, client, lock, squeeze_pools};
 use crate::reserve::Reserved;
 use cuda_abi::{CuResult, CudaError};
-use cuda_client::addresses::{AddressSpace, Kind};
+use cuda_client::{
+    addresses::{AddressSpace, Kind},
+    suballocator::Block,
+};
 use cuda_wire::{Command, MemoryHandleId};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -30,13 +33,26 @@ pub(crate) struct Allocation {
     pub(crate) buffer: u64,
 }
 
+impl Allocation {
+    /// The same as a block of a pool, if it is one.
+    pub(crate) fn as_block(&self) -> Option<FreedBlock> {
+        let AllocationKind::Pool { pool, block } = self.kind else { return None };
+        Some(FreedBlock { pool, context: self.context, block: Block { address: self.base, number: block } })
+    }
+}
+
 /// How device memory came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AllocationKind {
     /// cuMemAlloc.
     Plain,
-    /// cuMemAllocAsync, from the pool of this handle.
-    Pool(u64),
+    /// cuMemAllocAsync.
+    Pool {
+        /// Handle of the pool.
+        pool: u64,
+        /// Number of the block in its heap.
+        block: u32,
+    },
     /// A variable of a module; the driver placed it.
     Variable,
     /// Physical memory mapped into a reservation.
@@ -117,15 +133,41 @@ impl DeviceMemory {
         Ok(base)
     }
 
-    /// Takes an allocation of cuMemAlloc or a pool out; the address may be used again later.
+    /// Takes an allocation of cuMemAlloc, a graph or a pool out; the address may be used again later. A pool's block is still
+    /// to be given back to it.
     pub(crate) fn remove(&self, base: u64) -> CuResult<Allocation> {
         let mut state = lock(&self.state);
         match state.allocations.get(&base).map(|allocation| allocation.kind) {
-            Some(AllocationKind::Plain | AllocationKind::Pool(_) | AllocationKind::Graph) => {}
+            Some(AllocationKind::Plain | AllocationKind::Graph) => drop(state.space.free(base)),
+            Some(AllocationKind::Pool { .. }) => {}
             _ => return Err(CudaError::INVALID_VALUE),
         }
-        state.space.free(base);
         state.allocations.remove(&base).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// Notes a block of a pool.
+    pub(crate) fn note_block(&self, context: &Context, bytes: u64, pool: u64, block: Block) {
+        let kind = AllocationKind::Pool { pool, block: block.number };
+        lock(&self.state).note(block.address, bytes, kind, context);
+    }
+
+    /// Takes a block of a pool out, which its pool is to be given back. `None` if what starts here is none.
+    pub(crate) fn take_block(&self, base: u64) -> Option<FreedBlock> {
+        let mut state = lock(&self.state);
+        let Entry::Occupied(entry) = state.allocations.entry(base) else { return None };
+        let freed = entry.get().as_block()?;
+        entry.remove();
+        Some(freed)
+    }
+
+    /// Addresses for a pool to map memory in.
+    pub(super) fn reserve_arena(&self, context: &Context, bytes: u64) -> CuResult<u64> {
+        lock(&self.state).space.allocate(bytes, Kind::PoolMemory, context.device as u32, 0)
+    }
+
+    /// Ends that.
+    pub(super) fn free_arena(&self, base: u64) {
+        lock(&self.state).space.free(base);
     }
 
     /// The allocation that holds an address.
@@ -194,7 +236,7 @@ impl DeviceMemory {
             .collect();
         for base in gone {
             if let Some(known) = state.allocations.remove(&base)
-                && known.kind != AllocationKind::Variable
+                && !matches!(known.kind, AllocationKind::Variable | AllocationKind::Pool { .. })
             {
                 state.space.free(base);
             }
@@ -348,13 +390,24 @@ pub(crate) fn allocate(context: &Arc<Context>, bytes: u64) -> CuResult<u64> {
     let address = device.memory.place(context, bytes, AllocationKind::Plain)?;
     let bytes = padded(bytes);
     let command = Command::MemoryAllocate { context: context.id, address, bytes };
-    let told = if context.link.take_memory_credit(bytes) {
-        context.post(&command)
-    } else {
-        context.call(&command).map(drop)
+    let tell = || {
+        if context.link.take_memory_credit(bytes) {
+            context.post(&command)
+        } else {
+            context.call(&command).map(drop)
+        }
     };
+    let told = or_squeeze(device, tell);
     if told.is_err() {
         let _ = device.memory.remove(address);
     }
     told.map(|()| address)
+}
+
+/// Asks a worker for memory; a second time where the device has none and pools gave some back.
+pub(crate) fn or_squeeze<T>(device: &Device, ask: impl Fn() -> CuResult<T>) -> CuResult<T> {
+    match ask() {
+        Err(CudaError::OUT_OF_MEMORY) if squeeze_pools(device.ordinal) => ask(),
+        answer => answer,
+    }
 }

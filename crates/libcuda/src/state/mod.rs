@@ -21,6 +21,7 @@ mod op;
 mod pinned;
 mod pinned_fill;
 mod pool;
+pub(crate) mod pool_order;
 pub(crate) mod shadow;
 mod stream;
 mod thread;

@@ -1,6 +1,6 @@
 //! Work for a stream as an owned value: what a capture keeps and a graph is made of.
 
-use super::{Context, Copy, Event, Function, Stream, capture};
+use super::{Context, Copy, Event, Function, Stream, capture, pool_order};
 use crate::border::HostFn;
 use cuda_abi::CuResult;
 use cuda_wire::{Bytes, LaunchAttribute, MemoryOp, Op, Plane, Shape};
@@ -132,9 +132,15 @@ pub(crate) fn submit(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
         NodeOp::Record { event, flags } => {
             super::shadow::fetch_all()?;
             event.note_record();
+            pool_order::before_record(&event, stream);
             send(Op::Record { event: event.id, flags })
         }
-        NodeOp::Wait { event, flags } => send(Op::Wait { event: event.id, flags }),
+        NodeOp::Wait { event, flags } => {
+            let expected = pool_order::before_wait(&event);
+            send(Op::Wait { event: event.id, flags })?;
+            pool_order::stream_waited(expected, stream);
+            Ok(())
+        }
         NodeOp::Allocate { address, bytes, .. } => send(Op::Allocate { address, bytes }),
         NodeOp::Free { address } => send(Op::Free { address }),
         NodeOp::MemoryOps { ops, .. } => send(Op::MemoryOps { ops }),

@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -45,6 +45,8 @@ pub(crate) struct Stream {
     pub(crate) capture: CaptureSlot,
     /// Which synchronous copies its next work is ordered behind.
     pub(crate) copies_seen: AtomicU64,
+    /// Whether pools have heard of it.
+    pub(super) uses_pools: AtomicBool,
 }
 
 impl Stream {
@@ -69,6 +71,7 @@ impl Stream {
                 attributes: Mutex::default(),
                 capture: CaptureSlot::default(),
                 copies_seen: AtomicU64::new(0),
+                uses_pools: AtomicBool::new(false),
             });
             made = Some(Arc::clone(&stream));
             stream
@@ -121,6 +124,7 @@ impl Stream {
     pub(crate) fn destroy(&self) -> CuResult<()> {
         super::shadow::fetch_all()?;
         client()?.streams.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
+        super::pool_order::end_stream(self)?;
         self.context.post(&Command::StreamDestroy { stream: self.id })
     }
 }
