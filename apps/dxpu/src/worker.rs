@@ -118,6 +118,7 @@ impl Worker {
         };
         let mut session = SessionConfig::admitting(admission);
         session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
+        session.tls_files = self.tls_cert.clone().zip(self.tls_key.clone());
         session.image_cache = Some(files::cache_directory()?.join("images"));
         session.stall_timeout = self.stall_timeout;
         session.wait_spin = self.spin;
