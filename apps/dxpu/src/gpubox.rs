@@ -19,6 +19,7 @@ mod slot;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::membership::{Invitation, Membership};
+use crate::reporting::Retired;
 use crate::{files, log, pool, quantity};
 use agent::{BoxAgent, BoxFacts, Hands};
 use anyhow::Context;
@@ -199,7 +200,7 @@ impl Serve {
         // Before anything is started, so that no signal finds us unprepared.
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
-        let running = match &self.simulate {
+        let mut running = match &self.simulate {
             Some(plan) => self.simulated(plan, &state)?,
             None => vec![self.real(&state)?],
         };
@@ -207,8 +208,19 @@ impl Serve {
             if let Some(signal) = signals.pending().next() {
                 break Ok(signal);
             }
-            if let Some(reason) = running.iter().find_map(BoxAgent::retired) {
-                break Err(reason);
+            let retired = running.iter().enumerate();
+            let retired = retired.find_map(|(at, agent)| agent.retired().map(|reason| (at, reason)));
+            match retired {
+                Some((_, Retired::Replaced(reason))) => break Err(replaced(&reason)),
+                Some((at, Retired::Revoked(reason))) => {
+                    tracing::error!(reason, "this box was revoked: its workers are ended");
+                    // Who borrowed here has been given another GPU, or nothing.
+                    running.swap_remove(at).stop().into_iter().flatten().for_each(|mut slot| slot.stop());
+                    if running.is_empty() {
+                        break Err(revoked(&reason));
+                    }
+                }
+                None => {}
             }
             std::thread::sleep(Duration::from_millis(50));
         };
@@ -223,15 +235,9 @@ impl Serve {
                 }
                 Ok(Exit::Success)
             }
-            Err(reason) => {
+            Err(failure) => {
                 running.into_iter().for_each(|running| drop(running.stop()));
-                let hint = "another agent speaks for this box; stop that one, or give this one another name";
-                Err(Failure::new(
-                    Exit::Refused,
-                    format!("the pool does not listen to this agent: {reason}"),
-                    hint,
-                )
-                .into())
+                Err(failure.into())
             }
         }
     }
@@ -367,6 +373,16 @@ impl Serve {
             .into()),
         }
     }
+}
+
+fn replaced(reason: &str) -> Failure {
+    let hint = "another agent speaks for this box; stop that one, or give this one another name";
+    Failure::new(Exit::Refused, format!("the pool does not listen to this agent: {reason}"), hint)
+}
+
+fn revoked(reason: &str) -> Failure {
+    let hint = "have an admin make a new join token (`dxpu token create box/NAME`) and start again with --join-token-file";
+    Failure::new(Exit::Refused, format!("this box is no member of the pool any more: {reason}"), hint)
 }
 
 fn start(

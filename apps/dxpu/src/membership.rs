@@ -8,7 +8,7 @@ use crate::files;
 use anyhow::Context;
 use pool_api::{JoinAnswer, Name};
 use pool_auth::{Credential, Identity, NewKey, Secret};
-use pool_client::Client;
+use pool_client::{Client, ClientError};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -37,6 +37,9 @@ pub(crate) struct Membership {
     pub(crate) issued_ms: u64,
     pub(crate) expires_ms: u64,
 }
+
+/// The longest that a certificate is used before it is replaced.
+const RENEW_AFTER_MS: u64 = 8 * 3600 * 1000;
 
 /// What somebody brings along who is not a member yet.
 pub(crate) struct Invitation {
@@ -104,9 +107,42 @@ impl Membership {
         Ok(membership)
     }
 
-    /// Whether half of the certificate's life is over.
+    /// Whether it is time for a new certificate: a third of the life of this one is over.
+    ///
+    /// Never later than after [`RENEW_AFTER_MS`], so that one of an earlier version, which lasts for a year, is replaced
+    /// by one of a day.
     pub(crate) fn is_ageing(&self, now_ms: u64) -> bool {
-        now_ms >= self.issued_ms / 2 + self.expires_ms / 2
+        let third_ms = self.expires_ms.saturating_sub(self.issued_ms) / 3;
+        now_ms.saturating_sub(self.issued_ms) >= third_ms.min(RENEW_AFTER_MS)
+    }
+
+    /// Asks for a certificate though the last one has ended, because this machine was off: the key is the proof.
+    pub(crate) fn ask_to_return(&self) -> Result<(NewKey, JoinAnswer), ClientError> {
+        let unusable = |error: &dyn std::fmt::Display| ClientError::Settings(format!("the key: {error}"));
+        let key = self.credential.key.as_ref().ok_or_else(|| unusable(&"there is none"))?;
+        let key = NewKey::again(key).map_err(|error| unusable(&error))?;
+        let credential = &self.credential;
+        let client = Client::to_join(credential.managers.clone(), credential.authority.clone())?;
+        let answer = client.return_member(&credential.identity, &key.request_pem)?;
+        Ok((key, answer))
+    }
+
+    /// What [`Membership::ask_to_return`] has brought, kept.
+    pub(crate) fn returned(&self, home: &Home, key: &NewKey, answer: JoinAnswer) -> anyhow::Result<Self> {
+        let membership = Self::of(&home.identity, &self.credential.managers, key, answer);
+        membership.keep(home)?;
+        Ok(membership)
+    }
+
+    /// This machine was revoked: its key opens nothing any more, and the next membership has a new one.
+    pub(crate) fn forget(home: &Home) {
+        for file in [Self::file(&home.state), home.certificate_file(), home.key_file()] {
+            if let Err(error) = std::fs::remove_file(&file)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(file = %file.display(), %error, "a key that was revoked cannot be removed");
+            }
+        }
     }
 
     fn of(identity: &Identity, managers: &[String], key: &NewKey, answer: JoinAnswer) -> Self {
@@ -159,5 +195,33 @@ impl Invitation {
         let read = std::fs::read_to_string(authority);
         let authority = read.with_context(|| format!("cannot read {}", authority.display()))?;
         Ok(Self { token: Secret::new(text.trim()), authority, managers: managers.to_vec(), name: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn membership(issued_ms: u64, life_ms: u64) -> Membership {
+        let credential = Credential {
+            managers: Vec::new(),
+            authority: String::new(),
+            identity: Identity::Box("a".into()),
+            token: None,
+            certificate: None,
+            key: None,
+        };
+        Membership { credential, issued_ms, expires_ms: issued_ms + life_ms }
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_after_a_third_of_its_life_and_within_a_day() {
+        const HOUR_MS: u64 = 3600 * 1000;
+        assert!(!membership(1000, 60_000).is_ageing(20_999) && membership(1000, 60_000).is_ageing(21_000));
+        let day = membership(1000, 24 * HOUR_MS);
+        assert!(!day.is_ageing(8 * HOUR_MS) && day.is_ageing(1000 + 8 * HOUR_MS));
+        let year = membership(1000, 365 * 24 * HOUR_MS);
+        assert!(year.is_ageing(1000 + 8 * HOUR_MS), "one of an earlier version");
+        assert!(!day.is_ageing(0), "another manager's clock is behind");
     }
 }

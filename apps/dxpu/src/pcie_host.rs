@@ -11,6 +11,7 @@ mod slot;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::membership::{Home, Invitation, Membership};
+use crate::reporting::Retired;
 use crate::{files, log, pool, quantity};
 use agent::Host;
 use anyhow::Context;
@@ -124,10 +125,20 @@ impl Serve {
                 tracing::info!(signal, "stopping: slots are emptied");
                 break Ok(Exit::Success);
             }
-            if let Some(reason) = running.retired() {
-                let what = format!("the pool does not listen to this agent: {reason}");
-                let hint = "another agent speaks for this host; stop that one, or give this one another name";
-                break Err(Failure::new(Exit::Refused, what, hint).into());
+            match running.retired() {
+                Some(Retired::Replaced(reason)) => {
+                    let what = format!("the pool does not listen to this agent: {reason}");
+                    let hint =
+                        "another agent speaks for this host; stop that one, or give this one another name";
+                    break Err(Failure::new(Exit::Refused, what, hint).into());
+                }
+                // Slots are emptied as ever.
+                Some(Retired::Revoked(reason)) => {
+                    let what = format!("this host is no member of the pool any more: {reason}");
+                    let hint = "have an admin make a new join token (`dxpu token create host/NAME`) and start again with --join-token-file";
+                    break Err(Failure::new(Exit::Refused, what, hint).into());
+                }
+                None => {}
             }
             std::thread::sleep(Duration::from_millis(50));
         };

@@ -7,6 +7,7 @@ mod ask;
 mod columns;
 mod list;
 mod paint;
+mod revoke;
 mod words;
 
 pub(crate) mod borrower;

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Between attempts to reach a manager.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Between attempts to be let in again without a certificate that is in time.
+const RETURN_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// A box or a host.
 pub(crate) trait Member: Send + Sync + Sized + 'static {
@@ -92,8 +94,19 @@ struct State<M: Member> {
     is_stopping: bool,
     /// That managers do not accept the certificate was said already.
     is_refused: bool,
+    /// When this agent last tried to be let in again.
+    return_tried: Option<Instant>,
     /// Why this agent must not go on.
-    retired: Option<String>,
+    retired: Option<Retired>,
+}
+
+/// Why an agent must not go on.
+#[derive(Clone, Debug)]
+pub(crate) enum Retired {
+    /// The pool listens to another.
+    Replaced(String),
+    /// The machine is no member any more: nothing of it may serve.
+    Revoked(String),
 }
 
 /// An agent at work.
@@ -125,6 +138,7 @@ impl<M: Member, T: Send + 'static> Running<M, T> {
             report_after_ms: 0,
             is_stopping: false,
             is_refused: false,
+            return_tried: None,
             retired: None,
         };
         let reporting = Arc::new(Reporting {
@@ -141,8 +155,8 @@ impl<M: Member, T: Send + 'static> Running<M, T> {
         Ok(Self { reporting, keepers })
     }
 
-    /// Why it must not go on, if somebody else has taken its place.
-    pub(crate) fn retired(&self) -> Option<String> {
+    /// Why it must not go on, if it must not.
+    pub(crate) fn retired(&self) -> Option<Retired> {
         self.reporting.lock().retired.clone()
     }
 
@@ -266,8 +280,15 @@ impl<M: Member> Reporting<M> {
             Err(ClientError::Refused(detail))
                 if detail.code == ErrorCode::Gone || detail.code == ErrorCode::Conflict =>
             {
-                self.lock().retired = Some(detail.message);
+                self.lock().retired = Some(Retired::Replaced(detail.message));
             }
+            Err(ClientError::Refused(detail)) if detail.code == ErrorCode::Revoked => {
+                self.retire(detail.message);
+            }
+            Err(ClientError::Refused(detail)) if detail.code == ErrorCode::Unauthenticated => {
+                self.come_back(&detail.message);
+            }
+            Err(error @ ClientError::Certificate { is_over: true, .. }) => self.come_back(&error.to_string()),
             Err(error @ ClientError::Certificate { .. }) => {
                 let is_new = !std::mem::replace(&mut self.lock().is_refused, true);
                 if is_new {
@@ -292,6 +313,49 @@ impl<M: Member> Reporting<M> {
         self.member.heed(orders.rest, orders.given);
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// This machine is no member any more. Its key is of no use to anybody, and must not be to a thief.
+    fn retire(&self, reason: String) {
+        Membership::forget(&self.member.home());
+        self.lock().retired = Some(Retired::Revoked(reason));
+    }
+
+    /// The certificate has ended, because this machine was off or heard no manager for so long: the key that it joined
+    /// with brings a new one, unless it was revoked meanwhile.
+    fn come_back(&self, why: &str) {
+        let mut state = self.lock();
+        if state.return_tried.is_some_and(|at| at.elapsed() < RETURN_AGAIN_AFTER) {
+            return;
+        }
+        state.return_tried = Some(Instant::now());
+        drop(state);
+        let Ok(mut access) = self.access.try_lock() else { return };
+        match access.0.ask_to_return() {
+            Ok((key, answer)) => {
+                let returned = access.0.returned(&self.member.home(), &key, answer).and_then(|membership| {
+                    let client = Client::new(membership.credential.clone(), Patience::ONCE)?;
+                    Ok((membership, Arc::new(client)))
+                });
+                match returned {
+                    Ok(returned) => {
+                        tracing::info!(why, "let in again, with a new certificate");
+                        *access = returned;
+                    }
+                    Err(error) => tracing::error!(error = format!("{error:#}"), "cannot keep a certificate"),
+                }
+            }
+            Err(ClientError::Refused(detail)) if detail.code == ErrorCode::Revoked => {
+                drop(access);
+                self.retire(detail.message);
+            }
+            Err(error) => {
+                let is_new = !std::mem::replace(&mut self.lock().is_refused, true);
+                if is_new {
+                    tracing::error!(why, %error, hint = error.hint(), "no manager takes the report");
+                }
+            }
+        }
     }
 
     /// Has the certificate renewed in good time.

@@ -127,6 +127,7 @@ impl Worker {
         };
         let mut session = SessionConfig::admitting(admission);
         session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
+        session.tls_files = self.tls_cert.clone().zip(self.tls_key.clone());
         session.image_cache = Some(match &self.by_lease {
             Some(slot) => by_lease::new_image_directory(slot)?,
             None => files::cache_directory()?.join("images"),

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use transport::Address;
+use transport::{Address, IdentityError, ServerIdentity, ServerSecurity};
 
 /// What the front needs.
 #[derive(Clone)]
@@ -91,6 +91,9 @@ pub struct SessionConfig {
     pub admission: Admission,
     /// Certificate chain and key (PEM) for `tls:` connections.
     pub tls: Option<(String, String)>,
+    /// Where certificate and key are replaced when they are renewed; a session may outlive a certificate.
+    #[serde(default)]
+    pub tls_files: Option<(PathBuf, PathBuf)>,
     /// Directory of module images; each tenant has its own part of it.
     pub image_cache: Option<PathBuf>,
     /// The most bytes of one tenant in that directory.
@@ -119,6 +122,7 @@ impl SessionConfig {
         Self {
             admission,
             tls: None,
+            tls_files: None,
             image_cache: None,
             image_cache_bytes_max: 4 << 30,
             push_window_bytes: 64 << 20,
@@ -127,6 +131,13 @@ impl SessionConfig {
             stall_timeout: Duration::from_secs(30),
             wait_spin: None,
         }
+    }
+
+    /// What `tls:` connections are served with.
+    pub(crate) fn security(&self) -> Result<ServerSecurity, IdentityError> {
+        let Some((certificate, key)) = &self.tls else { return Ok(ServerSecurity::Plain) };
+        let files = self.tls_files.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        ServerIdentity::renewed_at(certificate, key, files).map(ServerSecurity::Tls)
     }
 
     /// How long the command loop polls before it sleeps. `None`: as seems best to each transport.

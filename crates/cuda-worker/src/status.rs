@@ -28,7 +28,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 use std::time::{Duration, Instant};
-use transport::{Connection, RawConnection, ServerIdentity, ServerSecurity};
+use transport::{Connection, RawConnection, ServerSecurity};
 
 /// Makes what answers for the devices from what a [`crate::Grant`] holds.
 pub type StatusFactory<'a> =
@@ -57,12 +57,9 @@ struct Desk {
 /// Serves until the front goes away or closes the control socket.
 pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: SessionConfig) -> SessionEnd {
     let internal = |what: &str, error: String| SessionEnd::new(EndKind::Internal, format!("{what}: {error}"));
-    let security = match &config.tls {
-        None => ServerSecurity::Plain,
-        Some((certificate, key)) => match ServerIdentity::from_pem(certificate, key) {
-            Ok(identity) => ServerSecurity::Tls(identity),
-            Err(error) => return internal("the TLS identity", error.to_string()),
-        },
+    let security = match config.security() {
+        Ok(security) => security,
+        Err(error) => return internal("the TLS identity", error.to_string()),
     };
     let to_front = match control.try_clone() {
         Ok(stream) => Mutex::new(stream),

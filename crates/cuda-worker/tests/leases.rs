@@ -43,8 +43,12 @@ impl Slot {
             trust_file: directory.path().join("trust"),
             fence_file: directory.path().join("fence"),
         };
-        let trust =
-            Trust { keys: vec![key.public().to_string()], manager_ms: 1000, at: Moment::now().unwrap() };
+        let trust = Trust {
+            keys: vec![key.public().to_string()],
+            manager_ms: 1000,
+            at: Moment::now().unwrap(),
+            denied: vec![],
+        };
         trust.write(&admission.trust_file).unwrap();
         let fence = Fence::new(&admission.fence_file);
         let config = FrontConfig {

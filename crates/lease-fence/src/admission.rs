@@ -41,6 +41,12 @@ pub enum Denial {
     /// The token is not good here and now.
     #[error(transparent)]
     Token(#[from] LeaseTokenRefusal),
+    /// The lease was revoked.
+    #[error("lease {lease} was revoked")]
+    Revoked {
+        /// Which.
+        lease: String,
+    },
     /// The box does not know whom to trust yet.
     #[error("cannot judge lease tokens")]
     Trust(#[from] TrustError),
@@ -56,7 +62,7 @@ impl Denial {
     /// Whether the same token may be let in a few seconds later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::NoToken | Self::Token(_) => false,
+            Self::NoToken | Self::Token(_) | Self::Revoked { .. } => false,
             Self::Fence(FenceError::Refused(crate::EpochRefusal::NotCleanYet { .. })) => true,
             Self::Fence(FenceError::Refused(crate::EpochRefusal::Stale { .. })) => false,
             Self::Fence(FenceError::Busy { .. } | FenceError::Io { .. })
@@ -93,6 +99,9 @@ impl LeaseAdmission {
         // A key that cannot be read signs nothing; the others still do.
         let keys: Vec<LeasePublicKey> = trust.keys.iter().filter_map(|key| key.parse().ok()).collect();
         let claims = lease_token::verify(token, &keys, &self.box_name, self.slot, now_ms)?;
+        if trust.denies(&claims.lease) {
+            return Err(Denial::Revoked { lease: claims.lease });
+        }
         let is_share = claims.share_milli < WHOLE_GPU_MILLI;
         Fence::new(&self.fence_file).admit(claims.epoch)?;
         Ok(Tenancy {
@@ -131,7 +140,9 @@ mod tests {
             fence_file: directory.path().join("fence"),
         };
         let keys = vec!["from a later version".to_owned(), key.public().to_string()];
-        Trust { keys, manager_ms: 1_000_000, at: moment(500) }.write(&admission.trust_file).unwrap();
+        Trust { keys, manager_ms: 1_000_000, at: moment(500), denied: Vec::new() }
+            .write(&admission.trust_file)
+            .unwrap();
         Slot { _directory: directory, admission, key }
     }
 
@@ -198,6 +209,23 @@ mod tests {
         assert!(slot.show(&claims(1), &moment(600)).is_ok());
     }
 
+    /// Though its epoch is the current one, its signature holds and its time is not over; and while no manager is there.
+    #[test]
+    fn a_revoked_lease_opens_nothing_and_others_do() {
+        let slot = slot();
+        assert!(slot.show(&claims(7), &moment(600)).is_ok());
+        let mut trust = Trust::read(&slot.admission.trust_file).unwrap();
+        trust.denied.push(crate::DeniedLease { lease: claims(7).lease, until_ms: 2_000_000 });
+        trust.write(&slot.admission.trust_file).unwrap();
+        for _ in 0..2 {
+            let denial = slot.show(&claims(7), &moment(700)).unwrap_err();
+            assert!(matches!(denial, Denial::Revoked { .. }) && !denial.is_retryable(), "{denial}");
+        }
+        Fence::new(&slot.admission.fence_file).clean(7).unwrap();
+        let other = LeaseClaims { lease: "l-00000000000000bb".to_owned(), ..claims(8) };
+        assert!(slot.show(&other, &moment(800)).is_ok());
+    }
+
     #[test]
     fn the_fence_has_the_last_word() {
         let slot = slot();
@@ -230,7 +258,7 @@ mod tests {
         let keys = vec![slot.key.public().to_string()];
         let mut before: Option<LeaseClaims> = None;
         for (epoch, manager_ms) in [(7, 10 * HOURS_MS), (8, 11 * HOURS_MS), (9, HOURS_MS)] {
-            Trust { keys: keys.clone(), manager_ms, at: moment(500) }
+            Trust { keys: keys.clone(), manager_ms, at: moment(500), denied: Vec::new() }
                 .write(&slot.admission.trust_file)
                 .unwrap();
             let claims =

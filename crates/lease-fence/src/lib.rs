@@ -1,13 +1,13 @@
 //! Who may use a GPU of a box, decided on the box alone.
 //!
 //! ```text
-//!   token ─▶ signed by a key the manager uses? this box, this slot? not over? ─▶ fence: its epoch against the slot's ─▶ in
-//!                       ▲ trust file                            ▲ clock in it        ▲ fence file
-//!                       └────────────── written by the box ─────┘                    └─ written before anybody is let in
+//!   token ─▶ signed by a key the manager uses? this box, this slot? not over? not revoked? ─▶ fence: its epoch against the slot's ─▶ in
+//!                       ▲ trust file                            ▲ clock in it  ▲ list in it     ▲ fence file
+//!                       └────────────── written by the box ─────┴──────────────┘                └─ written before anybody is let in
 //! ```
 //!
-//! The manager may be away: everything needed lies in two files. The trust file holds the manager's public keys and
-//! what the manager's clock said when; the fence file of a slot holds the highest epoch that was let in and the
+//! The manager may be away: everything needed lies in two files. The trust file holds the manager's public keys, what
+//! the manager's clock said when, and which leases were revoked; the fence file of a slot holds the highest epoch that was let in and the
 //! highest that was cleaned up after. Whom it turns away for good is written down too, for the pool's audit trail.
 
 #![forbid(unsafe_code)]
@@ -22,4 +22,4 @@ pub use admission::{Denial, LeaseAdmission, Tenancy};
 pub use epochs::{EpochRefusal, Epochs};
 pub use fence::{Fence, FenceError};
 pub use refusals::Refusals;
-pub use trust::{Moment, Trust, TrustError};
+pub use trust::{DeniedLease, Moment, Trust, TrustError};

@@ -36,6 +36,20 @@ pub struct Trust {
     pub manager_ms: u64,
     /// …when it was this moment here.
     pub at: Moment,
+    /// Leases that were revoked: their tokens open nothing, whatever else they say. Kept here, so that it holds while no
+    /// manager is there; the file counts only until this machine starts again, and then nobody is let in before the
+    /// manager has told anew.
+    #[serde(default)]
+    pub denied: Vec<DeniedLease>,
+}
+
+/// A lease that was revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeniedLease {
+    /// Which, as its tokens name it.
+    pub lease: String,
+    /// From then on none of its tokens would count anyway, by the manager's clock.
+    pub until_ms: u64,
 }
 
 /// Why nobody can be trusted now.
@@ -59,6 +73,11 @@ impl Trust {
     pub fn manager_ms_at(&self, moment: &Moment) -> Option<u64> {
         let passed_ms = moment.since_boot_ms.checked_sub(self.at.since_boot_ms)?;
         (moment.boot == self.at.boot).then_some(self.manager_ms.saturating_add(passed_ms))
+    }
+
+    /// Whether a lease was revoked.
+    pub fn denies(&self, lease: &str) -> bool {
+        self.denied.iter().any(|denied| denied.lease == lease)
     }
 
     /// Reads the file that the box keeps.
@@ -95,7 +114,8 @@ mod tests {
     }
 
     fn trust() -> Trust {
-        Trust { keys: vec!["key".to_owned()], manager_ms: 1_000_000, at: moment("one", 500) }
+        let denied = vec![DeniedLease { lease: "l-1".to_owned(), until_ms: 2_000_000 }];
+        Trust { keys: vec!["key".to_owned()], manager_ms: 1_000_000, at: moment("one", 500), denied }
     }
 
     #[test]
@@ -119,6 +139,13 @@ mod tests {
         assert_eq!(Trust::read(&path).unwrap(), trust());
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_version_denies_nobody() {
+        let text = r#"{"keys":[],"manager_ms":1,"at":{"boot":"one","since_boot_ms":2}}"#;
+        assert!(!serde_json::from_str::<Trust>(text).unwrap().denies("l-1"));
+        assert!(trust().denies("l-1") && !trust().denies("l-2"));
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub struct TokenInfo {
     pub identity: String,
     /// Who made it.
     pub created_by: String,
+    /// The tokens by which it was made, the oldest first; revoking one of them revokes this one with it.
+    #[serde(default)]
+    pub lineage: Vec<String>,
     /// When.
     pub created_ms: u64,
     /// When it is no longer good.
@@ -96,6 +99,22 @@ pub struct TokenInfo {
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
     /// A certificate request, PEM. The key stays where it is.
+    #[schema(max_length = 16_384)]
+    pub certificate_request: String,
+}
+
+/// A machine that was off for longer than its certificate lasted asks for a new one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReturnRequest {
+    /// Who it is, such as `spiffe://dxpu/box/rack1-a`.
+    #[schema(
+        max_length = 256,
+        pattern = r"^spiffe://dxpu/(box|host)/[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
+        example = "spiffe://dxpu/box/rack1-a"
+    )]
+    pub identity: String,
+    /// A certificate request, PEM, for the key that it joined with. That it is signed with that key is the proof.
     #[schema(max_length = 16_384)]
     pub certificate_request: String,
 }

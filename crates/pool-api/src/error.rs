@@ -38,6 +38,8 @@ pub enum ErrorCode {
     Unauthenticated,
     /// Who asks may not.
     Forbidden,
+    /// Who asks was let in once, and has been revoked since.
+    Revoked,
     /// There is no such thing.
     NotFound,
     /// There is no such way to ask.
@@ -67,7 +69,7 @@ impl ErrorCode {
         match self {
             Self::BadRequest => 400,
             Self::Unauthenticated => 401,
-            Self::Forbidden => 403,
+            Self::Forbidden | Self::Revoked => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::Conflict => 409,
@@ -88,6 +90,7 @@ impl ErrorCode {
             Self::BadRequest
             | Self::Unauthenticated
             | Self::Forbidden
+            | Self::Revoked
             | Self::NotFound
             | Self::MethodNotAllowed
             | Self::Conflict

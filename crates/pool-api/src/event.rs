@@ -46,12 +46,16 @@ pub enum EventKind {
     BoxDrained,
     /// A box takes leases again.
     BoxUndrained,
+    /// A box was revoked: it is no member any more, and its leases move.
+    BoxRevoked,
     /// A host reported for the first time.
     HostJoined,
     /// A host that was dead reported again.
     HostReturned,
     /// A host was silent for too long.
     HostDead,
+    /// A host was revoked: it is no member any more, and its leases end.
+    HostRevoked,
     /// Whom a host serves was set.
     HostChanged,
     /// A box has a GPU more, or another one in a slot.
@@ -92,4 +96,8 @@ pub enum EventKind {
     SparesChanged,
     /// Another manager leads now, or the first one does.
     LeaderChanged,
+    /// A token, an identity, a certificate or a lease was revoked.
+    AccessRevoked,
+    /// Two agents report in turns as one box or one host: its identity was copied.
+    IdentityCopied,
 }

@@ -29,6 +29,9 @@ pub struct BoxRecord {
     /// Being emptied by hand; stays while the box is silent, whatever `state` says then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Taint>,
+    /// No member of the pool any more; it is one again when it has joined with a new token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<Taint>,
 }
 
 /// A box with its GPUs.

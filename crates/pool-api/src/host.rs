@@ -48,6 +48,9 @@ pub struct HostRecord {
     /// Whose leases may be plugged there. Nobody's, while it is empty.
     #[serde(default)]
     pub tenants: Vec<Name>,
+    /// No member of the pool any more; it is one again when it has joined with a new token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<crate::Taint>,
 }
 
 /// Whether a host is there.

@@ -221,6 +221,9 @@ pub struct Lease {
     pub tenant: Name,
     /// The identity that asked.
     pub owner: String,
+    /// The token it asked with; when that is revoked, the lease ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// What was asked for.
     pub request: LeaseRequest,
     /// Where it stands.

@@ -23,6 +23,7 @@ mod join;
 mod link_secret;
 mod refusal;
 mod report;
+mod revocation;
 mod token;
 
 mod audit;
@@ -32,8 +33,8 @@ mod explain;
 mod page;
 
 pub use access::{
-    AccessKind, Borrower, LeaseKeys, NewToken, RenewRequest, TOKEN_TTL_MAX_MS, TokenInfo, TokenRequest,
-    WhoAmI,
+    AccessKind, Borrower, LeaseKeys, NewToken, RenewRequest, ReturnRequest, TOKEN_TTL_MAX_MS, TokenInfo,
+    TokenRequest, WhoAmI,
 };
 pub use audit::{AuditEntry, AuditOutcome};
 pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
@@ -56,6 +57,7 @@ pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
 pub use page::Page;
 pub use refusal::{RefusalReport, RefusalsHeard, SlotRefusal};
 pub use report::{BoxOrders, BoxReport, BurnIn, GpuReport, SlotOrder, Want};
+pub use revocation::{DeniedLease, RevocationDone, RevocationInfo, RevocationRequest};
 pub use spare::{SparePlan, SparePlanRequest, SpareRecord, SpareRequest, SpareStatus};
 pub use tenant::{Quota, TenantRecord, TenantRequest, TenantStatus, TenantUse, WEIGHT_DEFAULT, WEIGHT_MAX};
 pub use token::{LeaseClaims, LeaseTokens, SignedGrant};

@@ -1,6 +1,8 @@
 //! What a box and the manager say to each other. Any of it may be lost, repeated or come late.
 
-use crate::{BoxKind, Counters, Health, Invalid, LeaseId, Model, Name, PciePairing, SLOTS_PER_BOX_MAX};
+use crate::{
+    BoxKind, Counters, DeniedLease, Health, Invalid, LeaseId, Model, Name, PciePairing, SLOTS_PER_BOX_MAX,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -149,6 +151,9 @@ pub struct BoxOrders {
     pub node: u16,
     /// The public keys by which lease tokens may be signed, in hexadecimal. The manager fills them in.
     pub lease_keys: Vec<String>,
+    /// Leases that were revoked: their tokens open nothing here. The manager fills them in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denied_leases: Vec<DeniedLease>,
     /// One for each GPU of the report.
     pub slots: Vec<SlotOrder>,
     /// When to report again, at the latest.

@@ -45,6 +45,10 @@ const SECRET_BYTES: usize = 32;
 /// Hex digits of an identifier.
 const ID_DIGITS: usize = 16;
 
+/// How many tokens may stand between a token and the first one: the record of each names them all, so that a revocation
+/// finds what descends from a token also when tokens in between have expired.
+pub const LINEAGE_MAX: usize = 16;
+
 /// A token as it is shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BearerToken {
@@ -117,6 +121,10 @@ pub struct TokenRecord {
     pub digest: Digest,
     /// Who made it.
     pub created_by: String,
+    /// The tokens by which it was made, the oldest first: who revokes one of them revokes this one with it. Empty for
+    /// one that the store's owner made.
+    #[serde(default)]
+    pub lineage: Vec<String>,
     /// When.
     pub created_ms: u64,
     /// The first moment at which it is no longer good.
@@ -160,11 +168,23 @@ impl TokenRecord {
             identity,
             digest: token.digest(),
             created_by: created_by.to_owned(),
+            lineage: Vec::new(),
             created_ms: now_ms,
             expires_ms,
             used_for: None,
             note: String::new(),
         }
+    }
+
+    /// The lineage of a token that is made with this one; nothing if it would be longer than anybody needs.
+    pub fn lineage_of_children(&self) -> Option<Vec<String>> {
+        let whole = self.lineage.iter().chain([&self.id]).cloned().collect::<Vec<_>>();
+        (whole.len() <= LINEAGE_MAX).then_some(whole)
+    }
+
+    /// Whether it is this token, or was made with it, or with one that was.
+    pub fn descends_from(&self, id: &str) -> bool {
+        self.id == id || self.lineage.iter().any(|older| older == id)
     }
 
     /// Whether a token speaks for [`TokenRecord::identity`] now.

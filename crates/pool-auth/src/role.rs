@@ -51,7 +51,8 @@ pub enum Permission {
     ReportOwnBox,
     /// Report the state of a host, and read its record: of the one host that the identity names.
     ReportOwnHost,
-    /// Get a new certificate for the same name.
+    /// Get a new certificate for the same name. Only machines have one: everybody else shows a token, which can be
+    /// revoked and ends when it says.
     RenewOwnCertificate,
 }
 
@@ -62,7 +63,7 @@ impl Role {
         match self {
             Self::Viewer => matches!(permission, P::ReadPool | P::ReadMetrics | P::ReadEverything),
             Self::Tenant => {
-                matches!(permission, P::ReadOwnLeases | P::BorrowForOwnTenant | P::RenewOwnCertificate)
+                matches!(permission, P::ReadOwnLeases | P::BorrowForOwnTenant)
             }
             Self::Operator => matches!(
                 permission,
@@ -73,7 +74,6 @@ impl Role {
                     | P::OperateGpus
                     | P::ManageTenants
                     | P::ReadAudit
-                    | P::RenewOwnCertificate
             ),
             Self::Admin => matches!(
                 permission,
@@ -88,7 +88,6 @@ impl Role {
                     | P::ManageTenants
                     | P::ReadAudit
                     | P::ManageAccess
-                    | P::RenewOwnCertificate
             ),
             Self::Box => matches!(permission, P::ReportOwnBox | P::RenewOwnCertificate),
             Self::Host => matches!(permission, P::ReportOwnHost | P::RenewOwnCertificate),
@@ -132,6 +131,7 @@ mod tests {
         assert_eq!(who_may(P::ReportOwnBox), ["box"], "not even an admin speaks for a box");
         assert_eq!(who_may(P::ReportOwnHost), ["host"], "nor for a host");
         assert_eq!(who_may(P::BorrowForOwnTenant), ["tenant", "admin"]);
+        assert_eq!(who_may(P::RenewOwnCertificate), ["box", "host"], "who has a token buys no certificate");
     }
 
     #[test]

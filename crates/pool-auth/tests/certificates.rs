@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use pool_auth::{
-    Authority, AuthorityError, CertificateError, CertificateRequest, Identity, Lifetime, NewKey, identity_of,
+    Authority, AuthorityError, CertificateError, CertificateRequest, Identity, Lifetime, NewKey, Subject,
+    certified as certified_as, identity_of,
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -32,6 +33,22 @@ fn a_certificate_names_whom_the_authority_chose() {
     }
     assert_eq!(identity_of(&der(authority.certificate_pem())), Err(CertificateError::Unnamed));
     assert_eq!(identity_of(b"nonsense"), Err(CertificateError::Damaged));
+}
+
+/// A deny list names serials; a member is known by its key. Both are the same in the certificate and outside of it.
+#[test]
+fn a_certificate_is_told_from_others_by_serial_and_key() {
+    let authority = Authority::make(NOW_MS).unwrap();
+    let identity = Identity::Box("rack1-a".into());
+    let request = CertificateRequest::from_pem(&NewKey::make().unwrap().request_pem).unwrap();
+    let certify = || {
+        let made = authority.certify(&request, &identity, Lifetime::starting(NOW_MS, DAY)).unwrap();
+        certified_as(&der(&made)).unwrap()
+    };
+    let (one, other) = (certify(), certify());
+    assert_eq!((&one.key, &one.key), (&request.key_digest(), &other.key));
+    assert_ne!(one.serial, other.serial);
+    assert_eq!(format!("serial/{}", one.serial).parse::<Subject>(), Ok(Subject::Serial(one.serial)));
 }
 
 #[test]

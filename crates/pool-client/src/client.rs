@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pool_api::{
     BoxOrders, BoxReport, ErrorAnswer, ErrorCode, HostDetail, HostOrders, HostRecord, HostReport,
     HostRequest, JoinAnswer, JoinRequest, Lease, LeaseId, LeaseRequest, LeaseTokens, Name, Page,
-    RefusalReport, RefusalsHeard, RenewRequest,
+    RefusalReport, RefusalsHeard, RenewRequest, ReturnRequest,
 };
 use pool_auth::{Credential, Identity, Secret};
 use serde::Serialize;
@@ -183,8 +183,8 @@ impl Client {
     }
 
     fn unreachable(&self, error: ureq::Error) -> ClientError {
-        if let Some(what) = certificate_problem(&error) {
-            return ClientError::Certificate { what: what.to_owned(), source: error.into() };
+        if let Some((what, is_over)) = certificate_problem(&error) {
+            return ClientError::Certificate { what: what.to_owned(), is_over, source: error.into() };
         }
         ClientError::Unreachable { tried: self.credential.managers.join(", "), source: error.into() }
     }
@@ -267,6 +267,13 @@ impl Client {
     pub fn renew_certificate(&self, request_pem: &str) -> Result<JoinAnswer, ClientError> {
         let request = RenewRequest { certificate_request: request_pem.to_owned() };
         self.post("/v1/certificate", &request, None, Duration::ZERO)
+    }
+
+    /// A new certificate for a member whose last one ended while it was off. Its key is the proof.
+    pub fn return_member(&self, identity: &Identity, request_pem: &str) -> Result<JoinAnswer, ClientError> {
+        let request =
+            ReturnRequest { identity: identity.to_string(), certificate_request: request_pem.to_owned() };
+        self.post("/v1/certificate/return", &request, None, Duration::ZERO)
     }
 
     /// Tells how a box is, and may wait for news.

@@ -22,6 +22,8 @@ pub enum ClientError {
     Certificate {
         /// Whose, and why not.
         what: String,
+        /// It is ours, and its time is over.
+        is_over: bool,
         /// As TLS says it.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -49,7 +51,7 @@ impl ClientError {
             Self::Refused(detail) => &detail.hint,
             Self::Unreachable { .. } => "check that a manager runs there, and that its addresses are right",
             Self::Certificate { .. } => {
-                "have an admin make a new credential with `dxpu token create`; a box joins again with a new token"
+                "have an admin make a new credential with `dxpu token create`; a box or host that was off for long joins again with a new token"
             }
             Self::Answer(_) => "use the same version of dxpu on both sides",
             Self::Settings(_) => "check the credential file",
@@ -57,8 +59,8 @@ impl ClientError {
     }
 }
 
-/// What TLS says of a certificate, if that is why there was no answer.
-pub(crate) fn certificate_problem(error: &ureq::Error) -> Option<&'static str> {
+/// What TLS says of a certificate, if that is why there was no answer; and whether it is that ours is over.
+pub(crate) fn certificate_problem(error: &ureq::Error) -> Option<(&'static str, bool)> {
     use rustls::AlertDescription as Alert;
     let tls = match error {
         ureq::Error::Rustls(tls) => tls,
@@ -67,7 +69,7 @@ pub(crate) fn certificate_problem(error: &ureq::Error) -> Option<&'static str> {
     };
     match tls {
         rustls::Error::AlertReceived(Alert::CertificateExpired) => {
-            Some("the manager does not accept this certificate: its time is over, or has not come")
+            Some(("the manager does not accept this certificate: its time is over, or has not come", true))
         }
         rustls::Error::AlertReceived(
             Alert::UnknownCA
@@ -77,8 +79,10 @@ pub(crate) fn certificate_problem(error: &ureq::Error) -> Option<&'static str> {
             | Alert::UnsupportedCertificate
             | Alert::DecryptError
             | Alert::AccessDenied,
-        ) => Some("the manager does not accept this certificate: it is not of this pool"),
-        rustls::Error::InvalidCertificate(_) => Some("whoever answers there is no manager of this pool"),
+        ) => Some(("the manager does not accept this certificate: it is not of this pool", false)),
+        rustls::Error::InvalidCertificate(_) => {
+            Some(("whoever answers there is no manager of this pool", false))
+        }
         _ => None,
     }
 }

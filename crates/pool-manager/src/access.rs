@@ -1,12 +1,17 @@
-//! Who is let in: the authority, the keys that sign leases, and the tokens that were made.
+//! Who is let in: the authority, the keys that sign leases, the tokens that were made, the machines that have joined,
+//! and what of all that was revoked.
 
-use std::collections::HashMap;
+mod members;
+
+pub(crate) use members::Certifiable;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use pool_api::{ErrorCode, GpuId, LeaseId, LinkSecret};
+use pool_api::{DeniedLease, ErrorCode, GpuId, Lease, LeaseId, LinkSecret};
 use pool_auth::{
-    Authority, BearerToken, CertificateRequest, Digest, FabricSecret, Identity, LeaseClaims, LeaseKey,
-    LeasePublicKey, Secret, TokenKind, TokenRecord, TokenRefusal, lease_token,
+    Authority, BearerToken, Denial, DenyList, FabricSecret, Identity, LINEAGE_MAX, LeaseClaims, LeaseKey,
+    LeasePublicKey, Member, Secret, Subject, TokenKind, TokenRecord, TokenRefusal, lease_token,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +25,11 @@ pub(crate) const AUTHORITY_KEY: &str = "auth/authority";
 pub(crate) const FABRIC_KEY: &str = "auth/fabric";
 const LEASE_KEY_PREFIX: &str = "auth/lease-key/";
 const TOKEN_PREFIX: &str = "auth/token/";
+/// Whoever waits for anything is woken when something below this changes: it may concern them.
+pub(crate) const DENIED_PREFIX: &str = "auth/denied/";
+const MEMBER_PREFIX: &str = "auth/member/";
+/// Says that machines that joined before members were written down are among them.
+const MEMBERS_KNOWN_KEY: &str = "auth/members-known";
 
 /// How long a lease token opens its slot for the first time. The epoch ends it sooner; this bounds what a stolen one is
 /// worth on a box that hears nothing from its manager.
@@ -30,6 +40,13 @@ const ANNOUNCE_MS: u64 = 30_000;
 
 /// Tokens a pool may have at a time.
 const TOKENS_MAX: usize = 100_000;
+
+/// Entries of the deny list at a time. Beyond that those go that would end first: what they deny has ended long ago, and
+/// its records are gone.
+const DENIED_MAX: usize = 100_000;
+
+/// Revoked leases that one box is told of. Beyond that epochs alone fence them off, as they do all of them a little later.
+const DENIED_PER_BOX_MAX: usize = 256;
 
 /// Lease keys at a time: every box is told all of them with every answer.
 const LEASE_KEYS_MAX: usize = 8;
@@ -68,6 +85,10 @@ pub(crate) struct Access {
     keys: Vec<HeldKey>,
     tokens: HashMap<String, TokenRecord>,
     fabric: FabricSecret,
+    members: BTreeMap<Identity, Member>,
+    /// Machines that joined before members were written down are among them.
+    are_members_known: bool,
+    denied: DenyList,
 }
 
 impl Access {
@@ -78,6 +99,7 @@ impl Access {
         staged: &mut Staged,
     ) -> Result<Self, String> {
         let (mut keys, mut tokens, mut fabric) = (Vec::new(), HashMap::new(), None);
+        let (mut members, mut are_members_known, mut denied) = (BTreeMap::new(), false, DenyList::default());
         for (key, value) in records {
             let damaged = |error: &dyn std::fmt::Display| format!("{key} is damaged: {error}");
             if key.starts_with(LEASE_KEY_PREFIX) {
@@ -87,6 +109,14 @@ impl Access {
             } else if key.starts_with(TOKEN_PREFIX) {
                 let record: TokenRecord = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
                 tokens.insert(record.id.clone(), record);
+            } else if key.starts_with(MEMBER_PREFIX) {
+                let member: Member = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
+                members.insert(member.identity.clone(), member);
+            } else if key.starts_with(DENIED_PREFIX) {
+                let denial: Denial = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
+                denied.deny(denial);
+            } else if key == MEMBERS_KNOWN_KEY {
+                are_members_known = true;
             } else if key == FABRIC_KEY {
                 let stored: StoredFabric = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
                 fabric = Some(FabricSecret::from_secret(stored.secret).map_err(|e| damaged(&e))?);
@@ -101,7 +131,7 @@ impl Access {
             staged.put_json(FABRIC_KEY.to_owned(), &StoredFabric { secret: made.secret().clone() });
             made
         });
-        Ok(Self { authority, keys, tokens, fabric })
+        Ok(Self { authority, keys, tokens, fabric, members, are_members_known, denied })
     }
 
     /// What the two proxies of a grant on the PCIe plane are given.
@@ -116,6 +146,7 @@ impl Access {
     /// Believes a claim, or not.
     pub(crate) fn authenticate(&self, claim: &Claim, now_ms: u64) -> Result<Caller, Problem> {
         let refused = |message: &str, hint: &str| Problem::new(ErrorCode::Unauthenticated, message, hint);
+        let mut token_id = None;
         let identity = match (&claim.bearer, &claim.certificate) {
             // A token that is shown is meant, whatever the connection has proved.
             (Some(ShownToken::Nonsense), _) => {
@@ -126,12 +157,16 @@ impl Access {
             }
             (Some(ShownToken::Token(token)), _) => {
                 let record = self.tokens.get(token.id()).ok_or(TokenRefusal::Unknown);
-                let identity = record.and_then(|record| record.check_user(token, now_ms));
-                identity
-                    .map_err(|refusal| refused(&refusal.to_string(), "ask an admin for a new one"))?
-                    .clone()
+                let record = record.and_then(|record| record.check_user(token, now_ms).map(|_| record));
+                let record =
+                    record.map_err(|refusal| refused(&refusal.to_string(), "ask an admin for a new one"))?;
+                if let Some(denial) = self.denied.of_token(record) {
+                    return Err(revoked("this token", denial, "ask an admin for a new one"));
+                }
+                token_id = Some(record.id.clone());
+                record.identity.clone()
             }
-            (None, Some(identity)) => identity.clone(),
+            (None, Some(shown)) => self.check_certificate(shown)?.clone(),
             (None, None) => {
                 return Err(refused(
                     "nobody knows who asks",
@@ -139,7 +174,7 @@ impl Access {
                 ));
             }
         };
-        Ok(Caller { identity, address: claim.address })
+        Ok(Caller { identity, token: token_id, address: claim.address })
     }
 
     /// Makes a token. Only its hash is kept.
@@ -153,10 +188,19 @@ impl Access {
             let hint = "revoke tokens that nobody needs";
             return Err(Problem::new(ErrorCode::TooMany, format!("there are {TOKENS_MAX} tokens"), hint));
         }
+        let lineage = match order.made_with.as_deref().and_then(|id| self.tokens.get(id)) {
+            None => Vec::new(),
+            Some(parent) => parent.lineage_of_children().ok_or_else(|| {
+                let message = format!("tokens were made with tokens {LINEAGE_MAX} times in a row");
+                Problem::new(ErrorCode::Conflict, message, "ask with a token that was made earlier")
+            })?,
+        };
         let token = BearerToken::make(order.kind);
         let expires_ms = now_ms.saturating_add(order.ttl_ms);
-        let mut record = TokenRecord::new(&token, order.identity, &order.created_by, now_ms, expires_ms);
-        record.note = order.note;
+        // What is made after a revocation counts, also when this manager's clock is behind the one that revoked.
+        let created_ms = self.denied.first_ms_for(&order.identity, now_ms);
+        let mut record = TokenRecord::new(&token, order.identity, &order.created_by, created_ms, expires_ms);
+        (record.note, record.lineage) = (order.note, lineage);
         self.put_token(record.clone(), staged);
         Ok((token, record))
     }
@@ -167,10 +211,59 @@ impl Access {
     }
 
     /// Forgets a token.
-    pub(crate) fn revoke(&mut self, id: &str, staged: &mut Staged) -> Option<TokenRecord> {
-        let record = self.tokens.remove(id)?;
-        staged.delete(format!("{TOKEN_PREFIX}{id}"));
-        Some(record)
+    pub(crate) fn forget_token(&mut self, id: &str, staged: &mut Staged) {
+        if self.tokens.remove(id).is_some() {
+            staged.delete(format!("{TOKEN_PREFIX}{id}"));
+        }
+    }
+
+    /// What is known of a token.
+    pub(crate) fn token(&self, id: &str) -> Option<&TokenRecord> {
+        self.tokens.get(id)
+    }
+
+    /// What was revoked.
+    pub(crate) fn denied(&self) -> &DenyList {
+        &self.denied
+    }
+
+    /// Puts something on the deny list. Says until when it stays there.
+    pub(crate) fn deny(&mut self, denial: Denial, staged: &mut Staged) -> u64 {
+        while self.denied.len() >= DENIED_MAX
+            && let Some(soonest) = self.denied.soonest().map(|denial| denial.subject.clone())
+        {
+            self.denied.remove(&soonest);
+            staged.delete(denied_key(&soonest));
+        }
+        let entry = self.denied.deny(denial);
+        staged.put_json(denied_key(&entry.subject), entry);
+        entry.until_ms
+    }
+
+    /// Leases whose tokens a box must refuse.
+    pub(crate) fn denied_leases(&self, box_name: &str) -> Vec<DeniedLease> {
+        let denied = self.denied.leases_of(box_name).filter_map(|(lease, denial)| {
+            Some(DeniedLease { lease: lease.parse().ok()?, until_ms: denial.until_ms })
+        });
+        denied.take(DENIED_PER_BOX_MAX).collect()
+    }
+
+    /// Whether a lease is to end because of what was revoked.
+    pub(crate) fn ends_lease(&self, lease: &Lease) -> bool {
+        self.ended_by(lease).is_some()
+    }
+
+    /// What ends a lease: it was revoked itself, or the token, the borrower or the tenant that asked for it.
+    pub(crate) fn ended_by(&self, lease: &Lease) -> Option<&Denial> {
+        let token = lease.token.as_deref();
+        let lineage = token.and_then(|id| self.tokens.get(id)).map_or(&[][..], |record| &record.lineage);
+        let by_token = token.and_then(|id| self.denied.get(&Subject::Token(id.to_owned())));
+        let by_owner = || self.denied.of_identity(&lease.owner.parse().ok()?, lease.created_ms);
+        let tenant = Subject::Tenant(lease.tenant.to_string());
+        let by_tenant = || self.denied.get(&tenant).filter(|denial| lease.created_ms <= denial.since_ms);
+        let itself = self.denied.get(&Subject::Lease(lease.id.to_string()));
+        let all = [itself, by_token, self.denied.of_ancestors(lineage), by_owner(), by_tenant()];
+        all.into_iter().flatten().find(|denial| !denial.keeps_leases)
     }
 
     /// Every token, by identifier.
@@ -178,33 +271,6 @@ impl Access {
         let mut all: Vec<_> = self.tokens.values().collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
-    }
-
-    /// Uses a join token up for one key; tells whom the key is to be certified as.
-    pub(crate) fn join(
-        &mut self,
-        shown: &str,
-        name: &str,
-        request: &CertificateRequest,
-        now_ms: u64,
-        staged: &mut Staged,
-    ) -> Result<Identity, Problem> {
-        let refused = |refusal: TokenRefusal| {
-            let hint = "have an operator make a new one: dxpu token create";
-            Problem::new(ErrorCode::Unauthenticated, refusal.to_string(), hint)
-        };
-        let token = BearerToken::parse(shown).ok_or_else(|| refused(TokenRefusal::Unknown))?;
-        let record = self.tokens.get(token.id()).ok_or_else(|| refused(TokenRefusal::Unknown))?;
-        let key: Digest = request.key_digest();
-        let identity = record.check_join(&token, &key, now_ms).map_err(refused)?.clone();
-        if identity.short_name() != name {
-            return Err(Problem::forbidden(format!("this token is not for the name {name}")));
-        }
-        if record.used_for.is_none() {
-            let used = TokenRecord { used_for: Some(key), ..record.clone() };
-            self.put_token(used, staged);
-        }
-        Ok(identity)
     }
 
     /// What boxes accept signatures of, all at once.
@@ -241,7 +307,7 @@ impl Access {
         Ok(public)
     }
 
-    /// Forgets expired tokens and keys that were replaced long ago.
+    /// Forgets expired tokens, what need not be denied any more, and keys that were replaced long ago.
     pub(crate) fn sweep(&mut self, now_ms: u64, staged: &mut Staged) {
         let expired: Vec<String> = self
             .tokens
@@ -250,7 +316,10 @@ impl Access {
             .map(|token| token.id.clone())
             .collect();
         for id in expired.iter().take(SWEEP_MAX) {
-            self.revoke(id, staged);
+            self.forget_token(id, staged);
+        }
+        for subject in self.denied.expire(now_ms, SWEEP_MAX) {
+            staged.delete(denied_key(&subject));
         }
         while let [_, next, ..] = &self.keys[..]
             && next.stored.signs_from_ms.saturating_add(LEASE_TOKEN_MS) <= now_ms
@@ -269,8 +338,20 @@ pub(crate) struct NewToken {
     pub(crate) kind: TokenKind,
     pub(crate) identity: Identity,
     pub(crate) created_by: String,
+    /// The token that the one who asks has shown.
+    pub(crate) made_with: Option<String>,
     pub(crate) ttl_ms: u64,
     pub(crate) note: String,
+}
+
+fn denied_key(subject: &Subject) -> String {
+    format!("{DENIED_PREFIX}{subject}")
+}
+
+/// Somebody was let in once, and is told that this is over.
+fn revoked(what: &str, denial: &Denial, hint: &str) -> Problem {
+    let because = if denial.reason.is_empty() { String::new() } else { format!(": {}", denial.reason) };
+    Problem::new(ErrorCode::Revoked, format!("{what} was revoked by {}{because}", denial.by), hint)
 }
 
 pub(crate) fn lease_key_key(key: &LeaseKey) -> String {

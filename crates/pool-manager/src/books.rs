@@ -1,15 +1,18 @@
 //! Everything a leader knows: the ledger, who is let in, who did what, and who waits to hear of a change.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pool::{Answer, Command, Ledger, SplitMix};
 use pool_api::AuditEntry;
-use pool_auth::Authority;
+use pool_auth::{Authority, Identity};
 use pool_store::{Store, StoreError, Want};
 
 use crate::access::{self, Access};
 use crate::audit::{self, Audit, Head};
+use crate::copies::Copies;
 use crate::problem::Problem;
+use crate::revocation::{self, Chore};
 use crate::settings::Settings;
 use crate::staged::Staged;
 use crate::told::Told;
@@ -22,6 +25,9 @@ pub(crate) struct Books {
     pub(crate) audit: Audit,
     pub(crate) waiters: Waiters,
     pub(crate) told: Told,
+    pub(crate) copies: Copies,
+    /// What follows from revocations and is not done yet.
+    pub(crate) chores: VecDeque<Chore>,
     pub(crate) staged: Staged,
     pub(crate) now_ms: u64,
     /// Grows from one leader to the next.
@@ -72,17 +78,35 @@ impl Books {
         let newest: Option<AuditEntry> = newest.map_err(|error| damaged(&error))?;
         let audit =
             Audit::load(head, newest.as_ref(), settings.audit_keep).map_err(|error| damaged(&error))?;
-        Ok(Self {
+        let mut books = Self {
             ledger,
             access,
             audit,
             waiters: Waiters::default(),
             told: Told::default(),
+            copies: Copies::default(),
+            chores: VecDeque::new(),
             staged,
             now_ms,
             tenure,
             dice: SplitMix::new(random_seed()),
-        })
+        };
+        books.adopt_machines(settings);
+        books.chores = revocation::plan(&books);
+        Ok(books)
+    }
+
+    /// A pool from before members were written down takes those for members that have reported.
+    fn adopt_machines(&mut self, settings: &Settings) {
+        if self.access.are_members_known() {
+            return;
+        }
+        let boxes = self.ledger.boxes(None).map(|record| Identity::Box(record.name.to_string()));
+        let hosts = self.ledger.hosts(None).map(|record| Identity::Host(record.name.to_string()));
+        let machines = boxes.chain(hosts).collect();
+        let adopted = self.access.adopt(machines, self.now_ms, settings.certificate_life_ms());
+        self.chores.extend(adopted.into_iter().map(Chore::Adopt));
+        self.chores.push_back(Chore::AllAdopted);
     }
 
     /// Does something to the ledger; its writes go with the next commit.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use pool_auth::{BearerToken, Identity, Permission, Role};
+use pool_auth::{BearerToken, Certified, Identity, Permission, Role};
 
 use crate::problem::Problem;
 
@@ -10,7 +10,7 @@ use crate::problem::Problem;
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     /// Proved by the TLS handshake.
-    pub(crate) certificate: Option<Identity>,
+    pub(crate) certificate: Option<Certified>,
     /// Shown, and for the manager to look up.
     pub(crate) bearer: Option<ShownToken>,
     /// From where.
@@ -31,6 +31,8 @@ pub(crate) enum ShownToken {
 pub(crate) struct Caller {
     /// Who.
     pub(crate) identity: Identity,
+    /// The token that proved it, if it was one.
+    pub(crate) token: Option<String>,
     /// From where.
     pub(crate) address: SocketAddr,
 }

@@ -35,7 +35,7 @@ pub(crate) enum Needs {
     Either(Permission, Permission),
     /// Nothing, but somebody must be known.
     Anybody,
-    /// Nobody is known yet: the job itself checks a join token.
+    /// Nobody is known yet: the job itself checks a join token, or the key of a member.
     JoinToken,
 }
 
@@ -179,7 +179,7 @@ where
 fn believe(asked: &Asked, books: &Books) -> Result<Caller, Problem> {
     if asked.needs == Needs::JoinToken {
         let nobody = pool_auth::Identity::Viewer("joining".to_owned());
-        return Ok(Caller { identity: nobody, address: asked.claim.address });
+        return Ok(Caller { identity: nobody, token: None, address: asked.claim.address });
     }
     let caller = books.access.authenticate(&asked.claim, books.now_ms)?;
     match asked.needs {
@@ -194,7 +194,7 @@ fn believe(asked: &Asked, books: &Books) -> Result<Caller, Problem> {
 fn write_down(asked: &Asked, actor: String, problem: Option<&Problem>, books: &mut Books) {
     let outcome = match problem.map(|problem| problem.code) {
         None => AuditOutcome::Done,
-        Some(ErrorCode::Unauthenticated | ErrorCode::Forbidden) => AuditOutcome::Denied,
+        Some(ErrorCode::Unauthenticated | ErrorCode::Forbidden | ErrorCode::Revoked) => AuditOutcome::Denied,
         Some(_) => AuditOutcome::Refused,
     };
     let is_written = match asked.audited {

@@ -19,6 +19,7 @@ mod pages;
 mod probes;
 mod refusals;
 mod reports;
+mod revocations;
 mod spares;
 mod tenants;
 
@@ -45,6 +46,13 @@ pub(crate) struct Api {
     pub(crate) certificate_life: Duration,
     pub(crate) authority: Arc<Authority>,
     pub(crate) document: Arc<str>,
+}
+
+impl Api {
+    /// How long a machine's certificate lasts.
+    fn certificate_life_ms(&self) -> u64 {
+        u64::try_from(self.certificate_life.as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// The largest request: a report of 64 GPUs with everything in it is a tenth of that.
@@ -83,6 +91,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(audit::list))
         .routes(routes!(access::join))
         .routes(routes!(access::renew_certificate))
+        .routes(routes!(access::return_member))
+        .routes(routes!(revocations::list, revocations::revoke))
         .routes(routes!(access::list_tokens, access::make_token))
         .routes(routes!(access::revoke_token))
         .routes(routes!(access::rotate_lease_key))

@@ -23,6 +23,7 @@ use crate::books::Books;
 use crate::clock::Clock;
 use crate::desk::Job;
 use crate::problem::Problem;
+use crate::revocation;
 use crate::settings::Settings;
 use crate::staged::Staged;
 use crate::status::Status;
@@ -289,6 +290,11 @@ impl Tenure<'_> {
     ///
     /// A pool that has lost many boxes at once has much to do; others are heard in between.
     fn tick(&mut self, books: &mut Books, batch: &mut Batch) -> Result<(), Close> {
+        for _ in 0..TICK_STEPS_MAX {
+            let Some(chore) = books.chores.pop_front() else { break };
+            revocation::perform(books, &chore);
+            self.add(batch, books, None)?;
+        }
         for _ in 0..TICK_STEPS_MAX {
             let Some(outcome) = books.ledger.tick(books.now_ms) else { break };
             for (key, value) in outcome.writes {

@@ -34,6 +34,8 @@ mod leader;
 mod access;
 mod audit;
 mod books;
+mod copies;
+mod revocation;
 mod staged;
 mod told;
 mod waiters;

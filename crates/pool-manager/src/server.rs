@@ -10,7 +10,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use pool::AuditDraft;
 use pool_api::AuditOutcome;
-use pool_auth::Identity;
+use pool_auth::Certified;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -31,7 +31,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    pub(crate) identity: Option<Identity>,
+    pub(crate) certificate: Option<Certified>,
 }
 
 pub(crate) struct Server {
@@ -102,11 +102,11 @@ impl Connection {
             Err(_) => return,
         };
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let identity = match shown.map(|certificate| pool_auth::identity_of(certificate)).transpose() {
-            Ok(identity) => identity,
+        let certificate = match shown.map(|certificate| pool_auth::certified(certificate)).transpose() {
+            Ok(certificate) => certificate,
             Err(error) => return self.note(address, error.to_string()),
         };
-        let peer = Peer { address, identity };
+        let peer = Peer { address, certificate };
         let api = self.api.layer(axum::Extension(peer));
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);

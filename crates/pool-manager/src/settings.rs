@@ -30,17 +30,26 @@ pub struct Settings {
     pub ledger: pool::Settings,
     /// Entries of the audit trail that are kept.
     pub audit_keep: u64,
-    /// How long the certificates of boxes and people last.
+    /// How long the certificates of boxes and hosts last.
     pub certificate_life: Duration,
     /// Connections at a time.
     pub connections_max: usize,
 }
 
+impl Settings {
+    /// [`Settings::certificate_life`] in milliseconds.
+    pub(crate) fn certificate_life_ms(&self) -> u64 {
+        u64::try_from(self.certificate_life.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 /// An audit trail of about half a gigabyte.
 pub const AUDIT_KEEP: u64 = 1_000_000;
 
-/// A box renews in time; a machine that is off for longer joins again.
-pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Short, so that a copy of a key that nobody has noticed is worth a day. A machine renews after a third of it, so that
+/// clocks may be half a day apart and a manager may be away for half a day. One that was off for longer comes back by
+/// its key ([`pool_auth::RETURN_WITHIN`]).
+pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// Every box and every borrower keeps one open, and long polls do too.
 pub const CONNECTIONS_MAX: usize = 20_000;

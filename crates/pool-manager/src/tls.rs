@@ -27,9 +27,10 @@ pub enum TlsError {
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// The manager's own certificate lasts so long, and is made anew at every start and every [`OWN_RENEWAL`].
-const OWN_LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
-pub(crate) const OWN_RENEWAL: Duration = Duration::from_secs(24 * 3600);
+/// The manager's own certificate lasts so long, and is made anew at every start and every [`OWN_RENEWAL`]. Its key is
+/// never on a disk. Clients ask no deny list, so this is how long a copy of it would pass for a manager.
+const OWN_LIFE: Duration = Duration::from_secs(3 * 24 * 3600);
+pub(crate) const OWN_RENEWAL: Duration = Duration::from_secs(8 * 3600);
 
 /// The manager's own certificate, which changes while it runs.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ impl Told {
     /// Whether these orders are what this run of the agent was told last. They count as told from now on.
     pub(crate) fn is_known(&mut self, box_name: &Name, agent: &str, orders: &BoxOrders) -> bool {
         let mut hasher = DefaultHasher::new();
-        (agent, &orders.lease_keys, orders.node).hash(&mut hasher);
+        (agent, &orders.lease_keys, &orders.denied_leases, orders.node).hash(&mut hasher);
         for slot in &orders.slots {
             slot.slot.hash(&mut hasher);
             // The moment a lease ends moves with every renewal; that alone is no news.

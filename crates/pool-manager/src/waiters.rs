@@ -50,6 +50,11 @@ impl Waiters {
         }
         let mut is_change = false;
         for key in keys {
+            // Somebody was revoked: everybody asks again, and is asked again who they are.
+            if key.starts_with(crate::access::DENIED_PREFIX) {
+                self.wake_all();
+                return;
+            }
             is_change |= topic_of(key).is_some();
             if let Some(topic) = topic_of(key) {
                 self.wake_topic(&topic);
@@ -57,6 +62,12 @@ impl Waiters {
         }
         if is_change {
             self.wake_topic(&Topic::Anything);
+        }
+    }
+
+    fn wake_all(&mut self) {
+        for waiter in self.waiting.drain().flat_map(|(_, waiting)| waiting) {
+            let _ = waiter.send(());
         }
     }
 
@@ -97,5 +108,8 @@ mod tests {
         assert!(of_box.try_recv().is_ok() && of_all.try_recv().is_ok());
         waiters.wake(["lease/l-00c0ffee00c0ffee"].into_iter());
         assert!(of_lease.try_recv().is_ok());
+        let mut of_other = waiters.add(Topic::Host(Name::new("hv-7").unwrap()));
+        waiters.wake(["auth/denied/token/3f2a90c1d4e5b677"].into_iter());
+        assert!(of_other.try_recv().is_ok(), "it may be the one who was revoked");
     }
 }

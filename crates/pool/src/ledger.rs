@@ -37,6 +37,7 @@ mod moves;
 mod operator;
 mod queue;
 mod report;
+mod revoke;
 mod serve;
 mod settings;
 mod stock;
@@ -47,7 +48,7 @@ mod view;
 mod tests;
 
 pub use batch::Batch;
-pub use command::{Answer, Command, Outcome, Refusal};
+pub use command::{About, Answer, Command, Outcome, Refusal};
 pub use load::LoadError;
 pub use measure::{Measured, measure_ledger};
 pub use settings::Settings;
@@ -195,8 +196,9 @@ impl Ledger {
             Command::Report { box_name, report } => self.report(box_name, report),
             Command::ReportHost { host, report } => self.report_host(host, report),
             Command::SetHost { host, request } => self.set_host(host, request),
-            Command::CreateLease { owner, tenant, request, idempotency_key } => {
-                self.create_lease(owner, tenant, request, idempotency_key.as_deref(), dice)
+            Command::CreateLease { owner, token, tenant, request, idempotency_key } => {
+                let token = token.as_deref();
+                self.create_lease(owner, token, tenant, request, idempotency_key.as_deref(), dice)
             }
             Command::Renew { lease } => self.renew(*lease),
             Command::Look { lease } => self.look(*lease),
@@ -205,6 +207,9 @@ impl Ledger {
             Command::Untaint { gpu } => self.untaint(gpu),
             Command::DrainBox { box_name, reason, by } => self.drain_box(box_name, reason, by),
             Command::UndrainBox { box_name } => self.undrain_box(box_name),
+            Command::RevokeBox { box_name, reason, by } => Ok(self.revoke_box(box_name, reason, by)),
+            Command::RevokeHost { host, reason, by } => Ok(self.revoke_host(host, reason, by)),
+            Command::Tell { kind, about, message } => Ok(self.tell(*kind, about, message)),
             Command::Break { gpu, reason } => self.break_gpu(gpu, reason),
             Command::Repair { gpu } => self.repair(gpu),
             Command::SetTenant { name, request } => self.set_tenant(name, request),

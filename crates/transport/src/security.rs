@@ -1,6 +1,7 @@
 //! What each side knows about the other before it trusts it.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
@@ -73,7 +74,7 @@ impl ServerIdentity {
     pub fn generate(names: &[String]) -> Result<Self, IdentityError> {
         let made = rcgen::generate_simple_self_signed(names).map_err(IdentityError::Generate)?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        Self::new(vec![made.cert.der().clone()], key.into())
+        Self::new(vec![made.cert.der().clone()], key.into(), None)
     }
 
     /// The same as two PEM texts, certificate and private key, for a server that must keep its fingerprint: store
@@ -85,19 +86,33 @@ impl ServerIdentity {
 
     /// Reads a certificate chain, leaf first, and its private key.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
+        Self::renewed_at(certificate, key, None)
+    }
+
+    /// The same for a certificate that is renewed while it is used: whenever these files have changed, certificate first,
+    /// what is in them is served instead.
+    pub fn renewed_at(
+        certificate: &str,
+        key: &str,
+        files: Option<(&Path, &Path)>,
+    ) -> Result<Self, IdentityError> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|source| IdentityError::Pem { what: "certificate", source })?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
             .map_err(|source| IdentityError::Pem { what: "key", source })?;
-        Self::new(chain, key)
+        Self::new(chain, key, files)
     }
 
-    fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, IdentityError> {
+    fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        files: Option<(&Path, &Path)>,
+    ) -> Result<Self, IdentityError> {
         let source = rustls::pki_types::pem::Error::NoItemsFound;
         let leaf = chain.first().ok_or(IdentityError::Pem { what: "certificate", source })?;
         let fingerprint = Fingerprint::of(leaf);
-        let config = tls::server_config(chain, key).map_err(IdentityError::Unusable)?;
+        let config = tls::server_config(chain, key, files).map_err(IdentityError::Unusable)?;
         Ok(Self { config, fingerprint })
     }
 

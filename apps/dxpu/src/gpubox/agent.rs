@@ -8,7 +8,7 @@ use crate::complaint::Complaint;
 use crate::given::Given;
 use crate::membership::{Home, Membership};
 use crate::reporting::{Member, Orders, Reporting, Running, Said};
-use lease_fence::{Moment, Refusals, Trust};
+use lease_fence::{DeniedLease, Moment, Refusals, Trust};
 use pool_api::{BoxKind, BoxReport, GpuReport, Name, RefusalReport, SlotRefusal, Want};
 use pool_client::{Client, ClientError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,6 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct BoxRest {
     node: u16,
     lease_keys: Vec<String>,
+    denied: Vec<DeniedLease>,
     heard: Option<Moment>,
 }
 
@@ -100,16 +101,23 @@ impl Member for GpuBox {
         }
         let orders = client.report(&name, &BoxReport { agent, sequence, kind, rack, paths, gpus }, wait)?;
         let heard = Moment::now().ok();
+        let denied = orders.denied_leases.into_iter();
+        let denied = denied.map(|one| DeniedLease { lease: one.lease.to_string(), until_ms: one.until_ms });
         Ok(Orders {
             given: Given { tenure: orders.tenure, at_ms: orders.now_ms },
             report_after_ms: orders.report_after_ms,
             wants: orders.slots.into_iter().map(|order| (order.slot, order.want)).collect(),
-            rest: BoxRest { node: orders.node, lease_keys: orders.lease_keys, heard },
+            rest: BoxRest {
+                node: orders.node,
+                lease_keys: orders.lease_keys,
+                denied: denied.collect(),
+                heard,
+            },
         })
     }
 
     fn heed(&self, rest: BoxRest, given: Given) {
-        let BoxRest { node, lease_keys, heard } = rest;
+        let BoxRest { node, lease_keys, denied, heard } = rest;
         if let Some(plane) = &self.around.pcie {
             plane.set_node(node);
         }
@@ -117,9 +125,11 @@ impl Member for GpuBox {
         let mut trusting = lock(&self.trusting);
         let is_known = trusting.written.as_ref().is_some_and(|trust| {
             let believed = trust.manager_ms_at(&at).unwrap_or(0);
-            trust.keys == lease_keys && believed.abs_diff(given.at_ms) <= CLOCK_SLACK_MS
+            trust.keys == lease_keys
+                && trust.denied == denied
+                && believed.abs_diff(given.at_ms) <= CLOCK_SLACK_MS
         });
-        let trust = Trust { keys: lease_keys, manager_ms: given.at_ms, at };
+        let trust = Trust { keys: lease_keys, manager_ms: given.at_ms, at, denied };
         match if is_known { Ok(()) } else { trust.write(&self.around.trust_file()) } {
             Ok(()) => {
                 if !is_known {

@@ -152,7 +152,14 @@ fn tone(kind: EventKind) -> Tone {
         | K::GpuUntainted
         | K::GpuBurnInPassed => Tone::Good,
         K::LeaseGranted => Tone::Busy,
-        K::BoxDead | K::HostDead | K::GpuBad | K::GpuBurnInFailed | K::LeaseRequeued => Tone::Wrong,
+        K::BoxDead
+        | K::BoxRevoked
+        | K::HostDead
+        | K::HostRevoked
+        | K::IdentityCopied
+        | K::GpuBad
+        | K::GpuBurnInFailed
+        | K::LeaseRequeued => Tone::Wrong,
         K::BoxDrained | K::GpuTainted | K::GpuAbsent | K::LeaseMoved | K::LeasePending | K::LeaseExpired => {
             Tone::Passing
         }
@@ -162,6 +169,7 @@ fn tone(kind: EventKind) -> Tone {
         | K::LeaseReleased
         | K::TenantChanged
         | K::SparesChanged
+        | K::AccessRevoked
         | K::LeaderChanged => Tone::Plain,
     }
 }

@@ -6,10 +6,12 @@ use super::ask;
 use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, changed};
 use super::paint::{Paper, Tone};
+use super::revoke::Terms;
 use super::words::{age, bytes, name_of, or_dash, time, who};
 use crate::exit::Outcome;
 use crate::pool_access::PoolAccess;
-use pool_api::{BoxDetail, BoxRecord, BoxState, Name, TaintRequest};
+use pool_api::{BoxDetail, BoxRecord, BoxState, Name, Taint, TaintRequest};
+use pool_auth::Identity;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -31,6 +33,16 @@ pub(crate) enum Verb {
     Drain(Act),
     /// Let leases have a box again
     Undrain(Act),
+    /// Expel a box: it is no member any more, and its leases move as if it had died
+    ///
+    /// What it shows to managers is refused from now on, also the join tokens that were made for it before. Its agent
+    /// ends its workers and itself. It joins again with a new token: `dxpu token create box/NAME`.
+    Revoke {
+        /// Its name
+        name: Name,
+        #[command(flatten)]
+        terms: Terms,
+    },
 }
 
 #[derive(clap::Args)]
@@ -64,6 +76,9 @@ impl Verb {
                 .show(|client| client.get::<BoxDetail>(&format!("/v1/boxes/{name}"), Duration::ZERO), detail),
             Verb::Drain(act) => act.run("drain", "is being emptied"),
             Verb::Undrain(act) => act.run("undrain", "takes leases again"),
+            Verb::Revoke { name, terms } => {
+                terms.revoke(Identity::Box(name.to_string()).to_string(), false, &format!("box {name}"))
+            }
         }
     }
 }
@@ -117,10 +132,18 @@ fn list(look: &Look) -> Outcome {
 }
 
 fn drain_note(record: &BoxRecord) -> String {
+    if let Some(revoked) = &record.revoked {
+        return revoked_note(revoked);
+    }
     record
         .drain
         .as_ref()
         .map_or_else(String::new, |drain| format!("drained by {}: {}", who(&drain.by), drain.reason))
+}
+
+/// Of a box or a host.
+pub(super) fn revoked_note(revoked: &Taint) -> String {
+    format!("revoked by {}: {}", who(&revoked.by), or_dash(revoked.reason.clone()))
 }
 
 fn tone(state: BoxState) -> Tone {
@@ -141,7 +164,7 @@ fn detail(detail: &BoxDetail, paper: Paper) -> Vec<String> {
             ("state", name_of(&record.state)),
             ("last seen", time(record.last_seen_ms)),
             ("paths", or_dash(record.paths.join(" "))),
-            ("drain", or_dash(drain_note(record))),
+            ("note", or_dash(drain_note(record))),
         ],
         paper,
     );

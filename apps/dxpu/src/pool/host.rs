@@ -4,10 +4,12 @@ use super::ask;
 use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, changed};
 use super::paint::{Paper, Tone};
+use super::revoke::Terms;
 use super::words::{age, name_of, or_dash, time};
 use crate::exit::Outcome;
 use crate::pool_access::{PoolAccess, failure};
 use pool_api::{HostDetail, HostRecord, HostSlot, HostState, Name, Phase};
+use pool_auth::Identity;
 use serde::Serialize;
 
 #[derive(clap::Subcommand)]
@@ -28,6 +30,15 @@ pub(crate) enum Verb {
     Allow(Act),
     /// Let leases of these tenants no longer be plugged into a host; those that are stay
     Forbid(Act),
+    /// Expel a host: it is no member any more, its slots are unplugged and its leases end
+    ///
+    /// Its agent empties its slots and ends. It joins again with a new token: `dxpu token create host/NAME`.
+    Revoke {
+        /// Its name
+        name: Name,
+        #[command(flatten)]
+        terms: Terms,
+    },
 }
 
 #[derive(clap::Args)]
@@ -61,6 +72,9 @@ impl Verb {
             Verb::Allow(act) => act.run(|tenants, asked| {
                 tenants.extend(asked.iter().cloned());
             }),
+            Verb::Revoke { name, terms } => {
+                terms.revoke(Identity::Host(name.to_string()).to_string(), false, &format!("host {name}"))
+            }
             Verb::Forbid(act) => act.run(|tenants, asked| tenants.retain(|tenant| !asked.contains(tenant))),
         }
     }
@@ -145,6 +159,7 @@ fn detail(detail: &HostDetail, paper: Paper) -> Vec<String> {
             ("last seen", time(record.last_seen_ms)),
             ("paths", or_dash(record.paths.join(" "))),
             ("tenants", or_dash(names(&record.tenants))),
+            ("note", or_dash(record.revoked.as_ref().map(super::gpu_box::revoked_note).unwrap_or_default())),
         ],
         paper,
     );

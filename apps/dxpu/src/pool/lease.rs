@@ -8,6 +8,7 @@ use super::ask;
 use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, changed};
 use super::paint::{Paper, Tone};
+use super::revoke::Terms;
 use super::words::{age, left, name_of, or_dash, time, who};
 use crate::exit::{Exit, Outcome};
 use crate::pool_access::{PoolAccess, failure};
@@ -52,6 +53,14 @@ enum Verb {
     Renew(Act),
     /// Give leases back, or stop waiting for them
     Release(Act),
+    /// End leases and have their boxes refuse every token of theirs at once (admins only)
+    Revoke {
+        /// l- and 16 digits
+        #[arg(required = true)]
+        lease: Vec<LeaseId>,
+        #[command(flatten)]
+        terms: Terms,
+    },
     /// Say why a lease waits, and what would let it run
     Explain {
         /// l- and 16 digits
@@ -106,6 +115,12 @@ impl Lease {
             Verb::Create(create) => create.run(),
             Verb::Renew(act) => act.run(|client, id| client.renew_lease(id), "lives on"),
             Verb::Release(act) => act.run(|client, id| client.release_lease(id), "was given back"),
+            Verb::Revoke { lease, terms } => {
+                for id in lease {
+                    terms.revoke(format!("lease/{id}"), false, &format!("lease {id}"))?;
+                }
+                Ok(Exit::Success)
+            }
             Verb::Explain { lease, look } => explain::run(lease, &look),
         }
     }

@@ -4,10 +4,12 @@ use super::ask;
 use super::columns::{self, Column};
 use super::list::{Format, Look, changed};
 use super::paint::Paper;
+use super::revoke::Terms;
 use super::words::or_dash;
 use crate::exit::Outcome;
 use crate::pool_access::{PoolAccess, failure};
 use pool_api::{ErrorCode, Model, Name, Quota, TenantRecord, TenantRequest, TenantStatus};
+use pool_auth::Identity;
 use pool_client::Client;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +19,8 @@ Examples:
   dxpu tenant ls
   dxpu tenant show vision
   dxpu tenant set vision --weight 200 --guarantee H200=8 --limit H200=32
-  dxpu tenant set vision --limit H200=none        no limit any more; what is not named stays as it is";
+  dxpu tenant set vision --limit H200=none        no limit any more; what is not named stays as it is
+  dxpu tenant revoke vision --user ada            her tokens open nothing any more, her leases end";
 
 /// Look at tenants, and set what they may have
 #[derive(clap::Args)]
@@ -43,6 +46,16 @@ enum Verb {
     },
     /// Set weight and quotas; what is not named stays as it is
     Set(Set),
+    /// Take back what users of a tenant were given: their tokens, and the tenant's leases with them
+    Revoke {
+        /// Its name
+        name: Name,
+        /// Only of this user
+        #[arg(long)]
+        user: Option<Name>,
+        #[command(flatten)]
+        terms: Terms,
+    },
 }
 
 #[derive(clap::Args)]
@@ -95,6 +108,15 @@ impl Tenant {
                 detail,
             ),
             Verb::Set(set) => set.run(),
+            Verb::Revoke { name, user, terms } => match user {
+                None => {
+                    terms.revoke(format!("tenant/{name}"), false, &format!("what tenant {name} was given"))
+                }
+                Some(user) => {
+                    let identity = Identity::User { tenant: name.to_string(), user: user.to_string() };
+                    terms.revoke(identity.to_string(), false, &format!("what {name}/{user} was given"))
+                }
+            },
         }
     }
 }

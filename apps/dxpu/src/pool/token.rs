@@ -3,13 +3,14 @@
 use super::ask;
 use super::columns::{Cell, Column};
 use super::lease::long_duration;
-use super::list::{Format, Look, changed, print};
+use super::list::{Look, print};
 use super::paint::Tone;
+use super::revoke::Terms;
 use super::words::{name_of, or_dash, time, who};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::files;
-use crate::pool_access::{PoolAccess, failure};
-use pool_api::{AccessKind, NewToken, TokenInfo, TokenRequest};
+use crate::pool_access::PoolAccess;
+use pool_api::{AccessKind, NewToken, RevocationInfo, TokenInfo, TokenRequest};
 use pool_auth::{Credential, Identity, Secret};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +23,10 @@ Examples:
   dxpu token create box/rack1-a --out rack1-a.json      lets a box in, once; `dxpu box` takes the file
   dxpu token create host/hv-7 --out hv-7.json           lets a host in, once; `dxpu host` takes the file
   dxpu token ls
-  dxpu token revoke 3f2a90c1d4e5b677
+  dxpu token revoke 3f2a90c1d4e5b677                    with tokens and machines that it let in, and its leases
+  dxpu token revoke 3f2a90c1d4e5b677 --alone            it was replaced by another; what it let in stays
+  dxpu token revoke operator/night                      every token of theirs
+  dxpu token revoked                                    what was revoked, by whom, and why
 
 A credential file holds everything its owner needs: the managers' addresses, the pool's certificate and the token.
 Give it to its owner, who sets DXPU_CREDENTIAL to it or puts it at ~/.config/dxpu/credential.json. It is shown to
@@ -45,16 +49,21 @@ enum Verb {
         #[command(flatten)]
         look: Look,
     },
-    /// Revoke tokens
+    /// Revoke tokens, with what was made with them: tokens, boxes and hosts that joined by them, leases
     Revoke {
-        /// Their names, as `dxpu token ls` shows them
+        /// Their names, as `dxpu token ls` shows them; or for whom they are, such as operator/night: all of theirs
         #[arg(required = true)]
-        id: Vec<String>,
+        token: Vec<String>,
+        /// Spare tokens that were made with it, and machines that joined by it: to replace a token that nobody stole
+        #[arg(long)]
+        alone: bool,
         #[command(flatten)]
-        access: PoolAccess,
-        /// How to show them
-        #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
-        output: Format,
+        terms: Terms,
+    },
+    /// List what was revoked and would still count otherwise
+    Revoked {
+        #[command(flatten)]
+        look: Look,
     },
 }
 
@@ -105,19 +114,36 @@ impl Token {
                 },
                 "no tokens",
             ),
-            Verb::Revoke { id, access, output } => {
-                let client = access.client()?;
-                for id in id {
-                    let path = format!("/v1/tokens/{}", ask::encoded(&id));
-                    let info: TokenInfo = client.delete(&path).map_err(failure)?;
-                    changed(
-                        output,
-                        &info,
-                        &format!("token {id} of {} opens nothing any more", who(&info.identity)),
-                    )?;
+            Verb::Revoke { token, alone, terms } => {
+                for token in token {
+                    let (subject, what) = match token.contains('/') {
+                        true => (identity(&token)?.to_string(), format!("what {token} was given")),
+                        false => (format!("token/{token}"), format!("token {token}")),
+                    };
+                    terms.revoke(subject, alone, &what)?;
                 }
                 Ok(Exit::Success)
             }
+            Verb::Revoked { look } => look.table(
+                &[
+                    Column::Cut("REVOKED"),
+                    Column::Whole("AT"),
+                    Column::Whole("REMEMBERED UNTIL"),
+                    Column::Cut("BY"),
+                    Column::Cut("WHY"),
+                ],
+                |client| ask::all::<RevocationInfo>(client, "/v1/revocations").map(|(entries, _)| entries),
+                |entry| {
+                    vec![
+                        who(&entry.subject).into(),
+                        time(entry.since_ms).into(),
+                        time(entry.until_ms).into(),
+                        who(&entry.by).into(),
+                        or_dash(entry.reason.clone()).into(),
+                    ]
+                },
+                "nothing was revoked",
+            ),
         }
     }
 }

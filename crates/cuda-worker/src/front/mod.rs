@@ -62,12 +62,7 @@ pub fn serve_listener(
         let bound = Listener::bind(address);
         listeners.push(bound.map_err(|source| FrontError::Listen { address: address.clone(), source })?);
     }
-    let security = match &config.session.tls {
-        None => ServerSecurity::Plain,
-        Some((certificate, key)) => {
-            ServerSecurity::Tls(ServerIdentity::from_pem(certificate, key).map_err(FrontError::Identity)?)
-        }
-    };
+    let security = config.session.security().map_err(FrontError::Identity)?;
     let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
     let stoppers = listeners.iter().map(Listener::stopper).collect();
     let config = Arc::new(config);

@@ -43,7 +43,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transport::{Connection, RawConnection, ServerIdentity, ServerSecurity, Tx};
+use transport::{Connection, RawConnection, Tx};
 
 /// Makes the driver of a session from what its [`crate::Grant`] holds.
 pub type DriverFactory<'a> = dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> + 'a;
@@ -117,12 +117,9 @@ fn serve(
     let internal = |what: &str, error: &dyn std::fmt::Display| {
         SessionEnd::new(EndKind::Internal, format!("{what}: {error}"))
     };
-    let security = match &config.tls {
-        None => ServerSecurity::Plain,
-        Some((certificate, key)) => match ServerIdentity::from_pem(certificate, key) {
-            Ok(identity) => ServerSecurity::Tls(identity),
-            Err(error) => return internal("the TLS identity", &error),
-        },
+    let security = match config.security() {
+        Ok(security) => security,
+        Err(error) => return internal("the TLS identity", &error),
     };
     let (security, ending, joins) =
         (Arc::new(security), Arc::new(Ending::default()), Arc::new(Joins::default()));

@@ -1,13 +1,15 @@
 //! Who is let in.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use pool_api::{
-    AccessKind, JoinAnswer, JoinRequest, LeaseKeys, Name, NewToken, Page, RenewRequest, TokenInfo,
-    TokenRequest, WhoAmI,
+    AccessKind, JoinAnswer, JoinRequest, LeaseKeys, Name, NewToken, Page, RenewRequest, ReturnRequest,
+    RevocationRequest, TokenInfo, TokenRequest, WhoAmI,
 };
-use pool_auth::{CertificateRequest, Identity, Lifetime, Permission, TokenKind, TokenRecord};
+use pool_auth::{CertificateRequest, Identity, Lifetime, Permission, Subject, TokenKind, TokenRecord};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -15,11 +17,12 @@ use super::Api;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Path, Query};
 use super::list::{check_after, page};
-use crate::access::NewToken as Order;
+use crate::access::{Certifiable, NewToken as Order};
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
 use crate::desk::{Asked, Audited, Needs};
 use crate::problem::Problem;
+use crate::revocation;
 
 fn request_of(pem: &str) -> Result<CertificateRequest, Problem> {
     CertificateRequest::from_pem(pem)
@@ -30,10 +33,11 @@ fn request_of(pem: &str) -> Result<CertificateRequest, Problem> {
 async fn certify(
     api: &Api,
     request: CertificateRequest,
-    identity: Identity,
+    certifiable: Certifiable,
 ) -> Result<Json<JoinAnswer>, Problem> {
     let now_ms = api.clock.now_ms();
-    let lifetime = Lifetime::starting(now_ms, api.certificate_life);
+    let Certifiable { identity, until_ms } = certifiable;
+    let lifetime = Lifetime::starting(now_ms, Duration::from_millis(until_ms.saturating_sub(now_ms)));
     let signed = api.authority.certify(&request, &identity, lifetime);
     let certificate = signed.map_err(|error| Problem::bad_request(error.to_string()))?;
     Ok(Json(JoinAnswer {
@@ -62,18 +66,58 @@ pub(super) async fn join(
         audited: Audited::Always,
     };
     let certificate_request = request_of(&request.certificate_request)?;
+    let life_ms = api.certificate_life_ms();
     let join = move |books: &mut Books, _: &Caller| {
-        let now_ms = books.now_ms;
+        let times = (books.now_ms, life_ms);
         let Books { access, staged, .. } = books;
-        let identity =
-            access.join(&request.token, request.name.as_str(), &certificate_request, now_ms, staged)?;
-        Ok((certificate_request, identity))
+        let certifiable =
+            access.join(&request.token, request.name.as_str(), &certificate_request, times, staged)?;
+        Ok((certificate_request, certifiable))
     };
-    let (certificate_request, identity) = api.desk.change(asked, join).await?;
-    certify(&api, certificate_request, identity).await
+    let (certificate_request, certifiable) = api.desk.change(asked, join).await?;
+    certify(&api, certificate_request, certifiable).await
 }
 
-/// Get a new certificate for the same name
+/// Come back after the certificate has ended
+///
+/// A box or host that was off for longer than its certificate lasts proves who it is by the key it joined with: the
+/// request is signed with it. Not after it was revoked, and not for ever.
+#[utoipa::path(post, path = "/v1/certificate/return", tag = "access", request_body = ReturnRequest, security(()),
+    responses((status = 200, body = JoinAnswer), Refusals))]
+pub(super) async fn return_member(
+    State(api): State<Api>,
+    claim: Claim,
+    Body(request): Body<ReturnRequest>,
+) -> Result<Json<JoinAnswer>, Problem> {
+    let identity: Identity = request
+        .identity
+        .parse()
+        .map_err(|error: pool_auth::NameError| Problem::bad_request(error.to_string()))?;
+    if !matches!(identity, Identity::Box(_) | Identity::Host(_)) {
+        return Err(Problem::bad_request("identity: only boxes and hosts are members"));
+    }
+    let certificate_request = request_of(&request.certificate_request)?;
+    let asked = Asked {
+        claim,
+        action: "access.return",
+        target: identity.to_string(),
+        needs: Needs::JoinToken,
+        audited: Audited::Always,
+    };
+    let life_ms = api.certificate_life_ms();
+    let come_back = move |books: &mut Books, _: &Caller| {
+        let times = (books.now_ms, life_ms);
+        let Books { access, staged, .. } = books;
+        let certifiable = access.come_back(&identity, &certificate_request, times, staged)?;
+        Ok((certificate_request, certifiable))
+    };
+    let (certificate_request, certifiable) = api.desk.change(asked, come_back).await?;
+    certify(&api, certificate_request, certifiable).await
+}
+
+/// Get a new certificate for the same name and the same key
+///
+/// Only boxes and hosts have certificates. Everybody else shows a token, and what a token buys never outlives it.
 #[utoipa::path(post, path = "/v1/certificate", tag = "access", request_body = RenewRequest,
     responses((status = 200, body = JoinAnswer), Refusals))]
 pub(super) async fn renew_certificate(
@@ -89,8 +133,15 @@ pub(super) async fn renew_certificate(
         needs: Needs::Permission(Permission::RenewOwnCertificate),
         audited: Audited::Always,
     };
-    let identity = api.desk.change(asked, |_, caller| Ok(caller.identity.clone())).await?;
-    certify(&api, certificate_request, identity).await
+    let life_ms = api.certificate_life_ms();
+    let renew = move |books: &mut Books, caller: &Caller| {
+        let times = (books.now_ms, life_ms);
+        let Books { access, staged, .. } = books;
+        let certifiable = access.renew(&caller.identity, &certificate_request, times, staged)?;
+        Ok((certificate_request, certifiable))
+    };
+    let (certificate_request, certifiable) = api.desk.change(asked, renew).await?;
+    certify(&api, certificate_request, certifiable).await
 }
 
 fn info(record: &TokenRecord) -> TokenInfo {
@@ -102,6 +153,7 @@ fn info(record: &TokenRecord) -> TokenInfo {
         },
         identity: record.identity.to_string(),
         created_by: record.created_by.clone(),
+        lineage: record.lineage.clone(),
         created_ms: record.created_ms,
         expires_ms: record.expires_ms,
         used: record.used_for.is_some(),
@@ -140,12 +192,18 @@ pub(super) async fn make_token(
             "boxes and hosts prove who they are by certificate; make a join token",
         ));
     }
+    if kind == TokenKind::Join && !matches!(identity, Identity::Box(_) | Identity::Host(_)) {
+        return Err(Problem::forbidden(
+            "only boxes and hosts join and have certificates; make a token of kind user",
+        ));
+    }
     let asked = asked(claim, "token.make", identity.to_string(), Audited::Always);
     let make = move |books: &mut Books, caller: &Caller| {
         let order = Order {
             kind,
             identity,
             created_by: caller.identity.to_string(),
+            made_with: caller.token.clone(),
             ttl_ms: request.ttl_ms,
             note: request.note,
         };
@@ -199,7 +257,9 @@ pub(super) async fn list_tokens(
     api.desk.read(asked, list).await.map(Json)
 }
 
-/// Revoke a token
+/// Revoke a token, and with it what was made with it
+///
+/// `POST /v1/revocations` does the same, says what it ended, and can spare some of it.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "access",
     params(("id" = String, Path, pattern = "^[0-9a-f]{16}$")),
     responses((status = 200, body = TokenInfo), OfOneThing, Refusals))]
@@ -209,9 +269,12 @@ pub(super) async fn revoke_token(
     Path(id): Path<String>,
 ) -> Result<Json<TokenInfo>, Problem> {
     let asked = asked(claim, "token.revoke", format!("token/{id}"), Audited::Always);
-    let revoke = move |books: &mut Books, _: &Caller| {
-        let revoked = books.access.revoke(&id, &mut books.staged);
-        revoked.map(|record| info(&record)).ok_or_else(|| Problem::not_found(format!("token {id}")))
+    let revoke = move |books: &mut Books, caller: &Caller| {
+        let known =
+            books.access.token(&id).map(info).ok_or_else(|| Problem::not_found(format!("token {id}")))?;
+        let request = RevocationRequest::of(format!("token/{id}"));
+        revocation::revoke(books, caller, Subject::Token(id), &request)?;
+        Ok(known)
     };
     api.desk.change(asked, revoke).await.map(Json)
 }

@@ -16,6 +16,7 @@ use super::reports::{self, Heard, ReportQuery};
 use crate::access::LEASE_TOKEN_MS;
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
+use crate::copies;
 use crate::desk::{Asked, Audited, Needs};
 use crate::problem::Problem;
 use crate::waiters::Topic;
@@ -90,6 +91,7 @@ pub(super) async fn report(
     let topic = Topic::Box(name.clone());
     let take = move |books: &mut Books, caller: &Caller| {
         caller.require_is(&Identity::Box(name.to_string()))?;
+        copies::watch(books, caller, &report.agent, report.sequence);
         let agent = report.agent.clone();
         let command = Command::Report { box_name: name.clone(), report };
         let Answer::Orders(mut orders) = books.apply(&command)? else {
@@ -98,6 +100,7 @@ pub(super) async fn report(
         seal(&mut orders, &name, books)?;
         orders.tenure = books.tenure;
         orders.lease_keys = books.access.public_keys().map(|key| key.to_string()).collect();
+        orders.denied_leases = books.access.denied_leases(name.as_str());
         let is_known = books.told.is_known(&name, &agent, &orders);
         Ok(Heard { report_after_ms: orders.report_after_ms, is_known, orders })
     };

@@ -108,8 +108,23 @@ impl<S: Send + Sync> FromRequestParts<S> for Claim {
                 .and_then(|text| BearerToken::parse(text.trim()));
             token.map_or(ShownToken::Nonsense, ShownToken::Token)
         });
-        Ok(Self { certificate: peer.identity, bearer: shown, address: peer.address })
+        // The handshake has checked it; a connection may live longer than the certificate it began with.
+        let is_over = |certified: &pool_auth::Certified| now_ms() >= certified.not_after_ms;
+        if shown.is_none() && peer.certificate.as_ref().is_some_and(is_over) {
+            return Err(Problem::new(
+                ErrorCode::Unauthenticated,
+                "the time of this certificate is over",
+                "connect again with a new one",
+            ));
+        }
+        Ok(Self { certificate: peer.certificate, bearer: shown, address: peer.address })
     }
+}
+
+/// By the system's clock, as certificates are judged in handshakes.
+fn now_ms() -> u64 {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The key by which a request that is sent twice is done once.

@@ -16,6 +16,7 @@ use super::reports::{self, Heard, ReportQuery};
 use crate::access::Access;
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
+use crate::copies;
 use crate::desk::{Asked, Audited, Needs};
 use crate::problem::Problem;
 use crate::waiters::Topic;
@@ -123,6 +124,7 @@ pub(super) async fn report(
     let topic = Topic::Host(name.clone());
     let take = move |books: &mut Books, caller: &Caller| {
         caller.require_is(&Identity::Host(name.to_string()))?;
+        copies::watch(books, caller, &report.agent, report.sequence);
         let agent = report.agent.clone();
         let command = Command::ReportHost { host: name.clone(), report };
         let Answer::HostOrders(mut orders) = books.apply(&command)? else {

@@ -149,7 +149,8 @@ pub(super) async fn create(
         .change(asked, move |books, caller| {
             let tenant = tenant_for(caller, request.tenant.as_ref())?;
             let owner = caller.identity.to_string();
-            lease_of(books.apply(&Command::CreateLease { owner, tenant, request, idempotency_key })?)
+            let token = caller.token.clone();
+            lease_of(books.apply(&Command::CreateLease { owner, token, tenant, request, idempotency_key })?)
         })
         .await?;
     Ok((StatusCode::CREATED, Json(lease)))

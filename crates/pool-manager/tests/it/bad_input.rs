@@ -93,7 +93,7 @@ fn certificates_must_be_ours_and_in_time() {
     let bed = Bed::make();
     let key = NewKey::make().unwrap();
     let request = CertificateRequest::from_pem(&key.request_pem).unwrap();
-    let identity = Identity::Admin("first".into());
+    let identity = Identity::Manager("m9".into());
     let base = bed.admin.credential();
     let connect = |certificate: String| {
         let credential = Credential {
@@ -110,7 +110,7 @@ fn certificates_must_be_ours_and_in_time() {
     // The very authority of the pool, as whoever has the store has it.
     let ours = pool_manager::begin(&*bed.store, &[], &bed.folder.path().join("unused"), now_ms).unwrap();
     let good = ours.certify(&request, &identity, Lifetime::starting(now_ms, day)).unwrap();
-    assert_eq!(connect(good).unwrap().role, "admin");
+    assert_eq!(connect(good).unwrap().role, "manager");
     let past = Lifetime { not_before_ms: now_ms - 2 * 86_400_000, not_after_ms: now_ms - 86_400_000 };
     let expired = ours.certify(&request, &identity, past).unwrap();
     assert_refused(connect(expired));
@@ -128,6 +128,16 @@ fn certificates_must_be_ours_and_in_time() {
             && !entry.detail.contains("NotValidYet")
     });
     assert_eq!((entry.actor.as_str(), entry.outcome), ("anonymous", AuditOutcome::Denied));
+    // Earlier versions gave certificates to people; those count no more.
+    for person in ["admin/first", "operator/o", "viewer/v", "tenant/vision/ada"] {
+        let person: Identity = format!("spiffe://dxpu/{person}").parse().unwrap();
+        let bought = ours.certify(&request, &person, Lifetime::starting(now_ms, day)).unwrap();
+        assert_eq!(code(connect(bought)), ErrorCode::Unauthenticated, "{person}");
+    }
+    // Nor do those of machines that nobody let in.
+    let stranger =
+        ours.certify(&request, &Identity::Box("b".into()), Lifetime::starting(now_ms, day)).unwrap();
+    assert_eq!(code(connect(stranger)), ErrorCode::Unauthenticated);
 }
 
 /// TLS tells why, unless the connection is gone before it can.

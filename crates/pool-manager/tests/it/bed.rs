@@ -74,15 +74,19 @@ impl Bed {
 
     /// Joins as a box.
     pub(crate) fn join(&self, name: &str, slots: u8) -> SimulatedBox {
-        let token = self.token(AccessKind::Join, &format!("spiffe://dxpu/box/{name}"), 60_000);
+        // Its certificate ends with the token.
+        let token = self.token(AccessKind::Join, &format!("spiffe://dxpu/box/{name}"), 24 * 3_600_000);
         let client = self.join_with(name, &token).unwrap();
         SimulatedBox::new(name, client, slots)
     }
 
     pub(crate) fn join_with(&self, name: &str, token: &Secret) -> Result<Client, ClientError> {
+        self.join_key(name, token, NewKey::make().unwrap())
+    }
+
+    pub(crate) fn join_key(&self, name: &str, token: &Secret, key: NewKey) -> Result<Client, ClientError> {
         let base = self.admin.credential();
         let name = Name::new(name).unwrap();
-        let key = NewKey::make().unwrap();
         let joining = Client::to_join(base.managers.clone(), base.authority.clone())?;
         let answer = joining.join(&name, token, &key.request_pem)?;
         let credential = Credential {
@@ -133,7 +137,7 @@ pub(crate) struct SimulatedBox {
 }
 
 impl SimulatedBox {
-    fn new(name: &str, client: Client, slots: u8) -> Self {
+    pub(crate) fn new(name: &str, client: Client, slots: u8) -> Self {
         let gpu = |slot| GpuReport {
             slot,
             model: Model::new("H200").unwrap(),

@@ -21,7 +21,7 @@ struct SimulatedHost {
 
 impl SimulatedHost {
     fn join(bed: &Bed, text: &str, slots: u8) -> Self {
-        let token = bed.token(AccessKind::Join, &format!("spiffe://dxpu/host/{text}"), 60_000);
+        let token = bed.token(AccessKind::Join, &format!("spiffe://dxpu/host/{text}"), 3_600_000);
         let slot = |slot| HostSlotReport {
             slot,
             bound_epoch: 0,

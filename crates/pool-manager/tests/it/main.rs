@@ -5,3 +5,4 @@ mod bed;
 mod followers;
 mod hosts;
 mod lifecycle;
+mod revoke;

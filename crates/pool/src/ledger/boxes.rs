@@ -132,7 +132,7 @@ impl Ledger {
 
     /// Leases on a dead box move; those that were only waiting for it to clean up are over. One by one, later: all at
     /// once would be more than one outcome may write.
-    fn lose_holders_of_box(&mut self, name: &Name) {
+    pub(super) fn lose_holders_of_box(&mut self, name: &Name) {
         let slots = self.boxes.get(name).into_iter().flat_map(|entry| entry.slots.values());
         let holders = slots.flat_map(|entry| &entry.gpu.holders).map(|holder| holder.lease);
         self.unsettled.extend(holders);

@@ -1,9 +1,9 @@
 //! What can be asked of the ledger, and what comes back.
 
 use pool_api::{
-    BoxOrders, BoxRecord, BoxReport, ErrorAnswer, ErrorCode, Event, Gpu, GpuId, HostOrders, HostRecord,
-    HostReport, HostRequest, Invalid, Lease, LeaseId, LeaseRequest, Model, Name, SpareRecord, SpareRequest,
-    TenantRecord, TenantRequest,
+    BoxOrders, BoxRecord, BoxReport, ErrorAnswer, ErrorCode, Event, EventKind, Gpu, GpuId, HostOrders,
+    HostRecord, HostReport, HostRequest, Invalid, Lease, LeaseId, LeaseRequest, Model, Name, SpareRecord,
+    SpareRequest, TenantRecord, TenantRequest,
 };
 
 /// Something to do. Who may ask for it has been decided before.
@@ -39,6 +39,8 @@ pub enum Command {
     CreateLease {
         /// Who asks.
         owner: String,
+        /// The token they ask with, if it is by token.
+        token: Option<String>,
         /// For whom.
         tenant: Name,
         /// What for. Its own `tenant` is ignored: the caller has decided.
@@ -94,6 +96,34 @@ pub enum Command {
         /// The box.
         box_name: Name,
     },
+    /// A box is no member any more: it is as dead as can be until it reports again, which it may once it has joined
+    /// anew. Answer: [`Answer::Work`].
+    RevokeBox {
+        /// The box; it need not be known.
+        box_name: Name,
+        /// Why.
+        reason: String,
+        /// Who.
+        by: String,
+    },
+    /// The same for a host. Its leases are to be released by the caller. Answer: [`Answer::Work`].
+    RevokeHost {
+        /// The host; it need not be known.
+        host: Name,
+        /// Why.
+        reason: String,
+        /// Who.
+        by: String,
+    },
+    /// Writes down what happened outside of the ledger. Answer: [`Answer::Work`].
+    Tell {
+        /// What.
+        kind: EventKind,
+        /// What it is about.
+        about: About,
+        /// In words.
+        message: String,
+    },
     /// Declares a GPU bad, whatever its box says. Answer: [`Answer::Gpu`].
     Break {
         /// The GPU.
@@ -120,6 +150,17 @@ pub enum Command {
         /// How many.
         request: SpareRequest,
     },
+}
+
+/// What an event is about that the ledger is told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About {
+    /// The pool as a whole.
+    Pool,
+    /// A box.
+    Box(Name),
+    /// A host.
+    Host(Name),
 }
 
 /// What a command answers.

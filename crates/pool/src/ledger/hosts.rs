@@ -97,6 +97,7 @@ impl Ledger {
             state: HostState::Ready,
             last_seen_ms: self.now_ms,
             tenants: Vec::new(),
+            revoked: None,
         };
         self.hosts.insert(name.clone(), HostEntry::new(record, Presence::Ready, self.now_ms));
         self.draft.hosts.insert(name.clone());
@@ -113,7 +114,9 @@ impl Ledger {
         entry.silent_at_ms = due;
         self.host_silences.insert((due, name.clone()));
         let was = std::mem::replace(&mut entry.presence, Presence::Ready);
-        if was == Presence::Dead {
+        // Only a member is heard: it has joined anew.
+        let was_revoked = entry.record.revoked.take().is_some();
+        if was == Presence::Dead || was_revoked {
             self.draft.hosts.insert(name.clone());
             self.note(Note::new(EventKind::HostReturned, format!("host {name} reports again")).of_host(name));
         }
@@ -137,17 +140,24 @@ impl Ledger {
                 self.host_silences.insert((entry.silent_at_ms, name.clone()));
             }
             Presence::Suspect => {
-                entry.presence = Presence::Dead;
                 let silence_ms = now_ms.saturating_sub(entry.record.last_seen_ms);
-                let slots: Vec<u8> = entry.slots.keys().copied().collect();
-                self.draft.hosts.insert(name.clone());
                 let message = format!("host {name} has been silent for {silence_ms} ms");
                 self.note(Note::new(EventKind::HostDead, message).of_host(name));
-                for slot in slots {
-                    self.let_box_clean(name, slot);
-                }
+                self.give_up_host(name);
             }
             Presence::Dead => {}
+        }
+    }
+
+    /// A host is dead: boxes wait for it no longer.
+    pub(super) fn give_up_host(&mut self, name: &Name) {
+        let Some(entry) = self.hosts.get_mut(name) else { return };
+        self.host_silences.remove(&(entry.silent_at_ms, name.clone()));
+        entry.presence = Presence::Dead;
+        let slots: Vec<u8> = entry.slots.keys().copied().collect();
+        self.draft.hosts.insert(name.clone());
+        for slot in slots {
+            self.let_box_clean(name, slot);
         }
     }
 

@@ -9,6 +9,7 @@ impl Ledger {
     pub(super) fn create_lease(
         &mut self,
         owner: &str,
+        token: Option<&str>,
         tenant: &Name,
         request: &LeaseRequest,
         key: Option<&str>,
@@ -36,6 +37,7 @@ impl Ledger {
             id,
             tenant: tenant.clone(),
             owner: owner.to_owned(),
+            token: token.map(str::to_owned),
             state: LeaseState::Pending,
             grants: Vec::new(),
             model: None,

@@ -175,7 +175,7 @@ impl<'a> Yard<'a> {
 
     fn create(&self, request: LeaseRequest) -> Command {
         let tenant = Name::new("t").expect("it is a name");
-        Command::CreateLease { owner: "o".into(), tenant, request, idempotency_key: None }
+        Command::CreateLease { owner: "o".into(), token: None, tenant, request, idempotency_key: None }
     }
 
     /// Leases until ten requests in a row find no room. Those are given up: the pool stays as full as that.
@@ -228,6 +228,7 @@ impl<'a> Yard<'a> {
             id: LeaseId(0),
             tenant: Name::new("t").expect("it is a name"),
             owner: String::new(),
+            token: None,
             request: request.clone(),
             state: LeaseState::Pending,
             grants: Vec::new(),

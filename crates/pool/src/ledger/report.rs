@@ -74,6 +74,7 @@ impl Ledger {
             last_seen_ms: self.now_ms,
             gpus: Vec::new(),
             drain: None,
+            revoked: None,
         };
         self.boxes.insert(name.clone(), BoxEntry::new(record, Presence::Ready, self.now_ms));
         self.draft.boxes.insert(name.clone());
@@ -93,7 +94,9 @@ impl Ledger {
             record.paths.clone_from(&report.paths);
             self.draft.boxes.insert(name.clone());
         }
-        if was == Presence::Dead {
+        // Only a member is heard: it has joined anew.
+        let was_revoked = self.boxes.get_mut(name).and_then(|entry| entry.record.revoked.take()).is_some();
+        if was == Presence::Dead || was_revoked {
             self.draft.boxes.insert(name.clone());
             self.note(Note::new(EventKind::BoxReturned, format!("box {name} reports again")).of_box(name));
         }
@@ -317,6 +320,7 @@ impl Ledger {
             now_ms: self.now_ms,
             node: self.boxes.get(name).map_or(0, |entry| entry.record.node),
             lease_keys: Vec::new(),
+            denied_leases: Vec::new(),
             slots: slots.collect(),
             report_after_ms: self.settings.report_after_ms,
         }

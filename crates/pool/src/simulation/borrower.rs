@@ -119,6 +119,7 @@ impl World {
         let borrower = &self.borrowers[index];
         let command = Command::CreateLease {
             owner: format!("borrower-{index}"),
+            token: None,
             tenant: borrower.tenant.clone(),
             request,
             idempotency_key: Some(key.to_owned()),

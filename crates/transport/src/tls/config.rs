@@ -1,5 +1,6 @@
 //! What both sides insist on: TLS 1.3, no resumption, AES-128-GCM first.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
@@ -11,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use super::renewed::Renewed;
 use super::verify::PinnedCertificate;
 use crate::connect::ConnectError;
 use crate::security::ClientSecurity;
@@ -33,11 +35,17 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
 pub(crate) fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    renewed_at: Option<(&Path, &Path)>,
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+        .with_no_client_auth();
+    let mut config = match renewed_at {
+        None => builder.with_single_cert(chain, key)?,
+        Some((certificate_file, key_file)) => {
+            builder.with_cert_resolver(Arc::new(Renewed::new(certificate_file, key_file, chain, key)?))
+        }
+    };
     // Connections live as long as a session; a ticket would only be one more secret to keep.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))

@@ -2,6 +2,7 @@
 
 mod config;
 mod handshake;
+mod renewed;
 mod stream;
 mod verify;
 

@@ -216,6 +216,7 @@ fn measure_grants(local: &Local, boxes: &Boxes, borrowers: usize, time: Duration
 fn create(local: &Local, borrower: usize) -> anyhow::Result<Lease> {
     let command = Command::CreateLease {
         owner: format!("spiffe://dxpu/tenant/t{}/bench", borrower % 8),
+        token: None,
         tenant: Name::new(&format!("t{}", borrower % 8))?,
         request: LeaseRequest { ttl_ms: 600_000, ..LeaseRequest::default() },
         idempotency_key: Some(pool_client::idempotency_key()),
@@ -329,6 +330,7 @@ fn measure_placement(store: &dyn Store) -> anyhow::Result<Vec<f64>> {
     for turn in 0..PLACEMENTS {
         let command = Command::CreateLease {
             owner: "bench".into(),
+            token: None,
             tenant: Name::new("bench")?,
             request: LeaseRequest { ttl_ms: 600_000, ..LeaseRequest::default() },
             idempotency_key: Some(turn.to_string()),

@@ -198,8 +198,13 @@ impl Bench {
         request: LeaseRequest,
         key: Option<String>,
     ) -> Result<Lease, Refusal> {
-        let command =
-            Command::CreateLease { owner: "o".into(), tenant: tenant.clone(), request, idempotency_key: key };
+        let command = Command::CreateLease {
+            owner: "o".into(),
+            token: None,
+            tenant: tenant.clone(),
+            request,
+            idempotency_key: key,
+        };
         let Answer::Lease(lease) = self.apply(&command)? else { panic!("no lease") };
         Ok(*lease)
     }

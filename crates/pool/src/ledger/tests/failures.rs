@@ -205,3 +205,39 @@ fn draining_moves_leases_and_never_breaks_them() {
     bench.settle();
     assert_eq!(bench.ledger.counts().leases[&LeaseState::Granted], 2);
 }
+
+/// Its leases move at once, nobody is granted anything there, and what it had counts no more when it has joined again.
+#[test]
+fn a_revoked_box_is_out_until_it_is_heard_again() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1), ("b", BoxKind::Pcie, "H200", 1)]);
+    let lease = bench.lease(LeaseRequest::default());
+    let there = lease.grants[0].gpu.box_name.clone();
+    let other = if there == name("a") { "b" } else { "a" };
+    let revoke = Command::RevokeBox { box_name: there.clone(), reason: "stolen".into(), by: "op".into() };
+    bench.apply(&revoke).unwrap();
+    bench.tick();
+    let moved = bench.show(lease.id);
+    assert_eq!((moved.state, moved.grants[0].gpu.box_name.as_str()), (LeaseState::Granted, other));
+    let shown = bench.ledger.gpu_box(&there).unwrap();
+    assert_eq!((shown.state, shown.revoked.unwrap().reason.as_str()), (BoxState::Dead, "stolen"));
+    let waiting = bench.lease(LeaseRequest::default());
+    assert_eq!(waiting.state, LeaseState::Pending, "nothing is granted there");
+    bench.reload();
+    bench.report(other);
+    bench.tick();
+    assert_eq!(bench.state(waiting.id), LeaseState::Pending, "the next leader knows, too");
+    assert!(bench.ledger.gpu_box(&there).unwrap().revoked.is_some());
+    // It has joined with a new token: it cleans what it had, and is lent again under a new epoch.
+    for _ in 0..3 {
+        bench.report(there.as_str());
+        bench.tick();
+    }
+    let granted = bench.show(waiting.id);
+    assert_eq!((granted.state, granted.grants[0].gpu.box_name.clone()), (LeaseState::Granted, there.clone()));
+    assert!(granted.grants[0].epoch > lease.grants[0].epoch);
+    assert!(bench.ledger.gpu_box(&there).unwrap().revoked.is_none());
+    // Somebody whom the pool has not met is revoked, too.
+    bench.apply(&Command::RevokeBox { box_name: name("z"), reason: String::new(), by: "op".into() }).unwrap();
+    let kinds: Vec<_> = bench.ledger.events(0).map(|event| event.kind).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::BoxRevoked).count(), 1);
+}
