@@ -19,7 +19,7 @@ use sessions::Sessions;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use transport::{Address, IdentityError, Listener, ServerIdentity, ServerSecurity, Stopper};
+use transport::{Address, IdentityError, Listener, Stopper};
 pub use turned_away::Reason;
 use watchers::Watchers;
 
