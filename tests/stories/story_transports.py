@@ -105,7 +105,7 @@ def full():
         with worker.start(kit.program("load"), 1, 0) as first, worker.start(kit.program("load"), 1, 0) as second:
             first.wait_for("working")
             second.wait_for("working")
-            third = worker.run(kit.program("init"), seconds=30)
+            third = worker.run(kit.program("init"), seconds=30, environment={"DXPU_PATIENCE": "1s"})
             kit.hold(third.returncode in (64, 65), "a third program ended with", third.returncode, third.stdout)
             kit.hold("dxpu: " in third.stderr and "what to do:" in third.stderr, third.stderr)
             first.process.kill()

@@ -14,6 +14,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A worker whose door is crowded closes connections without a word. So do other servers, and those are not waited for.
 const CLOSED_MAX: Duration = Duration::from_secs(5);
 
+/// Who waits longer than this is told why.
+const TOLD_AFTER: Duration = Duration::from_secs(3);
+
 /// How to check that who listens at an address is the worker; `tls` is for addresses of that kind.
 pub(crate) fn security_of(address: &Address, tls: ClientSecurity) -> Result<ClientSecurity, Failure> {
     match address {
@@ -39,7 +42,7 @@ pub(crate) fn check(
     token: &str,
     patience: Duration,
 ) -> Result<Seen, Failure> {
-    let (start, mut back_off) = (Instant::now(), BackOff::default());
+    let (start, mut back_off, mut is_told) = (Instant::now(), BackOff::default(), false);
     loop {
         let (failure, patience) = match ask(address, security, token) {
             Ok(seen) => return Ok(seen),
@@ -48,10 +51,24 @@ pub(crate) fn check(
             Err(Trouble::Closed(failure)) => (failure, patience.min(CLOSED_MAX)),
         };
         if start.elapsed() >= patience {
-            return Err(failure);
+            return Err(if patience.is_zero() { failure } else { given_up(failure, start.elapsed()) });
+        }
+        if start.elapsed() >= TOLD_AFTER && !std::mem::replace(&mut is_told, true) {
+            let why = if failure.hint.is_empty() { &failure.what } else { &failure.hint };
+            eprintln!("dxpu: {address} is busy ({why}); trying again for {patience:.0?} at most");
         }
         std::thread::sleep(back_off.pause());
     }
+}
+
+/// A failure that was tried to be waited out.
+fn given_up(failure: Failure, waited: Duration) -> Failure {
+    let hint = format!(
+        "{}; given up after {:.1} s: try again later, or set DXPU_PATIENCE to a longer time",
+        failure.hint,
+        waited.as_secs_f64()
+    );
+    Failure { hint, ..failure }
 }
 
 /// Why a worker did not say yes.

@@ -546,7 +546,7 @@ fn what_a_client_makes_is_bounded_in_memory() {
         Op::CopyIn { target: Plane::line(client.base), shape: Shape::line(1 << 20), data }
     };
     let node = || GraphNode { op: inline(), after: Vec::new(), enabled: true };
-    let nodes: Vec<_> = (0..20).map(|_| node()).collect();
+    let nodes: Vec<_> = (0..12).map(|_| node()).collect();
     let graph =
         |exec| Command::GraphInstantiate { exec: ExecId(exec), context: CONTEXT, nodes: vec![node()] };
     let graphs: Vec<_> = (0..20).map(graph).collect();

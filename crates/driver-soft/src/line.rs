@@ -242,7 +242,7 @@ impl Line {
     /// The next task; `None` when the thread shall end.
     fn next(&self, load: &Load) -> Option<Task> {
         let mut state = lock(&self.state);
-        let until = Instant::now() + load.idle_max();
+        let mut until = None;
         loop {
             if self.aborted.load(Acquire) {
                 state.is_running = false;
@@ -251,6 +251,7 @@ impl Line {
             if let Some(task) = state.queue.pop_front() {
                 return Some(task);
             }
+            let until = *until.get_or_insert_with(|| Instant::now() + load.idle_max());
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 state.is_running = false;

@@ -50,13 +50,19 @@ impl Default for Load {
 impl Load {
     /// Blocks until a line that holds `held_bytes` and has a thread or not may take more. Call it without any lock.
     pub(crate) fn wait_for_room(&self, has_thread: bool, held_bytes: usize) {
-        let until = Instant::now() + self.room_within;
         let mut state = lock(&self.state);
-        loop {
-            let has_room = (has_thread || state.line_threads < LINE_THREADS_MAX)
-                && (held_bytes <= LINE_BYTES_FREE || state.queued_bytes <= QUEUED_BYTES_MAX);
+        let has_room = |state: &State| {
+            state.is_over
+                || (has_thread || state.line_threads < LINE_THREADS_MAX)
+                    && (held_bytes <= LINE_BYTES_FREE || state.queued_bytes <= QUEUED_BYTES_MAX)
+        };
+        if has_room(&state) {
+            return;
+        }
+        let until = Instant::now() + self.room_within;
+        while !has_room(&state) {
             let left = until.saturating_duration_since(Instant::now());
-            if has_room || state.is_over || left.is_zero() {
+            if left.is_zero() {
                 return;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;

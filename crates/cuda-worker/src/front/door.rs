@@ -232,7 +232,10 @@ impl Door {
         let wants = match self.judge(body) {
             Ok(wants) => wants,
             Err(HandshakeError::Refused(refusal)) => {
-                self.hall.turn_away(guest.newcomer.peer(), Reason::Token, &refusal.text);
+                // A token may be good and its GPU not be clean yet.
+                let is_early = refusal.code == CudaError::SYSTEM_NOT_READY.code();
+                let reason = if is_early { Reason::Busy } else { Reason::Token };
+                self.hall.turn_away(guest.newcomer.peer(), reason, &refusal.text);
                 return Ok(told(guest, &Handshake::Refusal(refusal)));
             }
             Err(error) => return Err((Reason::Malformed, full_text(&error))),

@@ -33,6 +33,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const STARTING_MAX: usize = 8;
 /// Clients that may wait for a process at a time. Each costs a descriptor.
 const IN_LINE_MAX: usize = 1024;
+const ALL_IN_USE: &str = "all sessions of this worker are in use";
 /// How long a process is kept for a client that has shown its token and is to come back at once.
 const TICKET_GOOD_FOR: Duration = Duration::from_secs(10);
 /// How long an ended session may take to leave before it is made to.
@@ -131,7 +132,7 @@ impl Sessions {
             return Asked::NotYet("this worker is shutting down");
         }
         if state.in_use() >= self.config.sessions_max {
-            return Asked::NotYet("all sessions of this worker are in use");
+            return Asked::NotYet(ALL_IN_USE);
         }
         let Some(child) = state.spares.pop() else {
             return Asked::NotYet("this worker is still starting a session");
@@ -147,9 +148,12 @@ impl Sessions {
         Asked::Ticket(name)
     }
 
-    /// Whether a client that was let in would be served sooner or later. Takes nothing.
+    /// Whether a client that was let in would be served now, or as soon as a process is started. Takes nothing.
     pub(crate) fn look(&self) -> Asked {
         let state = lock(&self.state);
+        if state.in_use() >= self.config.sessions_max {
+            return Asked::NotYet(ALL_IN_USE);
+        }
         match state.in_use() > 0 || !state.spares.is_empty() {
             true => Asked::Ticket(SessionName::default()),
             false => Asked::NotYet("this worker cannot start a session; its log says why"),

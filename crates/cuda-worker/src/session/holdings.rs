@@ -178,7 +178,7 @@ impl Thing {
         let base = match self {
             Self::Context(_) => CONTEXT_BYTES,
             Self::Stream(_) => STREAM_BYTES,
-            Self::Module(_) => return SMALL_BYTES + data_bytes.saturating_mul(IMAGE_FACTOR),
+            Self::Module(_) => return data_bytes.saturating_mul(IMAGE_FACTOR).saturating_add(SMALL_BYTES),
             Self::Event(_) | Self::Exec(_) | Self::Physical(_) => SMALL_BYTES,
         };
         base.saturating_add(data_bytes)
