@@ -119,6 +119,7 @@ const WHOLE_GPU_MILLI: u16 = 1000;
 mod tests {
     use super::*;
     use pool_auth::{LeaseClaims, LeaseKey};
+    use proptest::prelude::*;
 
     struct Slot {
         _directory: tempfile::TempDir,
@@ -224,6 +225,40 @@ mod tests {
         Fence::new(&slot.admission.fence_file).clean(7).unwrap();
         let other = LeaseClaims { lease: "l-00000000000000bb".to_owned(), ..claims(8) };
         assert!(slot.show(&other, &moment(800)).is_ok());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        /// Whatever was revoked, in whatever order leases come, go and are revoked: a revoked one is never let in and
+        /// leaves no trace, and no other is refused because of it.
+        #[test]
+        fn exactly_the_revoked_are_refused(steps in prop::collection::vec((0u64..6, prop::bool::weighted(0.3)), 1..24)) {
+            let slot = slot();
+            let fence = Fence::new(&slot.admission.fence_file);
+            let lease = |number: u64| format!("l-{number:016x}");
+            let mut denied: Vec<u64> = Vec::new();
+            for (step, (number, is_revocation)) in steps.into_iter().enumerate() {
+                if is_revocation {
+                    denied.push(number);
+                    let mut trust = Trust::read(&slot.admission.trust_file).unwrap();
+                    trust.denied.push(crate::DeniedLease { lease: lease(number), until_ms: u64::MAX });
+                    trust.write(&slot.admission.trust_file).unwrap();
+                    continue;
+                }
+                let epoch = step as u64 + 1;
+                let before = fence.read().unwrap();
+                let shown = slot.show(&LeaseClaims { lease: lease(number), ..claims(epoch) }, &moment(600));
+                if denied.contains(&number) {
+                    let is_refused = matches!(shown, Err(Denial::Revoked { .. }));
+                    prop_assert!(is_refused, "{:?}", shown);
+                    prop_assert_eq!(fence.read().unwrap(), before);
+                } else {
+                    prop_assert!(shown.is_ok(), "{:?}", shown);
+                    fence.clean(epoch).unwrap();
+                }
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::bootstrap::{self, BootstrapError};
-use crate::clock::Clock;
+use crate::clock::system_now_ms;
 use crate::desk::{Desk, JOBS_MAX};
 use crate::http::{self, Api};
 use crate::leader::Leader;
@@ -79,7 +79,7 @@ impl Manager {
             authority.clone(),
             &settings.name,
             hosts(&advertised, address),
-            clock.now_ms(),
+            system_now_ms(),
         )?;
         let tls = tls::server_config(&authority, own.clone())?;
 
@@ -118,7 +118,7 @@ impl Manager {
             connections_max: settings.connections_max,
         };
         let (stop, stopped) = watch::channel(false);
-        runtime.spawn(renew_certificate(own, clock));
+        runtime.spawn(renew_certificate(own));
         let server = runtime.spawn(server.run(stopped));
         tracing::info!(name = settings.name, %address, advertised, "manager started");
         Ok(Self {
@@ -171,11 +171,20 @@ impl Drop for Manager {
     }
 }
 
-async fn renew_certificate(own: Arc<OwnCertificate>, clock: Clock) {
+/// How often it is looked whether it is time to renew: a machine may have been asleep, and its clock set.
+const LOOK_AT_CLOCK_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+
+async fn renew_certificate(own: Arc<OwnCertificate>) {
+    let mut made_ms = system_now_ms();
     loop {
-        tokio::time::sleep(OWN_RENEWAL).await;
-        if let Err(error) = own.renew(clock.now_ms()) {
-            tracing::error!(%error, "cannot renew the manager's certificate");
+        tokio::time::sleep(LOOK_AT_CLOCK_EVERY).await;
+        let now_ms = system_now_ms();
+        if u128::from(now_ms.abs_diff(made_ms)) < OWN_RENEWAL.as_millis() {
+            continue;
+        }
+        match own.renew(now_ms) {
+            Ok(()) => made_ms = now_ms,
+            Err(error) => tracing::error!(%error, "cannot renew the manager's certificate"),
         }
     }
 }

@@ -20,6 +20,7 @@ use super::list::{check_after, page};
 use crate::access::{Certifiable, NewToken as Order};
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
+use crate::clock::system_now_ms;
 use crate::desk::{Asked, Audited, Needs};
 use crate::problem::Problem;
 use crate::revocation;
@@ -37,13 +38,14 @@ async fn certify(
 ) -> Result<Json<JoinAnswer>, Problem> {
     let now_ms = api.clock.now_ms();
     let Certifiable { identity, until_ms } = certifiable;
-    let lifetime = Lifetime::starting(now_ms, Duration::from_millis(until_ms.saturating_sub(now_ms)));
+    let lasting = Duration::from_millis(until_ms.saturating_sub(now_ms));
+    let lifetime = Lifetime::starting(system_now_ms(), lasting);
     let signed = api.authority.certify(&request, &identity, lifetime);
     let certificate = signed.map_err(|error| Problem::bad_request(error.to_string()))?;
     Ok(Json(JoinAnswer {
         certificate,
         ca_certificate: api.authority.certificate_pem().to_owned(),
-        expires_ms: lifetime.not_after_ms,
+        expires_ms: until_ms,
         now_ms,
     }))
 }

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::claim::{Claim, ShownToken};
+use crate::clock::system_now_ms;
 use crate::problem::Problem;
 use crate::server::Peer;
 
@@ -109,7 +110,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Claim {
             token.map_or(ShownToken::Nonsense, ShownToken::Token)
         });
         // The handshake has checked it; a connection may live longer than the certificate it began with.
-        let is_over = |certified: &pool_auth::Certified| now_ms() >= certified.not_after_ms;
+        let is_over = |certified: &pool_auth::Certified| system_now_ms() >= certified.not_after_ms;
         if shown.is_none() && peer.certificate.as_ref().is_some_and(is_over) {
             return Err(Problem::new(
                 ErrorCode::Unauthenticated,
@@ -119,12 +120,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Claim {
         }
         Ok(Self { certificate: peer.certificate, bearer: shown, address: peer.address })
     }
-}
-
-/// By the system's clock, as certificates are judged in handshakes.
-fn now_ms() -> u64 {
-    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The key by which a request that is sent twice is done once.

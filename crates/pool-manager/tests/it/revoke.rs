@@ -463,3 +463,20 @@ fn a_copied_identity_is_told() {
     assert!(told[0].message.contains("dxpu box revoke rack1-a"), "{told:?}");
     bed.audited(|entry| entry.action == "access.copied" && entry.target == "box/rack1-a");
 }
+
+/// A manager whose machine was asleep counts on where it fell asleep. What it certifies is judged by the system's clock,
+/// so that it must be dated by it: certificates of a day would have ended before they were made.
+#[test]
+fn a_manager_that_was_asleep_for_days_certifies_what_holds() {
+    const DAYS_MS: u64 = 5 * 24 * 3_600_000;
+    let Bed { manager, store, folder, admin, admin_file } = Bed::make();
+    let listen = manager.address();
+    manager.stop();
+    let mut settings = settings(store.clone(), folder.path().join("unused.json"), "m1");
+    let behind_ms = pool_manager::Clock::start().now_ms() - DAYS_MS;
+    (settings.listen, settings.clock) = (listen, pool_manager::Clock::starting_at(behind_ms));
+    let manager = Manager::start(settings).unwrap();
+    let bed = Bed { manager, store, folder, admin, admin_file };
+    who(&bed.admin).unwrap();
+    bed.join("rack1-a", 1).turn();
+}
