@@ -52,6 +52,10 @@ pub enum EventKind {
     HostReturned,
     /// A host was silent for too long.
     HostDead,
+    /// The monitor of a virtual machine does not answer its host: nothing can be plugged there or unplugged.
+    HostMonitorSilent,
+    /// The monitor of a virtual machine answers again.
+    HostMonitorBack,
     /// Whom a host serves was set.
     HostChanged,
     /// A box has a GPU more, or another one in a slot.

@@ -8,11 +8,11 @@ use super::slot::Surroundings;
 use crate::files;
 use anyhow::{Context, bail};
 use lease_fence::{Epochs, Fence};
-use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{Nvme, NvmeOptions};
+use pcie::endpoint::{Endpoint, FunctionOptions};
 use pcie::flow::RequesterOptions;
-use pcie_proxy::{FileStore, watch};
+use pcie_proxy::{DEVICE_WAITS, FileStore, watch};
 use pool_api::{BurnIn, GpuReport, Health, Model, Want};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -102,22 +102,31 @@ impl DeviceSlot {
     fn follow(&mut self, want: &Want) -> anyhow::Result<bool> {
         let epochs = self.fence.read()?;
         match want {
-            Want::Serve { epoch, pcie: Some(pairing), .. } => {
+            Want::Serve { epoch, since_epoch, pcie: Some(pairing), .. } => {
                 if self.paired == Some(*epoch) {
                     return Ok(false);
                 }
                 self.take_back()?;
+                let since = if *since_epoch == 0 { *epoch } else { *since_epoch };
+                // What another lease left is not for this one. What this lease left itself, before its link broke, is.
+                if epochs.is_used() && epochs.bound < since {
+                    self.scrub()?;
+                    self.fence.clean(since - 1)?;
+                }
                 // On disk before any packet of this epoch is let in.
-                self.fence.admit(*epoch)?;
+                self.fence.admit_since(*epoch, since)?;
                 self.plane.pair(self.slot, *epoch, pairing)?;
                 self.paired = Some(*epoch);
                 tracing::info!(slot = self.slot, epoch, host = %pairing.host, "a host has the device");
                 Ok(true)
             }
             Want::Clean { epoch } if epochs.cleaned < *epoch => {
-                self.take_back()?;
-                if epochs.is_used() {
-                    self.scrub()?;
+                // An order that came late: somebody newer was let in, and what is there now is not meant.
+                if epochs.bound <= *epoch {
+                    self.take_back()?;
+                    if epochs.is_used() {
+                        self.scrub()?;
+                    }
                 }
                 self.fence.clean(*epoch)?;
                 Ok(true)
@@ -160,6 +169,11 @@ impl DeviceSlot {
     }
 }
 
+/// A device waits for its guest's memory for as long as a host has it.
+pub(super) fn patient() -> FunctionOptions {
+    FunctionOptions { timeout: DEVICE_WAITS, ..FunctionOptions::default() }
+}
+
 type Made = (Box<dyn Endpoint>, u64, Option<Arc<dyn Send + Sync>>);
 
 fn make(kind: &Kind, around: &Surroundings, slot: u8, plane: &PciePlane) -> anyhow::Result<Made> {
@@ -168,17 +182,18 @@ fn make(kind: &Kind, around: &Surroundings, slot: u8, plane: &PciePlane) -> anyh
             let store = FileStore::open(path).with_context(|| format!("cannot use {}", path.display()))?;
             let bytes = std::fs::metadata(path)?.len();
             let serial = format!("{}-{slot}", around.box_name);
-            let options = NvmeOptions { serial, ..NvmeOptions::default() };
+            let options = NvmeOptions { serial, function: patient(), ..NvmeOptions::default() };
             Ok((Box::new(Nvme::new(store, options)), bytes, None))
         }
         Kind::Dma => {
-            let options = DmaOptions::default();
+            let options = DmaOptions { function: patient(), ..DmaOptions::default() };
             Ok((Box::new(DmaDevice::new(options)), options.memory_bytes, None))
         }
         Kind::VfioUser(path) => {
             let client =
                 Client::connect(path).with_context(|| format!("no device answers at {}", path.display()))?;
-            let endpoint = ClientEndpoint::new(client, RequesterOptions::default())?;
+            let patient = RequesterOptions { timeout: DEVICE_WAITS, ..RequesterOptions::default() };
+            let endpoint = ClientEndpoint::new(client, patient)?;
             let fds: Vec<_> = endpoint.fds().collect();
             let watched = watch(&fds, plane.waker())?;
             drop(fds);

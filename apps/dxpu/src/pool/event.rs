@@ -146,13 +146,19 @@ fn tone(kind: EventKind) -> Tone {
         | K::BoxReturned
         | K::HostJoined
         | K::HostReturned
+        | K::HostMonitorBack
         | K::GpuPlugged
         | K::BoxUndrained
         | K::GpuAdded
         | K::GpuUntainted
         | K::GpuBurnInPassed => Tone::Good,
         K::LeaseGranted => Tone::Busy,
-        K::BoxDead | K::HostDead | K::GpuBad | K::GpuBurnInFailed | K::LeaseRequeued => Tone::Wrong,
+        K::BoxDead
+        | K::HostDead
+        | K::HostMonitorSilent
+        | K::GpuBad
+        | K::GpuBurnInFailed
+        | K::LeaseRequeued => Tone::Wrong,
         K::BoxDrained | K::GpuTainted | K::GpuAbsent | K::LeaseMoved | K::LeasePending | K::LeaseExpired => {
             Tone::Passing
         }
