@@ -3,7 +3,7 @@
 mod pair;
 
 use fabric::{Event, Faults, PathId, Time};
-use pair::{ALL, Pair, payload, two_paths, write};
+use pair::{ALL, Pair, payload, read, two_paths, write};
 use std::time::Duration;
 
 const DELAY: Duration = Duration::from_micros(5);
@@ -140,6 +140,27 @@ fn a_silent_peer_is_probed_not_flooded() {
         }
     }
     assert!(arrived > 500 && pair.ends[HOST].is_idle(), "{arrived} arrived");
+    assert_eq!(silent(&mut pair, HOST), 0);
+}
+
+/// The other end has got a request, says so, and is gone: the answer is owed all the same.
+#[test]
+fn a_request_that_arrived_and_is_not_answered_is_owed() {
+    for (pause_ms, is_silence) in [(1_900, false), (2_200, true)] {
+        let mut pair = established(Duration::from_secs(2), |_| {});
+        pair.ends[HOST].send(&read(1, 5)).unwrap();
+        let until = after(&pair, Duration::from_micros(100));
+        pass(&mut pair, until);
+        assert!(pair.ends[HOST].is_idle() && pair.ends[HOST].open_requests() == 1, "it has arrived");
+        let until = after(&pair, Duration::from_millis(pause_ms));
+        pass_without(&mut pair, BOX, until);
+        assert_eq!(silent(&mut pair, HOST) == 1, is_silence, "a pause of {pause_ms} ms");
+    }
+    // One that takes its time and is there all the while is not silent.
+    let mut pair = established(Duration::from_millis(500), |_| {});
+    pair.ends[HOST].send(&read(1, 5)).unwrap();
+    let until = after(&pair, Duration::from_secs(60));
+    pass(&mut pair, until);
     assert_eq!(silent(&mut pair, HOST), 0);
 }
 

@@ -256,6 +256,73 @@ impl Hands for DeviceSlot {
 mod tests {
     use super::*;
 
+    fn serve(epoch: u64, since_epoch: u64) -> Want {
+        let host = |text: &str| pool_api::Name::new(text).unwrap();
+        let pairing = pool_api::PciePairing {
+            host: host("hv"),
+            host_node: 2,
+            host_slot: 0,
+            host_paths: vec!["udp:127.0.0.1:9".to_owned()],
+            secret: pool_api::LinkSecret::from_bytes(&[7; 32]),
+            pass: pool_api::SlotPass::default(),
+            patience_ms: 15_000,
+        };
+        Want::Serve {
+            lease: pool_api::LeaseId(1),
+            epoch,
+            since_epoch,
+            expires_ms: 0,
+            memory_bytes: 0,
+            share_milli: 1000,
+            tenant: host("lab"),
+            pcie: Some(pairing),
+        }
+    }
+
+    /// A disk keeps its blocks from one pairing of a lease to the next, also when its agent was started anew in between, and
+    /// loses them before another lease, or when its lease is over. An order that comes late empties nobody's disk.
+    #[test]
+    fn a_disk_is_emptied_for_another_lease_and_never_for_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk");
+        let (data, nothing) = (vec![0x5a; 1 << 20], vec![0; 1 << 20]);
+        std::fs::write(&disk, &data).unwrap();
+        let plane = PciePlane::start(&["127.0.0.1:0".parse().unwrap()], std::time::Duration::ZERO).unwrap();
+        plane.set_node(1);
+        let around = Surroundings {
+            box_name: "a".to_owned(),
+            state: folder.path().to_owned(),
+            listen_host: String::new(),
+            advertised_host: String::new(),
+            port: 0,
+            pcie: Some(plane.clone()),
+        };
+        let new = || DeviceSlot::new(0, Kind::Nvme(disk.clone()), &around, &plane).unwrap();
+        let settle = |slot: &mut DeviceSlot, want: &Want| {
+            while slot.step(want) {}
+            assert!(slot.report().health.ok, "{:?}", slot.report().health);
+        };
+        let contents = || std::fs::read(&disk).unwrap();
+        let mut slot = new();
+        settle(&mut slot, &serve(3, 3));
+        assert_eq!((slot.report().bound_epoch, contents() == data), (3, true), "nobody was there before");
+        settle(&mut slot, &serve(5, 3));
+        assert_eq!((slot.report().bound_epoch, contents() == data), (5, true), "its link broke");
+        let mut slot = new();
+        assert_eq!(slot.report().bound_epoch, 4, "the host is not let in any more, and the manager hears of it");
+        settle(&mut slot, &serve(6, 3));
+        assert_eq!((slot.report().bound_epoch, contents() == data), (6, true), "its agent started anew");
+        settle(&mut slot, &Want::Idle);
+        assert!(contents() == data, "it is kept for its lease");
+        settle(&mut slot, &Want::Clean { epoch: 5 });
+        assert!(contents() == data, "an order of before");
+        settle(&mut slot, &serve(8, 8));
+        assert!(contents() == nothing, "another lease");
+        std::fs::write(&disk, &data).unwrap();
+        settle(&mut slot, &Want::Clean { epoch: 8 });
+        assert!(contents() == nothing && slot.report().cleaned_epoch == 8, "its lease is over");
+    }
+
     #[test]
     fn devices_are_named_as_people_write_them() {
         assert_eq!("nvme:/a/b".parse(), Ok(Kind::Nvme("/a/b".into())));

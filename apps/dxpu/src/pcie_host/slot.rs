@@ -1,6 +1,6 @@
 //! One slot of a host: brings what is plugged in line with what should be.
 
-use pcie_proxy::{HostProxy, Pairing, Qmp, QmpError, parse_path};
+use pcie_proxy::{HostProxy, Pairing, PlugError, Qmp, QmpError, parse_path};
 use pool_api::{HostSlotReport, HostWant};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +13,9 @@ const LETS_GO_WITHIN: Duration = Duration::from_secs(9);
 const GUEST_SETTLES: Duration = Duration::from_secs(3);
 /// A box or guest that did not answer is tried again after this.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// It is tried again after twice as long each time, up to half a minute: each time is a new grant.
+const FAILURES_COUNT_MAX: u32 = 5;
 
 /// What an operator is told when the monitor does not answer. How long it has been so is in the events.
 const MONITOR_SILENT: &str = "the virtual machine's monitor does not answer: if it stays so, its QEMU hangs; end it and start it again";
@@ -57,6 +60,8 @@ pub(super) struct Slot {
     in_guest: InGuest,
     /// The last that was tried with the monitor failed because it did not answer.
     monitor_silent: bool,
+    /// How often in a row a box could not be reached.
+    failures: u32,
     /// When the guest let go of the last device.
     left_at: Option<Instant>,
     detail: String,
@@ -79,6 +84,7 @@ impl Slot {
             shown: None,
             in_guest: if monitor.is_some() { InGuest::Perhaps } else { InGuest::No },
             monitor_silent: false,
+            failures: 0,
             monitor,
             left_at: None,
             detail: String::new(),
@@ -135,16 +141,21 @@ impl Slot {
         match done {
             Ok(has_more) => has_more,
             Err(error) => {
-                let detail =
-                    if self.monitor_silent { MONITOR_SILENT.to_owned() } else { format!("{error:#}") };
-                if detail != self.detail {
-                    tracing::warn!(slot = self.number, detail, "a slot is not as it should be");
-                    self.detail = detail;
-                }
-                self.rest_until = Some(Instant::now() + TRY_AGAIN_AFTER);
+                self.rest(&error);
                 false
             }
         }
+    }
+
+    /// Something did not work: it is said once, and tried again later; the more often it failed, the later.
+    fn rest(&mut self, error: &anyhow::Error) {
+        let detail = if self.monitor_silent { MONITOR_SILENT.to_owned() } else { format!("{error:#}") };
+        if detail != self.detail {
+            tracing::warn!(slot = self.number, detail, "a slot is not as it should be");
+            self.detail = detail;
+        }
+        let rest = TRY_AGAIN_AFTER * (1 << self.failures.min(FAILURES_COUNT_MAX));
+        self.rest_until = Some(Instant::now() + rest);
     }
 
     fn id(&self) -> String {
@@ -161,7 +172,9 @@ impl Slot {
             && epoch > self.cleared_epoch
         {
             self.cleared_epoch = epoch;
-            self.detail.clear();
+            if self.in_guest == InGuest::No {
+                self.detail.clear();
+            }
             return Ok(true);
         }
         Ok(false)
@@ -175,8 +188,9 @@ impl Slot {
             tracing::info!(slot = self.number, epoch = shown, "unplugged");
         }
         // A guest that holds on sees a device that is gone; it is asked again before the next one comes.
-        if let Err(error) = let_go {
-            tracing::warn!(slot = self.number, error = format!("{error:#}"), "the guest does not let go");
+        match let_go {
+            Ok(()) => self.detail.clear(),
+            Err(error) => self.rest(&error),
         }
         Ok(())
     }
@@ -225,8 +239,10 @@ impl Slot {
             if let Err(error) = self.proxy.plug(self.number, pairing, is_wanted) {
                 // The box may have heard this greeting, and hears no other in this epoch.
                 self.cleared_epoch = self.cleared_epoch.max(pairing.epoch);
+                self.failures += u32::from(!matches!(error, PlugError::NotWanted));
                 return Err(error.into());
             }
+            self.failures = 0;
             self.shown = Some(pairing.epoch);
             self.bound_epoch = self.bound_epoch.max(pairing.epoch);
             self.detail.clear();

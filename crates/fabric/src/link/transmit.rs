@@ -153,12 +153,17 @@ impl Link {
             self.acks.deadline = Some(now.after(self.config.ack_delay));
         }
         // Credits may have been given and lost on their way. Whoever waits for them and has nothing else in the air
-        // must ask.
-        let waits = self.flight.is_idle() && !self.outbox.is_empty();
-        match self.ping_at {
-            None if waits => self.ping_at = Some(now.after(timeout)),
-            Some(_) if !waits => self.ping_at = None,
-            _ => {}
+        // must ask. So must, now and then, whoever waits for the answer to a request: its other end may be gone since it said
+        // that it has got it.
+        let is_idle = self.flight.is_idle();
+        let wait = match is_idle && !self.outbox.is_empty() {
+            true => Some(timeout),
+            false => (is_idle && self.requests.count() > 0).then_some(self.config.timeout_max),
+        };
+        match (self.ping_at, wait) {
+            (None, Some(wait)) => self.ping_at = Some(now.after(wait)),
+            (Some(at), Some(wait)) => self.ping_at = Some(at.min(now.after(wait))),
+            (_, None) => self.ping_at = None,
         }
     }
 

@@ -333,6 +333,7 @@ fn a_device_is_kept_for_a_lease_that_waits_for_its_box() {
             bench.release(lease.id);
         }
         let orders = bench.report("a");
+        host.turn(&mut bench);
         bench.settle();
         if released {
             assert!(matches!(orders.slots[0].want, Want::Clean { .. }), "{orders:?}");
