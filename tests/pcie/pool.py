@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
+import threading
 import time
 
 DXPU = os.environ["DXPU_BIN"]
@@ -58,6 +60,14 @@ class Pool:
         process = self.processes.pop(name)
         process.kill()
         process.wait()
+
+    def pause(self, name, seconds):
+        """Stops a process now, and lets it go on after so many seconds."""
+        process = self.processes[name]
+        process.send_signal(signal.SIGSTOP)
+        timer = threading.Timer(seconds, lambda: process.send_signal(signal.SIGCONT))
+        timer.start()
+        return timer
 
     def log(self, name):
         path = self.folder / f"{name}.log"

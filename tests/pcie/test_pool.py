@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pathlib
+import time
 
 import pytest
 
@@ -86,6 +87,37 @@ def test_a_disk_is_leased_used_released_and_anothers_takes_its_place(world):
 
 def box_of_number(number):
     return f"box-{'ab'[number]}"
+
+
+def test_an_idle_guest_does_not_notice_a_paused_box(world):
+    """Two seconds without a word, then a pause of 40 ms: once that cost the guest its disk, and the disk its contents."""
+    pool, guest, disks = world
+    for gpu in ("box-a/0", "box-b/0"):
+        pool.free(gpu)
+    name = lease(pool)
+    guest.wait_for("[ -b /dev/nvme0n1 ]")
+    before = pool.leases()[name]["grants"]
+    box = box_of(pool, name)
+    number = "ab".index(box[-1])
+    verified_io(guest, disks, number, "nvme0n1")
+    known = disks.sha(number)
+    for seconds in (0.04, 2):
+        time.sleep(2)
+        timer = pool.pause(box, seconds)
+        said = guest.run("dd if=/dev/nvme0n1 bs=64k iflag=direct 2>/dev/null | sha256sum")
+        timer.join()
+        assert said.split()[0] == known, said
+        # In the middle of writing, too.
+        guest.run("dd if=/dev/urandom of=/tmp/new bs=64k count=8 2>/dev/null")
+        timer = pool.pause(box, seconds)
+        guest.run("dd if=/tmp/new of=/dev/nvme0n1 bs=16k oflag=direct conv=fsync 2>/dev/null")
+        timer.join()
+        wrote = guest.run("sha256sum < /tmp/new").split()[0]
+        assert hashlib.sha256(disks.files[number].read_bytes()[:512 << 10]).hexdigest() == wrote
+        known = disks.sha(number)
+    assert pool.leases()[name]["grants"] == before
+    assert "I/O error" not in guest.run("dmesg")
+    assert guest.qmp("query-status")["status"] == "running"
 
 
 def test_a_box_killed_under_io_gives_errors_and_the_other_boxs_disk_comes(world):

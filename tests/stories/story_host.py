@@ -1,10 +1,14 @@
-"""Hosts of the PCIe plane: devices of two boxes in the slots of one host, whoever of them is killed. No guest: the slots
-are sockets."""
+"""Hosts of the PCIe plane: devices of two boxes in the slots of one host, whoever of them is killed or paused. No guest: the
+slots are sockets, and whoever connects only looks at its device."""
 import os
+import random
 import signal
+import threading
+import time
 
 import kit
 import pool_kit
+import vfio_user
 
 
 def tell(record):
@@ -12,7 +16,10 @@ def tell(record):
         here = Here(pool)
         record.part("a host that serves nobody: the lease waits and says why", waits, pool, here)
         record.part("plugged in, and taken out", plugged, pool, here)
-        record.part("the host is killed, and gets its device anew", host_killed, pool, here)
+        record.part("the box is paused while nobody does anything, and nobody notices", paused_idle, pool, here)
+        record.part("the box is paused while a device is plugged in, looked at and taken out", paused_busy, pool, here)
+        record.part("the box's agent is killed and started again: the lease has its own disk again, as it was", box_restarted, pool, here)
+        record.part("the host is killed, and gets its device anew, as it was", host_killed, pool, here)
         record.part("the manager is killed, and nothing happens to the device", manager_killed, pool, here)
         record.part("the box is killed, and another's device takes the place", box_killed, pool, here)
 
@@ -86,13 +93,105 @@ def plugged(pool, _):
     gone(pool, again)
 
 
+BYTES = 16 << 20
+
+
+def owner(grant):
+    return grant["gpu"].split("/")[0]
+
+
+def write(pool, grant):
+    """Puts data onto the disk, as its guest would; gives them."""
+    data = random.Random(grant["epoch"]).randbytes(BYTES)
+    with open(os.path.join(pool.directory, f"{owner(grant)}.img"), "r+b") as disk:
+        disk.write(data)
+    return data
+
+
+def read(pool, grant):
+    with open(os.path.join(pool.directory, f"{owner(grant)}.img"), "rb") as disk:
+        return disk.read()
+
+
+def paused(here, name, seconds):
+    """Stops a process now, and lets it go on after so many seconds."""
+    process = here.processes[name]
+    process.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(seconds, lambda: process.send_signal(signal.SIGCONT))
+    timer.start()
+    return timer
+
+
+def socket_of(pool, grant):
+    return os.path.join(pool.directory, "state-hv-7", "slots", f"slot-{grant['attachment']['slot']}")
+
+
+def paused_idle(pool, here):
+    lease = create(pool, "--wait")
+    before = grant(pool, lease)
+    data = write(pool, before)
+    guest = vfio_user.Guest(socket_of(pool, before))
+    known = guest.config()
+    kit.hold(vfio_user.capabilities(known), "it has capabilities")
+    for idle, seconds in ((0, 0.005), (2, 0.005), (2, 0.04), (1, 0.6), (1, 2.0)):
+        # Longer than half a second without a word, then a word that is answered late.
+        time.sleep(idle)
+        timer = paused(here, owner(before), seconds)
+        kit.hold(guest.config() == known, f"idle for {idle} s, paused for {seconds} s")
+        timer.join()
+    guest.close()
+    kit.hold(grant(pool, lease) == before, "the same grant", grant(pool, lease), before)
+    kit.hold(read(pool, before) == data, "what was on the disk is there")
+    gone(pool, lease)
+    kit.hold(read(pool, before) == bytes(BYTES), "it is emptied when its lease is over")
+
+
+def paused_busy(pool, here):
+    for seconds in (0.04, 1.5):
+        timers = [paused(here, name, seconds) for name in ("rack1-a", "rack1-b")]
+        lease = create(pool, "--wait")
+        [timer.join() for timer in timers]
+        before = grant(pool, lease)
+        data = write(pool, before)
+        guest = vfio_user.Guest(socket_of(pool, before))
+        for _ in range(5):
+            timer = paused(here, owner(before), seconds / 5)
+            for _ in range(20):
+                vfio_user.capabilities(guest.config())
+            timer.join()
+        kit.hold(grant(pool, lease) == before, "the same grant", grant(pool, lease), before)
+        kit.hold(read(pool, before) == data, "what was on the disk is there")
+        guest.close()
+        timer = paused(here, owner(before), seconds)
+        gone(pool, lease)
+        timer.join()
+        kit.hold(read(pool, before) == bytes(BYTES), "it is emptied when its lease is over")
+
+
+def box_restarted(pool, here):
+    lease = create(pool, "--wait")
+    before = grant(pool, lease)
+    data = write(pool, before)
+    name = owner(before)
+    here.kill(name)
+    here.start(name, "box", "--device", f"nvme:{os.path.join(pool.directory, name)}.img")
+    anew = lambda: grant(pool, lease)["epoch"] > before["epoch"] and is_plugged(pool, lease)
+    kit.until(pool.logs, anew, 60)
+    kit.hold(grant(pool, lease)["gpu"] == before["gpu"], "the same disk", grant(pool, lease))
+    kit.hold(read(pool, before) == data, "what was on it is there")
+    gone(pool, lease)
+    kit.hold(read(pool, before) == bytes(BYTES), "it is emptied when its lease is over")
+
+
 def host_killed(pool, here):
     lease = create(pool, "--wait")
     before = grant(pool, lease)
+    data = write(pool, before)
     here.kill("hv-7")
     here.start("hv-7", "host", "--slots", "2")
     anew = lambda: grant(pool, lease)["epoch"] not in (0, before["epoch"]) or grant(pool, lease)["gpu"] not in ("", before["gpu"])
     kit.until(pool.logs, lambda: anew() and is_plugged(pool, lease), 60)
+    kit.hold(grant(pool, lease)["gpu"] == before["gpu"] and read(pool, before) == data, "its own disk, as it was", grant(pool, lease))
     gone(pool, lease)
 
 

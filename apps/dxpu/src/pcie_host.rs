@@ -25,6 +25,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long QEMU waits for an answer of a vfio-user device, unless it is told otherwise (x-msg-timeout).
+const QEMU_WAITS: Duration = Duration::from_secs(5);
+/// How much earlier the answer must be on its way.
+const REPLY_MARGIN: Duration = Duration::from_secs(1);
+
 const EXAMPLES: &str = "\
 Examples:
   dxpu host --join-token-file hv-7.json --fabric 10.0.0.7:7600 --qmp /run/vm.qmp    joins, then serves one guest
@@ -77,6 +82,10 @@ struct Serve {
     /// Where the sockets of slots are [default: below the state directory]
     #[arg(long, value_name = "DIR")]
     sockets: Option<PathBuf>,
+    /// How long your virtual machines wait for an answer of a device, if you plug slots in yourself (QEMU's x-msg-timeout; it
+    /// waits for 5 s by default). A box that is paused for longer loses its guest. With --qmp it is set to what the pool needs
+    #[arg(long, value_name = "TIME", conflicts_with = "qmp", value_parser = quantity::duration)]
+    guest_waits: Option<Duration>,
     /// Show MSI-X; QEMU 11.1 cannot unplug a device that has it
     #[arg(long)]
     msix: bool,
@@ -113,8 +122,9 @@ impl Serve {
         let name = membership.credential.identity.short_name().to_owned();
         let proxy = Arc::new(self.proxy(&state)?);
         let paths = proxy.paths().iter().map(|path| format!("udp:{path}")).collect();
+        let monitor = self.qmp.clone().map(|path| Arc::new(slot::Monitor::new(path)));
         let slots = (0..self.slots).map(|slot| {
-            slot::Slot::new(slot, proxy.clone(), self.qmp.clone(), format!("{}{}", self.ports, slot + 1))
+            slot::Slot::new(slot, proxy.clone(), monitor.clone(), format!("{}{}", self.ports, slot + 1))
         });
         let home = Home { identity: membership.credential.identity.clone(), state };
         let host = Host { name: Name::new(&name)?, home, paths };
@@ -193,7 +203,13 @@ impl Serve {
             spin: self.spin,
             protection: Protection::Encrypted,
         };
-        let options = HostProxyOptions { slots: self.slots, directory, msix: self.msix, carrier };
+        // A reply must be there before the virtual machine stops waiting for it.
+        let guest_waits = match (&self.qmp, self.guest_waits) {
+            (Some(_), _) => None,
+            (None, waits) => Some(waits.unwrap_or(QEMU_WAITS).saturating_sub(REPLY_MARGIN).max(REPLY_MARGIN)),
+        };
+        let options =
+            HostProxyOptions { slots: self.slots, directory, msix: self.msix, guest_waits, carrier };
         HostProxy::start(&options).context("cannot start the proxy")
     }
 }

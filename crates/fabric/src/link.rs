@@ -40,7 +40,8 @@ pub enum Event {
     PathDown(PathId),
     /// A path answers again.
     PathUp(PathId),
-    /// Nothing has been heard for a long time although something is owed. Said once; the link goes on trying.
+    /// The other end has owed an answer for [`LinkConfig::silent_after`] and said nothing in all that time. Said once; the
+    /// link goes on trying.
     Silent,
 }
 
@@ -113,6 +114,16 @@ struct Departure {
     path: PathId,
 }
 
+/// The other end owes an answer, and nothing has been heard since it began to. A link that is owed nothing has none of this,
+/// so that no amount of idleness counts as silence.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// How much of the wait counts: the time in which this end looked, see [`Link::check_silence`].
+    waited: Duration,
+    /// When this end last looked; before the first look, when it sent what has not been answered.
+    looked_at: Time,
+}
+
 /// Departures that are remembered, to measure round trips with.
 const DEPARTURES: usize = 256;
 
@@ -150,7 +161,8 @@ pub struct Link {
     freed: Credits,
     told: Credits,
     acks: Acks,
-    last_heard: Time,
+    /// Set by the first timeout after the last datagram that was heard.
+    waiting: Option<Waiting>,
 
     requests: Requests,
     paths: Paths,
@@ -209,7 +221,7 @@ impl Link {
             freed: Credits::default(),
             told: granted,
             acks: Acks::default(),
-            last_heard: now,
+            waiting: None,
             requests: Requests::default(),
             paths: Paths::new(&config.paths, &patience),
             is_silent: false,

@@ -46,10 +46,16 @@ impl Epochs {
 
     /// What is remembered after somebody with this epoch was let in.
     pub fn admit(self, epoch: u64) -> Result<Self, EpochRefusal> {
+        self.admit_since(epoch, epoch)
+    }
+
+    /// The same for somebody who was there before: whatever was let in with `since` or a later epoch was the same lease, and
+    /// what it left is its own. The box ends the old pairing first.
+    pub fn admit_since(self, epoch: u64, since: u64) -> Result<Self, EpochRefusal> {
         if epoch < self.bound || epoch <= self.cleaned {
             return Err(EpochRefusal::Stale { asked: epoch, reached: self.bound.max(self.cleaned) });
         }
-        if epoch > self.bound && self.is_used() {
+        if epoch > self.bound && self.is_used() && self.bound < since {
             return Err(EpochRefusal::NotCleanYet { asked: epoch, bound: self.bound });
         }
         Ok(Self { bound: epoch, ..self })
@@ -90,6 +96,15 @@ mod tests {
         let cleaned = FRESH.clean(9);
         assert_eq!(cleaned.admit(9), Err(EpochRefusal::Stale { asked: 9, reached: 9 }));
         assert_eq!(cleaned.admit(10), Ok(Epochs { bound: 10, cleaned: 9 }));
+    }
+
+    #[test]
+    fn the_same_lease_comes_again_under_a_new_epoch_and_another_does_not() {
+        let bound = FRESH.admit(7).unwrap();
+        assert_eq!(bound.admit_since(9, 7), Ok(Epochs { bound: 9, cleaned: 0 }));
+        assert_eq!(bound.admit_since(9, 8), Err(EpochRefusal::NotCleanYet { asked: 9, bound: 7 }));
+        assert!(matches!(bound.admit_since(6, 5), Err(EpochRefusal::Stale { .. })));
+        assert!(matches!(bound.clean(9).admit_since(9, 7), Err(EpochRefusal::Stale { .. })));
     }
 
     #[test]

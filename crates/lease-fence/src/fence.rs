@@ -119,6 +119,12 @@ impl Fence {
         self.change(|epochs| epochs.admit(epoch))
     }
 
+    /// Lets an epoch in whose lease may have been there before, see [`Epochs::admit_since`]. When this returns, the disk
+    /// knows.
+    pub fn admit_since(&self, epoch: u64, since: u64) -> Result<Epochs, FenceError> {
+        self.change(|epochs| epochs.admit_since(epoch, since))
+    }
+
     /// Remembers that everything up to `epoch` is gone. Call it when it is.
     pub fn clean(&self, epoch: u64) -> Result<Epochs, FenceError> {
         self.change(|epochs| Ok(epochs.clean(epoch)))

@@ -9,6 +9,7 @@
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
 use fabric::{Event, LeaseId, Role};
+use pcie::flow::RequesterOptions;
 use pcie::host::{HostPortOptions, Violations};
 use pcie::tables::{EntryId, Epoch, HostTable, NodeId, PathId, SlotId, TableError};
 use pcie::{Now, Packet};
@@ -20,10 +21,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use vfio_user::{AttachError, Options, Server, SlotHandle, Stop};
+use vfio_user::{AttachError, Options, Server, SlotHandle, Stop, Wire};
 
-/// How long a box may take to greet, and its device to answer.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// The link is given this long to say that its box is silent before what the guest waits for is given up: the guest should
+/// lose one device, not one answer. Then the guest's own request, then the virtual machine's, each this much later.
+const VERDICT_MARGIN: Duration = Duration::from_secs(1);
+/// Packets of a guest that may wait for the network. A guest that writes faster has to wait: a box may be paused for as long
+/// as the pool forgives it, and the host's memory is not the guest's.
+const WAITING_MAX: usize = 4096;
 /// How often to look whether the box has greeted.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -36,6 +41,9 @@ pub struct HostProxyOptions {
     pub directory: PathBuf,
     /// Show devices' MSI-X capability. QEMU 11.1 cannot unplug a device that has it.
     pub msix: bool,
+    /// How long the virtual machines wait for an answer, where that is known: a reply that is later than this confuses them
+    /// (QEMU: `x-msg-timeout`). Without it they wait for as long as [`HostProxy::answers_within`] says.
+    pub guest_waits: Option<Duration>,
     /// The network.
     pub carrier: CarrierOptions,
 }
@@ -52,6 +60,9 @@ pub enum PlugError {
     /// The box does not greet.
     #[error("the box does not answer")]
     NoBox,
+    /// It was no longer wanted before the box greeted.
+    #[error("it is no longer wanted")]
+    NotWanted,
     /// The device does not answer, or cannot be shown.
     #[error(transparent)]
     Device(#[from] AttachError),
@@ -79,7 +90,7 @@ pub struct HostSlotStatus {
     pub plugged: bool,
     /// Of the pairing, or of the last one.
     pub epoch: u64,
-    /// The box is silent: whatever the guest asks is answered with all ones.
+    /// The box is silent: whatever the guest asks is answered as if nobody were there.
     pub lost: bool,
     /// How long an answer takes.
     pub round_trip: Option<Duration>,
@@ -91,6 +102,23 @@ struct Attached {
     handle: SlotHandle,
     out: Arc<Mutex<VecDeque<Packet>>>,
     lost: Arc<AtomicBool>,
+}
+
+/// What the guest's accesses become, on their way to the carrier's thread.
+struct SlotWire {
+    out: Arc<Mutex<VecDeque<Packet>>>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Wire for SlotWire {
+    fn send(&self, packet: Packet) {
+        lock(&self.out).push_back(packet);
+        (self.wake)();
+    }
+
+    fn has_room(&self) -> bool {
+        lock(&self.out).len() < WAITING_MAX
+    }
 }
 
 #[derive(Default)]
@@ -155,6 +183,7 @@ pub struct HostProxy {
     slots: Vec<Mutex<Option<Plugged>>>,
     directory: PathBuf,
     msix: bool,
+    guest_waits: Option<Duration>,
 }
 
 impl HostProxy {
@@ -172,12 +201,19 @@ impl HostProxy {
             slots: (0..options.slots).map(|_| Mutex::new(None)).collect(),
             directory: options.directory.clone(),
             msix: options.msix,
+            guest_waits: options.guest_waits,
         })
     }
 
     /// Where it listens, by path.
     pub fn paths(&self) -> &[SocketAddr] {
         self.carrier.paths()
+    }
+
+    /// How long a virtual machine may have to wait for an answer from a slot that is paired like this. One that waits for less
+    /// loses the thread of the conversation.
+    pub fn answers_within(pairing: &Pairing) -> Duration {
+        pairing.patience + 3 * VERDICT_MARGIN
     }
 
     /// Where virtual machines find a slot's device.
@@ -190,8 +226,17 @@ impl HostProxy {
     }
 
     /// Writes the row of a slot and shows the device: when this returns, its socket can be connected to. The same
-    /// pairing once more changes nothing.
-    pub fn plug(&self, slot: u8, pairing: &Pairing) -> Result<PathBuf, PlugError> {
+    /// pairing once more changes nothing. A box that is paused is waited for, for as long as it is patient with one, and
+    /// `is_wanted` says so.
+    ///
+    /// A link is greeted once in its epoch, and the box may have heard the greeting of a plug that failed. So what failed can
+    /// be tried again in another epoch only.
+    pub fn plug(
+        &self,
+        slot: u8,
+        pairing: &Pairing,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<PathBuf, PlugError> {
         let mut place = self.slot(slot)?;
         if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch == pairing.epoch) {
             return Ok(self.socket(slot));
@@ -199,7 +244,7 @@ impl HostProxy {
         let entry = EntryId(slot.into());
         let (node, box_slot) = (NodeId(pairing.box_node), SlotId(pairing.box_slot.into()));
         lock(&self.table).pair(entry, node, box_slot, PathId(1), Epoch(pairing.epoch))?;
-        match self.show(slot, pairing) {
+        match self.show(slot, pairing, is_wanted) {
             Ok(plugged) => {
                 *place = Some(plugged);
                 Ok(self.socket(slot))
@@ -212,17 +257,14 @@ impl HostProxy {
         }
     }
 
-    fn show(&self, slot: u8, pairing: &Pairing) -> Result<Plugged, PlugError> {
+    fn show(&self, slot: u8, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<Plugged, PlugError> {
         let out = Arc::new(Mutex::new(VecDeque::new()));
         let lost = Arc::new(AtomicBool::new(false));
-        let wire = {
-            let (out, wake) = (out.clone(), self.wake.clone());
-            move |packet: Packet| {
-                lock(&out).push_back(packet);
-                wake();
-            }
-        };
-        let handle = SlotHandle::new(HostPortOptions { msix: self.msix, ..HostPortOptions::default() }, wire);
+        let wire = SlotWire { out: out.clone(), wake: self.wake.clone() };
+        let timeout = pairing.patience + VERDICT_MARGIN;
+        let requester = RequesterOptions { timeout, ..RequesterOptions::default() };
+        let options = HostPortOptions { msix: self.msix, requester, ..HostPortOptions::default() };
+        let handle = SlotHandle::new(options, wire);
         let attached = Attached { handle: handle.clone(), out, lost: lost.clone() };
         let its = pairing.clone();
         let begun = self.carrier.call(move |core| {
@@ -231,12 +273,14 @@ impl HostProxy {
             Ok::<(), PairingError>(())
         });
         begun.ok_or(PlugError::Stopped)??;
-        self.wait_for_box(pairing.link())?;
-        let device = handle.attach(ANSWERS_WITHIN)?;
+        self.wait_for_box(pairing, is_wanted)?;
+        let device = handle.attach(timeout)?;
         let mut device = if self.msix { device } else { device.without_msix() };
         let path = self.socket(slot);
         let failed = |source: io::Error| PlugError::Socket { path: path.clone(), source };
-        let server = Server::bind(&path, Options::default()).map_err(failed)?;
+        let unhurried = pairing.patience + 2 * VERDICT_MARGIN;
+        let completion_timeout = self.guest_waits.map_or(unhurried, |most| most.min(unhurried));
+        let server = Server::bind(&path, Options { completion_timeout }).map_err(failed)?;
         let stop = server.stop_handle();
         let thread = std::thread::Builder::new().name(format!("dxpu-slot-{slot}"));
         let server = thread
@@ -249,8 +293,8 @@ impl HostProxy {
         Ok(Plugged { pairing: pairing.clone(), handle, lost, stop, server })
     }
 
-    fn wait_for_box(&self, link: LeaseId) -> Result<(), PlugError> {
-        let until = Instant::now() + ANSWERS_WITHIN;
+    fn wait_for_box(&self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<(), PlugError> {
+        let (link, until) = (pairing.link(), Instant::now() + pairing.patience);
         loop {
             let (is_established, _) =
                 self.carrier.call(move |core| core.link_state(link)).ok_or(PlugError::Stopped)?;
@@ -259,6 +303,9 @@ impl HostProxy {
             }
             if Instant::now() >= until {
                 return Err(PlugError::NoBox);
+            }
+            if !is_wanted() {
+                return Err(PlugError::NotWanted);
             }
             std::thread::sleep(LOOK_EVERY);
         }

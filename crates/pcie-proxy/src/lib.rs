@@ -29,6 +29,6 @@ pub use boxes::{BoxSlots, SlotError, SlotStatus};
 pub use carrier::{Carrier, CarrierOptions, Side};
 pub use files::FileStore;
 pub use host::{HostProxy, HostProxyOptions, HostSlotStatus, PlugError};
-pub use pairing::{Pairing, PairingError, parse_path};
+pub use pairing::{DEVICE_WAITS, Pairing, PairingError, parse_path};
 pub use qmp::{Qmp, QmpError};
 pub use watch::watch;

@@ -3,6 +3,12 @@
 use fabric::{Endpoint, Epoch, LeaseId, LeaseSecret, LinkConfig, NodeId, PathId, Protection, Role};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long a device waits for what it reads from its guest's memory: for as long as it is paired, in effect. Packets are not
+/// lost between the proxies, so an answer that is late is late because the host or the network is paused; whether that has
+/// lasted too long is for the link and the manager to say, who then end the pairing, which resets the device.
+pub const DEVICE_WAITS: Duration = Duration::from_secs(3600);
 
 /// One slot of a host and one slot of a box, for one lease.
 #[derive(Clone, Debug)]
@@ -19,6 +25,9 @@ pub struct Pairing {
     pub remote_paths: Vec<SocketAddr>,
     /// Known to both ends.
     pub secret: [u8; 32],
+    /// How long the other end may be silent while it owes an answer, before its device is given up. As long as the pool
+    /// waits for a box that does not report: a pause that the pool forgives costs the guest a delay and nothing else.
+    pub patience: Duration,
 }
 
 /// Why a pairing cannot be.
@@ -76,6 +85,7 @@ impl Pairing {
         let mut config = LinkConfig::new(role, self.link(), Epoch(epoch), secret, random, ends);
         config.paths = self.addresses(local_paths).map(|(path, _)| path).collect();
         config.protection = protection;
+        config.silent_after = self.patience;
         if config.paths.is_empty() {
             return Err(PairingError::NoPath);
         }
@@ -99,10 +109,18 @@ mod tests {
     #[test]
     fn a_pairing_without_a_common_path_or_with_an_epoch_too_large_is_refused() {
         let remote_paths = vec!["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
-        let good =
-            Pairing { epoch: 3, host_node: 1, box_node: 2, box_slot: 5, remote_paths, secret: [7; 32] };
+        let good = Pairing {
+            epoch: 3,
+            host_node: 1,
+            box_node: 2,
+            box_slot: 5,
+            remote_paths,
+            secret: [7; 32],
+            patience: Duration::from_secs(15),
+        };
         let config = good.link_config(Role::Host, 1, Protection::Encrypted).unwrap();
         assert_eq!(config.paths, [PathId(1)]);
+        assert_eq!(config.silent_after, Duration::from_secs(15));
         assert_eq!((config.lease, config.remote), (LeaseId(2 << 16 | 5), Endpoint::new(2, 5)));
         let refused = |pairing: Pairing| {
             pairing.link_config(Role::Box, 2, Protection::Encrypted).expect_err("it must be refused")

@@ -56,6 +56,10 @@ pub enum EventKind {
     HostDead,
     /// A host was revoked: it is no member any more, and its leases end.
     HostRevoked,
+    /// The monitor of a virtual machine does not answer its host: nothing can be plugged there or unplugged.
+    HostMonitorSilent,
+    /// The monitor of a virtual machine answers again.
+    HostMonitorBack,
     /// Whom a host serves was set.
     HostChanged,
     /// A box has a GPU more, or another one in a slot.

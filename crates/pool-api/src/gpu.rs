@@ -44,6 +44,10 @@ pub struct Gpu {
     /// Who has it; several only with shares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
+    /// Whose data are on it, on the PCIe plane: of the lease that has it, or of one that lost it without giving it up and may
+    /// get it again. It is not scrubbed before that lease is over or has another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
     /// What its box last said of it.
     pub health: Health,
     /// Why no borrower could use it now although it works: its worker is starting, or cannot be found. No lease gets it
@@ -56,6 +60,15 @@ pub struct Gpu {
     /// What it last measured. Not stored: absent until its box has reported to the manager that leads now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
+}
+
+/// A lease's data stay on a device from one grant of it to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Kept {
+    /// The lease.
+    pub lease: LeaseId,
+    /// The epoch of the first grant since which it was nobody else's and was not scrubbed.
+    pub since_epoch: u64,
 }
 
 /// What a GPU is doing.

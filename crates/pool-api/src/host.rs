@@ -51,6 +51,9 @@ pub struct HostRecord {
     /// No member of the pool any more; it is one again when it has joined with a new token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<crate::Taint>,
+    /// Slots whose virtual machine's monitor does not answer.
+    #[serde(default, skip_serializing_if = "is_none_silent")]
+    pub monitors_silent: u8,
 }
 
 /// Whether a host is there.
@@ -106,6 +109,10 @@ pub struct HostSlot {
     /// Whether the host last said that a device is plugged there.
     #[serde(default)]
     pub plugged: bool,
+    /// The monitor of the virtual machine that the slot is in does not answer, as the host last said: nothing can be plugged
+    /// there or unplugged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub monitor_silent: bool,
     /// What the host last said of it, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
@@ -203,6 +210,9 @@ pub struct HostSlotReport {
     pub cleared_epoch: u64,
     /// Whether a device is plugged there now.
     pub plugged: bool,
+    /// The monitor of the virtual machine that the slot is in does not answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub monitor_silent: bool,
     /// What there is to say, in words. At most 256 characters.
     #[serde(default)]
     #[schema(
@@ -236,6 +246,10 @@ impl HostReport {
         }
         Ok(())
     }
+}
+
+fn is_none_silent(count: &u8) -> bool {
+    *count == 0
 }
 
 /// Whether this is an address of the PCIe plane.
@@ -291,6 +305,9 @@ pub enum HostWant {
         box_paths: Vec<String>,
         /// What the two proxies' keys are made of. The manager fills it in.
         secret: LinkSecret,
+        /// How long the box may be silent before its device is given up: as long as the pool waits for a box.
+        #[serde(default = "patience_ms")]
+        patience_ms: u64,
     },
     /// Nothing of this epoch or older there: unplug it, clear it, then report it.
     Unplug {
@@ -315,6 +332,14 @@ pub struct PciePairing {
     /// What programs of the guest show the GPU's worker. The manager fills it in.
     #[serde(default)]
     pub pass: SlotPass,
+    /// How long the host may be silent before the box says so: as long as the pool waits for a box.
+    #[serde(default = "patience_ms")]
+    pub patience_ms: u64,
+}
+
+/// What managers say that do not say it: how long they wait for a box unless they are told otherwise.
+fn patience_ms() -> u64 {
+    15_000
 }
 
 /// The name of a link on the network: the same on both sides, and nobody else's.
@@ -364,6 +389,7 @@ mod tests {
                 box_slot: 3,
                 box_paths: vec!["udp:10.0.0.1:7000".into()],
                 secret: secret.clone(),
+                patience_ms: 15_000,
             },
         };
         let text = serde_json::to_string(&plug).unwrap();

@@ -40,7 +40,7 @@ pub use audit::{AuditEntry, AuditOutcome};
 pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
 pub use event::{Event, EventKind};
 pub use explain::{Explanation, Filter, FilterCount};
-pub use gpu::{Counters, Gpu, GpuState, Health, Holder, Taint, TaintRequest};
+pub use gpu::{Counters, Gpu, GpuState, Health, Holder, Kept, Taint, TaintRequest};
 pub use gpu_box::{BoxDetail, BoxKind, BoxRecord, BoxState};
 pub use host::{
     Attachment, HostDetail, HostOrders, HostRecord, HostReport, HostRequest, HostSlot, HostSlotOrder,

@@ -182,6 +182,10 @@ pub enum Want {
         lease: LeaseId,
         /// The epoch of its grant.
         epoch: u64,
+        /// Whatever was let in with this epoch or a later one was this lease too: what it left there is its own, and is not
+        /// scrubbed. 0 means the same as `epoch`.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        since_epoch: u64,
         /// When the lease ends, unless it is renewed; by the manager's clock.
         expires_ms: u64,
         /// Memory the borrower may allocate.
@@ -208,6 +212,10 @@ pub enum Want {
     Off,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,6 +227,7 @@ mod tests {
             want: Want::Serve {
                 lease: LeaseId(1),
                 epoch: 7,
+                since_epoch: 0,
                 expires_ms: 9,
                 memory_bytes: 5,
                 share_milli: 1000,

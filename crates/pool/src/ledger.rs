@@ -29,6 +29,7 @@ mod grants;
 mod host_explain;
 mod host_report;
 mod hosts;
+mod keep;
 mod keys;
 mod leases;
 mod load;
@@ -103,6 +104,10 @@ pub struct Ledger {
     held: BTreeMap<GpuId, Held>,
     /// When that takes too long.
     unplug_due: BTreeSet<(u64, GpuId)>,
+    /// Devices that have a lease's data, by lease: see [`Gpu::kept`].
+    kept: BTreeMap<LeaseId, BTreeSet<GpuId>>,
+    /// Leases that wait, and may have their devices again.
+    returning: BTreeSet<LeaseId>,
     /// Slots of hosts that may go on.
     restless: BTreeSet<(Name, u8)>,
     /// When each lease that is over ended.
@@ -173,6 +178,8 @@ impl Ledger {
             host_silences: BTreeSet::new(),
             held: BTreeMap::new(),
             unplug_due: BTreeSet::new(),
+            kept: BTreeMap::new(),
+            returning: BTreeSet::new(),
             restless: BTreeSet::new(),
             ended: BTreeSet::new(),
             unsettled: BTreeSet::new(),

@@ -39,6 +39,8 @@ pub(crate) enum Mutation {
     NeverUnplug,
     /// The ledger has boxes clean before hosts have unplugged.
     CleanBeforeUnplug,
+    /// The ledger gives a device to the same lease again as if what is on it were another's.
+    ScrubBetween,
     /// The ledger gives a host's slot away while it still has something else.
     ReuseSlot,
     /// The manager tells answers before they are committed.

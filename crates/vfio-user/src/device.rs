@@ -76,6 +76,11 @@ pub trait Device {
     /// The guest set or cleared vectors of this kind.
     fn interrupts_changed(&mut self, _index: u32) {}
 
+    /// Whether it takes another access now. A peer that writes faster than the device takes it has to wait.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Nobody waits for this access any longer: its time is over, or the peer is gone.
     fn abandoned(&mut self, _access: AccessId) {}
 

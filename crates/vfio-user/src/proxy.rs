@@ -50,6 +50,11 @@ impl HostMemory for NoMemory {
 pub trait Wire: Send + Sync {
     /// Sends one packet to the device.
     fn send(&self, packet: Packet);
+
+    /// Whether it takes more accesses of the guest now. Each is a few packets at most; those are always taken.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 impl<F: Fn(Packet) + Send + Sync> Wire for F {
@@ -88,7 +93,7 @@ impl Shared {
             match output {
                 HostOutput::Done { access, data } => {
                     if let Some(bus) = bus {
-                        // No data at all is what the server takes for all ones.
+                        // No data at all is what the server takes for nobody being there.
                         bus.completions.complete(AccessId(access.0), data.unwrap_or_default());
                     }
                 }
@@ -172,7 +177,8 @@ impl SlotHandle {
         state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
     }
 
-    /// The device is gone: the guest reads all ones from now on, and waits for nothing.
+    /// The device is gone: from now on the guest reads all ones from its registers, gets errors for its configuration space,
+    /// and waits for nothing.
     pub fn remove(&self) {
         let mut state = self.shared.lock();
         state.port.remove();
@@ -282,6 +288,10 @@ impl Device for SlotDevice {
             state.port.arm_msix(self.shape.irqs[irq::MSIX as usize] as u16);
             self.shared.drain(&mut state);
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.shared.wire.has_room()
     }
 
     fn abandoned(&mut self, access: AccessId) {

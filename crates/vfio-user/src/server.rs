@@ -15,14 +15,16 @@ use crate::device::Device;
 use crate::session::Session;
 use crate::socket::{Connection, ReceiveError};
 
-/// QEMU loses the thread of the conversation when a reply takes 5 s, and PCI Express itself gives up after 50 ms by
-/// default: a quarter of a second forgives a network hiccup and is far from either end of a guest's patience.
+/// QEMU loses the thread of the conversation when a reply takes longer than it waits: 5 s, unless its device was given
+/// another `x-msg-timeout`. For devices that are nearby; who serves one that is far away says how long that may take.
 const COMPLETION_TIMEOUT: Duration = Duration::from_millis(250);
+/// How often to look whether a device that is behind takes more.
+const CONGESTED_LOOK: Duration = Duration::from_millis(1);
 
 /// How a server behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long an access may take before it is answered with all ones.
+    /// How long an access may take before it is answered as if nobody were there.
     pub completion_timeout: Duration,
 }
 
@@ -125,7 +127,14 @@ impl Server {
         loop {
             let now = Instant::now();
             let timeout = session.wake_at().map(|at| at.saturating_duration_since(now));
-            let ready = match wait(&[connection.as_fd(), self.completions.as_fd()], timeout) {
+            // While the device takes nothing more, what the peer sends stays in its socket, which fills up: it has to wait.
+            let ready = if device.has_room() {
+                wait(&[connection.as_fd(), self.completions.as_fd()], timeout)
+            } else {
+                let timeout = timeout.map_or(CONGESTED_LOOK, |timeout| timeout.min(CONGESTED_LOOK));
+                wait(&[self.completions.as_fd()], Some(timeout)).map(|[is_ready]| [false, is_ready])
+            };
+            let ready = match ready {
                 Ok(ready) => ready,
                 Err(error) => return error.to_string(),
             };

@@ -4,7 +4,7 @@
 //!            on_message                 Answer::Now ──▶ reply
 //!   peer ──────────────▶ Session ──▶ Device
 //!                           │         Answer::Later ──▶ pending ──┬─ on_completion ──▶ reply
-//!                           │                                     └─ on_tick ──▶ reply of all ones
+//!                           │                                     └─ on_tick ──▶ all ones, or an error
 //! ```
 
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ pub const PENDING_MAX: usize = 1024;
 
 const EPERM: u32 = 1;
 const ENOENT: u32 = 2;
+const EIO: u32 = 5;
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
 const ENOTSUP: u32 = 95;
@@ -359,7 +360,7 @@ impl Session {
         }
     }
 
-    /// Answers what has waited too long: reads with all ones, as a root complex does.
+    /// Answers what has waited too long, as if nobody were there.
     pub fn on_tick(&mut self, device: &mut dyn Device, now: Instant) {
         while let Some(entry) = self.pending.first_entry()
             && entry.get().deadline <= now
@@ -372,7 +373,14 @@ impl Session {
 
     fn answer(&mut self, header: Header, what: PendingWhat, mut data: Vec<u8>) {
         match what {
+            // A virtual machine copies configuration space when it takes a device, and follows the lists of capabilities in
+            // its copy until they end. Full of ones they never do, and QEMU holds its main loop meanwhile. It takes an error
+            // for a device that cannot be had; a guest that reads later gets all ones from QEMU itself.
+            PendingWhat::Read { region: region::CONFIG, count, .. } if data.len() != count => {
+                self.fail(header, EIO);
+            }
             PendingWhat::Read { region, offset, count } => {
+                // As a root complex does.
                 if data.len() != count {
                     data = vec![0xff; count];
                 }

@@ -101,6 +101,15 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
         }
         // The test is over: the manager hears of it and says what comes next.
         Want::BurnIn { .. } => Action::Nothing,
+        // A lease comes again under a new epoch. What a GPU's memory held went with the sessions of the old one: they are
+        // ended, and the worker starts anew. Another lease's would be cleaned in the same way.
+        Want::Serve { epoch, .. } if seen.epochs.is_used() && seen.epochs.bound < epoch => {
+            if is_running {
+                Action::Kill
+            } else {
+                emptied(seen, epoch - 1)
+            }
+        }
         Want::Serve { epoch, .. } if !seen.epochs.is_used() && seen.epochs.cleaned + 1 < epoch => {
             // Should this slot have forgotten what it was: leases before this one are over.
             Action::MarkCleanIfUnused(epoch - 1)
@@ -141,6 +150,7 @@ mod tests {
         Want::Serve {
             lease: LeaseId(1),
             epoch,
+            since_epoch: 0,
             expires_ms: 0,
             memory_bytes: 0,
             share_milli: 1000,
@@ -288,6 +298,19 @@ mod tests {
         assert_eq!(slot.settle(&serve(3)), [Action::Kill, Action::Scrub, Action::Start]);
         slot.come(3);
         assert_eq!(slot.inside, [3]);
+    }
+
+    #[test]
+    fn a_lease_that_comes_again_under_a_new_epoch_finds_nobody_inside() {
+        let mut slot = Slot::new();
+        slot.settle(&Want::Idle);
+        slot.come(3);
+        let again = slot.settle(&serve(5));
+        assert_eq!(again, [Action::Kill, Action::Scrub, Action::MarkClean(4), Action::Start]);
+        slot.come(3);
+        assert!(slot.inside.is_empty(), "its old epoch is over");
+        slot.come(5);
+        assert_eq!(slot.inside, [5]);
     }
 
     #[test]

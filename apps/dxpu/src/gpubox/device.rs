@@ -8,11 +8,11 @@ use super::slot::Surroundings;
 use crate::files;
 use anyhow::{Context, bail};
 use lease_fence::{Epochs, Fence};
-use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{Nvme, NvmeOptions};
+use pcie::endpoint::{Endpoint, FunctionOptions};
 use pcie::flow::RequesterOptions;
-use pcie_proxy::{FileStore, watch};
+use pcie_proxy::{DEVICE_WAITS, FileStore, watch};
 use pool_api::{BurnIn, GpuReport, Health, Model, Want};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -102,22 +102,31 @@ impl DeviceSlot {
     fn follow(&mut self, want: &Want) -> anyhow::Result<bool> {
         let epochs = self.fence.read()?;
         match want {
-            Want::Serve { epoch, pcie: Some(pairing), .. } => {
+            Want::Serve { epoch, since_epoch, pcie: Some(pairing), .. } => {
                 if self.paired == Some(*epoch) {
                     return Ok(false);
                 }
                 self.take_back()?;
+                let since = if *since_epoch == 0 { *epoch } else { *since_epoch };
+                // What another lease left is not for this one. What this lease left itself, before its link broke, is.
+                if epochs.is_used() && epochs.bound < since {
+                    self.scrub()?;
+                    self.fence.clean(since - 1)?;
+                }
                 // On disk before any packet of this epoch is let in.
-                self.fence.admit(*epoch)?;
+                self.fence.admit_since(*epoch, since)?;
                 self.plane.pair(self.slot, *epoch, pairing)?;
                 self.paired = Some(*epoch);
                 tracing::info!(slot = self.slot, epoch, host = %pairing.host, "a host has the device");
                 Ok(true)
             }
             Want::Clean { epoch } if epochs.cleaned < *epoch => {
-                self.take_back()?;
-                if epochs.is_used() {
-                    self.scrub()?;
+                // An order that came late: somebody newer was let in, and what is there now is not meant.
+                if epochs.bound <= *epoch {
+                    self.take_back()?;
+                    if epochs.is_used() {
+                        self.scrub()?;
+                    }
                 }
                 self.fence.clean(*epoch)?;
                 Ok(true)
@@ -160,6 +169,11 @@ impl DeviceSlot {
     }
 }
 
+/// A device waits for its guest's memory for as long as a host has it.
+pub(super) fn patient() -> FunctionOptions {
+    FunctionOptions { timeout: DEVICE_WAITS, ..FunctionOptions::default() }
+}
+
 type Made = (Box<dyn Endpoint>, u64, Option<Arc<dyn Send + Sync>>);
 
 fn make(kind: &Kind, around: &Surroundings, slot: u8, plane: &PciePlane) -> anyhow::Result<Made> {
@@ -168,17 +182,18 @@ fn make(kind: &Kind, around: &Surroundings, slot: u8, plane: &PciePlane) -> anyh
             let store = FileStore::open(path).with_context(|| format!("cannot use {}", path.display()))?;
             let bytes = std::fs::metadata(path)?.len();
             let serial = format!("{}-{slot}", around.box_name);
-            let options = NvmeOptions { serial, ..NvmeOptions::default() };
+            let options = NvmeOptions { serial, function: patient(), ..NvmeOptions::default() };
             Ok((Box::new(Nvme::new(store, options)), bytes, None))
         }
         Kind::Dma => {
-            let options = DmaOptions::default();
+            let options = DmaOptions { function: patient(), ..DmaOptions::default() };
             Ok((Box::new(DmaDevice::new(options)), options.memory_bytes, None))
         }
         Kind::VfioUser(path) => {
             let client =
                 Client::connect(path).with_context(|| format!("no device answers at {}", path.display()))?;
-            let endpoint = ClientEndpoint::new(client, RequesterOptions::default())?;
+            let patient = RequesterOptions { timeout: DEVICE_WAITS, ..RequesterOptions::default() };
+            let endpoint = ClientEndpoint::new(client, patient)?;
             let fds: Vec<_> = endpoint.fds().collect();
             let watched = watch(&fds, plane.waker())?;
             drop(fds);
@@ -241,6 +256,73 @@ impl Hands for DeviceSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn serve(epoch: u64, since_epoch: u64) -> Want {
+        let host = |text: &str| pool_api::Name::new(text).unwrap();
+        let pairing = pool_api::PciePairing {
+            host: host("hv"),
+            host_node: 2,
+            host_slot: 0,
+            host_paths: vec!["udp:127.0.0.1:9".to_owned()],
+            secret: pool_api::LinkSecret::from_bytes(&[7; 32]),
+            pass: pool_api::SlotPass::default(),
+            patience_ms: 15_000,
+        };
+        Want::Serve {
+            lease: pool_api::LeaseId(1),
+            epoch,
+            since_epoch,
+            expires_ms: 0,
+            memory_bytes: 0,
+            share_milli: 1000,
+            tenant: host("lab"),
+            pcie: Some(pairing),
+        }
+    }
+
+    /// A disk keeps its blocks from one pairing of a lease to the next, also when its agent was started anew in between, and
+    /// loses them before another lease, or when its lease is over. An order that comes late empties nobody's disk.
+    #[test]
+    fn a_disk_is_emptied_for_another_lease_and_never_for_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk");
+        let (data, nothing) = (vec![0x5a; 1 << 20], vec![0; 1 << 20]);
+        std::fs::write(&disk, &data).unwrap();
+        let plane = PciePlane::start(&["127.0.0.1:0".parse().unwrap()], std::time::Duration::ZERO).unwrap();
+        plane.set_node(1);
+        let around = Surroundings {
+            box_name: "a".to_owned(),
+            state: folder.path().to_owned(),
+            listen_host: String::new(),
+            advertised_host: String::new(),
+            port: 0,
+            pcie: Some(plane.clone()),
+        };
+        let new = || DeviceSlot::new(0, Kind::Nvme(disk.clone()), &around, &plane).unwrap();
+        let settle = |slot: &mut DeviceSlot, want: &Want| {
+            while slot.step(want) {}
+            assert!(slot.report().health.ok, "{:?}", slot.report().health);
+        };
+        let contents = || std::fs::read(&disk).unwrap();
+        let mut slot = new();
+        settle(&mut slot, &serve(3, 3));
+        assert_eq!((slot.report().bound_epoch, contents() == data), (3, true), "nobody was there before");
+        settle(&mut slot, &serve(5, 3));
+        assert_eq!((slot.report().bound_epoch, contents() == data), (5, true), "its link broke");
+        let mut slot = new();
+        assert_eq!(slot.report().bound_epoch, 4, "the host is not let in any more, and the manager hears of it");
+        settle(&mut slot, &serve(6, 3));
+        assert_eq!((slot.report().bound_epoch, contents() == data), (6, true), "its agent started anew");
+        settle(&mut slot, &Want::Idle);
+        assert!(contents() == data, "it is kept for its lease");
+        settle(&mut slot, &Want::Clean { epoch: 5 });
+        assert!(contents() == data, "an order of before");
+        settle(&mut slot, &serve(8, 8));
+        assert!(contents() == nothing, "another lease");
+        std::fs::write(&disk, &data).unwrap();
+        settle(&mut slot, &Want::Clean { epoch: 8 });
+        assert!(contents() == nothing && slot.report().cleaned_epoch == 8, "its lease is over");
+    }
 
     #[test]
     fn devices_are_named_as_people_write_them() {

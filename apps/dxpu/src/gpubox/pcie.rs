@@ -3,7 +3,7 @@
 use anyhow::Context;
 use fabric::Protection;
 use gpu_function::{GpuEndpoint, Pass};
-use pcie::endpoint::{Endpoint, FunctionOptions};
+use pcie::endpoint::Endpoint;
 use pcie_proxy::{BoxSlots, CarrierOptions, Pairing, parse_path};
 use pool_api::{PciePairing, SLOTS_PER_BOX_MAX};
 use std::net::SocketAddr;
@@ -53,7 +53,7 @@ impl PciePlane {
 
     /// Puts a GPU function into a slot, with the worker at this socket behind it.
     pub(crate) fn insert_gpu(&self, slot: u8, worker: PathBuf) -> anyhow::Result<Pass> {
-        let device = GpuEndpoint::new(worker, FunctionOptions::default(), Arc::new(self.waker()));
+        let device = GpuEndpoint::new(worker, super::device::patient(), Arc::new(self.waker()));
         let pass = device.pass();
         self.insert(slot, Box::new(device))?;
         Ok(pass)
@@ -71,6 +71,7 @@ impl PciePlane {
             box_slot: slot,
             remote_paths: paths.collect::<Result<_, _>>()?,
             secret: with.secret.to_bytes().context("the manager gave no secret")?,
+            patience: Duration::from_millis(with.patience_ms),
         };
         Ok(self.slots.pair(&pairing)?)
     }

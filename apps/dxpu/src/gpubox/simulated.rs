@@ -168,6 +168,7 @@ mod tests {
         let serve = Want::Serve {
             lease: LeaseId(1),
             epoch: 5,
+            since_epoch: 0,
             expires_ms: 0,
             memory_bytes: 0,
             share_milli: 1000,

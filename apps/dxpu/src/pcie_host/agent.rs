@@ -54,7 +54,13 @@ fn keep(reporting: &Reporting<Host>, mut slot: Slot) {
         let ordered = reporting.ordered();
         // Until somebody has said what should be, everything stays as it is.
         let want = reporting.want(slot.number());
-        let has_more = want.is_some_and(|(node, want)| slot.step(node, &want));
+        let number = slot.number();
+        let has_more = want.is_some_and(|(node, want)| {
+            // Plugging waits for a box that is paused, as long as nothing else is ordered.
+            let is_wanted =
+                || !reporting.is_stopping() && reporting.want(number).is_some_and(|now| now.1 == want);
+            slot.step(node, &want, &is_wanted)
+        });
         reporting.note(slot.number(), slot.report());
         if !has_more {
             reporting.await_orders(ordered);

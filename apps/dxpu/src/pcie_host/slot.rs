@@ -1,9 +1,9 @@
 //! One slot of a host: brings what is plugged in line with what should be.
 
-use pcie_proxy::{HostProxy, Pairing, Qmp, parse_path};
+use pcie_proxy::{HostProxy, Pairing, PlugError, Qmp, QmpError, parse_path};
 use pool_api::{HostSlotReport, HostWant};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a guest may take to let a device go, below what the manager waits for a host.
@@ -14,18 +14,54 @@ const GUEST_SETTLES: Duration = Duration::from_secs(3);
 /// A box or guest that did not answer is tried again after this.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// It is tried again after twice as long each time, up to half a minute: each time is a new grant.
+const FAILURES_COUNT_MAX: u32 = 5;
+
+/// What an operator is told when the monitor does not answer. How long it has been so is in the events.
+const MONITOR_SILENT: &str = "the virtual machine's monitor does not answer: if it stays so, its QEMU hangs; end it and start it again";
+
+/// The monitor of the virtual machine, which talks to one client at a time.
+pub(super) struct Monitor {
+    path: PathBuf,
+    turn: Mutex<()>,
+}
+
+impl Monitor {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, turn: Mutex::new(()) }
+    }
+
+    /// Talks to it when it is this slot's turn. Nothing that slots do there takes for ever.
+    fn talk<R>(&self, talk: impl FnOnce(&mut Qmp) -> Result<R, QmpError>) -> Result<R, QmpError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        talk(&mut Qmp::connect(&self.path)?)
+    }
+}
+
+/// Whether the virtual machine has a device in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InGuest {
+    No,
+    /// An agent before this one may have left something there, or the monitor did not say how a plugging ended.
+    Perhaps,
+    Yes,
+}
+
 pub(super) struct Slot {
     number: u8,
     proxy: Arc<HostProxy>,
-    monitor: Option<PathBuf>,
+    monitor: Option<Arc<Monitor>>,
     /// What the virtual machine calls this slot.
     port: String,
     bound_epoch: u64,
     cleared_epoch: u64,
     /// The epoch that is shown at the socket.
     shown: Option<u64>,
-    /// The virtual machine has, or may have, a device in this slot.
-    is_in_guest: bool,
+    in_guest: InGuest,
+    /// The last that was tried with the monitor failed because it did not answer.
+    monitor_silent: bool,
+    /// How often in a row a box could not be reached.
+    failures: u32,
     /// When the guest let go of the last device.
     left_at: Option<Instant>,
     detail: String,
@@ -33,7 +69,12 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(number: u8, proxy: Arc<HostProxy>, monitor: Option<PathBuf>, port: String) -> Self {
+    pub(super) fn new(
+        number: u8,
+        proxy: Arc<HostProxy>,
+        monitor: Option<Arc<Monitor>>,
+        port: String,
+    ) -> Self {
         Self {
             number,
             proxy,
@@ -41,8 +82,9 @@ impl Slot {
             bound_epoch: 0,
             cleared_epoch: 0,
             shown: None,
-            // An agent before this one may have left something there.
-            is_in_guest: monitor.is_some(),
+            in_guest: if monitor.is_some() { InGuest::Perhaps } else { InGuest::No },
+            monitor_silent: false,
+            failures: 0,
             monitor,
             left_at: None,
             detail: String::new(),
@@ -59,13 +101,16 @@ impl Slot {
             slot: self.number,
             bound_epoch: self.bound_epoch,
             cleared_epoch: self.cleared_epoch,
-            plugged: self.shown.is_some() && (self.monitor.is_none() || self.is_in_guest),
+            plugged: self.shown.is_some() && (self.monitor.is_none() || self.in_guest == InGuest::Yes),
+            monitor_silent: self.monitor_silent,
             detail: self.detail.chars().filter(|c| !c.is_control()).take(200).collect(),
         }
     }
 
     /// Looks, and does one thing. Says whether there may be more to do at once.
-    pub(super) fn step(&mut self, node: u16, want: &HostWant) -> bool {
+    ///
+    /// `is_wanted` says whether the order is still that one: what takes long is given up when it is not.
+    pub(super) fn step(&mut self, node: u16, want: &HostWant, is_wanted: &dyn Fn() -> bool) -> bool {
         if self.rest_until.is_some_and(|until| Instant::now() < until) {
             return false;
         }
@@ -73,17 +118,21 @@ impl Slot {
         let done = match want {
             HostWant::Empty => self.empty(None),
             HostWant::Unplug { epoch } => self.empty(Some(*epoch)),
-            HostWant::Plug { epoch, box_node, box_slot, box_paths, secret, .. } => {
+            HostWant::Plug { epoch, box_node, box_slot, box_paths, secret, patience_ms, .. } => {
                 let paths = box_paths.iter().map(|path| parse_path(path)).collect::<Result<Vec<_>, _>>();
                 match (paths, secret.to_bytes()) {
-                    (Ok(remote_paths), Some(secret)) => self.plug(&Pairing {
-                        epoch: *epoch,
-                        host_node: node,
-                        box_node: *box_node,
-                        box_slot: *box_slot,
-                        remote_paths,
-                        secret,
-                    }),
+                    (Ok(remote_paths), Some(secret)) => {
+                        let pairing = Pairing {
+                            epoch: *epoch,
+                            host_node: node,
+                            box_node: *box_node,
+                            box_slot: *box_slot,
+                            remote_paths,
+                            secret,
+                            patience: Duration::from_millis(*patience_ms),
+                        };
+                        self.plug(&pairing, is_wanted)
+                    }
                     (Err(error), _) => Err(error.into()),
                     (_, None) => Err(anyhow::anyhow!("the manager gave no secret")),
                 }
@@ -92,15 +141,21 @@ impl Slot {
         match done {
             Ok(has_more) => has_more,
             Err(error) => {
-                let detail = format!("{error:#}");
-                if detail != self.detail {
-                    tracing::warn!(slot = self.number, detail, "a slot is not as it should be");
-                    self.detail = detail;
-                }
-                self.rest_until = Some(Instant::now() + TRY_AGAIN_AFTER);
+                self.rest(&error);
                 false
             }
         }
+    }
+
+    /// Something did not work: it is said once, and tried again later; the more often it failed, the later.
+    fn rest(&mut self, error: &anyhow::Error) {
+        let detail = if self.monitor_silent { MONITOR_SILENT.to_owned() } else { format!("{error:#}") };
+        if detail != self.detail {
+            tracing::warn!(slot = self.number, detail, "a slot is not as it should be");
+            self.detail = detail;
+        }
+        let rest = TRY_AGAIN_AFTER * (1 << self.failures.min(FAILURES_COUNT_MAX));
+        self.rest_until = Some(Instant::now() + rest);
     }
 
     fn id(&self) -> String {
@@ -110,14 +165,16 @@ impl Slot {
     /// Nothing shall be there, or nothing of this epoch.
     fn empty(&mut self, epoch: Option<u64>) -> anyhow::Result<bool> {
         let is_meant = self.shown.is_none_or(|shown| epoch.is_none_or(|epoch| shown <= epoch));
-        if is_meant && (self.shown.is_some() || self.is_in_guest) {
+        if is_meant && (self.shown.is_some() || self.in_guest != InGuest::No) {
             self.take_out()?;
         }
         if let Some(epoch) = epoch
             && epoch > self.cleared_epoch
         {
             self.cleared_epoch = epoch;
-            self.detail.clear();
+            if self.in_guest == InGuest::No {
+                self.detail.clear();
+            }
             return Ok(true);
         }
         Ok(false)
@@ -131,25 +188,45 @@ impl Slot {
             tracing::info!(slot = self.number, epoch = shown, "unplugged");
         }
         // A guest that holds on sees a device that is gone; it is asked again before the next one comes.
-        if let Err(error) = let_go {
-            tracing::warn!(slot = self.number, error = format!("{error:#}"), "the guest does not let go");
+        match let_go {
+            Ok(()) => self.detail.clear(),
+            Err(error) => self.rest(&error),
         }
         Ok(())
     }
 
     fn take_out_of_guest(&mut self) -> anyhow::Result<()> {
-        let Some(monitor) = self.monitor.as_ref().filter(|_| self.is_in_guest) else { return Ok(()) };
-        // A virtual machine that is gone has nothing plugged in.
-        if let Ok(mut qmp) = Qmp::connect(monitor)
-            && qmp.unplug(&self.id(), LETS_GO_WITHIN)?
-        {
-            self.left_at = Some(Instant::now());
+        if self.in_guest == InGuest::No {
+            return Ok(());
         }
-        self.is_in_guest = false;
+        let id = self.id();
+        match self.talk(|qmp| qmp.unplug(&id, LETS_GO_WITHIN)) {
+            Ok(Some(true)) => self.left_at = Some(Instant::now()),
+            // A virtual machine that is gone has nothing plugged in. One that does not answer may have.
+            Ok(_) | Err(QmpError::Gone(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.in_guest = InGuest::No;
         Ok(())
     }
 
-    fn plug(&mut self, pairing: &Pairing) -> anyhow::Result<bool> {
+    /// Talks to the virtual machine's monitor, if there is one, and remembers whether it answers.
+    fn talk<R>(&mut self, talk: impl FnOnce(&mut Qmp) -> Result<R, QmpError>) -> Result<Option<R>, QmpError> {
+        let Some(monitor) = self.monitor.clone() else { return Ok(None) };
+        let said = monitor.talk(talk);
+        let is_silent = matches!(said, Err(QmpError::Silent));
+        match (self.monitor_silent, is_silent) {
+            (false, true) => tracing::error!(slot = self.number, "{MONITOR_SILENT}"),
+            (true, false) => {
+                tracing::info!(slot = self.number, "the virtual machine's monitor answers again")
+            }
+            _ => {}
+        }
+        self.monitor_silent = is_silent;
+        said.map(Some)
+    }
+
+    fn plug(&mut self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> anyhow::Result<bool> {
         if self.shown != Some(pairing.epoch) {
             if pairing.epoch <= self.cleared_epoch {
                 // An order that came late.
@@ -159,7 +236,13 @@ impl Slot {
                 self.take_out()?;
             }
             self.take_out_of_guest()?;
-            self.proxy.plug(self.number, pairing)?;
+            if let Err(error) = self.proxy.plug(self.number, pairing, is_wanted) {
+                // The box may have heard this greeting, and hears no other in this epoch.
+                self.cleared_epoch = self.cleared_epoch.max(pairing.epoch);
+                self.failures += u32::from(!matches!(error, PlugError::NotWanted));
+                return Err(error.into());
+            }
+            self.failures = 0;
             self.shown = Some(pairing.epoch);
             self.bound_epoch = self.bound_epoch.max(pairing.epoch);
             self.detail.clear();
@@ -174,14 +257,28 @@ impl Slot {
             return Ok(true);
         }
         let is_settled = self.left_at.is_none_or(|at| at.elapsed() >= GUEST_SETTLES);
-        if let Some(monitor) = self.monitor.as_ref().filter(|_| !self.is_in_guest && is_settled) {
-            let mut qmp = Qmp::connect(monitor)?;
-            qmp.plug(&self.id(), &self.port, &self.proxy.socket(self.number))?;
-            self.is_in_guest = true;
+        if self.monitor.is_some() && self.in_guest != InGuest::Yes && is_settled {
+            self.plug_into_guest(HostProxy::answers_within(pairing))?;
             self.detail.clear();
             tracing::info!(slot = self.number, port = self.port, "plugged into the guest");
         }
         Ok(false)
+    }
+
+    fn plug_into_guest(&mut self, answers_within: Duration) -> Result<(), QmpError> {
+        let (id, port, socket) = (self.id(), self.port.clone(), self.proxy.socket(self.number));
+        // Until it is known how it ended.
+        self.in_guest = InGuest::Perhaps;
+        match self.talk(|qmp| qmp.plug(&id, &port, &socket, answers_within)) {
+            Ok(_) => self.in_guest = InGuest::Yes,
+            Err(error) => {
+                if matches!(error, QmpError::Refused(_) | QmpError::Gone(_)) {
+                    self.in_guest = InGuest::No;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// The agent ends: nothing is left in a guest whose device has no proxy any more.

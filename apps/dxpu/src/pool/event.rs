@@ -146,6 +146,7 @@ fn tone(kind: EventKind) -> Tone {
         | K::BoxReturned
         | K::HostJoined
         | K::HostReturned
+        | K::HostMonitorBack
         | K::GpuPlugged
         | K::BoxUndrained
         | K::GpuAdded
@@ -157,6 +158,7 @@ fn tone(kind: EventKind) -> Tone {
         | K::HostDead
         | K::HostRevoked
         | K::IdentityCopied
+        | K::HostMonitorSilent
         | K::GpuBad
         | K::GpuBurnInFailed
         | K::LeaseRequeued => Tone::Wrong,

@@ -120,7 +120,7 @@ fn list(look: &Look) -> Outcome {
             let mut row = vec![
                 record.name.to_string().into(),
                 record.node.to_string().into(),
-                Cell::toned(name_of(&record.state), tone(record.state)),
+                state_cell(record),
                 record.slots.to_string().into(),
                 age(record.last_seen_ms, *now_ms).into(),
                 or_dash(names(&record.tenants)).into(),
@@ -132,6 +132,14 @@ fn list(look: &Look) -> Outcome {
         },
         "no hosts of the PCIe plane. `dxpu token create host/NAME` lets one in; who borrows: `dxpu borrower ls`",
     )
+}
+
+/// A host that reports is of little use when the virtual machine it plugs into does not answer.
+fn state_cell(record: &HostRecord) -> Cell {
+    if record.state == HostState::Ready && record.monitors_silent > 0 {
+        return Cell::toned("monitor silent", Tone::Wrong);
+    }
+    Cell::toned(name_of(&record.state), tone(record.state))
 }
 
 fn tone(state: HostState) -> Tone {
@@ -174,6 +182,14 @@ fn detail(detail: &HostDetail, paper: Paper) -> Vec<String> {
     ];
     let rows: Vec<Vec<Cell>> = detail.slots.iter().map(slot_row).collect();
     lines.extend(columns::lines(&columns, &rows, paper));
+    if record.monitors_silent > 0 {
+        lines.push(String::new());
+        lines.push(
+            "The virtual machine's monitor does not answer: nothing can be plugged or unplugged there. If it does not come \
+             back by itself, its QEMU hangs; end that QEMU and start it again."
+                .to_owned(),
+        );
+    }
     lines
 }
 

@@ -4,7 +4,6 @@ use super::{Event, Link, Phase, Role, Transmit};
 use crate::credit::Credits;
 use crate::ids::PathId;
 use crate::seal::{Protection, Session};
-use crate::time::Time;
 use crate::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Hello, RANDOM_BYTES};
 
 impl Link {
@@ -45,7 +44,7 @@ impl Link {
     }
 
     /// `whole` is the datagram, `body` what follows its header.
-    pub(super) fn on_greeting(&mut self, now: Time, header: &DatagramHeader, whole: &[u8], body: &[u8]) {
+    pub(super) fn on_greeting(&mut self, header: &DatagramHeader, whole: &[u8], body: &[u8]) {
         let Ok((hello, mac)) = Hello::decode(body) else {
             self.counters.malformed_datagrams += 1;
             return;
@@ -65,7 +64,8 @@ impl Link {
             return;
         }
         self.quiet_until = None;
-        self.last_heard = now;
+        self.waiting = None;
+        self.is_silent = false;
         if self.config.role == Role::Box {
             self.answer_due = Some(header.path);
         }

@@ -35,7 +35,7 @@ impl Link {
         }
         if header.kind != DatagramKind::Packets {
             let (whole, body) = (&*datagram, &datagram[DATAGRAM_HEADER_BYTES..]);
-            self.on_greeting(now, &header, whole, body);
+            self.on_greeting(&header, whole, body);
             return;
         }
         let Some(session) = &self.session else {
@@ -61,7 +61,7 @@ impl Link {
         };
         self.replay.record(header.number);
         self.quiet_until = None;
-        self.last_heard = now;
+        self.waiting = None;
         self.is_silent = false;
         self.counters.datagrams_received += 1;
         self.on_packets(now, header.path, header.number, body);

@@ -1,6 +1,6 @@
 //! What goes out: greetings, acknowledgements, packets for the first time and again.
 
-use super::{Current, DEPARTURES, Departure, Event, Link, Phase};
+use super::{Current, DEPARTURES, Departure, Event, Link, Phase, Waiting};
 use crate::credit::Credits;
 use crate::flight::Piece;
 use crate::ids::{PathId, Route};
@@ -10,11 +10,18 @@ use crate::wire::{
     ACK_WORDS_MAX, Ack, DATA_PACKET_OVERHEAD, DATAGRAM_HEADER_BYTES, DataPacket, DatagramHeader,
     DatagramKind, HEADER_PACKET_OVERHEAD, HeaderPacket, Packet, SEAL_BYTES, Sums,
 };
+use std::time::Duration;
 
 /// A piece of payload shorter than this part of a datagram waits for the next one, unless it is the last: a payload that
 /// travels whole needs one CRC where one that was cut needs two. The datagram stays shorter, which costs nothing but its
 /// header.
 const PIECE_PART: usize = 8;
+
+/// A look at a link that waits is late when it comes after so many of the longest timeouts: more than a busy machine's
+/// scheduler takes, far less than anybody's patience.
+const LOOKS_LATE_MAX: u32 = 2;
+/// After so many of the longest timeouts in a row without an answer only one datagram at a time is sent.
+const PROBES_AFTER: u32 = 4;
 
 /// A datagram is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +74,11 @@ impl Link {
         }
         match self.phase {
             Phase::Greeting { next_at, turn } if next_at <= now => {
-                self.phase =
-                    Phase::Greeting { next_at: now.after(self.config.timeout_min * 4), turn: turn + 1 };
-                self.check_silence(now);
+                // Ever more seldom: a box that is paused has to read all of them when it is back.
+                let wait = self.config.timeout_min * turn.saturating_add(1).saturating_mul(4).min(1 << 16);
+                let next_at = now.after(wait.min(self.config.timeout_max));
+                self.phase = Phase::Greeting { next_at, turn: turn + 1 };
+                self.check_silence(now, now);
                 return self.write_greeting(DatagramKind::Hello, self.paths.nth(turn), out);
             }
             Phase::Greeting { .. } | Phase::Waiting => return None,
@@ -132,43 +141,61 @@ impl Link {
 
     fn look_at_time(&mut self, now: Time) {
         let timeout = self.paths.active().timeout();
-        if self.flight.oldest().is_some_and(|at| at.after(timeout) <= now) {
+        if let Some(sent_at) = self.flight.oldest().filter(|at| at.after(timeout) <= now) {
             self.counters.timeouts += 1;
             let change = self.paths.on_timeout(now, &self.patience);
             self.note(change);
             // Another path may have less patience. What is late by that is late now: nothing stays behind that is due.
             self.flight.time_out(now, timeout.min(self.paths.active().timeout()));
-            self.check_silence(now);
+            self.check_silence(now, sent_at);
         }
         if self.acks.is_pending && self.acks.deadline.is_none() {
             self.acks.deadline = Some(now.after(self.config.ack_delay));
         }
         // Credits may have been given and lost on their way. Whoever waits for them and has nothing else in the air
-        // must ask.
-        let waits = self.flight.is_idle() && !self.outbox.is_empty();
-        match self.ping_at {
-            None if waits => self.ping_at = Some(now.after(timeout)),
-            Some(_) if !waits => self.ping_at = None,
-            _ => {}
+        // must ask. So must, now and then, whoever waits for the answer to a request: its other end may be gone since it said
+        // that it has got it.
+        let is_idle = self.flight.is_idle();
+        let wait = match is_idle && !self.outbox.is_empty() {
+            true => Some(timeout),
+            false => (is_idle && self.requests.count() > 0).then_some(self.config.timeout_max),
+        };
+        match (self.ping_at, wait) {
+            (None, Some(wait)) => self.ping_at = Some(now.after(wait)),
+            (Some(at), Some(wait)) => self.ping_at = Some(at.min(now.after(wait))),
+            (_, None) => self.ping_at = None,
         }
     }
 
     fn is_ping_due(&mut self, now: Time) -> bool {
-        if self.ping_at.is_none_or(|at| at > now) {
-            return false;
-        }
+        let Some(due_at) = self.ping_at.filter(|at| *at <= now) else { return false };
         let change = self.paths.on_timeout(now, &self.patience);
         self.note(change);
         self.ping_at = Some(now.after(self.paths.active().timeout()));
-        self.check_silence(now);
+        self.check_silence(now, due_at);
         true
     }
 
-    fn check_silence(&mut self, now: Time) {
-        if !self.is_silent && now.since(self.last_heard) > self.config.silent_after {
+    /// Called when an answer is late: what was sent at `owed_since` has not been answered. Silence is measured from there,
+    /// never from when the other end was last heard: an idle link hears nothing for hours.
+    ///
+    /// Only time in which this end looked counts. While a link waits it looks at least once in every longest timeout, so a
+    /// longer gap means that this process itself was paused, and answers may lie unread in its socket.
+    fn check_silence(&mut self, now: Time, owed_since: Time) {
+        let most = self.config.timeout_max * LOOKS_LATE_MAX;
+        let waiting = self.waiting.get_or_insert(Waiting { waited: Duration::ZERO, looked_at: owed_since });
+        waiting.waited += now.since(waiting.looked_at).min(most);
+        waiting.looked_at = now;
+        if !self.is_silent && waiting.waited > self.config.silent_after {
             self.is_silent = true;
             self.events.push_back(Event::Silent);
         }
+    }
+
+    /// The other end has said nothing for several of the longest timeouts. Then one datagram at a time asks whether it is
+    /// there again: sending everything again and again would only fill the buffers that it has to read when it is back.
+    fn is_probing(&self) -> bool {
+        self.waiting.is_some_and(|waiting| waiting.waited > self.config.timeout_max * PROBES_AFTER)
     }
 
     /// Whether packets would go if they were allowed to.
@@ -178,6 +205,7 @@ impl Link {
 
     fn has_packets(&mut self) -> bool {
         self.flight.in_flight_bytes() < self.config.in_flight_bytes_max
+            && (self.flight.in_flight_bytes() == 0 || !self.is_probing())
             && (self.flight.first_lost().is_some()
                 || self.flight.has_room(self.peer_window)
                     && (self.current.is_some() || self.outbox.next_class(&self.used, &self.limit).is_some()))

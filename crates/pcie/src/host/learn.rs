@@ -116,13 +116,19 @@ impl Learnt {
         (address == target).then_some(HostOutput::Msi(vector as u16))
     }
 
-    /// Takes the MSI-X capability out of what the guest reads, when it is not to be shown.
-    pub(super) fn hide(&self, start: usize, buffer: &mut [u8]) {
-        let Some((pointer_at, next)) = self.shape.as_ref().and_then(|shape| shape.msix_link) else { return };
-        if !self.shows_msix
-            && let Some(byte) = usize::from(pointer_at).checked_sub(start).and_then(|at| buffer.get_mut(at))
-        {
-            *byte = next;
+    /// Makes the lists of capabilities in what the guest reads those that were found when the device was looked at, without
+    /// MSI-X when it is not to be shown. Virtual machines follow them without counting: a device that goes away in between,
+    /// or lies, must not lead them in a circle.
+    pub(super) fn overlay(&self, start: usize, buffer: &mut [u8]) {
+        let Some(shape) = &self.shape else { return };
+        let mut set = |at: u16, value: u8| {
+            if let Some(byte) = usize::from(at).checked_sub(start).and_then(|at| buffer.get_mut(at)) {
+                *byte = value;
+            }
+        };
+        shape.links.iter().for_each(|(at, value)| set(*at, *value));
+        if let Some((pointer_at, next)) = shape.msix_link.filter(|_| !self.shows_msix) {
+            set(pointer_at.into(), next);
         }
     }
 }

@@ -38,7 +38,9 @@ pub struct Access(pub u64);
 /// Something for the virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostOutput {
-    /// An access is answered; `None` means that nobody was there: all ones.
+    /// An access is answered; `None` means that nobody was there. Reads of registers are all ones then. Reads of
+    /// configuration space fail: all ones would be a list of capabilities that leads to itself, and virtual machines
+    /// follow it for ever.
     Done {
         /// Which.
         access: Access,
@@ -290,7 +292,7 @@ impl HostPort {
         let trim = self.trims.remove(&finished.job);
         let data = finished.outcome.ok().map(|mut buffer| {
             if let Some((offset, bytes)) = trim {
-                self.learnt.hide(offset & !3, &mut buffer);
+                self.learnt.overlay(offset & !3, &mut buffer);
                 buffer.drain(..offset % 4);
                 buffer.truncate(bytes);
             }

@@ -27,6 +27,7 @@ impl SimulatedHost {
             bound_epoch: 0,
             cleared_epoch: 0,
             plugged: false,
+            monitor_silent: false,
             detail: String::new(),
         };
         let report = HostReport {

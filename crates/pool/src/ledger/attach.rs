@@ -261,8 +261,15 @@ impl Ledger {
     /// Whether the host still stands by what it was given.
     pub(super) fn is_attached(&self, grant: &Grant, lease: LeaseId) -> bool {
         let Some(attachment) = &grant.attachment else { return true };
+        let bound = self.entry(&grant.gpu).map_or(0, |entry| entry.gpu.bound_epoch);
         self.host_slot(&attachment.host, attachment.slot).is_some_and(|slot| {
-            !slot.gone
+            // A host is told to plug when its box has let it in. A box that no longer does has started anew: its end of the
+            // link is gone, and a link is greeted once in its epoch.
+            let was_told = matches!(slot.phase, Some(Phase::Plugging | Phase::Plugged));
+            #[cfg(test)]
+            let was_told = was_told && !self.mutated(crate::simulation::Mutation::PlugUnbound);
+            (!was_told || bound >= grant.epoch)
+                && !slot.gone
                 && slot.lease == Some(lease)
                 && slot.epoch == grant.epoch
                 && slot.cleared_epoch < grant.epoch
@@ -285,6 +292,7 @@ impl Ledger {
             host_paths: record.paths.clone(),
             secret: LinkSecret::default(),
             pass: pool_api::SlotPass::default(),
+            patience_ms: self.settings.dead_after_ms,
         })
     }
 
@@ -299,6 +307,7 @@ impl Ledger {
         Some(Want::Serve {
             lease: lease.id,
             epoch: gpu.epoch,
+            since_epoch: self.since_epoch(gpu, lease.id),
             expires_ms: lease.expires_ms.max(leaving.since_ms + self.settings.unplug_patience_ms),
             memory_bytes: gpu.memory_bytes,
             share_milli: crate::GPU_MILLI,

@@ -68,6 +68,8 @@ impl Ledger {
         let (standing, place) = (self.standing(owner, &entry.gpu), entry.place);
         let gains = self.stock.gains();
         self.stock.set(place, standing);
+        // Who waits for what it has left there may have it again.
+        self.queue_stirred |= !self.returning.is_empty();
         if self.stock.gains() != gains {
             self.queue_stirred = true;
             self.spares_stirred = true;

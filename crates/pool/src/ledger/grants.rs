@@ -4,7 +4,7 @@ use super::boxes::is_clean;
 use super::{Ledger, Presence};
 use crate::GPU_MILLI;
 use pool_api::{
-    Gpu, GpuId, GpuState, Grant, Holder, Lease, LeaseId, LeaseState, Model, Name, PCIE_EPOCH_MAX,
+    Gpu, GpuId, GpuState, Grant, Holder, Kept, Lease, LeaseId, LeaseState, Model, Name, PCIE_EPOCH_MAX,
 };
 
 /// Whether a grant of this lease is for the GPU as it is now.
@@ -33,6 +33,7 @@ impl Ledger {
             gpu.holders.clear();
         }
         assert!(gpu.holders.is_empty(), "a GPU never has two holders");
+        let before = gpu.kept.filter(|kept| kept.lease == lease && !is_clean(gpu));
         gpu.epoch = gpu.epoch.max(seen) + 1;
         #[cfg(test)]
         if keeps_epoch {
@@ -46,6 +47,9 @@ impl Ledger {
             memory_bytes: share.map_or(gpu.memory_bytes, |share| share.memory_bytes),
         };
         gpu.holders.push(holder.clone());
+        let first = Kept { lease, since_epoch: gpu.epoch };
+        let kept = slot.is_some().then_some(before.unwrap_or(first));
+        gpu.kept = kept;
         let mut grant = Grant {
             gpu: id.clone(),
             epoch: gpu.epoch,
@@ -54,6 +58,7 @@ impl Ledger {
             attachment: None,
         };
         self.draft.gpus.insert(id.clone());
+        self.list_kept(id, kept);
         self.charge(&tenant, &grant.model, &holder, true);
         self.restand(id);
         if let Some((host, slot)) = slot {

@@ -1,10 +1,11 @@
 //! What a host says, and what it is told.
 
-use super::Ledger;
 use super::attach::pcie_paths;
 use super::command::{Answer, Refusal};
+use super::{Ledger, Note};
 use pool_api::{
-    HostOrders, HostReport, HostSlot, HostSlotOrder, HostSlotReport, HostWant, LinkSecret, Name, Phase,
+    EventKind, HostOrders, HostReport, HostSlot, HostSlotOrder, HostSlotReport, HostWant, LinkSecret, Name,
+    Phase,
 };
 
 /// How far the epochs of a host may be ahead of what this pool remembers to have given it. A pool restored from a backup
@@ -61,6 +62,7 @@ impl Ledger {
         slot.cleared_epoch = report.cleared_epoch;
         slot.epoch = slot.epoch.max(report.bound_epoch).max(report.cleared_epoch);
         slot.plugged = report.plugged;
+        slot.monitor_silent = report.monitor_silent;
         slot.gone = false;
         slot.detail.clone_from(&report.detail);
         if !is_new && *slot == before {
@@ -68,6 +70,9 @@ impl Ledger {
         }
         let after = slot.clone();
         self.draft.hosts.insert(name.clone());
+        if after.monitor_silent != before.monitor_silent {
+            self.note_monitor(name, &after);
+        }
         self.queue_stirred |= super::hosts::is_free(&after);
         self.restless.insert((name.clone(), report.slot));
         if after.leaving.as_ref().is_some_and(|leaving| leaving.epoch <= after.cleared_epoch) {
@@ -79,6 +84,27 @@ impl Ledger {
         {
             self.unsettled.insert(lease);
         }
+    }
+
+    fn note_monitor(&mut self, name: &Name, slot: &HostSlot) {
+        let (kind, message) = match slot.monitor_silent {
+            true => (
+                EventKind::HostMonitorSilent,
+                format!(
+                    "the monitor of the virtual machine with slot {} of host {name} does not answer; if it stays so, its \
+                     QEMU hangs: end it and start it again",
+                    slot.slot
+                ),
+            ),
+            false => (
+                EventKind::HostMonitorBack,
+                format!(
+                    "the monitor of the virtual machine with slot {} of host {name} answers again",
+                    slot.slot
+                ),
+            ),
+        };
+        self.note(Note::new(kind, message).of_host(name));
     }
 
     /// The proxy was started anew, and what it had plugged went with it. A link is greeted once, so what is wanted there
@@ -144,7 +170,17 @@ impl Ledger {
             && let Some(pool_api::Leaving { lease, gpu, epoch, .. }) = slot.leaving.clone()
         {
             let (box_slot, secret) = (gpu.slot, LinkSecret::default());
-            return HostWant::Plug { lease, gpu, epoch, box_node: 1, box_slot, box_paths: vec![], secret };
+            let (box_paths, patience_ms) = (vec![], 15_000);
+            return HostWant::Plug {
+                lease,
+                gpu,
+                epoch,
+                box_node: 1,
+                box_slot,
+                box_paths,
+                secret,
+                patience_ms,
+            };
         }
         if let Some(leaving) = &slot.leaving {
             return HostWant::Unplug { epoch: leaving.epoch };
@@ -176,6 +212,7 @@ impl Ledger {
             box_slot: gpu.slot,
             box_paths: pcie_paths(&owner.record.paths),
             secret: LinkSecret::default(),
+            patience_ms: self.settings.dead_after_ms,
         })
     }
 }

@@ -32,7 +32,9 @@ impl HostEntry {
             Presence::Dead => HostState::Dead,
         };
         let slots = self.slots.values().filter(|slot| !slot.gone).count();
-        HostRecord { state, slots: slots as u8, ..self.record.clone() }
+        let monitors_silent =
+            self.slots.values().filter(|slot| !slot.gone && slot.monitor_silent).count() as u8;
+        HostRecord { state, slots: slots as u8, monitors_silent, ..self.record.clone() }
     }
 
     pub(super) fn detail(&self) -> HostDetail {
@@ -98,6 +100,7 @@ impl Ledger {
             last_seen_ms: self.now_ms,
             tenants: Vec::new(),
             revoked: None,
+            monitors_silent: 0,
         };
         self.hosts.insert(name.clone(), HostEntry::new(record, Presence::Ready, self.now_ms));
         self.draft.hosts.insert(name.clone());

@@ -196,6 +196,7 @@ impl Ledger {
             }
         }
         self.draft.leases.insert(id);
+        self.let_go(id);
         self.end_if_clean(id);
     }
 

@@ -101,7 +101,9 @@ impl Ledger {
         let place = self.stock.add(&gpu.box_name, gpu.slot, class, gpu.nvlink_group);
         let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;
         let owner = self.boxes.get_mut(&gpu.box_name).expect("it was there just now");
+        let (id, kept) = (gpu.id.clone(), gpu.kept);
         owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None, attachment: None });
+        self.list_kept(&id, kept);
         Ok(())
     }
 
@@ -117,7 +119,12 @@ impl Ledger {
         let grants = lease.grants.clone();
         self.leases.insert(id, LeaseEntry { lease, stored_expires_ms });
         match state {
-            LeaseState::Pending => self.enqueue(id),
+            LeaseState::Pending => {
+                self.enqueue(id);
+                if self.kept.contains_key(&id) {
+                    self.returning.insert(id);
+                }
+            }
             LeaseState::Granted => {
                 self.tenant(&tenant).granted += 1;
                 for grant in &grants {

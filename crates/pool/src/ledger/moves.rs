@@ -101,6 +101,9 @@ impl Ledger {
             _ if owner.presence == super::Presence::Dead => format!("box {} is dead", gpu.box_name),
             GpuState::Bad => gpu.health.reason.clone().unwrap_or_else(|| "it is bad".into()),
             GpuState::Absent => "it is no longer there".into(),
+            GpuState::Leased if grant.attachment.is_some() && gpu.bound_epoch < grant.epoch => {
+                "its box has started anew".into()
+            }
             GpuState::Leased if !super::boxes::is_clean(gpu) && grant.attachment.is_some() => {
                 "its host has given it up".into()
             }
@@ -118,14 +121,14 @@ impl Ledger {
         let wish = Wish { lost: spares, ..Wish::of(lease) };
         let classes = self.stock.mask(|class| wish.accepts(class));
         let need = wish.need(classes);
-        if kept.is_empty() && lost.len() > 1 {
+        if kept.is_empty() && lost.len() > 1 && !lost.iter().all(|grant| self.can_come_back(&grant.gpu, id)) {
             return self.stock.choose(&need, &mut self.unused_dice);
         }
         let mut places: Vec<Place> =
             kept.iter().filter_map(|grant| Some(self.entry(&grant.gpu)?.place)).collect();
         let first_new = places.len();
         for grant in lost {
-            let found = match self.usable_again(grant, classes, &places) {
+            let found = match self.usable_again(id, grant, classes, &places) {
                 Some(place) => Some(place),
                 None => self.stock.beside(&places, &need, &mut self.unused_dice),
             };
@@ -149,10 +152,11 @@ impl Ledger {
         }
     }
 
-    /// The very GPU that was lost, if only the borrower was thrown out.
-    fn usable_again(&self, grant: &Grant, classes: Mask, taken: &[Place]) -> Option<Place> {
+    /// The very GPU that was lost, if only the borrower was thrown out, or its host has lost it: with what it has left there.
+    fn usable_again(&self, lease: LeaseId, grant: &Grant, classes: Mask, taken: &[Place]) -> Option<Place> {
         let place = self.entry(&grant.gpu)?.place;
-        let fits = self.stock.can_be_had(place) && self.stock.is_of(place, classes);
+        let can_be_had = self.stock.can_be_had(place) || self.can_come_back(&grant.gpu, lease);
+        let fits = can_be_had && self.stock.is_of(place, classes);
         (fits && !taken.contains(&place)).then_some(place)
     }
 
@@ -190,6 +194,7 @@ impl Ledger {
             lease.version += 1;
         }
         self.draft.leases.insert(id);
+        self.let_go_of_others(id);
     }
 
     fn requeue(&mut self, id: LeaseId, lost: &[Grant], reasons: &[String]) {
@@ -211,6 +216,9 @@ impl Ledger {
         entry.granted = entry.granted.saturating_sub(1);
         self.unwanted.remove(&id);
         self.enqueue(id);
+        if self.kept.contains_key(&id) {
+            self.returning.insert(id);
+        }
         self.draft.leases.insert(id);
         let message = format!("{id} lost {}: {}; it waits for another", lost[0].gpu, reasons[0]);
         self.note(Note::new(EventKind::LeaseRequeued, message).gpu(&lost[0].gpu).lease(id, &tenant));

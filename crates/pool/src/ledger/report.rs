@@ -127,8 +127,10 @@ impl Ledger {
 
         // The box knows best what it has let in and what is gone, also when it has forgotten what it once said.
         gpu.cleaned_epoch = report.cleaned_epoch;
+        let mut box_began_anew = false;
         if is_attached {
-            gpu.bound_epoch = gpu.bound_epoch.max(report.bound_epoch);
+            box_began_anew = gpu.bound_epoch >= gpu.epoch && report.bound_epoch < gpu.epoch;
+            gpu.bound_epoch = report.bound_epoch;
         }
         gpu.epoch = gpu.epoch.max(report.cleaned_epoch).max(report.bound_epoch);
         let renumbered = gpu.epoch != before.epoch;
@@ -144,12 +146,13 @@ impl Ledger {
             GpuState::Free if !is_clean(gpu) => gpu.state = GpuState::Cleaning,
             GpuState::Cleaning if is_clean(gpu) => {
                 gpu.state = GpuState::Free;
+                self.let_go_of(&id);
                 self.lose_holders(&id);
                 // Whatever a host still has plugged is plugged into nothing.
                 self.stop_waiting_for_host(&id);
             }
             // Its box has thrown the borrower out, or let in somebody unknown: the grant is worth nothing any more.
-            GpuState::Leased if is_clean(gpu) || renumbered => self.lose_holders(&id),
+            GpuState::Leased if is_clean(gpu) || renumbered || box_began_anew => self.lose_holders(&id),
             _ => {}
         }
         let after = &self.entry(&id).expect("it is still there").gpu;
@@ -188,6 +191,7 @@ impl Ledger {
             bound_epoch: 0,
             cleaned_epoch: 0,
             holders: Vec::new(),
+            kept: None,
             health: pool_api::Health::OK,
             unready: unready(report),
             endpoints: Vec::new(),
@@ -231,6 +235,7 @@ impl Ledger {
         gpu.nvlink_group = report.nvlink_group;
         gpu.uuid.clone_from(&report.uuid);
         gpu.spare = false;
+        let kept = gpu.kept.take();
         // A new epoch, which nobody gets: the box has to clean before anybody else does.
         gpu.epoch += 1;
         if matches!(gpu.state, GpuState::Free | GpuState::Absent) {
@@ -240,6 +245,7 @@ impl Ledger {
         self.note(
             Note::new(EventKind::GpuAdded, format!("{} in {id} instead of another", report.model)).gpu(id),
         );
+        self.unlist_kept(id, kept);
         self.restand(id);
     }
 
@@ -286,6 +292,7 @@ impl Ledger {
         entry.gpu.health = pool_api::Health::bad(reason);
         entry.gpu.spare = false;
         self.draft.gpus.insert(id.clone());
+        self.let_go_of(id);
         self.note(Note::new(EventKind::GpuBad, format!("{id} is bad: {reason}")).gpu(id));
         self.restand(id);
         self.lose_holders(id);
@@ -333,6 +340,8 @@ impl Ledger {
         }
         match gpu.state {
             GpuState::Free => Want::Idle,
+            // Whose data are on it waits for it.
+            GpuState::Cleaning if self.is_kept(gpu) => Want::Idle,
             // A host unplugs first, so that the guest's driver can let go.
             GpuState::Cleaning => self.want_until_unplugged(gpu).unwrap_or(Want::Clean { epoch: gpu.epoch }),
             GpuState::Absent => Want::Clean { epoch: gpu.epoch },
@@ -345,6 +354,7 @@ impl Ledger {
                     Some((holder, lease)) if is_current(lease, gpu) => Want::Serve {
                         lease: lease.id,
                         epoch: gpu.epoch,
+                        since_epoch: self.since_epoch(gpu, lease.id),
                         expires_ms: lease.expires_ms,
                         memory_bytes: holder.memory_bytes,
                         share_milli: holder.share_milli,
@@ -385,7 +395,7 @@ fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
         && gpu.only_pcie == report.only_pcie
         && gpu.nvlink_group == report.nvlink_group;
     // On the api plane nobody waits to hear that a borrower is in.
-    let bound_known = report.bound_epoch <= gpu.bound_epoch || entry.attachment.is_none();
+    let bound_known = report.bound_epoch == gpu.bound_epoch || entry.attachment.is_none();
     let same_epochs =
         gpu.cleaned_epoch == report.cleaned_epoch && report.bound_epoch <= gpu.epoch && bound_known;
     let settled = match gpu.state {

@@ -135,6 +135,12 @@ impl Ledger {
         let tenant = self.leases[&id].lease.tenant.clone();
         let Some(slots) = self.free_slots(&tenant, &Wish::of(&self.leases[&id].lease)) else { return };
         let Some(places) = self.stock.choose(need, &mut self.unused_dice) else { return };
+        self.give(id, places, slots);
+    }
+
+    /// Gives a pending lease these GPUs, and these slots.
+    pub(super) fn give(&mut self, id: LeaseId, places: Vec<Place>, slots: Vec<Option<(Name, u8)>>) {
+        let tenant = self.leases[&id].lease.tenant.clone();
         self.dequeue(id);
         let places = places.into_iter().zip(slots);
         let grants: Vec<_> = places.map(|(place, slot)| self.bind(&self.gpu_at(place), id, slot)).collect();
@@ -153,6 +159,7 @@ impl Ledger {
         lease.version += 1;
         self.tenant(&tenant).granted += 1;
         self.draft.leases.insert(id);
+        self.let_go_of_others(id);
         self.note(Note::new(EventKind::LeaseGranted, format!("{id} has {where_to}")).lease(id, &tenant));
     }
 

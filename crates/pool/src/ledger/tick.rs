@@ -83,6 +83,10 @@ impl Ledger {
         if !std::mem::take(&mut self.queue_stirred) || self.queue.is_empty() {
             return false;
         }
+        if self.come_back() {
+            self.queue_stirred = true;
+            return true;
+        }
         let next = self.next_in_line();
         if let Some((id, need)) = &next {
             self.serve(*id, need);

@@ -20,6 +20,8 @@ pub(super) struct Checker {
     pub(super) pairs: BTreeMap<(GpuId, u64), (Name, u8)>,
     /// What is plugged where.
     pub(super) plugged: BTreeMap<(Name, u8), (GpuId, u64)>,
+    /// Which leases have left data on which devices of the PCIe plane, and whether those were scrubbed since.
+    pub(super) left: BTreeMap<(LeaseId, GpuId), bool>,
     epochs_admitted: BTreeMap<GpuId, u64>,
     /// What each box has said to be gone for ever.
     epochs_cleaned: BTreeMap<GpuId, u64>,
@@ -92,6 +94,10 @@ impl Checker {
         {
             self.violation(format!("{} went from epoch {} back to {}", gpu.id, before.epoch, gpu.epoch));
         }
+        if matches!(gpu.state, GpuState::Bad | GpuState::BurnIn) {
+            // What is tested before it is used again keeps nothing.
+            self.lost_data(&gpu.id);
+        }
         if gpu.holders.len() > 1 {
             self.violation(format!("{} has {} holders", gpu.id, gpu.holders.len()));
         }
@@ -116,6 +122,7 @@ impl Checker {
             self.moves_seen += lease.moves.len().saturating_sub(moves) as u64;
         }
         if lease.state == LeaseState::Granted {
+            self.moved_on(&lease);
             self.committed_grants(&lease);
         }
         if !lease.state.is_live() && before.is_none_or(|(state, ..)| state.is_live()) {

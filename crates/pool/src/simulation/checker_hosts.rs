@@ -1,7 +1,7 @@
 //! What must never be between GPUs and the slots of hosts.
 
 use super::checker::Checker;
-use pool_api::{BoxState, GpuId, GpuState, HostDetail, HostState, Name};
+use pool_api::{BoxState, GpuId, GpuState, HostDetail, HostState, Lease, LeaseId, Name};
 
 impl Checker {
     /// A box writes its table.
@@ -11,6 +11,34 @@ impl Checker {
         if known != to {
             self.violation(format!("{gpu} epoch {epoch} is paired with two hosts: {known:?} and {to:?}"));
         }
+    }
+
+    /// A box gives a device to a lease, with whatever it finds on it.
+    pub(super) fn handed_over(&mut self, now_ms: u64, gpu: &GpuId, lease: LeaseId, found: Option<LeaseId>) {
+        if let Some(other) = found.filter(|other| *other != lease) {
+            self.violation(format!("at {now_ms} {gpu} was given to {lease} with the data of {other}"));
+        }
+        if self.left.insert((lease, gpu.clone()), false) == Some(true) {
+            self.violation(format!("at {now_ms} {gpu} was scrubbed between two grants of {lease}"));
+        }
+    }
+
+    /// A box has scrubbed what a lease left.
+    pub(super) fn scrubbed(&mut self, gpu: &GpuId, lease: LeaseId) {
+        if let Some(is_scrubbed) = self.left.get_mut(&(lease, gpu.clone())) {
+            *is_scrubbed = true;
+        }
+    }
+
+    /// What was on a device is lost by an accident, not by an order.
+    pub(super) fn lost_data(&mut self, gpu: &GpuId) {
+        self.left.retain(|(_, device), _| device != gpu);
+    }
+
+    /// A lease that has other devices has given up what it left elsewhere.
+    pub(super) fn moved_on(&mut self, lease: &Lease) {
+        let has = |gpu: &GpuId| lease.grants.iter().any(|grant| grant.gpu == *gpu);
+        self.left.retain(|(owner, gpu), _| *owner != lease.id || has(gpu));
     }
 
     /// A host plugs a GPU.

@@ -44,6 +44,7 @@ impl Host {
             bound_epoch: bay.bound,
             cleared_epoch: bay.cleared,
             plugged: bay.plugged.is_some(),
+            monitor_silent: false,
             detail: String::new(),
         };
         HostReport {

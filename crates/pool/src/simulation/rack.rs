@@ -29,6 +29,8 @@ pub(super) struct Slot {
     cleaned: u64,
     pub(super) session: Option<Session>,
     pub(super) broken: bool,
+    /// Whose data are on it.
+    data: Option<LeaseId>,
     busy: Option<(u64, Work)>,
     burn_in: Option<BurnIn>,
 }
@@ -136,6 +138,11 @@ impl World {
     fn start_rack(&mut self, index: usize) {
         let scrub = self.chance(2) == 0;
         let forgets = self.scenario.mutation == Some(Mutation::BoxForgets);
+        let lost: Vec<GpuId> = match forgets || scrub {
+            true => (0..self.racks[index].slots.len()).map(|slot| self.racks[index].gpu(slot)).collect(),
+            false => Vec::new(),
+        };
+        lost.iter().for_each(|gpu| self.checker.lost_data(gpu));
         let rack = &mut self.racks[index];
         rack.down_until_ms = None;
         rack.sequence = 0;
@@ -145,6 +152,9 @@ impl World {
             } else if scrub {
                 // Nothing survived the restart, so all that was ever let in is gone.
                 slot.cleaned = slot.cleaned.max(slot.bound);
+            }
+            if forgets || scrub {
+                slot.data = None;
             }
         }
     }
@@ -178,8 +188,9 @@ impl World {
         for order in &orders.slots {
             let number = usize::from(order.slot);
             match &order.want {
-                Want::Serve { epoch, pcie: Some(pairing), .. } => {
-                    self.pair(index, number, *epoch, &pairing.host, pairing.host_slot);
+                Want::Serve { lease, epoch, since_epoch, pcie: Some(pairing), .. } => {
+                    let to = (&pairing.host, pairing.host_slot);
+                    self.pair(index, number, *lease, (*epoch, *since_epoch), to);
                 }
                 Want::Idle | Want::Serve { .. } => {}
                 Want::Clean { epoch } => self.begin(index, number, Work::Clean(*epoch)),
@@ -190,15 +201,33 @@ impl World {
     }
 
     /// The box proxy writes its table: this host, under this epoch, by the rule by which borrowers are let in.
-    fn pair(&mut self, index: usize, number: usize, epoch: u64, host: &Name, host_slot: u8) {
-        let gpu = self.racks[index].gpu(number);
+    ///
+    /// What the same lease has left there since an epoch is its own; what another has left is scrubbed first.
+    fn pair(
+        &mut self,
+        index: usize,
+        number: usize,
+        lease: LeaseId,
+        (epoch, since): (u64, u64),
+        to: (&Name, u8),
+    ) {
+        let (now_ms, gpu) = (self.now_ms, self.racks[index].gpu(number));
         let slot = &mut self.racks[index].slots[number];
-        let clean = slot.bound <= slot.cleaned;
-        let is_new = epoch > slot.bound && clean && slot.busy.is_none() && slot.session.is_none();
-        if !slot.broken && epoch > slot.cleaned && (epoch == slot.bound || is_new) {
-            slot.bound = epoch;
-            self.checker.paired(&gpu, epoch, (host, host_slot));
+        let is_new = epoch > slot.bound && slot.busy.is_none() && slot.session.is_none();
+        if slot.broken || epoch <= slot.cleaned || !(epoch == slot.bound || is_new) {
+            return;
         }
+        if is_new {
+            if slot.bound > slot.cleaned && slot.bound < since {
+                slot.cleaned = since - 1;
+                let scrubbed = slot.data.take();
+                scrubbed.into_iter().for_each(|lease| self.checker.scrubbed(&gpu, lease));
+            }
+            let found = slot.data.replace(lease);
+            self.checker.handed_over(now_ms, &gpu, lease, found);
+        }
+        slot.bound = epoch;
+        self.checker.paired(&gpu, epoch, to);
     }
 
     /// Whether a box lets a host in with this epoch.
@@ -244,6 +273,13 @@ impl World {
         match doing {
             Work::Clean(epoch) => {
                 slot.cleaned = slot.cleaned.max(epoch);
+                // Who was let in with a later epoch is not meant.
+                if slot.bound <= epoch
+                    && let Some(lease) = slot.data.take()
+                {
+                    let gpu = GpuId { box_name: rack.name.clone(), slot: number as u8 };
+                    self.checker.scrubbed(&gpu, lease);
+                }
                 assert!(
                     slot.session.is_none_or(|session| session.epoch > epoch),
                     "cleaned under somebody's feet"
@@ -251,6 +287,9 @@ impl World {
             }
             Work::BurnIn(epoch) => {
                 slot.burn_in = Some(BurnIn { epoch, passed: !slot.broken, detail: "simulated".into() });
+                slot.data = None;
+                let gpu = GpuId { box_name: rack.name.clone(), slot: number as u8 };
+                self.checker.lost_data(&gpu);
             }
         }
     }
@@ -273,6 +312,7 @@ impl World {
             && (epoch == slot.bound || (epoch > slot.bound && clean));
         if admitted {
             slot.bound = epoch;
+            slot.data = Some(lease);
             if slot.session.is_none_or(|session| session.borrower != borrower || session.life != life) {
                 let session = Session { borrower, life, lease, epoch };
                 let before = slot.session;

@@ -112,6 +112,11 @@ fn giving_a_slot_away_too_early_is_found() {
 }
 
 #[test]
+fn scrubbing_between_two_grants_of_one_lease_is_found() {
+    is_found(Mutation::ScrubBetween, &["was scrubbed between two grants"]);
+}
+
+#[test]
 fn a_box_that_forgets_is_found() {
     is_found(Mutation::BoxForgets, &["let in epoch", "two holders"]);
 }

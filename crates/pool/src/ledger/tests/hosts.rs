@@ -22,6 +22,7 @@ impl TestHost {
             bound_epoch: 0,
             cleared_epoch: 0,
             plugged: false,
+            monitor_silent: false,
             detail: String::new(),
         };
         Self { name, agent: "proxy", sequence: 0, slots: (0..slots).map(slot).collect() }
@@ -211,8 +212,8 @@ fn a_proxy_that_starts_anew_is_granted_anew() {
     let old = bench.show(lease.id).grants[0].epoch;
     let mut host = TestHost { agent: "next", ..TestHost::new("h", 2) };
     assert_eq!(want(&host.turn(&mut bench)), &HostWant::Empty);
-    assert_eq!(bench.state(lease.id), LeaseState::Pending, "its box has to clean first, and has no other");
-    settle(&mut bench, &mut host);
+    assert_eq!(bench.state(lease.id), LeaseState::Granted, "the same device, which nobody has cleaned");
+    assert_eq!(since(&bench.report("a"), 0), Some((old + 1, old)));
     settle(&mut bench, &mut host);
     let lease = bench.show(lease.id);
     assert_eq!(phase(&lease), Phase::Plugged);
@@ -271,10 +272,118 @@ fn what_the_host_gives_up_is_granted_anew() {
     host.slots[0].plugged = false;
     host.turn(&mut bench);
     let new = bench.show(lease.id).grants[0].clone();
-    assert!(new.epoch > old.epoch && new.gpu != old.gpu, "{new:?}");
+    assert!(new.epoch > old.epoch && new.gpu == old.gpu, "what it has written is there: {new:?}");
     assert_eq!(bench.show(lease.id).moves[0].reason, "its host has given it up");
     settle(&mut bench, &mut host);
     assert_eq!(phase(&bench.show(lease.id)), Phase::Plugged);
+}
+
+/// The epoch that a box is to serve, and since which what is there is the lease's own.
+fn since(orders: &pool_api::BoxOrders, slot: usize) -> Option<(u64, u64)> {
+    match orders.slots[slot].want {
+        Want::Serve { epoch, since_epoch, .. } => Some((epoch, since_epoch)),
+        _ => None,
+    }
+}
+
+/// However often its link breaks, a lease gets its own device again as it was; the next lease gets it scrubbed.
+#[test]
+fn between_two_grants_of_one_lease_nothing_is_scrubbed() {
+    let (mut bench, mut host) = bench(1);
+    let lease = bench.lease(plugged(1));
+    settle(&mut bench, &mut host);
+    let first = bench.show(lease.id).grants[0].epoch;
+    for round in 1..=3 {
+        let epoch = bench.show(lease.id).grants[0].epoch;
+        (host.slots[0].cleared_epoch, host.slots[0].plugged) = (epoch, false);
+        host.turn(&mut bench);
+        bench.reload();
+        let orders = bench.report("a");
+        assert_eq!(since(&orders, 0), Some((first + round, first)), "{orders:?}");
+        settle(&mut bench, &mut host);
+        assert_eq!(phase(&bench.show(lease.id)), Phase::Plugged);
+        assert_eq!(bench.gpu("a/0").cleaned_epoch, 0, "never cleaned");
+    }
+    bench.release(lease.id);
+    host.turn(&mut bench);
+    host.turn(&mut bench);
+    assert_eq!(bench.report("a").slots[0].want, Want::Clean { epoch: first + 3 });
+    settle(&mut bench, &mut host);
+    let other = bench.lease(plugged(1));
+    let orders = bench.report("a");
+    assert_eq!(since(&orders, 0), Some((first + 4, first + 4)), "{orders:?}");
+    bench.release(other.id);
+}
+
+/// A box that is dead for a while comes back with what its lease has left there, unless the lease has another device by then.
+#[test]
+fn a_device_is_kept_for_a_lease_that_waits_for_its_box() {
+    for released in [false, true] {
+        let (mut bench, mut host) = bench(1);
+        let lease = bench.lease(plugged(1));
+        settle(&mut bench, &mut host);
+        let old = bench.show(lease.id).grants[0].epoch;
+        for _ in 0..20 {
+            bench.pass_silently(1_000);
+            host.turn(&mut bench);
+        }
+        assert_eq!(bench.state(lease.id), LeaseState::Pending, "its box is dead, and there is no other");
+        bench.reload();
+        if released {
+            bench.release(lease.id);
+        }
+        let orders = bench.report("a");
+        host.turn(&mut bench);
+        bench.settle();
+        if released {
+            assert!(matches!(orders.slots[0].want, Want::Clean { .. }), "{orders:?}");
+            continue;
+        }
+        assert_eq!(orders.slots[0].want, Want::Idle, "what is there is the lease's");
+        assert_eq!(bench.state(lease.id), LeaseState::Granted);
+        assert_eq!(since(&bench.report("a"), 0), Some((old + 1, old)));
+        settle(&mut bench, &mut host);
+        settle(&mut bench, &mut host);
+        assert_eq!(phase(&bench.show(lease.id)), Phase::Plugged);
+    }
+}
+
+/// A box whose agent was started again has forgotten its end of the link, and says so.
+#[test]
+fn a_box_that_starts_anew_gets_its_lease_again_at_once() {
+    let (mut bench, mut host) = bench(2);
+    let lease = bench.lease(plugged(1));
+    settle(&mut bench, &mut host);
+    let old = bench.show(lease.id).grants[0].clone();
+    let slot = usize::from(old.gpu.slot);
+    bench.slot("a", slot).bound_epoch = old.epoch - 1;
+    let report = bench.next_report("a");
+    bench.send("a", report).unwrap();
+    let new = bench.show(lease.id).grants[0].clone();
+    assert!(new.epoch > old.epoch && new.gpu == old.gpu, "{new:?}");
+    assert_eq!(bench.show(lease.id).moves[0].reason, "its box has started anew");
+    assert_eq!(since(&bench.report("a"), slot), Some((new.epoch, old.epoch)));
+    settle(&mut bench, &mut host);
+    settle(&mut bench, &mut host);
+    assert_eq!(phase(&bench.show(lease.id)), Phase::Plugged);
+}
+
+#[test]
+fn a_monitor_that_does_not_answer_is_told_once_and_again_when_it_does() {
+    let (mut bench, mut host) = bench(1);
+    let silent = |bench: &Bench| bench.ledger.host(&name("h")).unwrap().monitors_silent;
+    host.slots[1].monitor_silent = true;
+    for _ in 0..3 {
+        host.turn(&mut bench);
+    }
+    assert_eq!(silent(&bench), 1);
+    host.slots[1].monitor_silent = false;
+    host.turn(&mut bench);
+    assert_eq!(silent(&bench), 0);
+    let events: Vec<_> = bench.ledger.events(0).map(|event| event.kind).collect();
+    let count = |kind| events.iter().filter(|known| **known == kind).count();
+    use pool_api::EventKind::{HostMonitorBack, HostMonitorSilent};
+    assert_eq!((count(HostMonitorSilent), count(HostMonitorBack)), (1, 1), "{events:?}");
 }
 
 #[test]
