@@ -5,3 +5,7 @@ mod bed;
 mod followers;
 mod hosts;
 mod lifecycle;
+mod promises;
+mod readiness;
+mod strangers;
+mod trail;

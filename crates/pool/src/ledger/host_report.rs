@@ -3,13 +3,10 @@
 use super::Ledger;
 use super::attach::pcie_paths;
 use super::command::{Answer, Refusal};
+use super::grants::EPOCH_LEAP_MAX;
 use pool_api::{
     HostOrders, HostReport, HostSlot, HostSlotOrder, HostSlotReport, HostWant, LinkSecret, Name, Phase,
 };
-
-/// How far the epochs of a host may be ahead of what this pool remembers to have given it. A pool restored from a backup
-/// has forgotten some; a host that claims more is mistaken, and what it claims would use up the numbers of others.
-const EPOCH_LEAP_MAX: u64 = 1 << 20;
 
 impl Ledger {
     pub(super) fn report_host(&mut self, name: &Name, report: &HostReport) -> Result<Answer, Refusal> {
@@ -40,7 +37,10 @@ impl Ledger {
         for slot in &report.slots {
             let given = self.host_slot(name, slot.slot).map_or(0, |known| known.epoch);
             let epoch = slot.bound_epoch.max(slot.cleared_epoch);
-            if epoch > given + EPOCH_LEAP_MAX {
+            let leapt =
+                self.hosts.get(name).and_then(|entry| entry.leapt.get(&slot.slot)).copied().unwrap_or(0);
+            let leap = epoch.saturating_sub(given);
+            if leap > 0 && leap.saturating_add(leapt) > EPOCH_LEAP_MAX {
                 return Err(Refusal::StrangeEpoch { host: name.clone(), slot: slot.slot, epoch, given });
             }
         }
@@ -60,6 +60,8 @@ impl Ledger {
         slot.bound_epoch = report.bound_epoch;
         slot.cleared_epoch = report.cleared_epoch;
         slot.epoch = slot.epoch.max(report.bound_epoch).max(report.cleared_epoch);
+        // Bounded: reports that claim more are refused.
+        *entry.leapt.entry(report.slot).or_default() += slot.epoch - before.epoch;
         slot.plugged = report.plugged;
         slot.gone = false;
         slot.detail.clone_from(&report.detail);

@@ -101,7 +101,7 @@ impl Ledger {
         let place = self.stock.add(&gpu.box_name, gpu.slot, class, gpu.nvlink_group);
         let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;
         let owner = self.boxes.get_mut(&gpu.box_name).expect("it was there just now");
-        owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None, attachment: None });
+        owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None, attachment: None, leapt: 0 });
         Ok(())
     }
 
