@@ -49,8 +49,6 @@ pub(crate) enum Reason {
     Late,
     /// It asked for nothing any more.
     Idle,
-    /// Everybody here was known and busy.
-    Full,
 }
 
 /// What was counted.

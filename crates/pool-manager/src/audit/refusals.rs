@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use pool::AuditDraft;
 
-/// Refusals of one actor that are written in full within [`WINDOW_MS`].
+/// Refusals of one action of one actor that are written in full within [`WINDOW_MS`].
 const IN_FULL: u32 = 5;
 const WINDOW_MS: u64 = 1_000;
 
-/// Strangers whose refusals are counted apart. Those who are known always are.
+/// Refusals that are counted apart for each stranger. Those who are known always are.
 const STRANGERS_MAX: usize = 10_000;
 
 /// What was refused just now.
@@ -68,13 +68,14 @@ impl Refusals {
         counted
     }
 
-    /// Strangers are told apart by their machine, not by their port.
+    /// Whoever tries one thing again and again is still told of when it tries another. Strangers are told apart by their
+    /// machine, not by their port.
     fn who(&self, deed: &AuditDraft) -> String {
         let machine = deed.address.rsplit_once(':').map_or(deed.address.as_str(), |(machine, _)| machine);
-        let who = format!("{} {machine}", deed.actor);
+        let who = format!("{} {machine} {}", deed.actor, deed.action);
         let is_stranger = !deed.actor.starts_with("spiffe://");
         if is_stranger && self.windows.len() >= STRANGERS_MAX && !self.windows.contains_key(&who) {
-            return deed.actor.clone();
+            return format!("{} {}", deed.actor, deed.action);
         }
         who
     }

@@ -32,7 +32,7 @@ impl Trail {
     fn commit(&self, staged: &Staged) {
         let mut transaction = staged.transaction(pool_store::Condition::absent("never"));
         transaction.conditions.clear();
-        self.store.commit(&transaction).unwrap();
+        let _ = self.store.commit(&transaction).unwrap();
     }
 
     fn done(&mut self, actor: &str) {
@@ -80,7 +80,7 @@ impl Trail {
     }
 
     fn take_away(&self, key: String) {
-        self.store.commit(&Transaction::new().delete(key)).unwrap();
+        let _ = self.store.commit(&Transaction::new().delete(key)).unwrap();
     }
 }
 
@@ -156,9 +156,11 @@ fn who_is_refused_in_a_loop_is_counted_under_its_own_name() {
         assert_eq!((written[5].actor.as_str(), written[5].action.as_str()), (actor, "lease.create"));
         assert_eq!(written[5].detail, "995 more refusals within 1000 ms, the last: why");
     }
+    // What it does besides is told in full.
+    trail.write(AuditDraft { action: "gpu.break".into(), ..deed(ADA, AuditOutcome::Denied) }, 1_000);
     trail.time_passes(5_000);
     trail.write(deed(ADA, AuditOutcome::Refused), 5_000);
-    assert_eq!(trail.entries("tenant/vision").len(), 7);
+    assert_eq!(trail.entries("tenant/vision").len(), 8);
     trail.verify().unwrap();
 }
 

@@ -24,7 +24,10 @@ fn priority_and_time_are_what_operators_allow_and_guarantees_come_first() {
     assert_eq!(refused.code(), Some(ErrorCode::Forbidden), "{refused}");
     assert!(refused.to_string().contains("100 at most"), "{refused}");
     let week = LeaseRequest { ttl_ms: 7 * 24 * 3_600_000, ..LeaseRequest::default() };
-    assert_eq!(greedy.create_lease(&week, &idempotency_key()).unwrap_err().code(), Some(ErrorCode::Forbidden));
+    assert_eq!(
+        greedy.create_lease(&week, &idempotency_key()).unwrap_err().code(),
+        Some(ErrorCode::Forbidden)
+    );
     let own = greedy.put::<TenantRecord>("/v1/tenants/greedy", &TenantRequest::default());
     assert_eq!(own.unwrap_err().code(), Some(ErrorCode::Forbidden), "nobody raises its own ceiling");
 
@@ -67,7 +70,11 @@ fn a_key_that_is_there_twice_is_refused() {
         ("/v1/leases", "POST", r#"{"gpus":1,"gpus":2.0}"#),
         ("/v1/tenants/a", "PUT", r#"{"weight":1,"weight":1000.0}"#),
         ("/v1/tenants/a", "PUT", r#"{"quotas":{"H200":{"limit":1},"H200":{"limit":64}}}"#),
-        ("/v1/tokens", "POST", r#"{"kind":"user","identity":"viewer/a","identity":"admin/a","ttl_ms":5000.0}"#),
+        (
+            "/v1/tokens",
+            "POST",
+            r#"{"kind":"user","identity":"viewer/a","identity":"admin/a","ttl_ms":5000.0}"#,
+        ),
     ] {
         let answer = send(path, method, body);
         assert!(answer.starts_with("HTTP/1.1 400 "), "{body}: {answer}");

@@ -10,8 +10,7 @@ use pool_store::{Campaign, Candidacy};
 use crate::bed::{Bed, settings};
 
 fn asks(manager: &Manager, credential: &Credential) -> Result<serde_json::Value, String> {
-    let credential =
-        Credential { managers: vec![manager.advertised().to_owned()], ..credential.clone() };
+    let credential = Credential { managers: vec![manager.advertised().to_owned()], ..credential.clone() };
     let client = Client::new(credential, Patience::ONCE).unwrap();
     client.get("/readyz", Duration::ZERO).map_err(|error| error.to_string())
 }
@@ -91,8 +90,8 @@ fn a_manager_that_was_killed_is_ready_again_when_it_leads_again() {
 fn a_leader_without_its_store_is_not_ready() {
     use pool_store::{Fault, Memory, Store};
     let folder = tempfile::tempdir().unwrap();
-    let memory = Memory::new();
-    let store: std::sync::Arc<dyn Store> = std::sync::Arc::new(memory.client());
+    let memory = std::sync::Arc::new(Memory::new());
+    let store: std::sync::Arc<dyn Store> = memory.clone();
     let admin_file = folder.path().join("admin.json");
     let mut wanted = settings(store, admin_file.clone(), "m1");
     wanted.leader_ttl = Duration::from_secs(60);

@@ -175,9 +175,11 @@ fn a_stranger_has_ten_seconds() {
 #[test]
 fn both_kinds_of_http_are_spoken_as_the_handshake_says() {
     let bed = Bed::make();
-    for (protocols, expected) in
-        [(&[b"h2".as_slice(), b"http/1.1"][..], Some(b"h2".as_slice())), (&[b"http/1.1"], Some(b"http/1.1")), (&[], None)]
-    {
+    for (protocols, expected) in [
+        (&[b"h2".as_slice(), b"http/1.1"][..], Some(b"h2".as_slice())),
+        (&[b"http/1.1"], Some(b"http/1.1")),
+        (&[], None),
+    ] {
         let stream = connect(bed.manager.address(), &tls(&bed, protocols), b"").unwrap();
         assert_eq!(stream.conn.alpn_protocol(), expected);
     }

@@ -23,7 +23,8 @@ fn a_request_that_is_sent_again_is_no_new_entry() {
         eve.release_lease(lease.id).unwrap();
     }
     let trail = bed.trail();
-    let count = |action: &str| trail.iter().filter(|entry| entry.actor == EVE && entry.action == action).count();
+    let count =
+        |action: &str| trail.iter().filter(|entry| entry.actor == EVE && entry.action == action).count();
     assert_eq!((count("lease.create"), count("lease.release")), (1, 1));
 }
 
