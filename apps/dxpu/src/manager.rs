@@ -4,6 +4,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::{files, log, quantity, store_option::StoreOption};
 use anyhow::Context;
 use pool_manager::{AUDIT_KEEP, CERTIFICATE_LIFE, CONNECTIONS_MAX, Manager as Running, Settings, StartError};
+use pool_store::Older;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -64,6 +65,9 @@ struct Serve {
     /// A box that is silent for so long is given up, and its leases move
     #[arg(long, value_parser = quantity::duration, default_value = "15s")]
     dead_after: Duration,
+    /// A lease within its tenant's guarantee that waits for so long gets what others have beyond theirs
+    #[arg(long, value_parser = quantity::duration, default_value = "60s")]
+    reclaim_after: Duration,
 }
 
 const LEADER_TTL_TEXT: &str = "3s";
@@ -82,6 +86,9 @@ struct Place {
     /// The key of that certificate, PEM
     #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
     etcd_key: Option<PathBuf>,
+    /// Open the store's file although it is older than it once was: after restoring a backup
+    #[arg(long)]
+    accept_older_store: bool,
     /// The folder for the default store and the first admin's credential
     #[arg(long, env = "DXPU_MANAGER_DIR")]
     state_dir: Option<PathBuf>,
@@ -114,7 +121,8 @@ impl Place {
         let directory = self.directory()?;
         files::make_private(&directory)?;
         let store = self.store.clone().unwrap_or_else(|| StoreOption::Sqlite(directory.join("pool.db")));
-        store.open(self.etcd_tls()?)
+        let older = if self.accept_older_store { Older::Accept } else { Older::Refuse };
+        store.open(self.etcd_tls()?, older)
     }
 
     fn etcd_tls(&self) -> anyhow::Result<Option<pool_store::EtcdTls>> {
@@ -204,6 +212,7 @@ impl Serve {
             report_after_ms: ms(self.report_every),
             suspect_after_ms: ms(self.suspect_after),
             dead_after_ms: ms(self.dead_after),
+            reclaim_after_ms: ms(self.reclaim_after),
             ..pool::Settings::default()
         })
     }

@@ -1,7 +1,7 @@
 //! `--store sqlite:PATH` or `--store etcd:URL,URL`.
 
 use crate::exit::{Exit, Failure};
-use pool_store::{Etcd, EtcdSettings, EtcdTls, Sqlite, Store};
+use pool_store::{Etcd, EtcdSettings, EtcdTls, Older, OpenError, Sqlite, Store};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -36,12 +36,19 @@ impl FromStr for StoreOption {
 }
 
 impl StoreOption {
-    /// Opens it; `tls` is for etcd, whose `https` addresses need it.
-    pub(crate) fn open(&self, tls: Option<EtcdTls>) -> anyhow::Result<Arc<dyn Store>> {
+    /// Opens it; `tls` is for etcd, whose `https` addresses need it, `older` for a file.
+    pub(crate) fn open(&self, tls: Option<EtcdTls>, older: Older) -> anyhow::Result<Arc<dyn Store>> {
         match self {
             Self::Sqlite(path) => {
-                let store = Sqlite::open(path).map_err(|error| {
-                    let hint = "check the path: its folder must exist and be writable";
+                let store = Sqlite::open_or(path, older).map_err(|error| {
+                    let hint = match &error {
+                        OpenError::Older { .. } => {
+                            "put the log (its name ends with -wal) back beside the file, or restore a backup that has \
+                             both. If the older state is what you want, start once with --accept-older-store: what was \
+                             granted since is forgotten"
+                        }
+                        _ => "check the path: its folder must exist and be writable",
+                    };
                     Failure::new(Exit::Failure, "cannot open the store", hint).because(error)
                 })?;
                 Ok(Arc::new(store))

@@ -7,8 +7,8 @@
 #![allow(missing_docs, reason = "tests")]
 
 use pool_api::{
-    AccessKind, AuditEntry, BoxKind, BoxReport, GpuId, GpuReport, GpuState, Health, LeaseRequest, LeaseState,
-    Model, Name, NewToken, Page, TokenRequest, Want,
+    AccessKind, AuditBooks, AuditEntry, BoxKind, BoxReport, GpuId, GpuReport, GpuState, Health, LeaseRequest,
+    LeaseState, Model, Name, NewToken, Page, TokenRequest, Want,
 };
 use pool_auth::{Credential, Identity, LeasePublicKey, NewKey, Secret, lease_token};
 use pool_client::{Client, ClientError, Patience, idempotency_key};
@@ -347,8 +347,13 @@ fn a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice() {
         .output()
         .unwrap();
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
-    let trail: Page<AuditEntry> = admin.get("/v1/audit?limit=1000", Duration::ZERO).unwrap();
-    assert!(trail.items.iter().any(|entry| entry.action == "lease.create"));
+    let trail: AuditBooks = admin.get("/v1/audit/books", Duration::ZERO).unwrap();
+    let has_leases = trail.books.iter().any(|book| {
+        let path = format!("/v1/audit?limit=1000&book={}", book.name);
+        let page: Page<AuditEntry> = admin.get(&path, Duration::ZERO).unwrap();
+        page.items.iter().any(|entry| entry.action == "lease.create")
+    });
+    assert!(has_leases, "{trail:?}");
     manager.kill();
 }
 

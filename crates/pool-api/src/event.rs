@@ -92,6 +92,8 @@ pub enum EventKind {
     LeaseRequeued,
     /// A lease was given back.
     LeaseReleased,
+    /// A lease was ended, because its tenant had more than its guarantee and another had less than its own.
+    LeaseReclaimed,
     /// A lease was not renewed.
     LeaseExpired,
     /// The quota or weight of a tenant was set.

@@ -36,7 +36,7 @@ pub use access::{
     AccessKind, Borrower, LeaseKeys, NewToken, RenewRequest, ReturnRequest, TOKEN_TTL_MAX_MS, TokenInfo,
     TokenRequest, WhoAmI,
 };
-pub use audit::{AuditEntry, AuditOutcome};
+pub use audit::{AuditBook, AuditBooks, AuditEntry, AuditOutcome};
 pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
 pub use event::{Event, EventKind};
 pub use explain::{Explanation, Filter, FilterCount};
@@ -56,8 +56,11 @@ pub use link_secret::{LinkSecret, SlotPass};
 pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
 pub use page::Page;
 pub use refusal::{RefusalReport, RefusalsHeard, SlotRefusal};
-pub use report::{BoxOrders, BoxReport, BurnIn, GpuReport, SlotOrder, Want};
+pub use report::{BoxOrders, BoxReport, BurnIn, GPU_MEMORY_BYTES_MAX, GpuReport, SlotOrder, Want};
 pub use revocation::{DeniedLease, RevocationDone, RevocationInfo, RevocationRequest};
 pub use spare::{SparePlan, SparePlanRequest, SpareRecord, SpareRequest, SpareStatus};
-pub use tenant::{Quota, TenantRecord, TenantRequest, TenantStatus, TenantUse, WEIGHT_DEFAULT, WEIGHT_MAX};
+pub use tenant::{
+    Quota, TENANT_PRIORITY_MAX_DEFAULT, TENANT_TTL_MAX_DEFAULT_MS, TenantRecord, TenantRequest, TenantStatus,
+    TenantUse, WEIGHT_DEFAULT, WEIGHT_MAX,
+};
 pub use token::{LeaseClaims, LeaseTokens, SignedGrant};

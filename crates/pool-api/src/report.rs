@@ -6,6 +6,10 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// A pebibyte, thousands of times what the largest GPU has. Sums over all GPUs of a pool stay far from where they
+/// would overflow.
+pub const GPU_MEMORY_BYTES_MAX: u64 = 1 << 50;
+
 /// Everything a box has to say, all of it every time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -114,6 +118,12 @@ impl BoxReport {
                 return Err(Invalid::new("gpus.slot", format!("{} is there twice", gpu.slot)));
             }
             seen |= 1 << gpu.slot;
+            if gpu.memory_bytes > GPU_MEMORY_BYTES_MAX {
+                return Err(Invalid::new(
+                    "gpus.memory_bytes",
+                    format!("must be at most {GPU_MEMORY_BYTES_MAX}"),
+                ));
+            }
             crate::lease::check_note("gpus.uuid", &gpu.uuid)?;
             crate::lease::check_note("gpus.health.reason", gpu.health.reason.as_deref().unwrap_or_default())?;
             crate::lease::check_note("gpus.unready", gpu.unready.as_deref().unwrap_or_default())?;

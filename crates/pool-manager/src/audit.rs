@@ -1,195 +1,313 @@
 //! Who did what: every change and every refusal, chained by hash.
 //!
-//! Each entry holds the hash of the one before ([`AuditChain`]), so none can be changed or taken out unseen; which one
-//! is the newest is kept beside the entries, in the same transaction. A report that changes nothing, a renewal and a
-//! read are no entries. Refusals are limited for each who causes them: a stranger who tries tokens in a loop costs a
-//! few entries a second, and the next one counts the others.
+//! The trail is kept in books, each with a chain of its own ([`AuditChain`]): one for those who look after the pool, one
+//! for boxes and hosts, one for each tenant, one for strangers. When there are more entries than are kept, the longest
+//! book loses its oldest ones. So whoever floods the trail displaces entries of its own, and nobody washes out what an
+//! admin did.
+//!
+//! ```text
+//! audit/BOOK/NUMBER         an entry
+//! audit-book/BOOK           both ends of a book: first kept, hash before it, last, its hash
+//! audit-anchor/BOOK/NUMBER  the hash of every so many-th entry: where a book may be cut
+//! audit-books               how many entries there ever were
+//! ```
+//!
+//! All of it is written in the transaction of the deed. A report that changes nothing, a renewal, a read and a request
+//! that is sent again are no entries.
 
-use std::collections::HashMap;
+mod refusals;
 
-use pool::{AuditChain, AuditDraft};
-use pool_api::{AuditEntry, AuditOutcome};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use pool::{AuditChain, AuditDraft, new_audit_book};
+use pool_api::{AuditBook, AuditBooks, AuditEntry, AuditOutcome};
+use pool_store::{Store, StoreError, Want};
 use serde::{Deserialize, Serialize};
 
 use crate::staged::Staged;
+use refusals::Refusals;
 
 const PREFIX: &str = "audit/";
-pub(crate) const HEAD_KEY: &str = "audit-head";
+const BOOK_PREFIX: &str = "audit-book/";
+const ANCHOR_PREFIX: &str = "audit-anchor/";
+const SUM_KEY: &str = "audit-books";
+/// The ends of a trail from before there were books.
+const EARLIER_KEY: &str = "audit-head";
 
-/// Refusals of one actor that are written in full within [`WINDOW_MS`].
-const REFUSALS_IN_FULL: u32 = 5;
-const WINDOW_MS: u64 = 1_000;
-
-/// Actors whose refusals are counted apart.
-const ACTORS_MAX: usize = 10_000;
-
-/// Entries removed with one new entry, until as few are left as are to be kept.
+/// Entries removed with one new entry, until those are gone that are no longer kept.
 const TRIM_STEP: u64 = 8;
 
-/// Digits of a sequence number in a key: they sort as they count.
+/// Entries between two places where a book may be cut. Fewer would be more anchors to read at the start of a leader,
+/// more would forget more at once.
+const SEGMENT: u64 = 1024;
+
+/// Digits of a number in a key: they sort as they count.
 const DIGITS: usize = 20;
 
-/// Which entries there are, as it is stored.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Head {
-    /// The newest; zero before the first.
-    pub(crate) seq: u64,
-    /// The oldest that is kept.
-    pub(crate) oldest: u64,
+/// How a book is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct StoredBook {
+    #[serde(flatten)]
+    ends: AuditBook,
+    /// The oldest entry that is still in the store; those before `first` go a few at a time.
+    swept: u64,
 }
 
-impl Head {
-    pub(crate) fn read(bytes: Option<&[u8]>) -> Result<Self, String> {
-        let Some(bytes) = bytes else { return Ok(Self { seq: 0, oldest: 1 }) };
-        serde_json::from_slice(bytes).map_err(|error| format!("{HEAD_KEY} is damaged: {error}"))
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Sum {
+    written: u64,
+}
+
+/// The ends of a trail from before there were books, as they are stored.
+#[derive(Deserialize)]
+struct Earlier {
+    seq: u64,
+    oldest: u64,
+}
+
+#[derive(Debug)]
+struct Book {
+    stored: StoredBook,
+    chain: AuditChain,
+    /// Where it may be cut, oldest first.
+    anchors: VecDeque<(u64, String)>,
+}
+
+impl Book {
+    fn new(stored: StoredBook) -> Self {
+        Self { chain: AuditChain::after(&stored.ends), stored, anchors: VecDeque::new() }
+    }
+
+    fn kept(&self) -> u64 {
+        (self.stored.ends.last + 1).saturating_sub(self.stored.ends.first)
     }
 }
 
-/// The book of deeds.
+/// The books of deeds.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    head: Head,
-    chain: AuditChain,
+    books: BTreeMap<String, Book>,
+    /// By how many entries of them are kept.
+    by_length: BTreeSet<(u64, String)>,
+    /// Books with entries in the store that are no longer kept.
+    unswept: BTreeSet<String>,
+    kept: u64,
+    sum: Sum,
     keep: u64,
-    refusals: HashMap<String, Window>,
+    segment: u64,
+    refusals: Refusals,
 }
 
-#[derive(Debug)]
-struct Window {
-    began_ms: u64,
-    count: u32,
+/// Why the trail cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenAuditError {
+    #[error("the store does not answer")]
+    Store(#[from] StoreError),
+    #[error("{key} is damaged")]
+    Damaged {
+        key: String,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+fn read<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, OpenAuditError> {
+    serde_json::from_slice(value).map_err(|source| OpenAuditError::Damaged { key: key.to_owned(), source })
 }
 
 impl Audit {
-    /// Goes on after the newest entry.
-    pub(crate) fn load(head: Head, newest: Option<&AuditEntry>, keep: u64) -> Result<Self, String> {
-        if newest.map_or(0, |entry| entry.seq) != head.seq {
-            return Err(format!(
-                "the newest entry of the audit trail should be {}, and is not there",
-                head.seq
-            ));
+    /// Goes on after the newest entry of each book, and keeps so many.
+    pub(crate) fn load(store: &dyn Store, keep: u64) -> Result<Self, OpenAuditError> {
+        let mut audit = Self::empty(keep);
+        if let Some(record) = store.read(SUM_KEY)? {
+            audit.sum = read(&record.key, &record.value)?;
         }
-        Ok(Self { head, chain: AuditChain::after(newest), keep, refusals: HashMap::new() })
-    }
-
-    /// Writes it down, unless its actor has been refused too often just now.
-    pub(crate) fn write(&mut self, mut deed: AuditDraft, now_ms: u64, staged: &mut Staged) {
-        if deed.outcome != AuditOutcome::Done {
-            match self.count_refusal(&deed.actor, &deed.address, now_ms) {
-                Some(0) => {}
-                Some(unwritten) => {
-                    deed.detail = format!("{} (and {unwritten} more refusals just before)", deed.detail);
-                }
-                None => return,
+        for record in store.list(BOOK_PREFIX, Want::Records)?.records()? {
+            let stored: StoredBook = read(&record.key, &record.value)?;
+            audit.books.insert(stored.ends.name.clone(), Book::new(stored));
+        }
+        for record in store.list(ANCHOR_PREFIX, Want::Records)?.records()? {
+            let place = record.key[ANCHOR_PREFIX.len()..].rsplit_once('/');
+            let place = place.and_then(|(book, seq)| Some((audit.books.get_mut(book)?, seq.parse().ok()?)));
+            if let Some((book, seq)) = place {
+                book.anchors.push_back((seq, String::from_utf8_lossy(&record.value).into_owned()));
             }
         }
-        let (key, entry) = self.chain.append(deed, now_ms);
-        self.head.seq = entry.seq;
-        staged.put_json(key, &entry);
-        for _ in 0..TRIM_STEP {
-            if self.head.seq - self.head.oldest >= self.keep {
-                staged.delete(self::key(self.head.oldest));
-                self.head.oldest += 1;
+        for (name, book) in &audit.books {
+            audit.kept += book.kept();
+            audit.by_length.insert((book.kept(), name.clone()));
+            if book.stored.swept < book.stored.ends.first {
+                audit.unswept.insert(name.clone());
             }
         }
-        staged.put_json(HEAD_KEY.to_owned(), &self.head);
+        Ok(audit)
     }
 
-    /// None: do not write it. Otherwise how many were not written before it.
-    fn count_refusal(&mut self, actor: &str, address: &str, now_ms: u64) -> Option<u32> {
-        if self.refusals.len() >= ACTORS_MAX {
-            self.refusals.retain(|_, window| now_ms.saturating_sub(window.began_ms) < WINDOW_MS);
+    fn empty(keep: u64) -> Self {
+        Self {
+            books: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+            unswept: BTreeSet::new(),
+            kept: 0,
+            sum: Sum::default(),
+            keep,
+            segment: SEGMENT.min(keep / 16).max(1),
+            refusals: Refusals::default(),
         }
-        // Strangers are told apart by their machine, not by their port.
-        let machine = address.rsplit_once(':').map_or(address, |(machine, _)| machine);
-        let who =
-            if self.refusals.len() >= ACTORS_MAX { String::new() } else { format!("{actor} {machine}") };
-        let window = self.refusals.entry(who).or_insert(Window { began_ms: now_ms, count: 0 });
-        let mut unwritten = 0;
-        if now_ms.saturating_sub(window.began_ms) >= WINDOW_MS {
-            unwritten = window.count.saturating_sub(REFUSALS_IN_FULL);
-            *window = Window { began_ms: now_ms, count: 0 };
+    }
+
+    /// Writes it down, unless its actor has been refused too often just now: then it is counted.
+    pub(crate) fn write(&mut self, deed: AuditDraft, now_ms: u64, staged: &mut Staged) {
+        if deed.outcome == AuditOutcome::Done {
+            self.append(deed, now_ms, staged);
+            return;
         }
-        window.count += 1;
-        (window.count <= REFUSALS_IN_FULL).then_some(unwritten)
+        for deed in self.refusals.take(deed, now_ms) {
+            self.append(deed, now_ms, staged);
+        }
+    }
+
+    /// Writes down how many refusals were counted and not written, each under the name of who caused them.
+    pub(crate) fn tell_counted(&mut self, now_ms: u64, staged: &mut Staged) {
+        for deed in self.refusals.over(now_ms) {
+            self.append(deed, now_ms, staged);
+        }
+    }
+
+    fn append(&mut self, deed: AuditDraft, now_ms: u64, staged: &mut Staged) {
+        let name = book_of(&deed.actor, deed.outcome);
+        let book = self
+            .books
+            .entry(name.clone())
+            .or_insert_with(|| Book::new(StoredBook { ends: new_audit_book(name.clone()), swept: 1 }));
+        self.by_length.remove(&(book.kept(), name.clone()));
+        let entry = book.chain.append(deed, now_ms);
+        staged.put_json(key(&name, entry.seq), &entry);
+        book.stored.ends.last = entry.seq;
+        book.stored.ends.last_hash.clone_from(&entry.hash);
+        if entry.seq.is_multiple_of(self.segment) {
+            staged.put(anchor_key(&name, entry.seq), entry.hash.clone().into_bytes());
+            book.anchors.push_back((entry.seq, entry.hash));
+        }
+        staged.put_json(format!("{BOOK_PREFIX}{name}"), &book.stored);
+        self.by_length.insert((book.kept(), name));
+        self.kept += 1;
+        self.sum.written += 1;
+        staged.put_json(SUM_KEY.to_owned(), &self.sum);
+        self.cut(staged);
+        self.sweep(staged);
+    }
+
+    /// Forgets the oldest entries of the longest book that can be cut, if there are too many in all.
+    fn cut(&mut self, staged: &mut Staged) {
+        if self.kept <= self.keep {
+            return;
+        }
+        // The newest entry always stays: it is where the chain goes on.
+        let can_be_cut = |(_, name): &&(u64, String)| {
+            let book = &self.books[name];
+            book.anchors.front().is_some_and(|(seq, _)| *seq < book.stored.ends.last)
+        };
+        let Some((length, name)) = self.by_length.iter().rev().find(can_be_cut).cloned() else { return };
+        let book = self.books.get_mut(&name).expect("it was there just now");
+        let (seq, hash) = book.anchors.pop_front().expect("it was there just now");
+        self.by_length.remove(&(length, name.clone()));
+        book.stored.ends.first = seq + 1;
+        book.stored.ends.before_first = hash;
+        self.kept -= length - book.kept();
+        self.by_length.insert((book.kept(), name.clone()));
+        staged.delete(anchor_key(&name, seq));
+        staged.put_json(format!("{BOOK_PREFIX}{name}"), &book.stored);
+        self.unswept.insert(name);
+    }
+
+    /// Removes a few entries that are no longer kept.
+    fn sweep(&mut self, staged: &mut Staged) {
+        let Some(name) = self.unswept.first().cloned() else { return };
+        let book = self.books.get_mut(&name).expect("books are never forgotten");
+        let to = book.stored.ends.first.min(book.stored.swept + TRIM_STEP);
+        (book.stored.swept..to).for_each(|seq| staged.delete(key(&name, seq)));
+        book.stored.swept = to;
+        staged.put_json(format!("{BOOK_PREFIX}{name}"), &book.stored);
+        if to == book.stored.ends.first {
+            self.unswept.remove(&name);
+        }
     }
 }
 
-/// The key of an entry.
-pub(crate) fn key(seq: u64) -> String {
-    format!("{PREFIX}{seq:0DIGITS$}")
+/// In which book somebody's deeds are.
+fn book_of(actor: &str, outcome: AuditOutcome) -> String {
+    let mut parts = actor.strip_prefix("spiffe://dxpu/").unwrap_or_default().split('/');
+    match (parts.next(), parts.next()) {
+        (Some("admin" | "operator" | "viewer" | "manager"), _) => "operators".to_owned(),
+        (Some("box" | "host"), _) => "machines".to_owned(),
+        (Some("tenant"), Some(tenant)) => format!("tenant/{tenant}"),
+        // The one thing that strangers ever do is to join, and then they are none. No stranger can wash that out.
+        _ if outcome == AuditOutcome::Done => "machines".to_owned(),
+        _ => "strangers".to_owned(),
+    }
 }
 
-/// Prefixes of keys, of a hundred entries each, that hold the entries from one to another.
-pub(crate) fn prefixes(from: u64, to: u64) -> impl Iterator<Item = String> {
-    (from / 100..=to / 100).map(|hundred| format!("{PREFIX}{hundred:0width$}", width = DIGITS - 2))
+/// The key of an entry. Those from before there were books have no book in it.
+fn key(book: &str, seq: u64) -> String {
+    format!("{}{seq:0DIGITS$}", folder(book))
+}
+
+fn folder(book: &str) -> String {
+    if book.is_empty() { PREFIX.to_owned() } else { format!("{PREFIX}{book}/") }
+}
+
+fn anchor_key(book: &str, seq: u64) -> String {
+    format!("{ANCHOR_PREFIX}{book}/{seq:0DIGITS$}")
+}
+
+/// Both ends of every book, as the store has them.
+pub(crate) fn ends(store: &dyn Store) -> Result<AuditBooks, OpenAuditError> {
+    let sum: Sum = match store.read(SUM_KEY)? {
+        Some(record) => read(&record.key, &record.value)?,
+        None => Sum::default(),
+    };
+    let mut books = Vec::new();
+    if let Some(record) = store.read(EARLIER_KEY)? {
+        let Earlier { seq, oldest } = read(&record.key, &record.value)?;
+        let newest = store.read(&key("", seq))?;
+        let newest: Option<AuditEntry> = newest.map(|entry| read(&entry.key, &entry.value)).transpose()?;
+        let last_hash = newest.map(|entry| entry.hash).unwrap_or_default();
+        // What was before the oldest was not noted then.
+        books.push(AuditBook {
+            first: oldest,
+            last: seq,
+            last_hash,
+            before_first: String::new(),
+            name: String::new(),
+        });
+    }
+    for record in store.list(BOOK_PREFIX, Want::Records)?.records()? {
+        books.push(read::<StoredBook>(&record.key, &record.value)?.ends);
+    }
+    Ok(AuditBooks { books, written: sum.written })
+}
+
+/// The entries of a book from one to another, as far as they are there.
+pub(crate) fn entries(
+    store: &dyn Store,
+    book: &str,
+    from: u64,
+    to: u64,
+) -> Result<Vec<AuditEntry>, OpenAuditError> {
+    let mut found = Vec::new();
+    // Keys are listed by the hundred.
+    for hundred in from / 100..=to / 100 {
+        let prefix = format!("{}{hundred:0width$}", folder(book), width = DIGITS - 2);
+        for record in store.list(&prefix, Want::Records)?.records()? {
+            let entry: AuditEntry = read(&record.key, &record.value)?;
+            if (from..=to).contains(&entry.seq) {
+                found.push(entry);
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use pool::verify_audit;
-
-    fn deed(actor: &str, outcome: AuditOutcome) -> AuditDraft {
-        AuditDraft {
-            actor: actor.into(),
-            address: "10.0.0.1:1234".into(),
-            action: "lease.create".into(),
-            target: "lease/l-1".into(),
-            outcome,
-            detail: String::new(),
-        }
-    }
-
-    fn begin(keep: u64) -> (Audit, Staged) {
-        (Audit::load(Head::read(None).unwrap(), None, keep).unwrap(), Staged::default())
-    }
-
-    fn entries(staged: &Staged) -> Vec<AuditEntry> {
-        let transaction = staged.transaction(pool_store::Condition::present("x"));
-        let mut entries = Vec::new();
-        for write in transaction.writes {
-            if let pool_store::Write::Put { key, value } = write
-                && key.starts_with(PREFIX)
-            {
-                entries.push(serde_json::from_slice(&value).unwrap());
-            }
-        }
-        entries
-    }
-
-    #[test]
-    fn the_chain_goes_on_after_a_restart_and_forgets_what_is_old() {
-        let (mut audit, mut staged) = begin(3);
-        for now_ms in 0..5 {
-            audit.write(deed("ada", AuditOutcome::Done), now_ms, &mut staged);
-        }
-        let last = entries(&staged).pop().unwrap();
-        assert!(Audit::load(audit.head, None, 3).is_err(), "an end without its entry is no end");
-        let mut again = Audit::load(audit.head, Some(&last), 3).unwrap();
-        again.write(deed("ada", AuditOutcome::Done), 6, &mut staged);
-        let kept = entries(&staged);
-        assert_eq!(kept.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [4, 5, 6]);
-        assert_eq!(verify_audit(&kept), Ok(3));
-    }
-
-    #[test]
-    fn who_is_refused_in_a_loop_does_not_fill_the_trail() {
-        let (mut audit, mut staged) = begin(1000);
-        for attempt in 0..1000 {
-            audit.write(deed("anonymous", AuditOutcome::Denied), attempt, &mut staged);
-        }
-        audit.write(deed("ada", AuditOutcome::Denied), 999, &mut staged);
-        audit.write(deed("anonymous", AuditOutcome::Denied), 1000, &mut staged);
-        let written = entries(&staged);
-        assert_eq!(written.len(), 7);
-        assert!(written[6].detail.contains("995 more"), "{}", written[6].detail);
-    }
-
-    #[test]
-    fn pages_are_found_by_prefix() {
-        assert_eq!(prefixes(5, 99).collect::<Vec<_>>(), [format!("audit/{}", "0".repeat(18))]);
-        assert_eq!(prefixes(99, 250).count(), 3);
-        assert!(prefixes(99, 250).all(|prefix| prefix.len() == key(1).len() - 2));
-    }
-}
+mod tests;

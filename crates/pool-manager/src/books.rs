@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pool::{Answer, Command, Ledger, SplitMix};
-use pool_api::AuditEntry;
 use pool_auth::{Authority, Identity};
 use pool_store::{Store, StoreError, Want};
 
 use crate::access::{self, Access};
-use crate::audit::{self, Audit, Head};
+use crate::audit::{Audit, OpenAuditError};
 use crate::copies::Copies;
 use crate::problem::Problem;
 use crate::revocation::{self, Chore};
@@ -40,6 +39,8 @@ pub(crate) struct Books {
 pub(crate) enum OpenBooksError {
     #[error("the store does not answer")]
     Store(#[from] StoreError),
+    #[error("the audit trail cannot be read")]
+    Audit(#[from] OpenAuditError),
     #[error("{0}")]
     Damaged(String),
 }
@@ -70,14 +71,7 @@ impl Books {
         let auth = auth.iter().map(|record| (record.key.as_str(), record.value.as_slice()));
         let mut staged = Staged::default();
         let access = Access::load(authority, auth, &mut staged).map_err(|error| damaged(&error))?;
-        let head = store.read(audit::HEAD_KEY)?;
-        let head = Head::read(head.as_ref().map(|record| record.value.as_slice()))
-            .map_err(|error| damaged(&error))?;
-        let newest = store.read(&audit::key(head.seq))?;
-        let newest = newest.map(|record| serde_json::from_slice(&record.value)).transpose();
-        let newest: Option<AuditEntry> = newest.map_err(|error| damaged(&error))?;
-        let audit =
-            Audit::load(head, newest.as_ref(), settings.audit_keep).map_err(|error| damaged(&error))?;
+        let audit = Audit::load(store, settings.audit_keep)?;
         let mut books = Self {
             ledger,
             access,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use pool_auth::{BearerToken, Certified, Identity, Permission, Role};
 
+use crate::door::Guest;
 use crate::problem::Problem;
 
 /// What came with a request, not yet believed.
@@ -15,6 +16,8 @@ pub(crate) struct Claim {
     pub(crate) bearer: Option<ShownToken>,
     /// From where.
     pub(crate) address: SocketAddr,
+    /// Over which connection.
+    pub(crate) guest: Guest,
 }
 
 /// A bearer token, if it looks like one.

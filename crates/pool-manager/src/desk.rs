@@ -44,6 +44,9 @@ pub(crate) enum Needs {
 pub(crate) enum Audited {
     /// Whatever comes of it.
     Always,
+    /// Refusals, and what was done if it changed anything: a request that is sent again tells nothing new, and whoever
+    /// sends it thousands of times a second would fill the trail.
+    Changes,
     /// Only that it was refused: it happens all the time, or changes nothing.
     Refusals,
     /// Only that it was not allowed.
@@ -153,15 +156,16 @@ where
     fn perform(&mut self, books: &mut Books) {
         let act = self.act.take().expect("a job is performed once");
         let believed = believe(&self.asked, books);
+        // Who is believed is named, also when it may not do what it asks.
         let actor = match &believed {
             Ok(caller) if self.asked.needs != Needs::JoinToken => caller.identity.to_string(),
             _ => "anonymous".to_owned(),
         };
-        let result = match believed {
-            Ok(caller) => act(books, &caller),
-            Err(problem) => Err(problem),
-        };
-        write_down(&self.asked, actor, result.as_ref().err(), books);
+        let staged_before = books.staged.bytes_at_most();
+        let result =
+            believed.and_then(|caller| allow(&self.asked, &caller).and_then(|()| act(books, &caller)));
+        let is_changed = books.staged.bytes_at_most() != staged_before;
+        write_down(&self.asked, actor, result.as_ref().err(), is_changed, books);
         self.result = Some(result);
     }
 
@@ -175,23 +179,28 @@ where
     }
 }
 
-/// Who asks, if they are who they say and may ask this.
+/// Who asks, if they are who they say.
 fn believe(asked: &Asked, books: &Books) -> Result<Caller, Problem> {
     if asked.needs == Needs::JoinToken {
         let nobody = pool_auth::Identity::Viewer("joining".to_owned());
         return Ok(Caller { identity: nobody, token: None, address: asked.claim.address });
     }
     let caller = books.access.authenticate(&asked.claim, books.now_ms)?;
-    match asked.needs {
-        Needs::Permission(permission) => caller.require(permission)?,
-        Needs::Either(one, other) if caller.role().may(one) || caller.role().may(other) => {}
-        Needs::Either(one, _) => caller.require(one)?,
-        Needs::Anybody | Needs::JoinToken => {}
-    }
+    asked.claim.guest.believed();
     Ok(caller)
 }
 
-fn write_down(asked: &Asked, actor: String, problem: Option<&Problem>, books: &mut Books) {
+/// Whether they may ask this.
+fn allow(asked: &Asked, caller: &Caller) -> Result<(), Problem> {
+    match asked.needs {
+        Needs::Permission(permission) => caller.require(permission),
+        Needs::Either(one, other) if caller.role().may(one) || caller.role().may(other) => Ok(()),
+        Needs::Either(one, _) => caller.require(one),
+        Needs::Anybody | Needs::JoinToken => Ok(()),
+    }
+}
+
+fn write_down(asked: &Asked, actor: String, problem: Option<&Problem>, is_changed: bool, books: &mut Books) {
     let outcome = match problem.map(|problem| problem.code) {
         None => AuditOutcome::Done,
         Some(ErrorCode::Unauthenticated | ErrorCode::Forbidden | ErrorCode::Revoked) => AuditOutcome::Denied,
@@ -199,6 +208,7 @@ fn write_down(asked: &Asked, actor: String, problem: Option<&Problem>, books: &m
     };
     let is_written = match asked.audited {
         Audited::Always => true,
+        Audited::Changes => is_changed || outcome != AuditOutcome::Done,
         Audited::Refusals => outcome != AuditOutcome::Done,
         Audited::Denials => outcome == AuditOutcome::Denied,
     };

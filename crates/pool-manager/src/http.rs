@@ -22,6 +22,7 @@ mod reports;
 mod revocations;
 mod spares;
 mod tenants;
+mod unique;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,8 @@ use utoipa_axum::routes;
 
 use crate::clock::Clock;
 use crate::desk::Desk;
+use crate::door::Door;
+use crate::readiness::Readiness;
 use crate::status::Status;
 
 /// What handlers share.
@@ -41,6 +44,8 @@ use crate::status::Status;
 pub(crate) struct Api {
     pub(crate) desk: Desk,
     pub(crate) status: Arc<Status>,
+    pub(crate) door: Door,
+    pub(crate) readiness: Arc<Readiness>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
     pub(crate) certificate_life: Duration,
@@ -89,6 +94,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(spares::plan))
         .routes(routes!(events::list))
         .routes(routes!(audit::list))
+        .routes(routes!(audit::books))
         .routes(routes!(access::join))
         .routes(routes!(access::renew_certificate))
         .routes(routes!(access::return_member))

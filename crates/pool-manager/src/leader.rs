@@ -11,6 +11,7 @@
 //! before its commit. When a commit fails or its end is unknown, memory is ahead of the store: it is thrown away, and
 //! read again.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -51,8 +52,11 @@ const STORE_PATIENCE: Duration = Duration::from_secs(2);
 /// must not be taken for silent. It begins anew, as a new leader does. Who renews does so more often.
 const DEAF_MAX: Duration = Duration::from_secs(2);
 
+/// Whatever led to a panic may be there again at once.
+const AFTER_PANIC: Duration = Duration::from_millis(200);
+
 /// The election that managers take part in.
-pub(crate) const ELECTION: &str = "manager";
+pub const ELECTION: &str = "manager";
 
 /// The thread's own things.
 pub(crate) struct Leader {
@@ -75,7 +79,20 @@ enum Ending {
 
 impl Leader {
     /// Runs until every [`Desk`](crate::desk::Desk) is gone, then resigns.
-    pub(crate) fn run(self) {
+    ///
+    /// A panic ends a tenure, and whoever waited for the answer is told that there is none; what is in the store is whole,
+    /// and is read again. A manager that went on without this thread would listen and answer nobody.
+    pub(crate) fn run_whatever_happens(self) {
+        while let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| self.run())) {
+            self.status.set_following(None);
+            let what = panic.downcast_ref::<String>().map(String::as_str);
+            let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+            tracing::error!(what, "the leader's thread has panicked; please report it. It begins anew");
+            std::thread::sleep(AFTER_PANIC);
+        }
+    }
+
+    fn run(&self) {
         let candidacy = Candidacy {
             name: ELECTION.to_owned(),
             address: self.address.clone(),
@@ -222,6 +239,9 @@ impl Tenure<'_> {
                 refuse(first);
                 return Close::Reopen;
             }
+            if self.elector.is_confirmed() {
+                self.leader.status.is_sound_now();
+            }
             books.now_ms = self.leader.clock.now_ms();
             let is_tick_due = Instant::now() >= next_tick;
             if let Err(close) = self.round(books, first, is_tick_due) {
@@ -231,6 +251,7 @@ impl Tenure<'_> {
                 next_tick = Instant::now() + TICK;
                 // Work that the next request would have to do first, while nobody waits.
                 books.ledger.catch_up();
+                books.audit.tell_counted(books.now_ms, &mut books.staged);
             }
             if books.now_ms >= next_sweep_ms {
                 next_sweep_ms = books.now_ms + SWEEP_MS;

@@ -20,6 +20,8 @@ mod settings;
 mod bootstrap;
 mod tls;
 
+mod descriptors;
+mod door;
 mod server;
 
 mod http;
@@ -30,6 +32,7 @@ mod claim;
 mod desk;
 
 mod leader;
+mod readiness;
 
 mod access;
 mod audit;
@@ -46,6 +49,7 @@ mod status;
 pub use bootstrap::{BootstrapError, begin, new_admin, write_private};
 pub use clock::Clock;
 pub use http::openapi;
+pub use leader::ELECTION;
 pub use local::Local;
 pub use manager::{Manager, StartError};
 pub use settings::{AUDIT_KEEP, CERTIFICATE_LIFE, CONNECTIONS_MAX, LEADER_TTL, Settings};

@@ -45,7 +45,7 @@ impl Local {
         };
         let thread = std::thread::Builder::new()
             .name("leader".to_owned())
-            .spawn(move || leader.run())
+            .spawn(move || leader.run_whatever_happens())
             .map_err(StartError::Threads)?;
         Ok(Self { jobs: Some(jobs_in), status, clock, thread: Some(thread) })
     }

@@ -12,9 +12,12 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::bootstrap::{self, BootstrapError};
 use crate::clock::system_now_ms;
+use crate::descriptors;
 use crate::desk::{Desk, JOBS_MAX};
+use crate::door::{Door, Places};
 use crate::http::{self, Api};
 use crate::leader::Leader;
+use crate::readiness::Readiness;
 use crate::server::Server;
 use crate::settings::Settings;
 use crate::status::Status;
@@ -97,10 +100,13 @@ impl Manager {
         };
         let leader = std::thread::Builder::new()
             .name("leader".to_owned())
-            .spawn(move || leader.run())
+            .spawn(move || leader.run_whatever_happens())
             .map_err(StartError::Threads)?;
 
+        let door = Door::new(Places::of(settings.connections_max.min(descriptors::connections())));
         let api = Api {
+            door: door.clone(),
+            readiness: Arc::new(Readiness::new(&authority, &advertised)?),
             desk: desk.clone(),
             status: status.clone(),
             store: settings.store.clone(),
@@ -115,7 +121,7 @@ impl Manager {
             api: http::router(api),
             desk,
             status: status.clone(),
-            connections_max: settings.connections_max,
+            door,
         };
         let (stop, stopped) = watch::channel(false);
         runtime.spawn(renew_certificate(own));

@@ -142,6 +142,21 @@ fn of_manager(api: &Api, text: &mut Text) {
     for ((route, method, code), count) in status.requests() {
         text.sample(&[("route", &route), ("method", method), ("code", &code.to_string())], count as f64);
     }
+    let counted = api.door.counted();
+    text.begin("dxpu_connections", Kind::Gauge, "Connections, by whether it is known who is there.");
+    for (kind, count) in [("known", counted.known), ("stranger", counted.strangers)] {
+        text.sample(&[("kind", kind)], count as f64);
+    }
+    let help = "Connections that this manager ended: for a newer one, because they were late or idle, or all were taken.";
+    text.begin("dxpu_connections_ended_total", Kind::Counter, help);
+    for (reason, count) in [
+        ("displaced", counted.displaced),
+        ("late", counted.late),
+        ("idle", counted.idle),
+        ("full", counted.full),
+    ] {
+        text.sample(&[("reason", reason)], count as f64);
+    }
     text.begin("dxpu_tls_refused_total", Kind::Counter, "Connections refused for their certificate.");
     text.sample(&[], status.handshakes_refused() as f64);
 }

@@ -12,17 +12,27 @@ use pool::AuditDraft;
 use pool_api::AuditOutcome;
 use pool_auth::Certified;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::desk::Desk;
+use crate::door::{Door, Guest};
 use crate::status::Status;
 
 /// A handshake takes milliseconds; who takes longer holds a place that others need.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same for the head of a request.
+/// The same for the head of a request. Strangers have less, see [`Guest::must_go`].
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Requests at once over one connection: a borrower has one or two, a dashboard a dozen.
+const STREAMS_MAX: u32 = 128;
+
+/// Heads of requests are small; HTTP/2 would take sixteen times as much.
+const HEAD_BYTES_MAX: u32 = 32 << 10;
+
+/// How often it is said that connections cannot be accepted.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Requests that have begun may end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,6 +42,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) certificate: Option<Certified>,
+    pub(crate) guest: Guest,
 }
 
 pub(crate) struct Server {
@@ -40,19 +51,15 @@ pub(crate) struct Server {
     pub(crate) api: axum::Router,
     pub(crate) desk: Desk,
     pub(crate) status: Arc<Status>,
-    pub(crate) connections_max: usize,
+    pub(crate) door: Door,
 }
 
 impl Server {
     /// Serves until told to stop, then lets requests end.
     pub(crate) async fn run(self, mut stop: watch::Receiver<bool>) {
-        let places = Arc::new(Semaphore::new(self.connections_max));
         let graceful = Arc::new(GracefulShutdown::new());
+        let mut complained: Option<tokio::time::Instant> = None;
         loop {
-            let place = tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => break,
-                place = places.clone().acquire_owned() => place.expect("the places are never closed"),
-            };
             let accepted = tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
                 accepted = self.listener.accept() => accepted,
@@ -60,12 +67,17 @@ impl Server {
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of file descriptors, most likely: others must end first.
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    // Out of file descriptors, most likely: a stranger must go, or others must end first.
+                    self.door.send_one_away();
+                    if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+                        complained = Some(tokio::time::Instant::now());
+                        tracing::warn!(%error, "cannot accept connections");
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                     continue;
                 }
             };
+            let Some(guest) = self.door.enter(address) else { continue };
             let connection = Connection {
                 tls: self.tls.clone(),
                 api: self.api.clone(),
@@ -74,8 +86,10 @@ impl Server {
                 watcher: graceful.watcher(),
             };
             tokio::spawn(async move {
-                connection.serve(stream, address).await;
-                drop(place);
+                tokio::select! {
+                    () = connection.serve(stream, address, guest.clone()) => {}
+                    reason = guest.must_go() => tracing::debug!(%address, ?reason, "a connection was ended"),
+                }
             });
         }
         drop(self.listener);
@@ -94,7 +108,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream, address: SocketAddr) {
+    async fn serve(self, stream: TcpStream, address: SocketAddr, guest: Guest) {
         let _ = stream.set_nodelay(true);
         let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, self.tls.accept(stream)).await {
             Ok(Ok(stream)) => stream,
@@ -106,14 +120,21 @@ impl Connection {
             Ok(certificate) => certificate,
             Err(error) => return self.note(address, error.to_string()),
         };
-        let peer = Peer { address, certificate };
+        if certificate.is_some() {
+            guest.believed();
+        }
+        let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let peer = Peer { address, certificate, guest };
         let api = self.api.layer(axum::Extension(peer));
-        let mut builder = auto::Builder::new(TokioExecutor::new());
+        let builder = auto::Builder::new(TokioExecutor::new());
+        // The handshake has settled it. To look at the first bytes instead would wait for them without an end.
+        let mut builder = if is_h2 { builder.http2_only() } else { builder.http1_only() };
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(256)
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEAD_BYTES_MAX)
             .keep_alive_interval(Some(Duration::from_secs(30)));
         let connection =
             builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(api)).into_owned();

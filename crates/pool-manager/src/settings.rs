@@ -32,7 +32,7 @@ pub struct Settings {
     pub audit_keep: u64,
     /// How long the certificates of boxes and hosts last.
     pub certificate_life: Duration,
-    /// Connections at a time.
+    /// Connections at a time; fewer if the process may not have so many files open.
     pub connections_max: usize,
 }
 

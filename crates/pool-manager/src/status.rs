@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How this manager stands, and what it has counted.
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ pub(crate) struct Status {
     commit_times: Histogram,
     requests: Mutex<BTreeMap<(String, &'static str, u16), u64>>,
     handshakes_refused: AtomicU64,
+    /// When the thread that owns the books was last seen to work, the store having confirmed just before that it leads.
+    sound_at: Mutex<Option<Instant>>,
 }
 
 /// Upper bounds in seconds: a commit on a good disk takes a tenth of a millisecond, on a bad day a second.
@@ -55,6 +57,16 @@ impl Status {
     pub(crate) fn set_following(&self, leader: Option<String>) {
         self.is_leading.store(false, Ordering::Release);
         *lock(&self.leader) = leader;
+    }
+
+    /// The thread that owns the books works, and the store confirms that it leads.
+    pub(crate) fn is_sound_now(&self) {
+        *lock(&self.sound_at) = Some(Instant::now());
+    }
+
+    /// Whether that was so just now.
+    pub(crate) fn was_sound_within(&self, span: Duration) -> bool {
+        self.is_leading() && lock(&self.sound_at).is_some_and(|at| at.elapsed() < span)
     }
 
     pub(crate) fn is_leading(&self) -> bool {

@@ -24,6 +24,7 @@ pub enum Standing {
 pub struct Elector {
     standings: Receiver<Standing>,
     good_until: Arc<Mutex<Option<Instant>>>,
+    ttl: Duration,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,12 +35,13 @@ impl Elector {
         let (tell, standings) = channel();
         let (stop, stopped) = channel();
         let good_until = Arc::new(Mutex::new(None));
+        let ttl = candidacy.ttl;
         let office = Office { store, candidacy, tell, stopped, good_until: good_until.clone() };
         let thread = std::thread::Builder::new()
             .name("elector".into())
             .spawn(move || office.run())
             .expect("a thread can be started");
-        Self { standings, good_until, stop: Some(stop), thread: Some(thread) }
+        Self { standings, good_until, ttl, stop: Some(stop), thread: Some(thread) }
     }
 
     /// What to wait on: each change of standing, the first one soon after the start.
@@ -53,6 +55,14 @@ impl Elector {
     pub fn is_leading(&self) -> bool {
         let good_until = *self.good_until.lock().unwrap_or_else(PoisonError::into_inner);
         good_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether the store has confirmed just now that we lead: within half the time to live, in which it is asked twice.
+    ///
+    /// Earlier than [`Elector::is_leading`] this tells that the store is gone.
+    pub fn is_confirmed(&self) -> bool {
+        let good_until = *self.good_until.lock().unwrap_or_else(PoisonError::into_inner);
+        good_until.is_some_and(|until| until.saturating_duration_since(Instant::now()) > self.ttl / 2)
     }
 }
 

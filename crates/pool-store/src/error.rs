@@ -135,6 +135,22 @@ pub enum OpenError {
         /// The newest format known here.
         known: i64,
     },
+    /// Older than it was when it was last written.
+    #[error(
+        "{} is at revision {found}, and was at {expected} when it was last written (says {}): its write-ahead log \
+         was deleted or cut, or an older copy was put in its place",
+        path.display(), mark.display()
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// What says so.
+        mark: PathBuf,
+        /// What the file has.
+        found: Revision,
+        /// What it had.
+        expected: Revision,
+    },
     /// Some other program's data.
     #[error("{} is not a store of dxpu", path.display())]
     NotAStore {

@@ -44,7 +44,7 @@ pub use listing::{Listing, Want};
 pub use location::Location;
 pub use memory::{Fault, Memory, Operation};
 pub use record::{KEY_BYTES_MAX, Record, Revision};
-pub use sqlite::Sqlite;
+pub use sqlite::{Older, Sqlite};
 pub use store::Store;
 pub use transaction::{Condition, Expect, Limits, Outcome, Transaction, Write};
 pub use trim::trim;

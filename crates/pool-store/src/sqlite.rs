@@ -11,6 +11,7 @@
 mod clock;
 mod election;
 mod follow;
+mod mark;
 mod number;
 mod read;
 mod readers;
@@ -33,6 +34,7 @@ use crate::watch::Watch;
 
 use clock::Clock;
 use follow::Bell;
+use mark::Mark;
 use readers::Readers;
 
 /// Far beyond what a manager batches; bounds the memory and the time one transaction can take.
@@ -45,13 +47,37 @@ pub struct Sqlite {
     readers: Arc<Readers>,
     bell: Arc<Bell>,
     clock: Clock,
+    mark: Mark,
+}
+
+/// What is done with a database that is older than it was when it was last written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Older {
+    /// It is refused: its write-ahead log is missing, or somebody has put an older copy there.
+    #[default]
+    Refuse,
+    /// It is opened as it is. Whoever restores a backup means this.
+    Accept,
 }
 
 impl Sqlite {
     /// Opens the file, or makes it, for its owner alone. The folder must exist.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_or(path, Older::Refuse)
+    }
+
+    /// The same, and says what is done with a file that is older than it once was.
+    pub fn open_or(path: impl AsRef<Path>, older: Older) -> Result<Self, OpenError> {
         let path = path.as_ref().to_path_buf();
+        let failed = |source: crate::error::Cause| OpenError::File { path: path.clone(), source };
+        // The mark first: what another process commits meanwhile can only make the database newer than it says.
+        let marked = mark::read(&path).map_err(|error| failed(error.into()))?;
         let writer = schema::open(&path)?;
+        let found = read::revision(&writer).map_err(|error| failed(error.into()))?;
+        if let Some(expected) = marked.filter(|expected| *expected > found && older == Older::Refuse) {
+            return Err(OpenError::Older { mark: mark::path_of(&path), path, found, expected });
+        }
+        let mark = Mark::open(&path, found).map_err(|error| failed(error.into()))?;
         let readers = Arc::new(Readers::new(path.clone()));
         Ok(Self {
             path,
@@ -59,6 +85,7 @@ impl Sqlite {
             readers,
             bell: Arc::default(),
             clock: Clock::of_this_machine(),
+            mark,
         })
     }
 
@@ -73,7 +100,9 @@ impl Sqlite {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(|error| not_done(doing, error))?;
         let result = act(&transaction).map_err(|error| not_done(doing, error))?;
+        let revision = read::revision(&transaction).map_err(|error| not_done(doing, error))?;
         transaction.commit().map_err(|error| not_known(doing, error))?;
+        self.mark.raise(revision);
         drop(writer);
         self.bell.ring();
         Ok(result)

@@ -37,6 +37,7 @@ mod measure;
 mod moves;
 mod operator;
 mod queue;
+mod reclaim;
 mod report;
 mod revoke;
 mod serve;
@@ -61,9 +62,7 @@ use boxes::{BoxEntry, Presence};
 use draft::{Draft, Note};
 use hosts::HostEntry;
 use keys::Keys;
-use pool_api::{
-    Event, EventKind, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse, WEIGHT_DEFAULT,
-};
+use pool_api::{Event, EventKind, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse};
 use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use stock::{Place, Stock};
@@ -118,6 +117,10 @@ pub struct Ledger {
     unwanted: BTreeSet<LeaseId>,
     /// Stock gains when moving the unwanted ones was last tried.
     unwanted_tried: u64,
+    /// Leases that are ended for a guarantee of another tenant, and why.
+    reclaimed: VecDeque<(LeaseId, String)>,
+    /// When it is next looked whether a guarantee asks for that.
+    reclaim_look_ms: u64,
     events: VecDeque<Event>,
     /// First numbers of the event records in the store.
     event_records: VecDeque<u64>,
@@ -152,6 +155,8 @@ struct GpuEntry {
     counters: Option<pool_api::Counters>,
     /// The slot of a host that it is granted for.
     attachment: Option<(Name, u8)>,
+    /// By how much its box has raised its epoch beyond what this leader had given it.
+    leapt: u64,
 }
 
 impl Ledger {
@@ -185,6 +190,8 @@ impl Ledger {
             unsettled: BTreeSet::new(),
             unwanted: BTreeSet::new(),
             unwanted_tried: u64::MAX,
+            reclaimed: VecDeque::new(),
+            reclaim_look_ms: 0,
             events: VecDeque::new(),
             event_records: VecDeque::new(),
             next_event: 1,
@@ -316,7 +323,7 @@ impl Ledger {
 
     fn tenant(&mut self, name: &Name) -> &mut TenantEntry {
         self.tenants.entry(name.clone()).or_insert_with(|| TenantEntry {
-            record: TenantRecord { name: name.clone(), weight: WEIGHT_DEFAULT, quotas: BTreeMap::new() },
+            record: TenantRecord::unspoken_of(name.clone()),
             stored: false,
             used: BTreeMap::new(),
             granted: 0,

@@ -35,7 +35,7 @@ mod ledger;
 #[cfg(test)]
 mod simulation;
 
-pub use audit::{AuditChain, AuditDraft, BrokenChain, verify_audit};
+pub use audit::{AuditChain, AuditCheck, AuditDraft, BrokenChain, missing_audit_books, new_audit_book};
 pub use dice::{Dice, SplitMix};
 pub use fragment::{Fragment, fragment_of};
 pub use inventory::{BoxId, BoxSpec, GpuBox, Inventory, InventoryError};

@@ -8,6 +8,7 @@ use super::revoke::Terms;
 use super::words::or_dash;
 use crate::exit::Outcome;
 use crate::pool_access::{PoolAccess, failure};
+use crate::quantity;
 use pool_api::{ErrorCode, Model, Name, Quota, TenantRecord, TenantRequest, TenantStatus};
 use pool_auth::Identity;
 use pool_client::Client;
@@ -20,6 +21,7 @@ Examples:
   dxpu tenant show vision
   dxpu tenant set vision --weight 200 --guarantee H200=8 --limit H200=32
   dxpu tenant set vision --limit H200=none        no limit any more; what is not named stays as it is
+  dxpu tenant set vision --priority-max 500 --ttl-max 7d
   dxpu tenant revoke vision --user ada            her tokens open nothing any more, her leases end";
 
 /// Look at tenants, and set what they may have
@@ -44,7 +46,7 @@ enum Verb {
         #[command(flatten)]
         look: Look,
     },
-    /// Set weight and quotas; what is not named stays as it is
+    /// Set weight, quotas and ceilings; what is not named stays as it is
     Set(Set),
     /// Take back what users of a tenant were given: their tokens, and the tenant's leases with them
     Revoke {
@@ -65,12 +67,18 @@ struct Set {
     /// Its part of what is beyond all guarantees, relative to other tenants (100 if nobody says)
     #[arg(long, value_name = "N")]
     weight: Option<u32>,
-    /// So many GPUs of a model come before anything others have beyond their own guarantee
+    /// So many GPUs of a model come before anything others have beyond their own guarantee, whatever their priority
     #[arg(long, value_name = "MODEL=N", value_parser = guarantee)]
     guarantee: Vec<(Model, u32)>,
     /// Never more GPUs of a model than this
     #[arg(long, value_name = "MODEL=N", value_parser = limit)]
     limit: Vec<(Model, Option<u32>)>,
+    /// The highest priority its leases may have, 0 to 1000 (100 if nobody says); a request above it is refused
+    #[arg(long, value_name = "N")]
+    priority_max: Option<u32>,
+    /// The longest its leases may live without being renewed, up to 7d (24h if nobody says)
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    ttl_max: Option<Duration>,
     #[command(flatten)]
     access: PoolAccess,
     /// How to show the tenant afterwards
@@ -134,14 +142,21 @@ impl Set {
         for (model, limit) in self.limit {
             request.quotas.entry(model).or_default().limit = limit;
         }
+        if let Some(priority_max) = self.priority_max {
+            request.priority_max = priority_max;
+        }
+        if let Some(ttl_max) = self.ttl_max {
+            request.ttl_max_ms = u64::try_from(ttl_max.as_millis()).unwrap_or(u64::MAX);
+        }
         request.quotas.retain(|_, quota| *quota != Quota::default());
         let record: TenantRecord =
             client.put(&format!("/v1/tenants/{}", self.name), &request).map_err(failure)?;
         let said = format!(
-            "tenant {}: weight {}, quotas {}",
+            "tenant {}: weight {}, quotas {}, {}",
             record.name,
             record.weight,
-            or_dash(quotas(&record.quotas))
+            or_dash(quotas(&record.quotas)),
+            ceilings(record.priority_max, record.ttl_max_ms)
         );
         changed(self.output, &record, &said)
     }
@@ -150,7 +165,12 @@ impl Set {
 /// What is set now; a tenant nobody has spoken of has what everybody has.
 fn current(client: &Client, name: &Name) -> anyhow::Result<TenantRequest> {
     match client.get::<TenantStatus>(&format!("/v1/tenants/{name}"), Duration::ZERO) {
-        Ok(tenant) => Ok(TenantRequest { weight: tenant.weight, quotas: tenant.quotas }),
+        Ok(tenant) => Ok(TenantRequest {
+            weight: tenant.weight,
+            quotas: tenant.quotas,
+            priority_max: tenant.priority_max,
+            ttl_max_ms: tenant.ttl_max_ms,
+        }),
         Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(TenantRequest::default()),
         Err(error) => Err(failure(error).into()),
     }
@@ -190,11 +210,17 @@ fn quotas(quotas: &BTreeMap<Model, Quota>) -> String {
     quotas.iter().map(show).collect::<Vec<_>>().join(", ")
 }
 
+fn ceilings(priority_max: u32, ttl_max_ms: u64) -> String {
+    let hours = ttl_max_ms as f64 / 3_600_000.0;
+    format!("priority up to {priority_max}, leases of up to {hours:.1} h")
+}
+
 fn detail(tenant: &TenantStatus, paper: Paper) -> Vec<String> {
     let pairs = [
         ("tenant", tenant.name.to_string()),
         ("weight", tenant.weight.to_string()),
         ("quotas", or_dash(quotas(&tenant.quotas))),
+        ("may ask", ceilings(tenant.priority_max, tenant.ttl_max_ms)),
         ("has", or_dash(used(tenant))),
         ("leases", format!("{} granted, {} pending", tenant.leases_granted, tenant.leases_pending)),
     ];

@@ -145,7 +145,7 @@ async fn change(
         action,
         target: format!("box/{name}"),
         needs: Needs::Permission(Permission::OperateGpus),
-        audited: Audited::Always,
+        audited: Audited::Changes,
     };
     let act = move |books: &mut Books, caller: &Caller| match books.apply(&command(name, caller))? {
         Answer::Box(record) => Ok(record),

@@ -1,5 +1,7 @@
 //! What was sent, read strictly; what is wrong with it is told as every other problem is.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -9,10 +11,14 @@ use pool_auth::BearerToken;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::unique;
 use crate::claim::{Claim, ShownToken};
 use crate::clock::system_now_ms;
 use crate::problem::Problem;
 use crate::server::Peer;
+
+/// A body is at most a megabyte. Who takes longer than this to send it keeps a stream open for nothing.
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
@@ -22,7 +28,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+        let read = tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, state)).await;
+        let Ok(read) = read else {
+            return Err(Problem::bad_request("the body did not come in time: send all of it at once"));
+        };
+        let bytes = read.map_err(|rejection| {
             let too_large = rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE;
             let code = if too_large { ErrorCode::TooLarge } else { ErrorCode::BadRequest };
             Problem::new(code, "the body cannot be read", "send less than a megabyte, and all of it")
@@ -39,6 +49,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    unique::check(bytes)
+        .map_err(|error| Problem::bad_request(format!("the body cannot be read: {error}")))?;
     serde_json::from_slice(bytes).or_else(|error| {
         // To JSON 5.0 is a whole number; to Rust it is not. Few write it so, and only they pay for the second reading.
         let whole = serde_json::from_slice(bytes).map(wholes_as_integers);
@@ -118,7 +130,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Claim {
                 "connect again with a new one",
             ));
         }
-        Ok(Self { certificate: peer.certificate, bearer: shown, address: peer.address })
+        Ok(Self { certificate: peer.certificate, bearer: shown, address: peer.address, guest: peer.guest })
     }
 }
 
@@ -156,6 +168,17 @@ mod tests {
         let plan: SparePlanRequest =
             parse(br#"{"gpus":1.0,"failures_pct_per_year":6,"repair_days":5.5,"cover_pct":99.9}"#).unwrap();
         assert_eq!((plan.gpus, plan.repair_days), (1, 5.5));
+        for twice in [
+            r#"{"gpus": 1, "gpus": 2}"#,
+            r#"{"gpus": 1, "gpus": 2.0}"#,
+            r#"{"gpus": 1, "g\u0070us": 2}"#,
+            r#"{"share": {"milli": 1, "milli": 1000, "memory_bytes": 1}}"#,
+        ] {
+            let problem = parse::<LeaseRequest>(twice.as_bytes()).unwrap_err();
+            assert!(problem.message.contains("is there twice"), "{twice}: {}", problem.message);
+        }
+        let quotas = r#"{"quotas": {"H200": {"guaranteed": 1}, "H200": {"guaranteed": 1000}}}"#;
+        assert!(parse::<pool_api::TenantRequest>(quotas.as_bytes()).is_err());
         for bad in [r#"{"gpus": 2.5}"#, r#"{"gpus": -1.0}"#, r#"{"gpus": 1e300}"#, r#"{"gpus": "2"}"#] {
             assert!(parse::<LeaseRequest>(bad.as_bytes()).is_err(), "{bad}");
         }

@@ -89,7 +89,7 @@ async fn change(
         action,
         target: format!("gpu/{id}"),
         needs: Needs::Permission(permission),
-        audited: Audited::Always,
+        audited: Audited::Changes,
     };
     let act = move |books: &mut Books, caller: &Caller| match books.apply(&command(id, caller))? {
         Answer::Gpu(gpu) => Ok(*gpu),

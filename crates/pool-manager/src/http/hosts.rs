@@ -90,7 +90,7 @@ pub(super) async fn set(
         action: "host.set",
         target: format!("host/{name}"),
         needs: Needs::Permission(Permission::OperateGpus),
-        audited: Audited::Always,
+        audited: Audited::Changes,
     };
     let set =
         move |books: &mut Books, _: &Caller| match books.apply(&Command::SetHost { host: name, request })? {

@@ -9,6 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::problem::{Problem, RedirectTo};
+use crate::server::Peer;
 use crate::status::Status;
 
 /// Longer than the longest long poll.
@@ -16,6 +17,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 
 pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
+    let _asking = request.extensions().get::<Peer>().map(|peer| peer.guest.asks());
     let method = name_of(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();

@@ -143,7 +143,7 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<Lease>), Problem> {
     let target =
         request.tenant.as_ref().map_or_else(|| "tenant".to_owned(), |tenant| format!("tenant/{tenant}"));
-    let asked = Asked { claim, action: "lease.create", target, needs: BORROW, audited: Audited::Always };
+    let asked = Asked { claim, action: "lease.create", target, needs: BORROW, audited: Audited::Changes };
     let lease = api
         .desk
         .change(asked, move |books, caller| {
@@ -248,7 +248,7 @@ pub(super) async fn release(
     claim: Claim,
     Path(id): Path<LeaseId>,
 ) -> Result<Json<Lease>, Problem> {
-    let asked = asked(claim, "lease.release", id, BORROW, Audited::Always);
+    let asked = asked(claim, "lease.release", id, BORROW, Audited::Changes);
     let release = move |books: &mut Books, caller: &Caller| {
         own(books, caller, id)?;
         let is_owner = books.ledger.lease(id).is_some_and(|lease| lease.owner == caller.identity.to_string());

@@ -14,6 +14,7 @@ use crate::claim::Claim;
 use crate::desk::{Asked, Audited, Needs};
 use crate::metrics;
 use crate::problem::Problem;
+use crate::readiness::Ready;
 
 /// How a manager is.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -41,14 +42,16 @@ pub(super) async fn healthz(State(api): State<Api>) -> Json<ManagerHealth> {
 }
 
 /// Whether requests can be served, here or where this manager sends them
+///
+/// Looked at when it is asked: a leader by its store, another by whether the leader answers it.
 #[utoipa::path(get, path = "/readyz", tag = "manager", security(()),
     responses((status = 200, body = ManagerHealth), (status = 503, body = pool_api::ErrorAnswer)))]
 pub(super) async fn readyz(State(api): State<Api>) -> Result<Json<ManagerHealth>, Problem> {
-    let health = health(&api);
-    if health.standing == "waiting" {
-        return Err(Problem::unavailable("no manager leads at the moment"));
+    match api.readiness.look(&api.status).await {
+        Ready::Leading => Ok(Json(ManagerHealth { standing: "leading", leader: None })),
+        Ready::Following(leader) => Ok(Json(ManagerHealth { standing: "following", leader: Some(leader) })),
+        Ready::No(why) => Err(Problem::unavailable(why)),
     }
-    Ok(Json(health))
 }
 
 /// Metrics for Prometheus

@@ -45,7 +45,7 @@ pub(super) async fn set(
         action: "spare.set",
         target: format!("spare/{model}"),
         needs: Needs::Permission(Permission::OperateGpus),
-        audited: Audited::Always,
+        audited: Audited::Changes,
     };
     let set =
         move |books: &mut Books, _: &Caller| match books.apply(&Command::SetSpares { model, request })? {

@@ -85,7 +85,7 @@ pub(super) async fn set(
         action: "tenant.set",
         target: format!("tenant/{name}"),
         needs: Needs::Permission(Permission::ManageTenants),
-        audited: Audited::Always,
+        audited: Audited::Changes,
     };
     let set = move |books: &mut Books, _: &Caller| match books.apply(&Command::SetTenant { name, request })? {
         Answer::Tenant(record) => Ok(record),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pool_api::{
-    AccessKind, AuditEntry, BoxKind, BoxOrders, BoxReport, Counters, GpuReport, Health, Model, Name,
-    NewToken, Page, TokenRequest, Want,
+    AccessKind, AuditBook, AuditBooks, AuditEntry, BoxKind, BoxOrders, BoxReport, Counters, GpuReport,
+    Health, Model, Name, NewToken, Page, TokenRequest, Want,
 };
 use pool_auth::{Credential, Identity, NewKey, Secret};
 use pool_client::{Client, ClientError, Patience};
@@ -101,19 +101,28 @@ impl Bed {
         Client::new(credential, Patience::ONCE)
     }
 
+    /// Every entry of every book, each book checked from end to end.
     pub(crate) fn trail(&self) -> Vec<AuditEntry> {
-        let mut all = Vec::new();
+        let all: AuditBooks = self.admin.get("/v1/audit/books", Duration::ZERO).unwrap();
+        assert_eq!(pool::missing_audit_books(&all), 0);
+        all.books.into_iter().flat_map(|book| self.book(book)).collect()
+    }
+
+    fn book(&self, book: AuditBook) -> Vec<AuditEntry> {
+        let mut all: Vec<AuditEntry> = Vec::new();
         loop {
-            let after = all.last().map_or(0, |entry: &AuditEntry| entry.seq);
-            let page: Page<AuditEntry> =
-                self.admin.get(&format!("/v1/audit?limit=1000&after={after}"), Duration::ZERO).unwrap();
-            let is_last = page.next.is_none();
+            let after = all.last().map_or(0, |entry| entry.seq);
+            let path = format!("/v1/audit?limit=1000&after={after}&book={}", book.name);
+            let page: Page<AuditEntry> = self.admin.get(&path, Duration::ZERO).unwrap();
             all.extend(page.items);
-            if is_last {
-                pool::verify_audit(&all).unwrap();
-                return all;
+            if page.next.is_none() {
+                break;
             }
         }
+        let mut check = pool::AuditCheck::of(book);
+        all.iter().try_for_each(|entry| check.next(entry)).unwrap();
+        check.finish().unwrap();
+        all
     }
 
     /// Waits until the trail has an entry like this. Denied reads are written with the next commit.

@@ -5,4 +5,8 @@ mod bed;
 mod followers;
 mod hosts;
 mod lifecycle;
+mod promises;
+mod readiness;
 mod revoke;
+mod strangers;
+mod trail;

@@ -136,7 +136,7 @@ pub enum Command {
         /// The GPU.
         gpu: GpuId,
     },
-    /// Sets quotas and weight of a tenant. Answer: [`Answer::Tenant`].
+    /// Sets quotas, weight and ceilings of a tenant. Answer: [`Answer::Tenant`].
     SetTenant {
         /// The tenant.
         name: Name,
@@ -280,6 +280,28 @@ pub enum Refusal {
         /// The bound.
         limit: usize,
     },
+    /// Its operators do not let this tenant have so high a priority.
+    #[error("tenant {tenant} may have a priority of {limit} at most, and {asked} was asked for")]
+    PriorityTooHigh {
+        /// The tenant.
+        tenant: Name,
+        /// What was asked for.
+        asked: u32,
+        /// The bound.
+        limit: u32,
+    },
+    /// Its operators do not let this tenant have leases that live so long without being renewed.
+    #[error(
+        "leases of tenant {tenant} may live {limit_ms} ms without renewal at most, and {asked_ms} ms were asked for"
+    )]
+    TtlTooLong {
+        /// The tenant.
+        tenant: Name,
+        /// What was asked for.
+        asked_ms: u64,
+        /// The bound.
+        limit_ms: u64,
+    },
     /// There are more kinds of GPU than the pool can tell apart.
     #[error("the pool cannot tell more than 64 kinds of GPU apart (model, memory, kind of box, plane)")]
     TooManyKinds,
@@ -305,6 +327,14 @@ impl Refusal {
             Self::TooManyLeases { .. } | Self::TooManyPending { .. } => {
                 (ErrorCode::TooMany, "wait until some are over")
             }
+            Self::PriorityTooHigh { .. } => (
+                ErrorCode::Forbidden,
+                "ask for less, or have an admin allow more: dxpu tenant set NAME --priority-max N",
+            ),
+            Self::TtlTooLong { .. } => (
+                ErrorCode::Forbidden,
+                "ask for less and renew, or have an admin allow more: dxpu tenant set NAME --ttl-max 7d",
+            ),
             Self::TooManyKinds => (ErrorCode::TooMany, "take boxes with odd GPUs out of the pool"),
         };
         ErrorAnswer::new(code, self.to_string(), hint)

@@ -175,13 +175,17 @@ impl Ledger {
     fn explain_queue(&self, lease: &Lease, answer: &mut Explanation) {
         let own = GroupKey::of(lease);
         let own_mask = self.stock.mask(|class| own.wish.accepts(class));
-        let (mut higher, mut equal) = (0, 0);
+        let is_promised = |key: &GroupKey| self.promised_classes(&key.tenant, &key.wish, 0) != 0;
+        let level = |key: &GroupKey| (!is_promised(key), key.priority);
+        let own_level = level(&own);
+        let (mut promised, mut higher, mut equal) = (0, 0, 0);
         for (key, group) in self.queue.groups() {
             let competes = own_mask == 0 || self.stock.mask(|class| key.wish.accepts(class)) & own_mask != 0;
             if !competes {
                 continue;
             }
-            match key.priority.cmp(&own.priority) {
+            match level(key).cmp(&own_level) {
+                std::cmp::Ordering::Less if own_level.0 && is_promised(key) => promised += group.len() as u64,
                 std::cmp::Ordering::Less => higher += group.len() as u64,
                 std::cmp::Ordering::Equal => {
                     equal += group.range(..(lease.created_ms, lease.id)).count() as u64;
@@ -189,7 +193,10 @@ impl Ledger {
                 std::cmp::Ordering::Greater => {}
             }
         }
-        answer.ahead = higher + equal;
+        answer.ahead = promised + higher + equal;
+        if promised > 0 {
+            answer.reasons.push(format!("waits behind {promised} leases of tenants below their guarantee"));
+        }
         if higher > 0 {
             answer.reasons.push(format!("waits behind {higher} leases of higher priority"));
         }

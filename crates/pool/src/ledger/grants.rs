@@ -12,6 +12,17 @@ pub(super) fn is_current(lease: &Lease, gpu: &Gpu) -> bool {
     lease.grants.iter().any(|grant| grant.gpu == gpu.id && grant.epoch == gpu.epoch)
 }
 
+/// How far the epochs that a box or a host reports may be ahead of what this pool remembers to have given it, in all
+/// while one manager leads. A pool restored from a backup has forgotten some; whoever claims more is mistaken or lies,
+/// and what it claims would use up the numbers of others.
+pub(super) const EPOCH_LEAP_MAX: u64 = 1 << 20;
+
+/// The epoch after this one. Epochs never begin anew: that would let in whoever had an old one. None is ever near the
+/// end, since reports that claim such epochs are not believed and grants count them one by one.
+pub(super) fn next_epoch(epoch: u64) -> u64 {
+    epoch.checked_add(1).expect("epochs near the end are never believed")
+}
+
 impl Ledger {
     /// Gives a GPU to a lease, under a new epoch, and a slot of a host with it if there is one.
     pub(super) fn bind(&mut self, id: &GpuId, lease: LeaseId, slot: Option<(Name, u8)>) -> Grant {
@@ -34,7 +45,7 @@ impl Ledger {
         }
         assert!(gpu.holders.is_empty(), "a GPU never has two holders");
         let before = gpu.kept.filter(|kept| kept.lease == lease && !is_clean(gpu));
-        gpu.epoch = gpu.epoch.max(seen) + 1;
+        gpu.epoch = next_epoch(gpu.epoch.max(seen));
         #[cfg(test)]
         if keeps_epoch {
             gpu.epoch = (gpu.epoch - 1).max(1);
@@ -98,8 +109,8 @@ impl Ledger {
         let used = self.tenant(tenant).used.entry(model.clone()).or_default();
         let (milli, bytes) = (u64::from(holder.share_milli), holder.memory_bytes);
         if add {
-            used.milli += milli;
-            used.memory_bytes += bytes;
+            used.milli = used.milli.saturating_add(milli);
+            used.memory_bytes = used.memory_bytes.saturating_add(bytes);
         } else {
             used.milli = used.milli.saturating_sub(milli);
             used.memory_bytes = used.memory_bytes.saturating_sub(bytes);

@@ -2,15 +2,12 @@
 
 use super::attach::pcie_paths;
 use super::command::{Answer, Refusal};
+use super::grants::EPOCH_LEAP_MAX;
 use super::{Ledger, Note};
 use pool_api::{
     EventKind, HostOrders, HostReport, HostSlot, HostSlotOrder, HostSlotReport, HostWant, LinkSecret, Name,
     Phase,
 };
-
-/// How far the epochs of a host may be ahead of what this pool remembers to have given it. A pool restored from a backup
-/// has forgotten some; a host that claims more is mistaken, and what it claims would use up the numbers of others.
-const EPOCH_LEAP_MAX: u64 = 1 << 20;
 
 impl Ledger {
     pub(super) fn report_host(&mut self, name: &Name, report: &HostReport) -> Result<Answer, Refusal> {
@@ -41,7 +38,10 @@ impl Ledger {
         for slot in &report.slots {
             let given = self.host_slot(name, slot.slot).map_or(0, |known| known.epoch);
             let epoch = slot.bound_epoch.max(slot.cleared_epoch);
-            if epoch > given + EPOCH_LEAP_MAX {
+            let leapt =
+                self.hosts.get(name).and_then(|entry| entry.leapt.get(&slot.slot)).copied().unwrap_or(0);
+            let leap = epoch.saturating_sub(given);
+            if leap > 0 && leap.saturating_add(leapt) > EPOCH_LEAP_MAX {
                 return Err(Refusal::StrangeEpoch { host: name.clone(), slot: slot.slot, epoch, given });
             }
         }
@@ -61,6 +61,8 @@ impl Ledger {
         slot.bound_epoch = report.bound_epoch;
         slot.cleared_epoch = report.cleared_epoch;
         slot.epoch = slot.epoch.max(report.bound_epoch).max(report.cleared_epoch);
+        // Bounded: reports that claim more are refused.
+        *entry.leapt.entry(report.slot).or_default() += slot.epoch - before.epoch;
         slot.plugged = report.plugged;
         slot.monitor_silent = report.monitor_silent;
         slot.gone = false;

@@ -18,11 +18,20 @@ pub(super) struct HostEntry {
     /// Where it is in [`Ledger::host_silences`].
     silent_at_ms: u64,
     pub(super) slots: BTreeMap<u8, HostSlot>,
+    /// By how much it has raised the epoch of each slot beyond what this leader had given it.
+    pub(super) leapt: BTreeMap<u8, u64>,
 }
 
 impl HostEntry {
     fn new(record: HostRecord, presence: Presence, silent_at_ms: u64) -> Self {
-        Self { record, presence, agents: Agents::default(), silent_at_ms, slots: BTreeMap::new() }
+        Self {
+            record,
+            presence,
+            agents: Agents::default(),
+            silent_at_ms,
+            slots: BTreeMap::new(),
+            leapt: BTreeMap::new(),
+        }
     }
 
     pub(super) fn shown(&self) -> HostRecord {

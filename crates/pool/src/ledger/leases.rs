@@ -3,7 +3,7 @@
 use super::command::{Answer, Refusal};
 use super::{LeaseEntry, Ledger, Note, keys};
 use crate::Dice;
-use pool_api::{Ended, EventKind, Lease, LeaseId, LeaseRequest, LeaseState, Name};
+use pool_api::{Ended, EventKind, Lease, LeaseId, LeaseRequest, LeaseState, Name, TenantRecord};
 
 impl Ledger {
     pub(super) fn create_lease(
@@ -29,6 +29,7 @@ impl Ledger {
             let lease = known.lease;
             return self.look(lease).map_err(|_| Refusal::KeyOver { lease });
         }
+        self.check_ceilings(tenant, &request)?;
         self.check_room(tenant)?;
 
         let id = self.new_id(dice);
@@ -67,6 +68,22 @@ impl Ledger {
             }
         }
         Ok(self.show(id))
+    }
+
+    /// A tenant asks for no more than its operators allow. It is told rather than given less: what it has got would not
+    /// be what it asked for.
+    fn check_ceilings(&self, tenant: &Name, request: &LeaseRequest) -> Result<(), Refusal> {
+        let record = self.tenants.get(tenant).map(|entry| entry.record.clone());
+        let record = record.unwrap_or_else(|| TenantRecord::unspoken_of(tenant.clone()));
+        if request.priority > record.priority_max {
+            let (asked, limit) = (request.priority, record.priority_max);
+            return Err(Refusal::PriorityTooHigh { tenant: tenant.clone(), asked, limit });
+        }
+        if request.ttl_ms > record.ttl_max_ms {
+            let (asked_ms, limit_ms) = (request.ttl_ms, record.ttl_max_ms);
+            return Err(Refusal::TtlTooLong { tenant: tenant.clone(), asked_ms, limit_ms });
+        }
+        Ok(())
     }
 
     fn check_room(&self, tenant: &Name) -> Result<(), Refusal> {
@@ -167,7 +184,7 @@ impl Ledger {
     }
 
     /// A live lease is over; its GPUs are cleaned.
-    fn end(&mut self, id: LeaseId, reason: &str) {
+    pub(super) fn end(&mut self, id: LeaseId, reason: &str) {
         let now_ms = self.now_ms;
         let was = self.leases[&id].lease.state;
         if was == LeaseState::Pending {

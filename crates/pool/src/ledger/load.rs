@@ -102,7 +102,7 @@ impl Ledger {
         let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;
         let owner = self.boxes.get_mut(&gpu.box_name).expect("it was there just now");
         let (id, kept) = (gpu.id.clone(), gpu.kept);
-        owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None, attachment: None });
+        owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None, attachment: None, leapt: 0 });
         self.list_kept(&id, kept);
         Ok(())
     }

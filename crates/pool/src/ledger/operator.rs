@@ -1,6 +1,7 @@
 //! What people do by hand.
 
 use super::command::{Answer, Refusal};
+use super::grants::next_epoch;
 use super::{Ledger, Note};
 use pool_api::{
     EventKind, GpuId, GpuState, Model, Name, SpareRecord, SpareRequest, Taint, TenantRecord, TenantRequest,
@@ -95,7 +96,7 @@ impl Ledger {
         match entry.gpu.state {
             GpuState::Bad => {
                 // The test has an epoch of its own: what was reported of an earlier one does not count.
-                entry.gpu.epoch += 1;
+                entry.gpu.epoch = next_epoch(entry.gpu.epoch);
                 entry.gpu.state = GpuState::BurnIn;
                 self.draft.gpus.insert(id.clone());
                 self.note(Note::new(EventKind::GpuRepaired, format!("{id} is said to be repaired")).gpu(id));
@@ -110,8 +111,7 @@ impl Ledger {
 
     pub(super) fn set_tenant(&mut self, name: &Name, request: &TenantRequest) -> Result<Answer, Refusal> {
         request.check()?;
-        let record =
-            TenantRecord { name: name.clone(), weight: request.weight, quotas: request.quotas.clone() };
+        let record = TenantRecord::set(name.clone(), request);
         let entry = self.tenant(name);
         if entry.record != record || !entry.stored {
             entry.record = record.clone();

@@ -1,8 +1,9 @@
 //! Who waits, sorted so that only a few have to be looked at.
 //!
 //! Leases that want the same for the same tenant at the same priority form a group; only the first of a group can be
-//! next. Between groups of one priority it is decided anew each time: who lost a GPU comes first, then who is within
-//! the guarantee of its tenant, then whose tenant has least for its weight, then who came first.
+//! next. Who is within the guarantee of its tenant comes before everybody who is not, whatever their priorities; then
+//! priorities count. Between groups of one priority it is decided anew each time: who lost a GPU comes first, then whose
+//! tenant has least for its weight, then who came first.
 
 use super::stock::{Mask, Need, Tightness};
 use pool_api::{BoxKind, Lease, LeaseId, Model, Name, Topology};

@@ -14,7 +14,7 @@
 use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, Presence, is_clean};
 use super::command::{Answer, Refusal};
-use super::grants::is_current;
+use super::grants::{EPOCH_LEAP_MAX, is_current, next_epoch};
 use super::stock::Class;
 use super::{GpuEntry, Ledger, Note};
 use pool_api::{
@@ -110,6 +110,9 @@ impl Ledger {
         if self.entry(&id).is_none() {
             self.add_gpu(&id, whole, report);
         }
+        if self.is_strange(&id, report) {
+            return;
+        }
         let entry = self.entry_mut(&id).expect("it was added before");
         entry.counters.clone_from(&report.counters);
         let entry = self.entry(&id).expect("it was added before");
@@ -133,12 +136,15 @@ impl Ledger {
             gpu.bound_epoch = report.bound_epoch;
         }
         gpu.epoch = gpu.epoch.max(report.cleaned_epoch).max(report.bound_epoch);
-        let renumbered = gpu.epoch != before.epoch;
+        let leap = gpu.epoch - before.epoch;
+        let renumbered = leap > 0;
         gpu.endpoints.clone_from(&report.endpoints);
         gpu.unready = unready(report);
         if gpu.state == GpuState::Absent {
             gpu.state = GpuState::Cleaning;
         }
+        // Bounded: what is beyond is strange.
+        entry.leapt += leap;
         self.hear_health(&id, report);
 
         let gpu = &mut self.entry_mut(&id).expect("it is still there").gpu;
@@ -171,6 +177,25 @@ impl Ledger {
         }
     }
 
+    /// Whether a box speaks of an epoch that nobody can have given it. Then nothing it says of this GPU is believed, and
+    /// the GPU is bad: who else is let in there is not known.
+    fn is_strange(&mut self, id: &GpuId, report: &GpuReport) -> bool {
+        let entry = self.entry(id).expect("it was added before");
+        let (given, claimed) = (entry.gpu.epoch, report.bound_epoch.max(report.cleaned_epoch));
+        let leap = claimed.saturating_sub(given);
+        if leap == 0 || leap.saturating_add(entry.leapt) <= EPOCH_LEAP_MAX {
+            return false;
+        }
+        if entry.gpu.state != GpuState::Bad {
+            let reason = format!(
+                "its box speaks of epoch {claimed}, and this pool has given it {given} at most; \
+                 give the box a new state directory, then repair the GPU"
+            );
+            self.go_bad(id, &reason);
+        }
+        true
+    }
+
     fn add_gpu(&mut self, id: &GpuId, whole: &BoxReport, report: &GpuReport) {
         let class = class_of(whole, report, can_be_plugged(whole, None, report));
         let place = self.stock.add(&id.box_name, id.slot, class, report.nvlink_group);
@@ -198,7 +223,7 @@ impl Ledger {
             counters: None,
         };
         let entry = self.boxes.get_mut(&id.box_name).expect("it was met before");
-        entry.slots.insert(id.slot, GpuEntry { gpu, place, counters: None, attachment: None });
+        entry.slots.insert(id.slot, GpuEntry { gpu, place, counters: None, attachment: None, leapt: 0 });
         entry.record.gpus = entry.slots.keys().copied().collect();
         self.draft.boxes.insert(id.box_name.clone());
         self.draft.gpus.insert(id.clone());
@@ -237,7 +262,7 @@ impl Ledger {
         gpu.spare = false;
         let kept = gpu.kept.take();
         // A new epoch, which nobody gets: the box has to clean before anybody else does.
-        gpu.epoch += 1;
+        gpu.epoch = next_epoch(gpu.epoch);
         if matches!(gpu.state, GpuState::Free | GpuState::Absent) {
             gpu.state = GpuState::Cleaning;
         }

@@ -6,8 +6,14 @@ use super::{Ledger, Note};
 use pool_api::{EventKind, GpuId, LeaseId, LeaseState, Model, Move, Name};
 use std::cmp::Reverse;
 
-/// In this order groups of one priority are served.
-type Turn = (Reverse<bool>, bool, u64, u64, LeaseId);
+/// Groups are served level by level: those within the guarantees of their tenants first, then by priority.
+pub(super) type Level = (Beyond, Reverse<u32>);
+
+/// Whether a group is beyond the guarantee of its tenant.
+pub(super) type Beyond = bool;
+
+/// In this order groups of one level are served.
+pub(super) type Turn = (Reverse<bool>, u64, u64, LeaseId);
 
 impl Ledger {
     pub(super) fn enqueue(&mut self, id: LeaseId) {
@@ -29,52 +35,51 @@ impl Ledger {
 
     /// The lease that is to be served next, if any can be.
     ///
-    /// A lease that does not fit keeps those of lower priority from the GPUs it could use, and after a while also those
+    /// A lease that does not fit keeps those of lower levels from the GPUs it could use, and after a while also those
     /// behind it, or else small leases would keep large ones waiting for ever. One that could not be served even by an
     /// empty pool, or is beyond its tenant's limit, keeps nobody.
     pub(super) fn next_in_line(&mut self) -> Option<(LeaseId, Need)> {
-        let mut walled: Mask = 0;
-        let mut level: Option<Reverse<u32>> = None;
-        let mut walled_below: Mask = 0;
-        let mut turns: Vec<(Turn, GroupKey)> = Vec::new();
-        let heads: Vec<(GroupKey, u64, LeaseId)> =
-            self.queue.heads().map(|(key, at, id)| (key.clone(), at, id)).collect();
-        let mut heads = heads.into_iter().peekable();
-        while heads.peek().is_some() || !turns.is_empty() {
-            // All groups of one priority are put into their order, then served.
-            match heads.peek() {
-                Some((key, ..)) if level.is_none_or(|level| level == key.priority) => {
-                    level = Some(key.priority);
-                    let (key, created_ms, id) = heads.next().expect("it was there just now");
-                    turns.push((self.turn(&key, created_ms, id), key));
-                    continue;
-                }
-                _ => {}
+        let (mut walled, mut walled_below): (Mask, Mask) = (0, 0);
+        let mut level: Option<Level> = None;
+        for ((next_level, (.., created_ms, id)), open, key) in self.line() {
+            if level != Some(next_level) {
+                walled |= walled_below;
+                level = Some(next_level);
             }
-            turns.sort();
-            for ((.., created_ms, id), key) in turns.drain(..) {
-                // Who waits for a host keeps nobody from the GPUs.
-                if !self.has_slots(&key.tenant, &key.wish) {
-                    continue;
-                }
-                let open = self.open_classes(&key.tenant, &key.wish);
-                let need = key.wish.need(open & !walled);
-                if need.classes != 0 && self.fits(&need) {
-                    return Some((id, need));
-                }
-                let whole = key.wish.need(open);
-                if open == 0 || !self.stock.feasible(&whole) {
-                    continue;
-                }
-                walled_below |= open;
-                if self.now_ms.saturating_sub(created_ms) >= self.settings.patience_ms {
-                    walled |= open;
-                }
+            // Who waits for a host keeps nobody from the GPUs.
+            if !self.has_slots(&key.tenant, &key.wish) {
+                continue;
             }
-            walled |= walled_below;
-            level = None;
+            let need = key.wish.need(open & !walled);
+            if need.classes != 0 && self.fits(&need) {
+                return Some((id, need));
+            }
+            if open == 0 || !self.stock.feasible(&key.wish.need(open)) {
+                continue;
+            }
+            walled_below |= open;
+            if self.now_ms.saturating_sub(created_ms) >= self.settings.patience_ms {
+                walled |= open;
+            }
         }
         None
+    }
+
+    /// The first of each group, in the order in which they are served, with the classes it may have. Who is promised
+    /// some of them is there twice: with those, and with all of them among the others.
+    fn line(&self) -> Vec<((Level, Turn), Mask, GroupKey)> {
+        let mut line = Vec::new();
+        for (key, created_ms, id) in self.queue.heads() {
+            let open = self.open_classes(&key.tenant, &key.wish);
+            let turn = (Reverse(key.wish.lost), self.weighted_use(&key.tenant), created_ms, id);
+            let promised = open & self.promised_classes(&key.tenant, &key.wish, 0);
+            if promised != 0 {
+                line.push((((false, key.priority), turn), promised, key.clone()));
+            }
+            line.push((((true, key.priority), turn), open, key.clone()));
+        }
+        line.sort_by(|one, other| one.0.cmp(&other.0));
+        line
     }
 
     fn fits(&mut self, need: &Need) -> bool {
@@ -88,11 +93,6 @@ impl Ledger {
         fits
     }
 
-    fn turn(&self, key: &GroupKey, created_ms: u64, id: LeaseId) -> Turn {
-        let beyond = !self.is_guaranteed(&key.tenant, &key.wish);
-        (Reverse(key.wish.lost), beyond, self.weighted_use(&key.tenant), created_ms, id)
-    }
-
     /// What a tenant has, for its weight.
     pub(super) fn weighted_use(&self, tenant: &Name) -> u64 {
         self.tenants.get(tenant).map_or(0, |entry| {
@@ -101,19 +101,31 @@ impl Ledger {
         })
     }
 
-    fn used_milli(&self, tenant: &Name, model: &Model) -> u64 {
+    pub(super) fn used_milli(&self, tenant: &Name, model: &Model) -> u64 {
         self.tenants.get(tenant).and_then(|entry| entry.used.get(model)).map_or(0, |used| used.milli)
     }
 
-    /// Whether the tenant is promised this much of a model that will do.
-    fn is_guaranteed(&self, tenant: &Name, wish: &Wish) -> bool {
-        let Some(entry) = self.tenants.get(tenant) else { return false };
+    /// The classes of which the tenant is promised this much, beside what it has and `more_milli`.
+    ///
+    /// A guarantee of one model puts nobody first at another: whoever takes any model is within its guarantee with the
+    /// promised one alone.
+    pub(super) fn promised_classes(&self, tenant: &Name, wish: &Wish, more_milli: u64) -> Mask {
+        let Some(entry) = self.tenants.get(tenant) else { return 0 };
+        if entry.record.quotas.values().all(|quota| quota.guaranteed == 0) {
+            return 0;
+        }
         let asked = u64::from(wish.gpus) * u64::from(wish.milli);
-        let is_within = |model: &Model, guaranteed: u32| {
-            self.used_milli(tenant, model) + asked <= u64::from(guaranteed) * u64::from(crate::GPU_MILLI)
-        };
-        let quotas = entry.record.quotas.iter().filter(|(model, _)| wish.accepts_model(model));
-        quotas.into_iter().any(|(model, quota)| is_within(model, quota.guaranteed))
+        self.stock.mask(|class| {
+            wish.accepts(class)
+                && self.used_milli(tenant, &class.model) + more_milli + asked
+                    <= self.promised_milli(tenant, &class.model)
+        })
+    }
+
+    /// How much of a model a tenant is promised.
+    pub(super) fn promised_milli(&self, tenant: &Name, model: &Model) -> u64 {
+        let quota = self.tenants.get(tenant).and_then(|entry| entry.record.quotas.get(model));
+        quota.map_or(0, |quota| u64::from(quota.guaranteed) * u64::from(crate::GPU_MILLI))
     }
 
     /// Whether the tenant's limit lets it have this much more of a model.

@@ -19,6 +19,9 @@ pub struct Settings {
     pub grace_ms: u64,
     /// A lease that has waited for so long is no longer overtaken by smaller ones.
     pub patience_ms: u64,
+    /// A lease within its tenant's guarantee that has waited for so long gets what others have beyond theirs: leases of
+    /// those are ended for it. Long enough for somebody to give something back, and for a box to clean.
+    pub reclaim_after_ms: u64,
     /// Leases that are pending, granted or releasing.
     pub leases_max: usize,
     /// Pending leases of one tenant.
@@ -47,6 +50,7 @@ impl Default for Settings {
             report_after_ms: 1_000,
             grace_ms: 3_600_000,
             patience_ms: 60_000,
+            reclaim_after_ms: 60_000,
             leases_max: 250_000,
             pending_per_tenant_max: 10_000,
             ended_keep_ms: 3_600_000,

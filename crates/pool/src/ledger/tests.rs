@@ -2,6 +2,7 @@
 
 mod bench;
 mod failures;
+mod guarantees;
 mod hosts;
 mod queueing;
 mod reports;

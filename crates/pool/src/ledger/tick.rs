@@ -76,7 +76,7 @@ impl Ledger {
             self.stop_waiting_for_host(&gpu);
             return true;
         }
-        self.balance_spares() || self.serve_next() || self.empty_drained() || self.forget()
+        self.balance_spares() || self.serve_next() || self.reclaim() || self.empty_drained() || self.forget()
     }
 
     fn serve_next(&mut self) -> bool {

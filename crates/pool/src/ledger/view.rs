@@ -146,6 +146,8 @@ fn shown_tenant(entry: &TenantEntry) -> TenantStatus {
         name: entry.record.name.clone(),
         weight: entry.record.weight,
         quotas: entry.record.quotas.clone(),
+        priority_max: entry.record.priority_max,
+        ttl_max_ms: entry.record.ttl_max_ms,
         used: entry
             .used
             .iter()

@@ -104,7 +104,7 @@ impl World {
             host,
             topology,
             model,
-            priority: [50, 100, 100, 500][self.chance(4) as usize],
+            priority: [20, 50, 50, 100][self.chance(4) as usize],
             ttl_ms: [4_000, 8_000, 70_000][self.chance(3) as usize],
             ..LeaseRequest::default()
         };

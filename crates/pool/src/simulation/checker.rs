@@ -36,6 +36,7 @@ pub(super) struct Checker {
     pub(super) admissions: u64,
     pub(super) plugs: u64,
     pub(super) expiries: u64,
+    pub(super) reclaims: u64,
 }
 
 impl Checker {
@@ -178,6 +179,8 @@ impl Checker {
         let reason = lease.ended.as_ref().map_or("", |ended| ended.reason.as_str());
         match reason {
             "released" => {}
+            // Only for the guarantee of another tenant, and only if there are guarantees.
+            reclaimed if reclaimed.starts_with("reclaimed: tenant ") => self.reclaims += 1,
             "expired" => {
                 self.expiries += 1;
                 let alive_ms = self.alive_at_ms.get(&lease.id).copied().unwrap_or(0);

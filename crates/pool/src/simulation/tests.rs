@@ -24,6 +24,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
         sum.moves += report.moves;
         sum.admissions += report.admissions;
         sum.expiries += report.expiries;
+        sum.reclaims += report.reclaims;
         sum.plugs += report.plugs;
         sum.operations += report.operations;
     }
@@ -35,6 +36,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
     assert!(sum.grants > 30 * seeds && sum.admissions > 20 * seeds, "{sum:?}");
     assert!(sum.plugs > 5 * seeds, "{sum:?}");
     assert!(sum.moves > 3 * seeds && sum.expiries > 3 * seeds, "{sum:?}");
+    assert!(sum.reclaims > seeds / 10, "{sum:?}");
 }
 
 #[test]

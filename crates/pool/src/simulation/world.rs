@@ -8,7 +8,7 @@ use super::manager::Manager;
 use super::network::{Agenda, Happening, Party};
 use super::rack::Rack;
 use crate::{Answer, Command, Dice, Settings, SplitMix};
-use pool_api::{BoxKind, GpuState, HostRequest, Model, Name, SpareRequest};
+use pool_api::{BoxKind, GpuState, HostRequest, Model, Name, Quota, SpareRequest, TenantRequest};
 use pool_store::{Memory, Revision, Store, Watch};
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ pub(crate) struct Report {
     pub(crate) admissions: u64,
     pub(crate) plugs: u64,
     pub(crate) expiries: u64,
+    pub(crate) reclaims: u64,
     pub(crate) operations: u64,
 }
 
@@ -93,6 +94,7 @@ pub(crate) fn run(scenario: Scenario) -> Report {
         admissions: world.checker.admissions,
         plugs: world.checker.plugs,
         expiries: world.checker.expiries,
+        reclaims: world.checker.reclaims,
         operations: world.borrowers.iter().map(|borrower| borrower.operations).sum(),
     }
 }
@@ -171,6 +173,7 @@ impl World {
         Settings {
             mutation: self.scenario.mutation,
             patience_ms: 8_000,
+            reclaim_after_ms: 2_000,
             ended_keep_ms: 20_000,
             // Some leases live longer than this, so that their renewals have to be written.
             grace_ms: 40_000,
@@ -353,12 +356,19 @@ impl World {
         let (gpu, box_name) = (self.racks[rack].gpu(slot), self.racks[rack].name.clone());
         let (reason, by) = ("chaos".to_owned(), "operator".to_owned());
         let model = self.racks[rack].model.clone();
-        let command = match self.chance(6) {
+        let tenant = Name::new(&format!("t{}", self.chance(3))).expect("it is a name");
+        let guaranteed = self.chance(4);
+        let command = match self.chance(8) {
             0 => Command::Taint { gpu, reason, by, drain: false },
             1 => Command::Taint { gpu, reason, by, drain: true },
             2 => Command::DrainBox { box_name, reason, by },
             3 => Command::UndrainBox { box_name },
             4 => Command::Break { gpu, reason },
+            5 | 6 => {
+                let quotas = [(model, Quota { guaranteed, limit: None })].into();
+                let request = TenantRequest { quotas, ..TenantRequest::default() };
+                Command::SetTenant { name: tenant, request }
+            }
             _ => Command::SetSpares { model, request: SpareRequest { count: self.chance(3) } },
         };
         self.ask(manager, Party::Operator, 0, command);

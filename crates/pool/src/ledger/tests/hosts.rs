@@ -460,6 +460,13 @@ fn epochs_are_common_to_both_sides_and_bounded() {
     settle(&mut bench, &mut host);
     host.slots[0].bound_epoch = 1 << 30;
     assert!(matches!(host.tell(&mut bench), Err(Refusal::StrangeEpoch { slot: 0, given: 41, .. })));
+    // Nor does it get there step by step.
+    let mut told = Ok(());
+    for step in 1..=10u64 {
+        host.slots[0].bound_epoch = 41 + (step << 18);
+        told = host.tell(&mut bench).map(drop);
+    }
+    assert!(matches!(told, Err(Refusal::StrangeEpoch { slot: 0, .. })), "{told:?}");
     bench.release(lease.id);
 
     // A GPU without epochs left is for the api plane only.
@@ -468,6 +475,12 @@ fn epochs_are_common_to_both_sides_and_bounded() {
     allow(&mut bench);
     bench.apply(&Command::DrainBox { box_name: name("a"), reason: String::new(), by: "o".into() }).unwrap();
     let waits = bench.lease(plugged(1));
+    // As after four thousand million grants: nobody would believe its box that, but the store remembers.
+    let mut worn = bench.gpu("a/0");
+    worn.epoch = PCIE_EPOCH_MAX;
+    worn.cleaned_epoch = PCIE_EPOCH_MAX;
+    bench.store.insert("gpu/a/0".to_owned(), serde_json::to_vec(&worn).unwrap());
+    bench.reload();
     bench.slot("a", 0).cleaned_epoch = PCIE_EPOCH_MAX;
     bench.report("a");
     bench.apply(&Command::UndrainBox { box_name: name("a") }).unwrap();

@@ -10,7 +10,7 @@ fn one() -> LeaseRequest {
 
 fn quota(bench: &mut Bench, tenant: &str, weight: u32, guaranteed: u32, limit: Option<u32>) {
     let quotas = [(model("H200"), Quota { guaranteed, limit })].into();
-    let request = TenantRequest { weight, quotas };
+    let request = TenantRequest { weight, quotas, priority_max: 1000, ..TenantRequest::default() };
     bench.apply(&Command::SetTenant { name: name(tenant), request }).unwrap();
 }
 
@@ -37,6 +37,7 @@ fn granted(bench: &Bench) -> BTreeSet<LeaseId> {
 #[test]
 fn higher_priority_is_served_first_and_then_who_came_first() {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    quota(&mut bench, "t", 100, 0, None);
     let first = bench.lease(one());
     let low = bench.lease(LeaseRequest { priority: 1, ..one() });
     bench.pass(1);
@@ -120,6 +121,7 @@ fn a_large_lease_is_overtaken_for_a_while_but_not_for_ever() {
 #[test]
 fn what_can_never_be_served_keeps_nobody_waiting() {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Nvlink, "H200", 4)]);
+    quota(&mut bench, "t", 100, 0, None);
     let absurd = bench.lease(LeaseRequest { gpus: 8, topology: Topology::Nvlink, priority: 1000, ..one() });
     bench.pass(120_000);
     assert_eq!(bench.lease(one()).state, LeaseState::Granted);
@@ -134,6 +136,7 @@ fn explain_counts_gpus_by_filter_and_says_what_would_help() {
         ("p", BoxKind::Pcie, "H200", 2),
         ("q", BoxKind::Pcie, "A100", 3),
     ]);
+    quota(&mut bench, "t", 100, 0, None);
     let taint = |gpu: &str| Command::Taint {
         gpu: gpu.parse().unwrap(),
         reason: "noisy".into(),

@@ -73,6 +73,41 @@ fn a_box_that_knows_of_later_epochs_is_believed() {
     assert_eq!(bench.lease(LeaseRequest::default()).grants[0].epoch, 8);
 }
 
+/// Epochs are what keeps two holders apart. A box that claims absurd ones must not make them begin anew.
+#[test]
+fn a_box_that_claims_an_absurd_epoch_loses_that_gpu_and_the_epoch_does_not_wrap() {
+    for absurd in [u64::MAX, u64::MAX - 1, 1 << 40] {
+        let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 2)]);
+        let lease = bench.lease(LeaseRequest::default());
+        bench.report("a");
+        bench.slot("a", 0).bound_epoch = absurd;
+        bench.slot("a", 0).cleaned_epoch = absurd;
+        bench.settle();
+        let gpu = bench.gpu("a/0");
+        assert_eq!((gpu.state, gpu.epoch), (GpuState::Bad, 1), "{gpu:?}");
+        let why = gpu.health.reason.unwrap();
+        assert!(why.contains(&absurd.to_string()) && why.contains("has given it 1"), "{why}");
+        assert_eq!(bench.show(lease.id).grants[0].gpu.to_string(), "a/1", "its lease has moved");
+        // Repairing it does not help as long as the box says so.
+        bench.apply(&Command::Repair { gpu: "a/0".parse().unwrap() }).unwrap();
+        bench.settle();
+        assert_eq!(bench.gpu("a/0").state, GpuState::Bad);
+        assert!(bench.gpu("a/0").epoch < 10);
+    }
+}
+
+/// A box may know of more grants than a pool that was restored from a copy, but not of ever more.
+#[test]
+fn a_box_cannot_creep_up_the_epochs() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    for step in 1..=10u64 {
+        bench.slot("a", 0).cleaned_epoch = step << 19;
+        bench.report("a");
+    }
+    let gpu = bench.gpu("a/0");
+    assert_eq!((gpu.state, gpu.epoch), (GpuState::Bad, 2 << 19), "{gpu:?}");
+}
+
 #[test]
 fn a_worker_that_moved_is_told_to_its_borrower() {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
