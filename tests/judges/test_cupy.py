@@ -384,6 +384,35 @@ def test_the_drivers_own_pool():
     cp.cuda.Device().synchronize()
 
 
+def test_the_drivers_own_pool_among_streams():
+    """What one stream frees while its kernel runs is not written by that kernel when another stream has it."""
+    slow = cp.RawKernel(
+        """extern "C" __global__ void slow(int *out, int turns) {
+            volatile int left = turns;
+            while (left) left = left - 1;
+            for (int at = 0; at < 4096; at++) out[at] = -1;
+        }""",
+        "slow",
+    )
+    pool, one, two = cp.cuda.MemoryAsyncPool(), cp.cuda.Stream(non_blocking=True), cp.cuda.Stream(non_blocking=True)
+    with cp.cuda.using_allocator(pool.malloc):
+        for _ in range(5):
+            with one:
+                a = cp.zeros(1 << 18, np.int32)
+                slow((1,), (1,), (a, np.int32(100_000)))
+                del a
+                again = cp.full(1 << 18, 77, np.int32)
+            with two:
+                others = [cp.full(1 << 18, n, np.int32) for n in range(8)]
+            two.synchronize()
+            one.synchronize()
+            assert all((other.get() == n).all() for n, other in enumerate(others))
+            assert (again.get() == 77).all()
+            del others, again
+    cp.cuda.Device().synchronize()
+    assert pool.used_bytes() == 0
+
+
 def test_device_memory_information():
     free, total = cp.cuda.Device().mem_info
     assert 0 < free <= total

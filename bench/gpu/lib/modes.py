@@ -1,4 +1,4 @@
-"""The ways a workload is run: natively, over each transport, and over TCP with an added round trip."""
+"""The ways a workload is run: natively, over each transport, over TCP with an added round trip, each with one of PyTorch's allocators."""
 
 import dataclasses
 
@@ -9,6 +9,8 @@ class Mode:
     # Of `dxpu run`; empty natively.
     scheme: str = ""
     delay: str = ""
+    # What the program finds in its environment, as pairs.
+    environment: tuple = ()
 
     @property
     def kind(self):
@@ -21,9 +23,14 @@ class Mode:
         return worker.client(self.scheme, *program, options=["--delay", self.delay] if self.delay else [])
 
 
+# PyTorch keeps memory itself; with this it asks the driver's pool for every tensor.
+ASYNC = (("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),)
+
+
 def parse(names, delays):
-    """Modes by their names, then TCP with each delay."""
+    """Modes by their names, then TCP with each delay. A name that ends in `+async` has PyTorch use cudaMallocAsync."""
     known = {"native": Mode("native")} | {scheme: Mode(scheme, scheme) for scheme in ("tcp", "tls", "unix", "shm")}
+    known |= {f"{name}+async": dataclasses.replace(mode, name=f"{name}+async", environment=ASYNC) for name, mode in known.items()}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no such mode: {', '.join(unknown)}; there are {', '.join(known)}")
     return [known[name] for name in names] + [Mode(f"tcp+{delay}", "tcp", delay) for delay in delays]

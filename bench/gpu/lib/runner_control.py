@@ -126,4 +126,5 @@ def client_environment(mode, place):
         "XDG_CACHE_HOME": cache,
         "PYTHONDONTWRITEBYTECODE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        **dict(mode.environment),
     }

@@ -61,6 +61,9 @@ _ALL = [
         seconds=0.8,
     ),
     Workload("bert_train_32", "BERT-base training, 32 x 128", "language:bert_training_32", block=2, seconds=0.8),
+    Workload("encoder_train", "BERT-size encoder training, 16 x 512, bf16", "language:encoder_training", block=5, seconds=1.5),
+    Workload("pool_blocks", "1,000 blocks of a pool and back", "small:pool_blocks", seconds=0.3),
+    Workload("driver_calls", "2,000 calls of the driver that do nothing", "small:driver_calls", seconds=0.3),
     Workload("gpt2", "GPT-2, 64 tokens greedy", "language:gpt2_decoding", waits_itself=True, seconds=1.2, warm_up_steps=1),
     Workload("matmul", "bf16 product of 8192 x 8192 matrices", "small:matmul", block=10, seconds=0.4),
     *(
@@ -78,9 +81,10 @@ _ALL = [
     ),
 ]
 WORKLOADS = {workload.name: workload for workload in _ALL}
-# What `bench/gpu/run` measures unless told otherwise; the others are for `bench/gpu/distance`.
+# What `bench/gpu/run` measures unless told otherwise; the others are for `bench/gpu/distance`, and to compare allocators.
 DISTANCE_ONLY = ["ssd_train", "ssd_matched_train", "bert_train_32"]
-STANDARD = [name for name in WORKLOADS if name not in DISTANCE_ONLY]
+ALLOCATORS_ONLY = ["encoder_train", "pool_blocks", "driver_calls"]
+STANDARD = [name for name in WORKLOADS if name not in DISTANCE_ONLY + ALLOCATORS_ONLY]
 
 # What counts in the geometric means: whole steps of programs, each kind once (a graph of inference, not one of training too).
 STEPS = [

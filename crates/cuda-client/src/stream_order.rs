@@ -342,6 +342,11 @@ mod tests {
         order.waited(&expected, 2);
         assert!(!is_ordered(&order, 1, free, 2));
         order.record(9, 1);
+        let expected = order.expect(9).unwrap();
+        let later = order.next_free();
+        order.record(9, 1);
+        order.waited(&expected, 2);
+        assert!(!is_ordered(&order, 1, later, 2), "the wait was for the record before");
         order.forget_record(9);
         assert!(order.expect(9).is_none());
         order.remove_event(9);

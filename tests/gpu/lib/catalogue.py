@@ -51,6 +51,7 @@ CHECKS = [
     Check("stress", modes=_BOTH),
     Check("torch_streams", is_alone=True),
     Check("torch_memory", is_alone=True),
+    Check("pools", modes=_BOTH, is_alone=True),
     # As an unmodified program runs: with its own ideas of memory and algorithms.
     Check("jax_default", limit=240, is_alone=True, file="jax_ops"),
 ]

@@ -13,10 +13,19 @@
 
 typedef int CUresult, CUdevice;
 typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream, *CUevent, *CUgraph, *CUgraphExec;
+typedef void *CUmemoryPool;
 typedef uint64_t CUdeviceptr;
 typedef void (*CUhostFn)(void *);
 
 enum { NOT_INITIALIZED = 3, UNAVAILABLE = 46, NOT_READY = 600, ILLEGAL_ADDRESS = 700 };
+/* CUmemPoolProps: pinned memory of a device. */
+struct pool_props {
+    int allocation_type, handle_types, location_type, location_id;
+    void *security;
+    size_t max_size;
+    unsigned char reserved[56];
+};
+enum { OUT_OF_MEMORY = 2 };
 enum { STREAM_NON_BLOCKING = 1, CAPTURE_THREAD_LOCAL = 1 };
 #define PER_THREAD ((CUstream)2)
 
@@ -25,6 +34,7 @@ enum { STREAM_NON_BLOCKING = 1, CAPTURE_THREAD_LOCAL = 1 };
     X(cuDeviceGetCount, (int *)) \
     X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
     X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
+    X(cuDevicePrimaryCtxReset_v2, (CUdevice)) \
     X(cuDevicePrimaryCtxGetState, (CUdevice, unsigned *, int *)) \
     X(cuCtxSetCurrent, (CUcontext)) \
     X(cuCtxGetDevice, (CUdevice *)) \
@@ -34,6 +44,15 @@ enum { STREAM_NON_BLOCKING = 1, CAPTURE_THREAD_LOCAL = 1 };
     X(cuMemFree_v2, (CUdeviceptr)) \
     X(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream)) \
     X(cuMemFreeAsync, (CUdeviceptr, CUstream)) \
+    X(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream)) \
+    X(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice)) \
+    X(cuMemPoolCreate, (CUmemoryPool *, const struct pool_props *)) \
+    X(cuMemPoolDestroy, (CUmemoryPool)) \
+    X(cuMemPoolTrimTo, (CUmemoryPool, size_t)) \
+    X(cuMemPoolGetAttribute, (CUmemoryPool, int, void *)) \
+    X(cuMemPoolSetAttribute, (CUmemoryPool, int, void *)) \
+    X(cuMemGetAddressRange_v2, (CUdeviceptr *, size_t *, CUdeviceptr)) \
+    X(cuPointerGetAttribute, (void *, int, CUdeviceptr)) \
     X(cuMemAllocHost_v2, (void **, size_t)) \
     X(cuMemFreeHost, (void *)) \
     X(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t)) \
