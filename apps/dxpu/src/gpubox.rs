@@ -208,7 +208,7 @@ impl Serve {
             if let Some(signal) = signals.pending().next() {
                 break Ok(signal);
             }
-            let retired = running.iter().enumerate();
+            let mut retired = running.iter().enumerate();
             let retired = retired.find_map(|(at, agent)| agent.retired().map(|reason| (at, reason)));
             match retired {
                 Some((_, Retired::Replaced(reason))) => break Err(replaced(&reason)),
