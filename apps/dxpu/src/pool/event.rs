@@ -161,6 +161,7 @@ fn tone(kind: EventKind) -> Tone {
         | K::HostMonitorSilent
         | K::GpuBad
         | K::GpuBurnInFailed
+        | K::LeaseReclaimed
         | K::LeaseRequeued => Tone::Wrong,
         K::BoxDrained | K::GpuTainted | K::GpuAbsent | K::LeaseMoved | K::LeasePending | K::LeaseExpired => {
             Tone::Passing
