@@ -13,7 +13,7 @@ pub struct RevocationRequest {
     #[schema(
         max_length = 256,
         pattern = r"^(token/[0-9a-f]{16}|lease/l-[0-9a-f]{16}|serial/[0-9a-f]{1,40}|tenant/[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?|spiffe://dxpu/(((box|host|manager|operator|admin|viewer)/)|tenant/[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/)[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)$",
-        example = "spiffe://dxpu/box/rack1-a"
+        example = "token/3f2a90c1d4e5b677"
     )]
     pub subject: String,
     /// Why; shown to everybody who is refused because of it. At most 256 characters.

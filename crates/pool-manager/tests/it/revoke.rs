@@ -393,6 +393,8 @@ fn what_a_dead_manager_left_is_ended_by_the_next() {
     let mut settings = settings(store.clone(), folder.path().join("unused.json"), "m1");
     settings.listen = listen;
     let manager = Manager::start(settings).unwrap();
+    // Who is patient waits until it leads.
+    who(&admin).unwrap();
     assert!(matches!(code(who(&ada)), ErrorCode::Revoked | ErrorCode::Unauthenticated));
     let began = Instant::now();
     loop {
