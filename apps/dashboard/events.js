@@ -9,7 +9,7 @@ const events = [];
 const TONES = {
   box_joined: "good", box_returned: "good", gpu_added: "good", gpu_burn_in_passed: "good", gpu_untainted: "good", box_undrained: "good",
   lease_granted: "busy",
-  box_dead: "bad", gpu_bad: "bad", gpu_burn_in_failed: "bad", lease_requeued: "bad",
+  box_dead: "bad", gpu_bad: "bad", gpu_burn_in_failed: "bad", lease_requeued: "bad", lease_reclaimed: "bad",
   lease_moved: "passing", lease_pending: "passing", lease_expired: "passing", gpu_tainted: "passing", gpu_absent: "passing", box_drained: "passing",
 };
 

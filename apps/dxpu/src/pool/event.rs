@@ -152,7 +152,9 @@ fn tone(kind: EventKind) -> Tone {
         | K::GpuUntainted
         | K::GpuBurnInPassed => Tone::Good,
         K::LeaseGranted => Tone::Busy,
-        K::BoxDead | K::HostDead | K::GpuBad | K::GpuBurnInFailed | K::LeaseRequeued => Tone::Wrong,
+        K::BoxDead | K::HostDead | K::GpuBad | K::GpuBurnInFailed | K::LeaseRequeued | K::LeaseReclaimed => {
+            Tone::Wrong
+        }
         K::BoxDrained | K::GpuTainted | K::GpuAbsent | K::LeaseMoved | K::LeasePending | K::LeaseExpired => {
             Tone::Passing
         }
