@@ -79,7 +79,13 @@ pub(crate) struct Reporting<M: Member> {
     state: Mutex<State<M>>,
     changed: Condvar,
     access: Mutex<(Membership, Arc<Client>)>,
+    /// When a renewal of the certificate last failed.
+    renewal_failed: Mutex<Option<Instant>>,
 }
+
+/// A renewal that failed is tried again after this: a certificate has two thirds of its life left by then, and a disk that
+/// takes no new one must not have the manager make one with every report.
+const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 struct State<M: Member> {
     wants: BTreeMap<u8, M::Want>,
@@ -147,6 +153,7 @@ impl<M: Member, T: Send + 'static> Running<M, T> {
             state: Mutex::new(state),
             changed: Condvar::new(),
             access: Mutex::new((membership, Arc::new(client))),
+            renewal_failed: Mutex::new(None),
         });
         let keeper = |group| spawn("dxpu-slot", &reporting, move |reporting| keep(reporting, group));
         let keepers = groups.into_iter().map(keeper).collect::<Result<_, _>>()?;
@@ -361,9 +368,11 @@ impl<M: Member> Reporting<M> {
     /// Has the certificate renewed in good time.
     fn renew(&self, now_ms: u64) {
         let Ok(mut access) = self.access.try_lock() else { return };
-        if !access.0.is_ageing(now_ms) {
+        let mut failed = self.renewal_failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if !access.0.is_ageing(now_ms) || failed.is_some_and(|at| at.elapsed() < RENEW_AGAIN_AFTER) {
             return;
         }
+        *failed = None;
         let renewed = access.0.renewed(&self.member.home(), &access.1).and_then(|membership| {
             let client = Client::new(membership.credential.clone(), Patience::ONCE)?;
             Ok((membership, Arc::new(client)))
@@ -374,7 +383,8 @@ impl<M: Member> Reporting<M> {
                 *access = renewed;
             }
             Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "the certificate cannot be renewed yet")
+                *failed = Some(Instant::now());
+                tracing::warn!(error = format!("{error:#}"), "the certificate cannot be renewed yet");
             }
         }
     }
