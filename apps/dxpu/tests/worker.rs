@@ -6,7 +6,7 @@
 #[allow(dead_code, unreachable_pub, reason = "other tests use the rest")]
 mod client;
 
-use client::{Client, Target, Told, greet, hello, patterned, session_name};
+use client::{Client, Target, Told, greet, hello, patterned};
 use cuda_wire::*;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -248,7 +248,8 @@ fn fifty_sessions_in_a_row_leave_nothing_behind() {
 fn hostile_clients_hurt_only_themselves() {
     let worker = Worker::start("unix:DIR/socket");
     let mut bystander = Client::attach(&worker.target, 1);
-    let (_, answer) = greet(&worker.target, session_name(), hello("wrong", 1));
+    let ticket = worker.target.ticket(purpose::SESSION);
+    let (_, answer) = greet(&worker.target, ticket, hello("wrong", 1));
     assert!(matches!(answer, Ok(Handshake::Refusal(_))));
     for frame in [vec![0xff; 16], vec![0; 15], patterned(1, 5000)] {
         let mut client = Client::attach(&worker.target, 1);
