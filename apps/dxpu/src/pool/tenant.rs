@@ -2,13 +2,13 @@
 
 use super::ask;
 use super::columns::{self, Column};
+use super::lease::long_duration;
 use super::list::{Format, Look, changed};
 use super::paint::Paper;
 use super::revoke::Terms;
 use super::words::or_dash;
 use crate::exit::Outcome;
 use crate::pool_access::{PoolAccess, failure};
-use crate::quantity;
 use pool_api::{ErrorCode, Model, Name, Quota, TenantRecord, TenantRequest, TenantStatus};
 use pool_auth::Identity;
 use pool_client::Client;
@@ -77,7 +77,7 @@ struct Set {
     #[arg(long, value_name = "N")]
     priority_max: Option<u32>,
     /// The longest its leases may live without being renewed, up to 7d (24h if nobody says)
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = long_duration)]
     ttl_max: Option<Duration>,
     #[command(flatten)]
     access: PoolAccess,
