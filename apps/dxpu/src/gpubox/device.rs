@@ -309,7 +309,11 @@ mod tests {
         settle(&mut slot, &serve(5, 3));
         assert_eq!((slot.report().bound_epoch, contents() == data), (5, true), "its link broke");
         let mut slot = new();
-        assert_eq!(slot.report().bound_epoch, 4, "the host is not let in any more, and the manager hears of it");
+        assert_eq!(
+            slot.report().bound_epoch,
+            4,
+            "the host is not let in any more, and the manager hears of it"
+        );
         settle(&mut slot, &serve(6, 3));
         assert_eq!((slot.report().bound_epoch, contents() == data), (6, true), "its agent started anew");
         settle(&mut slot, &Want::Idle);
