@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pathlib
+import signal
 import time
 
 import pytest
@@ -118,6 +119,19 @@ def test_an_idle_guest_does_not_notice_a_paused_box(world):
     assert pool.leases()[name]["grants"] == before
     assert "I/O error" not in guest.run("dmesg")
     assert guest.qmp("query-status")["status"] == "running"
+
+    # A virtual machine that hangs is told from one that is gone, and nobody waits for it for ever.
+    guest.process.send_signal(signal.SIGSTOP)
+    pool.ask("lease", "release", name)
+    silent = lambda: pool.json("host", "ls")[0].get("monitors_silent", 0)
+    until(lambda: f"its monitor is silent: {pool.log('hv')[-2000:]}", silent)
+    assert "monitor silent" in pool.ask("host", "ls")
+    assert "end that QEMU and start it again" in pool.ask("host", "show", "hv")
+    guest.process.send_signal(signal.SIGCONT)
+    until(lambda: f"its monitor answers: {pool.log('hv')[-2000:]}", lambda: not silent())
+    kinds = [event["kind"] for event in pool.json("event", "ls")]
+    assert "host_monitor_silent" in kinds and "host_monitor_back" in kinds
+    guest.wait_for("[ ! -e /dev/nvme0n1 ]")
 
 
 def test_a_box_killed_under_io_gives_errors_and_the_other_boxs_disk_comes(world):

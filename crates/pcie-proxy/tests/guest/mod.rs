@@ -317,7 +317,8 @@ impl World {
         self.until("the host runs", |_| true)
     }
 
-    fn answer(&mut self, ask: impl FnOnce(&mut HostPort, Access)) -> Result<Option<Vec<u8>>, End> {
+    /// What the guest gets for an access; nothing where nobody is there.
+    fn answer_or_none(&mut self, ask: impl FnOnce(&mut HostPort, Access)) -> Result<Option<Vec<u8>>, End> {
         self.until("the host runs", |_| true)?;
         self.next_access += 1;
         let access = self.next_access;
@@ -326,8 +327,15 @@ impl World {
         Ok(self.answers.remove(&access).flatten())
     }
 
+    /// Only a device that was given up answers nothing.
+    fn answer(&mut self, ask: impl FnOnce(&mut HostPort, Access)) -> Result<Vec<u8>, End> {
+        let data = self.answer_or_none(ask)?;
+        assert!(data.is_some() || self.lost, "no answer from a device that is there");
+        data.ok_or(End::Lost)
+    }
+
     pub fn config_read(&mut self, at: u16, bytes: usize) -> Result<Option<Vec<u8>>, End> {
-        self.answer(|port, access| port.config_read(access, at, bytes))
+        self.answer_or_none(|port, access| port.config_read(access, at, bytes))
     }
 
     fn config_write(&mut self, at: u16, data: &[u8]) -> Result<(), End> {
@@ -336,7 +344,7 @@ impl World {
 
     fn register(&mut self, at: u64) -> Result<u32, End> {
         let data = self.answer(|port, access| port.bar_read(access, 0, at, 4))?;
-        Ok(data.map_or(u32::MAX, |data| u32::from_le_bytes(data.try_into().unwrap())))
+        Ok(u32::from_le_bytes(data.try_into().unwrap()))
     }
 
     fn set(&mut self, at: u64, data: &[u8]) -> Result<(), End> {
@@ -358,7 +366,7 @@ impl World {
 
     /// As QEMU takes a device: a copy of configuration space, and a walk over its lists of capabilities.
     pub fn realise(&mut self) -> Result<(), End> {
-        let config = self.config_read(0, 4096)?.expect("a device that is there answers");
+        let config = self.answer(|port, access| port.config_read(access, 0, 4096))?;
         assert_eq!(config[9..12], [0x02, 0x08, 0x01], "an NVMe controller");
         walk(&config);
         Ok(())
