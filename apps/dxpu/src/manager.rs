@@ -35,7 +35,7 @@ pub(crate) struct Manager {
 #[derive(clap::Subcommand)]
 enum Other {
     /// Make another admin's credential, straight in the store
-    NewAdmin(NewAdmin),
+    NewAdmin(Box<NewAdmin>),
     /// Print the API's document (OpenAPI)
     Openapi,
 }

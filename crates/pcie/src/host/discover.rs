@@ -293,7 +293,7 @@ mod tests {
                 *byte = (random >> 56) as u8;
             }
             seen[usize::from(register::STATUS)] |= register::STATUS_CAPABILITIES as u8;
-            walk(&shown(&seen, &seen, random % 2 == 0));
+            walk(&shown(&seen, &seen, random.is_multiple_of(2)));
         }
     }
 

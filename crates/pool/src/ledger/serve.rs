@@ -78,7 +78,7 @@ impl Ledger {
             }
             line.push((((true, key.priority), turn), open, key.clone()));
         }
-        line.sort_by(|one, other| one.0.cmp(&other.0));
+        line.sort_by_key(|one| one.0);
         line
     }
 

@@ -105,7 +105,7 @@ impl World {
     fn write(&mut self, channel: usize, at: u64, value: u32) {
         match at {
             register::STATUS_AT | register::OUTBOUND_AT | register::INBOUND_AT => {
-                drop(self.low.insert(value))
+                self.low.insert(value);
             }
             at if at & 4 != 0 && at < register::OUTBOUND_BYTES => {
                 self.high.insert(value);
