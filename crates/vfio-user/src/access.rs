@@ -23,7 +23,7 @@ pub enum Answer<T> {
 pub struct Completion {
     /// Which access.
     pub access: AccessId,
-    /// As many bytes as were asked for; other lengths mean that nobody was there: all ones, or an error where
+    /// As many bytes as were asked for; other lengths mean that nobody was there: all ones, or what is remembered where
     /// configuration space is read.
     pub data: Vec<u8>,
 }

@@ -76,6 +76,12 @@ pub trait Device {
     /// The guest set or cleared vectors of this kind.
     fn interrupts_changed(&mut self, _index: u32) {}
 
+    /// What `count` bytes of configuration space are when the device does not answer. Without it the read fails, and QEMU 11.1
+    /// may crash if it was just plugging the device.
+    fn remembered(&self, _offset: u64, _count: usize) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Whether it takes another access now. A peer that writes faster than the device takes it has to wait.
     fn has_room(&self) -> bool {
         true

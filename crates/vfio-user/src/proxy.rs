@@ -177,8 +177,8 @@ impl SlotHandle {
         state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
     }
 
-    /// The device is gone: from now on the guest reads all ones from its registers, gets errors for its configuration space,
-    /// and waits for nothing.
+    /// The device is gone: from now on the guest reads all ones from its registers, what is remembered from its configuration
+    /// space, and waits for nothing.
     pub fn remove(&self) {
         let mut state = self.shared.lock();
         state.port.remove();
@@ -288,6 +288,10 @@ impl Device for SlotDevice {
             state.port.arm_msix(self.shape.irqs[irq::MSIX as usize] as u16);
             self.shared.drain(&mut state);
         }
+    }
+
+    fn remembered(&self, offset: u64, count: usize) -> Option<Vec<u8>> {
+        self.shared.lock().port.remembered(offset as u16, count)
     }
 
     fn has_room(&self) -> bool {

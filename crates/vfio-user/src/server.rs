@@ -142,7 +142,9 @@ impl Server {
                 return "the server stops".into();
             }
             if ready[1] {
-                self.completions.take().into_iter().for_each(|completion| session.on_completion(completion));
+                for completion in self.completions.take() {
+                    session.on_completion(completion, device);
+                }
             }
             if ready[0] {
                 let incoming = match connection.receive() {

@@ -4,7 +4,7 @@
 //!            on_message                 Answer::Now ──▶ reply
 //!   peer ──────────────▶ Session ──▶ Device
 //!                           │         Answer::Later ──▶ pending ──┬─ on_completion ──▶ reply
-//!                           │                                     └─ on_tick ──▶ all ones, or an error
+//!                           │                                     └─ on_tick ──▶ as if nobody were there
 //! ```
 
 use std::collections::BTreeMap;
@@ -299,7 +299,7 @@ impl Session {
         let access = self.new_access();
         let what = PendingWhat::Read { region, offset, count };
         match device.read(access, region, offset, count) {
-            Answer::Now(data) => self.answer(header, what, data),
+            Answer::Now(data) => self.answer(header, what, data, device),
             Answer::Later => self.wait(access, header, what, device, now),
         }
     }
@@ -319,7 +319,7 @@ impl Session {
         let access = self.new_access();
         let what = PendingWhat::Write { region, offset, count: data.len() as u32 };
         match device.write(access, region, offset, data) {
-            Answer::Now(()) => self.answer(header, what, Vec::new()),
+            Answer::Now(()) => self.answer(header, what, Vec::new(), device),
             // Nobody waits for a write that wants no reply.
             Answer::Later if header.direction == (Direction::Command { no_reply: true }) => {}
             Answer::Later => self.wait(access, header, what, device, now),
@@ -348,15 +348,15 @@ impl Session {
     ) {
         if self.pending.len() >= PENDING_MAX {
             device.abandoned(access);
-            return self.answer(header, what, Vec::new());
+            return self.answer(header, what, Vec::new(), device);
         }
         self.pending.insert(access, Pending { header, what, deadline: now + self.completion_timeout });
     }
 
     /// A late answer has come. One that nobody waits for is dropped.
-    pub fn on_completion(&mut self, completion: Completion) {
+    pub fn on_completion(&mut self, completion: Completion, device: &dyn Device) {
         if let Some(pending) = self.pending.remove(&completion.access) {
-            self.answer(pending.header, pending.what, completion.data);
+            self.answer(pending.header, pending.what, completion.data, device);
         }
     }
 
@@ -367,17 +367,22 @@ impl Session {
         {
             let (access, pending) = entry.remove_entry();
             device.abandoned(access);
-            self.answer(pending.header, pending.what, Vec::new());
+            self.answer(pending.header, pending.what, Vec::new(), device);
         }
     }
 
-    fn answer(&mut self, header: Header, what: PendingWhat, mut data: Vec<u8>) {
+    fn answer(&mut self, header: Header, what: PendingWhat, mut data: Vec<u8>, device: &dyn Device) {
         match what {
             // A virtual machine copies configuration space when it takes a device, and follows the lists of capabilities in
-            // its copy until they end. Full of ones they never do, and QEMU holds its main loop meanwhile. It takes an error
-            // for a device that cannot be had; a guest that reads later gets all ones from QEMU itself.
-            PendingWhat::Read { region: region::CONFIG, count, .. } if data.len() != count => {
-                self.fail(header, EIO);
+            // its copy until they end. Full of ones they never do, and QEMU holds its main loop meanwhile. If it is told that
+            // the read failed, it crashes on its way out. So the device looks as it did when it was attached.
+            PendingWhat::Read { region: region::CONFIG, offset, count } if data.len() != count => {
+                match device.remembered(offset, count).filter(|data| data.len() == count) {
+                    Some(data) => {
+                        self.reply(header, Reply::RegionRead { offset, region: region::CONFIG, data: &data });
+                    }
+                    None => self.fail(header, EIO),
+                }
             }
             PendingWhat::Read { region, offset, count } => {
                 // As a root complex does.

@@ -288,17 +288,21 @@ mod tests {
         let disk = folder.path().join("disk");
         let (data, nothing) = (vec![0x5a; 1 << 20], vec![0; 1 << 20]);
         std::fs::write(&disk, &data).unwrap();
-        let plane = PciePlane::start(&["127.0.0.1:0".parse().unwrap()], std::time::Duration::ZERO).unwrap();
-        plane.set_node(1);
         let around = Surroundings {
             box_name: "a".to_owned(),
             state: folder.path().to_owned(),
             listen_host: String::new(),
             advertised_host: String::new(),
             port: 0,
-            pcie: Some(plane.clone()),
+            pcie: None,
         };
-        let new = || DeviceSlot::new(0, Kind::Nvme(disk.clone()), &around, &plane).unwrap();
+        // As an agent that starts: its rows are empty, and only the disk knows.
+        let new = || {
+            let listen = ["127.0.0.1:0".parse().unwrap()];
+            let plane = PciePlane::start(&listen, std::time::Duration::ZERO).unwrap();
+            plane.set_node(1);
+            DeviceSlot::new(0, Kind::Nvme(disk.clone()), &around, &plane).unwrap()
+        };
         let settle = |slot: &mut DeviceSlot, want: &Want| {
             while slot.step(want) {}
             assert!(slot.report().health.ok, "{:?}", slot.report().health);

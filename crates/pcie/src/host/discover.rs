@@ -35,6 +35,8 @@ pub struct Discovery {
     /// The bytes that the lists of capabilities are made of, as they were when the device was looked at: offset and value.
     /// The guest is shown these, whatever the device says later. A list that leads back to itself ends before it does.
     pub(super) links: Vec<(u16, u8)>,
+    /// Configuration space as it was then.
+    pub(super) config: Vec<u8>,
 }
 
 /// Why a device could not be looked at.
@@ -150,6 +152,7 @@ fn parse(header: &[u8; CONFIG_BYTES]) -> Discovery {
     let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
     let mut found = Discovery { id: (u16_at(0), u16_at(2)), ..Discovery::default() };
     found.links = extended_links(header);
+    found.config = header.to_vec();
     found.links.push((register::HEADER_TYPE, header[usize::from(register::HEADER_TYPE)]));
     if u16_at(register::STATUS.into()) & register::STATUS_CAPABILITIES == 0 {
         found.links.push((register::CAPABILITIES, 0));

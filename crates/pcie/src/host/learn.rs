@@ -116,6 +116,19 @@ impl Learnt {
         (address == target).then_some(HostOutput::Msi(vector as u16))
     }
 
+    /// Configuration space as it was when the device was looked at, for when the device itself does not answer.
+    pub(super) fn remembered(&self, offset: u16, bytes: usize) -> Option<Vec<u8>> {
+        let mut config = self.shape.as_ref()?.config.clone();
+        self.overlay(0, &mut config);
+        let start = usize::from(offset);
+        let wanted = config.get(start..start + bytes)?;
+        // This is how a guest asks whether its device is still there. It is not.
+        if start < 4 && bytes <= 4 {
+            return Some(vec![0xff; bytes]);
+        }
+        Some(wanted.to_vec())
+    }
+
     /// Makes the lists of capabilities in what the guest reads those that were found when the device was looked at, without
     /// MSI-X when it is not to be shown. Virtual machines follow them without counting: a device that goes away in between,
     /// or lies, must not lead them in a circle.

@@ -39,8 +39,8 @@ pub struct Access(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostOutput {
     /// An access is answered; `None` means that nobody was there. Reads of registers are all ones then. Reads of
-    /// configuration space fail: all ones would be a list of capabilities that leads to itself, and virtual machines
-    /// follow it for ever.
+    /// configuration space are answered with [`HostPort::remembered`]: all ones would be a list of capabilities that leads
+    /// to itself, and virtual machines follow it for ever.
     Done {
         /// Which.
         access: Access,
@@ -199,6 +199,12 @@ impl HostPort {
             requests.push(self.config_write_request(register, enables, payload));
         }
         self.submit(JobId(access.0), 0, requests);
+    }
+
+    /// What a read of configuration space gives when the device does not answer: what was there when the device was looked
+    /// at; all ones for its identity alone, by which a guest sees that it is gone.
+    pub fn remembered(&self, offset: u16, bytes: usize) -> Option<Vec<u8>> {
+        self.learnt.remembered(offset, bytes)
     }
 
     fn config_reads(&self, registers: &[u16]) -> Vec<Request> {
