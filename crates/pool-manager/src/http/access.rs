@@ -10,13 +10,11 @@ use pool_api::{
     RevocationRequest, TokenInfo, TokenRequest, WhoAmI,
 };
 use pool_auth::{CertificateRequest, Identity, Lifetime, Permission, Subject, TokenKind, TokenRecord};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::Api;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Path, Query};
-use super::list::{check_after, page};
+use super::list::{PageQuery, page};
 use crate::access::{Certifiable, NewToken as Order};
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
@@ -220,37 +218,15 @@ pub(super) async fn make_token(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Which tokens.
-#[derive(Clone, Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TokenQuery {
-    /// How many at most.
-    #[serde(default = "limit_default")]
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: u32,
-    /// Begin after this one.
-    #[serde(default)]
-    #[param(max_length = 256)]
-    after: String,
-}
-
-fn limit_default() -> u32 {
-    100
-}
-
 /// List tokens, without their secrets
-#[utoipa::path(get, path = "/v1/tokens", tag = "access", params(TokenQuery),
+#[utoipa::path(get, path = "/v1/tokens", tag = "access", params(PageQuery),
     responses((status = 200, body = Page<TokenInfo>), Refusals))]
 pub(super) async fn list_tokens(
     State(api): State<Api>,
     claim: Claim,
-    Query(query): Query<TokenQuery>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Json<Page<TokenInfo>>, Problem> {
-    if !(1..=1000).contains(&query.limit) {
-        return Err(Problem::bad_request("limit must be 1 to 1000"));
-    }
-    check_after(&query.after)?;
+    query.check()?;
     let asked = asked(claim, "token.list", "token".to_owned(), Audited::Denials);
     let list = move |books: &mut Books, _: &Caller| {
         let tokens = books.access.tokens().into_iter().filter(|record| record.id > query.after).map(info);

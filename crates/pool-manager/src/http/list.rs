@@ -46,11 +46,38 @@ fn limit_default() -> u32 {
     100
 }
 
+/// Which part of a list that nobody waits for.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PageQuery {
+    /// How many at most.
+    #[serde(default = "limit_default")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    pub(crate) limit: u32,
+    /// Begin after this one.
+    #[serde(default)]
+    #[param(max_length = 256)]
+    pub(crate) after: String,
+}
+
+impl PageQuery {
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        check_limit(self.limit)?;
+        check_after(&self.after)
+    }
+}
+
+fn check_limit(limit: u32) -> Result<(), Problem> {
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(Problem::bad_request(format!("limit must be 1 to {LIMIT_MAX}")));
+    }
+    Ok(())
+}
+
 impl ListQuery {
     pub(crate) fn check(&self) -> Result<(), Problem> {
-        if !(1..=LIMIT_MAX).contains(&self.limit) {
-            return Err(Problem::bad_request(format!("limit must be 1 to {LIMIT_MAX}")));
-        }
+        check_limit(self.limit)?;
         check_after(self.after.as_deref().unwrap_or_default())?;
         check_wait(self.wait_ms)
     }
@@ -64,7 +91,7 @@ impl ListQuery {
 }
 
 /// Names of whatever is listed are shorter.
-pub(crate) fn check_after(after: &str) -> Result<(), Problem> {
+fn check_after(after: &str) -> Result<(), Problem> {
     if after.chars().count() > 256 {
         return Err(Problem::bad_request("after: must be `next` of a page"));
     }

@@ -4,13 +4,11 @@ use axum::Json;
 use axum::extract::State;
 use pool_api::{Page, RevocationDone, RevocationInfo, RevocationRequest};
 use pool_auth::{Permission, Subject, SubjectError};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::Api;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Query};
-use super::list::{check_after, page};
+use super::list::{PageQuery, page};
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
 use crate::desk::{Asked, Audited, Needs};
@@ -43,37 +41,15 @@ pub(super) async fn revoke(
     api.desk.change(asked, act).await.map(Json)
 }
 
-/// Which entries.
-#[derive(Clone, Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RevocationQuery {
-    /// How many at most.
-    #[serde(default = "limit_default")]
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: u32,
-    /// Begin after this one.
-    #[serde(default)]
-    #[param(max_length = 256)]
-    after: String,
-}
-
-fn limit_default() -> u32 {
-    100
-}
-
 /// List what was revoked and would still count otherwise
-#[utoipa::path(get, path = "/v1/revocations", tag = "access", params(RevocationQuery),
+#[utoipa::path(get, path = "/v1/revocations", tag = "access", params(PageQuery),
     responses((status = 200, body = Page<RevocationInfo>), Refusals))]
 pub(super) async fn list(
     State(api): State<Api>,
     claim: Claim,
-    Query(query): Query<RevocationQuery>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Json<Page<RevocationInfo>>, Problem> {
-    if !(1..=1000).contains(&query.limit) {
-        return Err(Problem::bad_request("limit must be 1 to 1000"));
-    }
-    check_after(&query.after)?;
+    query.check()?;
     let asked = Asked {
         claim,
         action: "access.revocations",

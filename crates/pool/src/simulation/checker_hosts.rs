@@ -94,8 +94,12 @@ impl Checker {
             }) else {
                 continue;
             };
+            // What does not work: a box that started anew has not let the host in again, so its end of the link is gone.
             let works = self.gpus.get(&new.gpu).is_some_and(|gpu| {
-                gpu.state == GpuState::Cleaning && gpu.epoch == new.epoch && gpu.cleaned_epoch < gpu.epoch
+                gpu.state == GpuState::Cleaning
+                    && gpu.epoch == new.epoch
+                    && gpu.cleaned_epoch < gpu.epoch
+                    && gpu.bound_epoch >= gpu.epoch
             });
             let is_there =
                 self.boxes.get(&new.gpu.box_name).is_some_and(|owner| owner.state != BoxState::Dead);
