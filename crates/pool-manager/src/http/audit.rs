@@ -38,6 +38,9 @@ pub(crate) struct AuditQuery {
     after: u64,
 }
 
+/// `tenant/` and the longest name of a tenant are shorter.
+const BOOK_CHARS_MAX: usize = 128;
+
 fn book_default() -> String {
     "operators".to_owned()
 }
@@ -79,6 +82,11 @@ pub(super) async fn list(
 ) -> Result<Json<Page<AuditEntry>>, Problem> {
     if !(1..=1000).contains(&query.limit) {
         return Err(Problem::bad_request("limit must be 1 to 1000"));
+    }
+    if query.book.chars().count() > BOOK_CHARS_MAX {
+        return Err(Problem::bad_request(
+            "book: no book has such a long name; `GET /v1/audit/books` lists them",
+        ));
     }
     api.desk.read(asked(claim), |_, _| Ok(())).await?;
     let read = move |store: &dyn Store| {
