@@ -55,7 +55,7 @@ impl Admission {
 }
 
 impl Admission {
-    /// As whom somebody was let in: text that no other tenant has. It may be the token.
+    /// The tenant that the client was let in as: text that no other tenant has. It may be the token.
     pub(crate) fn tenant(&self, admitted: &Admitted) -> String {
         match (self, &admitted.lease) {
             (_, Some(lease)) => format!("lease {lease}"),

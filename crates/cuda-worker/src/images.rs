@@ -4,7 +4,7 @@
 //! DIRECTORY/TENANT/HASH   one tenant never reads, or learns of, what another has loaded
 //! ```
 //!
-//! A tenant is a lease, or whoever holds the worker's token.
+//! A tenant is a lease, or all programs that hold the worker's token.
 //! Files are named by the BLAKE3 of their content and appear whole or not at all. What is read is checked against
 //! its name, so a damaged or foreign file is the same as none.
 

@@ -3,7 +3,7 @@
 use crate::ledger::MemoryLedger;
 use std::{fmt, sync::Arc};
 
-/// Compute capability of soft devices, unless somebody wants another one.
+/// Compute capability of soft devices, unless `--compute-capability` names another one.
 ///
 /// Programs ship machine code for many GPUs and PTX for the newest alone, and PTX runs on devices that are not older than
 /// it. So a soft device is as new as the PTX in common packages: CuPy's sums and sorts (cub, thrust) come as PTX for 12.0.

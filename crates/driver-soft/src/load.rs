@@ -1,6 +1,6 @@
 //! What the lines of a session take together: threads, and memory of queued work. Both are bounded.
 //!
-//! Whoever queues more waits until there is room, as it waits on a real device that is far behind. What waits in a line
+//! A program that queues more waits until there is room, as it waits on a real device that is far behind. What waits in a line
 //! needs nothing that is queued later, so room comes by itself; only a stream that waits for a value in memory may wait
 //! for ever, and then the one who queues is refused after a while.
 

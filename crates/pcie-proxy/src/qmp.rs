@@ -24,7 +24,7 @@ pub enum QmpError {
     /// Nobody listens: there is no virtual machine.
     #[error("no virtual machine listens at its monitor")]
     Gone(#[source] std::io::Error),
-    /// Somebody listens, and does not answer: whether the command was done is not known.
+    /// The monitor takes connections and does not answer: whether the command was done is not known.
     #[error("the virtual machine's monitor does not answer")]
     Silent,
     /// The connection to the monitor broke: whether the command was done is not known.

@@ -48,7 +48,7 @@ pub enum AuditOutcome {
     Refused,
 }
 
-/// Both ends of a book, kept beside its entries: whoever takes some away at either end does not take these along.
+/// Both ends of a book, kept beside its entries: entries removed at either end leave these behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditBook {
     /// Its name; empty for a trail from before there were books.

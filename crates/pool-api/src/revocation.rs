@@ -1,4 +1,4 @@
-//! Taking back what somebody was given.
+//! Taking back tokens, memberships and leases.
 
 use crate::{Invalid, LeaseId};
 use serde::{Deserialize, Serialize};

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A certificate of a machine counts only while the machine is a member, and only for the key that it joined with. So
-//! whoever joins anew under a name puts every copy of the old key out.
+//! a machine that joins anew under a name puts every copy of the old key out.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub struct Member {
 /// Why a machine is not let in, or not back in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberRefusal {
-    /// Somebody has joined under this name since, with another key.
+    /// Another machine has joined under this name since, with another key.
     #[error("another key has joined under this name since")]
     OtherKey,
     /// It was away for too long.

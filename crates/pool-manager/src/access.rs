@@ -25,7 +25,7 @@ pub(crate) const AUTHORITY_KEY: &str = "auth/authority";
 pub(crate) const FABRIC_KEY: &str = "auth/fabric";
 const LEASE_KEY_PREFIX: &str = "auth/lease-key/";
 const TOKEN_PREFIX: &str = "auth/token/";
-/// Whoever waits for anything is woken when something below this changes: it may concern them.
+/// Every waiting request is woken when something below this changes: it may concern the request.
 pub(crate) const DENIED_PREFIX: &str = "auth/denied/";
 const MEMBER_PREFIX: &str = "auth/member/";
 /// Says that machines that joined before members were written down are among them.
@@ -348,7 +348,7 @@ fn denied_key(subject: &Subject) -> String {
     format!("{DENIED_PREFIX}{subject}")
 }
 
-/// Somebody was let in once, and is told that this is over.
+/// A caller that was let in before is told that this is over.
 fn revoked(what: &str, denial: &Denial, hint: &str) -> Problem {
     let because = if denial.reason.is_empty() { String::new() } else { format!(": {}", denial.reason) };
     Problem::new(ErrorCode::Revoked, format!("{what} was revoked by {}{because}", denial.by), hint)

@@ -235,7 +235,7 @@ impl Audit {
     }
 }
 
-/// In which book somebody's deeds are.
+/// In which book an actor's entries are.
 fn book_of(actor: &str, outcome: AuditOutcome) -> String {
     let mut parts = actor.strip_prefix("spiffe://dxpu/").unwrap_or_default().split('/');
     match (parts.next(), parts.next()) {

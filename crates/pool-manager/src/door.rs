@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// Somebody has come. None: there is no place.
+    /// A client has connected. None: there is no place.
     fn enter(&mut self, address: IpAddr, now: Instant, leave: Arc<Notify>) -> Option<Number> {
         let network = network(address);
         if !self.make_room(network) {
@@ -225,7 +225,7 @@ impl Door {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody has come. None: there is no place.
+    /// A client has connected. None: there is no place.
     pub(crate) fn enter(&self, address: SocketAddr) -> Option<Guest> {
         let (now, leave) = (Instant::now(), Arc::new(Notify::new()));
         let number = self.lock().enter(address.ip(), now, leave.clone())?;
@@ -248,7 +248,7 @@ impl Door {
     }
 }
 
-/// Somebody who is connected, for as long as anything of the connection is left.
+/// A connected client, for as long as anything of the connection is left.
 #[derive(Clone, Debug)]
 pub(crate) struct Guest {
     place: Arc<Place>,

@@ -24,7 +24,7 @@ const SOUND_WITHIN: Duration = Duration::from_millis(1500);
 /// How long a leader may take to say that it lives.
 const ASK_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// An answer of the leader is as good for whoever asks within this time.
+/// An answer of the leader is given to every probe within this time.
 const ANSWER_FOR: Duration = Duration::from_millis(200);
 
 /// An answer about its health is a hundred bytes.

@@ -50,7 +50,7 @@ impl Waiters {
         }
         let mut is_change = false;
         for key in keys {
-            // Somebody was revoked: everybody asks again, and is asked again who they are.
+            // An identity was revoked: every waiting request is authenticated again.
             if key.starts_with(crate::access::DENIED_PREFIX) {
                 self.wake_all();
                 return;

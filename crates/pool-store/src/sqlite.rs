@@ -53,10 +53,10 @@ pub struct Sqlite {
 /// What is done with a database that is older than it was when it was last written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Older {
-    /// It is refused: its write-ahead log is missing, or somebody has put an older copy there.
+    /// It is refused: its write-ahead log is missing, or an older copy was put in its place.
     #[default]
     Refuse,
-    /// It is opened as it is. Whoever restores a backup means this.
+    /// It is opened as it is, as an operator wants it after restoring a backup.
     Accept,
 }
 

@@ -125,7 +125,7 @@ pub fn connect(
     }
     let socket = open(address, preamble.kind, deadline)?;
     if let ClientSecurity::Users(trusted) = security {
-        // Before a byte is sent: these are the credentials of whoever called listen().
+        // Before a byte is sent: these are the credentials of the process that called listen().
         let (_, uid) = fd::peer_credentials(socket.as_fd()).map_err(set_up)?;
         if !trusted.contains(&uid) {
             return Err(ConnectError::Owner { address: address.clone(), uid });

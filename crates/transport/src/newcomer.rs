@@ -83,7 +83,7 @@ impl Newcomer {
         self.raw.judge_preamble(&head).map(Some)
     }
 
-    /// The connection as it was, for somebody else to serve. Not a byte behind the preamble has been read.
+    /// The connection as it was, for a session process to serve. Not a byte behind the preamble has been read.
     pub fn into_raw(self) -> RawConnection {
         self.raw
     }

@@ -145,7 +145,7 @@ impl RawConnection {
         self.judge_preamble(&bytes)
     }
 
-    /// Takes the client's first 64 bytes, which somebody has read.
+    /// Takes the client's first 64 bytes, which the front has read.
     pub(crate) fn judge_preamble(&mut self, bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, ServeError> {
         let preamble = Preamble::decode(bytes).map_err(|source| {
             if let PreambleError::Version { theirs } = source {

@@ -121,7 +121,7 @@ fn way_to(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
 }
 
 /// The ways that this machine can try, the fastest first. Sockets count if the box says that they are on this machine: one
-/// elsewhere may have the same path, and whoever listens there must not see our token.
+/// elsewhere may have the same path, and the process that listens there must not see our token.
 fn ways(endpoints: &[String], our_boot: Option<&str>) -> Vec<Address> {
     let their_boot = endpoints.iter().find_map(|endpoint| endpoint.strip_prefix(files::BOOT_PREFIX));
     let is_here = their_boot.is_some() && their_boot == our_boot;

@@ -121,7 +121,7 @@ impl DeviceSlot {
                 Ok(true)
             }
             Want::Clean { epoch } if epochs.cleaned < *epoch => {
-                // An order that came late: somebody newer was let in, and what is there now is not meant.
+                // An order that came late: a newer lease was let in, and what is there now is not meant.
                 if epochs.bound <= *epoch {
                     self.take_back()?;
                     if epochs.is_used() {

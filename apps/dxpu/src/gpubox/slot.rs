@@ -306,7 +306,7 @@ impl Slot {
             let now = Instant::now();
             let last_words = last_line(&self.directory.join("worker.log"));
             tracing::warn!(slot = self.gpu.slot, pid = worker.process.pid, last_words, "the worker died");
-            // That its disk is full is nothing that somebody must repair at the GPU.
+            // A full disk is no fault of the GPU: no operator has to repair it.
             if self.disk.look_now().is_none() {
                 self.deaths.push_back(now);
             }

@@ -11,7 +11,7 @@ impl Bell {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Wakes whoever polls it, now or at its next poll. A full counter means that it is rung already.
+    /// Wakes the thread that polls it, now or at its next poll. A full counter means that it is rung already.
     pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }

@@ -31,7 +31,7 @@ use transport::{ConnectionKind, Listener, Newcomer, Preamble, ServeError, Server
 
 /// A knock is a token and little else.
 const KNOCK_BYTES_MAX: usize = 16 << 10;
-/// Newcomers that are taken in before those who are here are heard again: whoever has come is heard several times before
+/// Newcomers that are taken in before the clients that are here are heard again: each client is heard several times before
 /// a crowd pushes it out.
 const ARRIVALS_PER_TURN: usize = 32;
 /// How long a client has to take its answer.

@@ -1,4 +1,4 @@
-//! The front: hears everybody's first words, and hands whoever may come in to the process of its session.
+//! The front: hears every client's first words, and hands a client that may come in to the process of its session.
 //!
 //! Clients show their token here, before a process is taken for them. No driver lives in it.
 

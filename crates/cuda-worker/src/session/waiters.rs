@@ -21,7 +21,7 @@ const STACK_BYTES: usize = 1 << 20;
 
 /// Something to wait for.
 pub(crate) trait Wait: Send {
-    /// Blocks until it is over, and says so to whoever wants to know.
+    /// Blocks until it is over, and tells every waiting thread so.
     fn wait(self: Box<Self>);
     /// The same without blocking: whether it is over.
     fn look(&mut self) -> bool;

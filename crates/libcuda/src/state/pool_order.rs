@@ -1,4 +1,4 @@
-//! What pools know about the order of streams, kept up by whoever records, waits and synchronises.
+//! What pools know about the order of streams; every record, wait and synchronise of the program updates it.
 //!
 //! The rules are in `cuda_client::stream_order`. While no more than one stream uses pools, records and waits pay one load.
 

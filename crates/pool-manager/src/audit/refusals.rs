@@ -39,7 +39,7 @@ impl Window {
 }
 
 impl Refusals {
-    /// What is to be written when somebody is refused.
+    /// What is to be written when a caller is refused.
     pub(super) fn take(&mut self, deed: AuditDraft, now_ms: u64) -> Vec<AuditDraft> {
         let mut written = Vec::new();
         let who = self.who(&deed);

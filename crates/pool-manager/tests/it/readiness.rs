@@ -37,7 +37,7 @@ fn nobody_is_ready_while_the_leader_is_dead_and_not_replaced() {
     until("the second leads", || second.is_leading());
     second.stop();
 
-    // As a killed manager leaves it: somebody holds the office, and nobody is there.
+    // As a killed manager leaves it: the record names a leader whose process is gone.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dead = Candidacy {
         name: ELECTION.to_owned(),

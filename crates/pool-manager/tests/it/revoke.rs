@@ -166,7 +166,7 @@ fn operators_expel_machines_and_nobody_else() {
     assert_eq!(code(revoke(&bed.admin, &RevocationRequest::of("box/rack1-a"))), ErrorCode::BadRequest);
 }
 
-/// Whoever waits for news is asked again who they are, at once.
+/// Every request that waits for news is authenticated again at once.
 #[test]
 fn those_who_wait_are_sent_away_when_they_are_revoked() {
     let bed = Bed::make();

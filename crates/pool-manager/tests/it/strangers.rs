@@ -1,4 +1,4 @@
-//! Thousands who connect and do not say who they are: whoever does is answered all the same.
+//! Thousands of connections that never authenticate: a client that does is answered all the same.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -71,7 +71,7 @@ fn endless_streams() -> Vec<u8> {
     bytes
 }
 
-/// How long somebody waits who comes now and has a token.
+/// How long a client with a token waits that connects now.
 fn honest(bed: &Bed, crowd: &str) -> Duration {
     let client = Client::new(bed.admin.credential().clone(), Patience::ONCE).unwrap();
     let began = Instant::now();
@@ -88,7 +88,7 @@ fn a_thousand_strangers_of_each_kind_keep_nobody_out() {
     let bed = Bed::make();
     let address = bed.manager.address();
     let (http1, http2) = (tls(&bed, &[b"http/1.1"]), tls(&bed, &[b"h2"]));
-    // Somebody who was there before them, over one connection.
+    // A client that was connected before them.
     let early = Client::new(bed.admin.credential().clone(), Patience::ONCE).unwrap();
     early.get::<WhoAmI>("/v1/whoami", Duration::ZERO).unwrap();
 

@@ -136,7 +136,7 @@ fn a_killed_process_leaves_a_store_that_opens() {
     }
     let again = Sqlite::open(left.path().join("pool.db")).unwrap();
     assert!(again.read("key/19").unwrap().is_some());
-    // A mark that somebody emptied says nothing, and is written anew.
+    // An empty mark says nothing, and is written anew.
     drop(again);
     std::fs::write(left.path().join("pool.db-newest"), "").unwrap();
     let again = Sqlite::open(left.path().join("pool.db")).unwrap();

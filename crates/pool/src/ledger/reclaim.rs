@@ -12,7 +12,7 @@ use pool_api::{EventKind, GpuState, LeaseId, LeaseState, Model, Name};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often it is looked whether somebody waits for its guarantee: a small part of how long it waits.
+/// How often the ledger looks for leases that wait for a guarantee: a small part of how long it waits.
 const LOOK_EVERY_MS: u64 = 1_000;
 
 /// Leases that are helped at one look. The next look is a second later.
@@ -28,7 +28,7 @@ struct Candidate {
 }
 
 impl Ledger {
-    /// Ends one lease for somebody's guarantee, if one has to be. Tells whether there was anything to do.
+    /// Ends one lease for another tenant's guarantee, if one has to be. Tells whether there was anything to do.
     pub(super) fn reclaim(&mut self) -> bool {
         if let Some((id, reason)) = self.reclaimed.pop_front() {
             let is_granted = |entry: &super::LeaseEntry| entry.lease.state == LeaseState::Granted;

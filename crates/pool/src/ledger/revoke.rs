@@ -38,7 +38,7 @@ impl Ledger {
         Answer::Work
     }
 
-    /// Writes down what somebody outside of the ledger has seen.
+    /// Writes down what a caller of the ledger has seen.
     pub(super) fn tell(&mut self, kind: EventKind, about: &About, message: &str) -> Answer {
         let note = Note::new(kind, message);
         self.note(match about {

@@ -1,6 +1,6 @@
 //! A certificate that is renewed while it is used: read again when its file has changed.
 //!
-//! A worker serves for longer than a certificate lasts. Whoever renews it replaces the files; the next handshake finds
+//! A worker serves for longer than a certificate lasts. The box agent renews it and replaces the files; the next handshake finds
 //! them. Files that cannot be read, or that do not belong together because one of them was replaced a moment before the
 //! other, change nothing: what was read last goes on.
 

@@ -236,7 +236,7 @@ fn a_revoked_box_is_out_until_it_is_heard_again() {
     assert_eq!((granted.state, granted.grants[0].gpu.box_name.clone()), (LeaseState::Granted, there.clone()));
     assert!(granted.grants[0].epoch > lease.grants[0].epoch);
     assert!(bench.ledger.gpu_box(&there).unwrap().revoked.is_none());
-    // Somebody whom the pool has not met is revoked, too.
+    // An identity that the pool has not met can be revoked, too.
     bench.apply(&Command::RevokeBox { box_name: name("z"), reason: String::new(), by: "op".into() }).unwrap();
     let kinds: Vec<_> = bench.ledger.events(0).map(|event| event.kind).collect();
     assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::BoxRevoked).count(), 1);
