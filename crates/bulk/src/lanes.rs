@@ -105,6 +105,7 @@ impl Lanes {
         if shared.fault.get().is_some() || (shared.lanes.is_empty() && bytes != 0) {
             return Err(LinkLost);
         }
+        shared.start_receivers();
         if shared.lanes.len() == 1 || bytes <= CHUNK_BYTES_MIN {
             return shared.send_here(transfer, bytes, source);
         }
@@ -149,6 +150,7 @@ impl Lanes {
         if bytes == 0 || shared.lanes.is_empty() {
             return done(if bytes == 0 { Ok(()) } else { Err(LinkLost) });
         }
+        shared.start_receivers();
         let outgoing = Outgoing::new(transfer, start, bytes, shared.chunk_bytes(bytes), source, done);
         shared.enqueue(Job::Transfer(Arc::new(outgoing)));
     }
@@ -327,6 +329,9 @@ impl Shared {
         }
     }
 
+    /// Starts the receiving threads with the first transfer in either direction. A sender needs them too: when the peer
+    /// closes a connection whose receive buffer is full, the kernel resets nothing and the sending call sleeps on. Only
+    /// the receiving thread sees the end of the stream; it breaks the lanes, which wakes the sender.
     fn start_receivers(self: &Arc<Self>) {
         self.receivers.call_once(|| {
             for (lane, parts) in self.lanes.iter().enumerate() {

@@ -230,6 +230,35 @@ fn closing_in_the_middle_wakes_everybody_and_nothing_is_touched_after_done() {
 }
 
 #[test]
+fn a_sender_whose_peer_closes_with_a_full_receive_buffer_is_woken() {
+    for transport in ["tcp", "unix"] {
+        let (left, right) = lanes_pair(transport, 2, LanesConfig::default(), LanesConfig::default());
+        let (open, gate) = channel::<()>();
+        let gate = Mutex::new(gate);
+        let sink = move |_: u64, _: &[u8]| {
+            // Ends when the test drops the other end.
+            let _ = gate.lock().unwrap().recv();
+        };
+        right.expect_later(TransferId(1), 1 << 30, Box::new(sink), Box::new(|_| {}));
+        std::thread::scope(|scope| {
+            let blocked = scope.spawn(|| left.send(TransferId(1), 1 << 30, &source(1)));
+            let mut sent = left.chunks_sent();
+            loop {
+                std::thread::sleep(Duration::from_millis(300));
+                let now = left.chunks_sent();
+                if now == sent && now != [0; WAYS] {
+                    break;
+                }
+                sent = now;
+            }
+            right.close();
+            assert_eq!(blocked.join().unwrap(), Err(LinkLost), "{transport}");
+        });
+        drop(open);
+    }
+}
+
+#[test]
 fn a_panicking_sink_ends_the_lanes_and_nothing_else() {
     let (left, right) = lanes_pair("unix", 1, LanesConfig::default(), LanesConfig::default());
     let (sender, receiver) = channel();
