@@ -14,7 +14,11 @@ export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 
-.PHONY: build libraries demo test setup lint unit judges stories bench codegen
+.PHONY: build libraries demo test quick setup lint unit stories judges http pcie harness bench codegen
+.PHONY: $(addprefix part-,setup lint build unit stories judges http pcie harness)
+
+# Prerequisites are made in the order they are written: cargo and the parts use every core by themselves.
+.NOTPARALLEL:
 
 ## The libraries that programs load.
 libraries:
@@ -28,36 +32,60 @@ build: libraries
 demo: build
 	$(DXPU) demo
 
-## Everything that can be checked without a GPU.
-test: setup lint unit stories judges
-	@echo "all tests passed"
+## Everything that can be checked without a GPU, with the time of each part; see scripts/test.
+test:
+	scripts/test
+
+## Format, lints and unit tests of the packages that changed: for the minutes between two edits.
+quick: libraries
+	scripts/quick
 
 ## System packages and Python packages; a second run does nothing.
 setup:
 	scripts/setup
 
 ## Format, lints, documentation, licences, generated files.
-lint: setup libraries
+lint: setup part-lint
+part-lint: libraries
 	cargo fmt --all --check
 	cargo clippy --release --quiet --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" cargo doc --release --quiet --workspace --no-deps --document-private-items
 	scripts/deny
 
 ## Unit, property and golden tests, and the fuzz corpus.
-unit: build
+unit: build part-unit
+part-unit:
 	cargo test --release --workspace --quiet
 
 ## Real processes: many clients, kills, stalls, transcripts.
-stories: build
+stories: build part-stories
+part-stories:
 	tests/stories/run $(DXPU)
 
-## Programs nobody here wrote: libcudart, nvcc, NVRTC, CuPy, Numba's own suite, QEMU, a stock Linux kernel.
-judges: build setup
+## Programs nobody here wrote: libcudart, nvcc, NVRTC, CuPy, Numba's own suite.
+judges: build setup part-judges
+part-judges:
 	cargo build --release --quiet --package tlp --example tlp_lines
 	tests/judges/run $(DXPU)
+
+## The manager's HTTP interface, judged by Schemathesis.
+http: build setup part-http
+part-http:
 	DXPU_BIN=$(DXPU) .venv/bin/python -m pytest -q -p no:cacheprovider tests/pool
+
+## PCIe, judged by QEMU, a stock Linux kernel and cocotb.
+pcie: build setup part-pcie
+part-pcie:
 	tests/pcie/run
+
+## The programs that compare with a real GPU, tried without one.
+harness: setup part-harness
+part-harness:
 	.venv/bin/python -m pytest -q tests/gpu/test_harness.py
+
+# `scripts/test` calls the parts by these names. It has built and set up before, so that no part does it again.
+part-setup: setup
+part-build: build
 
 ## What the api plane costs on this machine.
 bench: build

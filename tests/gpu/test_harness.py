@@ -23,7 +23,8 @@ import tables  # noqa: E402
 import witness  # noqa: E402
 from bed import Result  # noqa: E402
 from catalogue import CHECKS, Check  # noqa: E402
-from judge import judge  # noqa: E402
+from judge import Verdict, judge  # noqa: E402
+from verdicts import Report  # noqa: E402
 from workloads import STEPS, WORKLOADS  # noqa: E402
 
 
@@ -293,3 +294,20 @@ def test_a_slow_machine_measures_fewer_programs_but_these_well(monkeypatch):
     rows = list(results["workloads"].values())
     assert [len(row["rounds"]) >= 3 for row in rows[:2]] == [True, True]
     assert took <= 112
+
+
+@pytest.mark.parametrize(
+    ("statuses", "ends_with"),
+    [
+        (["ok"], 0),
+        (["ok", "skipped"], 0),
+        (["ok", "failed"], 1),
+        (["skipped", "skipped"], 1),
+        ([], 1),
+    ],
+)
+def test_a_run_that_checked_nothing_fails(tmp_path, statuses, ends_with):
+    report = Report(str(tmp_path))
+    for number, status in enumerate(statuses):
+        report.add(Verdict(f"check{number}", status, 0, []))
+    assert report.end() == ends_with

@@ -1,7 +1,8 @@
 """Runs Numba-CUDA's own tests, as its package ships them, and counts.
 
-A pytest plugin. It leaves out what `numba-left-out.txt` names (each entry there has its reason), lets everything else
-count, prints the figures and fails the run when fewer than 80 % of the counted tests pass.
+A pytest plugin. It leaves out what `numba-left-out.txt` names, lets everything else count and prints the figures. The tests
+that fail must be exactly those that `numba-known-failures.txt` names: the run fails when another test fails, and also when
+one of the named tests passes, so that the list stays true. Each entry of both files has its reason.
 
 Counted are tests that passed or failed. A test that the suite itself skips (because a tool or a second GPU is
 missing) proves nothing either way: it is reported, not counted.
@@ -13,14 +14,15 @@ import pathlib
 import numba.cuda  # noqa: F401  Before any test module, or Numba's redirector registers the CUDA target twice.
 import pytest
 
-SHARE_NEEDED = 0.80
-LEFT_OUT = pathlib.Path(__file__).parent / "numba-left-out.txt"
+HERE = pathlib.Path(__file__).parent
+LEFT_OUT = HERE / "numba-left-out.txt"
+KNOWN_FAILURES = HERE / "numba-known-failures.txt"
 
 
-def read_left_out(text):
+def read_list(path):
     """Pairs of (pattern, reason). A line that starts with `# ` gives the reason for the patterns below it."""
     reason, entries = None, []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
         line = line.strip()
         if line.startswith("#"):
             reason = line.lstrip("# ")
@@ -28,7 +30,7 @@ def read_left_out(text):
             reason = None
         else:
             if not reason:
-                raise ValueError(f"{LEFT_OUT.name}:{number}: {line} is left out without a reason")
+                raise ValueError(f"{path.name}:{number}: {line} stands there without a reason")
             entries.append((line, reason))
     return entries
 
@@ -74,9 +76,17 @@ class Figures:
     def counted(self):
         return self.passed + self.count("failed")
 
-    @property
-    def enough(self):
-        return self.counted > 0 and self.passed >= SHARE_NEEDED * self.counted
+    def surprises(self, known):
+        """What differs from the list of known failures: a line for each test."""
+        by_id = {short_id(nodeid): outcome for nodeid, outcome in self.outcomes.items()}
+        failed = {name for name, outcome in by_id.items() if outcome == "failed"}
+        lines = [f"{name} failed and is not in {KNOWN_FAILURES.name}" for name in sorted(failed - known)]
+        lines += [
+            f"{name} is in {KNOWN_FAILURES.name} and passed: take it out"
+            for name in sorted(known)
+            if by_id.get(name) == "passed"
+        ]
+        return lines if self.counted else ["no test was counted"]
 
     def line(self):
         share = 100 * self.passed / self.counted if self.counted else 0
@@ -92,7 +102,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    entries = read_left_out(LEFT_OUT.read_text())
+    entries = read_list(LEFT_OUT)
     kept, gone, used = [], [], set()
     for item in items:
         matches = [pattern for pattern, _ in entries if fnmatch.fnmatchcase(short_id(item.nodeid), pattern)]
@@ -103,6 +113,9 @@ def pytest_collection_modifyitems(config, items):
         stale = [pattern for pattern, _ in entries if pattern not in used]
         if stale:
             raise pytest.UsageError(f"{LEFT_OUT.name} names tests that do not exist: {', '.join(stale)}")
+        there = {short_id(item.nodeid) for item in kept}
+        if gone_since := [name for name, _ in read_list(KNOWN_FAILURES) if name not in there]:
+            raise pytest.UsageError(f"{KNOWN_FAILURES.name} names tests that do not run: {', '.join(gone_since)}")
     items[:] = kept
     config.figures.left_out = len(gone)
     if gone:
@@ -138,11 +151,14 @@ def pytest_sessionfinish(session, exitstatus):
     if hasattr(session.config, "workeroutput"):
         return
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        figures = session.config.figures
-        session.exitstatus = pytest.ExitCode.OK if figures.enough else pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED if surprises(session.config) else pytest.ExitCode.OK
+
+
+def surprises(config):
+    return config.figures.surprises({name for name, _ in read_list(KNOWN_FAILURES)})
 
 
 def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.write_line(config.figures.line())
-    if not config.figures.enough:
-        terminalreporter.write_line(f"numba-cuda: fewer than {SHARE_NEEDED:.0%} passed", red=True)
+    for line in surprises(config):
+        terminalreporter.write_line(f"numba-cuda: {line}", red=True)

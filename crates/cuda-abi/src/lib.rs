@@ -3,6 +3,7 @@
 //! Enums of the C header are plain integers here. A program may pass any value, and a Rust enum that holds a
 //! value it does not list is undefined behaviour before anybody could refuse it.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 pub mod attributes;

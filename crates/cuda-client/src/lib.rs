@@ -17,6 +17,7 @@
 //!    here; [`pool`]: a memory pool with its books.
 //! 10. [`tensor_map`]: descriptors for the copy engine of Hopper GPUs.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 pub mod addresses;

@@ -9,6 +9,7 @@
 //!   worker session ◀── HostLink ────────── driver's streams: host data in and out, host functions, printf
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 use cuda_abi::{CuResult, CudaError};

@@ -5,6 +5,7 @@
 //! travel; [`Fatbin`] looks inside. The bytes come from an untrusted program: nothing here panics on them, and no
 //! allocation exceeds a named bound.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod bytes;

@@ -4,6 +4,7 @@
 //! cuGetProcAddress answers. Thunks, the cuGetProcAddress table and the coverage page are generated from them by
 //! `cargo xtask codegen`. This crate only reads and checks; it is no part of a running program.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod argument;

@@ -16,6 +16,7 @@
 //! Integers are little-endian. A variable part carries its length in front, and every length is checked against a
 //! named bound before anything is allocated.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 #[macro_use]

@@ -17,6 +17,7 @@
 //! - datagrams of another epoch, another lease, another session or a forger change nothing but a counter;
 //! - no allocation once buffers have reached their working size.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod assembly;

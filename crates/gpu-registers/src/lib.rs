@@ -23,6 +23,7 @@
 //! ring, their remainder the place in it. All numbers are little-endian. The function never has to be asked while bytes
 //! travel: what the guest must know is written into its status block ([`status`]), behind the bytes it speaks of.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 /// PCI vendor of the function.

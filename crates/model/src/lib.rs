@@ -11,6 +11,7 @@
 //! Everything here is a function of its arguments: no file, socket, clock or environment variable. Times are microseconds,
 //! sizes bytes and rates gigabytes (10^9) a second unless a name says otherwise.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -12,6 +12,7 @@
 //! - [`measure`]: a copier, set up to measure with.
 //! - [`endpoint`]: devices: NVMe, and engines that copy memory.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod boxes;

@@ -7,6 +7,7 @@
 //! Times are milliseconds since 1970 by the manager's clock and end in `_ms`; durations do too. Nobody compares them
 //! with a clock of their own: answers that matter carry `now_ms`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod name;

@@ -14,6 +14,7 @@
 //!
 //! Times are arguments. Randomness comes from the system. Secrets have types that do not print.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod secret;

@@ -14,6 +14,7 @@
 //! A box may have processors and memory of its own (a server with GPUs in it), or none (a box of a pool, whose GPUs
 //! any host may borrow). The code is the same: without coupling, boxes and requests simply have none of either.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod dice;

@@ -52,7 +52,8 @@ fn main() {
             let abort = AbortFlag::default();
             let run = Run::new(&program, launch.clone(), &memory, &Quiet, &abort).expect("a good launch");
             let start = Instant::now();
-            let stats = run.run(threads).expect("no fault");
+            std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| run.work()))));
+            let stats = run.finish().expect("no fault");
             let seconds = start.elapsed().as_secs_f64();
             println!(
                 "{what:7} {threads} threads: {:.3} s, {:.0} M lane-instructions/s",

@@ -8,6 +8,7 @@
 //! when it is first asked for, and an instruction that is not supported refuses that kernel only. A [`Run`] is one
 //! launch: any number of host threads call [`Run::work`] until no blocks are left.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod address;

@@ -13,6 +13,7 @@
 //! header below 4 GiB is refused. So no two encodings mean the same packet, and whatever was decoded encodes to the
 //! bytes it came from. Each rule that can be broken has an error of its own ([`Malformed`]).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod ecrc;

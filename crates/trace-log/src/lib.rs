@@ -7,6 +7,7 @@
 //!
 //! The file never leaves the machine or the command that made it: the profile is the format that others read.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 pub mod entry;

@@ -51,6 +51,9 @@ pub(super) struct Pcie {
     /// How long threads look for datagrams before they sleep, in microseconds
     #[arg(long, default_value_t = 200)]
     spin_us: u64,
+    /// Fail if a mark is missed. Needs a machine that does nothing else
+    #[arg(long)]
+    check: bool,
 }
 
 impl Pcie {
@@ -73,9 +76,10 @@ impl Pcie {
         } else {
             report.print();
         }
-        for missed in report.missed() {
+        let missed = report.missed();
+        for missed in &missed {
             eprintln!("missed: {missed}");
         }
-        Ok(Exit::Success)
+        Ok(if self.check && !missed.is_empty() { Exit::Failure } else { Exit::Success })
     }
 }

@@ -252,16 +252,4 @@ impl<'r, M: DeviceMemory, H: Hooks> Run<'r, M, H> {
             }),
         }
     }
-
-    /// Runs all of it on `threads` host threads, the calling one among them.
-    pub fn run(self, threads: usize) -> Result<Stats, Fault> {
-        let helpers = (threads.max(1) as u64).min(self.blocks()) - 1;
-        std::thread::scope(|scope| {
-            for _ in 0..helpers {
-                scope.spawn(|| self.work());
-            }
-            self.work();
-        });
-        self.finish()
-    }
 }

@@ -112,7 +112,8 @@ impl Rig {
 
     pub fn try_run(&mut self, launch: Launch) -> Result<Result<Stats, Fault>, LaunchError> {
         let run = Run::new(&self.program, launch, &self.memory, &self.world, &self.abort)?;
-        Ok(run.run(self.threads))
+        std::thread::scope(|scope| (0..self.threads).for_each(|_| drop(scope.spawn(|| run.work()))));
+        Ok(run.finish())
     }
 
     /// Runs a kernel that must succeed.

@@ -109,7 +109,8 @@ fn run(program: &Program, launch: Launch, memory: &FlatMemory, executed: &mut Ex
             }
         });
         executed.launches += 1;
-        match run.run(1) {
+        run.work();
+        match run.finish() {
             Ok(stats) => executed.lane_instructions += stats.lane_instructions,
             Err(fault) => {
                 executed.faults += 1;

@@ -1,0 +1,17 @@
+"""What a call costs the program that makes it: instructions, which a busy machine counts as well as an idle one."""
+import re
+import subprocess
+
+import kit
+
+
+def tell(record):
+    record.part("no call has more instructions than SPECIFICATION.md promises", promises)
+
+
+def promises():
+    run = subprocess.run([kit.dxpu, "bench", "api", "--check"], capture_output=True, text=True, timeout=300, env=kit.clean_environment())
+    kit.hold(run.returncode == 0, run.stdout, run.stderr)
+    counts = re.findall(r"^  (.*?) +(\d+) +\d+$", run.stdout, re.MULTILINE)
+    kit.hold(len(counts) == 3, "not three counts:", run.stdout)
+    return ", ".join(f"{what} {count}" for what, count in counts)

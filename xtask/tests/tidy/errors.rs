@@ -1,0 +1,25 @@
+//! Errors have types.
+
+use crate::tree;
+
+/// Where a crate still fails with a bare sentence.
+const EXCEPTIONS: &[&str] = &[];
+
+/// A caller cannot tell one `String` from another. (The binary in `apps/` may: there a sentence is shown, not handled.)
+#[test]
+fn errors_of_crates_have_types() {
+    let mut found: Vec<String> = Vec::new();
+    for path in tree::files(&["crates"], ".rs") {
+        let is_product = path.components().any(|part| part.as_os_str() == "src")
+            && !path.components().any(|part| part.as_os_str() == "tests")
+            && path.file_name().is_some_and(|name| name != "tests.rs");
+        if is_product && tree::text(&path).lines().any(says_string) {
+            found.push(path.display().to_string());
+        }
+    }
+    tree::same("An error of a crate has a type of its own, not String.", &found, EXCEPTIONS);
+}
+
+fn says_string(line: &str) -> bool {
+    line.contains("Result<") && line.contains(", String>") && !line.trim_start().starts_with("//")
+}
