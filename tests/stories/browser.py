@@ -1,5 +1,6 @@
 """A real browser without a window: Chromium, told what to do over a pipe (its DevTools protocol)."""
 import base64
+import fcntl
 import json
 import os
 import select
@@ -16,13 +17,23 @@ def program():
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+def pipe():
+    """A pipe whose descriptors are neither 3 nor 4. Where standard input is closed, os.pipe() gives exactly these, and the shell that
+    puts the browser's ends at 3 and 4 would close one of them while it makes the other."""
+    ends = os.pipe()
+    high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
+    for end in ends:
+        os.close(end)
+    return high
+
+
 class Browser:
     """One page in a browser with a profile of its own."""
 
     def __init__(self, width=1440, height=1000):
         self.profile = tempfile.mkdtemp(dir=kit.scratch)
-        to_browser, self._out = os.pipe()
-        self._in, from_browser = os.pipe()
+        to_browser, self._out = pipe()
+        self._in, from_browser = pipe()
         # The protocol is spoken on file descriptors 3 and 4.
         command = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
         options = [
@@ -54,6 +65,13 @@ class Browser:
         self._number = 0
         #: What the page complained of: uncaught errors, refused files, violations of its policy.
         self.complaints = []
+        try:
+            self._prepare(width, height)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _prepare(self, width, height):
         target = self._until_page()
         self.session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "DOM"):

@@ -96,16 +96,29 @@ def main(stories):
         print(f"no such story: {', '.join(unknown)}; there are {', '.join(stories)}", file=sys.stderr)
         return 2
     record = Record()
-    with tempfile.TemporaryDirectory(prefix="dxpu-stories-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="dxpu-stories-", ignore_cleanup_errors=True) as scratch:
         build()
         start = time.monotonic()
         for name in chosen:
             print(f"{name}:", flush=True)
-            stories[name](record)
+            tell(record, name, stories[name])
         seconds = time.monotonic() - start
     print(f"took {seconds:.0f} s")
     print(f"stories: {record.passed} passed, {record.failed} failed")
     return 1 if record.failed else 0
+
+
+def tell(record, name, story):
+    """Tells a story. What breaks it off between two parts counts as a failure, and the stories after it are still told."""
+    try:
+        story(record)
+    except Exception:
+        broken = traceback.format_exc()
+
+        def broke_off():
+            raise Wrong(broken)
+
+        record.part(f"the story {name} broke off", broke_off)
 
 
 def build():

@@ -76,7 +76,7 @@ fn files() -> Result<BTreeMap<String, String>> {
     files.insert(format!("{folder}/proc_address.rs"), rust(&proc_address::file(&rows)?)?);
     files.insert(format!("{folder}/c_types.rs"), rust(&c_types())?);
     files.insert(
-        format!("{folder}/mod.rs"),
+        format!("{folder}.rs"),
         rust(&format!("{MARK}\nmod c_types;\npub(crate) mod proc_address;\n{modules}"))?,
     );
     files.insert(format!("{folder}/bodies.txt"), bodies::list(&rows));
