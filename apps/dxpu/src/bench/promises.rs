@@ -33,6 +33,7 @@ pub(super) fn check(calls: &HashMap<String, f64>) -> anyhow::Result<()> {
         return Ok(());
     }
     let what = format!("more instructions than promised: {}", missed.join(", "));
-    let hint = "find the change that added them with `valgrind --tool=callgrind`; SPECIFICATION.md has the promises";
+    let hint =
+        "find the change that added them with `valgrind --tool=callgrind`; SPECIFICATION.md has the promises";
     Err(Failure::new(Exit::Failure, what, hint).into())
 }
