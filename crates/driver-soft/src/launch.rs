@@ -123,7 +123,15 @@ fn execute(
         .map_err(|error| impossible(&error, launch))?;
     let threads: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
     let helpers = session.crew.helpers(run.blocks(), run.blocks().saturating_mul(threads));
-    run.run(helpers.count + 1).map(drop)
+    // This thread works too, and more threads than blocks would find nothing to do.
+    let beside = (helpers.count as u64).min(run.blocks().saturating_sub(1));
+    std::thread::scope(|scope| {
+        for _ in 0..beside {
+            scope.spawn(|| run.work());
+        }
+        run.work();
+    });
+    run.finish().map(drop)
 }
 
 /// The largest stack of a thread that is believed; a CUDA device stops at 512 KiB.
