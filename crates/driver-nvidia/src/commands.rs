@@ -268,8 +268,13 @@ impl Commands for NvidiaDriver {
     }
 
     fn stream_destroy(&self, stream: StreamId) -> CuResult<()> {
-        let gone = self.lock().streams.remove(&stream);
-        gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
+        let mut tables = self.lock();
+        let gone = tables.streams.remove(&stream).ok_or(CudaError::INVALID_HANDLE)?;
+        tables.departing.push(gone);
+        let departed = tables.take_departed();
+        drop(tables);
+        drop(departed);
+        Ok(())
     }
 
     fn stream_synchronize(&self, stream: StreamId) -> CuResult<()> {

@@ -9,7 +9,7 @@
 use crate::{
     op::Work,
     pinned::{SLOT_BYTES, Slot, Word},
-    progress::Watch,
+    progress::{Until, Watch},
     rows::blocks,
     stream::LiveStream,
     sys::{Copy2D, MEMORY_DEVICE, MEMORY_HOST, Stream},
@@ -129,9 +129,9 @@ pub(crate) fn copy_in(
     });
     let raw = stream.enter()?;
     if let Err(error) = issue(work, raw, &arrival, plane, shape) {
-        // Some of the orders may stand, so their words and slots stay.
+        // Some of the orders may stand, so their words and slots stay until the stream has passed them.
         arrival.give_up();
-        std::mem::forget(arrival);
+        work.progress.keep_until_idle(stream, arrival);
         return Err(error);
     }
     let landing = Box::new(Lanes(Arc::clone(&arrival)));
@@ -147,8 +147,7 @@ pub(crate) fn copy_in(
     if pull {
         let given_up = Arc::clone(&arrival);
         work.progress.watch(Watch {
-            word: Arc::clone(&arrival.copied),
-            value: 1,
+            until: Until::Written { word: Arc::clone(&arrival.copied), value: 1 },
             stream: Arc::clone(stream),
             then: Box::new(move |reached| match reached {
                 Ok(()) => link.receive_later(transfer, bytes, true, landing, over),
@@ -160,8 +159,7 @@ pub(crate) fn copy_in(
     }
     // The slots and words are free again when the stream has passed the last part.
     work.progress.watch(Watch {
-        word: Arc::clone(&arrival.copied),
-        value: parts as u64 + 1,
+        until: Until::Written { word: Arc::clone(&arrival.copied), value: parts as u64 + 1 },
         stream: Arc::clone(stream),
         then: Box::new(move |_| drop(arrival)),
     });

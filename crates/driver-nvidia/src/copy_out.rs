@@ -10,7 +10,7 @@ use crate::{
     copy_in::AT_LEAST,
     op::Work,
     pinned::{SLOT_BYTES, Slot, Word},
-    progress::Watch,
+    progress::{Until, Watch},
     read_back,
     rows::blocks,
     stream::LiveStream,
@@ -115,16 +115,15 @@ pub(crate) fn copy_out(
     });
     let raw = stream.enter()?;
     if let Err(error) = issue(work, raw, &leaving, plane, shape) {
-        // Some of the orders may stand, so their words and slots stay.
+        // Some of the orders may stand, so their words and slots stay until the stream has passed them.
         leaving.give_up();
-        std::mem::forget(leaving);
+        work.progress.keep_until_idle(stream, leaving);
         return Err(error);
     }
     for part in 0..parts {
         let (leaving, link) = (Arc::clone(&leaving), link.clone());
         work.progress.watch(Watch {
-            word: Arc::clone(&leaving.ready),
-            value: part as u64 + 1,
+            until: Until::Written { word: Arc::clone(&leaving.ready), value: part as u64 + 1 },
             stream: Arc::clone(stream),
             then: Box::new(move |reached| {
                 if reached.is_err() {
@@ -142,8 +141,7 @@ pub(crate) fn copy_out(
     }
     // The slots and words are free again when the stream has passed its last wait.
     work.progress.watch(Watch {
-        word: Arc::clone(&leaving.ready),
-        value: parts as u64 + 1,
+        until: Until::Written { word: Arc::clone(&leaving.ready), value: parts as u64 + 1 },
         stream: Arc::clone(stream),
         then: Box::new(move |_| drop(leaving)),
     });

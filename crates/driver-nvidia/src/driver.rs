@@ -11,6 +11,7 @@ use crate::{
     printed::Printed,
     progress::Progress,
     read_back,
+    stream::LiveStream,
     sys::{Api, LoadError},
     tables::Tables,
 };
@@ -72,13 +73,18 @@ pub struct NvidiaDriver {
 impl NvidiaDriver {
     /// Loads the driver and makes a context on every device that it shows. Takes some tenths of a second.
     pub fn new(config: &NvidiaConfig) -> Result<Self, StartError> {
-        let failed = |what| move |error| StartError::Driver { what, error };
         let refused = |what| move |source| StartError::System { what, source };
         let printed = match config.take_standard_output {
             true => Some(Printed::take_over().map_err(refused("standard output"))?),
             false => None,
         };
-        let api = Api::load()?;
+        Self::on(Api::load()?, printed, config)
+    }
+
+    /// The same over functions that are already there.
+    pub(crate) fn on(api: Api, printed: Option<Printed>, config: &NvidiaConfig) -> Result<Self, StartError> {
+        let failed = |what| move |error| StartError::Driver { what, error };
+        let refused = |what| move |source| StartError::System { what, source };
         let (mut version, mut count) = (0, 0);
         // SAFETY: every pointer is valid for its call.
         unsafe {
@@ -173,10 +179,19 @@ impl Driver for NvidiaDriver {
                         return Ok(false);
                     }
                 }
-                // Nothing is left to wait for, except what runs in streams that were destroyed.
-                context.enter()?;
-                // SAFETY: no pointers.
-                unsafe { self.api.context_synchronize()? };
+                // The legacy stream may have work without a name of the client's; a dead context says so here.
+                if !LiveStream::legacy(&self.api, Arc::clone(&context)).is_idle()? {
+                    return Ok(false);
+                }
+                drop(streams);
+                let departed = self.lock().take_departed();
+                drop(departed);
+                if context.may_print() {
+                    // The driver writes the text of kernels in waits alone. There is nothing left to wait for.
+                    context.enter()?;
+                    // SAFETY: no pointers.
+                    unsafe { self.api.context_synchronize()? };
+                }
                 (true, context)
             }
         };

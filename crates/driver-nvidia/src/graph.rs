@@ -13,7 +13,7 @@ use crate::{
     context::LiveContext,
     op::Work,
     pinned::Word,
-    progress::Watch,
+    progress::{Until, Watch},
     stream::{LiveEvent, LiveStream},
     sys::{Api, Graph, GraphExec},
     tables::Tables,
@@ -57,6 +57,8 @@ struct Turns {
     over: Arc<Word>,
     launched: u64,
     stream: Option<Arc<LiveStream>>,
+    /// The stream of a launch that failed in the middle: its nodes may run, and nothing will say when they are over.
+    unmarked: Option<Arc<LiveStream>>,
 }
 
 /// A handle of an executable graph.
@@ -87,13 +89,18 @@ impl Drop for RawGraph {
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        let Some(turns) = self.turns.take() else { return };
+        let Some(mut turns) = self.turns.take() else { return };
+        if let Some(stream) = turns.unmarked.take() {
+            // The launches before it are over when it is: it waited for them.
+            let keepers = std::mem::take(&mut self.keepers);
+            self.work.progress.keep_until_idle(&stream, (keepers, turns));
+            return;
+        }
         let Some(stream) = turns.stream.clone() else { return };
         // A launch under way still uses what its nodes point to.
         let keepers = std::mem::take(&mut self.keepers);
         self.work.progress.watch(Watch {
-            word: Arc::clone(&turns.over),
-            value: turns.launched,
+            until: Until::Written { word: Arc::clone(&turns.over), value: turns.launched },
             stream,
             then: Box::new(move |_| drop((keepers, turns))),
         });
@@ -147,7 +154,10 @@ impl Exec {
             let ready = make(&self.work, tables, &self.context, &nodes)?;
             state.ready = Some(ready);
         }
-        run(state.ready.as_mut().ok_or(CudaError::UNKNOWN)?)
+        let result = run(state.ready.as_mut().ok_or(CudaError::UNKNOWN)?);
+        // The next launch cannot be put behind one that failed in the middle: it gets a graph with memory of its own.
+        state.ready.take_if(|ready| ready.turns.as_ref().is_some_and(|turns| turns.unmarked.is_some()));
+        result
     }
 
     pub(crate) fn launch(&self, tables: &Mutex<Tables>, stream: &Arc<LiveStream>, run: u32) -> CuResult<()> {
@@ -183,10 +193,15 @@ impl Ready {
                 return Err(error);
             }
             api.graph_launch(self.raw.raw, raw)?;
-            api.event_record(turns.last.raw(), raw, 0)?;
             turns.launched += 1;
             turns.stream = Some(Arc::clone(stream));
-            api.stream_write_value(raw, turns.over.device(), turns.launched, 0)
+            let marked = api
+                .event_record(turns.last.raw(), raw, 0)
+                .and_then(|()| api.stream_write_value(raw, turns.over.device(), turns.launched, 0));
+            if marked.is_err() {
+                turns.unmarked = Some(Arc::clone(stream));
+            }
+            marked
         }
     }
 }
@@ -230,6 +245,7 @@ fn make(
             over: Arc::new(work.words.take()?),
             launched: 0,
             stream: None,
+            unmarked: None,
         }),
     };
     Ok(Ready { raw, keepers, run, turns, work: Arc::clone(work) })

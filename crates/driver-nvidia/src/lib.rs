@@ -25,6 +25,8 @@ mod copy_out;
 mod current;
 mod device_info;
 mod driver;
+#[cfg(test)]
+mod fake;
 mod graph;
 mod launch;
 mod linker;
@@ -40,6 +42,8 @@ mod status;
 mod stream;
 mod sys;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub use driver::{NvidiaConfig, NvidiaDriver, StartError};
 pub use status::{NvidiaStatus, StatusError};

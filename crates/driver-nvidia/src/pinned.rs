@@ -37,25 +37,57 @@ impl Pages {
         let bytes = bytes.next_multiple_of(HUGE_PAGE);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // One more page, so that the start can be moved to a huge page's. The rest stays mapped and unused.
+        // One more page, so that the start can be moved to a huge page's.
         // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
         let got = unsafe { libc::mmap(std::ptr::null_mut(), bytes + HUGE_PAGE, protection, flags, -1, 0) };
         if got == libc::MAP_FAILED {
             return Err(CudaError::OUT_OF_MEMORY);
         }
         let start = got.cast::<u8>().map_addr(|address| address.next_multiple_of(HUGE_PAGE));
+        let (before, behind) = (start.addr() - got.addr(), HUGE_PAGE - (start.addr() - got.addr()));
+        // SAFETY: what lies before the start and behind the end belongs to the mapping above and is never used.
+        unsafe {
+            if before > 0 {
+                libc::munmap(got, before);
+            }
+            if behind > 0 {
+                libc::munmap(start.add(bytes).cast(), behind);
+            }
+        }
         // SAFETY: the range lies in the mapping above. Without huge pages everything works too, a little slower.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
         // Touched here, by the processor, rather than page by page by the driver.
         // SAFETY: the range is mapped for writing and nobody else knows it yet.
         unsafe { std::ptr::write_bytes(start, 0, bytes) };
-        let mut device = 0;
-        // SAFETY: the range stays mapped for the life of the process.
+        let mut pages = Self { start, bytes, device: 0 };
+        // SAFETY: the range stays mapped for the life of the process, or until it is given back here.
         unsafe {
-            api.host_register(start.cast(), bytes, PORTABLE_MAPPED)?;
-            api.host_device_pointer(&mut device, start.cast(), 0)?;
+            if let Err(error) = api.host_register(start.cast(), bytes, PORTABLE_MAPPED) {
+                libc::munmap(start.cast(), bytes);
+                return Err(error);
+            }
+            if let Err(error) = api.host_device_pointer(&mut pages.device, start.cast(), 0) {
+                pages.give_back(api);
+                return Err(error);
+            }
         }
-        Ok(Self { start, bytes, device })
+        Ok(pages)
+    }
+}
+
+impl Pages {
+    /// Unmaps the pages, unless the driver keeps them.
+    ///
+    /// # Safety
+    ///
+    /// Nobody, the GPU included, uses them any more.
+    unsafe fn give_back(self, api: &Api) {
+        // SAFETY: the pages were registered and mapped by `Pages::new`; nobody uses them by our caller's promise.
+        unsafe {
+            if api.host_unregister(self.start.cast()).is_ok() {
+                libc::munmap(self.start.cast(), self.bytes);
+            }
+        }
     }
 }
 
@@ -77,13 +109,8 @@ impl OwnedPages {
 
 impl Drop for OwnedPages {
     fn drop(&mut self) {
-        let Pages { start, bytes, .. } = self.pages;
-        // SAFETY: the pages were registered and mapped by `Pages::new`, and nobody else knows them.
-        unsafe {
-            if self.api.host_unregister(start.cast()).is_ok() {
-                libc::munmap(start.cast(), bytes);
-            }
-        }
+        // SAFETY: nobody else knows them; the owner drops them when no work uses them.
+        unsafe { self.pages.give_back(&self.api) };
     }
 }
 
@@ -158,6 +185,16 @@ impl Words {
             }
             self.grow()?;
         }
+    }
+}
+
+#[cfg(test)]
+impl Words {
+    /// Where the words lie that nobody has.
+    pub(crate) fn free_ranges(&self) -> Vec<std::ops::Range<usize>> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = |place: &'static AtomicU64| std::ptr::from_ref(place).addr();
+        free.iter().map(|&(place, _)| start(place)..start(place) + size_of::<u64>()).collect()
     }
 }
 
@@ -251,5 +288,14 @@ impl Slots {
             }
             self.grow()?;
         }
+    }
+}
+
+#[cfg(test)]
+impl Slots {
+    /// Where the slots lie that nobody has.
+    pub(crate) fn free_ranges(&self) -> Vec<std::ops::Range<usize>> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.iter().map(|Start(start)| start.addr()..start.addr() + SLOT_BYTES).collect()
     }
 }

@@ -16,17 +16,33 @@ const EAGER: Duration = Duration::from_micros(500);
 const LINGER: Duration = Duration::from_millis(1);
 /// A rest. The kernel makes it a little longer.
 const REST: Duration = Duration::from_micros(30);
-/// How often it asks whether a stream is dead, which then never writes its word.
+/// How often it asks streams whether they are dead, and then never write their words, or have no work.
 const HEALTH_EVERY: Duration = Duration::from_millis(2);
 
 /// What to do when a stream has got somewhere, or never will.
 pub(crate) type Then = Box<dyn FnOnce(CuResult<()>) + Send>;
 
+/// What a stream is watched for.
+pub(crate) enum Until {
+    /// It has written this word: reached when the word is at least the value.
+    Written { word: Arc<Word>, value: u64 },
+    /// It has no work. For work that was given up in the middle, of which nobody knows how much the stream has.
+    Idle,
+}
+
+impl Until {
+    #[inline]
+    fn is_written(&self) -> bool {
+        match self {
+            Self::Written { word, value } => word.get() >= *value,
+            Self::Idle => false,
+        }
+    }
+}
+
 /// Something to wait for.
 pub(crate) struct Watch {
-    pub(crate) word: Arc<Word>,
-    /// Reached when the word is at least this.
-    pub(crate) value: u64,
+    pub(crate) until: Until,
     pub(crate) stream: Arc<LiveStream>,
     pub(crate) then: Then,
 }
@@ -54,6 +70,12 @@ impl Progress {
         self.has_new.store(true, Ordering::Release);
         drop(new);
         self.wake.notify_one();
+    }
+
+    /// Keeps slots and words that orders in a stream may still point to, until the stream has no work or is dead.
+    pub(crate) fn keep_until_idle(&self, stream: &Arc<LiveStream>, kept: impl Send + 'static) {
+        let then = Box::new(move |_| drop(kept));
+        self.watch(Watch { until: Until::Idle, stream: Arc::clone(stream), then });
     }
 
     /// Ends the thread. What is watched is told that it never comes.
@@ -89,7 +111,7 @@ impl Progress {
             }
             let mut at = 0;
             while at < watched.len() {
-                if watched[at].word.get() >= watched[at].value {
+                if watched[at].until.is_written() {
                     // In the order they were asked for: parts of one copy follow each other.
                     let watch = watched.remove(at);
                     (watch.then)(Ok(()));
@@ -104,21 +126,25 @@ impl Progress {
             }
             if last_health.elapsed() >= HEALTH_EVERY {
                 last_health = Instant::now();
-                fail_dead(&mut watched);
+                ask_streams(&mut watched);
             }
             std::thread::sleep(REST);
         }
     }
 }
 
-/// Gives up what dead streams will never write.
-fn fail_dead(watched: &mut Vec<Watch>) {
+/// Gives up what dead streams will never write, and ends the watches for streams that have no work.
+fn ask_streams(watched: &mut Vec<Watch>) {
     let mut at = 0;
     while at < watched.len() {
         match watched[at].stream.is_idle() {
             Err(error) => {
                 let watch = watched.remove(at);
                 (watch.then)(Err(error));
+            }
+            Ok(true) if matches!(watched[at].until, Until::Idle) => {
+                let watch = watched.remove(at);
+                (watch.then)(Ok(()));
             }
             Ok(_) => at += 1,
         }

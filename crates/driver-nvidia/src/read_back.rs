@@ -6,7 +6,7 @@ use crate::{
     copy_out::to_host,
     op::Work,
     pinned::{SLOT_BYTES, Slot, Word},
-    progress::Watch,
+    progress::{Until, Watch},
     stream::LiveStream,
 };
 use cuda_abi::{CuResult, CudaError};
@@ -39,9 +39,14 @@ pub(crate) fn begin(
     let bytes = shape.bytes().filter(|&bytes| bytes <= SLOT_BYTES as u64).ok_or(CudaError::INVALID_VALUE)?;
     let (slot, word) = (work.slots.take()?, Arc::new(work.words.take()?));
     let raw = stream.enter()?;
-    to_host(work, raw, slot.start() as usize, 0, source, shape, bytes)?;
-    // SAFETY: the word lives until the stream has written it, see `drop`.
-    unsafe { work.api.stream_write_value(raw, word.device(), 1, 0)? };
+    let issued = to_host(work, raw, slot.start() as usize, 0, source, shape, bytes)
+        // SAFETY: the word lives until the stream has written it, see `drop`.
+        .and_then(|()| unsafe { work.api.stream_write_value(raw, word.device(), 1, 0) });
+    if let Err(error) = issued {
+        // Some of the orders may stand, so the stream may still write there.
+        work.progress.keep_until_idle(&stream, (slot, word));
+        return Err(error);
+    }
     Ok(Read { work: Arc::clone(work), stream, slot: Some(slot), word, bytes: bytes as usize, looks: 0 })
 }
 
@@ -93,8 +98,7 @@ impl Drop for Read {
         let Some(slot) = self.slot.take() else { return };
         // The stream will still write there.
         self.work.progress.watch(Watch {
-            word: Arc::clone(&self.word),
-            value: 1,
+            until: Until::Written { word: Arc::clone(&self.word), value: 1 },
             stream: Arc::clone(&self.stream),
             then: Box::new(move |_| drop(slot)),
         });

@@ -24,14 +24,19 @@ pub(crate) struct LiveStream {
 impl LiveStream {
     pub(crate) fn create(api: &Api, context: Arc<LiveContext>, kind: u32, priority: i32) -> CuResult<Self> {
         if kind == LEGACY {
-            let raw = Stream(std::ptr::without_provenance_mut(STREAM_LEGACY));
-            return Ok(Self { api: *api, raw, is_legacy: true, context });
+            return Ok(Self::legacy(api, context));
         }
         context.enter()?;
         let mut raw = Stream::default();
         // SAFETY: `raw` is valid for the call.
         unsafe { api.stream_create(&mut raw, if kind == INDEPENDENT { 1 } else { 0 }, priority)? };
         Ok(Self { api: *api, raw, is_legacy: false, context })
+    }
+
+    /// The legacy stream of a context, which is always there.
+    pub(crate) fn legacy(api: &Api, context: Arc<LiveContext>) -> Self {
+        let raw = Stream(std::ptr::without_provenance_mut(STREAM_LEGACY));
+        Self { api: *api, raw, is_legacy: true, context }
     }
 
     /// The handle; its context becomes the calling thread's, which the legacy stream is found by.

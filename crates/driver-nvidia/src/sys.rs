@@ -251,10 +251,17 @@ macro_rules! api {
     ($($name:ident = $symbol:literal ($($argument:ident: $ty:ty),* $(,)?);)*) => {
         /// The functions of the machine's driver that we call.
         #[derive(Clone, Copy, Debug)]
-        pub(crate) struct Api(&'static Functions);
+        pub(crate) enum Api {
+            /// NVIDIA's library.
+            Library(&'static Functions),
+            /// A model of it, for tests on machines without a GPU.
+            #[cfg(test)]
+            Fake(&'static crate::fake::Fake),
+        }
 
+        /// The library's functions, as it exports them.
         #[derive(Debug)]
-        struct Functions {
+        pub(crate) struct Functions {
             $($name: unsafe extern "C" fn($($ty),*) -> u32,)*
         }
 
@@ -273,7 +280,7 @@ macro_rules! api {
                 };
                 // Its threads run until the process ends, so the code must stay.
                 std::mem::forget(library);
-                Ok(Self(Box::leak(Box::new(functions))))
+                Ok(Self::Library(Box::leak(Box::new(functions))))
             }
 
             $(
@@ -285,8 +292,12 @@ macro_rules! api {
                 #[inline]
                 #[allow(clippy::too_many_arguments)]
                 pub(crate) unsafe fn $name(&self, $($argument: $ty),*) -> CuResult<()> {
-                    // SAFETY: our caller's promise.
-                    check(unsafe { (self.0.$name)($($argument),*) })
+                    match self {
+                        // SAFETY: our caller's promise.
+                        Self::Library(functions) => check(unsafe { (functions.$name)($($argument),*) }),
+                        #[cfg(test)]
+                        Self::Fake(fake) => fake.call($symbol, || fake.$name($($argument),*)),
+                    }
                 }
             )*
         }

@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub(crate) struct Tables {
     pub(crate) contexts: HashMap<ContextId, Arc<LiveContext>>,
     pub(crate) streams: HashMap<StreamId, Arc<LiveStream>>,
+    /// Streams that the client has destroyed and that still have work. They count as work of their context.
+    pub(crate) departing: Vec<Arc<LiveStream>>,
     pub(crate) events: HashMap<EventId, Arc<LiveEvent>>,
     pub(crate) modules: HashMap<ModuleId, LoadedModule>,
     pub(crate) execs: HashMap<ExecId, Arc<Exec>>,
@@ -47,9 +49,15 @@ impl Tables {
         module.functions.get(kernel.index as usize).copied().ok_or(CudaError::INVALID_HANDLE)
     }
 
-    /// The streams of a context.
+    /// The streams of a context, with those that are departing.
     pub(crate) fn streams_of(&self, context: &Arc<LiveContext>) -> Vec<Arc<LiveStream>> {
-        self.streams.values().filter(|stream| Arc::ptr_eq(&stream.context, context)).cloned().collect()
+        let all = self.streams.values().chain(&self.departing);
+        all.filter(|stream| Arc::ptr_eq(&stream.context, context)).cloned().collect()
+    }
+
+    /// Takes out the departing streams that have no work left, or are dead. The caller drops them without the lock.
+    pub(crate) fn take_departed(&mut self) -> Vec<Arc<LiveStream>> {
+        self.departing.extract_if(.., |stream| stream.is_idle() != Ok(false)).collect()
     }
 
     /// Forgets everything that lives in a context.
@@ -57,6 +65,7 @@ impl Tables {
         self.execs.retain(|_, exec| !Arc::ptr_eq(&exec.context, context));
         self.modules.retain(|_, module| !Arc::ptr_eq(&module.context, context));
         self.events.retain(|_, event| !Arc::ptr_eq(&event.context, context));
+        self.departing.retain(|stream| !Arc::ptr_eq(&stream.context, context));
         self.streams.retain(|_, stream| !Arc::ptr_eq(&stream.context, context));
     }
 }

@@ -1,0 +1,11 @@
+//! Tests of the whole crate over the fake driver, on machines without a GPU.
+
+mod copies_in;
+mod copies_out;
+mod link;
+mod memory;
+mod modules;
+mod read_back;
+mod session;
+mod streams;
+mod waits;

@@ -1,0 +1,77 @@
+//! Modules and the linker.
+
+use super::session::*;
+use crate::fake::{COMPLAINT, REMARK};
+use cuda_abi::CudaError;
+use cuda_driver::Driver;
+use cuda_wire::*;
+
+const MODULE: ModuleId = ModuleId(1);
+
+#[test]
+fn a_module_is_described_whole() {
+    let session = Session::new();
+    let info = session.load(MODULE, CONTEXT).unwrap();
+    let parameter = |offset| ParameterInfo { offset, bytes: 8 };
+    assert_eq!(info.kernels[0].parameters, [parameter(0), parameter(8)]);
+    assert_eq!(info.kernels[1].parameters, []);
+    assert!(info.kernels.iter().all(|kernel| kernel.attributes.len() == 10), "lazy ones are loaded");
+    let [table] = &info.variables[..] else { panic!("one variable") };
+    assert_eq!((table.name.as_str(), table.bytes), ("table", 64));
+    assert_eq!(info.info_log, REMARK);
+    session.enqueue(STREAM, fill(table.address, 64, 3)).unwrap();
+    session.drain();
+    session.module_unload(MODULE).unwrap();
+    assert_eq!(session.module_unload(MODULE), Err(CudaError::INVALID_HANDLE));
+    session.check_nothing_left();
+}
+
+#[test]
+fn a_text_that_does_not_compile_says_why() {
+    let session = Session::new();
+    let image = ImageSource::Inline { bytes: Bytes(b".version 8.0\nBROKEN\n") };
+    let refused = session.module_load(MODULE, CONTEXT, [0; 32], image, Vec::new());
+    assert_eq!(refused.map(drop), Err(CudaError::INVALID_PTX));
+    assert_eq!(session.take_message().as_deref(), Some(COMPLAINT));
+    assert_eq!(session.take_message(), None);
+    session.check_nothing_left();
+}
+
+#[test]
+fn a_module_that_cannot_be_described_is_unloaded() {
+    for symbol in ["cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncGetName", "cuFuncLoad"] {
+        let session = Session::new();
+        session.fake.fail(symbol, 1, CudaError::LAUNCH_FAILED);
+        assert_eq!(session.load(MODULE, CONTEXT).map(drop), Err(CudaError::LAUNCH_FAILED), "{symbol}");
+        session.check_nothing_left();
+    }
+}
+
+#[test]
+fn the_linker_joins_texts_and_its_failure_is_an_answer() {
+    let session = Session::new();
+    let input =
+        |text: &'static str| LinkInput { kind: 1, name: "a".to_owned(), bytes: Bytes(text.as_bytes()) };
+    let made = session.link(CONTEXT, vec![input("one"), input("two")], Vec::new()).unwrap();
+    assert_eq!((made.cubin.0.as_slice(), made.status), (&b"one\0two\0"[..], 0));
+    let refused = session.link(CONTEXT, vec![input("one"), input("BROKEN")], Vec::new()).unwrap();
+    assert_eq!((refused.status, refused.error_log.as_str()), (CudaError::INVALID_PTX.code(), COMPLAINT));
+    assert!(refused.cubin.0.is_empty());
+    for symbol in ["cuLinkCreate_v2", "cuLinkAddData_v2", "cuLinkComplete"] {
+        session.fake.fail(symbol, 1, CudaError::LAUNCH_FAILED);
+        let failed = session.link(CONTEXT, vec![input("one")], Vec::new()).unwrap();
+        assert_eq!(failed.status, CudaError::LAUNCH_FAILED.code(), "{symbol}");
+    }
+    session.check_nothing_left();
+}
+
+#[test]
+fn clusters_are_asked_of_the_driver() {
+    let session = Session::new();
+    session.load(MODULE, CONTEXT).unwrap();
+    let kernel = KernelRef { module: MODULE, index: 0 };
+    assert_eq!(session.active_clusters(kernel, [1; 3], [1; 3], 0, Vec::new()), Ok(4));
+    assert_eq!(session.largest_cluster(kernel, [1; 3], [1; 3], 0, Vec::new()), Ok(8));
+    session.kernel_set_attribute(kernel, 8, 1 << 16).unwrap();
+    assert_eq!(session.fake.shared_limit("store"), 1 << 16);
+}
