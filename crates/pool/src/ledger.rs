@@ -25,13 +25,16 @@ mod boxes;
 mod command;
 mod draft;
 mod explain;
+mod gpu_life;
 mod grants;
 mod host_explain;
 mod host_report;
 mod hosts;
 mod keep;
 mod keys;
+mod lease_life;
 mod leases;
+mod life;
 mod load;
 mod measure;
 mod moves;
@@ -49,6 +52,9 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(crate) use life::watch;
+
 pub use batch::Batch;
 pub use command::{About, Answer, Command, Outcome, Refusal};
 pub use load::LoadError;
@@ -60,9 +66,11 @@ use crate::{Dice, SplitMix};
 use attach::Held;
 use boxes::{BoxEntry, Presence};
 use draft::{Draft, Note};
+use gpu_life::TrackedGpu;
 use hosts::HostEntry;
 use keys::Keys;
-use pool_api::{Event, EventKind, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse};
+use lease_life::TrackedLease;
+use pool_api::{Event, EventKind, GpuId, LeaseId, Model, Name, TenantRecord, TenantUse};
 use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use stock::{Place, Stock};
@@ -103,7 +111,7 @@ pub struct Ledger {
     held: BTreeMap<GpuId, Held>,
     /// When that takes too long.
     unplug_due: BTreeSet<(u64, GpuId)>,
-    /// Devices that have a lease's data, by lease: see [`Gpu::kept`].
+    /// Devices that have a lease's data, by lease: see [`pool_api::Gpu::kept`].
     kept: BTreeMap<LeaseId, BTreeSet<GpuId>>,
     /// Leases that wait, and may have their devices again.
     returning: BTreeSet<LeaseId>,
@@ -132,7 +140,7 @@ pub struct Ledger {
 
 #[derive(Clone, Debug)]
 struct LeaseEntry {
-    lease: Lease,
+    lease: TrackedLease,
     /// `expires_ms` as it is in the store; renewals are not written each time.
     stored_expires_ms: u64,
 }
@@ -150,7 +158,7 @@ struct TenantEntry {
 #[derive(Clone, Debug)]
 struct GpuEntry {
     /// As stored; `counters` is always empty here.
-    gpu: Gpu,
+    gpu: TrackedGpu,
     place: Place,
     counters: Option<pool_api::Counters>,
     /// The slot of a host that it is granted for.
@@ -264,13 +272,13 @@ impl Ledger {
             writes.push((format!("host/{name}"), self.hosts.get(name).map(|entry| json(&entry.stored()))));
         }
         for id in &draft.gpus {
-            writes.push((format!("gpu/{id}"), self.entry(id).map(|entry| json(&entry.gpu))));
+            writes.push((format!("gpu/{id}"), self.entry(id).map(|entry| json(&*entry.gpu))));
         }
         for id in &draft.leases {
             if let Some(entry) = self.leases.get_mut(id) {
                 entry.stored_expires_ms = entry.lease.expires_ms;
             }
-            writes.push((format!("lease/{id}"), self.leases.get(id).map(|entry| json(&entry.lease))));
+            writes.push((format!("lease/{id}"), self.leases.get(id).map(|entry| json(&*entry.lease))));
         }
         for name in &draft.tenants {
             writes.push((format!("tenant/{name}"), self.tenants.get(name).map(|entry| json(&entry.record))));

@@ -220,12 +220,12 @@ impl Ledger {
     /// A borrower sees how far its GPU is.
     pub(super) fn show_phase(&mut self, lease: LeaseId, gpu: &GpuId, phase: Phase) {
         let Some(entry) = self.leases.get_mut(&lease) else { return };
-        let grant = entry.lease.grants.iter_mut().find(|grant| grant.gpu == *gpu);
+        let grant = entry.lease.edit().grants.iter_mut().find(|grant| grant.gpu == *gpu);
         if let Some(attachment) = grant.and_then(|grant| grant.attachment.as_mut())
             && attachment.phase != phase
         {
             attachment.phase = phase;
-            entry.lease.version += 1;
+            *entry.lease.edit().version += 1;
             self.draft.leases.insert(lease);
         }
     }

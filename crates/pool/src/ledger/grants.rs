@@ -1,6 +1,7 @@
 //! Binding GPUs to leases and taking them back: the only places where epochs grow and holders change.
 
 use super::boxes::is_clean;
+use super::gpu_life::GpuEvent;
 use super::{Ledger, Presence};
 use crate::GPU_MILLI;
 use pool_api::{
@@ -41,26 +42,29 @@ impl Ledger {
         let gpu = &mut entry.gpu;
         #[cfg(test)]
         if mutated {
-            gpu.holders.clear();
+            gpu.edit().holders.clear();
         }
         assert!(gpu.holders.is_empty(), "a GPU never has two holders");
         let before = gpu.kept.filter(|kept| kept.lease == lease && !is_clean(gpu));
-        gpu.epoch = next_epoch(gpu.epoch.max(seen));
+        *gpu.edit().epoch = next_epoch(gpu.epoch.max(seen));
         #[cfg(test)]
         if keeps_epoch {
-            gpu.epoch = (gpu.epoch - 1).max(1);
+            *gpu.edit().epoch = (gpu.epoch - 1).max(1);
         }
-        gpu.state = GpuState::Leased;
-        gpu.spare = false;
+        let event = if before.is_some() { GpuEvent::Resumed } else { GpuEvent::Granted };
+        #[cfg(test)]
+        let event = if mutated && gpu.state == GpuState::Cleaning { GpuEvent::Resumed } else { event };
+        gpu.on(event);
+        *gpu.edit().spare = false;
         let holder = Holder {
             lease,
             share_milli: share.map_or(GPU_MILLI, |share| share.milli),
             memory_bytes: share.map_or(gpu.memory_bytes, |share| share.memory_bytes),
         };
-        gpu.holders.push(holder.clone());
+        gpu.edit().holders.push(holder.clone());
         let first = Kept { lease, since_epoch: gpu.epoch };
         let kept = slot.is_some().then_some(before.unwrap_or(first));
-        gpu.kept = kept;
+        *gpu.edit().kept = kept;
         let mut grant = Grant {
             gpu: id.clone(),
             epoch: gpu.epoch,
@@ -94,10 +98,10 @@ impl Ledger {
         let Some(at) = gpu.holders.iter().position(|holder| holder.lease == lease) else { return };
         let holder = gpu.holders[at].clone();
         if gpu.state == GpuState::Leased {
-            gpu.state = if is_clean(gpu) { GpuState::Free } else { GpuState::Cleaning };
+            gpu.on(if is_clean(gpu) { GpuEvent::VacatedClean } else { GpuEvent::Vacated });
         }
         if !linger || gpu.state != GpuState::Cleaning {
-            gpu.holders.remove(at);
+            gpu.edit().holders.remove(at);
         }
         self.draft.gpus.insert(id.clone());
         self.charge(&tenant, &grant.model, &holder, false);
@@ -130,7 +134,7 @@ impl Ledger {
         let is_granted =
             |lease: &LeaseId| leases.get(lease).is_some_and(|entry| entry.lease.state == LeaseState::Granted);
         let before = entry.gpu.holders.len();
-        entry.gpu.holders.retain(|holder| is_granted(&holder.lease));
+        entry.gpu.edit().holders.retain(|holder| is_granted(&holder.lease));
         if entry.gpu.holders.len() != before {
             self.draft.gpus.insert(id.clone());
         }

@@ -47,7 +47,7 @@ impl Ledger {
 
     /// What is on a device is nobody's any more.
     pub(super) fn let_go_of(&mut self, gpu: &GpuId) {
-        let Some(kept) = self.entry_mut(gpu).and_then(|entry| entry.gpu.kept.take()) else { return };
+        let Some(kept) = self.entry_mut(gpu).and_then(|entry| entry.gpu.edit().kept.take()) else { return };
         self.unlist_kept(gpu, Some(kept));
         self.draft.gpus.insert(gpu.clone());
     }

@@ -1,6 +1,7 @@
 //! Asking for leases, keeping them, giving them back.
 
 use super::command::{Answer, Refusal};
+use super::lease_life::{self, LeaseEvent, TrackedLease};
 use super::{LeaseEntry, Ledger, Note, keys};
 use crate::Dice;
 use pool_api::{Ended, EventKind, Lease, LeaseId, LeaseRequest, LeaseState, Name, TenantRecord};
@@ -39,7 +40,7 @@ impl Ledger {
             tenant: tenant.clone(),
             owner: owner.to_owned(),
             token: token.map(str::to_owned),
-            state: LeaseState::Pending,
+            state: lease_life::FIRST,
             grants: Vec::new(),
             model: None,
             created_ms: now_ms,
@@ -51,6 +52,7 @@ impl Ledger {
             request,
         };
         let expires_ms = lease.expires_ms;
+        let lease = TrackedLease::asked(lease);
         self.leases.insert(id, LeaseEntry { lease, stored_expires_ms: expires_ms });
         self.expiries.insert((expires_ms, id));
         self.draft.leases.insert(id);
@@ -61,7 +63,7 @@ impl Ledger {
         self.enqueue(id);
         // Whoever else can be served is served by `tick`: one outcome has room for one grant.
         match self.next_in_line() {
-            Some((next, need)) if next == id => self.serve(id, &need),
+            Some((next, places)) if next == id => self.serve(id, places),
             _ => {
                 let message = format!("{id} waits for {}", self.wish(id));
                 self.note(Note::new(EventKind::LeasePending, message).lease(id, tenant));
@@ -121,7 +123,7 @@ impl Ledger {
     }
 
     pub(super) fn show(&self, id: LeaseId) -> Answer {
-        Answer::Lease(Box::new(self.leases[&id].lease.clone()))
+        Answer::Lease(Box::new(Lease::clone(&self.leases[&id].lease)))
     }
 
     pub(super) fn renew(&mut self, id: LeaseId) -> Result<Answer, Refusal> {
@@ -147,7 +149,7 @@ impl Ledger {
         let entry = self.leases.get_mut(&id).expect("the caller has looked");
         let ttl_ms = entry.lease.request.ttl_ms;
         self.expiries.remove(&(entry.lease.expires_ms, id));
-        entry.lease.expires_ms = entry.lease.expires_ms.max(self.now_ms + ttl_ms);
+        *entry.lease.edit().expires_ms = entry.lease.expires_ms.max(self.now_ms + ttl_ms);
         self.expiries.insert((entry.lease.expires_ms, id));
         // An earlier leader's clock may have been ahead.
         let lag_ms = entry.lease.expires_ms.abs_diff(entry.stored_expires_ms);
@@ -169,7 +171,7 @@ impl Ledger {
         let entry = self.leases.get(&id).ok_or(Refusal::NoLease { lease: id })?;
         if entry.lease.state.is_live() {
             let tenant = entry.lease.tenant.clone();
-            self.end(id, reason);
+            self.end(id, LeaseEvent::Released, reason);
             self.note(
                 Note::new(EventKind::LeaseReleased, format!("{id} is over: {reason}")).lease(id, &tenant),
             );
@@ -179,12 +181,12 @@ impl Ledger {
 
     pub(super) fn expire(&mut self, id: LeaseId) {
         let tenant = self.leases[&id].lease.tenant.clone();
-        self.end(id, "expired");
+        self.end(id, LeaseEvent::Expired, "expired");
         self.note(Note::new(EventKind::LeaseExpired, format!("{id} was not renewed")).lease(id, &tenant));
     }
 
-    /// A live lease is over; its GPUs are cleaned.
-    pub(super) fn end(&mut self, id: LeaseId, reason: &str) {
+    /// A live lease is over by this event; its GPUs are cleaned.
+    pub(super) fn end(&mut self, id: LeaseId, event: LeaseEvent, reason: &str) {
         let now_ms = self.now_ms;
         let was = self.leases[&id].lease.state;
         if was == LeaseState::Pending {
@@ -193,9 +195,9 @@ impl Ledger {
         let entry = self.leases.get_mut(&id).expect("the caller has looked");
         self.expiries.remove(&(entry.lease.expires_ms, id));
         let lease = &mut entry.lease;
-        lease.ended = Some(Ended { at_ms: now_ms, reason: reason.to_owned() });
-        lease.state = LeaseState::Releasing;
-        lease.version += 1;
+        lease.on(event);
+        *lease.edit().ended = Some(Ended { at_ms: now_ms, reason: reason.to_owned() });
+        *lease.edit().version += 1;
         let grants = lease.grants.clone();
         let tenant = lease.tenant.clone();
         self.unsettled.remove(&id);
@@ -209,7 +211,8 @@ impl Ledger {
             self.unbind(grant, id, lingers);
             self.show_unplugging(grant, id);
             if !lingers {
-                self.leases.get_mut(&id).expect("it is there").lease.grants.retain(|kept| kept != grant);
+                let lease = &mut self.leases.get_mut(&id).expect("it is there").lease;
+                lease.edit().grants.retain(|kept| kept != grant);
             }
         }
         self.draft.leases.insert(id);
@@ -220,8 +223,8 @@ impl Ledger {
     pub(super) fn end_if_clean(&mut self, id: LeaseId) {
         let entry = self.leases.get_mut(&id).expect("the caller has looked");
         if entry.lease.state == LeaseState::Releasing && entry.lease.grants.is_empty() {
-            entry.lease.state = LeaseState::Ended;
-            entry.lease.version += 1;
+            entry.lease.on(LeaseEvent::Emptied);
+            *entry.lease.edit().version += 1;
             self.ended.insert((self.now_ms, id));
         }
     }

@@ -2,6 +2,8 @@
 
 use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, Presence};
+use super::gpu_life::TrackedGpu;
+use super::lease_life::TrackedLease;
 use super::stock::Class;
 use super::{GpuEntry, LeaseEntry, Ledger, Settings};
 use pool_api::{
@@ -102,6 +104,7 @@ impl Ledger {
         let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;
         let owner = self.boxes.get_mut(&gpu.box_name).expect("it was there just now");
         let (id, kept) = (gpu.id.clone(), gpu.kept);
+        let gpu = TrackedGpu::loaded(gpu);
         owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None, attachment: None, leapt: 0 });
         self.list_kept(&id, kept);
         Ok(())
@@ -117,6 +120,7 @@ impl Ledger {
         let (state, tenant) = (lease.state, lease.tenant.clone());
         let ended_ms = lease.ended.as_ref().map_or(self.now_ms, |ended| ended.at_ms);
         let grants = lease.grants.clone();
+        let lease = TrackedLease::loaded(lease);
         self.leases.insert(id, LeaseEntry { lease, stored_expires_ms });
         match state {
             LeaseState::Pending => {

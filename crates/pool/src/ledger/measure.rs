@@ -298,10 +298,10 @@ impl<'a> Yard<'a> {
         for (name, owner) in &self.ledger.boxes {
             records.push((format!("box/{name}"), super::json(&owner.stored())));
             let gpus = owner.slots.values();
-            records.extend(gpus.map(|entry| (format!("gpu/{}", entry.gpu.id), super::json(&entry.gpu))));
+            records.extend(gpus.map(|entry| (format!("gpu/{}", entry.gpu.id), super::json(&*entry.gpu))));
         }
         for (id, entry) in &self.ledger.leases {
-            records.push((format!("lease/{id}"), super::json(&entry.lease)));
+            records.push((format!("lease/{id}"), super::json(&*entry.lease)));
         }
         let began = (self.clock_ns)();
         let loaded =

@@ -4,6 +4,7 @@
 //! out, by a spare or a free GPU of the same model beside those that are left otherwise. Where it is not, the lease
 //! gives up what it still has and waits at the head of its priority: all or nothing.
 
+use super::lease_life::LeaseEvent;
 use super::queue::Wish;
 use super::serve::remember_move;
 use super::stock::{Mask, Place};
@@ -43,11 +44,11 @@ impl Ledger {
             if let Some(entry) = self.entry_mut(&grant.gpu)
                 && let Some(at) = entry.gpu.holders.iter().position(|holder| holder.lease == id)
             {
-                entry.gpu.holders.remove(at);
+                entry.gpu.edit().holders.remove(at);
                 self.draft.gpus.insert(grant.gpu.clone());
             }
         }
-        self.leases.get_mut(&id).expect("it is there").lease.grants = lingering;
+        *self.leases.get_mut(&id).expect("it is there").lease.edit().grants = lingering;
         self.draft.leases.insert(id);
         self.end_if_clean(id);
     }
@@ -64,8 +65,8 @@ impl Ledger {
         }
         let lease = &mut self.leases.get_mut(&id).expect("it is there").lease;
         if lease.grants != grants {
-            lease.grants = grants;
-            lease.version += 1;
+            *lease.edit().grants = grants;
+            *lease.edit().version += 1;
             self.draft.leases.insert(id);
         }
     }
@@ -185,13 +186,13 @@ impl Ledger {
                 at_ms: now_ms,
                 reason: reason.clone(),
             };
-            remember_move(&mut lease.moves, moved);
+            remember_move(lease.edit().moves, moved);
             // In its place, so that the borrower's devices keep their numbers.
             let is_old = |grant: &&mut Grant| grant.gpu == old.gpu && grant.epoch == old.epoch;
-            if let Some(grant) = lease.grants.iter_mut().find(is_old) {
+            if let Some(grant) = lease.edit().grants.iter_mut().find(is_old) {
                 *grant = new;
             }
-            lease.version += 1;
+            *lease.edit().version += 1;
         }
         self.draft.leases.insert(id);
         self.let_go_of_others(id);
@@ -204,12 +205,12 @@ impl Ledger {
             self.unbind(grant, id, false);
         }
         let lease = &mut self.leases.get_mut(&id).expect("it is there").lease;
-        lease.grants.clear();
-        lease.state = LeaseState::Pending;
-        lease.version += 1;
+        lease.on(LeaseEvent::Requeued);
+        lease.edit().grants.clear();
+        *lease.edit().version += 1;
         for (grant, reason) in lost.iter().zip(reasons) {
             let moved = Move { from: grant.gpu.clone(), to: None, at_ms: now_ms, reason: reason.clone() };
-            remember_move(&mut lease.moves, moved);
+            remember_move(lease.edit().moves, moved);
         }
         let tenant = lease.tenant.clone();
         let entry = self.tenant(&tenant);

@@ -1,6 +1,7 @@
 //! What people do by hand.
 
 use super::command::{Answer, Refusal};
+use super::gpu_life::GpuEvent;
 use super::grants::next_epoch;
 use super::{Ledger, Note};
 use pool_api::{
@@ -21,8 +22,8 @@ impl Ledger {
         // Doing it again changes nothing, so that it may be repeated.
         let same = |old: &Taint| old.reason == taint.reason && old.by == taint.by && old.drain == taint.drain;
         if !entry.gpu.taint.as_ref().is_some_and(same) {
-            entry.gpu.taint = Some(taint);
-            entry.gpu.spare = false;
+            *entry.gpu.edit().taint = Some(taint);
+            *entry.gpu.edit().spare = false;
             self.draft.gpus.insert(id.clone());
             let what = if drain { "drained" } else { "tainted" };
             self.note(Note::new(EventKind::GpuTainted, format!("{id} is {what} by {by}: {reason}")).gpu(id));
@@ -44,7 +45,7 @@ impl Ledger {
 
     pub(super) fn untaint(&mut self, id: &GpuId) -> Result<Answer, Refusal> {
         let entry = self.entry_mut(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
-        if entry.gpu.taint.take().is_some() {
+        if entry.gpu.edit().taint.take().is_some() {
             self.draft.gpus.insert(id.clone());
             self.note(Note::new(EventKind::GpuUntainted, format!("{id} takes leases again")).gpu(id));
             self.restand(id);
@@ -96,8 +97,8 @@ impl Ledger {
         match entry.gpu.state {
             GpuState::Bad => {
                 // The test has an epoch of its own: what was reported of an earlier one does not count.
-                entry.gpu.epoch = next_epoch(entry.gpu.epoch);
-                entry.gpu.state = GpuState::BurnIn;
+                *entry.gpu.edit().epoch = next_epoch(entry.gpu.epoch);
+                entry.gpu.on(GpuEvent::Repaired);
                 self.draft.gpus.insert(id.clone());
                 self.note(Note::new(EventKind::GpuRepaired, format!("{id} is said to be repaired")).gpu(id));
                 self.restand(id);

@@ -5,6 +5,7 @@
 //! the model than they are promised, first those that leave their tenant its guarantee, then by lowest priority, then
 //! the youngest, which have least to lose. GPUs that are being cleaned already are waited for.
 
+use super::lease_life::LeaseEvent;
 use super::queue::Wish;
 use super::stock::{Mask, Place, Standing, Stock};
 use super::{Ledger, Note};
@@ -34,7 +35,7 @@ impl Ledger {
             let is_granted = |entry: &super::LeaseEntry| entry.lease.state == LeaseState::Granted;
             if let Some(entry) = self.leases.get(&id).filter(|entry| is_granted(entry)) {
                 let tenant = entry.lease.tenant.clone();
-                self.end(id, &format!("reclaimed: {reason}"));
+                self.end(id, LeaseEvent::Reclaimed, &format!("reclaimed: {reason}"));
                 let message = format!("{id} of tenant {tenant} was ended: {reason}");
                 self.note(Note::new(EventKind::LeaseReclaimed, message).lease(id, &tenant));
             }

@@ -1,19 +1,12 @@
 //! What a box says, and what it is told.
 //!
-//! ```text
-//!            grant                release, expiry, move          box: cleaned
-//!   free ------------> leased ------------------------> cleaning ------------> free
-//!    |                    |                                |
-//!    +------ fails -------+----------- fails --------------+----> bad --repair--> burn_in --passed--> cleaning
-//!                                                                  ^                 |
-//!                                                                  +---- failed -----+
-//! ```
-//!
-//! A slot that is no longer reported is absent; when it is reported again it is cleaned first, if it needs to be.
+//! Which states a GPU goes through by that, `gpu_life.rs` shows. A slot that is no longer reported is absent; when it is
+//! reported again it is cleaned first, if it needs to be.
 
 use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, Presence, is_clean};
 use super::command::{Answer, Refusal};
+use super::gpu_life::{self, GpuEvent, TrackedGpu};
 use super::grants::{EPOCH_LEAP_MAX, is_current, next_epoch};
 use super::stock::Class;
 use super::{GpuEntry, Ledger, Note};
@@ -45,7 +38,7 @@ impl Ledger {
         let mut new: Vec<Class> = Vec::new();
         for gpu in &report.gpus {
             let entry = self.boxes.get(name).and_then(|owner| owner.slots.get(&gpu.slot));
-            let pcie = can_be_plugged(report, entry.map(|entry| &entry.gpu), gpu);
+            let pcie = can_be_plugged(report, entry.map(|entry| &*entry.gpu), gpu);
             let class = class_of(report, gpu, pcie);
             if !known.contains(&class) && !new.contains(&class) {
                 new.push(class);
@@ -129,19 +122,19 @@ impl Ledger {
         let gpu = &mut entry.gpu;
 
         // The box knows best what it has let in and what is gone, also when it has forgotten what it once said.
-        gpu.cleaned_epoch = report.cleaned_epoch;
+        *gpu.edit().cleaned_epoch = report.cleaned_epoch;
         let mut box_began_anew = false;
         if is_attached {
             box_began_anew = gpu.bound_epoch >= gpu.epoch && report.bound_epoch < gpu.epoch;
-            gpu.bound_epoch = report.bound_epoch;
+            *gpu.edit().bound_epoch = report.bound_epoch;
         }
-        gpu.epoch = gpu.epoch.max(report.cleaned_epoch).max(report.bound_epoch);
+        *gpu.edit().epoch = gpu.epoch.max(report.cleaned_epoch).max(report.bound_epoch);
         let leap = gpu.epoch - before.epoch;
         let renumbered = leap > 0;
-        gpu.endpoints.clone_from(&report.endpoints);
-        gpu.unready = unready(report);
+        gpu.edit().endpoints.clone_from(&report.endpoints);
+        *gpu.edit().unready = unready(report);
         if gpu.state == GpuState::Absent {
-            gpu.state = GpuState::Cleaning;
+            gpu.on(GpuEvent::Returned);
         }
         // Bounded: what is beyond is strange.
         entry.leapt += leap;
@@ -149,9 +142,9 @@ impl Ledger {
 
         let gpu = &mut self.entry_mut(&id).expect("it is still there").gpu;
         match gpu.state {
-            GpuState::Free if !is_clean(gpu) => gpu.state = GpuState::Cleaning,
+            GpuState::Free if !is_clean(gpu) => gpu.on(GpuEvent::Soiled),
             GpuState::Cleaning if is_clean(gpu) => {
-                gpu.state = GpuState::Free;
+                gpu.on(GpuEvent::Cleaned);
                 self.let_go_of(&id);
                 self.lose_holders(&id);
                 // Whatever a host still has plugged is plugged into nothing.
@@ -209,7 +202,7 @@ impl Ledger {
             uuid: report.uuid.clone(),
             nvlink_group: report.nvlink_group,
             only_pcie: report.only_pcie,
-            state: GpuState::Cleaning,
+            state: gpu_life::FIRST,
             taint: None,
             spare: false,
             epoch: 0,
@@ -223,6 +216,7 @@ impl Ledger {
             counters: None,
         };
         let entry = self.boxes.get_mut(&id.box_name).expect("it was met before");
+        let gpu = TrackedGpu::found(gpu);
         entry.slots.insert(id.slot, GpuEntry { gpu, place, counters: None, attachment: None, leapt: 0 });
         entry.record.gpus = entry.slots.keys().copied().collect();
         self.draft.boxes.insert(id.box_name.clone());
@@ -254,17 +248,18 @@ impl Ledger {
         }
         self.lose_holders(id);
         let gpu = &mut self.entry_mut(id).expect("it is still there").gpu;
-        gpu.model = report.model.clone();
-        gpu.memory_bytes = report.memory_bytes;
-        gpu.only_pcie = report.only_pcie;
-        gpu.nvlink_group = report.nvlink_group;
-        gpu.uuid.clone_from(&report.uuid);
-        gpu.spare = false;
-        let kept = gpu.kept.take();
+        let new = gpu.edit();
+        *new.model = report.model.clone();
+        *new.memory_bytes = report.memory_bytes;
+        *new.only_pcie = report.only_pcie;
+        *new.nvlink_group = report.nvlink_group;
+        new.uuid.clone_from(&report.uuid);
+        *new.spare = false;
+        let kept = new.kept.take();
         // A new epoch, which nobody gets: the box has to clean before anybody else does.
-        gpu.epoch = next_epoch(gpu.epoch);
+        *new.epoch = next_epoch(*new.epoch);
         if matches!(gpu.state, GpuState::Free | GpuState::Absent) {
-            gpu.state = GpuState::Cleaning;
+            gpu.on(GpuEvent::Swapped);
         }
         self.draft.gpus.insert(id.clone());
         self.note(
@@ -286,22 +281,22 @@ impl Ledger {
                 };
                 let message;
                 let kind = if result.passed && report.health.ok {
-                    gpu.state = GpuState::Cleaning;
-                    gpu.health = report.health.clone();
+                    gpu.on(GpuEvent::BurnInPassed);
+                    *gpu.edit().health = report.health.clone();
                     message = format!("{id} passed its burn-in");
                     EventKind::GpuBurnInPassed
                 } else {
-                    gpu.state = GpuState::Bad;
+                    gpu.on(GpuEvent::BurnInFailed);
                     let reason = report.health.reason.clone().unwrap_or_else(|| result.detail.clone());
                     message = format!("{id} failed its burn-in: {reason}");
-                    gpu.health = pool_api::Health::bad(reason);
+                    *gpu.edit().health = pool_api::Health::bad(reason);
                     EventKind::GpuBurnInFailed
                 };
                 self.note(Note::new(kind, message).gpu(id));
             }
             GpuState::Free | GpuState::Leased | GpuState::Cleaning | GpuState::Absent => {
                 if report.health.ok {
-                    gpu.health = pool_api::Health::OK;
+                    *gpu.edit().health = pool_api::Health::OK;
                 } else {
                     let reason = report.health.reason.clone().unwrap_or_else(|| "its box says so".into());
                     self.go_bad(id, &reason);
@@ -310,12 +305,12 @@ impl Ledger {
         }
     }
 
-    /// A GPU is bad from now on.
+    /// A GPU that is not bad is bad from now on.
     pub(super) fn go_bad(&mut self, id: &GpuId, reason: &str) {
         let Some(entry) = self.entry_mut(id) else { return };
-        entry.gpu.state = GpuState::Bad;
-        entry.gpu.health = pool_api::Health::bad(reason);
-        entry.gpu.spare = false;
+        entry.gpu.on(GpuEvent::Failed);
+        *entry.gpu.edit().health = pool_api::Health::bad(reason);
+        *entry.gpu.edit().spare = false;
         self.draft.gpus.insert(id.clone());
         self.let_go_of(id);
         self.note(Note::new(EventKind::GpuBad, format!("{id} is bad: {reason}")).gpu(id));
@@ -332,8 +327,8 @@ impl Ledger {
             if !matches!(gpu.state, GpuState::Free | GpuState::Leased | GpuState::Cleaning) {
                 continue;
             }
-            gpu.state = GpuState::Absent;
-            gpu.spare = false;
+            gpu.on(GpuEvent::Missed);
+            *gpu.edit().spare = false;
             self.draft.gpus.insert(id.clone());
             self.note(Note::new(EventKind::GpuAbsent, format!("{id} is no longer reported")).gpu(&id));
             self.restand(&id);

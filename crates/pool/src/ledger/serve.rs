@@ -1,9 +1,10 @@
 //! Who is next, and giving GPUs to them.
 
+use super::lease_life::LeaseEvent;
 use super::queue::{GroupKey, Wish};
 use super::stock::{Mask, Need, Place};
 use super::{Ledger, Note};
-use pool_api::{EventKind, GpuId, LeaseId, LeaseState, Model, Move, Name};
+use pool_api::{EventKind, GpuId, LeaseId, Model, Move, Name};
 use std::cmp::Reverse;
 
 /// Groups are served level by level: those within the guarantees of their tenants first, then by priority.
@@ -33,12 +34,12 @@ impl Ledger {
         self.queue_stirred = true;
     }
 
-    /// The lease that is to be served next, if any can be.
+    /// The lease that is to be served next, if any can be, and the GPUs that it gets.
     ///
     /// A lease that does not fit keeps those of lower levels from the GPUs it could use, and after a while also those
     /// behind it, or else small leases would keep large ones waiting for ever. One that could not be served even by an
     /// empty pool, or is beyond its tenant's limit, keeps nobody.
-    pub(super) fn next_in_line(&mut self) -> Option<(LeaseId, Need)> {
+    pub(super) fn next_in_line(&mut self) -> Option<(LeaseId, Vec<Place>)> {
         let (mut walled, mut walled_below): (Mask, Mask) = (0, 0);
         let mut level: Option<Level> = None;
         for ((next_level, (.., created_ms, id)), open, key) in self.line() {
@@ -51,8 +52,10 @@ impl Ledger {
                 continue;
             }
             let need = key.wish.need(open & !walled);
-            if need.classes != 0 && self.fits(&need) {
-                return Some((id, need));
+            if need.classes != 0
+                && let Some(places) = self.find(&need)
+            {
+                return Some((id, places));
             }
             if open == 0 || !self.stock.feasible(&key.wish.need(open)) {
                 continue;
@@ -82,15 +85,16 @@ impl Ledger {
         line
     }
 
-    fn fits(&mut self, need: &Need) -> bool {
+    /// GPUs for a need. What was not found is not looked for again before the stock has gained something.
+    fn find(&mut self, need: &Need) -> Option<Vec<Place>> {
         if self.queue.is_refused(need, self.stock.gains()) {
-            return false;
+            return None;
         }
-        let fits = self.stock.choose(need, &mut self.unused_dice).is_some();
-        if !fits {
+        let found = self.stock.choose(need, &mut self.unused_dice);
+        if found.is_none() {
             self.queue.refuse(*need, self.stock.gains());
         }
-        fits
+        found
     }
 
     /// What a tenant has, for its weight.
@@ -142,11 +146,10 @@ impl Ledger {
         self.stock.mask(|class| wish.accepts(class) && self.is_within_limit(tenant, wish, &class.model))
     }
 
-    /// Gives a pending lease its GPUs, which [`Ledger::next_in_line`] has found.
-    pub(super) fn serve(&mut self, id: LeaseId, need: &Need) {
+    /// Gives a pending lease the GPUs that [`Ledger::next_in_line`] has found just now.
+    pub(super) fn serve(&mut self, id: LeaseId, places: Vec<Place>) {
         let tenant = self.leases[&id].lease.tenant.clone();
         let Some(slots) = self.free_slots(&tenant, &Wish::of(&self.leases[&id].lease)) else { return };
-        let Some(places) = self.stock.choose(need, &mut self.unused_dice) else { return };
         self.give(id, places, slots);
     }
 
@@ -159,16 +162,16 @@ impl Ledger {
         let now_ms = self.now_ms;
         let lease = &mut self.leases.get_mut(&id).expect("it was there just now").lease;
         let mut arrivals = grants.iter().map(|grant| grant.gpu.clone());
-        for lost in lease.moves.iter_mut().filter(|lost| lost.to.is_none()) {
+        for lost in lease.edit().moves.iter_mut().filter(|lost| lost.to.is_none()) {
             lost.to = arrivals.next();
         }
         drop(arrivals);
-        lease.model = grants.first().map(|grant| grant.model.clone());
+        *lease.edit().model = grants.first().map(|grant| grant.model.clone());
         let where_to = where_to(grants.iter().map(|grant| &grant.gpu));
-        lease.grants = grants;
-        lease.state = LeaseState::Granted;
-        lease.granted_ms.get_or_insert(now_ms);
-        lease.version += 1;
+        lease.on(LeaseEvent::Served);
+        *lease.edit().grants = grants;
+        lease.edit().granted_ms.get_or_insert(now_ms);
+        *lease.edit().version += 1;
         self.tenant(&tenant).granted += 1;
         self.draft.leases.insert(id);
         self.let_go_of_others(id);

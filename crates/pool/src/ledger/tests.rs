@@ -4,6 +4,7 @@ mod bench;
 mod failures;
 mod guarantees;
 mod hosts;
+mod life;
 mod queueing;
 mod reports;
 

@@ -88,11 +88,12 @@ impl Ledger {
             return true;
         }
         let next = self.next_in_line();
-        if let Some((id, need)) = &next {
-            self.serve(*id, need);
+        let is_found = next.is_some();
+        if let Some((id, places)) = next {
+            self.serve(id, places);
             self.queue_stirred = true;
         }
-        next.is_some()
+        is_found
     }
 
     /// Holds back as many spares as there shall be, if so many are free; lets go of more.
@@ -125,7 +126,7 @@ impl Ledger {
         };
         let Some(place) = place else { return false };
         let id = self.gpu_at(place);
-        self.entry_mut(&id).expect("it is in the stock").gpu.spare = spare;
+        *self.entry_mut(&id).expect("it is in the stock").gpu.edit().spare = spare;
         self.draft.gpus.insert(id.clone());
         self.restand(&id);
         true

@@ -63,13 +63,13 @@ impl Ledger {
 
     /// One lease.
     pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
-        self.leases.get(&id).map(|entry| &entry.lease)
+        self.leases.get(&id).map(|entry| &*entry.lease)
     }
 
     /// The leases after this one.
     pub fn leases(&self, after: Option<LeaseId>) -> impl Iterator<Item = &Lease> + '_ {
         let start = after.map_or(Unbounded, Excluded);
-        self.leases.range((start, Unbounded)).map(|(_, entry)| &entry.lease)
+        self.leases.range((start, Unbounded)).map(|(_, entry)| &*entry.lease)
     }
 
     /// One tenant: set by somebody, or known because it has leases.
@@ -134,7 +134,7 @@ impl Ledger {
 }
 
 fn shown(entry: &GpuEntry) -> Gpu {
-    Gpu { counters: entry.counters.clone(), ..entry.gpu.clone() }
+    Gpu { counters: entry.counters.clone(), ..Gpu::clone(&entry.gpu) }
 }
 
 fn shown_box(owner: &BoxEntry) -> BoxRecord {

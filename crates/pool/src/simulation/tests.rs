@@ -1,6 +1,8 @@
 //! Many seeds, and mistakes that must be found.
 
 use super::{Mutation, Report, Scenario, run};
+use crate::ledger::watch::{self, Words};
+use std::collections::BTreeSet;
 
 fn scenario(seed: u64, mutation: Option<Mutation>) -> Scenario {
     Scenario { seed, chaos_ms: 90_000, rest_ms: 150_000, mutation }
@@ -37,6 +39,29 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
     assert!(sum.plugs > 5 * seeds, "{sum:?}");
     assert!(sum.moves > 3 * seeds && sum.expiries > 3 * seeds, "{sum:?}");
     assert!(sum.reclaims > seeds / 10, "{sum:?}");
+}
+
+/// Arrows that no seed takes: GPUs of the simulation stay in their slots. `ledger/tests/life.rs` takes all of them.
+const NEVER_TAKEN: [[&str; 3]; 7] = [
+    ["absent", "failed", "bad"],
+    ["absent", "returned", "cleaning"],
+    ["absent", "swapped", "cleaning"],
+    ["cleaning", "missed", "absent"],
+    ["free", "missed", "absent"],
+    ["free", "swapped", "cleaning"],
+    ["leased", "missed", "absent"],
+];
+
+#[test]
+fn the_simulation_takes_every_arrow_of_the_life_cycles_but_those_of_slots() {
+    for seed in 0..seeds() {
+        run(scenario(seed, None));
+    }
+    let taken = watch::taken();
+    let never: BTreeSet<Words> =
+        watch::listed().into_iter().filter(|arrow| !taken.contains_key(arrow)).collect();
+    let expected = NEVER_TAKEN.map(|arrow| arrow.map(str::to_owned).into());
+    assert_eq!(never, expected.into(), "{taken:#?}");
 }
 
 #[test]

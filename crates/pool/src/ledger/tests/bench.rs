@@ -1,7 +1,9 @@
 //! A ledger with a store and boxes that do as they are told.
 
 use super::super::*;
-use pool_api::{BoxKind, BoxOrders, BoxReport, GpuReport, Health, LeaseRequest, LeaseState, Want};
+use pool_api::{
+    BoxKind, BoxOrders, BoxReport, Gpu, GpuReport, Health, Lease, LeaseRequest, LeaseState, Want,
+};
 
 pub(super) struct Slot {
     pub(super) report: GpuReport,
@@ -178,6 +180,10 @@ impl Bench {
 
     pub(super) fn forget_slot(&mut self, box_name: &str, slot: usize) {
         self.boxes.get_mut(&name(box_name)).unwrap().slots.remove(slot);
+    }
+
+    pub(super) fn add_slot(&mut self, box_name: &str, report: GpuReport) {
+        self.boxes.get_mut(&name(box_name)).unwrap().slots.push(Slot { report, want: None });
     }
 
     pub(super) fn lease(&mut self, request: LeaseRequest) -> Lease {

@@ -3,7 +3,7 @@
 use super::bench::{Bench, model, name};
 use super::*;
 use crate::Dice;
-use pool_api::{PRIORITY_MAX, Quota, TenantRequest};
+use pool_api::{Lease, PRIORITY_MAX, Quota, TenantRequest};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -15,7 +15,7 @@ fn set(bench: &mut Bench, tenant: &str, request: TenantRequest) {
     bench.apply(&Command::SetTenant { name: name(tenant), request }).unwrap();
 }
 
-fn promise(bench: &mut Bench, tenant: &str, of: &str, guaranteed: u32) {
+pub(super) fn promise(bench: &mut Bench, tenant: &str, of: &str, guaranteed: u32) {
     let quotas = [(model(of), Quota { guaranteed, limit: None })].into();
     set(bench, tenant, TenantRequest { quotas, ..TenantRequest::default() });
 }

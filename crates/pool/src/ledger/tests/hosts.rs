@@ -8,11 +8,11 @@ use pool_api::{
 };
 
 /// A host that does as it is told.
-struct TestHost {
+pub(super) struct TestHost {
     name: &'static str,
     agent: &'static str,
     sequence: u64,
-    slots: Vec<HostSlotReport>,
+    pub(super) slots: Vec<HostSlotReport>,
 }
 
 impl TestHost {
@@ -43,7 +43,7 @@ impl TestHost {
     }
 
     /// Reports, and does what it is told.
-    fn turn(&mut self, bench: &mut Bench) -> HostOrders {
+    pub(super) fn turn(&mut self, bench: &mut Bench) -> HostOrders {
         let orders = self.tell(bench).unwrap();
         for order in &orders.slots {
             let slot = &mut self.slots[usize::from(order.slot)];
@@ -65,7 +65,7 @@ impl TestHost {
     }
 }
 
-fn bench(gpus: u8) -> (Bench, TestHost) {
+pub(super) fn bench(gpus: u8) -> (Bench, TestHost) {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", gpus)]);
     let mut host = TestHost::new("h", 2);
     host.turn(&mut bench);
@@ -78,7 +78,7 @@ fn allow(bench: &mut Bench) {
     bench.apply(&Command::SetHost { host: name("h"), request }).unwrap();
 }
 
-fn plugged(gpus: u32) -> LeaseRequest {
+pub(super) fn plugged(gpus: u32) -> LeaseRequest {
     LeaseRequest {
         gpus,
         plane: Plane::Pcie,
@@ -97,7 +97,7 @@ fn want(orders: &HostOrders) -> &HostWant {
 }
 
 /// Both sides report until nothing changes any more.
-fn settle(bench: &mut Bench, host: &mut TestHost) {
+pub(super) fn settle(bench: &mut Bench, host: &mut TestHost) {
     for _ in 0..4 {
         bench.report_all();
         host.turn(bench);
