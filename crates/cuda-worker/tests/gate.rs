@@ -123,16 +123,16 @@ fn bounded() -> Worker {
 
 /// Makes things from `first` on until there is no room for one more. Returns how many there are.
 fn fill(client: &mut Client, kind: &Kind, first: u32) -> u64 {
-    for made in 0.. {
-        match client.call(&(kind.make)(first + made)).0.status {
+    for made in 0..=kind.fitting {
+        match client.call(&(kind.make)(first + made as u32)).0.status {
             0 => {}
             status => {
                 assert_eq!(status, OUT_OF_MEMORY, "{}", kind.name);
-                return made.into();
+                return made;
             }
         }
     }
-    unreachable!("there is a bound")
+    panic!("more than {} {} were made", kind.fitting, kind.name)
 }
 
 fn status(client: &mut Client, command: &Command<'_>) -> u32 {
