@@ -1,11 +1,11 @@
 //! The trait a GPU driver implements for a worker, and the trait a worker implements for a driver.
 //!
-//! A driver executes commands ([`cuda_wire::Commands`]) under the names and at the addresses that the client chose.
-//! It decides nothing of the client's semantics: what a call returns to the program was settled on the client, or is
-//! what the device says.
+//! A driver executes commands under the names and at the addresses that the client chose: [`cuda_wire::Execute`], which
+//! a driver has through a method for each command ([`cuda_wire::Commands`]). It decides nothing of the client's
+//! semantics: what a call returns to the program was settled on the client, or is what the device says.
 //!
 //! ```text
-//!   worker session ── Commands, Driver ──▶ driver (soft, nvidia)
+//!   worker session ── Execute, Driver ───▶ driver (soft, nvidia)
 //!   worker session ◀── HostLink ────────── driver's streams: host data in and out, host functions, printf
 //! ```
 
@@ -14,14 +14,14 @@
 
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{
-    Commands, ContextId, DeviceInfo, DeviceStatus, EventId, Plane, Shape, StreamId, TransferId, VaRange,
+    ContextId, DeviceInfo, DeviceStatus, EventId, Execute, Plane, Shape, StreamId, TransferId, VaRange,
 };
 use std::sync::Arc;
 
 pub use cuda_wire::DRIVER_VA_BYTES;
 
 /// A device driver that serves one session.
-pub trait Driver: Commands + Send + Sync {
+pub trait Driver: Execute + Send + Sync {
     /// The devices of this session, in order.
     fn devices(&self) -> Vec<DeviceInfo>;
 
@@ -42,9 +42,8 @@ pub trait Driver: Commands + Send + Sync {
 
     /// Puts a read of device memory into a stream and returns at once; the bytes are those of that point of the stream.
     ///
-    /// The same as [`Commands::read_back`] for somebody who has more to do than to wait. It may block as
-    /// [`Commands::enqueue`] may, no longer. Who drops what it returns takes no interest in the bytes any more; the work
-    /// in the stream goes on.
+    /// It may block as long as the execution of an `Enqueue` may, no longer. Dropping the returned read only means that
+    /// its bytes are not wanted any more: the work in the stream goes on.
     fn read_back_begin(
         &self,
         stream: StreamId,

@@ -28,9 +28,12 @@ mod module;
 mod op;
 mod status;
 mod stream;
+mod subject;
 
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
-pub use command::{COMMANDS, Command, CommandRow, Commands, dispatch};
+pub use command::{
+    COMMANDS, Command, CommandRow, Commands, DriverCommand, Execute, Received, SessionCommand,
+};
 pub use handshake::{
     DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Knock, Refusal, StatusWelcome, Ticket, VaRange,
     Welcome, purpose,
@@ -47,6 +50,7 @@ pub use stream::{
     ASIDE, ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, WAYS, begin_command,
     finish_command, header,
 };
+pub use subject::Subject;
 
 /// The version of everything in this crate. A peer that speaks another one is told so and refused.
 ///

@@ -18,7 +18,8 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::StatusSource;
 use cuda_wire::{
-    Command, CommandHeader, Handshake, PROTOCOL_VERSION, ReplyHeader, StatusWelcome, Wire, header,
+    CommandHeader, DriverCommand, Handshake, PROTOCOL_VERSION, Received, ReplyHeader, SessionCommand,
+    StatusWelcome, Wire, header,
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -147,11 +148,11 @@ impl Desk {
             }
             let mut body = vec![0; head.bytes as usize];
             connection.rx.recv_exact(&mut body)?;
-            let answer = match Command::decode(head.opcode, &body).map_err(malformed)? {
-                Command::DeviceStatus { device } => {
+            let answer = match Received::decode(head.opcode, &body).map_err(malformed)? {
+                Received::Driver(DriverCommand::DeviceStatus { device }) => {
                     self.source.device_status(device).map(|status| status.to_bytes())
                 }
-                Command::Goodbye {} => return Ok(()),
+                Received::Session(SessionCommand::Goodbye {}) => return Ok(()),
                 // Everything else needs a session, and this is none.
                 _ => Err(CudaError::NOT_PERMITTED),
             };

@@ -6,11 +6,11 @@ use cuda_abi::CudaError;
 use cuda_wire::*;
 use cuda_worker::*;
 use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use support::client::{Client, Target, Told, greet, hello, patterned, session_name};
+use support::client::{Client, Told, greet, hello, patterned, session_name};
 use support::toy::{Toy, ToyStatus};
-use transport::{ClientSecurity, ConnectionKind};
+use support::worker::Worker;
+use transport::ConnectionKind;
 
 /// Not a test: the session processes of the tests below run this, with their control socket as standard input.
 #[test]
@@ -20,70 +20,6 @@ fn session_process() {
     let end =
         run_session_process(control, &|_, _| Ok(Box::new(Toy::default())), &|_, _| Ok(Box::new(ToyStatus)));
     std::process::exit(end.kind.exit_code().into());
-}
-
-struct Worker {
-    front: Option<FrontHandle>,
-    events: Receiver<SessionEvent>,
-    target: Target,
-    directory: tempfile::TempDir,
-}
-
-impl Worker {
-    fn start(scheme: &str, change: impl FnOnce(&mut FrontConfig)) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let address = match scheme {
-            "tcp" => "tcp:127.0.0.1:0".to_owned(),
-            scheme => format!("{scheme}:{}/socket", directory.path().display()),
-        };
-        let mut session = SessionConfig::new("secret".to_owned());
-        session.image_cache = Some(directory.path().join("images"));
-        let mut config = FrontConfig {
-            addresses: vec![address.parse().unwrap()],
-            spawn: SessionSpawn {
-                program: std::env::current_exe().unwrap(),
-                arguments: ["--exact", "session_process", "--ignored", "--nocapture"]
-                    .map(str::to_owned)
-                    .to_vec(),
-            },
-            session,
-            grant: std::sync::Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),
-            sessions_max: 16,
-            unauthenticated_max: 16,
-            preamble_timeout: Duration::from_secs(2),
-            hold: Duration::from_secs(2),
-            spares: 1,
-            executes_ptx_only: false,
-        };
-        change(&mut config);
-        let (sender, events) = channel();
-        let sender = std::sync::Mutex::new(sender);
-        let front = serve_listener(config, move |event| drop(sender.lock().unwrap().send(event))).unwrap();
-        let address = front.addresses()[0].clone();
-        let target = Target { address, security: ClientSecurity::Plain, token: "secret".to_owned() };
-        Self { front: Some(front), events, target, directory }
-    }
-
-    fn attach(&self) -> Client {
-        Client::attach(&self.target, 2)
-    }
-
-    /// The next session to end.
-    fn end(&self) -> SessionEnd {
-        let deadline = Instant::now() + Duration::from_secs(15);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if let SessionEvent::Ended { end, .. } = self.events.recv_timeout(left).unwrap() {
-                return end;
-            }
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.front.take().unwrap().stop();
-    }
 }
 
 const STREAM: StreamId = StreamId(1);
@@ -590,4 +526,35 @@ fn a_thousand_waits_at_once_take_few_threads() {
     answered.sort_unstable();
     asked.sort_unstable();
     assert_eq!(answered, asked);
+}
+
+#[test]
+fn a_wait_without_a_reply_is_none() {
+    let worker = Worker::start("unix", |_| {});
+    let mut client = worker.attach();
+    ready(&mut client, 100);
+    client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token: 5 } });
+    // None of these may keep the loop from what follows, though the stream stands still.
+    for wait in [Command::StreamSynchronize { stream: STREAM }, read_back(&client, 100)] {
+        client.one_way(&wait);
+    }
+    client.one_way(&Command::ContextSynchronize { context: CONTEXT });
+    // A toy has no events: an error that nobody asked for is nobody's.
+    client.one_way(&Command::EventSynchronize { event: EventId(1) });
+    let (header, _) = client.call(&Command::MemoryInfo { device: 0 });
+    assert_eq!((header.status, header.deferred), (0, 0));
+    let (header, _) = client.call(&Command::EventSynchronize { event: EventId(1) });
+    assert_eq!(header.status, CudaError::INVALID_HANDLE.code());
+    client.one_way(&Command::Goodbye {});
+    assert_eq!(worker.end().kind, EndKind::Finished);
+}
+
+#[test]
+fn a_read_that_no_reply_could_carry_is_refused() {
+    let worker = Worker::start("unix", |_| {});
+    let mut client = worker.attach();
+    ready(&mut client, 100);
+    let read = read_back(&client, u64::from(COMMAND_BYTES_MAX) + 1);
+    assert_eq!(client.call(&read).0.status, CudaError::INVALID_VALUE.code());
+    client.must(&read_back(&client, 100));
 }

@@ -100,10 +100,6 @@ impl Commands for NvidiaDriver {
         Ok(())
     }
 
-    fn context_synchronize(&self, context: ContextId) -> CuResult<()> {
-        self.wait(WaitTarget::Context(context))
-    }
-
     fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> CuResult<()> {
         let context = self.lock().context(context)?;
         context.enter()?;
@@ -277,10 +273,6 @@ impl Commands for NvidiaDriver {
         Ok(())
     }
 
-    fn stream_synchronize(&self, stream: StreamId) -> CuResult<()> {
-        self.wait(WaitTarget::Stream(stream))
-    }
-
     fn stream_query(&self, stream: StreamId) -> CuResult<()> {
         if self.poll(WaitTarget::Stream(stream))? { Ok(()) } else { Err(CudaError::NOT_READY) }
     }
@@ -288,12 +280,6 @@ impl Commands for NvidiaDriver {
     fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
         let stream = self.lock().stream(stream)?;
         enqueue(&self.work, &self.tables, &stream, op)
-    }
-
-    fn read_back(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Blob> {
-        let mut bytes = Vec::new();
-        self.read_back_begin(stream, source, shape)?.wait(&mut bytes)?;
-        Ok(Blob(bytes))
     }
 
     fn event_create(&self, event: EventId, context: ContextId, flags: u32) -> CuResult<()> {
@@ -306,10 +292,6 @@ impl Commands for NvidiaDriver {
     fn event_destroy(&self, event: EventId) -> CuResult<()> {
         let gone = self.lock().events.remove(&event);
         gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
-    }
-
-    fn event_synchronize(&self, event: EventId) -> CuResult<()> {
-        self.wait(WaitTarget::Event(event))
     }
 
     fn event_query(&self, event: EventId) -> CuResult<()> {
@@ -369,9 +351,5 @@ impl Commands for NvidiaDriver {
     fn graph_destroy(&self, exec: ExecId) -> CuResult<()> {
         let gone = self.lock().execs.remove(&exec);
         gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
-    }
-
-    fn goodbye(&self) -> CuResult<()> {
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Every command of the wire, in the order of its table.
+//! Every command that a driver executes, in the order of the wire's table.
 
 use crate::{
     SoftDriver,
@@ -12,10 +12,10 @@ use crate::{
     work::Work,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, PendingRead, WaitTarget};
+use cuda_driver::{Driver, WaitTarget};
 use cuda_wire::{
-    Blob, Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, ImageSource, JitOption, KernelRef,
-    LaunchAttribute, LinkInput, LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, Plane, Shape, StreamId,
+    Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, ImageSource, JitOption, KernelRef,
+    LaunchAttribute, LinkInput, LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, StreamId,
 };
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -44,10 +44,6 @@ impl Commands for SoftDriver {
         let context = self.session.context_dead_or_alive(&mut tables, context)?;
         self.session.end_life(&mut tables, &context);
         Ok(())
-    }
-
-    fn context_synchronize<'a>(&self, context: ContextId) -> CuResult<()> {
-        self.wait(WaitTarget::Context(context))
     }
 
     fn context_set_limit<'a>(&self, context: ContextId, limit: u32, value: u64) -> CuResult<()> {
@@ -204,10 +200,6 @@ impl Commands for SoftDriver {
         Ok(())
     }
 
-    fn stream_synchronize<'a>(&self, stream: StreamId) -> CuResult<()> {
-        self.wait(WaitTarget::Stream(stream))
-    }
-
     fn stream_query<'a>(&self, stream: StreamId) -> CuResult<()> {
         ready(self.poll(WaitTarget::Stream(stream))?)
     }
@@ -236,12 +228,6 @@ impl Commands for SoftDriver {
         self.session.enqueue(&line, op)
     }
 
-    fn read_back<'a>(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Blob> {
-        let mut bytes = Vec::new();
-        Box::new(self.session.read_back(stream, source, shape)?).wait(&mut bytes)?;
-        Ok(Blob(bytes))
-    }
-
     fn event_create<'a>(&self, event: EventId, context: ContextId, flags: u32) -> CuResult<()> {
         let mut tables = lock(&self.session.tables);
         let context = self.session.context(&mut tables, context)?;
@@ -255,10 +241,6 @@ impl Commands for SoftDriver {
 
     fn event_destroy<'a>(&self, event: EventId) -> CuResult<()> {
         lock(&self.session.tables).events.remove(&event).map(drop).ok_or(CudaError::INVALID_HANDLE)
-    }
-
-    fn event_synchronize<'a>(&self, event: EventId) -> CuResult<()> {
-        self.wait(WaitTarget::Event(event))
     }
 
     fn event_query<'a>(&self, event: EventId) -> CuResult<()> {
@@ -358,10 +340,6 @@ impl Commands for SoftDriver {
 
     fn graph_destroy<'a>(&self, exec: ExecId) -> CuResult<()> {
         lock(&self.session.tables).execs.remove(&exec).map(drop).ok_or(CudaError::INVALID_HANDLE)
-    }
-
-    fn goodbye<'a>(&self) -> CuResult<()> {
-        Ok(())
     }
 }
 

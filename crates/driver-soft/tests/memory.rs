@@ -52,7 +52,7 @@ fn boxes_are_copied_row_by_row() {
     let to = Plane { address: target, row_pitch: 12, slice_pitch: 60 };
     session.driver.enqueue(LEGACY, Op::CopyDevice { target: to, source: from, shape }).unwrap();
     let result = session.read(LEGACY, target, 1000).unwrap();
-    let packed = session.driver.read_back(LEGACY, from, shape).unwrap().0;
+    let packed = session.driver.read_back(LEGACY, from, shape).unwrap();
     let mut expected = vec![0; 1000];
     let mut expected_packed = Vec::new();
     for slice in 0..3 {

@@ -9,7 +9,6 @@ use crate::{
         gate::Gate,
         input::{Frame, Input},
         link::Link,
-        names::Subject,
         pending::Pending,
         replies::Replies,
         waiters::{Wait, Waiters},
@@ -17,7 +16,7 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, LinkLost, WaitTarget};
-use cuda_wire::{COMMAND_BYTES_MAX, Command, Plane, Shape, StreamId, dispatch};
+use cuda_wire::{COMMAND_BYTES_MAX, DriverCommand, Plane, Received, SessionCommand, Shape, StreamId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -84,49 +83,51 @@ impl CommandLoop {
 
     fn execute(&mut self, frame: Frame<'_>) -> Result<Next, SessionEnd> {
         let Frame { header, body } = frame;
-        let command = Command::decode(header.opcode, body).map_err(|error| {
+        let received = Received::decode(header.opcode, body).map_err(|error| {
             SessionEnd::new(EndKind::Protocol, format!("a malformed command {:#06x}: {error}", header.opcode))
         })?;
-        let call = header.call;
-        let pending = match command {
-            Command::ContextSynchronize { context } => Pending::Target(WaitTarget::Context(context)),
-            Command::StreamSynchronize { stream } => Pending::Target(WaitTarget::Stream(stream)),
-            Command::EventSynchronize { event } => Pending::Target(WaitTarget::Event(event)),
-            // Nobody is interested in the bytes where no reply was asked for.
-            Command::ReadBack { .. } if call == 0 => return Ok(Next::Continue),
-            Command::ReadBack { stream, source, shape } => match self.read_back(stream, source, shape) {
-                Ok(pending) => pending,
-                Err(error) => {
-                    self.replies.send(call, Err(error), &[])?;
-                    return Ok(Next::Continue);
-                }
-            },
-            Command::Goodbye {} => {
-                let result = self.driver.goodbye();
-                if call != 0 {
-                    self.replies.send(call, result, &[])?;
-                }
-                return Ok(Next::Goodbye);
-            }
-            other => {
-                self.dispatch(call, other)?;
-                return Ok(Next::Continue);
-            }
-        };
-        // Nobody waits where no reply was asked for.
-        Ok(if call == 0 { Next::Continue } else { Next::Answer { call, pending } })
+        match received {
+            Received::Driver(command) => self.execute_on_driver(header.call, command),
+            Received::Session(command) => self.carry_out(header.call, command),
+        }
     }
 
-    fn dispatch(&mut self, call: u32, command: Command<'_>) -> Result<(), SessionEnd> {
-        let subject = Subject::of(&command);
+    fn execute_on_driver(&mut self, call: u32, command: DriverCommand<'_>) -> Result<Next, SessionEnd> {
+        let subject = command.subject();
         self.answer.clear();
-        let result = dispatch(command, &*self.gate, &mut self.answer);
+        let result = self.gate.execute(command, &mut self.answer);
         match (call, result) {
             (0, Ok(())) => {}
             (0, Err(error)) => self.gate.defer(subject, error),
             (call, result) => self.replies.send(call, result, &self.answer)?,
         }
-        Ok(())
+        Ok(Next::Continue)
+    }
+
+    /// Begins what the client waits for. Where it asked for no reply (`call` 0), it does not wait.
+    fn carry_out(&mut self, call: u32, command: SessionCommand) -> Result<Next, SessionEnd> {
+        let target = match command {
+            SessionCommand::Goodbye {} => {
+                if call != 0 {
+                    self.replies.send(call, Ok(()), &[])?;
+                }
+                return Ok(Next::Goodbye);
+            }
+            _ if call == 0 => return Ok(Next::Continue),
+            SessionCommand::ReadBack { stream, source, shape } => {
+                return match self.read_back(stream, source, shape) {
+                    Ok(pending) => Ok(Next::Answer { call, pending }),
+                    Err(error) => {
+                        self.replies.send(call, Err(error), &[])?;
+                        Ok(Next::Continue)
+                    }
+                };
+            }
+            SessionCommand::ContextSynchronize { context } => WaitTarget::Context(context),
+            SessionCommand::StreamSynchronize { stream } => WaitTarget::Stream(stream),
+            SessionCommand::EventSynchronize { event } => WaitTarget::Event(event),
+        };
+        Ok(Next::Answer { call, pending: Pending::Target(target) })
     }
 
     /// Puts a read of device memory behind a stream's work.

@@ -1,11 +1,19 @@
-//! What a client has made and the worker keeps in this machine's memory, against a bound.
+//! What a client has made and the worker keeps in this machine's memory, against a bound; and in which context it is.
 //!
 //! Device memory is the driver's to count. This counts what lies beside it: graphs with their data, modules, streams,
 //! events, contexts. Costs are estimates from above for what this crate knows; a driver may need somewhat more.
+//!
+//! ```text
+//!   claim: is there room? ─▶ the driver makes it ─▶ keep: counted ─▶ the driver ends it, or its context ─▶ remove
+//! ```
+//!
+//! Commands come one after the other, so what was free at the claim is still free when the thing is kept.
 
 use crate::sync::lock;
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{ContextId, EventId, ExecId, GraphNode, HostData, MemoryHandleId, ModuleId, Op, StreamId};
+use cuda_wire::{
+    ContextId, EventId, ExecId, GraphNode, HostData, MemoryHandleId, ModuleId, Op, StreamId, Subject,
+};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -50,51 +58,78 @@ struct Held {
     nodes: Vec<u64>,
 }
 
+/// A thing that is about to be made, and for which there is room.
+#[must_use]
+pub(crate) struct Claim {
+    thing: Thing,
+    held: Held,
+}
+
+/// Nodes of a graph that are about to change, and for which there is room.
+#[must_use]
+pub(crate) struct GraphChange {
+    exec: ExecId,
+    nodes: Nodes,
+}
+
+/// What new nodes cost.
+enum Nodes {
+    /// Every node of the graph is a new one.
+    All(Vec<u64>),
+    /// The node of this number is.
+    One(u32, u64),
+}
+
 impl Holdings {
     pub(crate) fn new(most: u64) -> Self {
         Self { most, state: Mutex::default() }
     }
 
-    /// Makes a thing with `make`, if there is room for what it costs.
-    pub(crate) fn add<T>(
-        &self,
-        thing: Thing,
-        context: Option<ContextId>,
-        data_bytes: u64,
-        make: impl FnOnce() -> CuResult<T>,
-    ) -> CuResult<T> {
-        self.keep(thing, context, thing.cost(data_bytes), Vec::new(), make)
+    /// Makes sure that there is room for a thing with `data_bytes` of data. It ends with `context`.
+    pub(crate) fn claim(&self, thing: Thing, context: Option<ContextId>, data_bytes: u64) -> CuResult<Claim> {
+        let bytes = thing.cost(data_bytes);
+        self.check(bytes)?;
+        Ok(Claim { thing, held: Held { context, bytes, nodes: Vec::new() } })
     }
 
     /// The same for a graph.
-    pub(crate) fn add_graph(
+    pub(crate) fn claim_graph(
         &self,
         exec: ExecId,
         context: ContextId,
-        nodes: Vec<u64>,
-        make: impl FnOnce() -> CuResult<()>,
-    ) -> CuResult<()> {
-        let bytes = SMALL_BYTES + nodes.iter().sum::<u64>();
-        self.keep(Thing::Exec(exec), Some(context), bytes, nodes, make)
+        nodes: &[GraphNode<'_>],
+    ) -> CuResult<Claim> {
+        self.claim_graph_of(exec, context, node_costs(nodes))
     }
 
-    fn keep<T>(
-        &self,
-        thing: Thing,
-        context: Option<ContextId>,
-        bytes: u64,
-        nodes: Vec<u64>,
-        make: impl FnOnce() -> CuResult<T>,
-    ) -> CuResult<T> {
-        // Commands come one after the other, so what is free now is still free when the thing is there.
+    fn claim_graph_of(&self, exec: ExecId, context: ContextId, nodes: Vec<u64>) -> CuResult<Claim> {
+        let bytes = SMALL_BYTES + nodes.iter().sum::<u64>();
         self.check(bytes)?;
-        let made = make()?;
-        let mut state = lock(&self.state);
-        state.bytes += bytes;
-        if let Some(before) = state.things.insert(thing, Held { context, bytes, nodes }) {
-            state.bytes -= before.bytes;
-        }
-        Ok(made)
+        Ok(Claim { thing: Thing::Exec(exec), held: Held { context: Some(context), bytes, nodes } })
+    }
+
+    /// Makes sure that there is room for new nodes of a graph in place of all it has.
+    pub(crate) fn claim_nodes(&self, exec: ExecId, nodes: &[GraphNode<'_>]) -> CuResult<GraphChange> {
+        self.claim_change(exec, Nodes::All(node_costs(nodes)))
+    }
+
+    /// The same for one node.
+    pub(crate) fn claim_node(&self, exec: ExecId, index: u32, op: &Op<'_>) -> CuResult<GraphChange> {
+        self.claim_change(exec, Nodes::One(index, op_cost(op)))
+    }
+
+    fn claim_change(&self, exec: ExecId, nodes: Nodes) -> CuResult<GraphChange> {
+        let (before, after) = {
+            let state = lock(&self.state);
+            let held = state.things.get(&Thing::Exec(exec)).map(|held| held.nodes.as_slice());
+            let held = held.unwrap_or_default();
+            match &nodes {
+                Nodes::All(costs) => (held.iter().sum::<u64>(), costs.iter().sum::<u64>()),
+                Nodes::One(index, cost) => (held.get(*index as usize).copied().unwrap_or(0), *cost),
+            }
+        };
+        self.check(after.saturating_sub(before))?;
+        Ok(GraphChange { exec, nodes })
     }
 
     fn check(&self, bytes: u64) -> CuResult<()> {
@@ -104,43 +139,31 @@ impl Holdings {
         }
     }
 
-    /// Changes nodes of a graph with `make`: all of them, or that one, to ones of this cost.
-    pub(crate) fn change_graph(
-        &self,
-        exec: ExecId,
-        change: Change,
-        make: impl FnOnce() -> CuResult<()>,
-    ) -> CuResult<()> {
-        let before = {
-            let state = lock(&self.state);
-            let nodes = state.things.get(&Thing::Exec(exec)).map(|held| held.nodes.as_slice());
-            match &change {
-                Change::All(_) => nodes.unwrap_or_default().iter().sum(),
-                Change::One(index, _) => nodes.unwrap_or_default().get(*index as usize).copied().unwrap_or(0),
-            }
-        };
-        let after = match &change {
-            Change::All(nodes) => nodes.iter().sum::<u64>(),
-            Change::One(_, cost) => *cost,
-        };
-        self.check(after.saturating_sub(before))?;
-        make()?;
+    /// The driver has made it. What had its name before is gone.
+    pub(crate) fn keep(&self, Claim { thing, held }: Claim) {
+        let mut state = lock(&self.state);
+        state.bytes += held.bytes;
+        if let Some(before) = state.things.insert(thing, held) {
+            state.bytes -= before.bytes;
+        }
+    }
+
+    /// The driver has changed the graph.
+    pub(crate) fn change(&self, GraphChange { exec, nodes }: GraphChange) {
         let mut state = lock(&self.state);
         let State { bytes, things } = &mut *state;
-        if let Some(held) = things.get_mut(&Thing::Exec(exec)) {
-            match change {
-                Change::All(nodes) => held.nodes = nodes,
-                Change::One(index, cost) => {
-                    if let Some(node) = held.nodes.get_mut(index as usize) {
-                        *node = cost;
-                    }
+        let Some(held) = things.get_mut(&Thing::Exec(exec)) else { return };
+        match nodes {
+            Nodes::All(costs) => held.nodes = costs,
+            Nodes::One(index, cost) => {
+                if let Some(node) = held.nodes.get_mut(index as usize) {
+                    *node = cost;
                 }
             }
-            let now = SMALL_BYTES + held.nodes.iter().sum::<u64>();
-            *bytes = *bytes - held.bytes + now;
-            held.bytes = now;
         }
-        Ok(())
+        let now = SMALL_BYTES + held.nodes.iter().sum::<u64>();
+        *bytes = *bytes - held.bytes + now;
+        held.bytes = now;
     }
 
     /// It is gone.
@@ -163,14 +186,21 @@ impl Holdings {
             stays
         });
     }
-}
 
-/// What changes in a graph.
-pub(crate) enum Change {
-    /// Every node, to ones of these costs.
-    All(Vec<u64>),
-    /// The node of this number, to one of this cost.
-    One(u32, u64),
+    /// The context that answers for a command about `subject`: of a thing that is not here, the first one.
+    pub(crate) fn context_of(&self, subject: Subject) -> ContextId {
+        let thing = match subject {
+            Subject::Context(context) => return context,
+            // The primary context of a device has the device's number.
+            Subject::Device(device) => return ContextId(device),
+            Subject::Stream(stream) => Thing::Stream(stream),
+            Subject::Event(event) => Thing::Event(event),
+            Subject::Module(module) => Thing::Module(module),
+            Subject::Exec(exec) => Thing::Exec(exec),
+            Subject::Nothing => return ContextId::default(),
+        };
+        lock(&self.state).things.get(&thing).and_then(|held| held.context).unwrap_or_default()
+    }
 }
 
 impl Thing {
@@ -186,7 +216,7 @@ impl Thing {
 }
 
 /// What a piece of work costs that is kept in a graph.
-pub(crate) fn op_cost(op: &Op<'_>) -> u64 {
+fn op_cost(op: &Op<'_>) -> u64 {
     let data = match op {
         Op::CopyIn { data: HostData::Inline { bytes }, .. } => bytes.0.len(),
         Op::Launch { attributes, parameters, .. } => {
@@ -199,7 +229,7 @@ pub(crate) fn op_cost(op: &Op<'_>) -> u64 {
 }
 
 /// What each node of a graph costs.
-pub(crate) fn node_costs(nodes: &[GraphNode<'_>]) -> Vec<u64> {
+fn node_costs(nodes: &[GraphNode<'_>]) -> Vec<u64> {
     nodes.iter().map(|node| op_cost(&node.op) + std::mem::size_of_val(node.after.as_slice()) as u64).collect()
 }
 
@@ -213,10 +243,18 @@ mod tests {
         lock(&holdings.state).bytes
     }
 
+    fn add(holdings: &Holdings, thing: Thing, context: ContextId) -> CuResult<()> {
+        holdings.claim(thing, Some(context), 0).map(|claim| holdings.keep(claim))
+    }
+
+    fn change(holdings: &Holdings, exec: ExecId, nodes: Nodes) -> CuResult<()> {
+        holdings.claim_change(exec, nodes).map(|claim| holdings.change(claim))
+    }
+
     #[test]
     fn what_is_too_much_is_refused_and_what_goes_makes_room() {
         let holdings = Holdings::new(3 * SMALL_BYTES);
-        let add = |number| holdings.add(Thing::Event(EventId(number)), Some(CONTEXT), 0, || Ok(()));
+        let add = |number| add(&holdings, Thing::Event(EventId(number)), CONTEXT);
         assert!((0..3).all(|number| add(number).is_ok()));
         assert_eq!(add(3), Err(CudaError::OUT_OF_MEMORY));
         holdings.remove(Thing::Event(EventId(1)));
@@ -227,29 +265,71 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_refuses_costs_nothing() {
+    fn what_is_not_made_costs_nothing_and_what_is_made_again_is_counted_once() {
         let holdings = Holdings::new(1 << 30);
-        let refused: CuResult<()> =
-            holdings.add(Thing::Module(ModuleId(1)), None, 100, || Err(CudaError::INVALID_IMAGE));
-        assert_eq!((refused, bytes(&holdings)), (Err(CudaError::INVALID_IMAGE), 0));
-        assert!(holdings.add(Thing::Module(ModuleId(1)), None, u64::MAX, || Ok(())).is_err());
+        drop(holdings.claim(Thing::Module(ModuleId(1)), None, 100).unwrap());
+        assert_eq!(bytes(&holdings), 0);
+        assert!(holdings.claim(Thing::Module(ModuleId(1)), None, u64::MAX).is_err());
+        for _ in 0..3 {
+            add(&holdings, Thing::Event(EventId(1)), CONTEXT).unwrap();
+        }
+        assert_eq!(bytes(&holdings), SMALL_BYTES);
+    }
+
+    #[test]
+    fn everything_costs_what_it_takes() {
+        let cost = |thing: Thing| thing.cost(100);
+        assert_eq!(cost(Thing::Context(CONTEXT)), CONTEXT_BYTES + 100);
+        assert_eq!(cost(Thing::Stream(StreamId(1))), STREAM_BYTES + 100);
+        assert_eq!(cost(Thing::Module(ModuleId(1))), IMAGE_FACTOR * 100 + SMALL_BYTES);
+        assert_eq!(cost(Thing::Physical(MemoryHandleId(1))), SMALL_BYTES + 100);
+        let (ten, op) = (cuda_wire::Bytes(&[7; 10]), Op::Empty {});
+        let (target, shape) = (cuda_wire::Plane::line(0), cuda_wire::Shape::line(10));
+        let inline = Op::CopyIn { target, shape, data: HostData::Inline { bytes: ten } };
+        assert_eq!(op_cost(&inline), NODE_BYTES + 10);
+        let nodes = [
+            GraphNode { op, after: vec![], enabled: true },
+            GraphNode { op: inline, after: vec![0, 0, 0], enabled: true },
+        ];
+        assert_eq!(node_costs(&nodes), [NODE_BYTES, NODE_BYTES + 10 + 3 * 4]);
     }
 
     #[test]
     fn a_graph_costs_its_nodes_and_changes_with_them() {
         let holdings = Holdings::new(SMALL_BYTES + 1000);
-        let (exec, done) = (ExecId(7), || Ok(()));
-        holdings.add_graph(exec, CONTEXT, vec![100, 200], done).unwrap();
+        let exec = ExecId(7);
+        holdings.keep(holdings.claim_graph_of(exec, CONTEXT, vec![100, 200]).unwrap());
         // However often a node is set, it is kept once.
         for _ in 0..100 {
-            holdings.change_graph(exec, Change::One(1, 600), done).unwrap();
+            change(&holdings, exec, Nodes::One(1, 600)).unwrap();
         }
         assert_eq!(bytes(&holdings), SMALL_BYTES + 700);
-        let too_much = holdings.change_graph(exec, Change::One(0, 500), done);
-        assert_eq!(too_much, Err(CudaError::OUT_OF_MEMORY));
-        holdings.change_graph(exec, Change::All(vec![500, 500]), done).unwrap();
-        assert_eq!(holdings.change_graph(exec, Change::All(vec![1001]), done), Err(CudaError::OUT_OF_MEMORY));
+        assert_eq!(change(&holdings, exec, Nodes::One(0, 500)), Err(CudaError::OUT_OF_MEMORY));
+        change(&holdings, exec, Nodes::All(vec![500, 500])).unwrap();
+        assert_eq!(change(&holdings, exec, Nodes::All(vec![1001])), Err(CudaError::OUT_OF_MEMORY));
         holdings.remove(Thing::Exec(exec));
         assert_eq!(bytes(&holdings), 0);
+    }
+
+    #[test]
+    fn the_context_of_a_thing_answers_for_it_as_long_as_the_thing_is_there() {
+        let (holdings, other) = (Holdings::new(1 << 30), ContextId(0x100));
+        let (stream, event) = (StreamId(5), EventId(5));
+        let (module, exec) = (ModuleId(5), ExecId(5));
+        add(&holdings, Thing::Stream(stream), CONTEXT).unwrap();
+        add(&holdings, Thing::Event(event), other).unwrap();
+        add(&holdings, Thing::Module(module), other).unwrap();
+        holdings.keep(holdings.claim_graph_of(exec, other, vec![1]).unwrap());
+        let subjects =
+            [Subject::Stream(stream), Subject::Event(event), Subject::Module(module), Subject::Exec(exec)];
+        let contexts = || subjects.map(|subject| holdings.context_of(subject));
+        assert_eq!(contexts(), [CONTEXT, other, other, other], "one number, four things");
+        holdings.remove(Thing::Event(event));
+        assert_eq!(contexts(), [CONTEXT, ContextId(0), other, other]);
+        holdings.forget_context(other);
+        assert_eq!(contexts(), [CONTEXT, ContextId(0), ContextId(0), ContextId(0)]);
+        assert_eq!(holdings.context_of(Subject::Context(other)), other, "named by the command itself");
+        assert_eq!(holdings.context_of(Subject::Device(3)), ContextId(3));
+        assert_eq!(holdings.context_of(Subject::Nothing), ContextId(0));
     }
 }

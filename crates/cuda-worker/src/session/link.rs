@@ -1,14 +1,14 @@
 //! The way from a driver's streams back to the client.
 
 use crate::{
-    session::{events::Events, replies::Replies},
+    session::{events::Events, outgoing::Outgoing},
     sync::{lock, wait},
 };
 use bulk::Lanes;
 use cuda_driver::{Departure, HostLink, Landing, LinkLost, Over, PendingRead, Sink, Source};
 use cuda_wire::{Notice, NoticeHeader, TransferId};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Condvar, Mutex};
 
 /// Text that fits one notice beside its tag and length.
 const PRINT_BYTES_MAX: usize = NoticeHeader::BODY_MAX as usize - 5;
@@ -16,39 +16,31 @@ const PRINT_BYTES_MAX: usize = NoticeHeader::BODY_MAX as usize - 5;
 pub(crate) struct Link {
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) events: Arc<Events>,
+    /// Small transfers go among the replies.
+    pub(crate) outgoing: Outgoing,
     pub(crate) host_calls: HostCalls,
     /// Transfers under way. A graph runs the same pull again and again, perhaps in two streams at once: the second
     /// waits for the first.
     busy: Mutex<HashSet<TransferId>>,
     freed: Condvar,
     push_window_bytes: u64,
-    /// The way of replies, once there is one.
-    replies: OnceLock<Weak<Replies>>,
 }
 
 impl Link {
-    pub(crate) fn new(lanes: Arc<Lanes>, events: Arc<Events>, push_window_bytes: u64) -> Self {
+    pub(crate) fn new(
+        lanes: Arc<Lanes>,
+        events: Arc<Events>,
+        outgoing: Outgoing,
+        push_window_bytes: u64,
+    ) -> Self {
         Self {
             lanes,
             events,
+            outgoing,
             host_calls: HostCalls::default(),
             busy: Mutex::default(),
             freed: Condvar::new(),
             push_window_bytes,
-            replies: OnceLock::new(),
-        }
-    }
-
-    /// Small transfers go among the replies from now on.
-    pub(crate) fn use_replies(&self, replies: &Arc<Replies>) {
-        let _ = self.replies.set(Arc::downgrade(replies));
-    }
-
-    /// Sends the small transfers that streams have got to, so that what follows on another way is heard after them.
-    fn send_reads(&self) -> Result<(), LinkLost> {
-        match self.replies.get().and_then(Weak::upgrade) {
-            Some(replies) => replies.send_reads(),
-            None => Ok(()),
         }
     }
 
@@ -72,8 +64,9 @@ impl Link {
         self.lanes.expect_later(transfer, bytes, Box::new(|_, _: &[u8]| {}), Box::new(done));
     }
 
-    /// Everybody who waits for the client stops waiting.
+    /// Closes all connections. Every thread that waits for the client stops waiting.
     pub(crate) fn close(&self) {
+        self.outgoing.close();
         self.events.close();
         self.lanes.close();
         self.host_calls.close();
@@ -112,7 +105,8 @@ impl HostLink for Link {
         let pull = pull || bytes > self.push_window_bytes;
         let expectation = self.lanes.expect(transfer, bytes).map_err(|_| LinkLost)?;
         if pull {
-            self.send_reads()?;
+            // What streams have got to is heard before the pull, which comes by another way.
+            self.outgoing.send_reads()?;
             self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() })?;
         }
         expectation.wait(&|offset, bytes: &[u8]| sink(offset, bytes)).map_err(|_| LinkLost)?;
@@ -144,7 +138,7 @@ impl HostLink for Link {
         self.lanes.expect_later(transfer, bytes, Box::new(Land(landing)), Box::new(done));
         if pull {
             // A link that is lost ends the expectation too.
-            let _ = self.send_reads();
+            let _ = self.outgoing.send_reads();
             let _ = self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() });
         }
     }
@@ -166,15 +160,12 @@ impl HostLink for Link {
         transfer: TransferId,
         read: Box<dyn PendingRead>,
     ) -> Result<(), Box<dyn PendingRead>> {
-        match self.replies.get().and_then(Weak::upgrade) {
-            Some(replies) => replies.take_read(transfer, read),
-            None => Err(read),
-        }
+        self.outgoing.take_read(transfer, read)
     }
 
     fn host_call(&self, token: u64) -> Result<(), LinkLost> {
         self.host_calls.begin(token);
-        self.send_reads()?;
+        self.outgoing.send_reads()?;
         self.events.send(&Notice::HostCall { token, chunks: self.lanes.chunks_sent() })?;
         self.host_calls.wait(token)
     }

@@ -1,51 +1,27 @@
-//! Replies: each leaves at once, in one piece. Somebody waits for it, and what the loop does next may take long.
+//! Replies: each leaves at once, in one piece. A thread of the client waits for it, and the command loop's next command
+//! may take long.
 
-use crate::{
-    session::{gate::Gate, link::Link},
-    sync::lock,
-};
+use crate::session::{gate::Gate, link::Link};
 use cuda_abi::CuResult;
-use cuda_driver::{LinkLost, PendingRead};
-use cuda_wire::{ReplyHeader, TransferId, WAYS, Wire};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
-use transport::{Closer, Tx};
+use cuda_driver::LinkLost;
+use cuda_wire::ReplyHeader;
+use std::sync::Arc;
 
 pub(crate) struct Replies {
-    out: Mutex<Out>,
-    closer: Closer,
     gate: Arc<Gate>,
     link: Arc<Link>,
 }
 
-struct Out {
-    tx: Tx,
-    /// What is about to be sent, kept for its memory.
-    bytes: Vec<u8>,
-    /// The bytes of one transfer, likewise.
-    data: Vec<u8>,
-    /// Small transfers that wait for their streams, oldest first.
-    reads: VecDeque<(TransferId, Box<dyn PendingRead>)>,
-}
-
-/// Small transfers that may wait. A program that reads its results waits for them; one that does not has its bytes take
-/// the lanes.
-const READS_MAX: usize = 16;
-
 impl Replies {
-    pub(crate) fn new(tx: Tx, closer: Closer, gate: Arc<Gate>, link: Arc<Link>) -> Self {
-        let bytes = Vec::with_capacity(ReplyHeader::BYTES);
-        let out = Out { tx, bytes, data: Vec::new(), reads: VecDeque::new() };
-        Self { out: Mutex::new(out), closer, gate, link }
+    pub(crate) fn new(gate: Arc<Gate>, link: Arc<Link>) -> Self {
+        Self { gate, link }
     }
 
-    /// Sends a reply.
+    /// Sends a reply. Small transfers go ahead of it in the same piece: what it is about came after them.
     pub(crate) fn send(&self, call: u32, result: CuResult<()>, body: &[u8]) -> Result<(), LinkLost> {
-        let mut out = lock(&self.out);
-        // What this reply is about came after these, so they go ahead of it, in the same piece.
-        out.bytes.clear();
-        self.put_reads(&mut out);
-        // Within the lock: each error is reported by one reply, and counts never go back from a reply to the next.
+        let piece = self.link.outgoing.begin();
+        // While the piece has the connection: each error is reported by one reply, and counts never go back from a reply
+        // to the next.
         let (deferred_context, deferred) = match self.gate.take_deferred() {
             Some((context, error)) => (context.0, error.code()),
             None => (0, 0),
@@ -63,72 +39,13 @@ impl Replies {
             chunks: self.link.lanes.chunks_sent(),
             memory_credit_bytes: self.gate.memory_credit(),
         };
-        let Out { tx, bytes, .. } = &mut *out;
-        header.put(bytes);
-        tx.send(&[bytes, body]).map_err(|_| LinkLost)
+        piece.send(&header, body)
     }
 
-    /// Keeps a small transfer until its stream got there and the client hears something. Gives it back when many wait.
-    pub(crate) fn take_read(
-        &self,
-        transfer: TransferId,
-        read: Box<dyn PendingRead>,
-    ) -> Result<(), Box<dyn PendingRead>> {
-        let mut out = lock(&self.out);
-        if out.reads.len() >= READS_MAX {
-            return Err(read);
-        }
-        out.reads.push_back((transfer, read));
-        Ok(())
-    }
-
-    /// Sends the transfers whose streams got there.
-    pub(crate) fn send_reads(&self) -> Result<(), LinkLost> {
-        let mut out = lock(&self.out);
-        out.bytes.clear();
-        self.put_reads(&mut out);
-        let Out { tx, bytes, .. } = &mut *out;
-        if bytes.is_empty() { Ok(()) } else { tx.send(&[bytes]).map_err(|_| LinkLost) }
-    }
-
-    /// Appends the transfers whose streams got there, each as a frame of its own, and counts them.
-    fn put_reads(&self, out: &mut Out) {
-        let Out { bytes, reads, data, .. } = out;
-        reads.retain_mut(|(transfer, read)| {
-            data.clear();
-            match read.poll(data) {
-                Ok(false) => return true,
-                // Its stream is dead; the client hears that from whatever it waits for.
-                Err(_) => return false,
-                Ok(true) => {}
-            }
-            let name = transfer.0.to_le_bytes();
-            let header = ReplyHeader {
-                bytes: (name.len() + data.len()) as u32,
-                call: 0,
-                status: 0,
-                deferred: 0,
-                deferred_context: 0,
-                notices: 0,
-                chunks: [0; WAYS],
-                memory_credit_bytes: 0,
-            };
-            header.put(bytes);
-            bytes.extend_from_slice(&name);
-            bytes.extend_from_slice(data);
-            self.link.lanes.note_sent_aside();
-            false
-        });
-    }
-
-    /// The same for a thread that is not the command loop, which then notices that it failed.
+    /// The same for a thread that is not the command loop. If it fails, the connection closes, which the loop notices.
     pub(crate) fn send_or_close(&self, call: u32, result: CuResult<()>, body: &[u8]) {
         if self.send(call, result, body).is_err() {
-            self.closer.close();
+            self.link.outgoing.close();
         }
-    }
-
-    pub(crate) fn close(&self) {
-        self.closer.close();
     }
 }

@@ -1,4 +1,5 @@
 //! The smallest driver that has memory, streams and errors: enough to see what the worker does with one.
+//! It has no method for each command: what no test needs, it does not support.
 
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, HostLink, PendingRead, StatusSource, WaitTarget};
@@ -212,131 +213,104 @@ impl Driver for Toy {
     }
 }
 
-impl Commands for Toy {
-    fn context_create(&self, _: ContextId, _: u32, _: u32) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn context_destroy(&self, _: ContextId) -> CuResult<()> {
-        panic!("a driver that panics")
-    }
-    fn context_reset(&self, _: ContextId) -> CuResult<()> {
-        Ok(())
-    }
-    fn context_synchronize(&self, context: ContextId) -> CuResult<()> {
-        self.wait(WaitTarget::Context(context))
-    }
-    fn context_set_limit(&self, _: ContextId, _: u32, _: u64) -> CuResult<()> {
-        Err(CudaError::UNSUPPORTED_LIMIT)
-    }
-    fn context_enable_peer(&self, _: ContextId, _: ContextId, _: bool) -> CuResult<()> {
-        Ok(())
-    }
-    fn memory_allocate(&self, _: ContextId, address: u64, bytes: u64) -> CuResult<()> {
-        if bytes > MEMORY_BYTES {
-            return Err(CudaError::OUT_OF_MEMORY);
+impl Execute for Toy {
+    fn execute(&self, command: DriverCommand<'_>, answer: &mut Vec<u8>) -> CuResult<()> {
+        use DriverCommand as C;
+        match command {
+            C::ContextCreate { context, .. } => makes(context.0),
+            C::ContextDestroy { context: ContextId(0) } => panic!("a driver that panics"),
+            C::ContextDestroy { context } | C::ContextReset { context } => ends(context.0),
+            C::ContextSetLimit { .. } => Err(CudaError::UNSUPPORTED_LIMIT),
+            C::ContextEnablePeer { .. } => Ok(()),
+            C::MemoryAllocate { bytes, .. } if bytes > MEMORY_BYTES => Err(CudaError::OUT_OF_MEMORY),
+            C::MemoryAllocate { address, bytes, .. } => {
+                self.inner.memory.lock().unwrap().insert(address, vec![0; bytes as usize]);
+                Ok(())
+            }
+            C::MemoryFree { address } => {
+                let freed = self.inner.memory.lock().unwrap().remove(&address);
+                freed.map(drop).ok_or(CudaError::INVALID_VALUE)
+            }
+            C::MemoryInfo { .. } => {
+                let used: u64 =
+                    self.inner.memory.lock().unwrap().values().map(|data| data.len() as u64).sum();
+                (MEMORY_BYTES - used, MEMORY_BYTES).put(answer);
+                Ok(())
+            }
+            C::PhysicalCreate { handle, .. } => makes(handle.0),
+            C::PhysicalRelease { handle } => ends(handle.0),
+            C::ModuleLoad { module, image, .. } => {
+                makes(module.0)?;
+                self.load(image).map(|info| info.put(answer))
+            }
+            C::ModuleUnload { module } => ends(module.0),
+            C::StreamCreate { stream, .. } => {
+                makes(stream.0)?;
+                self.create_stream(stream);
+                Ok(())
+            }
+            C::StreamDestroy { stream } => {
+                ends(stream.0)?;
+                let stream = self.inner.streams.lock().unwrap().remove(&stream);
+                let stream = stream.ok_or(CudaError::INVALID_HANDLE)?;
+                stream.state.lock().unwrap().ended = true;
+                stream.changed.notify_all();
+                Ok(())
+            }
+            C::StreamQuery { stream } => match self.poll(WaitTarget::Stream(stream))? {
+                true => Ok(()),
+                false => Err(CudaError::NOT_READY),
+            },
+            C::Enqueue { stream, op } => self.enqueue(stream, op),
+            C::EventCreate { event, .. } => makes(event.0),
+            C::EventDestroy { event } => ends(event.0),
+            // It keeps no graph and runs none: what the worker counts is the same.
+            C::GraphInstantiate { exec, .. } => makes(exec.0),
+            C::GraphUpdate { nodes, .. } if nodes.is_empty() => Err(CudaError::GRAPH_EXEC_UPDATE_FAILURE),
+            C::GraphUpdate { .. } => Ok(()),
+            C::GraphSetNode { index, .. } if index >= NODES_MAX => Err(CudaError::INVALID_VALUE),
+            C::GraphSetNode { .. } => Ok(()),
+            C::GraphDestroy { exec } => ends(exec.0),
+            _ => Err(CudaError::NOT_SUPPORTED),
         }
-        self.inner.memory.lock().unwrap().insert(address, vec![0; bytes as usize]);
-        Ok(())
     }
-    fn memory_free(&self, address: u64) -> CuResult<()> {
-        self.inner.memory.lock().unwrap().remove(&address).map(|_| ()).ok_or(CudaError::INVALID_VALUE)
-    }
-    fn memory_info(&self, _: u32) -> CuResult<(u64, u64)> {
-        let used: u64 = self.inner.memory.lock().unwrap().values().map(|data| data.len() as u64).sum();
-        Ok((MEMORY_BYTES - used, MEMORY_BYTES))
-    }
-    fn physical_create(&self, _: MemoryHandleId, _: u32, _: u64) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn physical_release(&self, _: MemoryHandleId) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn physical_map(&self, _: u64, _: u64, _: u64, _: MemoryHandleId) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn physical_unmap(&self, _: u64, _: u64) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn physical_set_access(&self, _: u64, _: u64, _: u32, _: u32) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn device_status(&self, device: u32) -> CuResult<DeviceStatus> {
-        let (free, total) = self.memory_info(device)?;
-        let used = total - free;
-        Ok(DeviceStatus {
-            memory_total_bytes: total,
-            memory_free_bytes: free,
-            memory_used_bytes: used,
-            ..Default::default()
-        })
-    }
+}
+
+/// The driver refuses to make what has this number or a higher one.
+pub const IMPOSSIBLE: u32 = 0x2000_0000;
+
+/// The driver makes what has this number or a higher one, and refuses to end it.
+pub const STUBBORN: u32 = 0x1000_0000;
+
+/// Nodes of a graph that can be set.
+pub const NODES_MAX: u32 = 8;
+
+fn makes(number: u32) -> CuResult<()> {
+    if number < IMPOSSIBLE { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+}
+
+fn ends(number: u32) -> CuResult<()> {
+    if number < STUBBORN { Ok(()) } else { Err(CudaError::INVALID_CONTEXT) }
+}
+
+impl Toy {
     /// The information log says how many images came before this one.
-    fn module_load<'a>(
-        &self,
-        _: ModuleId,
-        _: ContextId,
-        _: [u8; 32],
-        image: ImageSource<'a>,
-        _: Vec<JitOption>,
-    ) -> CuResult<ModuleInfo> {
+    fn load(&self, image: ImageSource<'_>) -> CuResult<ModuleInfo> {
         let ImageSource::Inline { bytes } = image else { return Err(CudaError::INVALID_SOURCE) };
         let mut images = self.inner.images.lock().unwrap();
         images.push(bytes.0.to_vec());
         let info_log = format!("image {} has {} bytes", images.len(), bytes.0.len());
         Ok(ModuleInfo { kernels: vec![], variables: vec![], info_log })
     }
-    fn module_unload(&self, _: ModuleId) -> CuResult<()> {
-        Ok(())
-    }
-    fn kernel_set_attribute(&self, _: KernelRef, _: u32, _: i32) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn link<'a>(&self, _: ContextId, _: Vec<LinkInput<'a>>, _: Vec<JitOption>) -> CuResult<LinkOutput> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn active_clusters(
-        &self,
-        _: KernelRef,
-        _: [u32; 3],
-        _: [u32; 3],
-        _: u32,
-        _: Vec<LaunchAttribute>,
-    ) -> CuResult<i32> {
-        // Its attributes say that there are no clusters, so clients know the answer.
-        Err(CudaError::NOT_SUPPORTED)
-    }
 
-    fn largest_cluster(
-        &self,
-        _: KernelRef,
-        _: [u32; 3],
-        _: [u32; 3],
-        _: u32,
-        _: Vec<LaunchAttribute>,
-    ) -> CuResult<i32> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-
-    fn stream_create(&self, id: StreamId, _: ContextId, _: u32, _: i32) -> CuResult<()> {
+    fn create_stream(&self, id: StreamId) {
         let stream = Arc::new(Stream::default());
         self.inner.streams.lock().unwrap().insert(id, stream.clone());
         let inner = self.inner.clone();
         std::thread::spawn(move || stream.run(&inner));
-        Ok(())
     }
-    fn stream_destroy(&self, id: StreamId) -> CuResult<()> {
-        let stream = self.inner.streams.lock().unwrap().remove(&id).ok_or(CudaError::INVALID_HANDLE)?;
-        stream.state.lock().unwrap().ended = true;
-        stream.changed.notify_all();
-        Ok(())
-    }
-    fn stream_synchronize(&self, stream: StreamId) -> CuResult<()> {
-        self.wait(WaitTarget::Stream(stream))
-    }
-    fn stream_query(&self, stream: StreamId) -> CuResult<()> {
-        if self.poll(WaitTarget::Stream(stream))? { Ok(()) } else { Err(CudaError::NOT_READY) }
-    }
-    fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
+
+    fn enqueue(&self, stream: StreamId, op: Op<'_>) -> CuResult<()> {
         let job: Job = match op {
             Op::CopyIn { target, shape, data } => {
                 self.inner.with_memory(target.address, shape.width, |_| ())?;
@@ -389,50 +363,7 @@ impl Commands for Toy {
         };
         self.put(stream, job)
     }
-    fn read_back(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Blob> {
-        self.wait(WaitTarget::Stream(stream))?;
-        self.inner.with_memory(source.address, shape.width, |data| Blob(data.to_vec()))
-    }
-    fn event_create(&self, _: EventId, _: ContextId, _: u32) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn event_destroy(&self, _: EventId) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn event_synchronize(&self, event: EventId) -> CuResult<()> {
-        self.wait(WaitTarget::Event(event))
-    }
-    fn event_query(&self, _: EventId) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn event_elapsed(&self, _: EventId, _: EventId) -> CuResult<f32> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn graph_instantiate<'a>(&self, _: ExecId, _: ContextId, _: Vec<GraphNode<'a>>) -> CuResult<()> {
-        // It keeps nothing and runs nothing: what the worker counts is the same.
-        Ok(())
-    }
-    fn graph_update<'a>(&self, _: ExecId, _: Vec<GraphNode<'a>>) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn graph_set_node<'a>(&self, _: ExecId, _: u32, _: Op<'a>, _: bool) -> CuResult<()> {
-        Ok(())
-    }
-    fn graph_launch(&self, _: ExecId, _: StreamId, _: u32) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn graph_upload(&self, _: ExecId, _: StreamId) -> CuResult<()> {
-        Err(CudaError::NOT_SUPPORTED)
-    }
-    fn graph_destroy(&self, _: ExecId) -> CuResult<()> {
-        Ok(())
-    }
-    fn goodbye(&self) -> CuResult<()> {
-        Ok(())
-    }
-}
 
-impl Toy {
     fn put(&self, stream: StreamId, job: Job) -> CuResult<()> {
         let stream = self.inner.stream(stream)?;
         stream.state.lock().unwrap().jobs.push_back(job);

@@ -2,7 +2,9 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of this")]
 
 use cuda_abi::CuResult;
-use cuda_driver::{DRIVER_VA_BYTES, Departure, Driver, HostLink, Landing, LinkLost, Over, Sink, Source};
+use cuda_driver::{
+    DRIVER_VA_BYTES, Departure, Driver, HostLink, Landing, LinkLost, Over, Sink, Source, WaitTarget,
+};
 use cuda_wire::*;
 use driver_soft::{SoftConfig, SoftDriver};
 use std::{
@@ -15,6 +17,29 @@ use std::{
 
 pub const CONTEXT: ContextId = ContextId(0);
 pub const LEGACY: StreamId = StreamId(1);
+
+/// Waits as a session does for its client.
+pub trait Waits: Driver {
+    fn context_synchronize(&self, context: ContextId) -> CuResult<()> {
+        self.wait(WaitTarget::Context(context))
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> CuResult<()> {
+        self.wait(WaitTarget::Stream(stream))
+    }
+
+    fn event_synchronize(&self, event: EventId) -> CuResult<()> {
+        self.wait(WaitTarget::Event(event))
+    }
+
+    fn read_back(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_back_begin(stream, source, shape)?.wait(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl<T: Driver> Waits for T {}
 
 /// The client's side, in memory.
 #[derive(Default)]
@@ -203,7 +228,7 @@ impl Session {
     }
 
     pub fn read(&self, stream: StreamId, address: u64, bytes: u64) -> CuResult<Vec<u8>> {
-        self.driver.read_back(stream, Plane::line(address), Shape::line(bytes)).map(|blob| blob.0)
+        self.driver.read_back(stream, Plane::line(address), Shape::line(bytes))
     }
 
     pub fn read_u32(&self, stream: StreamId, address: u64) -> u32 {

@@ -1,0 +1,167 @@
+//! From the command connection to a client that has all its connections.
+
+use crate::{
+    admission::Admitted,
+    config::SessionConfig,
+    end::{EndKind, Ending, SessionEnd},
+    session::{
+        full_text,
+        handshake::{HandshakeError, read_hello, refused, say_no},
+        input::Input,
+        joins::{self, Joined, Joins},
+        say, spawn,
+    },
+};
+use cuda_abi::CudaError;
+use cuda_driver::Driver;
+use cuda_wire::{Handshake, Hello, PROTOCOL_VERSION, Welcome};
+use std::fmt::Display;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transport::{Closer, Connection, RawConnection, ServerSecurity, Tx};
+
+/// A client that was let in, with all its connections.
+pub(crate) struct Attached {
+    pub(crate) admitted: Admitted,
+    /// Memory that the welcome allows the client to allocate without asking.
+    pub(crate) credit_bytes: u64,
+    /// The command connection.
+    pub(crate) input: Input,
+    pub(crate) tx: Tx,
+    pub(crate) closer: Closer,
+    /// The other connections.
+    pub(crate) joined: Joined,
+    pub(crate) ending: Arc<Ending>,
+}
+
+/// Serves the handshake and waits for the client's other connections, which the front hands over through `control`.
+pub(crate) fn attach(
+    raw: RawConnection,
+    control: &mut UnixStream,
+    driver: &Arc<dyn Driver>,
+    config: &SessionConfig,
+) -> Result<Attached, SessionEnd> {
+    let deadline = Instant::now() + config.handshake_timeout;
+    let security = Arc::new(config.security().map_err(|error| internal("the TLS identity", error))?);
+    let secret = random_secret().map_err(|error| internal("no randomness", error))?;
+    let ending = Arc::new(Ending::default());
+    let joins = take_joins(control, &security, secret, config.handshake_timeout, &ending)?;
+
+    let refused = |error: &dyn std::error::Error| SessionEnd::new(EndKind::Refused, full_text(error));
+    let mut connection = raw.serve(&security, deadline).map_err(|error| refused(&error))?;
+    let (hello, admitted, credit_bytes) = match welcome(&mut connection, driver, config, secret, deadline) {
+        Ok(welcomed) => welcomed,
+        Err(HandshakeError::Refused(refusal)) => {
+            let end = SessionEnd::new(EndKind::Refused, refusal.text.clone());
+            say_no(connection, refusal);
+            return Err(end);
+        }
+        Err(error) => return Err(refused(&error)),
+    };
+    let lease = admitted.lease.as_ref().map(|lease| format!(", lease {lease}")).unwrap_or_default();
+    say(control, &format!("authenticated {} (process {}){lease}", hello.program.escape_debug(), hello.pid));
+
+    let (tx, rx, closer) = connection.split();
+    let mut input = Input::new(rx);
+    let joined = gather(&joins, usize::from(hello.lanes), &mut input, &ending, deadline)?;
+    Ok(Attached { admitted, credit_bytes, input, tx, closer, joined, ending })
+}
+
+fn internal(what: &str, error: impl Display) -> SessionEnd {
+    SessionEnd::new(EndKind::Internal, format!("{what}: {error}"))
+}
+
+/// Starts the thread that takes further connections from the front, and notices when the front is gone.
+fn take_joins(
+    control: &UnixStream,
+    security: &Arc<ServerSecurity>,
+    secret: [u8; 32],
+    timeout: Duration,
+    ending: &Arc<Ending>,
+) -> Result<Arc<Joins>, SessionEnd> {
+    let from_front = control.try_clone().map_err(|error| internal("the control socket", error))?;
+    let joins = Arc::new(Joins::default());
+    let (taken, security, ending) = (joins.clone(), security.clone(), ending.clone());
+    spawn("dxpu-control", move || {
+        joins::take_connections(OwnedFd::from(from_front), &taken, &security, secret, timeout, &ending);
+    });
+    Ok(joins)
+}
+
+fn random_secret() -> io::Result<[u8; 32]> {
+    let mut secret = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    Ok(secret)
+}
+
+/// Hears the client's hello and welcomes it. Returns what it said, what it may have, and the memory credit it was given.
+fn welcome(
+    connection: &mut Connection,
+    driver: &Arc<dyn Driver>,
+    config: &SessionConfig,
+    secret: [u8; 32],
+    deadline: Instant,
+) -> Result<(Hello, Admitted, u64), HandshakeError> {
+    let (hello, admitted) = read_hello(&mut connection.rx, config, deadline)?;
+    if let Some(bytes) = admitted.memory_limit_bytes {
+        driver.limit_memory(bytes);
+    }
+    let Some(va) = driver.reserve_addresses(&hello.va_candidates) else {
+        let text = "none of the client's address ranges is free in the worker; start the program again, or start \
+                    it without memory limits (ulimit -v) that keep it from reserving large ranges";
+        return Err(refused(CudaError::OUT_OF_MEMORY, text));
+    };
+    let credit_bytes = driver.grant_memory_credit();
+    let welcome = Welcome {
+        protocol: PROTOCOL_VERSION,
+        session_secret: secret,
+        cuda_version: driver.cuda_version(),
+        devices: driver.devices(),
+        va,
+        push_window_bytes: config.push_window_bytes,
+        memory_credit_bytes: credit_bytes,
+    };
+    send_handshake(&mut connection.tx, &Handshake::Welcome(Box::new(welcome)))?;
+    Ok((hello, admitted, credit_bytes))
+}
+
+fn send_handshake(tx: &mut Tx, handshake: &Handshake) -> io::Result<()> {
+    tx.send(&[&handshake.to_frame()])
+}
+
+/// Waits for the other connections. The client may already send commands, or go away.
+fn gather(
+    joins: &Joins,
+    lanes: usize,
+    input: &mut Input,
+    ending: &Ending,
+    deadline: Instant,
+) -> Result<Joined, SessionEnd> {
+    /// How long a client that goes away meanwhile stays unnoticed.
+    const LOOK_EVERY: Duration = Duration::from_millis(20);
+    /// Commands that may wait here before the loop begins; the rest waits in the socket.
+    const EARLY_BYTES_MAX: usize = 1 << 20;
+    loop {
+        if let Some(joined) = joins.take(lanes, LOOK_EVERY) {
+            return Ok(joined);
+        }
+        if let Some(end) = ending.get() {
+            return Err(end);
+        }
+        if input.held() < EARLY_BYTES_MAX {
+            match input.try_receive() {
+                Ok(Some(0)) => {
+                    return Err(SessionEnd::new(EndKind::Finished, "the client only asked who is here"));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(SessionEnd::new(EndKind::PeerLost, error.to_string())),
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(SessionEnd::new(EndKind::PeerLost, "the client did not open its other connections"));
+        }
+    }
+}

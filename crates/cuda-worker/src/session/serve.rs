@@ -1,0 +1,175 @@
+//! A client that is attached, from its first command to its end.
+
+use crate::{
+    config::SessionConfig,
+    end::{EndKind, Ending, SessionEnd},
+    images::ImageCache,
+    session::{
+        attach::Attached,
+        command_loop::CommandLoop,
+        events::{Events, read_events},
+        gate::Gate,
+        input::Input,
+        link::Link,
+        outgoing::Outgoing,
+        replies::Replies,
+        spawn,
+        waiters::Waiters,
+    },
+};
+use bulk::{Fault, Lanes, LanesConfig};
+use cuda_driver::Driver;
+use cuda_wire::Notice;
+use std::sync::Arc;
+use std::time::Duration;
+use transport::{Connection, Rx};
+
+/// Executes the client's commands until the session ends, and says why it did.
+pub(crate) fn serve(attached: Attached, driver: &Arc<dyn Driver>, config: &SessionConfig) -> SessionEnd {
+    let ending = attached.ending.clone();
+    let Assembled { commands, input, link, events_rx } = assemble(attached, driver, config);
+    start_threads(commands, input, &link, events_rx, &ending, config.stall_timeout);
+    let end = watch(&ending, &link.events, config.stall_timeout);
+    wind_up(&end, driver, &link);
+    end
+}
+
+/// The parts of a session, ready to run.
+struct Assembled {
+    commands: CommandLoop,
+    input: Input,
+    link: Arc<Link>,
+    events_rx: Rx,
+}
+
+/// Puts the parts together, each from those before it.
+///
+/// ```text
+///   Outgoing, Events, Lanes ─▶ Link ─▶ Gate ─▶ Replies ─▶ CommandLoop
+///                               └─▶ driver
+/// ```
+fn assemble(attached: Attached, driver: &Arc<dyn Driver>, config: &SessionConfig) -> Assembled {
+    let Attached { admitted, credit_bytes, mut input, tx, closer, joined, ending } = attached;
+    let images = config.image_cache.as_deref().and_then(|directory| {
+        ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)
+            .inspect_err(|error| tracing::warn!(%error, "module images are not kept"))
+            .ok()
+    });
+    let (events_tx, events_rx, events_closer) = joined.events.split();
+    let events = Arc::new(Events::new(events_tx, events_closer));
+    let lanes = Arc::new(lanes(joined.lanes, config, &ending));
+    let outgoing = Outgoing::new(tx, closer, lanes.clone());
+    let link = Arc::new(Link::new(lanes, events, outgoing, config.push_window_bytes));
+    driver.attach(link.clone());
+    let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max);
+    let gate = Arc::new(gate);
+    let replies = Arc::new(Replies::new(gate.clone(), link.clone()));
+    if let Some(spin) = config.spin() {
+        input.set_spin(spin);
+    }
+    let commands = CommandLoop {
+        driver: driver.clone(),
+        gate,
+        link: link.clone(),
+        replies,
+        waiters: Waiters::default(),
+        spin: config.spin().unwrap_or_default(),
+        answer: Vec::new(),
+    };
+    Assembled { commands, input, link, events_rx }
+}
+
+/// Starts the threads of a session: one reads events, one executes commands, one asks a silent client whether it is there.
+fn start_threads(
+    mut commands: CommandLoop,
+    input: Input,
+    link: &Arc<Link>,
+    events_rx: Rx,
+    ending: &Arc<Ending>,
+    stall_timeout: Duration,
+) {
+    link.events.heard().touch();
+    let (events_link, events_ending) = (link.clone(), ending.clone());
+    spawn("dxpu-events", move || {
+        read_events(events_rx, &events_link.events, &events_link, &events_ending);
+    });
+    let ending = ending.clone();
+    spawn("dxpu-commands", move || {
+        // A panic in the driver is its own fault, never the client's; it ends this one session.
+        let run = std::panic::AssertUnwindSafe(|| commands.run(input));
+        let end = std::panic::catch_unwind(run)
+            .unwrap_or_else(|_| SessionEnd::new(EndKind::Internal, "the driver panicked"));
+        ending.end_of_commands(end);
+    });
+    let events = link.events.clone();
+    spawn("dxpu-pulse", move || feel_pulse(&events, stall_timeout));
+}
+
+fn lanes(connections: Vec<Connection>, config: &SessionConfig, ending: &Arc<Ending>) -> Lanes {
+    let ending = ending.clone();
+    let on_fault = move |fault: &Fault| match fault {
+        Fault::Protocol { .. } => ending.end(EndKind::Protocol, fault.to_string()),
+        Fault::Internal { .. } => ending.end(EndKind::Internal, fault.to_string()),
+        Fault::Closed | Fault::Connection { .. } => ending.end(EndKind::PeerLost, fault.to_string()),
+    };
+    Lanes::new(connections, LanesConfig { early_window_bytes: config.push_window_bytes }, on_fault)
+}
+
+/// Asks a client that has nothing to say whether it is there. How often it speaks by itself is its own affair.
+///
+/// On a thread of its own: a client that is frozen may not even take the question.
+fn feel_pulse(events: &Events, stall_timeout: Duration) {
+    let silence_max = stall_timeout / 4;
+    loop {
+        let silence = events.heard().silence();
+        let asked = if silence >= silence_max { events.send(&Notice::Ping { nonce: 0 }) } else { Ok(()) };
+        if asked.is_err() {
+            return;
+        }
+        std::thread::sleep(silence_max.saturating_sub(silence).max(silence_max / 2));
+    }
+}
+
+/// Waits until a thread ends the session, and ends it itself when the client is silent for too long.
+fn watch(ending: &Ending, events: &Events, stall_timeout: Duration) -> SessionEnd {
+    /// How long the command loop has to find the goodbye of a client whose other connections have ended.
+    const GOODBYE_WITHIN: Duration = Duration::from_millis(200);
+    let look_every = (stall_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        if let Some(end) = ending.wait(look_every) {
+            return ending.explained(GOODBYE_WITHIN).unwrap_or(end);
+        }
+        if events.heard().silence() > stall_timeout {
+            ending.end(EndKind::Stalled, format!("nothing was heard from the client for {stall_timeout:?}"));
+        }
+    }
+}
+
+/// Tells the client, wakes every thread that waits for it, and stops the device.
+fn wind_up(end: &SessionEnd, driver: &Arc<dyn Driver>, link: &Arc<Link>) {
+    /// A client that does not take its last notice is not waited for.
+    const TOLD_WITHIN: Duration = Duration::from_millis(500);
+    /// A kernel that does not stop ends with the process.
+    const STOPPED_WITHIN: Duration = Duration::from_secs(5);
+    if end.kind.is_told() {
+        let (link, reason) = (link.clone(), end.reason.clone());
+        within(TOLD_WITHIN, move || {
+            let _ = link.events.send(&Notice::Closing { text: cuda_wire::Bytes(reason.as_bytes()) });
+        });
+    }
+    link.close();
+    let driver = driver.clone();
+    within(STOPPED_WITHIN, move || driver.abort());
+}
+
+/// Runs `body` on a thread and waits for it, but not longer than `timeout`.
+fn within(timeout: Duration, body: impl FnOnce() + Send + 'static) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let run = move || {
+        body();
+        let _ = sender.send(());
+    };
+    if std::thread::Builder::new().spawn(run).is_ok() {
+        let _ = receiver.recv_timeout(timeout);
+    }
+}
