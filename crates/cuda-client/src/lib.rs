@@ -8,6 +8,7 @@
 //! 1. [`slab`]: handles that the program holds, and what they stand for.
 //! 2. [`addresses`]: where device memory lies.
 //! 3. [`host_memory`]: pinned host memory, and bytes still on their way into it.
+//!    [`shadow`]: which of its bytes travel when a kernel is given a pointer into it.
 //! 4. [`limits`]: what a device and a kernel allow.
 //! 5. [`launch`]: whether a launch fits them, and its parameters as one block of bytes.
 //! 6. [`occupancy`]: how many blocks of a kernel run at once.
@@ -29,6 +30,7 @@ pub mod limits;
 pub mod md2;
 pub mod occupancy;
 pub mod pool;
+pub mod shadow;
 pub mod slab;
 pub mod stream_order;
 pub mod suballocator;

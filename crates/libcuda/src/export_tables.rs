@@ -30,8 +30,6 @@ mod runtime;
 mod table;
 mod thread;
 
-pub(crate) use local_storage::LocalStorage;
-
 /// The address of the table with this id, whose first byte is the highest of the number.
 pub(crate) fn find(id: &[u8; 16]) -> Option<u64> {
     Some(match u128::from_be_bytes(*id) {

@@ -5,7 +5,7 @@ use crate::{
     state::{
         API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current, pool_order,
         pop_current as pop, push_current as push, set_current as set,
-        shadow::{at_rest, fetch_all},
+        shadow::{at_rest, before_wait, fetch_all},
         with_current,
     },
 };
@@ -226,9 +226,10 @@ pub(crate) fn synchronize() -> CuResult<()> {
     let context = crate::state::current_context()?;
     forbid_context_wait(&context)?;
     fetch_all()?;
+    let watched = before_wait();
     let mark = pool_order::before_context_wait();
     context.call(&Command::ContextSynchronize { context: context.id })?;
-    at_rest(|stream| stream.context.handle == context.handle);
+    at_rest(watched, |stream| stream.context.handle == context.handle);
     pool_order::context_done(mark, &context)
 }
 
@@ -238,9 +239,10 @@ pub(crate) fn synchronize_v2(context: ContextHandle) -> CuResult<()> {
     context.check()?;
     forbid_context_wait(&context)?;
     fetch_all()?;
+    let watched = before_wait();
     let mark = pool_order::before_context_wait();
     context.call(&Command::ContextSynchronize { context: context.id })?;
-    at_rest(|stream| stream.context.handle == context.handle);
+    at_rest(watched, |stream| stream.context.handle == context.handle);
     pool_order::context_done(mark, &context)
 }
 

@@ -131,7 +131,7 @@ fn launch(
         };
         stream.enqueue(op)?;
         if !lent.is_empty() {
-            note_lent(&stream, lent);
+            note_lent(&stream, &lent);
         }
         Ok(())
     })

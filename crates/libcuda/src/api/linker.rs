@@ -5,24 +5,12 @@
 use crate::{
     api::{jit::JitArguments, module::read_file},
     border::*,
-    state::{client, current_context, lock},
+    state::{Linker, client, current_context, lock},
 };
 use core::ffi::CStr;
 use cuda_abi::*;
-use cuda_wire::{Bytes, Command, JitOption, LinkInput, LinkOutput};
+use cuda_wire::{Bytes, Command, LinkInput, LinkOutput};
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// A `CUlinkState`.
-#[derive(Default)]
-pub(crate) struct Linker {
-    inputs: Vec<(u32, String, Vec<u8>)>,
-    options: Vec<JitOption>,
-    /// The arrays of cuLinkCreate, which CUDA has the program keep: logs are written there at the end.
-    keys: Vec<u32>,
-    values_at: u64,
-    /// What was linked: the program reads it until it destroys the state.
-    image: Option<Vec<u8>>,
-}
 
 fn find(state: LinkStateHandle) -> CuResult<Arc<Mutex<Linker>>> {
     client()?.linkers.get(state.0).ok_or(CudaError::INVALID_HANDLE)

@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{allocate, current_context, forbid_unsafe_call, memory_of},
+    state::{allocate, current_context, forbid_unsafe_call, free_device_memory, memory_of},
 };
 use cuda_abi::*;
 use cuda_wire::Command;
@@ -59,29 +59,7 @@ pub(crate) fn alloc_pitch(
 
 /// cuMemFree_v2
 pub(crate) fn free(device_pointer: u64) -> CuResult<()> {
-    if device_pointer == 0 {
-        return Ok(());
-    }
-    if let Some(context) = crate::state::current() {
-        context.check_alive()?;
-    }
-    forbid_unsafe_call()?;
-    let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
-    if crate::state::free_graph_memory(device_pointer)? {
-        return device.link.post(&Command::MemoryFree { address: device_pointer });
-    }
-    let allocation = device.memory.remove(device_pointer)?;
-    let block = allocation.as_block();
-    if let Some(block) = block {
-        block.free()?;
-    }
-    if let Ok(context) = crate::state::Context::find(allocation.context) {
-        context.check()?;
-    }
-    if block.is_some() {
-        return Ok(());
-    }
-    device.link.post(&Command::MemoryFree { address: device_pointer })
+    if device_pointer == 0 { Ok(()) } else { free_device_memory(device_pointer) }
 }
 
 /// cuMemGetAddressRange_v2

@@ -5,7 +5,7 @@ use crate::{
     state::{
         Event, NodeOp, Stream, StreamKind, current_context, forbid_external, forbid_on_capturing,
         forbid_wait, pool_order,
-        shadow::{at_rest, fetch_all},
+        shadow::{at_rest, before_wait, fetch_all},
         submit,
     },
 };
@@ -64,9 +64,10 @@ pub(crate) fn synchronize(stream: StreamArg) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     forbid_wait(&stream)?;
     fetch_all()?;
+    let watched = before_wait();
     let mark = pool_order::before_stream_wait(&stream);
     stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
-    at_rest(|other| std::ptr::eq(other, &*stream));
+    at_rest(watched, |other| std::ptr::eq(other, &*stream));
     pool_order::stream_done(mark);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The process's one client: its workers, devices, and the tables behind every handle.
 
 use super::{
-    Context, Device, Event, Function, Kernel, Library, MemoryPool, Module, Physical, Pinned, Stream,
+    Context, Device, Event, Function, Kernel, Library, Linker, MemoryPool, Module, Physical, Pinned, Stream,
     Unawaited,
 };
 use crate::link::{self, Config, Link};
@@ -44,7 +44,7 @@ pub(crate) struct Client {
     pub(crate) kernels: Slab<Kernel>,
     pub(crate) pools: Slab<MemoryPool>,
     pub(crate) physical: Slab<Physical>,
-    pub(crate) linkers: Slab<Mutex<crate::api::linker::Linker>>,
+    pub(crate) linkers: Slab<Mutex<Linker>>,
     pub(crate) pinned: Pinned,
     pub(crate) unawaited: Unawaited,
     /// Which stream comes after what another one freed to a pool.

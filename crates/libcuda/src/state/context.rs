@@ -1,6 +1,6 @@
 //! A context: a device's state for one program, and the first error that killed it.
 
-use super::{Client, Device, Stream, StreamKind, client, lock};
+use super::{Client, Device, LocalStorage, Stream, StreamKind, client, lock};
 use crate::link::SharedLink;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Command, ContextId, DeviceInfo};
@@ -46,7 +46,7 @@ pub(crate) struct Context {
     /// Devices whose memory its kernels may reach.
     pub(crate) peers: Mutex<Vec<usize>>,
     /// What libraries keep in it (private table of context local storage).
-    pub(crate) local_storage: crate::export_tables::LocalStorage,
+    pub(crate) local_storage: LocalStorage,
     me: OnceLock<std::sync::Weak<Context>>,
 }
 
@@ -82,7 +82,7 @@ impl Context {
                 shared_memory_config: AtomicU32::new(0),
                 legacy: RwLock::new(None),
                 peers: Mutex::default(),
-                local_storage: crate::export_tables::LocalStorage::default(),
+                local_storage: LocalStorage::default(),
                 me: OnceLock::new(),
             });
             let _ = context.me.set(Arc::downgrade(&context));

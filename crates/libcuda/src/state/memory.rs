@@ -404,6 +404,30 @@ pub(crate) fn allocate(context: &Arc<Context>, bytes: u64) -> CuResult<u64> {
     told.map(|()| address)
 }
 
+/// Frees device memory that any call of the program, or this library itself, has allocated.
+pub(crate) fn free_device_memory(address: u64) -> CuResult<()> {
+    if let Some(context) = super::current() {
+        context.check_alive()?;
+    }
+    super::forbid_unsafe_call()?;
+    let device = memory_of(address).ok_or(CudaError::INVALID_VALUE)?;
+    if super::free_graph_memory(address)? {
+        return device.link.post(&Command::MemoryFree { address });
+    }
+    let allocation = device.memory.remove(address)?;
+    let block = allocation.as_block();
+    if let Some(block) = block {
+        block.free()?;
+    }
+    if let Ok(context) = Context::find(allocation.context) {
+        context.check()?;
+    }
+    if block.is_some() {
+        return Ok(());
+    }
+    device.link.post(&Command::MemoryFree { address })
+}
+
 /// Asks a worker for memory; a second time where the device has none and pools gave some back.
 pub(crate) fn or_squeeze<T>(device: &Device, ask: impl Fn() -> CuResult<T>) -> CuResult<T> {
     match ask() {

@@ -1,62 +1,52 @@
-//! Pinned memory that kernels are given pointers to.
+//! Pinned memory that kernels are given pointers to: the shell around [`cuda_client::shadow`], which has the protocol.
 //!
-//! On one machine a kernel reads and writes pinned host memory by itself. Here the memory is the program's and the kernel
-//! runs elsewhere. So a launch whose parameters point into pinned memory gets device memory in its stead, a *shadow*:
-//!
-//! ```text
-//!   pinned memory ── as it is at the launch ──▶ shadow ──▶ kernel ──▶ shadow ── what changed ──▶ pinned memory
-//! ```
-//!
-//! Some libraries hand such a pointer to every kernel and hardly ever use it (cuDNN's normalizations do), so a launch
-//! itself sends only what the program changed since the last one, mostly nothing. Others let a kernel wait for a word that
-//! the program writes when the kernel runs already (XLA does, to measure what comes behind it). So what goes to a shadow
-//! goes by a stream of its own, which the launch waits for and nobody else; and whenever the program is about to wait, what
-//! it wrote meanwhile is sent after the kernels that have it. What kernels changed is fetched when
-//! the program is about to learn that they are done: before an event is recorded, a stream waited for or asked, a host
-//! function run, a copy made. Only bytes that a kernel changed are written back: the program may use other parts of the
-//! same memory meanwhile. Pointers that lie in device memory are not seen; a kernel that follows one of those to the host
-//! faults, as it would on a GPU without mapped memory.
+//! Here are the locks, the program's memory and the commands. Three locks, taken in this order and never the other way:
+//! [`Side::turn`] (what is sent to a context's shadows, and what waits for it, is posted in the order in which it was
+//! decided), [`Shadow::mirror`] (taken by the threads of the lanes, too), [`BOOK`].
 
 #![allow(unsafe_code)]
 
-use super::{Context, Copy, Event, Pinned, Place, Stream, StreamKind, allocate, client, lock};
+use super::{
+    Context, Copy, Event, Pinned, Place, Stream, StreamKind, allocate, client, free_device_memory, lock,
+};
 use crate::host::HostRegion;
 use cuda_abi::CuResult;
-use cuda_client::host_memory::HostRange;
+use cuda_client::{
+    host_memory::HostRange,
+    shadow::{Book, FetchId, Mark, Mirror, Piece, SHADOWED_BYTES_MAX, ShadowKey},
+};
 use cuda_wire::{Bytes, Command, HostData, INLINE_BYTES_MAX, Op, Plane, Shape};
 use std::{
     collections::BTreeMap,
-    ops::Range,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-/// More than this is meant for copies, and would cost every launch as much.
-const SHADOWED_BYTES_MAX: u64 = 64 << 20;
+static BOOK: Mutex<Book<Arc<Stream>, Arc<Shadow>>> = Mutex::new(Book::new());
 
-/// By the first address of its pinned memory and by context.
-static SHADOWS: Mutex<BTreeMap<(u64, u64), Arc<Shadow>>> = Mutex::new(BTreeMap::new());
-
-/// Shadows that kernels may have written since they were last fetched, with the streams of those kernels.
-static UNFETCHED: Mutex<Vec<(Arc<Stream>, Arc<Shadow>)>> = Mutex::new(Vec::new());
+/// What the book says of itself, for calls that have nothing to do with shadows: most programs have none.
 static ANY_UNFETCHED: AtomicBool = AtomicBool::new(false);
-
-/// A kernel that waits for a word of the program's looks at little memory. More is not looked through at every wait.
-const SIGNAL_BYTES_MAX: u64 = 64 << 10;
-
-/// Small shadows that kernels may be looking at now, with the streams of those kernels.
-static WATCHED: Mutex<Vec<(Arc<Stream>, Arc<Shadow>)>> = Mutex::new(Vec::new());
 static ANY_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// By context.
 static SIDES: Mutex<BTreeMap<u64, Arc<Side>>> = Mutex::new(BTreeMap::new());
 
-/// The way to shadows, past all streams of the program: what waits there may be a kernel that waits for this.
+/// Changes the book, and what it says of itself.
+fn with_book<R>(change: impl FnOnce(&mut Book<Arc<Stream>, Arc<Shadow>>) -> R) -> R {
+    let mut book = lock(&BOOK);
+    let result = change(&mut book);
+    ANY_UNFETCHED.store(book.is_any_unfetched(), Ordering::Release);
+    ANY_WATCHED.store(book.is_any_watched(), Ordering::Release);
+    result
+}
+
+/// The side stream of a context. It waits for no stream of the program: there may be a kernel that waits for what comes here.
 struct Side {
     stream: Arc<Stream>,
     written: Arc<Event>,
+    turn: Mutex<()>,
 }
 
 impl Side {
@@ -67,7 +57,7 @@ impl Side {
         }
         let stream = Stream::create(context, StreamKind::NonBlocking, cuda_abi::CU_STREAM_NON_BLOCKING, 0)?;
         let written = Event::create(context, cuda_abi::CU_EVENT_DISABLE_TIMING)?;
-        let side = Arc::new(Self { stream, written });
+        let side = Arc::new(Self { stream, written, turn: Mutex::default() });
         sides.insert(context.handle, Arc::clone(&side));
         Ok(side)
     }
@@ -77,77 +67,31 @@ impl Side {
         self.stream.context.post(&Command::Enqueue { stream: self.stream.id, op })
     }
 
-    /// Has a stream wait for all that was sent so far.
-    fn before(&self, stream: &Stream) -> CuResult<()> {
+    /// Has a stream wait for what was sent to a shadow, if it does not already.
+    fn order(&self, _turn: &Turn<'_>, stream: &Stream, key: ShadowKey) -> CuResult<()> {
+        if !lock(&BOOK).is_behind(number(stream), key) {
+            return Ok(());
+        }
         self.written.note_record();
         self.post(Op::Record { event: self.written.id, flags: 0 })?;
-        stream.enqueue(Op::Wait { event: self.written.id, flags: 0 })
-    }
-}
-
-/// Device memory that stands for pinned memory.
-pub(crate) struct Shadow {
-    range: HostRange,
-    device: u64,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// What the device memory holds, but for changes by kernels that have not arrived here.
-    known: Vec<u8>,
-    /// Fetches under way.
-    fetches: usize,
-}
-
-impl Shadow {
-    fn host(&self) -> HostRegion {
-        // SAFETY: the program pinned the range and keeps it until it unpins it, which waits for fetches and forgets the
-        // shadow.
-        unsafe { HostRegion::line(self.range.base, self.range.bytes) }
+        stream.enqueue(Op::Wait { event: self.written.id, flags: 0 })?;
+        lock(&BOOK).note_ordered(number(stream), stream.context.handle);
+        Ok(())
     }
 
-    /// Sends what the program has changed; says whether that was anything.
-    fn refresh(&self, side: &Side, pinned: &Pinned) -> CuResult<bool> {
-        let (is_written_by_others, changes) = self.changes(pinned);
-        let changes = if is_written_by_others {
-            // Copies before this launch have their say first.
-            let context = &side.stream.context;
-            context.call(&Command::ContextSynchronize { context: context.id })?;
-            self.changes(pinned).1
-        } else {
-            changes
-        };
-        changes.iter().try_for_each(|(offset, bytes)| self.send(side, *offset, bytes))?;
-        Ok(!changes.is_empty())
-    }
-
-    /// Whether copies may still write into the memory, and the pieces that differ from what the device has. The
-    /// latter count as sent.
-    fn changes(&self, pinned: &Pinned) -> (bool, Vec<(usize, Vec<u8>)>) {
-        let host = self.host();
-        let mut state = lock(&self.state);
-        if pinned.writes_under_way(self.range.base, self.range.bytes) > state.fetches {
-            return (true, Vec::new());
+    fn send(&self, _turn: &Turn<'_>, shadow: &Shadow, pieces: &[Piece]) -> CuResult<()> {
+        if !pieces.is_empty() {
+            pieces.iter().try_for_each(|piece| self.send_piece(shadow.device, piece))?;
+            lock(&BOOK).note_sent(shadow.key);
         }
-        let mut changes = Vec::new();
-        // The program may write while we look, so we look at a copy of each piece.
-        let mut piece = [0; 4096];
-        for (number, known) in state.known.chunks_mut(piece.len()).enumerate() {
-            let (now, at) = (&mut piece[..known.len()], number * 4096);
-            host.read(at as u64, now);
-            for Range { start, end } in differences(now, known) {
-                changes.push((at + start, now[start..end].to_vec()));
-            }
-            known.copy_from_slice(now);
-        }
-        (false, changes)
+        Ok(())
     }
 
-    fn send(&self, side: &Side, offset: usize, bytes: &[u8]) -> CuResult<()> {
-        let target = Plane::line(self.device + offset as u64);
+    fn send_piece(&self, device: u64, Piece { offset, bytes }: &Piece) -> CuResult<()> {
+        let target = Plane::line(device + *offset as u64);
         let shape = Shape::line(bytes.len() as u64);
         if bytes.len() <= INLINE_BYTES_MAX {
-            return side.post(Op::CopyIn { target, shape, data: HostData::Inline { bytes: Bytes(bytes) } });
+            return self.post(Op::CopyIn { target, shape, data: HostData::Inline { bytes: Bytes(bytes) } });
         }
         let copy = Copy {
             // SAFETY: these bytes are ours and stay until the copy has taken them, which for pageable memory is at once.
@@ -155,46 +99,105 @@ impl Shadow {
             target: Place::Device(target),
             shape,
         };
-        // Not `run_copy`: a fetch in front of this copy would take what the device has for news.
-        super::copy::run_checked(&side.stream, &copy, false)
+        // Not `run_copy`, which begins with a fetch.
+        super::copy::run_checked(&self.stream, &copy, false)
+    }
+}
+
+/// A stream for the book. Names on the worker never mean two things; handles may, in the end.
+fn number(stream: &Stream) -> u64 {
+    stream.id.0.into()
+}
+
+/// Held while something is decided and posted.
+type Turn<'a> = MutexGuard<'a, ()>;
+
+/// Device memory that stands for pinned memory.
+pub(crate) struct Shadow {
+    key: ShadowKey,
+    bytes: u64,
+    device: u64,
+    mirror: Mutex<Mirror>,
+}
+
+impl Shadow {
+    fn host(&self) -> HostRegion {
+        // SAFETY: the program pinned the range and keeps it until it unpins it. `forget` ends the mirror before that, under
+        // the mirror's lock, and an ended mirror reads and writes nothing.
+        unsafe { HostRegion::line(self.key.base, self.bytes) }
+    }
+
+    /// What the program has changed, to be sent. `None`: copies are writing the memory.
+    fn take_changes(&self, pinned: &Pinned) -> Option<Vec<Piece>> {
+        let mut mirror = lock(&self.mirror);
+        let writes = pinned.writes_under_way(self.key.base, self.bytes);
+        (!mirror.is_written_by_copies(writes)).then(|| self.take_changes_from(&mut mirror))
+    }
+
+    /// The same while copies may be writing. What they have not written yet is sent later.
+    fn take_changes_now(&self) -> Vec<Piece> {
+        self.take_changes_from(&mut lock(&self.mirror))
+    }
+
+    fn take_changes_from(&self, mirror: &mut Mirror) -> Vec<Piece> {
+        let host = self.host();
+        mirror.take_changes(|offset, out| host.read(offset as u64, out))
+    }
+
+    /// Sends what the program has changed before a launch in `stream`, and has the stream wait for it.
+    fn refresh(&self, side: &Side, stream: &Stream, pinned: &Pinned) -> CuResult<()> {
+        let mut turn = lock(&side.turn);
+        let pieces = match self.take_changes(pinned) {
+            Some(pieces) => pieces,
+            None => {
+                // The launch comes after copies that were made before it. Other threads may have to send meanwhile.
+                drop(turn);
+                // The copies may be waiting for a kernel that waits for a word the program has written.
+                forward()?;
+                let context = &side.stream.context;
+                context.call(&Command::ContextSynchronize { context: context.id })?;
+                turn = lock(&side.turn);
+                // Copies that other threads began since do not come before the launch.
+                self.take_changes_now()
+            }
+        };
+        side.send(&turn, self, &pieces)?;
+        lock(&self.mirror).note_lent(number(stream));
+        side.order(&turn, stream, self.key)
     }
 
     /// Has what kernels before this point of the stream changed written into the program's memory.
     fn fetch(self: Arc<Self>, stream: &Stream) -> CuResult<()> {
-        let hazard = client()?.pinned.begin_write(self.range.base, self.range.bytes);
-        let before = {
-            let mut state = lock(&self.state);
-            state.fetches += 1;
-            state.known.clone()
-        };
+        let side = Side::of(&stream.context)?;
+        let turn = lock(&side.turn);
+        side.order(&turn, stream, self.key)?;
+        let hazard = client()?.pinned.begin_write(self.key.base, self.bytes);
+        let fetch = lock(&self.mirror).begin_fetch(number(stream));
         let arrived = Arc::clone(&self);
         let landed = Box::new(move || {
-            let mut state = lock(&arrived.state);
+            let mut mirror = lock(&arrived.mirror);
             super::copy::end_write(hazard);
-            state.fetches -= 1;
+            mirror.end_fetch(fetch);
         });
-        let (source, shape) = (Plane::line(self.device), Shape::line(self.range.bytes));
-        let bytes = self.range.bytes;
-        let changes = Box::new(Changes { shadow: self, before });
-        let transfer = stream.context.link.expect_by(bytes, changes, landed);
+        let (source, shape, bytes) = (Plane::line(self.device), Shape::line(self.bytes), self.bytes);
+        let transfer =
+            stream.context.link.expect_by(bytes, Box::new(Changes { shadow: self, fetch }), landed);
         stream.enqueue(Op::CopyOut { source, shape, transfer })
     }
 }
 
-/// Where two texts of equal length differ. Differences that lie close together count as one.
-fn differences(new: &[u8], old: &[u8]) -> Vec<Range<usize>> {
-    const CLOSE: usize = 64;
-    let mut found: Vec<Range<usize>> = Vec::new();
-    if new == old {
-        return found;
+/// Takes a shadow's bytes and writes those that a kernel changed.
+struct Changes {
+    shadow: Arc<Shadow>,
+    fetch: FetchId,
+}
+
+impl bulk::Sink for Changes {
+    fn take(&self, offset: u64, after: &[u8]) {
+        let host = self.shadow.host();
+        let write = |at: usize, news: &[u8]| host.write(at as u64, news);
+        lock(&self.shadow.mirror).arrive(self.fetch, offset as usize, after, write);
     }
-    for (at, _) in new.iter().zip(old).enumerate().filter(|(_, (new, old))| new != old) {
-        match found.last_mut() {
-            Some(last) if at < last.end + CLOSE => last.end = at + 1,
-            _ => found.push(at..at + 1),
-        }
-    }
-    found
 }
 
 /// Puts device memory in the place of pinned memory in a launch's parameters; says which.
@@ -235,61 +238,43 @@ fn lend_one(
     range: HostRange,
     lent: &mut Vec<Arc<Shadow>>,
 ) -> CuResult<u64> {
-    if let Some(known) = lent.iter().find(|lent| lent.range.base == range.base) {
+    if let Some(known) = lent.iter().find(|lent| lent.key.base == range.base) {
         return Ok(known.device);
     }
     let side = Side::of(&stream.context)?;
-    let (shadow, is_new) = shadow_of(&side, range)?;
-    if shadow.refresh(&side, pinned)? || is_new {
-        side.before(stream)?;
-    }
+    let shadow = shadow_of(&side, range)?;
+    shadow.refresh(&side, stream, pinned)?;
     lent.push(Arc::clone(&shadow));
     Ok(shadow.device)
 }
 
-/// The shadow of pinned memory, and whether it is new.
-fn shadow_of(side: &Side, range: HostRange) -> CuResult<(Arc<Shadow>, bool)> {
+/// The shadow of pinned memory.
+fn shadow_of(side: &Side, range: HostRange) -> CuResult<Arc<Shadow>> {
     let context = &side.stream.context;
-    let key = (range.base, context.handle);
-    if let Some(shadow) = lock(&SHADOWS).get(&key) {
-        return Ok((Arc::clone(shadow), false));
+    let key = ShadowKey { base: range.base, context: context.handle };
+    if let Some(shadow) = lock(&BOOK).find(key) {
+        return Ok(shadow);
     }
     crate::log::debug(|| format!("a kernel is given {} bytes of pinned memory", range.bytes));
+    // Before the turn: it may have to wait for the worker, and other threads may have to send meanwhile.
     let device = allocate(context, range.bytes)?;
-    let known = vec![0; range.bytes as usize];
-    let shadow = Arc::new(Shadow { range, device, state: Mutex::new(State { known, fetches: 0 }) });
+    let _turn = lock(&side.turn);
+    if let Some(shadow) = lock(&BOOK).find(key) {
+        // Another thread was faster.
+        free_device_memory(device)?;
+        return Ok(shadow);
+    }
+    let mirror = Mutex::new(Mirror::new(range.bytes as usize));
+    let shadow = Arc::new(Shadow { key, bytes: range.bytes, device, mirror });
     let target = Plane::line(device);
     side.post(Op::Fill { target, shape: Shape::line(range.bytes), element_bytes: 1, value: 0 })?;
-    lock(&SHADOWS).insert(key, Arc::clone(&shadow));
-    Ok((shadow, true))
+    lock(&BOOK).insert(key, range.bytes, Arc::clone(&shadow));
+    Ok(shadow)
 }
 
 /// Notes that a kernel which was just launched may change what it was lent.
-pub(crate) fn note_lent(stream: &Arc<Stream>, lent: Vec<Arc<Shadow>>) {
-    let small = lent.iter().filter(|shadow| shadow.range.bytes <= SIGNAL_BYTES_MAX);
-    if note_each(&WATCHED, stream, small) {
-        ANY_WATCHED.store(true, Ordering::Release);
-    }
-    if note_each(&UNFETCHED, stream, lent.iter()) {
-        ANY_UNFETCHED.store(true, Ordering::Release);
-    }
-}
-
-type Noted = Mutex<Vec<(Arc<Stream>, Arc<Shadow>)>>;
-
-/// Notes each of them once; says whether there was any.
-fn note_each<'a>(noted: &Noted, stream: &Arc<Stream>, lent: impl Iterator<Item = &'a Arc<Shadow>>) -> bool {
-    let mut noted = lock(noted);
-    let mut is_any = false;
-    for shadow in lent {
-        let is_noted =
-            |(of, known): &(Arc<Stream>, Arc<Shadow>)| Arc::ptr_eq(of, stream) && Arc::ptr_eq(known, shadow);
-        if !noted.iter().any(is_noted) {
-            noted.push((Arc::clone(stream), Arc::clone(shadow)));
-        }
-        is_any = true;
-    }
-    is_any
+pub(crate) fn note_lent(stream: &Arc<Stream>, lent: &[Arc<Shadow>]) {
+    with_book(|book| lent.iter().for_each(|shadow| book.note_lent(stream, number(stream), shadow.key)));
 }
 
 /// Called before the program waits, or learns that kernels are done: sends what it wrote for kernels that run, and fetches
@@ -308,96 +293,52 @@ pub(crate) fn forward() -> CuResult<()> {
 
 #[cold]
 fn forward_noted() -> CuResult<()> {
-    let pinned = &client()?.pinned;
-    let watched = lock(&WATCHED).clone();
+    let watched = lock(&BOOK).watched();
     for (stream, shadow) in watched {
-        let (_, changes) = shadow.changes(pinned);
-        if !changes.is_empty() {
-            let side = Side::of(&stream.context)?;
-            changes.iter().try_for_each(|(offset, bytes)| shadow.send(&side, *offset, bytes))?;
-        }
+        let side = Side::of(&stream.context)?;
+        let turn = lock(&side.turn);
+        // Also while copies are writing the memory: they may be waiting for the kernel that waits for this.
+        side.send(&turn, &shadow, &shadow.take_changes_now())?;
     }
     Ok(())
 }
 
-/// All work of a stream is done: its kernels look at nothing any more.
-#[inline]
-pub(crate) fn at_rest(is_at_rest: impl Fn(&Stream) -> bool) {
-    if ANY_WATCHED.load(Ordering::Acquire) {
-        let mut watched = lock(&WATCHED);
-        watched.retain(|(stream, _)| !is_at_rest(stream));
-        if watched.is_empty() {
-            ANY_WATCHED.store(false, Ordering::Release);
-        }
-    }
-}
-
 #[cold]
 fn fetch_noted() -> CuResult<()> {
-    let noted = {
-        let mut unfetched = lock(&UNFETCHED);
-        ANY_UNFETCHED.store(false, Ordering::Release);
-        std::mem::take(&mut *unfetched)
-    };
+    let noted = with_book(Book::take_unfetched);
     noted.into_iter().try_for_each(|(stream, shadow)| shadow.fetch(&stream))
 }
 
-/// Takes a shadow's bytes and writes those that a kernel changed.
-struct Changes {
-    shadow: Arc<Shadow>,
-    before: Vec<u8>,
+/// What a wait that begins now will be behind, for [`at_rest`]; `None` while no kernel looks at anything.
+#[inline]
+pub(crate) fn before_wait() -> Option<Mark> {
+    ANY_WATCHED.load(Ordering::Acquire).then(|| lock(&BOOK).mark())
 }
 
-impl bulk::Sink for Changes {
-    fn take(&self, offset: u64, after: &[u8]) {
-        let offset = offset as usize;
-        let before = &self.before[offset..offset + after.len()];
-        let (host, mut state) = (self.shadow.host(), lock(&self.shadow.state));
-        for at in 0..after.len() {
-            // What was sent since is no news either.
-            if after[at] == before[at] || after[at] == state.known[offset + at] {
-                continue;
-            }
-            host.write((offset + at) as u64, &after[at..=at]);
-            state.known[offset + at] = after[at];
-        }
+/// All work that a stream had at `mark` is done: those kernels look at nothing any more.
+#[inline]
+pub(crate) fn at_rest(mark: Option<Mark>, is_at_rest: impl Fn(&Stream) -> bool) {
+    if let Some(mark) = mark {
+        with_book(|book| book.at_rest(mark, |stream| is_at_rest(stream)));
     }
 }
 
-/// Pinned memory goes: its shadows go too. Its fetches are over.
+/// Pinned memory goes: its shadows go too. Bytes that are still fetched are dropped.
 pub(crate) fn forget(base: u64) {
-    lock(&UNFETCHED).retain(|(_, shadow)| shadow.range.base != base);
-    lock(&WATCHED).retain(|(_, shadow)| shadow.range.base != base);
-    let gone: Vec<Arc<Shadow>> = {
-        let mut shadows = lock(&SHADOWS);
-        let keys: Vec<(u64, u64)> =
-            shadows.range((base, 0)..=(base, u64::MAX)).map(|(key, _)| *key).collect();
-        keys.iter().filter_map(|key| shadows.remove(key)).collect()
-    };
-    for shadow in gone {
+    for shadow in with_book(|book| book.forget_memory(base)) {
+        lock(&shadow.mirror).end();
         // Memory of a context that ended went with it.
-        let _ = crate::api::memory::free(shadow.device);
+        let _ = free_device_memory(shadow.device);
     }
+}
+
+/// A stream ended, after its last fetch was enqueued.
+pub(super) fn forget_stream(stream: &Stream) {
+    lock(&BOOK).forget_stream(number(stream));
 }
 
 /// A context ended, and with it the device memory that was made in it.
 pub(super) fn forget_context(context: u64) {
-    lock(&UNFETCHED).retain(|(stream, _)| stream.context.handle != context);
-    lock(&WATCHED).retain(|(stream, _)| stream.context.handle != context);
+    with_book(|book| book.forget_context(context));
     lock(&SIDES).remove(&context);
-    lock(&SHADOWS).retain(|(_, of), _| *of != context);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differences_that_lie_close_together_are_sent_as_one() {
-        let old = [0; 400];
-        let mut new = old;
-        assert!(differences(&new, &old).is_empty());
-        (new[3], new[40], new[105], new[399]) = (1, 1, 1, 1);
-        assert_eq!(differences(&new, &old), [3..41, 105..106, 399..400]);
-    }
 }

@@ -124,6 +124,7 @@ impl Stream {
     pub(crate) fn destroy(&self) -> CuResult<()> {
         super::shadow::fetch_all()?;
         client()?.streams.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
+        super::shadow::forget_stream(self);
         super::pool_order::end_stream(self)?;
         self.context.post(&Command::StreamDestroy { stream: self.id })
     }
