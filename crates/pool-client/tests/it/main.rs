@@ -315,9 +315,10 @@ fn a_connection_that_the_manager_has_closed_meanwhile_is_not_used_again() {
     let pool = Pool::new();
     let manager = pool.manager(|_| Step::AnswerAndClose(200, b"7".to_vec()));
     let client = pool.client(&[&manager.url()], ONE_ROUND);
-    for _ in 0..5 {
+    for turn in 1..=5 {
         let answer = get(&client);
         assert!(matches!(answer, Ok(7)), "{answer:?}");
+        manager.wait_until_closed(turn);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -96,6 +96,9 @@ struct Shared {
     asked: Mutex<Vec<Asked>>,
     connections: Mutex<Vec<TcpStream>>,
     is_over: AtomicBool,
+    /// Connections that this side has closed.
+    closed: Mutex<usize>,
+    closing: Condvar,
 }
 
 /// A manager that runs.
@@ -115,6 +118,8 @@ impl Scripted {
             asked: Mutex::default(),
             connections: Mutex::default(),
             is_over: AtomicBool::new(false),
+            closed: Mutex::new(0),
+            closing: Condvar::new(),
         });
         let accepts = std::thread::spawn({
             let shared = shared.clone();
@@ -126,6 +131,12 @@ impl Scripted {
     /// Where it is.
     pub(crate) fn url(&self) -> String {
         format!("https://{}", self.address)
+    }
+
+    /// Waits until it has closed so many connections.
+    pub(crate) fn wait_until_closed(&self, count: usize) {
+        let closed = self.shared.closed.lock().unwrap();
+        drop(self.shared.closing.wait_while(closed, |closed| *closed < count).unwrap());
     }
 
     /// What it was asked until now.
@@ -160,6 +171,8 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             // A client that goes away, or does not believe the certificate, ends this connection and no test.
             let _ = serve(&connection, &shared);
             let _ = connection.shutdown(Shutdown::Both);
+            *shared.closed.lock().unwrap() += 1;
+            shared.closing.notify_all();
         });
     }
 }
