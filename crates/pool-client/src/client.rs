@@ -149,7 +149,7 @@ impl Client {
                     tracing::debug!(place = place.0, code = ?answer.error.code, "manager says later or elsewhere");
                     let is_elsewhere = answer.error.code == ErrorCode::NotLeader;
                     let leader = Place::parse(&answer.error.hint).ok().filter(|_| is_elsewhere);
-                    let is_there = |place| self.managers().go_to(place, &self.credential);
+                    let is_there = |place| self.managers().go_to(place, &self.credential, Instant::now());
                     is_sent_on = leader.is_some_and(is_there);
                     // Two that send us to each other are asked again, but not without a pause.
                     if is_sent_on && tries <= count {
@@ -161,13 +161,13 @@ impl Client {
                 Err(error) => {
                     tracing::debug!(place = place.0, %error, "manager does not answer");
                     if matches!(error, ureq::Error::Timeout(_)) {
-                        self.managers().was_silent(&place);
+                        self.managers().was_silent(&place, Instant::now());
                     }
                     self.unreachable(error)
                 }
             };
             if !is_sent_on {
-                self.managers().go_on(&place);
+                self.managers().go_on(&place, Instant::now());
             }
             if tries >= count && began.elapsed() >= self.patience.in_all {
                 return Err(failure);
