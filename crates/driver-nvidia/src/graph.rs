@@ -195,9 +195,11 @@ impl Ready {
             api.graph_launch(self.raw.raw, raw)?;
             turns.launched += 1;
             turns.stream = Some(Arc::clone(stream));
+            // The word before the event: the next launch waits for the event in another stream and writes a higher number,
+            // which this one must not overwrite.
             let marked = api
-                .event_record(turns.last.raw(), raw, 0)
-                .and_then(|()| api.stream_write_value(raw, turns.over.device(), turns.launched, 0));
+                .stream_write_value(raw, turns.over.device(), turns.launched, 0)
+                .and_then(|()| api.event_record(turns.last.raw(), raw, 0));
             if marked.is_err() {
                 turns.unmarked = Some(Arc::clone(stream));
             }

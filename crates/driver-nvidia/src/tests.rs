@@ -2,10 +2,12 @@
 
 mod copies_in;
 mod copies_out;
+mod graphs;
 mod link;
 mod memory;
 mod modules;
 mod read_back;
 mod session;
 mod streams;
+mod teardown;
 mod waits;
