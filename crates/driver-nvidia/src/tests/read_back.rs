@@ -31,8 +31,10 @@ fn read_back_waits_and_returns_packed_rows() {
         session.fake.poke(DATA + row * 16, &[row as u8 + 1; 10]);
     }
     let source = Plane { address: DATA, row_pitch: 16, slice_pitch: 0 };
-    let got = session.read_back(STREAM, source, Shape { width: 10, height: 3, depth: 1 }).unwrap();
-    assert_eq!(got.0, [[1; 10], [2; 10], [3; 10]].concat());
+    let mut got = Vec::new();
+    let shape = Shape { width: 10, height: 3, depth: 1 };
+    session.read_back_begin(STREAM, source, shape).unwrap().wait(&mut got).unwrap();
+    assert_eq!(got, [[1; 10], [2; 10], [3; 10]].concat());
     session.check_nothing_left();
 }
 
@@ -42,8 +44,9 @@ fn a_read_larger_than_a_slot_is_refused() {
     let shape = Shape::line(SLOT_BYTES as u64 + 1);
     let refused = session.read_back_begin(STREAM, Plane::line(DATA), shape).map(drop);
     assert_eq!(refused, Err(CudaError::INVALID_VALUE));
-    let whole = session.read_back(STREAM, Plane::line(DATA), Shape::line(SLOT_BYTES as u64)).unwrap();
-    assert_eq!(whole.0.len(), SLOT_BYTES);
+    let (shape, mut whole) = (Shape::line(SLOT_BYTES as u64), Vec::new());
+    session.read_back_begin(STREAM, Plane::line(DATA), shape).unwrap().wait(&mut whole).unwrap();
+    assert_eq!(whole.len(), SLOT_BYTES);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn a_destroyed_context_takes_everything_in_it_along() {
     fill_context(&session, CREATED);
     session.context_destroy(CREATED).unwrap();
     assert_eq!(session.enqueue(StreamId(5), fill(DATA, 1, 1)), Err(CudaError::INVALID_HANDLE));
-    assert_eq!(session.context_synchronize(CREATED), Err(CudaError::INVALID_CONTEXT));
+    assert_eq!(session.wait(WaitTarget::Context(CREATED)), Err(CudaError::INVALID_CONTEXT));
     session.check_nothing_left();
 }
 
