@@ -2,6 +2,7 @@
 
 mod copies_in;
 mod copies_out;
+mod failures;
 mod graphs;
 mod link;
 mod memory;
