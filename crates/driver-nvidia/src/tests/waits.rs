@@ -127,3 +127,12 @@ fn errors_of_a_dead_context_reach_every_poll_and_wait() {
     }
     assert_eq!(session.poll(WaitTarget::Context(SECOND)), Ok(true), "the other device lives");
 }
+
+/// No stream of the client's is there to tell; the context's legacy stream does.
+#[test]
+fn a_dead_context_without_streams_is_told_by_its_poll() {
+    let session = Session::new();
+    assert_eq!(session.poll(WaitTarget::Context(SECOND)), Ok(true));
+    session.fake.kill(session.raw(SECOND), CudaError::ILLEGAL_ADDRESS);
+    assert_eq!(session.poll(WaitTarget::Context(SECOND)), Err(CudaError::ILLEGAL_ADDRESS));
+}
