@@ -25,7 +25,6 @@ const EXCEPTIONS: &[&str] = &[
     "apps/dxpu/src/model/check.rs: print",
     "apps/dxpu/src/worker.rs: run",
     "apps/dxpu/tests/manager.rs: a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice",
-    "crates/cuda-worker/src/session.rs: serve",
     "crates/driver-nvidia/src/graph/build.rs: add",
     "crates/driver-soft/src/work.rs: execute",
     "crates/driver-soft/tests/stress.rs: run",
