@@ -5,7 +5,7 @@
 //! and cuDNN need to come up, answered in this process; every other id is refused, and those libraries then take
 //! their public path. Sizes and answers are those of driver 580.
 //!
-//! | module | who asks | for what |
+//! | module | asked by | for what |
 //! |---|---|---|
 //! | [`runtime`] | libcudart | loads modules, names primary contexts |
 //! | [`hooks`] | libcudart | which profiler callbacks are on (none) |

@@ -27,8 +27,8 @@ impl Reserved {
     /// The range at `base`, if nothing is there.
     pub(crate) fn exactly(base: u64, bytes: u64) -> Option<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE maps nothing over what is there, and nobody holds references into a range that
-        // was free.
+        // SAFETY: MAP_FIXED_NOREPLACE maps nothing over what is there, and no reference points into a range that was
+        // free.
         let got = unsafe { libc::mmap(base as *mut _, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
         if got == libc::MAP_FAILED {
             return None;
@@ -46,7 +46,7 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `at`, has never been readable, and nobody else unmaps it.
+        // SAFETY: the range was mapped by `at`, has never been readable, and only this drop unmaps it.
         unsafe { libc::munmap(self.0.base as *mut _, self.0.bytes as usize) };
     }
 }

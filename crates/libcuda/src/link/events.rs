@@ -2,7 +2,8 @@
 //!
 //! Host functions run on a thread of their own, one after the other, so that a slow one delays no data and no
 //! heartbeat. CUDA forbids CUDA calls inside them, so they cannot wait for this thread. The device's text is written by
-//! another thread for the same reason: the program's standard output may be a pipe that nobody reads for a while.
+//! another thread for the same reason: the program's standard output may be a pipe that its reader leaves full for a
+//! while.
 
 use super::{Link, SharedLink};
 use crate::host::{self, HostRegion};
@@ -111,7 +112,7 @@ impl Events {
         self.changed.notify_all();
     }
 
-    /// Takes an offer back and waits until nobody reads its memory: it is the program's again.
+    /// Takes an offer back and waits until no lane reads its memory: it is the program's again.
     pub(super) fn withdraw_and_wait(&self, transfer: TransferId) {
         let mut state = lock(&self.state);
         state.offers.remove(&transfer);
@@ -197,7 +198,7 @@ fn start_after_landing<T: Send + 'static>(
     let link = Arc::clone(link);
     crate::threads::spawn(name, move || {
         for (chunks, thing) in things {
-            // Those among the replies land when somebody reads them, which may be nobody else.
+            // Transfers among the replies land only when a thread reads them. If no call waits, this thread must.
             let is_enough = || link.lanes.landed_aside().wrapping_sub(chunks[ASIDE]) < 1 << 31;
             let landed = link.replies.read_transfers(is_enough).is_ok()
                 && link.lanes.wait_landed(&chunks, None).is_ok();

@@ -120,7 +120,7 @@ fn capture_node(store: &mut GraphGuard, stream: &Arc<Stream>, op: NodeOp) -> CuR
     store.captures.capture(&mut store.graphs, key, Item::from(op)).map(drop)
 }
 
-/// Notes that external flags have no place outside of captures. Without captures nobody else would say so.
+/// Refuses external flags outside of captures. While captures exist, the rules of captures check this instead.
 pub(crate) fn forbid_external(flags: u32) -> CuResult<()> {
     // Records and waits have the same flag.
     let external = flags & CU_EVENT_RECORD_EXTERNAL != 0;

@@ -148,7 +148,7 @@ impl Context {
         let _ = place.compare_exchange(0, error.code(), Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// What a call that waited returns: its own result, or an earlier error that nobody has seen yet.
+    /// What a call that waited returns: its own result, or an earlier error that no call has returned yet.
     pub(crate) fn settle<T>(&self, result: CuResult<T>) -> CuResult<T> {
         if let Err(error) = &result
             && error.kills_context()

@@ -3,7 +3,7 @@
 //! - From pageable memory: the bytes are taken before the call returns. A synchronous copy of a few of them waits for
 //!   nothing else; a larger one waits until they are on the device, and so for the work before it.
 //! - To pageable memory: the call returns when the bytes are there.
-//! - Pinned memory: the bytes move while the program goes on; whoever waits for the stream waits for them.
+//! - Pinned memory: the bytes move while the program goes on; a wait for the stream waits for them too.
 //! - A pinned source that an earlier copy still writes is read when the stream gets there, not now.
 
 #![allow(unsafe_code)]

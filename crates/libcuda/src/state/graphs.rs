@@ -32,8 +32,8 @@ pub(crate) fn captures_exist() -> bool {
     CAPTURES.load(Ordering::Acquire)
 }
 
-/// The store, locked. The program's code must not run meanwhile, and no executable graph may be locked: those who
-/// need both lock the executable graph first.
+/// The store, locked. The program's code must not run meanwhile, and no executable graph may be locked: code that needs
+/// both locks the executable graph first.
 pub(crate) fn graphs() -> GraphGuard {
     GraphGuard(super::lock(&STORE))
 }

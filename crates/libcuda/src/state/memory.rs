@@ -364,7 +364,7 @@ impl State {
 pub(crate) fn memory_of(address: u64) -> Option<&'static Device> {
     let client = client().ok()?;
     let first = client.devices.iter().find(|device| device.memory.holds(address))?;
-    // Several devices of one worker share addresses: the allocation says whose the bytes are.
+    // Several devices of one worker share addresses: the allocation names the device that owns the bytes.
     let owner = first.memory.find(address).and_then(|known| client.devices.get(known.device));
     Some(owner.unwrap_or(first))
 }

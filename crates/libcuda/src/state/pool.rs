@@ -252,7 +252,7 @@ impl MemoryPool {
     }
 }
 
-/// A block that the program freed: whose it is.
+/// A block that the program freed, with its pool and its context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreedBlock {
     /// Handle of its pool.
