@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A program that watches its GPUs (NVML) is no session: it takes no context, no device memory and no place among the
-//! sessions, so watching never keeps a program from computing. All who look share one process, which knows no driver
-//! but a [`StatusSource`]; it is started for the first and ends when nobody has looked for a while.
+//! sessions, so watching never keeps a program from computing. All watching clients share one process, which knows no
+//! driver but a [`StatusSource`]; it is started for the first and ends when no client has looked for a while.
 
 use crate::{
     config::SessionConfig,
@@ -39,7 +39,7 @@ pub type StatusFactory<'a> =
 const CONNECTIONS_MAX: usize = 512;
 /// The most of them that have not shown a token yet.
 const UNAUTHENTICATED_MAX: usize = 64;
-/// Who has not asked for this long is gone; a client that is there after all comes back with a new connection.
+/// A client that has not asked for this long counts as gone; if it is still there, it comes back with a new connection.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// No question is longer.
 const QUESTION_BYTES_MAX: u32 = 64;
@@ -49,7 +49,7 @@ struct Desk {
     source: Box<dyn StatusSource>,
     security: ServerSecurity,
     config: SessionConfig,
-    /// To the front, which counts who is served.
+    /// To the front, which counts the connections that are served.
     control: Mutex<UnixStream>,
     connections: AtomicUsize,
     unauthenticated: AtomicUsize,

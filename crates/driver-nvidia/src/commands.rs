@@ -175,7 +175,7 @@ impl Commands for NvidiaDriver {
         self.work.memory.set_access(address, bytes, device, protection)
     }
 
-    /// Those who look at devices use a status connection, which has NVML behind it.
+    /// Clients that look at devices use a status connection, which NVML answers.
     fn device_status(&self, device: u32) -> CuResult<DeviceStatus> {
         self.check_device(device)?;
         Err(CudaError::NOT_SUPPORTED)

@@ -1,8 +1,8 @@
 //! Copies to the client's memory: the stream fills pinned slots, the network takes them from there.
 //!
-//! The stream gets all its orders at once: copy part 0, say so, copy part 1, … A part whose slot is still being sent is
-//! waited for, and at the end the stream waits until the last byte has left: whoever then waits for the stream knows
-//! that the bytes are ahead of the answer.
+//! The stream gets all its orders at once: copy part 0, say so, copy part 1, … Before a part whose slot is still being
+//! sent, the stream waits. At the end it waits until the last byte has left: so the bytes are ahead of the answer to
+//! any wait for the stream.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Slots that a copy uses in turn.
 const RING: usize = 8;
-/// Up to this much goes with the next reply, which somebody waits for who is awake.
+/// Up to this much goes with the next reply: the client's thread that reads replies is awake, a lane's may sleep.
 const SMALL_BYTES: u64 = 32 << 10;
 
 /// Bytes on their way from the GPU.
@@ -64,7 +64,7 @@ impl Leaving {
         self.sent.set(left.count as u64);
     }
 
-    /// Lets the stream go on: nobody takes the bytes.
+    /// Lets the stream go on although the bytes are not sent.
     fn give_up(&self) {
         self.sent.set(u64::MAX >> 1);
     }

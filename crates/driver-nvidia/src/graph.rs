@@ -69,7 +69,7 @@ struct RawExec {
 
 impl Drop for RawExec {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the handle; a launch under way goes on to its end.
+        // SAFETY: only this object has the handle; a launch under way goes on to its end.
         let _ = unsafe { self.api.graph_exec_destroy(self.raw) };
     }
 }
@@ -82,7 +82,7 @@ struct RawGraph {
 
 impl Drop for RawGraph {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the handle; what was made executable from it does not need it.
+        // SAFETY: only this object has the handle; what was made executable from it does not need it.
         let _ = unsafe { self.api.graph_destroy(self.raw) };
     }
 }

@@ -88,7 +88,7 @@ struct State {
     leaving: Vec<(u64, u64)>,
     /// Frees that wait for the GPU.
     queue: Vec<Free>,
-    /// Memory set aside for allocations that nobody awaits, by device.
+    /// Memory set aside for allocations that the client does not await, by device.
     reserve: BTreeMap<u32, Physical>,
     /// What the client may still allocate without awaiting the answer. Never more than is set aside on each device.
     credit_bytes: u64,
@@ -281,7 +281,7 @@ impl Memory {
     fn map_for(&self, address: u64, bytes: u64, device: u32, physical: &Physical) -> CuResult<()> {
         self.map(address, bytes, physical)?;
         if let Err(error) = self.set_access(address, bytes, device, READ_WRITE) {
-            // SAFETY: it was mapped just now and nobody knows it.
+            // SAFETY: it was mapped just now and no other code uses it yet.
             let _ = unsafe { self.api.memory_unmap(address, bytes as usize) };
             return Err(error);
         }
@@ -310,7 +310,7 @@ impl Memory {
         unsafe { self.api.memory_map(address, bytes as usize, 0, physical.handle, 0) }
     }
 
-    /// Who may use a mapped range.
+    /// Lets a device use a mapped range, as `protection` says.
     pub(crate) fn set_access(&self, address: u64, bytes: u64, device: u32, protection: u32) -> CuResult<()> {
         let access =
             MemAccess { location: MemLocation { kind: DEVICE, id: device as i32 }, flags: protection };
@@ -320,7 +320,7 @@ impl Memory {
 
     fn unmap_now(&self, state: &mut State, address: u64) {
         if let Some(mapping) = state.mappings.remove(&address) {
-            // SAFETY: whoever calls has seen to it that no work uses it any more.
+            // SAFETY: the caller has made sure that no work uses it any more.
             if let Err(error) = unsafe { self.api.memory_unmap(address, mapping.bytes as usize) } {
                 tracing::warn!(address, %error, "cannot unmap device memory");
             }

@@ -26,7 +26,7 @@ pub(crate) type Then = Box<dyn FnOnce(CuResult<()>) + Send>;
 pub(crate) enum Until {
     /// It has written this word: reached when the word is at least the value.
     Written { word: Arc<Word>, value: u64 },
-    /// It has no work. For work that was given up in the middle, of which nobody knows how much the stream has.
+    /// It has no work. For work that was given up in the middle: how much of it the stream has is not known.
     Idle,
 }
 

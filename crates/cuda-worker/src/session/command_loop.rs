@@ -1,7 +1,7 @@
 //! The command loop: takes commands in order, executes them, answers those that ask for it.
 //!
-//! It never waits for the device while anybody has something to say: what is not over yet is polled for a while, as long
-//! as no further command comes, and then goes to a thread of its own. The commands of the client's other threads go on.
+//! It never waits for the device while a further command may come: it polls what is not over yet for a while, as long
+//! as no command comes, and then leaves it to a waiter thread. The commands of the client's other threads go on.
 
 use crate::{
     end::{EndKind, SessionEnd},

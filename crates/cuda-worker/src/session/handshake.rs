@@ -75,7 +75,7 @@ pub(crate) fn read_hello(
             format!("{} lanes are too many, at most {} are possible", hello.lanes, cuda_wire::LANES_MAX);
         return Err(refused(CudaError::INVALID_VALUE, &text));
     }
-    // Last, so that nobody is remembered as let in who is not.
+    // Last, so that only a client that is let in is remembered as let in.
     let admitted = config.admission.admit(&hello.token)?;
     Ok((hello, admitted))
 }

@@ -49,7 +49,7 @@ impl Link {
         self.lanes.cancel(transfer);
     }
 
-    /// Takes pushed bytes that nobody needs any more out of the window.
+    /// Takes pushed bytes that no command needs any more out of the window.
     pub(crate) fn discard(self: &Arc<Self>, transfer: TransferId, bytes: u64) {
         if bytes > self.push_window_bytes {
             // The client waits to be asked for it, and is not.
@@ -234,7 +234,7 @@ impl HostCalls {
         lock(&self.state).calls.entry(token).or_default().0 += 1;
     }
 
-    /// False when nobody waits for it.
+    /// False when no call waits for it.
     pub(crate) fn done(&self, token: u64) -> bool {
         let mut state = lock(&self.state);
         let counted = match state.calls.get_mut(&token) {

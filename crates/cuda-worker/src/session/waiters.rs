@@ -69,7 +69,7 @@ impl Waiters {
             }
             let mut state = lock(&self.shared.state);
             state.threads -= 1;
-            // Somebody else takes it, if there is anybody.
+            // Another waiter thread takes it, if there is one.
             return state.threads > 0;
         }
         if state.crowd_len >= SHARED_MAX {

@@ -76,7 +76,7 @@ pub(super) fn build(
             after.push(*made.get(before as usize).ok_or(CudaError::INVALID_VALUE)?);
         }
         let raw = if node.enabled { builder.add(&node.op, &after) } else { builder.empty(&after) };
-        // The client only hears a code for the whole graph; who looks for the node finds it here.
+        // The client gets one code for the whole graph; this log line names the node.
         made.push(raw.inspect_err(
             |error| tracing::warn!(%error, node = made.len(), op = ?node.op, "the driver does not take a node of a graph"),
         )?);
