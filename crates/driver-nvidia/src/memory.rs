@@ -37,7 +37,7 @@ pub(crate) fn properties(device: u32) -> MemAllocationProp {
     }
 }
 
-/// Physical memory; it goes back when nobody holds it and it is mapped nowhere.
+/// Physical memory. Its drop releases the handle; the driver frees the memory when it is mapped nowhere.
 #[derive(Debug)]
 pub(crate) struct Physical {
     api: Api,

@@ -94,8 +94,8 @@ impl Config {
         !self.names.is_empty()
     }
 
-    /// How to check that a worker is the right one. At a socket of this machine a user must listen whom we trust; a PCI
-    /// function is the slot that the machine was given.
+    /// How to check that a worker is the right one. A socket of this machine must belong to a process of a trusted
+    /// user; a PCI function is the slot that the machine was given.
     pub(crate) fn security_for(&self, address: &Address) -> ClientSecurity {
         match address {
             Address::Unix(_) | Address::Shm(_) => ClientSecurity::Users(self.users.clone()),
@@ -123,7 +123,7 @@ impl Config {
         self.spin.unwrap_or(if transport::has_cores_to_spare() { SENDER_SPIN } else { Duration::ZERO })
     }
 
-    /// How long one who waits for an answer looks for it. `None`: as seems best to the transport.
+    /// How long a thread that waits for an answer looks for it. `None`: as seems best to the transport.
     pub fn reply_spin(&self) -> Option<Duration> {
         self.spin.or_else(|| transport::has_cores_to_spare().then_some(REPLY_SPIN))
     }

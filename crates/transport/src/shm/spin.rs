@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// With two cores, whom we wait for may need the core we burn: a few microseconds, less than one sleep costs.
+/// With two cores, the thread we wait for may need the core we burn: a few microseconds, less than one sleep costs.
 const SPIN_MAX_TWO_CORES: Duration = Duration::from_micros(8);
 /// A sleep and its wake-up cost 5 to 50 us; looking for longer than that would not pay.
 const SPIN_MAX_MANY_CORES: Duration = Duration::from_micros(50);

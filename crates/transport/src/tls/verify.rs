@@ -19,8 +19,8 @@ struct WrongFingerprint {
     found: Fingerprint,
 }
 
-/// Accepts the certificate with this fingerprint and no other, whatever its names and dates say: whoever pins it has
-/// decided. The server must still prove that it has the key, by its signature of the handshake.
+/// Accepts the certificate with this fingerprint and no other, whatever its names and dates say: the user that pins it
+/// has decided. The server must still prove that it has the key, by its signature of the handshake.
 #[derive(Debug)]
 pub(crate) struct PinnedCertificate {
     fingerprint: [u8; 32],
