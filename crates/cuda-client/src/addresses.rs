@@ -37,7 +37,7 @@ pub enum Kind {
     Memory,
     /// Memory of a pool: cuMemAllocAsync and its relatives.
     PoolMemory,
-    /// Addresses of cuMemAddressReserve; what is mapped there is somebody else's concern.
+    /// Addresses of cuMemAddressReserve; what is mapped there is not known here.
     Reservation,
 }
 
@@ -61,7 +61,7 @@ impl Allocation {
         self.kind != Kind::Reservation && self.bytes < SMALL_BYTES
     }
 
-    /// The end of the addresses that nobody else may have.
+    /// The end of the addresses that no other allocation may have.
     fn end(&self) -> u64 {
         self.base + self.bytes.next_multiple_of(if self.is_small() { ALIGN_BYTES } else { CHUNK_BYTES })
     }

@@ -298,7 +298,7 @@ mod tests {
     const CONTEXT: u64 = 1;
     const STREAM: u32 = 0x100;
 
-    /// A pool and the order of one stream, on a device with as much memory as anybody wants.
+    /// A pool and the order of one stream, on a device with unlimited memory.
     struct Bed {
         pool: Pool,
         order: StreamOrder,

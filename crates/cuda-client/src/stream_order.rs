@@ -50,7 +50,7 @@ pub struct Reuse {
 #[derive(Debug, Default)]
 pub struct StreamOrder {
     frees: AtomicU64,
-    /// Whether more than one stream uses pools: until then nobody needs to know about events.
+    /// Whether more than one stream uses pools: until then events need not be tracked.
     is_shared: AtomicBool,
     known: Mutex<Known>,
 }

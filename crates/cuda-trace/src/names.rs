@@ -39,7 +39,7 @@ pub(crate) enum Handle {
     Kernel,
 }
 
-/// Every launch looks here, and nobody chooses handles to make it slow.
+/// Every launch looks here, so the hash is fast. It need not withstand an attacker: the driver chooses the handles.
 type Map<K, V> = HashMap<K, V, FixedState>;
 
 #[derive(Default)]

@@ -54,7 +54,7 @@ pub(crate) fn build(texts: &[Vec<u8>], architecture: u32) -> Vec<u8> {
     image
 }
 
-/// The PTX texts in an ELF image; none when it is somebody else's.
+/// The PTX texts in an ELF image; none when our linker did not make it.
 pub(crate) fn texts(image: &[u8]) -> Result<Vec<Vec<u8>>, ImageError> {
     let texts = sections(image)?
         .into_iter()

@@ -202,7 +202,7 @@ fn memory_op(session: &Session, line: &Line, op: &MemoryOp) -> CuResult<()> {
         memory_op::WAIT_64 | memory_op::WRITE_64 => 8,
         _ => return Ok(()),
     };
-    // What the stream wrote before is seen by whoever sees the word, and the other way round.
+    // A thread that sees the word also sees what the stream wrote before, and the other way round.
     fence(SeqCst);
     if matches!(op.kind, memory_op::WRITE_32 | memory_op::WRITE_64) {
         Cursor::new(&session.space).write(op.address, &op.value.to_le_bytes()[..width])?;
@@ -216,7 +216,7 @@ fn memory_op(session: &Session, line: &Line, op: &MemoryOp) -> CuResult<()> {
             fence(SeqCst);
             return Ok(());
         }
-        // The block must not be held while nobody looks at it: it may be freed.
+        // The block must not be held between two looks: it may be freed.
         drop(block);
         if session.is_aborted() || line.context.check().is_err() {
             return Ok(());

@@ -13,7 +13,7 @@ pub(super) enum State {
     Live { asked: u64, lane: u32, free: u64 },
     /// Mapped and free: in the lists of a lane, since the free of this number. 0: no work uses it.
     Free { lane: u32, free: u64 },
-    /// The worker is being told to map it or to unmap it. Touched by nobody else.
+    /// The worker is being told to map it or to unmap it. No other caller touches it.
     Moving,
     /// Not mapped.
     Hole,

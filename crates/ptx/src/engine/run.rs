@@ -1,4 +1,4 @@
-//! One launch: which blocks are left, who works on them, how it ended.
+//! One launch: which blocks are left, which threads work on them, how it ended.
 
 use std::{
     collections::VecDeque,
@@ -90,7 +90,7 @@ pub(super) struct Context<'r, M: DeviceMemory, H: Hooks> {
     pub(super) lane_instructions: u64,
 }
 
-/// Whether to stop: somebody outside asked, or another block failed.
+/// Whether to stop: the abort flag is set, or another block failed.
 #[derive(Clone, Copy)]
 pub(super) struct Stop<'r> {
     abort: &'r AbortFlag,

@@ -223,7 +223,7 @@ impl Warp {
         for frame in &mut self.frames {
             frame.lanes &= !mask;
         }
-        // Somebody may have waited for just these lanes: they look again.
+        // Other lanes may have waited for just these: they look again.
         self.release_lanes();
     }
 
