@@ -115,7 +115,7 @@ pub(crate) fn copy_out(
     });
     let raw = stream.enter()?;
     if let Err(error) = issue(work, raw, &leaving, plane, shape) {
-        // Some of the orders may stand, so their words and slots stay until the stream has passed them.
+        // The stream may have got some of the orders, so their words and slots stay until it has passed them.
         leaving.give_up();
         work.progress.keep_until_idle(stream, leaving);
         return Err(error);
@@ -184,7 +184,7 @@ pub(crate) fn to_host(
     for block in blocks(plane, shape, from, bytes) {
         let target = host + (block.packed - from) as usize;
         if block.height == 1 {
-            // SAFETY: the host bytes are the stream's until it has written them: our callers see to that.
+            // SAFETY: our callers leave the host bytes to the stream until it has written them.
             unsafe {
                 let target = std::ptr::with_exposed_provenance_mut(target);
                 work.api.copy_out(target, block.address, block.width as usize, stream)?;

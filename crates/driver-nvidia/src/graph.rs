@@ -57,7 +57,7 @@ struct Turns {
     over: Arc<Word>,
     launched: u64,
     stream: Option<Arc<LiveStream>>,
-    /// The stream of a launch that failed in the middle: its nodes may run, and nothing will say when they are over.
+    /// The stream of a launch that failed in the middle: its nodes may run, and no word tells when they are over.
     unmarked: Option<Arc<LiveStream>>,
 }
 
@@ -91,7 +91,7 @@ impl Drop for Ready {
     fn drop(&mut self) {
         let Some(mut turns) = self.turns.take() else { return };
         if let Some(stream) = turns.unmarked.take() {
-            // The launches before it are over when it is: it waited for them.
+            // The stream's last launch waited for the launches before it, so all are over when the stream is idle.
             let keepers = std::mem::take(&mut self.keepers);
             self.work.progress.keep_until_idle(&stream, (keepers, turns));
             return;

@@ -158,7 +158,7 @@ impl Memory {
 
     /// Allocates memory at an address. The context must be current.
     pub(crate) fn allocate(&self, context: u32, device: u32, address: u64, bytes: u64) -> CuResult<()> {
-        // The client counts every allocation so, whatever becomes of it.
+        // Counted before it can fail: the client counts every allocation, too, failed ones included.
         let is_credited = self.lock().spend(bytes);
         self.allocate_as(context, device, address, bytes, is_credited)
     }
@@ -227,7 +227,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Waits until nothing that is on its way out lies in a range.
+    /// Waits until no memory that is being unmapped lies in a range.
     fn wait_for_leaving(&self, address: u64, bytes: u64) -> MutexGuard<'_, State> {
         let end = address.saturating_add(bytes);
         let mut state = self.lock();
@@ -237,7 +237,8 @@ impl Memory {
         state
     }
 
-    /// New memory of a device, within the session's limit; from what was set aside when it was promised.
+    /// New memory of a device, within the session's limit. If the device has none, memory within the credit comes from
+    /// the reserve.
     fn create(&self, state: &mut State, device: u32, bytes: u64, is_credited: bool) -> CuResult<Physical> {
         let used = state.used_bytes.get(&device).copied().unwrap_or(0);
         if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes()) {
@@ -245,7 +246,7 @@ impl Memory {
         }
         let physical = match Physical::create(&self.api, device, bytes) {
             Err(CudaError::OUT_OF_MEMORY) if is_credited && state.reserve.contains_key(&device) => {
-                // What was set aside is for this moment; what is left of it stays set aside.
+                // The reserve is for this moment: give it up, allocate, and set aside again what is left of the credit.
                 drop(state.reserve.remove(&device));
                 let physical = Physical::create(&self.api, device, bytes)?;
                 let left = state.credit_bytes / GRANULE * GRANULE;
@@ -300,7 +301,7 @@ impl Memory {
         made
     }
 
-    /// The client let go of physical memory. It goes back when it is mapped nowhere.
+    /// The client let go of physical memory. The driver frees it when it is mapped nowhere.
     pub(crate) fn release_physical(&self, physical: Arc<Physical>) {
         self.lock().give(physical.device, physical.bytes);
     }
@@ -353,7 +354,7 @@ impl Memory {
         let Some(allocation) = state.allocations.remove(&address) else {
             return Err(CudaError::INVALID_VALUE);
         };
-        // The steps it shares with others stay: they count it as a user until it has left.
+        // A step that it shares with other allocations stays mapped: `leave` only takes this user off its count.
         state.leaving.push((address, address + allocation.bytes));
         let what = Leaving::Allocation { address, bytes: allocation.bytes };
         state.queue.push(Free { context, what });
@@ -421,7 +422,7 @@ impl Memory {
             }
             let batch = std::mem::take(&mut state.queue);
             drop(state);
-            // As CUDA's own free does: when everything of the context before it is done.
+            // Wait until all work of the context before the free is done, as CUDA's own free does.
             let mut last = None;
             for free in &batch {
                 if last != Some(Arc::as_ptr(&free.context)) {

@@ -199,8 +199,8 @@ impl Words {
     }
 }
 
-/// Bytes of a slot: large enough that what surrounds a copy does not count, small enough that copies overlap with the
-/// network.
+/// Bytes of a slot: large enough that the fixed cost of a copy does not matter, small enough that copies overlap with
+/// the network.
 pub(crate) const SLOT_BYTES: usize = 4 << 20;
 /// Memory is made for this many slots at a time.
 const SLOTS_AT_ONCE: usize = 16;

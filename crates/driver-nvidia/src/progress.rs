@@ -19,7 +19,7 @@ const REST: Duration = Duration::from_micros(30);
 /// How often it asks streams whether they are dead, and then never write their words, or have no work.
 const HEALTH_EVERY: Duration = Duration::from_millis(2);
 
-/// What to do when a stream has got somewhere, or never will.
+/// Called when the stream has got there (`Ok`) or never will (`Err`).
 pub(crate) type Then = Box<dyn FnOnce(CuResult<()>) + Send>;
 
 /// What a stream is watched for.
@@ -78,7 +78,7 @@ impl Progress {
         self.watch(Watch { until: Until::Idle, stream: Arc::clone(stream), then });
     }
 
-    /// Ends the thread. What is watched is told that it never comes.
+    /// Ends the thread. Open watches are called with an error.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         drop(self.new.lock().unwrap_or_else(PoisonError::into_inner));

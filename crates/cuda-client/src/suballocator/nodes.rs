@@ -84,7 +84,7 @@ impl Nodes {
         self.vacant = node;
     }
 
-    /// Cuts a node in two at `bytes` from its start. The second part has the same state; the caller sees to lists.
+    /// Cuts a node in two at `bytes` from its start. The second part has the same state; the caller updates the lists.
     pub(super) fn split(&mut self, node: u32, bytes: u64) -> u32 {
         let Node { start, bytes: all, state, after, .. } = self[node];
         debug_assert!(0 < bytes && bytes < all);

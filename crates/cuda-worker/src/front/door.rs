@@ -307,7 +307,7 @@ impl Door {
         told(guest, &Handshake::Refusal(refusal))
     }
 
-    /// Ends those whose time is over. [`Door::serve_line`] sees to those in line.
+    /// Ends guests whose time is over, except those in line: [`Door::serve_line`] ends these.
     fn end_patience(&mut self, now: Instant) {
         let late = |(number, guest): (&u64, &Guest)| match guest.stage {
             Stage::Waits { .. } => None,

@@ -23,8 +23,8 @@ type Release = Box<dyn FnOnce() + Send>;
 /// Why a connection is not served, with details for finding a fault.
 type Refused = (Reason, &'static str);
 
-/// Starting a process, on a GPU with its context, takes locks of the driver and cores that the program which has just
-/// come would have.
+/// How long after a client came its spare is replaced. Starting a process takes locks of the driver (with a GPU, for
+/// its context) and cores, which the client's program needs at that moment.
 const REPLACE_AFTER: Duration = Duration::from_secs(1);
 /// After a process that could not prepare itself, the next one is not tried at once.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -160,7 +160,7 @@ impl Sessions {
         }
     }
 
-    /// Processes whose clients did not come back wait for others.
+    /// Makes spares of the processes whose clients did not come back with their tickets.
     pub(crate) fn take_back_tickets(&self) {
         let now = Instant::now();
         let mut state = lock(&self.state);

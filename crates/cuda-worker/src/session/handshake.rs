@@ -99,7 +99,7 @@ pub(crate) fn refused(code: CudaError, text: &str) -> HandshakeError {
     HandshakeError::Refused(Refusal { code: code.code(), text: text.to_owned() })
 }
 
-/// Compares without telling by its time how much was right: hashes have one length.
+/// Compares in constant time. Hashes are compared, since they have one length.
 pub(crate) fn is_same_secret(ours: &[u8], theirs: &[u8]) -> bool {
     blake3::hash(ours).as_bytes().ct_eq(blake3::hash(theirs).as_bytes()).into()
 }

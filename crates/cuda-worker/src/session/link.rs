@@ -105,7 +105,7 @@ impl HostLink for Link {
         let pull = pull || bytes > self.push_window_bytes;
         let expectation = self.lanes.expect(transfer, bytes).map_err(|_| LinkLost)?;
         if pull {
-            // What streams have got to is heard before the pull, which comes by another way.
+            // Small transfers whose streams got there must leave first: the pull travels on another connection.
             self.outgoing.send_reads()?;
             self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() })?;
         }

@@ -164,7 +164,8 @@ impl Builder<'_> {
                     }
                 })?;
                 for attribute in attributes(self.tables, given, *cooperative)? {
-                    // Between the nodes of a graph its edges say what may overlap; ours say that nothing does.
+                    // In a graph the edges say what may overlap. Our edges let nothing overlap, so the attribute has no
+                    // effect.
                     if attribute.id == PROGRAMMATIC_SERIALIZATION {
                         continue;
                     }
@@ -280,7 +281,7 @@ impl Builder<'_> {
                 self.keepers.push(Keeper::Pull(pull));
                 self.copy(End::Device(target), End::Host(buffer.address()), shape, &[pulled])
             }
-            // What is pushed comes once, and a graph runs again and again.
+            // Pushed bytes come once, but a graph may run many times.
             HostData::Pushed { .. } => Err(CudaError::INVALID_VALUE),
         }
     }

@@ -164,7 +164,7 @@ impl Events {
     }
 }
 
-/// Starts the events thread and those that do what takes long.
+/// Starts the events thread, and the threads that run host functions, serve pulls and print.
 pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::Result<()> {
     let run_host_call = start_after_landing("dxpu-host-fn", link, Link::run_host_call)?;
     let serve_pull = start_after_landing("dxpu-pull", link, Link::serve_pull)?;
@@ -186,9 +186,10 @@ pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::R
 /// Chunks that must have landed, and what is done then.
 type AfterLanding<T> = ([u32; WAYS], T);
 
-/// Starts a thread that does things in order, each when the bytes that were sent before it are in the program's memory.
+/// Starts a thread that calls `act` for each thing in order, when the bytes that were sent before it are in the
+/// program's memory.
 ///
-/// Not the events thread: that one must go on hearing the heartbeat.
+/// The events thread cannot do this: it must go on hearing the heartbeat.
 fn start_after_landing<T: Send + 'static>(
     name: &str,
     link: &SharedLink,

@@ -44,7 +44,7 @@ struct Shared {
     wakes: AtomicUsize,
 }
 
-/// What every append touches, and the sender thread looks at: one line of the caches, so that it moves at once.
+/// What every append touches and the sender thread polls: in one cache line, so that it moves between cores at once.
 #[repr(align(64))]
 struct Gathered {
     bytes: Mutex<Vec<u8>>,
@@ -104,7 +104,7 @@ impl Queue {
         })
     }
 
-    /// Appends a command and sees to it that it leaves soon.
+    /// Appends a command, and sends it or makes sure that the sender thread does so soon.
     #[inline]
     pub(super) fn append(&self, command: &Command<'_>, call: u32) -> io::Result<()> {
         let shared = &*self.shared;

@@ -36,7 +36,7 @@ const REST: Duration = Duration::from_micros(20);
 
 #[derive(Default)]
 struct State {
-    /// Calls without an answer, few at a time: a thread waits for one.
+    /// Calls without an answer, few at a time: each thread waits for at most one.
     calls: Vec<Call>,
     somebody_reads: bool,
     lost: bool,

@@ -53,18 +53,18 @@ pub(crate) fn capture_stream(stream: &Stream) -> CaptureStream {
     CaptureStream { stream: stream.handle, context: stream.context.handle, kind }
 }
 
-/// Whether work of a stream must go through [`submit`](super::submit): it is captured, or captures forbid it.
+/// Whether work of a stream must go through [`submit`](super::submit): the stream is captured, or a capture blocks it.
 #[inline]
 pub(crate) fn concerns(stream: &Stream) -> bool {
     captures_exist() && (stream.capture.active.load(Ordering::Acquire) || legacy_rests(stream))
 }
 
-/// Whether a stream is a legacy stream that captures keep from working.
+/// Whether a capture blocks this stream. Only a legacy stream can be blocked.
 fn legacy_rests(stream: &Stream) -> bool {
     stream.kind == StreamKind::Legacy && graphs().captures.info(capture_stream(stream)).is_err()
 }
 
-/// Takes work that captures concern; gives back what is to run as if there were none.
+/// Gives work to the capture of its stream. Returns the work if no capture takes it: then it runs at once.
 #[inline]
 pub(crate) fn intercept(stream: &Arc<Stream>, op: NodeOp) -> CuResult<Option<NodeOp>> {
     if captures_exist() { intercept_slowly(stream, op) } else { Ok(Some(op)) }

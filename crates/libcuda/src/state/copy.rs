@@ -179,13 +179,13 @@ fn to_device(
     if later {
         return Ok(());
     }
-    // The bytes are taken when the stream gets there; after an error they never are.
+    // The worker pulls the bytes when the stream gets there; after an error it never does.
     let done = synchronize(stream);
     link.withdraw_and_wait(transfer);
     done
 }
 
-/// Waits for a stream. What a synchronous copy wrote is there for every later command on whatever stream.
+/// Waits for a stream. Then every later command, on any stream, finds what a synchronous copy wrote.
 fn synchronize(stream: &Stream) -> CuResult<()> {
     stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(drop)
 }
