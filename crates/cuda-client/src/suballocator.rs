@@ -316,7 +316,8 @@ impl Heap {
                 self.take_out(at);
                 self.take_out(after);
                 self.nodes.join(at);
-                // A number of now: another stream may have it when it comes after all that this one comes after.
+                // A new number: another stream may have the joined extent once it is ordered behind this stream's
+                // present work.
                 let free = if are_done { 0 } else { order.next_free() };
                 self.put_in(at, own, free);
             }
@@ -393,7 +394,8 @@ impl Heap {
             return Some(free);
         }
         let is_done = order.is_done(self.context, self.lane(other).stream, free);
-        // No lane has less than 0, and nothing that waits may get into the lane of what waits for nothing.
+        // 0 is below every number of a lane. An extent that is not done must not get into the lane of memory that no
+        // work uses.
         is_done.then_some(0)
     }
 

@@ -125,7 +125,7 @@ impl Ending {
         wait_for(&self.changed, state, timeout).end.clone()
     }
 
-    /// The end once it is known whether a goodbye explains it; what is known after `timeout` at the latest.
+    /// The end, once it is known whether a goodbye explains it. After `timeout`, the end as known by then.
     pub(crate) fn explained(&self, timeout: Duration) -> Option<SessionEnd> {
         let deadline = Instant::now() + timeout;
         let mut state = lock(&self.state);

@@ -153,7 +153,7 @@ impl Session {
             }
             WaitTarget::Stream(id) => {
                 let line = tables.stream(id)?;
-                // The legacy stream stands for what it is ordered after, too.
+                // A wait for the legacy stream also waits for the streams that it is ordered after.
                 let mut places = match line.kind {
                     crate::line::LineKind::Legacy => tables.implicit_order(&line),
                     _ => Vec::new(),

@@ -1,7 +1,7 @@
 //! The image our linker makes: an ELF file whose sections hold PTX texts.
 //!
-//! Programs treat what cuLinkComplete returns as a cubin: they measure it as an ELF file, keep it, load it. A soft device
-//! executes PTX, so that is what is inside, one section for each input.
+//! Programs treat what cuLinkComplete returns as a cubin: they measure it as an ELF file, keep it, load it. A soft
+//! device executes PTX, so the file holds the PTX text of each input in a section.
 
 use cuda_image::ImageError;
 

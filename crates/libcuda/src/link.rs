@@ -262,7 +262,8 @@ impl Link {
         self.events.withdraw_and_wait(transfer);
     }
 
-    /// Gives up an expectation, if its bytes are not there yet. Its `landed` still runs, when the memory is let go.
+    /// Gives up an expectation, if its bytes are not there yet. `landed` still runs, when no lane writes the memory any
+    /// more.
     pub(crate) fn give_up(&self, transfer: TransferId) {
         self.lanes.cancel(transfer);
     }

@@ -34,7 +34,8 @@ impl Reserved {
             return None;
         }
         let reserved = Self(VaRange { base: got as u64, bytes });
-        // An old kernel takes the address as a hint only; then the drop gives the wrong place back.
+        // A kernel before 4.17 takes the address as a hint only. Then `reserved` is dropped, which unmaps the wrong
+        // place.
         (got as u64 == base).then_some(reserved)
     }
 

@@ -112,8 +112,8 @@ impl Tx {
         }
     }
 
-    /// Whether a send is a copy into the peer's memory, without a system call while the peer is awake. Then another
-    /// thread would send no cheaper than the one that has something to say.
+    /// Whether a send is a copy into the peer's memory, without a system call while the peer is awake. Then handing the
+    /// bytes to a sender thread would save the caller nothing.
     pub fn is_shared_memory(&self) -> bool {
         matches!(self.0, TxHalf::Shm(_))
     }
@@ -260,7 +260,7 @@ impl Link for SocketLink {
 
 impl Drop for SocketLink {
     fn drop(&mut self) {
-        // Closing the descriptor would do, were there no copy of it in a child that forgot to let go.
+        // A forked child may still have a copy of the descriptor; then closing ours would not end the connection.
         self.close();
     }
 }

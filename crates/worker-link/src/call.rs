@@ -60,7 +60,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The error for a worker that had no ear for us this time.
+    /// The error for a worker that is too busy at the moment.
     fn busy(&self, error: String) -> Failure {
         (CudaError::SYSTEM_NOT_READY, format!("worker {} is busy: {error}", self.address))
     }

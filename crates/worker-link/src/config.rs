@@ -4,17 +4,19 @@ use crate::{PATIENCE_DEFAULT, tokens::Tokens, users::trusted_users};
 use std::{env, fs, path::PathBuf, time::Duration};
 use transport::{Address, ClientSecurity};
 
-/// How long a worker may be silent before it counts as lost. Longer than any hiccup of a network worth using, shorter
-/// than a person's patience.
+/// How long a worker may be silent before it counts as lost. Longer than a usable network is ever interrupted, shorter
+/// than a user waits.
 const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// More lanes move more bytes at once; beyond a few, one machine's memory is the limit.
 const LANES_DEFAULT: usize = 4;
 /// Each lane encrypts on a core of its own: with cores to spare, that is the limit long before memory is.
 const ENCRYPTED_LANES_DEFAULT: usize = cuda_wire::LANES_MAX;
 
-/// Longer than a program takes from one launch to the next. One that pauses longer does not notice a wake-up.
+/// How long the sender thread polls: longer than a program takes from one launch to the next. A program that pauses
+/// longer does not notice a wake-up.
 const SENDER_SPIN: Duration = Duration::from_micros(100);
-/// CUDA itself looks for as long as it takes; most of what is waited for is over by then.
+/// How long a waiting thread polls for a reply. CUDA itself polls without a limit; most waits are over within this
+/// time.
 const REPLY_SPIN: Duration = Duration::from_millis(1);
 
 /// What the environment says.

@@ -14,7 +14,7 @@ pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(60);
 const AWAY_MAX: Duration = Duration::from_secs(15);
 /// The first pause. A session process is ready soon after.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
-/// No pause is longer: a place that comes free shall not wait for its program.
+/// No pause is longer, so that a place that comes free is soon taken.
 const PAUSE_MAX: Duration = Duration::from_millis(1000);
 /// A user that waits longer than this is told why.
 const TOLD_AFTER: Duration = Duration::from_secs(3);

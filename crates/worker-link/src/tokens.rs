@@ -1,4 +1,4 @@
-//! What we prove ourselves with: one token for all workers, or one for each, a line apiece.
+//! The tokens that we show: one for all workers, or one for each, a line apiece.
 //!
 //! Lease tokens live shorter than programs. `dxpu run` writes new ones into the same file, so the file is read again
 //! whenever a connection is opened.

@@ -1,7 +1,7 @@
 //! Stream capture: work that becomes a graph instead of running.
 //!
-//! The rules are in `cuda_client::graph::capture`; here every call that they concern asks them. While nothing
-//! captures, asking is one load.
+//! The rules are in `cuda_client::graph::capture`; the functions here ask them. While nothing captures, asking is one
+//! load.
 
 use super::{
     CAPTURE_MODE, Context, Event, GraphGuard, Item, NodeOp, Stream, StreamKind, captures_exist, client,
@@ -237,7 +237,7 @@ pub(crate) fn end_capture(stream: &Stream) -> CuResult<GraphId> {
     ended.graph
 }
 
-/// Takes streams out of a capture that ended, and its graph if it is no good.
+/// Takes streams out of a capture that ended, and destroys its graph if the capture failed.
 fn finish(store: &mut GraphGuard, ended: &Ended) -> Objects {
     if let Ok(client) = client() {
         for stream in ended.streams.iter().filter_map(|handle| client.streams.get(*handle)) {

@@ -23,7 +23,7 @@ pub(crate) struct GraphStore {
 
 static STORE: LazyLock<Mutex<GraphStore>> = LazyLock::new(Mutex::default);
 
-/// Whether capture concerns any call at all. While it is false, capture costs a call one load.
+/// Whether calls must ask the rules of captures. While it is false, capture costs a call one load.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
 /// Whether any stream captures, or any event was last recorded in a capture.

@@ -64,7 +64,7 @@ impl Pinned {
         address < self.end.load(Ordering::Relaxed) && address >= !self.below.load(Ordering::Relaxed)
     }
 
-    /// Takes that note back.
+    /// Forgets memory that `register` noted.
     pub(crate) fn unregister(&self, address: u64) -> CuResult<()> {
         self.memory.remove(address, HostKind::Registered).map(drop)
     }

@@ -19,9 +19,9 @@ const RING_EVERY: usize = 64 << 10;
 /// Bytes after which space is given back. A quarter, so that the function never waits for a reader that has read
 /// everything.
 const GIVE_BACK_EVERY: u32 = INBOUND_BYTES as u32 / 4;
-/// The shortest sleep: much less is not less.
+/// The shortest sleep: a shorter one would not end sooner.
 const SLEEP_MIN: Duration = Duration::from_micros(20);
-/// The longest sleep: what a wait that was long already is lengthened by at most.
+/// The longest sleep: a long wait ends late by at most this much.
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 /// How often a waiting thread asks whether the function is there at all: its absence says nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

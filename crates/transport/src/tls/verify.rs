@@ -42,7 +42,7 @@ impl ServerCertVerifier for PinnedCertificate {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // Both are public, so the comparison may take as long as it likes.
+        // Both are public, so the comparison need not take constant time.
         if Fingerprint::of(end_entity).0 == self.fingerprint {
             Ok(ServerCertVerified::assertion())
         } else {
