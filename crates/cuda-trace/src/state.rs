@@ -165,7 +165,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the current thread is in a call already: what the driver does to serve it is not the program's doing.
+/// Whether the current thread is in a call already: then the call comes from the driver, not from the program.
 #[inline]
 pub(crate) fn is_inside() -> bool {
     INSIDE.get()

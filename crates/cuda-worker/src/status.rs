@@ -35,7 +35,7 @@ use transport::{Connection, RawConnection, ServerSecurity};
 pub type StatusFactory<'a> =
     dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn StatusSource>, String> + 'a;
 
-/// The most connections at a time. Each costs a small thread; more watchers than this watch too much.
+/// The most connections at a time. Each costs a small thread; no sensible use needs more.
 const CONNECTIONS_MAX: usize = 512;
 /// The most of them that have not shown a token yet.
 const UNAUTHENTICATED_MAX: usize = 64;
@@ -80,7 +80,7 @@ pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: S
             continue;
         }
         let thread = std::thread::Builder::new().name("dxpu-status".to_owned()).stack_size(256 << 10);
-        // Without a thread the connection closes, which is all that can be done for it.
+        // If no thread can be started, the connection closes: there is no other way to serve it.
         let _ = thread.spawn(move || {
             if let Err(error) = served.0.serve(raw) {
                 tracing::debug!(error = full_text(&error), "a client that looked is gone");
@@ -89,7 +89,7 @@ pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: S
     }
 }
 
-/// A connection that the front gave; the front hears when it is over, however that comes.
+/// A connection that the front gave. Its drop tells the front that it is over.
 struct Served(Arc<Desk>);
 
 impl Drop for Served {

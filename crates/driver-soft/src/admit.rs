@@ -24,8 +24,8 @@ pub(crate) enum Undo {
 }
 
 impl Session {
-    /// Admits `op` to the end of `line`. `undo` hears of every change; `from_credit` says whether allocations draw from the
-    /// client's credit.
+    /// Admits `op` to the end of `line`. `undo` gets a record of every change; `from_credit` says whether allocations
+    /// draw from the client's credit.
     pub(crate) fn admit(
         &self,
         tables: &mut Tables,

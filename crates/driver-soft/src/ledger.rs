@@ -40,7 +40,7 @@ pub trait MemoryLedger: Send + Sync {
     fn active_ns(&self, device: usize, unit: Unit, now_ns: u64) -> u64;
 }
 
-/// How long something was active: what is over, and since when it is again (0: it is not).
+/// How long something was active: the total of past times, and since when it is active now (0: it is not).
 #[derive(Clone, Copy)]
 struct ActiveTime<'a> {
     past_ns: &'a AtomicU64,
@@ -52,7 +52,7 @@ impl ActiveTime<'_> {
         if is_active {
             return self.since_ns.store(now_ns, SeqCst);
         }
-        // A reader in between counts the time twice, for a moment; the other way round it would not count it at all.
+        // A reader in between counts the time twice, for a moment. In the opposite order it would not count it at all.
         let since = self.since_ns.load(SeqCst);
         if since != 0 {
             self.past_ns.fetch_add(now_ns.saturating_sub(since), SeqCst);

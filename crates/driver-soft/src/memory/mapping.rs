@@ -9,7 +9,7 @@ pub(crate) struct Mapping {
     region: Arc<Region>,
     start: u64,
     bytes: u64,
-    /// What is behind it, when it is not its own; kept alive by the mapping.
+    /// The physical memory that is mapped, if the pages are not the mapping's own. The mapping keeps it alive.
     physical: Option<Arc<Physical>>,
 }
 

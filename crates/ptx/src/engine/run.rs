@@ -220,7 +220,7 @@ impl<'r, M: DeviceMemory, H: Hooks> Run<'r, M, H> {
                 }
                 Progress::Paused => {
                     open.push_back(block);
-                    // With one core, those we wait for may be other host threads.
+                    // With one core, the blocks that ours wait for may belong to other host threads: let them run.
                     if begun.is_none() {
                         std::thread::yield_now();
                     }
