@@ -36,7 +36,7 @@ impl Buffer {
     }
 }
 
-/// A bounded number of piece buffers. Who wants one more waits for one to come back.
+/// A bounded number of piece buffers. A thread that wants one more waits for one to come back.
 pub(crate) struct Pool {
     state: Mutex<PoolState>,
     returned: Condvar,

@@ -24,7 +24,7 @@ pub(crate) struct Piece {
     pub(crate) landing: Option<Landing>,
 }
 
-/// What the receiving lanes and whoever waits know of a transfer.
+/// What the receiving lanes and the waiting thread know of a transfer.
 pub(crate) struct Expected {
     pub(crate) transfer: TransferId,
     pub(crate) bytes: u64,

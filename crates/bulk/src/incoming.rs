@@ -86,8 +86,8 @@ impl Incoming {
         Ok(Claim::Early)
     }
 
-    /// Keeps an early chunk, unless somebody has begun to expect its transfer while it was being read: then it is
-    /// given back together with the expectation.
+    /// Keeps an early chunk, unless its transfer was expected while the chunk was being read: then the chunk is given
+    /// back together with the expectation.
     pub(crate) fn keep(
         &self,
         transfer: TransferId,
@@ -157,7 +157,7 @@ impl Incoming {
         }
     }
 
-    /// Nothing comes any more. Returns whoever still waits.
+    /// Nothing comes any more. Returns the expectations that are still open.
     pub(crate) fn close(&self) -> Vec<Arc<Expected>> {
         let mut table = lock(&self.table);
         table.closed = true;

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 pub(crate) struct Landed {
     lanes: [LaneLanded; WAYS],
-    /// Whoever lands a chunk looks here before it takes the lock.
+    /// A thread that lands a chunk reads this before it takes the lock.
     waiters: AtomicUsize,
     lock: Mutex<()>,
     changed: Condvar,
@@ -74,7 +74,7 @@ impl Landed {
         self.lanes[lane].count.load(Ordering::SeqCst)
     }
 
-    /// Wakes everybody who waits, for them to look again.
+    /// Wakes all waiting threads, for them to look again.
     pub(crate) fn wake(&self) {
         drop(lock(&self.lock));
         self.changed.notify_all();

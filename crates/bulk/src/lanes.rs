@@ -28,7 +28,7 @@ const CHUNK_BYTES_MIN: u64 = 128 << 10;
 /// What differs between the two ends of a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LanesConfig {
-    /// Bytes that the peer may send before anybody here expects them. 0: that breaks the session.
+    /// Bytes that the peer may send before this end expects them. 0: any such byte breaks the session.
     pub early_window_bytes: u64,
 }
 
@@ -194,7 +194,7 @@ impl Lanes {
         }
     }
 
-    /// Gives up a transfer that will not come. Whoever waits for it fails; the lanes go on.
+    /// Gives up a transfer that will not come. A wait for it fails; the lanes go on.
     pub fn cancel(&self, transfer: TransferId) {
         if let Some(expected) = self.shared.incoming.forget(transfer)
             && let Some((done, result)) = expected.fail()
@@ -261,7 +261,7 @@ impl Lanes {
         self.shared.fault.get()
     }
 
-    /// Ends all lanes and wakes everybody who waits for one.
+    /// Ends all lanes and wakes all threads that wait for one.
     pub fn close(&self) {
         self.shared.break_with(Fault::Closed);
     }
@@ -383,7 +383,7 @@ impl Shared {
     /// A lane is through with a chunk of `expected`.
     pub(crate) fn release(&self, expected: &Arc<Expected>, bytes: u64) {
         if let Some((done, result)) = expected.release(bytes) {
-            // Its name is free again before anybody hears that it is over.
+            // Its name is free again before `done` reports that it is over.
             self.incoming.forget(expected.transfer);
             done(result);
         }

@@ -87,7 +87,7 @@ impl Receiver<'_> {
             }
         }
         user.bytes = u64::from(chunk.bytes);
-        // Before anybody hears that the transfer is over: whoever then waits for it to land need not wait.
+        // Before `user` reports the end of the transfer: a thread that then waits for it to land need not wait.
         self.shared.landed.end(landing);
         drop(user);
         Ok(())
@@ -125,7 +125,7 @@ impl Receiver<'_> {
             read(&mut self.rx, self.lane, &mut buffer.bytes_mut()[..bytes])?;
             kept.push(Piece { offset, buffer, bytes, pooled: false, landing: None });
         }
-        // Nobody asked for it yet, so nobody waits for it to land: being kept is enough.
+        // No thread expects the transfer yet, so none waits for it to land: being kept is enough.
         self.shared.landed.end(landing);
         if let Some((expected, pieces)) = self.shared.incoming.keep(chunk.transfer, kept) {
             self.shared.deliver(&expected, pieces);

@@ -27,7 +27,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 /// What every allocation is aligned to, as CUDA promises.
 const ALIGN_BYTES: u64 = 512;
 const QUARANTINE_RANGES: usize = 64;
-/// Small allocations of a device that may rest: two chunks' worth.
+/// Bytes of a device's small allocations that may be in quarantine: two chunks.
 const SMALL_QUARANTINE_BYTES: u64 = 2 * CHUNK_BYTES;
 
 /// What a range of addresses is used for.
@@ -37,7 +37,7 @@ pub enum Kind {
     Memory,
     /// Memory of a pool: cuMemAllocAsync and its relatives.
     PoolMemory,
-    /// Addresses of cuMemAddressReserve; what is mapped there is somebody else's concern.
+    /// Addresses of cuMemAddressReserve; what is mapped there is not known here.
     Reservation,
 }
 
@@ -61,7 +61,7 @@ impl Allocation {
         self.kind != Kind::Reservation && self.bytes < SMALL_BYTES
     }
 
-    /// The end of the addresses that nobody else may have.
+    /// The end of the addresses that no other allocation may have.
     fn end(&self) -> u64 {
         self.base + self.bytes.next_multiple_of(if self.is_small() { ALIGN_BYTES } else { CHUNK_BYTES })
     }
@@ -101,7 +101,8 @@ impl AddressSpace {
         if start < end {
             free.insert(start, end);
         }
-        // An eighth may rest: room enough that a program rarely meets its old addresses, and little enough to miss.
+        // An eighth of the range may be in quarantine: enough that a program rarely meets its old addresses, and no
+        // loss.
         let resting = Quarantine::new(QUARANTINE_RANGES, range.bytes / 8);
         Self { free, resting, smalls: BTreeMap::new(), live: BTreeMap::new() }
     }
@@ -216,7 +217,7 @@ impl AddressSpace {
         }
     }
 
-    /// What `take` finds, if need be after all rest is ended.
+    /// What `take` finds; if it finds nothing, the quarantine is emptied and `take` is called again.
     fn or_flush(&mut self, mut take: impl FnMut(&mut Self) -> Option<u64>) -> Option<u64> {
         if let Some(place) = take(self) {
             return Some(place);

@@ -1,7 +1,7 @@
 //! The digest by which the CUDA runtime recognises a driver.
 //!
-//! At start, libcudart asks the driver for a digest over who and where both are, computes the same itself, and
-//! refuses the driver (error 103) if they differ. Both run in one process; the digest holds nothing secret.
+//! At start, libcudart asks the driver for a digest over versions, process, addresses and devices, computes the same
+//! itself, and refuses the driver (error 103) if they differ. Both run in one process; the digest holds nothing secret.
 
 use crate::md2::{Digest, hmac_md2};
 

@@ -1,9 +1,9 @@
 //! Memory pools: what cuMemAllocAsync gives out, and what cuMemPoolGetAttribute answers.
 //!
-//! A program sees of a pool how much it uses, how much the pool keeps, the highest of both, and when it lets go; these
-//! numbers move as they do on driver 580. There a pool takes memory from the device in steps of 32 MiB, counts bytes as
-//! used from the call on, not from their turn in the stream, and gives back what is beyond the release threshold when
-//! the program synchronises.
+//! A program can ask how much of a pool it uses, how much the pool keeps and the highest of both, and it can set how
+//! much the pool keeps. These numbers move as they do on driver 580. There a pool takes memory from the device in steps
+//! of 32 MiB, counts bytes as used from the call on, not from their turn in the stream, and gives back what is beyond
+//! the release threshold when the program synchronises.
 //!
 //! The memory is in [`Heap`]s, one for each context: a worker's memory ends with the context it was mapped in.
 
@@ -298,7 +298,7 @@ mod tests {
     const CONTEXT: u64 = 1;
     const STREAM: u32 = 0x100;
 
-    /// A pool and the order of one stream, on a device with as much memory as anybody wants.
+    /// A pool and the order of one stream, on a device with unlimited memory.
     struct Bed {
         pool: Pool,
         order: StreamOrder,

@@ -80,7 +80,7 @@ impl<T> Slab<T> {
     pub fn insert_with(&self, make: impl FnOnce(u64) -> Arc<T>) -> CuResult<u64> {
         let index = self.take_index()?;
         let slot = self.slot_or_grow(index);
-        // Nobody else changes this slot meanwhile: its index was taken by us, and no live handle leads to it.
+        // No other thread changes this slot meanwhile: its index was taken by us, and no live handle leads to it.
         let handle = reading(slot).handle;
         let value = make(handle);
         writing(slot).value = Some(value);
@@ -110,7 +110,7 @@ impl<T> Slab<T> {
         slot.value.as_deref().map(read)
     }
 
-    /// Takes an object out of the table; its handle is stale from now on. Those who still share it keep it.
+    /// Takes an object out of the table; its handle is stale from now on. Holders of its `Arc` keep it.
     ///
     /// Of two threads that remove the same handle at once, one gets the object.
     pub fn remove(&self, handle: u64) -> Option<Arc<T>> {

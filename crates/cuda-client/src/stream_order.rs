@@ -50,7 +50,7 @@ pub struct Reuse {
 #[derive(Debug, Default)]
 pub struct StreamOrder {
     frees: AtomicU64,
-    /// Whether more than one stream uses pools: until then nobody needs to know about events.
+    /// Whether more than one stream uses pools: until then events need not be tracked.
     is_shared: AtomicBool,
     known: Mutex<Known>,
 }
@@ -82,7 +82,8 @@ struct Event {
     clock: Clock,
 }
 
-/// What a wait for an event will be worth, if the event is not recorded again meanwhile.
+/// The record that a wait for an event relies on. The wait proves an order only if the event is not recorded again
+/// meanwhile.
 #[derive(Clone, Debug)]
 pub struct Expected {
     event: u32,
@@ -129,7 +130,7 @@ impl StreamOrder {
         event.clock = clock;
     }
 
-    /// An event is recorded by something that does not say where in its stream.
+    /// An event is recorded inside a launch: its place in a stream is not known.
     pub fn forget_record(&self, event: u32) {
         if let Some(event) = self.known().events.get_mut(&event) {
             event.record += 1;
@@ -142,7 +143,7 @@ impl StreamOrder {
         self.known().events.remove(&event);
     }
 
-    /// Before a wait for an event is sent. `None`: it will be worth nothing.
+    /// Before a wait for an event is sent. `None`: the wait will prove no order.
     pub fn expect(&self, event: u32) -> Option<Expected> {
         let known = self.known();
         let found = known.events.get(&event).filter(|found| !found.clock.is_empty())?;
@@ -166,12 +167,12 @@ impl StreamOrder {
         }
     }
 
-    /// Before the host waits for a stream: what will be done then.
+    /// Before the host waits for a stream: the frees that will be done after the wait.
     pub fn mark(&self, stream: u32) -> Clock {
         self.known().clock_of(stream, self.now())
     }
 
-    /// Before the host waits for a whole context: what will be done then.
+    /// Before the host waits for a whole context: the number of the last free that will be done after the wait.
     pub fn mark_all(&self) -> u64 {
         self.now()
     }

@@ -13,9 +13,9 @@
 //! again at once, because the stream itself keeps the order. Another stream may have it when [`StreamOrder`] knows that it comes
 //! after the free. Neighbours of one lane are always joined; those of different lanes when both are done.
 //!
-//! Nothing here is locked and nothing is sent. A caller takes [`Step`]s until its block is [`Step::Placed`], and tells the
-//! worker what each step asks for in between. A piece is not used by anybody before [`Heap::mapped`] and not mapped
-//! anew before [`Heap::unmapped`], so the caller need not hold the heap while it talks.
+//! Nothing here is locked and nothing is sent. A caller takes [`Step`]s until its block is [`Step::Placed`], and tells
+//! the worker what each step asks for in between. No block is placed in a piece before [`Heap::mapped`], and the piece
+//! is not mapped anew before [`Heap::unmapped`], so the caller need not hold the heap while it talks.
 
 mod bins;
 mod grow;
@@ -193,7 +193,7 @@ impl Heap {
         self.lanes.iter().flatten().find(|lane| lane.stream == stream).map(|lane| lane.newest)
     }
 
-    /// All that was freed in a stream is done and the stream is gone: its memory is anybody's.
+    /// All that was freed in a stream is done and the stream is gone: any stream may have its memory.
     pub fn end_lane(&mut self, stream: u32, order: &StreamOrder) {
         let known = |lane: &Option<Lane>| lane.as_ref().is_some_and(|lane| lane.stream == stream);
         let Some(index) = self.lanes.iter().position(known).map(|index| index as u32) else { return };
@@ -316,7 +316,8 @@ impl Heap {
                 self.take_out(at);
                 self.take_out(after);
                 self.nodes.join(at);
-                // A number of now: another stream may have it when it comes after all that this one comes after.
+                // A new number: another stream may have the joined extent once it is ordered behind this stream's
+                // present work.
                 let free = if are_done { 0 } else { order.next_free() };
                 self.put_in(at, own, free);
             }
@@ -393,7 +394,8 @@ impl Heap {
             return Some(free);
         }
         let is_done = order.is_done(self.context, self.lane(other).stream, free);
-        // No lane has less than 0, and nothing that waits may get into the lane of what waits for nothing.
+        // 0 is below every number of a lane. An extent that is not done must not get into the lane of memory that no
+        // work uses.
         is_done.then_some(0)
     }
 

@@ -85,7 +85,7 @@ fn observed(holds: bool, says: &'static str) -> Result<(), Refusal> {
 }
 
 /// Where the program keeps a tensor map. CUDA's documentation asks for a multiple of 64 bytes, but the driver does not
-/// look: it only writes the words, and a kernel gets a copy. Nobody has tried a place where the words are torn.
+/// look: it only writes the words, and a kernel gets a copy. A place where the words are torn was not tried.
 pub fn check_place(address: u64) -> Result<(), Refusal> {
     observed(address.is_multiple_of(8), "a tensor map off a multiple of 8 bytes was not observed")
 }

@@ -56,7 +56,7 @@ pub trait Driver: Execute + Send + Sync {
     /// An error that kills its context is returned by every later command on that context by the driver itself.
     fn take_deferred(&self) -> Option<(ContextId, CudaError)>;
 
-    /// Why the last command failed, in words for the person who wrote the program; each message is given once.
+    /// Why the last command failed, in words for the programmer; each message is given once.
     fn take_message(&self) -> Option<String> {
         None
     }
@@ -67,7 +67,7 @@ pub trait Driver: Execute + Send + Sync {
     fn grant_memory_credit(&self) -> u64;
 
     /// The most memory of each device that the session may use, if that is less than it may now. Called at most once,
-    /// when it is known who the client is: before [`Driver::devices`] and any command.
+    /// when the client has been let in: before [`Driver::devices`] and any command.
     fn limit_memory(&self, bytes: u64);
 
     /// Stops all work as soon as possible: the client is gone. Waits return, streams end, memory is given back.
@@ -76,7 +76,7 @@ pub trait Driver: Execute + Send + Sync {
 
 /// Answers clients that only look at the devices (NVML), without a session.
 ///
-/// Whoever looks takes nothing of a device: no context, no memory, no place among the sessions.
+/// A client that only looks takes nothing of a device: no context, no memory, no place among the sessions.
 pub trait StatusSource: Send + Sync {
     /// How many devices a session has.
     fn device_count(&self) -> u32;
@@ -151,8 +151,8 @@ pub trait HostLink: Send + Sync {
     /// this is seen by the program after the data.
     fn send(&self, transfer: TransferId, bytes: u64, source: &Source<'_>) -> Result<(), LinkLost>;
 
-    /// The same as [`Self::receive`] for somebody who has more to do than to wait: the bytes go to `landing` as they
-    /// come, then `over` is called, once. Never blocks for the network.
+    /// The same as [`Self::receive`] for a thread that must not wait: the bytes go to `landing` as they come, then
+    /// `over` is called, once. Never blocks for the network.
     fn receive_later(
         &self,
         transfer: TransferId,
@@ -174,7 +174,7 @@ pub trait HostLink: Send + Sync {
     );
 
     /// Takes a small transfer that a stream will get to. Its bytes go ahead of whatever the client hears next after the
-    /// stream got there, so nobody need be woken for them. Gives the read back when too many wait already; then
+    /// stream got there, so no thread need be woken for them. Gives the read back when too many wait already; then
     /// [`Self::send_part`] will do.
     fn send_when_read(
         &self,

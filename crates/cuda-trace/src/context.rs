@@ -25,11 +25,12 @@ pub(crate) struct Context {
     pub(crate) rates: Rates,
     pub(crate) asked: inject::Asked,
     pub(crate) launches: Launches,
-    /// The program's own launches, while something may be injected: a filler before one may make it dearer.
+    /// The program's own launches, while something may be injected: a filler before a launch may make the launch
+    /// slower.
     pub(crate) calls: Launches,
 }
 
-/// What launches cost the program's threads, among everything else that they do: more than in a row of their own.
+/// What launches cost the program's threads between their other work: more than launches one after the other.
 #[derive(Default)]
 pub(crate) struct Launches {
     count: AtomicU64,
@@ -120,7 +121,7 @@ impl Context {
         self.launches.add(ticks, filler.host_ns * state::ticks_per_ms() / 1e6);
     }
 
-    /// Finishes what is under way and writes down what there is to say. The context is current.
+    /// Waits for the context's work, then writes samples and costs to the log. The context is current.
     fn settle(&self) {
         // SAFETY: the call takes nothing; an error leaves less to say.
         unsafe { driver::synchronize() };
@@ -136,10 +137,10 @@ impl Context {
     }
 }
 
-/// So many launches among others say more than those in a row.
+/// From so many launches on, their mean is better than the one measured with launches one after the other.
 const LAUNCHES_MIN: u64 = 100;
 
-/// Writes down what a filler costs; what comes later in a log counts.
+/// Writes down what a filler costs; of several such entries in a log, the last counts.
 fn tell_filler(filler: &Filler, host_ns: f64) {
     state::record(Entry {
         bytes: filler.least_ns as u64,
@@ -158,7 +159,7 @@ fn tell_device() {
     });
 }
 
-/// A context is about to go; `None`: whichever are of a device.
+/// A context is about to go. `None`: settle all contexts.
 pub(crate) fn goes(handle: Option<usize>) {
     if state::mode().is_off() {
         return;
@@ -177,7 +178,7 @@ pub(crate) fn goes(handle: Option<usize>) {
 
 /// Settles all contexts: the program ends.
 pub(crate) fn settle_all() {
-    // A thread that is stopped in the middle of its work may hold the list; then the program's end comes first.
+    // A thread that was stopped in the middle of its work may hold the list. Do not wait for it: the program ends.
     let Ok(contexts) = CONTEXTS.try_lock() else { return };
     for context in contexts.iter().flat_map(HashMap::values) {
         within(context, Context::settle);

@@ -18,7 +18,8 @@ pub(crate) enum Class {
     Awaited,
 }
 
-/// Calls for state so far, of all threads; two that count at once may count one call between them, which nobody will miss.
+/// Calls for state so far, of all threads. Two threads that count at once may count one call between them; that is
+/// exact enough.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// How many of them are written down.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);

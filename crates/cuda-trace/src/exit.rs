@@ -8,7 +8,8 @@ pub(crate) extern "C" fn at_exit() {
         return;
     }
     state::range(false);
-    // The ending thread's own storage is gone by now, and with it what some drivers keep there: a fresh thread asks them.
+    // The thread-local storage of the ending thread is gone, and some drivers keep state there. So a new thread asks
+    // them.
     if let Ok(asking) = std::thread::Builder::new().spawn(context::settle_all) {
         let _ = asking.join();
     }

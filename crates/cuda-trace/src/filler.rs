@@ -206,7 +206,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         // Events are left: they are two, and cost nothing.
-        // SAFETY: the stream is ours, and nobody else has its handle.
+        // SAFETY: the stream is ours, and no other code has its handle.
         unsafe { driver::stream_destroy(self.stream) };
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Of ticks; 0 before the first. Two threads may lose a sample between them, which nobody will miss.
+/// Of ticks; 0 before the first. Two threads may lose a sample between them; that is exact enough.
 pub(crate) struct Mean(AtomicU64);
 
 /// A sample counts as at most so many times the mean.

@@ -39,7 +39,7 @@ pub(crate) enum Handle {
     Kernel,
 }
 
-/// Every launch looks here, and nobody chooses handles to make it slow.
+/// Every launch looks here, so the hash is fast. It need not withstand an attacker: the driver chooses the handles.
 type Map<K, V> = HashMap<K, V, FixedState>;
 
 #[derive(Default)]
@@ -86,7 +86,7 @@ extern "C" fn dxpuTraceAnew() -> u32 {
     0
 }
 
-/// A sample of operations like this one saw more than the operation.
+/// A sample of operations like this one timed more than the operation: the sample does not count.
 pub(crate) fn missed(alike: Alike) {
     with(|names| {
         if let Some((_, seen)) = names.alike.get_mut(&alike) {

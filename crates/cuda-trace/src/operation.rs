@@ -62,7 +62,8 @@ pub(crate) fn operate(
     if is_traced { trace(stream, describe(), real) } else { delayed(stream, describe(), real) }
 }
 
-/// With the time that a network would add before it, if any: what launches cost without is held against what they cost with.
+/// Hands an operation on, after the time that a network would add. Times launches, to compare their cost with and
+/// without fillers.
 fn delayed(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> u32 {
     let (Some(class), Some(context)) = (operation.class(), context::current()) else { return real() };
     let is_pinned = operation.flags & flag::PINNED != 0;
@@ -75,7 +76,7 @@ fn delayed(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> 
     answer
 }
 
-/// What recording costs besides the call, in ticks: before it and altogether. Measured for some, taken for all.
+/// What recording costs besides the call, in ticks: before it and altogether. Measured for some calls, assumed for all.
 static BEFORE: Mean = Mean::new();
 static ALTOGETHER: Mean = Mean::new();
 /// One in so many is measured: reading the clock is most of what recording costs.

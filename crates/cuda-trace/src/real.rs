@@ -84,7 +84,7 @@ fn open(path: &CStr) -> Option<*mut c_void> {
 pub(crate) fn ours(real: usize) -> Option<usize> {
     static OURS: OnceLock<HashMap<usize, usize>> = OnceLock::new();
     let ours = OURS.get_or_init(|| {
-        // A driver may have one function under several names; the first of ours speaks for all of them.
+        // A driver may have one function under several names; the first of our functions then stands for all of them.
         let mut ours = HashMap::new();
         for (index, address) in symbols::OURS.iter().filter(|(index, _)| has(*index)) {
             ours.entry(self::address(*index)).or_insert(address.0 as usize);

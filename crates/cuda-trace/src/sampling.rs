@@ -10,7 +10,7 @@ const CREDIT_US: f64 = 400_000.0;
 const FIRST: u32 = 8;
 /// After that, one in so many: the GPU's time in fillers is part of what is recorded, so it must be little.
 const ONE_IN: u32 = 251;
-/// So many samples that saw more than their kernel are made good for.
+/// Up to so many samples of a kernel that timed more than the kernel are replaced by others.
 const MISSED_MAX: u32 = 8;
 
 /// What is known of one kernel.
@@ -22,7 +22,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// A sample saw more than its kernel: another is taken in its place, unless that goes on and on.
+    /// A sample timed more than its kernel: another is taken in its place, at most `MISSED_MAX` times.
     pub(crate) fn missed(&mut self) {
         if self.missed < MISSED_MAX {
             self.missed += 1;

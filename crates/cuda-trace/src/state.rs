@@ -150,8 +150,8 @@ pub(crate) fn range(begins: bool) {
     }
 }
 
-/// Stops timing and recording, or goes on with it, so that a program can be compared with itself: what is left is handing calls on.
-/// Fails with CUDA's "not permitted" outside of `dxpu trace`.
+/// Switches timing and recording off or on, so that a program can be compared with itself: switched off, calls are only
+/// handed on. Fails with CUDA's "not permitted" outside of `dxpu trace`.
 #[unsafe(no_mangle)]
 extern "C" fn dxpuTrace(is_on: u32) -> u32 {
     if !mode().traces() {
@@ -165,7 +165,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the current thread is in a call already: what the driver does to serve it is not the program's doing.
+/// Whether the current thread is in a call already: then the call comes from the driver, not from the program.
 #[inline]
 pub(crate) fn is_inside() -> bool {
     INSIDE.get()

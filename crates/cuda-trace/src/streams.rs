@@ -73,7 +73,7 @@ pub(crate) fn capture_ended() {
     let _ = CAPTURES.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
 }
 
-/// Whether any stream is being captured: then nothing is timed, and nobody is asked anything.
+/// Whether any stream is being captured: then nothing is timed, and the driver is asked nothing.
 pub(crate) fn is_any_capturing() -> bool {
     CAPTURES.load(Relaxed) != 0
 }

@@ -191,8 +191,8 @@ impl<'a, T: Wire<'a>> Wire<'a> for Vec<T> {
 
     fn take(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let count = u32::take(reader)?;
-        // Elements are at least a byte each, except (), which nobody sends lists of: so memory stays within a small
-        // factor of what the peer really sent.
+        // Elements are at least a byte each, except (), of which no list is sent: so memory stays within a small factor
+        // of what the peer really sent.
         if count > LIST_MAX || count as usize > reader.left() {
             let bound = u64::from(LIST_MAX).min(reader.left() as u64);
             return Err(DecodeError::OverBound { what: "list", value: count.into(), bound });

@@ -17,7 +17,7 @@ use crate::{
 };
 use cuda_abi::CuResult;
 
-/// A row of the table, for those who ask about commands rather than send them.
+/// A row of the table, for code that asks about commands rather than sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandRow {
     /// Its number on the wire.
@@ -235,7 +235,7 @@ commands! {
         } -> ();
         /// Unmap whatever is mapped in the range (cuMemUnmap).
         0x0016 PhysicalUnmap physical_unmap @ Nothing() { address: u64, bytes: u64 } -> ();
-        /// Set who may read (1) or read and write (3) the range, or nobody (0).
+        /// Set whether a device may read (1), read and write (3) or not touch (0) the range.
         0x0017 PhysicalSetAccess physical_set_access @ Device(device) {
             address: u64, bytes: u64, device: u32, protection: u32,
         } -> ();

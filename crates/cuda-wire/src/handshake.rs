@@ -53,7 +53,7 @@ wire_struct! {
     /// The worker's answer to a [`Knock`] it accepts.
     #[derive(Copy, Eq)]
     pub struct Ticket {
-        /// The name under which the next connection comes, once and soon. Zeros for who only looks.
+        /// The name under which the next connection comes, once and soon. Zeros for [`purpose::LOOK`].
         pub session: [u8; 16],
         /// The worker's GPUs execute PTX and no machine code: programs that compile must know beforehand.
         pub executes_ptx_only: bool,

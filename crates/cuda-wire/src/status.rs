@@ -87,9 +87,9 @@ wire_struct! {
         pub memory_total_bytes: u64,
         /// Bytes that the driver keeps for itself.
         pub memory_reserved_bytes: u64,
-        /// Bytes that nobody uses.
+        /// Bytes that are free.
         pub memory_free_bytes: u64,
-        /// Bytes that somebody uses, without the reserved ones.
+        /// Bytes in use, without the reserved ones.
         pub memory_used_bytes: u64,
         /// Total, free and used bytes of BAR1.
         pub bar1_bytes: Option<[u64; 3]>,
@@ -130,7 +130,7 @@ wire_struct! {
         pub power_limit_mw: Option<u32>,
         /// The limit after a start.
         pub power_limit_default_mw: Option<u32>,
-        /// The limit that holds, whoever set it.
+        /// The limit in force, however it was set.
         pub power_limit_enforced_mw: Option<u32>,
         /// Between what a limit may be set.
         pub power_limit_range_mw: Option<(u32, u32)>,

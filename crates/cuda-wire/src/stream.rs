@@ -10,7 +10,7 @@ pub const LANES_MAX: usize = 7;
 pub const WAYS: usize = LANES_MAX + 1;
 
 /// The way beside the lanes: small transfers among the replies, each in a frame whose call is 0 and whose body is the
-/// name of the transfer and its bytes. Whoever waits for a reply reads them, so they wake nobody.
+/// name of the transfer and its bytes. The thread that waits for a reply reads them, so no other thread is woken.
 pub const ASIDE: usize = LANES_MAX;
 
 wire_struct! {

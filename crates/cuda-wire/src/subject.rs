@@ -2,7 +2,7 @@
 
 use crate::ids::{ContextId, EventId, ExecId, KernelRef, ModuleId, StreamId};
 
-/// The thing whose context an error belongs to when nobody awaits the command's answer.
+/// The thing whose context an error belongs to when the client does not await the command's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A context itself.

@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Which clients are let in.
 
 use crate::session::handshake::{HandshakeError, is_same_secret, refused};
 use cuda_abi::CudaError;
@@ -14,7 +14,7 @@ pub enum Admission {
     Lease(LeaseAdmission),
 }
 
-/// What somebody who was let in may have.
+/// What a client that was let in may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admitted {
     /// The most memory of each device.

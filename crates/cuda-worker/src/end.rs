@@ -84,7 +84,7 @@ pub(crate) struct Ending {
 #[derive(Default)]
 struct State {
     end: Option<SessionEnd>,
-    /// Nobody reads commands any more, so no goodbye will be found.
+    /// No thread reads commands any more, so no goodbye will be found.
     commands_over: bool,
 }
 
@@ -101,7 +101,7 @@ impl Ending {
         self.changed.notify_all();
     }
 
-    /// The same from the one who reads commands, when it stops.
+    /// The same from the thread that reads commands, when it stops.
     pub(crate) fn end_of_commands(&self, end: SessionEnd) {
         let mut state = lock(&self.state);
         if state.end.is_none() || (state.is_open() && end.kind == EndKind::Finished) {
@@ -125,7 +125,7 @@ impl Ending {
         wait_for(&self.changed, state, timeout).end.clone()
     }
 
-    /// The end once it is known whether a goodbye explains it; what is known after `timeout` at the latest.
+    /// The end, once it is known whether a goodbye explains it. After `timeout`, the end as known by then.
     pub(crate) fn explained(&self, timeout: Duration) -> Option<SessionEnd> {
         let deadline = Instant::now() + timeout;
         let mut state = lock(&self.state);

@@ -42,7 +42,7 @@ impl ImageCache {
         let name = blake3::derive_key("dxpu 2026 whose module images", tenant.as_bytes());
         let own = directory.join(blake3::Hash::from_bytes(name).to_hex().as_str());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&own)?;
-        // The time of last use decides who has left.
+        // The time of last use tells `sweep` which tenants have left.
         let _ = File::open(&own).and_then(|own| own.set_modified(SystemTime::now()));
         sweep(directory, SystemTime::now())?;
         Ok(Self { directory: own, bytes_max, unseen_bytes: AtomicU64::new(0) })
@@ -61,7 +61,8 @@ impl ImageCache {
             let _ = fs::remove_file(&path);
             return None;
         }
-        // The time of last use decides who stays. Failing to write it down costs an eviction too early, no more.
+        // The time of last use decides which images stay. Failing to write it down costs an eviction too early, no
+        // more.
         let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         Some(bytes)
     }
@@ -115,7 +116,7 @@ impl ImageCache {
     }
 }
 
-/// Removes what belongs to tenants that have left, and images that belong to nobody.
+/// Removes what belongs to tenants that have left, and images that belong to no tenant.
 fn sweep(directory: &Path, now: SystemTime) -> io::Result<()> {
     for entry in fs::read_dir(directory)?.flatten() {
         let Ok(metadata) = entry.metadata() else { continue };

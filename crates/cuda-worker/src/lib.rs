@@ -3,10 +3,10 @@
 //! ```text
 //!                    ┌ front (one process) ┐        ┌ session process (one per client) ──────────────────┐
 //!   knock ──────────▶│ TLS, token ─▶ ticket│        │                                                    │
-//!   connection ─────▶│ preamble: whose?    │─ fd ──▶│ TLS, token ─▶ command loop ─▶ gate ─▶ driver        │
+//!   connection ─────▶│ preamble: session?  │─ fd ──▶│ TLS, token ─▶ command loop ─▶ gate ─▶ driver        │
 //!                    │ no driver           │        │ events, lanes ◀───────────── host link ◀─ streams   │
 //!                    └──────────┬──────────┘        └────────────────────────────────────────────────────┘
-//!                               └─ fd ─▶ status process (one for all who only look, no driver)
+//!                               └─ fd ─▶ status process (one for all clients that only look, no driver)
 //! ```
 //!
 //! A fault in one client's kernel or frames ends that client's process and nothing else. The front never sees a

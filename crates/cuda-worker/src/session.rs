@@ -38,7 +38,7 @@ use transport::RawConnection;
 pub type DriverFactory<'a> = dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> + 'a;
 
 /// The main function of a session process: `control` is its end of the socket pair to the front. The front may also
-/// want it to be the one that answers clients who only look; then `make_status` makes what answers.
+/// make it the status process, which answers clients that only look; then `make_status` makes what answers.
 pub fn run_session_process(
     control: OwnedFd,
     make_driver: &DriverFactory<'_>,
@@ -79,7 +79,7 @@ pub fn run_session_process(
     report(&mut control, end)
 }
 
-/// Tells the front something, as a line. It may be gone; then there is nobody to tell.
+/// Tells the front something, as a line. If the front is gone, the line is lost.
 pub(crate) fn say(control: &mut UnixStream, line: &str) {
     let _ = control.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
 }
@@ -107,6 +107,6 @@ pub(crate) fn full_text(error: &dyn std::error::Error) -> String {
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    // A process that cannot have three threads cannot serve; its end is noticed by everybody.
+    // A process that cannot have three threads cannot serve; the front and the client notice its end.
     thread.expect("a session process can start its threads");
 }

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A program that watches its GPUs (NVML) is no session: it takes no context, no device memory and no place among the
-//! sessions, so watching never keeps a program from computing. All who look share one process, which knows no driver
-//! but a [`StatusSource`]; it is started for the first and ends when nobody has looked for a while.
+//! sessions, so watching never keeps a program from computing. All watching clients share one process, which knows no
+//! driver but a [`StatusSource`]; it is started for the first and ends when no client has looked for a while.
 
 use crate::{
     config::SessionConfig,
@@ -35,11 +35,11 @@ use transport::{Connection, RawConnection, ServerSecurity};
 pub type StatusFactory<'a> =
     dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn StatusSource>, String> + 'a;
 
-/// The most connections at a time. Each costs a small thread; more watchers than this watch too much.
+/// The most connections at a time. Each costs a small thread; no sensible use needs more.
 const CONNECTIONS_MAX: usize = 512;
 /// The most of them that have not shown a token yet.
 const UNAUTHENTICATED_MAX: usize = 64;
-/// Who has not asked for this long is gone; a client that is there after all comes back with a new connection.
+/// A client that has not asked for this long counts as gone; if it is still there, it comes back with a new connection.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// No question is longer.
 const QUESTION_BYTES_MAX: u32 = 64;
@@ -49,7 +49,7 @@ struct Desk {
     source: Box<dyn StatusSource>,
     security: ServerSecurity,
     config: SessionConfig,
-    /// To the front, which counts who is served.
+    /// To the front, which counts the connections that are served.
     control: Mutex<UnixStream>,
     connections: AtomicUsize,
     unauthenticated: AtomicUsize,
@@ -80,7 +80,7 @@ pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: S
             continue;
         }
         let thread = std::thread::Builder::new().name("dxpu-status".to_owned()).stack_size(256 << 10);
-        // Without a thread the connection closes, which is all that can be done for it.
+        // If no thread can be started, the connection closes: there is no other way to serve it.
         let _ = thread.spawn(move || {
             if let Err(error) = served.0.serve(raw) {
                 tracing::debug!(error = full_text(&error), "a client that looked is gone");
@@ -89,7 +89,7 @@ pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: S
     }
 }
 
-/// A connection that the front gave; the front hears when it is over, however that comes.
+/// A connection that the front gave. Its drop tells the front that it is over.
 struct Served(Arc<Desk>);
 
 impl Drop for Served {

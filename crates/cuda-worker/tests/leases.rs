@@ -108,7 +108,7 @@ impl Slot {
         }
     }
 
-    /// What somebody hears who only wants to look at the devices.
+    /// What a client hears that only wants to look at the devices.
     fn look(&self, token: &str) -> Handshake {
         let ticket = match self.knock(token, purpose::STATUS) {
             Handshake::Ticket(ticket) => ticket.session,

@@ -411,7 +411,7 @@ fn hostile_frames_end_their_session_and_no_other() {
         assert!(matches!(client.heard(), Told::Closing(_)));
         assert_eq!(worker.end().kind, EndKind::Protocol);
     }
-    // More than the window, pushed for nobody.
+    // More than the window, pushed without a command that uses it.
     let client = worker.attach();
     let _ = client.lanes.send(TransferId(1), 1 << 30, &|_: u64, _: &mut [u8]| {});
     assert_eq!(worker.end().kind, EndKind::Protocol);
@@ -500,7 +500,7 @@ fn what_a_client_makes_is_bounded_in_memory() {
     }
     client.must(&Command::GraphDestroy { exec: ExecId(3) });
     client.must(&graphs[19]);
-    // Who sends without waiting for answers hears of it at the next one.
+    // A client that sends without waiting for answers hears of it at the next answer.
     client.one_way(&graphs[18]);
     let (header, _) = client.call(&Command::MemoryInfo { device: 0 });
     assert_eq!((header.status, header.deferred), (0, out_of_memory));
@@ -539,7 +539,7 @@ fn a_wait_without_a_reply_is_none() {
         client.one_way(&wait);
     }
     client.one_way(&Command::ContextSynchronize { context: CONTEXT });
-    // A toy has no events: an error that nobody asked for is nobody's.
+    // A toy has no events. The error of a wait without an answer is not reported.
     client.one_way(&Command::EventSynchronize { event: EventId(1) });
     let (header, _) = client.call(&Command::MemoryInfo { device: 0 });
     assert_eq!((header.status, header.deferred), (0, 0));

@@ -30,7 +30,7 @@ impl NvidiaDriver {
         }
     }
 
-    /// A context in which memory of no context is freed: mapped memory belongs to the process.
+    /// Any context, for freeing memory that belongs to none: mapped memory belongs to the process.
     fn any_context(&self) -> CuResult<Arc<LiveContext>> {
         self.lock().context(ContextId(0))
     }
@@ -77,7 +77,7 @@ impl Commands for NvidiaDriver {
         if context.0 < FIRST_CREATED_CONTEXT || self.lock().contexts.contains_key(&context) {
             return Err(CudaError::INVALID_VALUE);
         }
-        /// `CU_CTX_SCHED_*`: how a thread waits here is not the program's affair.
+        /// `CU_CTX_SCHED_*`: dropped, since the program's threads do not wait in this process.
         const SCHEDULING: u32 = 0x7;
         let made = LiveContext::create(&self.api, context.0, device, flags & !SCHEDULING)?;
         self.lock().contexts.insert(context, Arc::new(made));
@@ -175,7 +175,7 @@ impl Commands for NvidiaDriver {
         self.work.memory.set_access(address, bytes, device, protection)
     }
 
-    /// Those who look at devices use a status connection, which has NVML behind it.
+    /// Clients that look at devices use a status connection, which NVML answers.
     fn device_status(&self, device: u32) -> CuResult<DeviceStatus> {
         self.check_device(device)?;
         Err(CudaError::NOT_SUPPORTED)

@@ -64,7 +64,7 @@ impl Drop for LiveContext {
     fn drop(&mut self) {
         if !self.is_primary {
             current::forget();
-            // SAFETY: whoever held it is gone. A primary context ends with the process.
+            // SAFETY: the last `Arc` of it is gone, so nothing uses it. A primary context ends with the process.
             let _ = unsafe { self.api.context_destroy(self.raw) };
         }
     }

@@ -129,7 +129,7 @@ pub(crate) fn copy_in(
     });
     let raw = stream.enter()?;
     if let Err(error) = issue(work, raw, &arrival, plane, shape) {
-        // Some of the orders may stand, so their words and slots stay until the stream has passed them.
+        // The stream may have got some of the orders, so their words and slots stay until it has passed them.
         arrival.give_up();
         work.progress.keep_until_idle(stream, arrival);
         return Err(error);
@@ -194,7 +194,7 @@ pub(crate) fn to_device(
     for block in blocks(plane, shape, from, bytes) {
         let source = host + (block.packed - from) as usize;
         if block.height == 1 {
-            // SAFETY: the host bytes stay as they are until the stream has copied them: our callers see to that.
+            // SAFETY: our callers keep the host bytes unchanged until the stream has copied them.
             unsafe {
                 let source = std::ptr::with_exposed_provenance(source);
                 work.api.copy_in(block.address, source, block.width as usize, stream)?;

@@ -1,8 +1,8 @@
 //! Copies to the client's memory: the stream fills pinned slots, the network takes them from there.
 //!
-//! The stream gets all its orders at once: copy part 0, say so, copy part 1, … A part whose slot is still being sent is
-//! waited for, and at the end the stream waits until the last byte has left: whoever then waits for the stream knows
-//! that the bytes are ahead of the answer.
+//! The stream gets all its orders at once: copy part 0, say so, copy part 1, … Before a part whose slot is still being
+//! sent, the stream waits. At the end it waits until the last byte has left: so the bytes are ahead of the answer to
+//! any wait for the stream.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Slots that a copy uses in turn.
 const RING: usize = 8;
-/// Up to this much goes with the next reply, which somebody waits for who is awake.
+/// Up to this much goes with the next reply: the client's thread that reads replies is awake, a lane's may sleep.
 const SMALL_BYTES: u64 = 32 << 10;
 
 /// Bytes on their way from the GPU.
@@ -64,7 +64,7 @@ impl Leaving {
         self.sent.set(left.count as u64);
     }
 
-    /// Lets the stream go on: nobody takes the bytes.
+    /// Lets the stream go on although the bytes are not sent.
     fn give_up(&self) {
         self.sent.set(u64::MAX >> 1);
     }
@@ -115,7 +115,7 @@ pub(crate) fn copy_out(
     });
     let raw = stream.enter()?;
     if let Err(error) = issue(work, raw, &leaving, plane, shape) {
-        // Some of the orders may stand, so their words and slots stay until the stream has passed them.
+        // The stream may have got some of the orders, so their words and slots stay until it has passed them.
         leaving.give_up();
         work.progress.keep_until_idle(stream, leaving);
         return Err(error);
@@ -184,7 +184,7 @@ pub(crate) fn to_host(
     for block in blocks(plane, shape, from, bytes) {
         let target = host + (block.packed - from) as usize;
         if block.height == 1 {
-            // SAFETY: the host bytes are the stream's until it has written them: our callers see to that.
+            // SAFETY: our callers leave the host bytes to the stream until it has written them.
             unsafe {
                 let target = std::ptr::with_exposed_provenance_mut(target);
                 work.api.copy_out(target, block.address, block.width as usize, stream)?;

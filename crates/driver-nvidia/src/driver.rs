@@ -179,7 +179,7 @@ impl Driver for NvidiaDriver {
                         return Ok(false);
                     }
                 }
-                // The legacy stream may have work without a name of the client's; a dead context says so here.
+                // The legacy stream may have work although the client has not named it; a dead context shows here.
                 if !LiveStream::legacy(&self.api, Arc::clone(&context)).is_idle()? {
                     return Ok(false);
                 }
@@ -187,7 +187,7 @@ impl Driver for NvidiaDriver {
                 let departed = self.lock().take_departed();
                 drop(departed);
                 if context.may_print() {
-                    // The driver writes the text of kernels in waits alone. There is nothing left to wait for.
+                    // The driver writes the text of kernels only in a wait. This one returns at once: all work is done.
                     context.enter()?;
                     // SAFETY: no pointers.
                     unsafe { self.api.context_synchronize()? };

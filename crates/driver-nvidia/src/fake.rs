@@ -220,7 +220,7 @@ impl Fake {
         state.is_closed = true;
         for (&start, &bytes) in &state.memory.pinned {
             let start: *mut c_void = std::ptr::with_exposed_provenance_mut(start);
-            // SAFETY: the crate never unmaps these pages; whoever still reads them finds zeros.
+            // SAFETY: the crate never unmaps these pages; a thread that still reads them finds zeros.
             unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };
         }
         drop(state);

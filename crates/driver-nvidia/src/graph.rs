@@ -57,7 +57,7 @@ struct Turns {
     over: Arc<Word>,
     launched: u64,
     stream: Option<Arc<LiveStream>>,
-    /// The stream of a launch that failed in the middle: its nodes may run, and nothing will say when they are over.
+    /// The stream of a launch that failed in the middle: its nodes may run, and no word tells when they are over.
     unmarked: Option<Arc<LiveStream>>,
 }
 
@@ -69,7 +69,7 @@ struct RawExec {
 
 impl Drop for RawExec {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the handle; a launch under way goes on to its end.
+        // SAFETY: only this object has the handle; a launch under way goes on to its end.
         let _ = unsafe { self.api.graph_exec_destroy(self.raw) };
     }
 }
@@ -82,7 +82,7 @@ struct RawGraph {
 
 impl Drop for RawGraph {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the handle; what was made executable from it does not need it.
+        // SAFETY: only this object has the handle; what was made executable from it does not need it.
         let _ = unsafe { self.api.graph_destroy(self.raw) };
     }
 }
@@ -91,7 +91,7 @@ impl Drop for Ready {
     fn drop(&mut self) {
         let Some(mut turns) = self.turns.take() else { return };
         if let Some(stream) = turns.unmarked.take() {
-            // The launches before it are over when it is: it waited for them.
+            // The stream's last launch waited for the launches before it, so all are over when the stream is idle.
             let keepers = std::mem::take(&mut self.keepers);
             self.work.progress.keep_until_idle(&stream, (keepers, turns));
             return;

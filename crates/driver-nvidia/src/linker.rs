@@ -22,7 +22,7 @@ struct Linking<'a> {
 
 impl Drop for Linking<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the handle.
+        // SAFETY: only this object has the handle.
         let _ = unsafe { self.api.link_destroy(self.state) };
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn properties(device: u32) -> MemAllocationProp {
     }
 }
 
-/// Physical memory; it goes back when nobody holds it and it is mapped nowhere.
+/// Physical memory. Its drop releases the handle; the driver frees the memory when it is mapped nowhere.
 #[derive(Debug)]
 pub(crate) struct Physical {
     api: Api,
@@ -88,7 +88,7 @@ struct State {
     leaving: Vec<(u64, u64)>,
     /// Frees that wait for the GPU.
     queue: Vec<Free>,
-    /// Memory set aside for allocations that nobody awaits, by device.
+    /// Memory set aside for allocations that the client does not await, by device.
     reserve: BTreeMap<u32, Physical>,
     /// What the client may still allocate without awaiting the answer. Never more than is set aside on each device.
     credit_bytes: u64,
@@ -158,7 +158,7 @@ impl Memory {
 
     /// Allocates memory at an address. The context must be current.
     pub(crate) fn allocate(&self, context: u32, device: u32, address: u64, bytes: u64) -> CuResult<()> {
-        // The client counts every allocation so, whatever becomes of it.
+        // Counted before it can fail: the client counts every allocation, too, failed ones included.
         let is_credited = self.lock().spend(bytes);
         self.allocate_as(context, device, address, bytes, is_credited)
     }
@@ -227,7 +227,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Waits until nothing that is on its way out lies in a range.
+    /// Waits until no memory that is being unmapped lies in a range.
     fn wait_for_leaving(&self, address: u64, bytes: u64) -> MutexGuard<'_, State> {
         let end = address.saturating_add(bytes);
         let mut state = self.lock();
@@ -237,7 +237,8 @@ impl Memory {
         state
     }
 
-    /// New memory of a device, within the session's limit; from what was set aside when it was promised.
+    /// New memory of a device, within the session's limit. If the device has none, memory within the credit comes from
+    /// the reserve.
     fn create(&self, state: &mut State, device: u32, bytes: u64, is_credited: bool) -> CuResult<Physical> {
         let used = state.used_bytes.get(&device).copied().unwrap_or(0);
         if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes()) {
@@ -245,7 +246,7 @@ impl Memory {
         }
         let physical = match Physical::create(&self.api, device, bytes) {
             Err(CudaError::OUT_OF_MEMORY) if is_credited && state.reserve.contains_key(&device) => {
-                // What was set aside is for this moment; what is left of it stays set aside.
+                // The reserve is for this moment: give it up, allocate, and set aside again what is left of the credit.
                 drop(state.reserve.remove(&device));
                 let physical = Physical::create(&self.api, device, bytes)?;
                 let left = state.credit_bytes / GRANULE * GRANULE;
@@ -281,7 +282,7 @@ impl Memory {
     fn map_for(&self, address: u64, bytes: u64, device: u32, physical: &Physical) -> CuResult<()> {
         self.map(address, bytes, physical)?;
         if let Err(error) = self.set_access(address, bytes, device, READ_WRITE) {
-            // SAFETY: it was mapped just now and nobody knows it.
+            // SAFETY: it was mapped just now and no other code uses it yet.
             let _ = unsafe { self.api.memory_unmap(address, bytes as usize) };
             return Err(error);
         }
@@ -300,7 +301,7 @@ impl Memory {
         made
     }
 
-    /// The client let go of physical memory. It goes back when it is mapped nowhere.
+    /// The client let go of physical memory. The driver frees it when it is mapped nowhere.
     pub(crate) fn release_physical(&self, physical: Arc<Physical>) {
         self.lock().give(physical.device, physical.bytes);
     }
@@ -310,7 +311,7 @@ impl Memory {
         unsafe { self.api.memory_map(address, bytes as usize, 0, physical.handle, 0) }
     }
 
-    /// Who may use a mapped range.
+    /// Lets a device use a mapped range, as `protection` says.
     pub(crate) fn set_access(&self, address: u64, bytes: u64, device: u32, protection: u32) -> CuResult<()> {
         let access =
             MemAccess { location: MemLocation { kind: DEVICE, id: device as i32 }, flags: protection };
@@ -320,7 +321,7 @@ impl Memory {
 
     fn unmap_now(&self, state: &mut State, address: u64) {
         if let Some(mapping) = state.mappings.remove(&address) {
-            // SAFETY: whoever calls has seen to it that no work uses it any more.
+            // SAFETY: the caller has made sure that no work uses it any more.
             if let Err(error) = unsafe { self.api.memory_unmap(address, mapping.bytes as usize) } {
                 tracing::warn!(address, %error, "cannot unmap device memory");
             }
@@ -353,7 +354,7 @@ impl Memory {
         let Some(allocation) = state.allocations.remove(&address) else {
             return Err(CudaError::INVALID_VALUE);
         };
-        // The steps it shares with others stay: they count it as a user until it has left.
+        // A step that it shares with other allocations stays mapped: `leave` only takes this user off its count.
         state.leaving.push((address, address + allocation.bytes));
         let what = Leaving::Allocation { address, bytes: allocation.bytes };
         state.queue.push(Free { context, what });
@@ -421,7 +422,7 @@ impl Memory {
             }
             let batch = std::mem::take(&mut state.queue);
             drop(state);
-            // As CUDA's own free does: when everything of the context before it is done.
+            // Wait until all work of the context before the free is done, as CUDA's own free does.
             let mut last = None;
             for free in &batch {
                 if last != Some(Arc::as_ptr(&free.context)) {

@@ -36,7 +36,7 @@ pub(crate) struct LoadedModule {
 impl Drop for LoadedModule {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: nobody else has the handle.
+            // SAFETY: only this object has the handle.
             let _ = unsafe { self.api.module_unload(self.raw) };
         }
     }

@@ -45,7 +45,7 @@ impl Work {
         self.aborted.load(Ordering::Relaxed)
     }
 
-    /// Remembers an error of work that nobody awaits.
+    /// Remembers an error of work that no call awaits.
     pub(crate) fn defer(&self, context: u32, error: CudaError) {
         if !self.is_aborted() {
             let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +53,7 @@ impl Work {
         }
     }
 
-    /// Sends on what was printed, before anybody hears that a wait is over.
+    /// Sends printed text to the client, before the client hears that a wait is over.
     #[inline]
     pub(crate) fn after_wait(&self, context: &LiveContext) {
         if context.may_print() {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Huge pages: registering them with the driver takes a tenth of the time of small ones.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Pages that the GPU can reach. They stay, unless somebody who owns them sees to it.
+/// Pages that the GPU can reach. Never unmapped, except by `OwnedPages`.
 #[derive(Clone, Copy, Debug)]
 struct Pages {
     start: *mut u8,
@@ -25,7 +25,8 @@ struct Pages {
     device: DeviceAddress,
 }
 
-// SAFETY: the pages are never unmapped; who may touch which bytes when is the business of those who hand them out.
+// SAFETY: the pages stay mapped. `Words`, `Slots` and `OwnedPages` hand them out and say which thread may touch which
+// bytes when.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
@@ -38,7 +39,7 @@ impl Pages {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // One more page, so that the start can be moved to a huge page's.
-        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
         let got = unsafe { libc::mmap(std::ptr::null_mut(), bytes + HUGE_PAGE, protection, flags, -1, 0) };
         if got == libc::MAP_FAILED {
             return Err(CudaError::OUT_OF_MEMORY);
@@ -57,7 +58,7 @@ impl Pages {
         // SAFETY: the range lies in the mapping above. Without huge pages everything works too, a little slower.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
         // Touched here, by the processor, rather than page by page by the driver.
-        // SAFETY: the range is mapped for writing and nobody else knows it yet.
+        // SAFETY: the range is mapped for writing and no other code has its address yet.
         unsafe { std::ptr::write_bytes(start, 0, bytes) };
         let mut pages = Self { start, bytes, device: 0 };
         // SAFETY: the range stays mapped for the life of the process, or until it is given back here.
@@ -80,9 +81,9 @@ impl Pages {
     ///
     /// # Safety
     ///
-    /// Nobody, the GPU included, uses them any more.
+    /// No thread and no work of the GPU uses them any more.
     unsafe fn give_back(self, api: &Api) {
-        // SAFETY: the pages were registered and mapped by `Pages::new`; nobody uses them by our caller's promise.
+        // SAFETY: the pages were registered and mapped by `Pages::new`; our caller promises that they are unused.
         unsafe {
             if api.host_unregister(self.start.cast()).is_ok() {
                 libc::munmap(self.start.cast(), self.bytes);
@@ -109,7 +110,7 @@ impl OwnedPages {
 
 impl Drop for OwnedPages {
     fn drop(&mut self) {
-        // SAFETY: nobody else knows them; the owner drops them when no work uses them.
+        // SAFETY: only the owner has their address, and it drops them when no work uses them.
         unsafe { self.pages.give_back(&self.api) };
     }
 }
@@ -145,8 +146,8 @@ impl Drop for Word {
     }
 }
 
-/// Words to be had. A word that comes back may still be written by a stream that was given up; so whoever takes one
-/// drops it only when its streams are through with it.
+/// Free words. A stream that was given up may still write a word that comes back; so the holder of a word drops it only
+/// when its streams are done with it.
 #[derive(Debug)]
 pub(crate) struct Words {
     api: Api,
@@ -190,7 +191,7 @@ impl Words {
 
 #[cfg(test)]
 impl Words {
-    /// Where the words lie that nobody has.
+    /// Where the free words lie.
     pub(crate) fn free_ranges(&self) -> Vec<std::ops::Range<usize>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let start = |place: &'static AtomicU64| std::ptr::from_ref(place).addr();
@@ -198,8 +199,8 @@ impl Words {
     }
 }
 
-/// Bytes of a slot: large enough that what surrounds a copy does not count, small enough that copies overlap with the
-/// network.
+/// Bytes of a slot: large enough that the fixed cost of a copy does not matter, small enough that copies overlap with
+/// the network.
 pub(crate) const SLOT_BYTES: usize = 4 << 20;
 /// Memory is made for this many slots at a time.
 const SLOTS_AT_ONCE: usize = 16;
@@ -211,7 +212,7 @@ pub(crate) struct Slot {
     slots: Arc<Slots>,
 }
 
-// SAFETY: the memory belongs to whoever holds the slot.
+// SAFETY: the memory belongs to the holder of the slot.
 unsafe impl Send for Slot {}
 // SAFETY: methods give out raw pointers only, or demand exclusion from their caller.
 unsafe impl Sync for Slot {}
@@ -225,7 +226,7 @@ impl Slot {
     ///
     /// # Safety
     ///
-    /// Nobody else, the GPU included, touches these bytes while the slice lives.
+    /// No other thread and no work of the GPU touches these bytes while the slice lives.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes_mut(&self, at: usize, count: usize) -> &mut [u8] {
         assert!(at.checked_add(count).is_some_and(|end| end <= SLOT_BYTES), "beyond the slot");
@@ -237,7 +238,7 @@ impl Slot {
     ///
     /// # Safety
     ///
-    /// Nobody, the GPU included, writes these bytes while the slice lives.
+    /// No thread and no work of the GPU writes these bytes while the slice lives.
     pub(crate) unsafe fn bytes(&self, at: usize, count: usize) -> &[u8] {
         assert!(at.checked_add(count).is_some_and(|end| end <= SLOT_BYTES), "beyond the slot");
         // SAFETY: as above.
@@ -254,10 +255,10 @@ impl Drop for Slot {
 #[derive(Debug)]
 struct Start(*mut u8);
 
-// SAFETY: a free slot's memory belongs to nobody; the pointer only names it.
+// SAFETY: a free slot's memory is unused; the pointer only names it.
 unsafe impl Send for Start {}
 
-/// Slots to be had. As many are made as are in use at once.
+/// Free slots. As many are made as are in use at once.
 #[derive(Debug)]
 pub(crate) struct Slots {
     api: Api,
@@ -293,7 +294,7 @@ impl Slots {
 
 #[cfg(test)]
 impl Slots {
-    /// Where the slots lie that nobody has.
+    /// Where the free slots lie.
     pub(crate) fn free_ranges(&self) -> Vec<std::ops::Range<usize>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.iter().map(|Start(start)| start.addr()..start.addr() + SLOT_BYTES).collect()

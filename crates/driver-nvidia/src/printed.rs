@@ -26,7 +26,7 @@ impl Printed {
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: both descriptors are new and nobody else's.
+        // SAFETY: both descriptors are new and owned by nothing else.
         let (read, write) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
         // SAFETY: plain calls on descriptors we own. A small pipe holds less text; the rest is lost, as the driver
         // itself loses text when its buffer is full.

@@ -19,14 +19,14 @@ const REST: Duration = Duration::from_micros(30);
 /// How often it asks streams whether they are dead, and then never write their words, or have no work.
 const HEALTH_EVERY: Duration = Duration::from_millis(2);
 
-/// What to do when a stream has got somewhere, or never will.
+/// Called when the stream has got there (`Ok`) or never will (`Err`).
 pub(crate) type Then = Box<dyn FnOnce(CuResult<()>) + Send>;
 
 /// What a stream is watched for.
 pub(crate) enum Until {
     /// It has written this word: reached when the word is at least the value.
     Written { word: Arc<Word>, value: u64 },
-    /// It has no work. For work that was given up in the middle, of which nobody knows how much the stream has.
+    /// It has no work. For work that was given up in the middle: how much of it the stream has is not known.
     Idle,
 }
 
@@ -78,7 +78,7 @@ impl Progress {
         self.watch(Watch { until: Until::Idle, stream: Arc::clone(stream), then });
     }
 
-    /// Ends the thread. What is watched is told that it never comes.
+    /// Ends the thread. Open watches are called with an error.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         drop(self.new.lock().unwrap_or_else(PoisonError::into_inner));

@@ -43,7 +43,7 @@ pub(crate) fn begin(
         // SAFETY: the word lives until the stream has written it, see `drop`.
         .and_then(|()| unsafe { work.api.stream_write_value(raw, word.device(), 1, 0) });
     if let Err(error) = issued {
-        // Some of the orders may stand, so the stream may still write there.
+        // The stream may have got some of the orders, so it may still write there.
         work.progress.keep_until_idle(&stream, (slot, word));
         return Err(error);
     }

@@ -1,4 +1,4 @@
-//! Streams and events, ended when the last who uses them is done.
+//! Streams and events, destroyed when their last user is done.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use std::sync::Arc;
 
-/// `kind` of a stream that waits for nobody, and of a context's legacy stream.
+/// `kind` of a stream that waits for no other, and of a context's legacy stream.
 const INDEPENDENT: u32 = 1;
 const LEGACY: u32 = 2;
 
@@ -68,7 +68,7 @@ impl LiveStream {
 impl Drop for LiveStream {
     fn drop(&mut self) {
         if !self.is_legacy && self.context.enter().is_ok() {
-            // SAFETY: nobody else has the handle. Work in it goes on to its end.
+            // SAFETY: only this object has the handle. Work in it goes on to its end.
             let _ = unsafe { self.api.stream_destroy(self.raw) };
         }
     }
@@ -116,7 +116,7 @@ impl LiveEvent {
 impl Drop for LiveEvent {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: nobody else has the handle.
+            // SAFETY: only this object has the handle.
             let _ = unsafe { self.api.event_destroy(self.raw) };
         }
     }

@@ -45,8 +45,8 @@ impl Account {
         Arc::new(Self { ledger, devices, credit: Lock::new(0) })
     }
 
-    /// Draws `bytes` from the credit. What was set aside for them is charged to nobody for a moment, so the charge
-    /// that follows comes first: see [`Account::charge_from_credit`].
+    /// Draws `bytes` from the credit and charges them to `device`. Set-aside bytes turn into charged ones; only what
+    /// they do not cover is charged anew. The other devices get their set-aside bytes back.
     pub(crate) fn charge_from_credit(self: &Arc<Self>, device: usize, bytes: u64) -> Option<Charge> {
         let mut credit = lock(&self.credit);
         let drawn = i64::try_from(bytes).unwrap_or(i64::MAX);

@@ -110,7 +110,7 @@ impl Meter {
         Self { ledger, devices, last: Lock::new(Sample { at_ns, active_ns, percent: None }) }
     }
 
-    /// `[kernels, memory]` in percent. Takes up to a tenth of a second when nobody asked for a while.
+    /// `[kernels, memory]` in percent. Takes up to a tenth of a second when it was not called for a while.
     pub(crate) fn percent(&self, device: usize) -> [u32; 2] {
         let mut last = lock(&self.last);
         let age = |last: &Sample| Duration::from_nanos(now_ns().saturating_sub(last.at_ns));

@@ -24,8 +24,8 @@ pub(crate) enum Undo {
 }
 
 impl Session {
-    /// Admits `op` to the end of `line`. `undo` hears of every change; `from_credit` says whether allocations draw from the
-    /// client's credit.
+    /// Admits `op` to the end of `line`. `undo` gets a record of every change; `from_credit` says whether allocations
+    /// draw from the client's credit.
     pub(crate) fn admit(
         &self,
         tables: &mut Tables,
@@ -165,7 +165,7 @@ impl Session {
         let mut tables = lock(&self.tables);
         let mut changes = Vec::new();
         line.context.check()?;
-        // Of a copy that is refused, whoever called takes the bytes that the client pushes all the same.
+        // If a copy is refused, our caller takes the bytes that the client pushes all the same.
         let work = self.admit(&mut tables, line, op, from_credit, &mut changes)?;
         let after = tables.implicit_order(line);
         line.push(self, Task { after, work })?;

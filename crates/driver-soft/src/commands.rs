@@ -205,7 +205,8 @@ impl Commands for SoftDriver {
     }
 
     fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
-        /// Up to this much goes with the next reply, which somebody waits for who is awake.
+        /// Up to this much goes with the next reply: the client's thread that reads replies is awake, a lane's may
+        /// sleep.
         const SMALL_BYTES: u64 = 32 << 10;
         if let Op::CopyOut { source, shape, transfer } = op
             && shape.bytes().is_some_and(|bytes| (1..=SMALL_BYTES).contains(&bytes))

@@ -19,7 +19,7 @@ pub(crate) const LIMIT_PRINTF: u32 = 1;
 /// `CU_LIMIT_MALLOC_HEAP_SIZE`.
 pub(crate) const LIMIT_HEAP: u32 = 2;
 
-/// The limits of a new context that may be set. The rest of CUDA's is about parts this device does not have.
+/// The limits of a new context that may be set. CUDA's other limits are about parts that this device does not have.
 pub(crate) const LIMITS: [(u32, u64); 3] =
     [(LIMIT_STACK, 1024), (LIMIT_PRINTF, 1 << 20), (LIMIT_HEAP, 8 << 20)];
 

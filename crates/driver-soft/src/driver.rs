@@ -153,7 +153,7 @@ impl Session {
             }
             WaitTarget::Stream(id) => {
                 let line = tables.stream(id)?;
-                // The legacy stream stands for what it is ordered after, too.
+                // A wait for the legacy stream also waits for the streams that it is ordered after.
                 let mut places = match line.kind {
                     crate::line::LineKind::Legacy => tables.implicit_order(&line),
                     _ => Vec::new(),
@@ -197,7 +197,7 @@ impl Session {
             self.retire(What::Internal { address, bytes }, after.clone());
         }
         self.retire(What::Life(life), after);
-        // The lines stay known to whoever waits for them; new work cannot reach them.
+        // Lines with work stay in `lines` for waits on them; new work cannot reach them.
         if let Some(lines) = tables.lines.get_mut(&life) {
             lines.retain(|line| !line.is_idle());
             if lines.is_empty() {

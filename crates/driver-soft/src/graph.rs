@@ -132,7 +132,7 @@ impl<'r> Branch<'r> {
             drop(progress);
             let work = &self.run.works[node as usize];
             let outcome = catch_unwind(AssertUnwindSafe(|| work.execute(self.session, self.line)));
-            // A branch that never ended would keep the others waiting.
+            // A panic must end the branch too, or the other branches would wait for ever.
             let outcome = outcome.unwrap_or(Err(CudaError::LAUNCH_FAILED));
             if let Err(error) = outcome {
                 // From here on the context is dead and the other nodes do nothing.

@@ -81,7 +81,7 @@ pub(crate) fn run(session: &Arc<Session>, line: &Arc<Line>, launch: &KernelLaunc
     let told = services.flush();
     match outcome {
         Ok(()) => told,
-        // Whoever stopped it has said why.
+        // If an error was the reason for the abort, the context has it.
         Err(fault) if fault.kind == FaultKind::Aborted => context.check(),
         Err(fault) => {
             if fault.kind == FaultKind::Assert {
@@ -212,7 +212,7 @@ impl Hooks for Services<'_> {
             kept.len() >= PRINT_BYTES
         };
         if is_much {
-            // Without a link nobody reads it.
+            // Without a link the text is lost.
             let _ = self.flush();
         }
     }

@@ -1,4 +1,4 @@
-//! Who uses how much of a device's memory, and who is at work on it.
+//! Which session uses how much of a device's memory, and which is at work on it.
 //!
 //! Several sessions, each a process of its own, share a device. A [`MemoryLedger`] is what they agree on: it never lets
 //! the sum of all charges exceed a device's memory. [`LocalLedger`] serves one process. [`SharedLedger`] serves all
@@ -20,11 +20,11 @@ pub trait MemoryLedger: Send + Sync {
     /// Bytes of a device.
     fn total(&self, device: usize) -> u64;
 
-    /// From now on a device has at most this many bytes for this session and all others together. Those who came
+    /// From now on a device has at most this many bytes for this session and all others together. Sessions that came
     /// before keep what they have.
     fn limit(&self, bytes: u64);
 
-    /// Bytes of a device that somebody uses.
+    /// Bytes of a device that are in use.
     fn used(&self, device: usize) -> u64;
 
     /// Takes memory for this session, unless there is not as much.
@@ -40,7 +40,7 @@ pub trait MemoryLedger: Send + Sync {
     fn active_ns(&self, device: usize, unit: Unit, now_ns: u64) -> u64;
 }
 
-/// How long something was active: what is over, and since when it is again (0: it is not).
+/// How long something was active: the total of past times, and since when it is active now (0: it is not).
 #[derive(Clone, Copy)]
 struct ActiveTime<'a> {
     past_ns: &'a AtomicU64,
@@ -52,7 +52,7 @@ impl ActiveTime<'_> {
         if is_active {
             return self.since_ns.store(now_ns, SeqCst);
         }
-        // A reader in between counts the time twice, for a moment; the other way round it would not count it at all.
+        // A reader in between counts the time twice, for a moment. In the opposite order it would not count it at all.
         let since = self.since_ns.load(SeqCst);
         if since != 0 {
             self.past_ns.fetch_add(now_ns.saturating_sub(since), SeqCst);
@@ -186,7 +186,7 @@ impl SharedLedger {
         self.words.fd()
     }
 
-    /// Takes a free slot for a session. `owner` (not 0) is for people who look; a process number, say.
+    /// Takes a free slot for a session. `owner` (not 0) is for display only; a process number, say.
     pub fn claim(&self, owner: u64) -> Option<usize> {
         let owner = owner.max(1);
         (0..self.slots).find(|&slot| self.owner(slot).compare_exchange(0, owner, SeqCst, SeqCst).is_ok())
@@ -264,7 +264,7 @@ fn word_count(devices: usize, slots: usize) -> usize {
     HEADER_WORDS + devices * DEVICE_WORDS + slots * (1 + devices * SLOT_DEVICE_WORDS)
 }
 
-/// For those who only look.
+/// For processes that only look.
 impl MemoryLedger for SharedLedger {
     fn total(&self, device: usize) -> u64 {
         Self::total(self, device)

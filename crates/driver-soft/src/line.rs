@@ -142,7 +142,7 @@ impl Line {
                 session.load.end_line();
                 CudaError::OUT_OF_MEMORY
             })?;
-            // The thread before, if any, has left its loop; it needs nobody to wait for it.
+            // The thread before, if any, has left its loop; it need not be joined.
             state.thread = Some(thread);
             state.is_running = true;
         }
@@ -201,7 +201,7 @@ impl Line {
 
     /// Says that something waits may look at has changed.
     pub(crate) fn tell(&self) {
-        // Whoever looked before the change holds the lock until it waits.
+        // A thread that looked before the change holds the lock until it waits, so it is woken.
         drop(lock(&self.state));
         self.changed.notify_all();
     }
@@ -224,12 +224,13 @@ impl Line {
             let mut state = lock(&self.state);
             state.queued_bytes -= held_bytes.min(state.queued_bytes);
             if session.is_aborted() {
-                // What was cut short was not done, and nobody may hear that it was.
+                // What was cut short was not done, and must not be reported as done.
                 continue;
             }
             self.done.fetch_add(1, Release);
             if let Some(record) = record {
-                // At once with its place: who hears that an event was reached finds its stream idle, if nothing follows.
+                // At once with its place: a thread that hears that an event was reached finds its stream idle, if
+                // nothing follows.
                 let _ = record.at.set(Instant::now());
             }
             drop(state);

@@ -1,8 +1,8 @@
 //! What the lines of a session take together: threads, and memory of queued work. Both are bounded.
 //!
-//! A program that queues more waits until there is room, as it waits on a real device that is far behind. What waits in a line
-//! needs nothing that is queued later, so room comes by itself; only a stream that waits for a value in memory may wait
-//! for ever, and then the one who queues is refused after a while.
+//! A program that queues more waits until there is room, as it waits on a real device that is far behind. What waits in
+//! a line needs nothing that is queued later, so room comes by itself. Only a stream that waits for a value in memory
+//! may wait for ever; then the call that queues is refused after `ROOM_WITHIN`.
 
 use crate::sync::{Lock, lock};
 use cuda_abi::{CuResult, CudaError};
@@ -24,7 +24,7 @@ const GRAPH_THREADS_MAX: usize = 32;
 const QUEUED_BYTES_MAX: usize = 256 << 20;
 /// What every line may hold, whatever the others do.
 const LINE_BYTES_FREE: usize = 1 << 20;
-/// Who waits for room so long waits for ever.
+/// A wait for room that lasts so long would never end.
 const ROOM_WITHIN: Duration = Duration::from_secs(20);
 
 pub(crate) struct Load {
@@ -118,7 +118,7 @@ impl Load {
         }
     }
 
-    /// The session ends: nobody waits for room any more.
+    /// The session ends: no thread waits for room any more.
     pub(crate) fn end(&self) {
         lock(&self.state).is_over = true;
         self.changed.notify_all();

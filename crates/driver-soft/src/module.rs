@@ -176,7 +176,7 @@ impl Session {
         Ok(info)
     }
 
-    /// Lets nobody ignore that this device cannot execute a program's own code.
+    /// Makes sure that no program can overlook that this device cannot execute the program's own code.
     ///
     /// The CUDA runtime loads the fatbins that a compiler put into a program when a kernel of theirs is first wanted, deep
     /// inside library calls, and some libraries drop the error (CuPy drops cub's): their results would be wrong without a

@@ -31,12 +31,12 @@ struct Entry {
 pub(crate) struct Retiring {
     entries: Lock<Vec<Entry>>,
     any: AtomicBool,
-    /// Held while ripe entries go, so that nobody sees them neither waiting nor gone.
+    /// Held while ripe entries go, so that no thread finds an entry neither waiting nor gone.
     going: Lock<()>,
 }
 
 impl Retiring {
-    /// Bytes that will be free on a device without anybody doing anything.
+    /// Bytes of a device that will be free when the lines get to the places that the entries wait for.
     pub(crate) fn bytes(&self, device: u32) -> u64 {
         let entries = lock(&self.entries);
         let of_device = entries.iter().filter_map(|entry| match entry.what {

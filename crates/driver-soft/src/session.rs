@@ -138,7 +138,7 @@ impl Session {
         self.link.get().ok_or(CudaError::DEVICE_UNAVAILABLE)
     }
 
-    /// The context of this name, if it is alive. Primary contexts are there whenever somebody asks.
+    /// The context of this name, if it is alive. A primary context is there whenever it is asked for.
     pub(crate) fn context(&self, tables: &mut Tables, id: ContextId) -> CuResult<Arc<Context>> {
         let context = self.context_dead_or_alive(tables, id)?;
         context.check()?;
@@ -164,7 +164,7 @@ impl Session {
     /// Keeps a new line in sight until its thread is gone.
     pub(crate) fn keep(&self, tables: &mut Tables, line: &Arc<Line>) {
         let of_context = tables.lines.entry(line.context.life).or_default();
-        // Lines of destroyed streams are forgotten when their work is done: nobody waits for them any more.
+        // Lines of destroyed streams are forgotten when their work is done: no thread waits for them any more.
         of_context.push(line.clone());
         let mut lines = lock(&self.lines);
         lines.retain(|line| Arc::strong_count(line) > 1 || !line.is_at_rest());
@@ -185,7 +185,7 @@ impl Session {
         lock(&self.deferred).pop_front()
     }
 
-    /// Keeps words for whoever asks why the last command failed.
+    /// Keeps words that say why the last command failed, for [`Session::take_message`].
     pub(crate) fn say(&self, message: String) {
         *lock(&self.message) = Some(message);
     }
@@ -265,7 +265,7 @@ impl Session {
         Some(address)
     }
 
-    /// Gives addresses of [`Session::allocate_internal`] back; the block itself is removed by whoever owns it.
+    /// Gives addresses of [`Session::allocate_internal`] back; the block's owner removes the block itself.
     pub(crate) fn give_internal(&self, address: u64, bytes: u64) {
         lock(&self.internal).give(address, bytes.next_multiple_of(INTERNAL_ALIGN));
     }

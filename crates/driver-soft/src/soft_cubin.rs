@@ -1,7 +1,7 @@
 //! The image our linker makes: an ELF file whose sections hold PTX texts.
 //!
-//! Programs treat what cuLinkComplete returns as a cubin: they measure it as an ELF file, keep it, load it. A soft device
-//! executes PTX, so that is what is inside, one section for each input.
+//! Programs treat what cuLinkComplete returns as a cubin: they measure it as an ELF file, keep it, load it. A soft
+//! device executes PTX, so the file holds the PTX text of each input in a section.
 
 use cuda_image::ImageError;
 
@@ -54,7 +54,7 @@ pub(crate) fn build(texts: &[Vec<u8>], architecture: u32) -> Vec<u8> {
     image
 }
 
-/// The PTX texts in an ELF image; none when it is somebody else's.
+/// The PTX texts in an ELF image; none when our linker did not make it.
 pub(crate) fn texts(image: &[u8]) -> Result<Vec<Vec<u8>>, ImageError> {
     let texts = sections(image)?
         .into_iter()

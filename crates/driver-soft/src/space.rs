@@ -1,4 +1,4 @@
-//! Device memory as work finds it: which addresses hold something, and who may touch it.
+//! Device memory as work finds it: which addresses hold something, and which kernels may touch it.
 //!
 //! [`Space`] changes in the order of execution. What the program was promised in the order of its calls is in
 //! [`crate::promises`].
@@ -29,7 +29,7 @@ pub(crate) struct PhysicalMemory {
     pub(crate) _charge: Charge,
 }
 
-/// Who may touch a block.
+/// Which kernels may touch a block.
 pub(crate) enum Access {
     /// Kernels of its device and of contexts that enabled it as a peer.
     Owner,
@@ -81,7 +81,7 @@ impl Block {
 pub(crate) struct Space {
     region: OnceLock<Arc<Region>>,
     blocks: RwLock<BTreeMap<u64, Arc<Block>>>,
-    /// Who comes next at each address; told whenever a block goes.
+    /// The order of blocks at each address; told whenever a block goes.
     pub(crate) turns: Turns,
 }
 

@@ -1,4 +1,4 @@
-//! What NVML says of a soft device, and the part of the driver that clients may ask who only look.
+//! What NVML says of a soft device, and the part of the driver that answers clients that only look.
 //!
 //! A soft device has memory and is busy or not. It has no temperature, power, clocks, fans or bus: those stay absent.
 

@@ -3,7 +3,7 @@
 use crate::space::{BadAddress, Cursor, Space};
 use cuda_wire::{Plane, Shape};
 
-/// Bytes that a copy within the device keeps in hand at a time: they stay in the innermost cache.
+/// Bytes that a copy within the device reads before it writes them: they stay in the innermost cache.
 const PIECE: usize = 16 << 10;
 
 /// Calls `each(offset in packed rows, address in the plane, bytes)` for the rows of `shape` between the packed offsets

@@ -1,4 +1,4 @@
-//! Whose turn it is at an address.
+//! The order in which memory is put at an address.
 //!
 //! The client may use an address again as soon as it has freed it in the order of its calls, though the device has not come
 //! that far. So everything that is to lie somewhere takes a turn when its command is executed, and is put there after all

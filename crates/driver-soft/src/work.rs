@@ -101,7 +101,7 @@ impl Work {
         if session.is_aborted() {
             return Ok(());
         }
-        // In a dead context nothing runs any more, but others must not wait for it for ever.
+        // In a dead context nothing runs any more, but records are still reached, so that no thread waits for ever.
         let is_dead = line.context.check().is_err();
         let space = &session.space;
         match self {
@@ -138,9 +138,9 @@ impl Work {
                 let bytes = shape.bytes().unwrap_or(0);
                 let missed = AtomicBool::new(false);
                 let sink = |offset: u64, piece: &[u8]| {
-                    // Not around the whole: the time that the bytes take to come here is not the memory's.
+                    // Per piece, not for the whole copy: the time on the network must not count as work of the memory.
                     let _working = session.activity.memory(line.context.device);
-                    // A peer that sends more than the copy has is kept from reaching anything else.
+                    // Bytes beyond the copy's end are refused: a peer must not reach other memory.
                     let end = offset.saturating_add(piece.len() as u64);
                     if end > bytes || transfer::scatter(space, target, shape, offset, piece).is_err() {
                         missed.store(true, Relaxed);
@@ -190,7 +190,7 @@ fn fail_if(missed: &AtomicBool) -> CuResult<()> {
     if missed.load(Relaxed) { Err(CudaError::ILLEGAL_ADDRESS) } else { Ok(()) }
 }
 
-/// Takes bytes that the client pushes for a copy that is not to happen.
+/// Receives the bytes that the client pushes for a copy that does not happen, and drops them.
 fn discard(session: &Session, transfer: TransferId, bytes: u64) -> CuResult<()> {
     session.link()?.receive(transfer, bytes, false, &|_, _| {}).map_err(|_| session.lost_link())
 }
@@ -202,7 +202,7 @@ fn memory_op(session: &Session, line: &Line, op: &MemoryOp) -> CuResult<()> {
         memory_op::WAIT_64 | memory_op::WRITE_64 => 8,
         _ => return Ok(()),
     };
-    // What the stream wrote before is seen by whoever sees the word, and the other way round.
+    // A thread that sees the word also sees what the stream wrote before, and the other way round.
     fence(SeqCst);
     if matches!(op.kind, memory_op::WRITE_32 | memory_op::WRITE_64) {
         Cursor::new(&session.space).write(op.address, &op.value.to_le_bytes()[..width])?;
@@ -216,7 +216,7 @@ fn memory_op(session: &Session, line: &Line, op: &MemoryOp) -> CuResult<()> {
             fence(SeqCst);
             return Ok(());
         }
-        // The block must not be held while nobody looks at it: it may be freed.
+        // The block must not be held between two looks: it may be freed.
         drop(block);
         if session.is_aborted() || line.context.check().is_err() {
             return Ok(());
@@ -253,7 +253,7 @@ impl Pause {
         self.turns = self.turns.saturating_add(1);
         match self.turns {
             0..=64 => std::thread::yield_now(),
-            // From 10 us up to 1 ms, which is what a wait of seconds is then late by.
+            // From 10 us up to 1 ms: a wait of seconds ends late by at most that.
             turns => {
                 std::thread::sleep(Duration::from_micros(u64::from(turns - 64).saturating_mul(10).min(1000)))
             }

@@ -237,7 +237,7 @@ fn a_read_that_was_begun_gives_what_its_stream_held_at_that_point() {
     let mut polled = begin(&session, stream, memory + 4);
     let waited = begin(&session, stream, memory + 4);
     session.driver.enqueue(stream, fill32(memory + 4, 1, 6)).unwrap();
-    // Begun, and of no interest to anybody: the stream goes on.
+    // Begun and dropped without a wait: the stream goes on.
     drop(begin(&session, stream, memory + 4));
     out.clear();
     assert_eq!((polled.poll(&mut out), out.len()), (Ok(false), 0));

@@ -29,7 +29,7 @@ impl Random {
 
 const WORDS: u64 = 300;
 
-/// One buffer: where it is, what it should hold, whose it is.
+/// One buffer: where it is, what it should hold, which stream uses it.
 struct Buffer {
     address: u64,
     model: Vec<u32>,

@@ -1,11 +1,11 @@
 //! The driver's private tables (cuGetExportTable).
 //!
-//! NVIDIA's own libraries find parts of the driver not by name but in tables that the driver hands out by a 16-byte
-//! id. A table is an array of words: its size in bytes, then functions. What is served here is what libcudart, cuBLAS
-//! and cuDNN need to come up, answered in this process; every other id is refused, and those libraries then take
+//! NVIDIA's own libraries find parts of the driver not by name but in tables that the driver hands out by a 16-byte id.
+//! A table is an array of words: its size in bytes, then functions. This module serves the tables that libcudart,
+//! cuBLAS and cuDNN need to start, and answers in this process. It refuses every other id; those libraries then take
 //! their public path. Sizes and answers are those of driver 580.
 //!
-//! | module | who asks | for what |
+//! | module | asked by | for what |
 //! |---|---|---|
 //! | [`runtime`] | libcudart | loads modules, names primary contexts |
 //! | [`hooks`] | libcudart | which profiler callbacks are on (none) |

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   calling threads ── post, call ──▶ queue ──▶ command connection ──▶ worker
-//!   calling threads ◀── replies (read by whoever waits) ◀── worker
+//!   calling threads ◀── replies (read by the first thread that waits) ◀── worker
 //!   events thread   ◀── notices: run a host function, send pulled data, print ── worker
 //!   lanes           ◀── bulk bytes, straight from and to the program's memory ──▶ worker
 //! ```
 //!
 //! Invariants: a command whose `post` or `call` returned before another's began is executed before it. A lost worker
-//! wakes everybody who waits, and every later call fails at once. No lock is held while the program's code runs.
+//! wakes all waiting threads, and every later call fails at once. No lock is held while the program's code runs.
 
 mod connect;
 mod events;
@@ -86,7 +86,7 @@ impl Link {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Ends the link: everybody who waits is woken with an error.
+    /// Ends the link: all waiting threads wake with an error.
     pub(crate) fn lose(&self, why: &str) {
         if self.lost.swap(true, Ordering::SeqCst) {
             return;
@@ -101,12 +101,12 @@ impl Link {
         self.events.lose();
     }
 
-    /// Who is told about errors of one-way work.
+    /// Sets the function that is told about errors of one-way work.
     pub(crate) fn on_deferred(&self, tell: OnDeferred) {
         let _ = self.on_deferred.set(tell);
     }
 
-    /// Sends a command that nobody waits for.
+    /// Sends a command without waiting for a reply.
     #[inline]
     pub(crate) fn post(&self, command: &Command<'_>) -> CuResult<()> {
         if self.await_all {
@@ -262,7 +262,8 @@ impl Link {
         self.events.withdraw_and_wait(transfer);
     }
 
-    /// Gives up an expectation, if its bytes are not there yet. Its `landed` still runs, when the memory is let go.
+    /// Gives up an expectation, if its bytes are not there yet. `landed` still runs, when no lane writes the memory any
+    /// more.
     pub(crate) fn give_up(&self, transfer: TransferId) {
         self.lanes.cancel(transfer);
     }
@@ -335,5 +336,5 @@ impl Link {
     }
 }
 
-/// A link as everybody holds it.
+/// A link, shared by all that use it.
 pub(crate) type SharedLink = Arc<Link>;

@@ -74,7 +74,7 @@ pub(crate) fn is_ending() -> bool {
     STATE.load(Ordering::Relaxed) == ENDING
 }
 
-/// Tells the workers that this is a good end. Later handlers get the error that NVIDIA's driver gives them too.
+/// Says goodbye to the workers. Exit handlers that run later get the error that NVIDIA's driver gives them too.
 extern "C" fn at_exit() {
     if STATE.compare_exchange(READY, ENDING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
@@ -87,7 +87,7 @@ extern "C" fn at_exit() {
     });
 }
 
-/// Has the child of a fork forget the parent's GPUs.
+/// Registers `forked`, so that the child of a fork forgets the parent's GPUs.
 fn watch_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -101,14 +101,14 @@ unsafe extern "C" fn forked() {
     match STATE.swap(FORKED, Ordering::SeqCst) {
         // cuInit never succeeded: the child may call it itself.
         COLD => return STATE.store(COLD, Ordering::SeqCst),
-        // A child of a child: ours are closed, and their numbers may be files of the program.
+        // A child of a child: our descriptors are closed already, and the program may have files under their numbers.
         FORKED => return,
         _ => {}
     }
     let Ok(client) = crate::state::client() else { return };
     for device in &client.devices {
         for descriptor in device.link.descriptors() {
-            // The parent's death must be seen by its worker although the child lives on.
+            // Otherwise the worker would not see the parent's death while the child lives.
             // SAFETY: the child owns its copy of the table of descriptors, and no thread of the child uses them.
             unsafe { libc::close(*descriptor) };
         }

@@ -27,14 +27,15 @@ impl Reserved {
     /// The range at `base`, if nothing is there.
     pub(crate) fn exactly(base: u64, bytes: u64) -> Option<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE maps nothing over what is there, and nobody holds references into a range that
-        // was free.
+        // SAFETY: MAP_FIXED_NOREPLACE maps nothing over what is there, and no reference points into a range that was
+        // free.
         let got = unsafe { libc::mmap(base as *mut _, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
         if got == libc::MAP_FAILED {
             return None;
         }
         let reserved = Self(VaRange { base: got as u64, bytes });
-        // An old kernel takes the address as a hint only; then the drop gives the wrong place back.
+        // A kernel before 4.17 takes the address as a hint only. Then `reserved` is dropped, which unmaps the wrong
+        // place.
         (got as u64 == base).then_some(reserved)
     }
 
@@ -46,7 +47,7 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `at`, has never been readable, and nobody else unmaps it.
+        // SAFETY: the range was mapped by `at`, has never been readable, and only this drop unmaps it.
         unsafe { libc::munmap(self.0.base as *mut _, self.0.bytes as usize) };
     }
 }

@@ -91,7 +91,7 @@ impl<T> FromC for Out<T> {
 impl<T> Out<T> {
     /// Answers.
     pub(crate) fn set(self, value: T) -> NvmlResult<()> {
-        // SAFETY: whoever made this promised a place for one T. Callers may give one that is not aligned (packed
+        // SAFETY: the maker of this value promised a place for one T. Callers may give one that is not aligned (packed
         // structures of scripting languages); the old bytes are neither read nor dropped.
         unsafe { self.target.write_unaligned(value) };
         Ok(())
@@ -119,7 +119,7 @@ impl<T: Copy> FromC for InOut<T> {
 impl<T: Copy> InOut<T> {
     /// What the caller wrote.
     pub(crate) fn get(&self) -> T {
-        // SAFETY: whoever made this promised a T that can be read; a T is any bits (numbers and arrays of them).
+        // SAFETY: the maker of this value promised a T that can be read; a T is any bits (numbers and arrays of them).
         unsafe { self.target.read_unaligned() }
     }
 
@@ -156,7 +156,7 @@ impl<T: Copy> Many<T> {
     /// The place of element `index`, which is below the count that the caller gave.
     pub(crate) fn at(&self, index: usize) -> NvmlResult<InOut<T>> {
         let first = NonNull::new(self.first).ok_or(NvmlError::InvalidArgument)?;
-        // SAFETY: whoever made this promised as many elements as the caller's count says, in one piece of memory.
+        // SAFETY: the maker of this value promised as many elements as the caller's count says, in one piece of memory.
         Ok(InOut { target: unsafe { first.add(index) } })
     }
 }
@@ -180,8 +180,8 @@ impl TextOut {
         if (length as usize) <= text.len() {
             return Err(NvmlError::InsufficientSize);
         }
-        // SAFETY: whoever made this promised `length` bytes, which are more than the text has; a text of ours does not
-        // lie in the caller's buffer.
+        // SAFETY: the maker of this value promised `length` bytes, which are more than the text has; a text of ours
+        // does not lie in the caller's buffer.
         unsafe { self.target.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len()) };
         // SAFETY: the byte after the text is still within `length`.
         unsafe { self.target.add(text.len()).write(0) };

@@ -399,7 +399,7 @@ pub(crate) enum Op {
         source_size: Option<Src>,
     },
     Atomic(Box<Atomic>),
-    /// A fence; `true` where it also is a hint that somebody waits.
+    /// A memory fence.
     Fence,
     Yield,
     Bra {

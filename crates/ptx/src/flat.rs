@@ -1,4 +1,4 @@
-//! Device memory out of safe Rust: one range of words. For tests and for whoever needs no mapping of host pages.
+//! Device memory out of safe Rust: one range of words. For tests and for users that need no mapping of host pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

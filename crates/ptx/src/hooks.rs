@@ -32,7 +32,7 @@ impl AbortFlag {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked.
+    /// Whether a stop was asked for.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -134,7 +134,7 @@ pub(crate) fn lower(program: &Program, entry: usize) -> Result<Kernel> {
         if !builder.indirect || addressed {
             break;
         }
-        // A pointer may mean any function whose address somebody takes.
+        // A pointer may mean any function whose address is taken.
         addressed = true;
         for function in program.addressed_functions() {
             builder.reach(function);

@@ -116,7 +116,7 @@ fn strength(linkage: Linkage) -> u8 {
 /// Resolves the `.extern` names of some modules against the definitions of the others.
 ///
 /// Two visible definitions of one name are an error; a visible one beats a weak one, the first weak one beats later
-/// ones. A name that nobody defines is an error only for the kernels that use it.
+/// ones. A name without a definition is an error only for the kernels that use it.
 pub fn link(mut modules: Vec<Module>) -> Result<Linked> {
     if modules.iter().any(needs_runtime) {
         modules.push(runtime()?.clone());

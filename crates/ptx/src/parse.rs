@@ -14,7 +14,7 @@ use crate::{
     types::{Space, Type},
 };
 
-/// The largest variable anybody may declare: 1 TiB, more than any device has.
+/// The largest variable that may be declared: 1 TiB, more than any device has.
 const SIZE_MAX: u64 = 1 << 40;
 /// Nesting of braces and parentheses; real code has less than ten.
 const DEPTH_MAX: u32 = 64;

@@ -249,7 +249,7 @@ impl Program {
         }
     }
 
-    /// Functions (not kernels) whose address somebody takes, in code or in an initialiser.
+    /// Functions (not kernels) whose address is taken, in code or in an initialiser.
     pub(crate) fn addressed_functions(&self) -> impl Iterator<Item = usize> + '_ {
         self.addressed.get_or_init(|| {
             let mut found = Vec::new();

@@ -43,7 +43,7 @@ pub(crate) struct VarDecl {
     pub(crate) linkage: Linkage,
     pub(crate) align: u32,
     pub(crate) size: u64,
-    /// `name[]`: as large as somebody else says.
+    /// `name[]`: its size is set elsewhere.
     pub(crate) unsized_array: bool,
     /// `.texref` and its kin.
     pub(crate) opaque: bool,

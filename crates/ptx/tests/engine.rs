@@ -269,7 +269,7 @@ fn modules_link() {
 
 #[test]
 fn a_declaration_may_promise_a_result_that_the_definition_does_not_give() {
-    // Numba declares functions of the C ABI this way; a linker joins them, and nobody uses the result.
+    // Numba declares functions of the C ABI this way; a linker joins them, and no code uses the result.
     let head = ".version 8.0\n.target sm_80\n.address_size 64\n";
     let caller = format!(
         "{head}.extern .func (.param .b64 r) consume (.param .b64 p);\n\

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tls:HOST:PORT     TCP with TLS 1.3; `HOST:PORT` alone means the same
-//! tcp:HOST:PORT     TCP in the clear: whoever writes this has asked for it
+//! tcp:HOST:PORT     TCP in the clear, only if the address asks for it
 //! unix:/path        a Unix socket
 //! shm:/path         shared-memory rings, set up over a Unix socket at that path
 //! pcie:0000:01:00.0 a PCI function of this (virtual) machine with a worker behind it: domain, bus, device, function

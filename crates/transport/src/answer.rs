@@ -8,7 +8,7 @@
 //!         | magic | version | code | text bytes | text  | checksum |
 //! ```
 //!
-//! It is not authenticated: whoever can forge it can also cut the connection.
+//! It is not authenticated: an attacker that can forge it can also cut the connection.
 
 use crate::preamble::{PROTOCOL_VERSION, fnv1a};
 
@@ -91,7 +91,7 @@ impl Answer {
     }
 }
 
-/// The text ends in somebody's terminal or log: no control characters.
+/// The text is shown in a terminal or a log: no control characters.
 fn is_printable(byte: u8) -> bool {
     (0x20..0x7f).contains(&byte)
 }

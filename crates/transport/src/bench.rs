@@ -65,9 +65,9 @@ pub fn serve_ping_pong(connection: &mut Connection, message_bytes: usize) -> io:
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Client: moves `bytes` from memory to memory over each connection: every byte is read from a place of its own and
-/// written to one of its own, as data is that somebody wants to move. (Sending one block again and again from the cache
-/// shows how fast nothing can be sent.) All connections work at the same time. Returns bytes per second over all of them,
-/// counted until the server has everything. The server runs [`serve_throughput`] on each connection.
+/// written to one of its own, as real data is. (Sending one block again and again from the cache shows how fast nothing
+/// can be sent.) All connections work at the same time. Returns bytes per second over all of them, counted until the
+/// server has everything. The server runs [`serve_throughput`] on each connection.
 pub fn throughput(connections: &mut [Connection], bytes: u64) -> io::Result<f64> {
     // Touched before the clock starts: the first touch of memory costs more than moving it.
     let memory = vec![0x5a_u8; usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?];

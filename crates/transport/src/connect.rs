@@ -21,7 +21,7 @@ use crate::tls;
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The address asks for TLS but nothing says whom to trust, or the other way round.
+    /// The address asks for TLS but nothing says which certificate to trust, or the other way round.
     #[error(
         "{address} and the given security do not fit: a tls: address needs a fingerprint or a CA, any other none"
     )]
@@ -37,7 +37,7 @@ pub enum ConnectError {
         /// What the resolver says.
         source: io::Error,
     },
-    /// Nobody listens there, or the way there is broken.
+    /// No process listens there, or the way there is broken.
     #[error("cannot connect to {address}")]
     Connect {
         /// The address.
@@ -69,12 +69,12 @@ pub enum ConnectError {
         /// The server's words.
         reason: String,
     },
-    /// Who listens at a Unix socket is another user than those who may.
+    /// The process that listens at a Unix socket runs as a user that is not trusted.
     #[error("{address} belongs to a process of user {uid}, whom this program has no reason to trust")]
     Owner {
         /// The address.
         address: Address,
-        /// Who listens there.
+        /// The user of the process that listens there.
         uid: u32,
     },
     /// The host of the address cannot be a TLS server name.
@@ -251,8 +251,8 @@ fn prepared(raw: Socket2, kind: ConnectionKind, is_tcp: bool) -> Socket {
     }
     socket
 }
-/// What lies at an address for whoever may use it, to show the worker there: a PCI function may have such a pass. Empty
-/// where there is none.
+/// The pass that lies at an address, to show the worker there: a PCI function may have one for the machine that may use
+/// it. Empty where there is none.
 pub fn pass_of(address: &Address) -> io::Result<String> {
     match address {
         Address::Pcie(at) => pcie::pass(*at),

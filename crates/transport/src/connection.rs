@@ -112,8 +112,8 @@ impl Tx {
         }
     }
 
-    /// Whether a send is a copy into the peer's memory, without a system call while the peer is awake. Then another
-    /// thread would send no cheaper than the one that has something to say.
+    /// Whether a send is a copy into the peer's memory, without a system call while the peer is awake. Then handing the
+    /// bytes to a sender thread would save the caller nothing.
     pub fn is_shared_memory(&self) -> bool {
         matches!(self.0, TxHalf::Shm(_))
     }
@@ -138,9 +138,9 @@ impl Tx {
 impl Rx {
     /// How long [`Rx::recv`] and [`Rx::recv_exact`] look for bytes before they let the kernel put the thread to sleep.
     ///
-    /// A sleep and its wake-up cost as much as several messages; looking costs a core. At first nobody looks, except at
-    /// shared memory, where looking is cheap: there for as long as has paid off lately. A delayed connection does
-    /// not change: it looks for bytes that are due.
+    /// A sleep and its wake-up cost as much as several messages; looking costs a core. The default is not to look,
+    /// except at shared memory, where looking is cheap: there for as long as has paid off lately. A delayed connection
+    /// does not change: it looks for bytes that are due.
     pub fn set_spin(&mut self, spin: Duration) {
         match &mut self.0 {
             RxHalf::Socket(rx) => rx.spin = spin,
@@ -217,7 +217,7 @@ impl Closer {
         }
     }
 
-    /// For the child of a fork: lets go of the connection without a sign to the peer, to whom the parent keeps
+    /// For the child of a fork: lets go of the connection without a sign to the peer, with which the parent keeps
     /// talking. Afterwards both halves fail and may be dropped or forgotten. Takes no lock and allocates little, since
     /// a thread that did not survive the fork may have held one.
     pub fn abandon(&self) {
@@ -260,7 +260,7 @@ impl Link for SocketLink {
 
 impl Drop for SocketLink {
     fn drop(&mut self) {
-        // Closing the descriptor would do, were there no copy of it in a child that forgot to let go.
+        // A forked child may still have a copy of the descriptor; then closing ours would not end the connection.
         self.close();
     }
 }

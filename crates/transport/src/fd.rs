@@ -130,7 +130,7 @@ fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
                 let data = unsafe { libc::CMSG_DATA(header) };
                 // SAFETY: the kernel wrote cmsg_len bytes of whole descriptors; `at` counts them.
                 let raw = unsafe { data.cast::<RawFd>().add(at).read_unaligned() };
-                // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+                // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
                 fds.push(unsafe { OwnedFd::from_raw_fd(raw) });
             }
         }
@@ -228,18 +228,18 @@ fn timespec(duration: Duration) -> libc::timespec {
     }
 }
 
-/// A counter that wakes whoever polls it.
+/// A counter that wakes the thread that polls it.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: eventfd takes no pointers.
     let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Wakes whoever polls the eventfd. A full counter means that it is awake already.
+/// Wakes the thread that polls the eventfd. A full counter means that it is awake already.
 pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
     // SAFETY: eight live bytes. The result does not matter: the only failure is a full counter.
@@ -253,7 +253,7 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     let _ = unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
 }
 
-/// Anonymous memory of a fixed size as a file: sealed, so that nobody can shrink or grow it any more.
+/// Anonymous memory of a fixed size as a file: sealed, so that no process can shrink or grow it any more.
 pub(crate) fn memfd(bytes: u64) -> io::Result<OwnedFd> {
     // SAFETY: the name is a C string literal.
     let raw =
@@ -261,7 +261,7 @@ pub(crate) fn memfd(bytes: u64) -> io::Result<OwnedFd> {
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
     let file = unsafe { File::from_raw_fd(raw) };
     file.set_len(bytes)?;
     // SAFETY: fcntl with an integer argument.
@@ -274,7 +274,7 @@ pub(crate) fn memfd(bytes: u64) -> io::Result<OwnedFd> {
 /// The seals that fix a memfd's size.
 const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// The size of somebody else's memfd, if its size is sealed. A mapping of it then never faults.
+/// The size of the peer's memfd, if its size is sealed. A mapping of it then never faults.
 pub(crate) fn sealed_size(fd: &OwnedFd) -> io::Result<u64> {
     // SAFETY: fcntl without a pointer argument.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -304,8 +304,8 @@ pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32)>
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok((credentials.pid, credentials.uid)) }
 }
 
-/// Makes each descriptor a descriptor of `/dev/null`, and so lets go of what it was: the number stays owned by its
-/// owner, who may still close it. Only system calls that are safe between `fork` and `exec` are used.
+/// Makes each descriptor a descriptor of `/dev/null`, and so lets go of what it was: the number stays with its owner,
+/// which may still close it. Only system calls that are safe between `fork` and `exec` are used.
 pub(crate) fn let_go(fds: &[RawFd]) {
     // SAFETY: the path is a C string literal.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };

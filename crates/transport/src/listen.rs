@@ -62,9 +62,9 @@ impl Stopper {
 }
 
 impl Listener {
-    /// Listens at `address`. A port of 0 becomes a free one (see [`Self::address`]). A socket file that nobody listens
-    /// at is replaced; one that is in use, or any other file, is left alone (`AddrInUse`). A new socket file is for
-    /// its owner only; the caller may open it to others.
+    /// Listens at `address`. A port of 0 becomes a free one (see [`Self::address`]). A socket file at which no process
+    /// listens is replaced; one that is in use, or any other file, is left alone (`AddrInUse`). A new socket file is
+    /// for its owner only; the caller may open it to others.
     pub fn bind(address: &Address) -> io::Result<Self> {
         let (socket, address, file) = match address {
             Address::Tcp(at) | Address::Tls(at) => {
@@ -242,14 +242,15 @@ fn bind_unix(path: &Path) -> io::Result<(Socket2, SocketFile)> {
     remove_if_stale(path)?;
     let socket = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Before listen: nobody can have connected yet.
+    // Before listen: no client can have connected yet.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     let file = SocketFile::new(path)?;
     socket.listen(BACKLOG)?;
     Ok((socket, file))
 }
 
-/// Held until dropped. A lock that somebody else never gives back is not worth a server that does not start.
+/// Held until dropped. Waits at most `DIRECTORY_LOCK_WAIT`, then goes on without the lock: a process that never gives
+/// it back must not keep a server from starting.
 fn lock_directory(directory: &Path) -> io::Result<File> {
     let file = File::open(directory)?;
     let deadline = Instant::now() + DIRECTORY_LOCK_WAIT;
@@ -272,10 +273,10 @@ fn remove_if_stale(path: &Path) -> io::Result<()> {
     let probe = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
     probe.set_nonblocking(true)?;
     match probe.connect(&SockAddr::unix(path)?) {
-        // Bound, but nobody listens any more.
+        // Bound, but no process listens any more.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Accepted, or queued, or not even allowed to ask: somebody's.
+        // Accepted, or queued, or not even allowed to ask: a process listens there.
         _ => in_use("belongs to a server that is running"),
     }
 }

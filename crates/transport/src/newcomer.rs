@@ -1,12 +1,12 @@
 //! A connection in its first words, driven without ever blocking, so that one thread attends hundreds of strangers.
 //!
 //! ```text
-//!   RawConnection ─▶ Newcomer ─ read_preamble ─▶ into_raw ─▶ whoever serves it
+//!   RawConnection ─▶ Newcomer ─ read_preamble ─▶ into_raw ─▶ the process that serves it
 //!                                     └─ (a door) open ─ listen ─▶ words ─ answer ─▶ drain, close
 //! ```
 //!
 //! A door connection is one question and one answer, over TLS where the address says so. Over `shm:` its bytes travel
-//! through the Unix socket: rings would cost memory before anybody has shown who he is.
+//! through the Unix socket: rings would cost memory before the client has shown its token.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -51,12 +51,12 @@ impl AsFd for Newcomer {
 }
 
 impl Newcomer {
-    /// Of a connection that nobody has read from.
+    /// Of a connection from which nothing has been read.
     pub fn new(raw: RawConnection) -> Self {
         Self { raw, head: [0; PREAMBLE_BYTES], have: 0, speech: Speech::Unanswered, words: Vec::new() }
     }
 
-    /// Who it is, for people.
+    /// The client's address, for people.
     pub fn peer(&self) -> &str {
         self.raw.peer()
     }
@@ -162,7 +162,7 @@ impl Newcomer {
                 Ok(Some(0)) | Err(_) => return true,
             }
         }
-        // Who says that much after its answer is not listened to any longer.
+        // A client that says that much after its answer is not listened to any longer.
         true
     }
 

@@ -10,12 +10,12 @@
 //!   map       the only place that touches registers and rings
 //! ```
 //!
-//! There is no kernel driver, so there are no interrupts: whoever waits looks, briefly without a pause, then after sleeps
-//! that grow with the time waited (an eighth of it, 5 ms at most). There is no TLS either: where the packets leave the
-//! machine, the fabric encrypts them.
+//! There is no kernel driver, so there are no interrupts: a waiting thread looks, briefly without a pause, then after
+//! sleeps that grow with the time waited (an eighth of it, 5 ms at most). There is no TLS either: where the packets
+//! leave the machine, the fabric encrypts them.
 //!
 //! A page that was given to the function stays in a file of hugetlbfs when the process ends: should the function still
-//! write to it, it writes to nobody's memory. The next process that needs a channel takes page and channel over, and ends
+//! write to it, it harms no other memory. The next process that needs a channel takes page and channel over, and ends
 //! what a killed process has left open.
 
 mod claim;
@@ -40,7 +40,7 @@ pub(crate) trait Registers: Send + Sync + std::fmt::Debug {
     fn write(&self, offset: u64, value: u32);
 }
 
-/// What the function at `address` has for whoever was given it, to show the worker; nothing, if it has nothing.
+/// The pass that the function at `address` holds for this machine, to show the worker; empty if it has none.
 pub(crate) fn pass(address: PciAddress) -> io::Result<String> {
     read_pass(&*sysfs::registers(address)?)
 }

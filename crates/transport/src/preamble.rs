@@ -62,7 +62,7 @@ pub struct Preamble {
     pub scheme: Scheme,
     /// Which lane of the session; 0 for the other kinds.
     pub lane: u16,
-    /// Which session. A name, not a proof: whoever serves the connection authenticates it above.
+    /// Which session. A name, not a proof: the process that serves the connection authenticates it above.
     pub session: [u8; 16],
 }
 

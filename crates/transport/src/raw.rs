@@ -1,4 +1,4 @@
-//! A connection that a listener has accepted and nobody serves yet.
+//! A connection that a listener has accepted and that is not served yet.
 //!
 //! ```text
 //!   accept ─▶ RawConnection ─ read_preamble ─▶ which session? ─ hand_over ─▶ (another process) take_over
@@ -39,7 +39,7 @@ pub enum Origin {
     Network(u128),
     /// A user of this machine.
     User(u32),
-    /// Nobody has said.
+    /// Not known.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ pub enum ServeError {
     /// The peer went away or stayed silent.
     #[error("{peer} did not finish the set-up of a connection")]
     SetUp {
-        /// Who.
+        /// The client.
         peer: String,
         /// What the kernel says; `TimedOut` for silence.
         source: io::Error,
@@ -66,7 +66,7 @@ pub enum ServeError {
     /// The peer's first bytes are wrong.
     #[error("{peer} did not begin as a dxpu client does")]
     Preamble {
-        /// Who.
+        /// The client.
         peer: String,
         /// What was wrong.
         source: PreambleError,
@@ -74,7 +74,7 @@ pub enum ServeError {
     /// The peer means to speak otherwise than this listener does.
     #[error("{peer} speaks {theirs}, but this address speaks {ours}")]
     Mismatch {
-        /// Who.
+        /// The client.
         peer: String,
         /// What the client means to speak.
         theirs: Scheme,
@@ -87,7 +87,7 @@ pub enum ServeError {
     /// The TLS handshake failed; most often, the client does not trust us.
     #[error("the TLS handshake with {peer} failed")]
     Tls {
-        /// Who.
+        /// The client.
         peer: String,
         /// What rustls says.
         source: rustls::Error,
@@ -119,7 +119,7 @@ impl RawConnection {
         self.socket.into()
     }
 
-    /// Who is at the other end, for people.
+    /// The client's address, for people.
     pub fn peer(&self) -> &str {
         &self.peer
     }
@@ -211,7 +211,7 @@ impl RawConnection {
     }
 
     /// Accepts: does the TLS handshake or sets the shared memory up, as the address it came in by says. Reads the
-    /// preamble first if nobody has.
+    /// preamble first if that was not done.
     pub fn serve(mut self, security: &ServerSecurity, deadline: Instant) -> Result<Connection, ServeError> {
         let preamble = self.read_preamble(deadline)?;
         if preamble.kind == ConnectionKind::Lane {

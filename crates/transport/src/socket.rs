@@ -214,7 +214,7 @@ impl Socket {
         fd::readable(self, timeout.map(|timeout| Instant::now() + timeout))
     }
 
-    /// Ends one or both directions for everybody, and wakes whoever is blocked in them.
+    /// Ends one or both directions for all holders of the socket, and wakes the threads that are blocked in them.
     pub(crate) fn shutdown(&self, how: Shutdown) {
         // Fails only when the peer has gone already, which is what we want.
         let _ = self.inner.shutdown(how);

@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
-/// Up to so many cores, whom we wait for may need the one that we burn: a program, a worker and a kernel on the soft driver
-/// all run on one machine there.
+/// Up to so many cores, the thread we wait for may need the one that we burn: a program, a worker and a kernel on the
+/// soft driver all run on one machine there.
 const FEW_CORES_MAX: usize = 4;
 
 /// Whether this machine, or the part of it that this process may use, has cores to spare for threads that look for work.

@@ -79,7 +79,7 @@ on_every_transport! {
         drop(client);
         let started = Instant::now();
         assert_eq!(rx.recv(&mut [0; 10]).unwrap(), 0);
-        // The peer may need a moment to learn that nobody listens.
+        // The peer may need a moment to learn that this end is gone.
         while tx.send(&[&[0; 1000]]).is_ok() {
             assert!(started.elapsed() < AT_ONCE);
         }

@@ -1,4 +1,4 @@
-//! Calling a worker: connect, prove who we are, hear whether it serves us.
+//! Calling a worker: connect, show the token, hear whether it serves us.
 
 use crate::Config;
 use cuda_abi::CudaError;
@@ -38,7 +38,7 @@ impl<'a> Caller<'a> {
             Ok(Handshake::Ticket(ticket)) => Ok(Self { session: ticket.session, ..caller }),
             Ok(_) => Err(caller.unreachable("it answered another question".to_owned())),
             Err(Unheard::Refused((code, text))) => Err((code, format!("worker {address}: {text}"))),
-            // Who stands at a crowded door may be pushed out at any moment, and comes again.
+            // A crowded door may close a waiting connection at any moment: come again.
             Err(Unheard::Closed(error)) => Err(caller.busy(error)),
             Err(Unheard::Broken(error)) => Err(caller.unreachable(error)),
         }
@@ -60,7 +60,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The error for a worker that had no ear for us this time.
+    /// The error for a worker that is too busy at the moment.
     fn busy(&self, error: String) -> Failure {
         (CudaError::SYSTEM_NOT_READY, format!("worker {} is busy: {error}", self.address))
     }
@@ -72,7 +72,7 @@ impl<'a> Caller<'a> {
 }
 
 impl Config {
-    /// What to show the worker. A PCI function brings along what opens it, for who has nothing else.
+    /// What to show the worker. Without a token of our own, the pass that a PCI function brings along.
     fn token(&self) -> String {
         let ours = self.tokens.current();
         match self.workers.first() {
@@ -169,7 +169,7 @@ fn program_name() -> String {
     std::env::args_os().next().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// A name nobody else uses; it is no secret.
+/// A name that no other client uses; it is no secret.
 fn random_name() -> [u8; 16] {
     let mut name = [0u8; 16];
     let got = rustix::rand::getrandom(&mut name[..], rustix::rand::GetRandomFlags::empty());
@@ -207,7 +207,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Greets somebody who answers each hello with `answer`.
+    /// Greets a worker that answers each hello with `answer`.
     fn greeted(answer: Handshake) -> Result<Handshake, Failure> {
         let listener = Listener::bind(&"tcp:127.0.0.1:0".parse::<Address>().unwrap()).unwrap();
         let address = listener.address().clone();

@@ -4,17 +4,19 @@ use crate::{PATIENCE_DEFAULT, tokens::Tokens, users::trusted_users};
 use std::{env, fs, path::PathBuf, time::Duration};
 use transport::{Address, ClientSecurity};
 
-/// How long a worker may be silent before it counts as lost. Longer than any hiccup of a network worth using, shorter
-/// than a person's patience.
+/// How long a worker may be silent before it counts as lost. Longer than a usable network is ever interrupted, shorter
+/// than a user waits.
 const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// More lanes move more bytes at once; beyond a few, one machine's memory is the limit.
 const LANES_DEFAULT: usize = 4;
 /// Each lane encrypts on a core of its own: with cores to spare, that is the limit long before memory is.
 const ENCRYPTED_LANES_DEFAULT: usize = cuda_wire::LANES_MAX;
 
-/// Longer than a program takes from one launch to the next. One that pauses longer does not notice a wake-up.
+/// How long the sender thread polls: longer than a program takes from one launch to the next. A program that pauses
+/// longer does not notice a wake-up.
 const SENDER_SPIN: Duration = Duration::from_micros(100);
-/// CUDA itself looks for as long as it takes; most of what is waited for is over by then.
+/// How long a waiting thread polls for a reply. CUDA itself polls without a limit; most waits are over within this
+/// time.
 const REPLY_SPIN: Duration = Duration::from_millis(1);
 
 /// What the environment says.
@@ -94,8 +96,8 @@ impl Config {
         !self.names.is_empty()
     }
 
-    /// How to check that a worker is the right one. At a socket of this machine a user must listen whom we trust; a PCI
-    /// function is the slot that the machine was given.
+    /// How to check that a worker is the right one. A socket of this machine must belong to a process of a trusted
+    /// user; a PCI function is the slot that the machine was given.
     pub(crate) fn security_for(&self, address: &Address) -> ClientSecurity {
         match address {
             Address::Unix(_) | Address::Shm(_) => ClientSecurity::Users(self.users.clone()),
@@ -123,7 +125,7 @@ impl Config {
         self.spin.unwrap_or(if transport::has_cores_to_spare() { SENDER_SPIN } else { Duration::ZERO })
     }
 
-    /// How long one who waits for an answer looks for it. `None`: as seems best to the transport.
+    /// How long a thread that waits for an answer looks for it. `None`: as seems best to the transport.
     pub fn reply_spin(&self) -> Option<Duration> {
         self.spin.or_else(|| transport::has_cores_to_spare().then_some(REPLY_SPIN))
     }

@@ -4,7 +4,7 @@
 //!   environment of `dxpu run` ─▶ Config ─▶ Caller ── TLS, Knock ─▶ Ticket ── TLS, Hello ─▶ Welcome | StatusWelcome
 //! ```
 //!
-//! What comes after the hello is the business of each library.
+//! Each library defines for itself what comes after the hello.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Words for the person who runs the program, on standard error, as many as `DXPU_LOG` asks for.
+//! Words for the user that runs the program, on standard error, as many as `DXPU_LOG` asks for.
 //!
-//! The library lives in somebody else's process: it says nothing unless something is wrong.
+//! The library lives in the process of another program: it says nothing unless something is wrong.
 
 use std::{
     env,
@@ -53,7 +53,7 @@ pub fn info(text: &str) {
     write(Level::Info, "INFO", text);
 }
 
-/// Something that helps to find out why a program fails; made only if somebody wants it.
+/// Something that helps to find out why a program fails; `text` runs only at that level.
 pub fn debug(text: impl FnOnce() -> String) {
     if level() >= Level::Debug {
         write(Level::Debug, "DEBUG", &text());

@@ -7,16 +7,16 @@ use cuda_abi::CudaError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to try, unless somebody says otherwise. Longer than a worker takes to start a session, or than a burst of short programs takes to pass; shorter than anybody
-/// waits without asking why.
+/// How long to try, unless the configuration says otherwise. Longer than a worker takes to start a session, or than a
+/// burst of short programs takes to pass; shorter than a user waits without asking why.
 pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(60);
 /// How long a worker of a pool's box may be away: the box puts another in its place.
 const AWAY_MAX: Duration = Duration::from_secs(15);
 /// The first pause. A session process is ready soon after.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
-/// No pause is longer: a place that comes free shall not wait for its program.
+/// No pause is longer, so that a place that comes free is soon taken.
 const PAUSE_MAX: Duration = Duration::from_millis(1000);
-/// Who waits longer than this is told why.
+/// A user that waits longer than this is told why.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
 
 /// How long to pause before the next try.
@@ -97,7 +97,7 @@ mod tests {
     fn who_is_not_ready_yet_is_asked_again_and_who_refuses_is_not() {
         let alone = alone();
         let leased = Config { names: vec!["a.box.dxpu".to_owned()], ..alone.clone() };
-        // How often somebody is asked who answers so, the third time well.
+        // How often a worker is asked that answers so, the third time well.
         let asked = |config: &Config, code| {
             let mut asked = 0;
             let answer = patiently(config, || {

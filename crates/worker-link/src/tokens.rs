@@ -1,4 +1,4 @@
-//! What we prove ourselves with: one token for all workers, or one for each, a line apiece.
+//! The tokens that we show: one for all workers, or one for each, a line apiece.
 //!
 //! Lease tokens live shorter than programs. `dxpu run` writes new ones into the same file, so the file is read again
 //! whenever a connection is opened.
@@ -10,7 +10,7 @@ use std::{env, fs, path::PathBuf};
 pub struct Tokens {
     /// As they were when we started.
     known: Vec<String>,
-    /// Where they came from, and which of them is ours; all, if nobody has said.
+    /// The file they came from, and which line of it belongs to our worker; `None`: the tokens are for all workers.
     file: Option<PathBuf>,
     line: Option<usize>,
 }

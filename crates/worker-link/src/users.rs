@@ -2,8 +2,8 @@
 
 use std::env;
 
-/// The users whose Unix sockets we show our token: root, ourselves, and those whom `DXPU_WORKER_UID` names (numbers with
-/// commas between them), for a worker that runs as a user of its own.
+/// The users whose Unix sockets we show our token: root, ourselves, and those that `DXPU_WORKER_UID` names (numbers
+/// with commas between them), for a worker that runs as a user of its own.
 pub fn trusted_users() -> Result<Vec<u32>, String> {
     let mut users = vec![0, rustix::process::getuid().as_raw(), rustix::process::geteuid().as_raw()];
     if let Ok(text) = env::var("DXPU_WORKER_UID") {

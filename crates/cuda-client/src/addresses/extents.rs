@@ -73,8 +73,8 @@ impl Extents {
 
 /// Ranges that were freed not long ago, oldest first.
 ///
-/// A program that uses memory after it freed it should meet a fault, not somebody else's data; so what was just
-/// freed is given out last. Both bounds keep the waste small.
+/// A program that uses memory after it freed it should meet a fault, not the data of another allocation; so what was
+/// just freed is given out last. Both bounds keep the waste small.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     ranges: VecDeque<(u64, u64)>,

@@ -204,7 +204,7 @@ impl Captures {
         self.sequences.values().any(|sequence| sequence.graph == graph)
     }
 
-    /// A stream is destroyed. If a capture began on it, nobody can end that any more, so it ends now; otherwise the
+    /// A stream is destroyed. If a capture began on it, no call can end that any more, so it ends now; otherwise the
     /// work it captured stays and must be joined.
     pub fn stream_destroyed(&mut self, stream: u64) -> Option<Ended> {
         let id = self.streams.remove(&stream)?;

@@ -30,7 +30,7 @@ pub trait Payload: Clone {
 /// `CU_GRAPH_NODE_TYPE_KERNEL`.
 pub const KERNEL_NODE: u32 = 0;
 
-/// One edge seen from a node: who is at its other end, and what it carries.
+/// One edge seen from a node: the node at its other end, and what it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     /// The other node.

@@ -13,7 +13,7 @@ pub(super) enum State {
     Live { asked: u64, lane: u32, free: u64 },
     /// Mapped and free: in the lists of a lane, since the free of this number. 0: no work uses it.
     Free { lane: u32, free: u64 },
-    /// The worker is being told to map it or to unmap it. Touched by nobody else.
+    /// The worker is being told to map it or to unmap it. No other caller touches it.
     Moving,
     /// Not mapped.
     Hole,
@@ -84,7 +84,7 @@ impl Nodes {
         self.vacant = node;
     }
 
-    /// Cuts a node in two at `bytes` from its start. The second part has the same state; the caller sees to lists.
+    /// Cuts a node in two at `bytes` from its start. The second part has the same state; the caller updates the lists.
     pub(super) fn split(&mut self, node: u32, bytes: u64) -> u32 {
         let Node { start, bytes: all, state, after, .. } = self[node];
         debug_assert!(0 < bytes && bytes < all);

@@ -392,7 +392,7 @@ fn a_steady_program_takes_no_more_memory() {
     assert_eq!(reserved, 96 * MIB);
 }
 
-/// One stream allocates what another frees, and nobody ever waits.
+/// One stream allocates what another frees, and neither ever waits.
 #[test]
 fn memory_that_goes_from_stream_to_stream_is_bounded() {
     let mut bed = bed();

@@ -1,4 +1,4 @@
-//! The bits. Whoever fills them has checked the values; a value that does not fit its field is our fault.
+//! The bits. The caller has checked the values; a value that does not fit its field is our fault.
 
 use cuda_abi::CUtensorMap;
 

@@ -108,7 +108,7 @@ fn context_goes(real: impl FnOnce() -> u32, _flavour: Flavour, context: usize) -
 }
 
 fn primary_goes(real: impl FnOnce() -> u32, _flavour: Flavour, _device: i32) -> u32 {
-    // Whether it is the last reference, only the driver knows: what there is to say is said, and counted anew if not.
+    // Only the driver knows whether this is the last reference. So settle now; if the context stays, it is made anew.
     context::goes(None);
     real()
 }

@@ -26,7 +26,7 @@ pub enum SessionEvent {
     Began {
         /// The session's process.
         pid: u32,
-        /// Who the client says it is.
+        /// What the client calls itself.
         client: String,
         /// Where it comes from.
         peer: String,

@@ -63,7 +63,7 @@ impl Hall {
     }
 }
 
-/// One address, and who has come there.
+/// One address, and the connections that wait there.
 pub(super) struct Door {
     hall: Arc<Hall>,
     listener: Listener,
@@ -97,7 +97,7 @@ impl Door {
         Self { hall, listener, bell, guests: BTreeMap::new(), strangers, arrivals: 0 }
     }
 
-    /// Attends everybody who comes until the listener is stopped.
+    /// Attends all connections that come until the listener is stopped.
     pub(super) fn attend(mut self) {
         if let Err(error) = self.turns() {
             tracing::error!(address = %self.listener.address(), %error, "stopped listening");
@@ -122,7 +122,7 @@ impl Door {
         }
     }
 
-    /// Sleeps until something happens. Says whom there is something to hear from; `None` when this is the end.
+    /// Sleeps until something happens. Returns the guests that have something to say; `None` when this is the end.
     fn wait(&self) -> io::Result<Option<Vec<u64>>> {
         let told = lock(&self.hall.turned_away).next();
         let unused = self.hall.sessions.next_ticket_end();
@@ -307,7 +307,7 @@ impl Door {
         told(guest, &Handshake::Refusal(refusal))
     }
 
-    /// Ends those whose time is over. [`Door::serve_line`] sees to those in line.
+    /// Ends guests whose time is over, except those in line: [`Door::serve_line`] ends these.
     fn end_patience(&mut self, now: Instant) {
         let late = |(number, guest): (&u64, &Guest)| match guest.stage {
             Stage::Waits { .. } => None,
@@ -324,7 +324,7 @@ impl Door {
     }
 }
 
-/// Who is turned away why, with details for somebody who looks for a fault.
+/// Why a guest is turned away, with details for finding a fault.
 type Away = (Reason, String);
 /// The guest if it stays.
 type Heard = Result<Option<Guest>, Away>;

@@ -20,11 +20,11 @@ use transport::RawConnection;
 /// A client's own name for its session.
 type SessionName = [u8; 16];
 type Release = Box<dyn FnOnce() + Send>;
-/// Why a connection is not served, with details for somebody who looks for a fault.
+/// Why a connection is not served, with details for finding a fault.
 type Refused = (Reason, &'static str);
 
-/// Starting a process, on a GPU with its context, takes locks of the driver and cores that the program which has just
-/// come would have.
+/// How long after a client came its spare is replaced. Starting a process takes locks of the driver (with a GPU, for
+/// its context) and cores, which the client's program needs at that moment.
 const REPLACE_AFTER: Duration = Duration::from_secs(1);
 /// After a process that could not prepare itself, the next one is not tried at once.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ pub(crate) enum Asked {
     NotYet(&'static str),
 }
 
-/// A client's place among those who wait for a process.
+/// A client's place in the line for a process.
 pub(crate) struct InLine(Arc<Sessions>);
 
 impl Drop for InLine {
@@ -68,7 +68,7 @@ impl Drop for InLine {
 #[derive(Default)]
 struct State {
     spares: Vec<Arc<SessionChild>>,
-    /// Processes set aside for clients who come back under these names, until then.
+    /// Processes set aside for clients that come back under these names, until then.
     tickets: HashMap<SessionName, (Arc<SessionChild>, Instant)>,
     /// Processes that were started and are not ready yet.
     starting: usize,
@@ -160,7 +160,7 @@ impl Sessions {
         }
     }
 
-    /// Processes whose clients did not come back wait for others.
+    /// Makes spares of the processes whose clients did not come back with their tickets.
     pub(crate) fn take_back_tickets(&self) {
         let now = Instant::now();
         let mut state = lock(&self.state);
@@ -176,7 +176,7 @@ impl Sessions {
         }
     }
 
-    /// When the next ticket ends that nobody has used.
+    /// When the next unused ticket ends.
     pub(crate) fn next_ticket_end(&self) -> Option<Instant> {
         lock(&self.state).tickets.values().map(|(_, until)| *until).min()
     }
@@ -257,7 +257,7 @@ impl Sessions {
             Line::Authenticated(client) => self.authenticated(child, client),
             Line::Ended(reason) => said = Some(reason),
         });
-        // Whoever still wants to give it a connection hears that it is gone.
+        // A thread that still wants to give it a connection hears that it is gone.
         child.stop();
         let end = child::end_of(said, reap(&mut process));
         release();
@@ -380,13 +380,13 @@ fn start_one(sessions: &Arc<Sessions>) {
     let stopper = child.clone();
     let thread = attend.spawn(move || attended.attend(&child, process, lines, release));
     if let Err(error) = thread {
-        // Its control socket closes, so it leaves by itself; nobody is left to wait for it.
+        // Its control socket closes, so the process leaves by itself; no thread waits for it.
         stopper.stop();
         sessions.not_started(&format!("cannot start a thread: {error}"));
     }
 }
 
-/// A name that nobody guesses: it stands for a token that was shown.
+/// A name that cannot be guessed: it stands for a token that was shown.
 pub(super) fn random_name() -> Option<SessionName> {
     let mut name = SessionName::default();
     let got = rustix::rand::getrandom(&mut name[..], rustix::rand::GetRandomFlags::empty());

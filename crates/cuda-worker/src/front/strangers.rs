@@ -1,4 +1,4 @@
-//! Who stands at a door and has not shown a token yet, and which of them has to go when it is full.
+//! Connections at a door that have not shown a token yet, and which of them has to go when the door is full.
 //!
 //! The oldest goes, of the place that has sent the most. So a newcomer always has a moment to show its token, however
 //! many strangers there are, and a place with few connections is never pushed out by one with many. Knows no socket and
@@ -20,7 +20,7 @@ impl Strangers {
         Self { most: most.max(1), present: BTreeMap::new(), by_origin: HashMap::new() }
     }
 
-    /// One more stands at the door. Numbers grow with each arrival. Returns the one who has to go.
+    /// One more stands at the door. Numbers grow with each arrival. Returns the one that has to go.
     pub(crate) fn arrive(&mut self, number: u64, origin: Origin) -> Option<u64> {
         let leaves = if self.present.len() < self.most { None } else { self.oldest_of_the_many() };
         if let Some(leaves) = leaves {

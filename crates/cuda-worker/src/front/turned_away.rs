@@ -16,7 +16,7 @@ pub enum Reason {
     Left,
     /// It did not say what it wants in time.
     Slow,
-    /// It had to make room for others who came after it.
+    /// It had to make room for connections that came after it.
     Crowded,
     /// It does not begin, or go on, as a client of this version does.
     Malformed,
@@ -81,7 +81,7 @@ impl TurnedAway {
         due
     }
 
-    /// When something will be due, if nobody else comes.
+    /// When something will be due, if no further connection comes.
     pub(crate) fn next(&self) -> Option<Instant> {
         let untold = self.reasons.values().filter(|count| count.untold > 0);
         untold.filter_map(|count| count.told).map(|told| told + TOLD_EVERY).min()

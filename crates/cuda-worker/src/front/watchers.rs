@@ -1,4 +1,4 @@
-//! The status process, seen from the front: started for the first client that looks, ended when nobody does.
+//! The status process, seen from the front: started for the first client that looks, ended when no client does.
 
 use super::OnEvent;
 use super::child::{self, SessionChild, SessionEvent};
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transport::RawConnection;
 
-/// How long the process stays when nobody looks: long enough for a tool that is called again and again.
+/// How long the process stays without a client: long enough for a tool that is called again and again.
 const STAYS_IDLE: Duration = Duration::from_secs(10);
 /// Clients that wait for the process to start.
 const WAITING_MAX: usize = 64;
@@ -39,7 +39,7 @@ pub(crate) struct Watchers {
 struct State {
     /// Wait for a process.
     waiting: Vec<RawConnection>,
-    /// Names under which clients come back who have shown their token, until then.
+    /// Names under which clients come back that have shown their token, until then.
     tickets: HashMap<[u8; 16], Instant>,
     child: Option<Arc<SessionChild>>,
     /// Connections that the process has and has not said to be over.
@@ -115,7 +115,7 @@ impl Watchers {
         self.changed.notify_all();
     }
 
-    /// Starts a process whenever somebody waits for one, and attends it to its end.
+    /// Starts a process whenever a client waits for one, and attends it to its end.
     fn keep(&self) {
         loop {
             let mut state = lock(&self.state);
@@ -162,7 +162,7 @@ impl Watchers {
         outcome
     }
 
-    /// Hears from the process until it ends, and ends it when it has nobody to serve.
+    /// Hears from the process until it ends, and ends it when it has no client to serve.
     fn attend(&self, child: &Arc<SessionChild>, mut process: Child, lines: UnixStream) -> Result<(), String> {
         let mut said = None;
         let is_timed = lines.set_read_timeout(Some(STAYS_IDLE)).is_ok();

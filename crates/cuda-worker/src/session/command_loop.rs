@@ -1,7 +1,7 @@
 //! The command loop: takes commands in order, executes them, answers those that ask for it.
 //!
-//! It never waits for the device while anybody has something to say: what is not over yet is polled for a while, as long
-//! as no further command comes, and then goes to a thread of its own. The commands of the client's other threads go on.
+//! It never waits for the device while a further command may come: it polls what is not over yet for a while, as long
+//! as no command comes, and then leaves it to a waiter thread. The commands of the client's other threads go on.
 
 use crate::{
     end::{EndKind, SessionEnd},
@@ -104,7 +104,7 @@ impl CommandLoop {
         Ok(Next::Continue)
     }
 
-    /// Begins what the client waits for. Where it asked for no reply (`call` 0), it does not wait.
+    /// Begins a wait and says what to answer after it. Without a reply (`call` 0) there is no wait.
     fn carry_out(&mut self, call: u32, command: SessionCommand) -> Result<Next, SessionEnd> {
         let target = match command {
             SessionCommand::Goodbye {} => {
@@ -137,8 +137,8 @@ impl CommandLoop {
         self.driver.read_back_begin(stream, source, shape).map(Pending::Read)
     }
 
-    /// Sends an answer as soon as it is there. Polls for it until there is something better to do or it takes long, then
-    /// has another thread wait.
+    /// Sends an answer as soon as it is there. Polls for it until the next command arrives or `spin` is over, then has
+    /// a waiter thread wait.
     fn answer(&mut self, call: u32, mut pending: Pending, input: &mut Input) -> Result<(), SessionEnd> {
         let started = Instant::now();
         loop {

@@ -59,7 +59,7 @@ impl Events {
             return Err(LinkLost);
         }
         tx.send(&[&frame]).map_err(|_| LinkLost)?;
-        // Under the lock, so that whoever reads the count afterwards knows that the notice left.
+        // Under the lock, so that a thread that reads the count afterwards knows that the notice left.
         self.sent.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }

@@ -217,7 +217,7 @@ impl Gate {
         let _ = self.credit_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent);
     }
 
-    /// The bytes of a module image, wherever they are. They are what `hash` says.
+    /// The bytes of a module image, from the cache, the command or a push. Their hash is `hash`.
     fn image<'a>(&self, hash: &[u8; 32], source: &ImageSource<'a>) -> CuResult<Cow<'a, [u8]>> {
         let bytes = match *source {
             ImageSource::Known {} => {
@@ -236,7 +236,7 @@ impl Gate {
         if let Some(images) = &self.images
             && let Err(error) = images.put(hash, &bytes)
         {
-            // The next load of it travels again; nothing else is lost.
+            // The client must send the image again for its next load; nothing else is lost.
             tracing::warn!(%error, "cannot keep a module image");
         }
         Ok(bytes)

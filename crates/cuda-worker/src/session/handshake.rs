@@ -75,7 +75,7 @@ pub(crate) fn read_hello(
             format!("{} lanes are too many, at most {} are possible", hello.lanes, cuda_wire::LANES_MAX);
         return Err(refused(CudaError::INVALID_VALUE, &text));
     }
-    // Last, so that nobody is remembered as let in who is not.
+    // Last, so that only a client that is let in is remembered as let in.
     let admitted = config.admission.admit(&hello.token)?;
     Ok((hello, admitted))
 }
@@ -99,7 +99,7 @@ pub(crate) fn refused(code: CudaError, text: &str) -> HandshakeError {
     HandshakeError::Refused(Refusal { code: code.code(), text: text.to_owned() })
 }
 
-/// Compares without telling by its time how much was right: hashes have one length.
+/// Compares in constant time. Hashes are compared, since they have one length.
 pub(crate) fn is_same_secret(ours: &[u8], theirs: &[u8]) -> bool {
     blake3::hash(ours).as_bytes().ct_eq(blake3::hash(theirs).as_bytes()).into()
 }

@@ -23,7 +23,7 @@ const SMALL_BYTES: u64 = 1 << 10;
 const STREAM_BYTES: u64 = 64 << 10;
 /// A context has tables, limits and streams.
 const CONTEXT_BYTES: u64 = 1 << 20;
-/// What is kept of a module beside its image, as a multiple of it: what it was compiled to.
+/// Bytes of a module beside its image (the compiled code), as a multiple of the image.
 const IMAGE_FACTOR: u64 = 2;
 /// A node of a graph without its data.
 const NODE_BYTES: u64 = 512;
@@ -187,7 +187,7 @@ impl Holdings {
         });
     }
 
-    /// The context that answers for a command about `subject`: of a thing that is not here, the first one.
+    /// The context to which errors of a command about `subject` belong. The first context, if the subject is not known.
     pub(crate) fn context_of(&self, subject: Subject) -> ContextId {
         let thing = match subject {
             Subject::Context(context) => return context,

@@ -49,7 +49,7 @@ impl Link {
         self.lanes.cancel(transfer);
     }
 
-    /// Takes pushed bytes that nobody needs any more out of the window.
+    /// Takes pushed bytes that no command needs any more out of the window.
     pub(crate) fn discard(self: &Arc<Self>, transfer: TransferId, bytes: u64) {
         if bytes > self.push_window_bytes {
             // The client waits to be asked for it, and is not.
@@ -105,7 +105,7 @@ impl HostLink for Link {
         let pull = pull || bytes > self.push_window_bytes;
         let expectation = self.lanes.expect(transfer, bytes).map_err(|_| LinkLost)?;
         if pull {
-            // What streams have got to is heard before the pull, which comes by another way.
+            // Small transfers whose streams got there must leave first: the pull travels on another connection.
             self.outgoing.send_reads()?;
             self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() })?;
         }
@@ -234,7 +234,7 @@ impl HostCalls {
         lock(&self.state).calls.entry(token).or_default().0 += 1;
     }
 
-    /// False when nobody waits for it.
+    /// False when no call waits for it.
     pub(crate) fn done(&self, token: u64) -> bool {
         let mut state = lock(&self.state);
         let counted = match state.calls.get_mut(&token) {

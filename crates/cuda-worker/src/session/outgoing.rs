@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transport::{Closer, Tx};
 
-/// Small transfers that may wait. A program that reads its results waits for them; one that does not has its bytes take
-/// the lanes.
+/// Small transfers that may wait. A program that reads its results waits for them, so few are enough. Further transfers
+/// take the lanes.
 const READS_MAX: usize = 16;
 
 pub(crate) struct Outgoing {
@@ -41,7 +41,8 @@ impl Outgoing {
         Self { out: Mutex::new(out), closer, lanes }
     }
 
-    /// Begins a piece with the transfers whose streams got there: what follows them in it is heard after them.
+    /// Begins a piece with the transfers whose streams got there: the client reads them before what follows in the
+    /// piece.
     pub(crate) fn begin(&self) -> Piece<'_> {
         let mut out = lock(&self.out);
         out.bytes.clear();
@@ -77,7 +78,7 @@ impl Outgoing {
             data.clear();
             match read.poll(data) {
                 Ok(false) => return true,
-                // Its stream is dead; the client hears that from whatever it waits for.
+                // Its stream is dead; the client's next wait returns that error.
                 Err(_) => return false,
                 Ok(true) => {}
             }

@@ -17,11 +17,11 @@ impl Replies {
         Self { gate, link }
     }
 
-    /// Sends a reply. Small transfers go ahead of it in the same piece: what it is about came after them.
+    /// Sends a reply. Small transfers whose streams got there go ahead of it in the same piece.
     pub(crate) fn send(&self, call: u32, result: CuResult<()>, body: &[u8]) -> Result<(), LinkLost> {
         let piece = self.link.outgoing.begin();
-        // While the piece has the connection: each error is reported by one reply, and counts never go back from a reply
-        // to the next.
+        // Under the lock of the piece: so each error is in one reply only, and counts never go back from a reply to the
+        // next.
         let (deferred_context, deferred) = match self.gate.take_deferred() {
             Some((context, error)) => (context.0, error.code()),
             None => (0, 0),

@@ -115,7 +115,7 @@ fn lanes(connections: Vec<Connection>, config: &SessionConfig, ending: &Arc<Endi
     Lanes::new(connections, LanesConfig { early_window_bytes: config.push_window_bytes }, on_fault)
 }
 
-/// Asks a client that has nothing to say whether it is there. How often it speaks by itself is its own affair.
+/// Sends a ping to a client that has been silent for a quarter of `stall_timeout`.
 ///
 /// On a thread of its own: a client that is frozen may not even take the question.
 fn feel_pulse(events: &Events, stall_timeout: Duration) {

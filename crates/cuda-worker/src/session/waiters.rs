@@ -1,27 +1,26 @@
 //! Threads that wait, so that the command loop need not.
 //!
-//! Each wait of a client's thread takes one, up to a number that no sensible program passes; they grow with the waits and
-//! end when they had nothing to do for a while. Further waits share one thread, which looks at all of them in turn: they
-//! end a little later, and cost no thread.
+//! Each wait takes a thread of its own, up to `THREADS_MAX`. Threads start as waits need them and end after a while
+//! without work. Further waits share one thread, which polls them in turn: they end a little later, and cost no thread.
 
 use crate::sync::{lock, wait, wait_for};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Waits with a thread of their own. More threads than this wait at once in few programs.
+/// Waits with a thread of their own. Few programs have more threads that wait at once.
 const THREADS_MAX: usize = 64;
 /// More waits than this are an attack on our memory.
 const SHARED_MAX: usize = 1 << 16;
 const IDLE_END: Duration = Duration::from_secs(5);
-/// How often the shared thread looks. A program with so many threads waits for more than that.
+/// How often the shared thread looks. In a program with so many waiting threads, each wait lasts longer than that.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 /// Waits call into the driver, which may compile or copy there.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Something to wait for.
 pub(crate) trait Wait: Send {
-    /// Blocks until it is over, and tells every waiting thread so.
+    /// Blocks until it is over, and answers the client.
     fn wait(self: Box<Self>);
     /// The same without blocking: whether it is over.
     fn look(&mut self) -> bool;
@@ -44,7 +43,7 @@ struct State {
     waits: VecDeque<Box<dyn Wait>>,
     idle: usize,
     threads: usize,
-    /// Waits of the shared thread that it has not seen yet, and how many it has in all.
+    /// Waits that the shared thread has not taken yet, and how many it has in all.
     crowd: Vec<Box<dyn Wait>>,
     crowd_len: usize,
     has_crowd_thread: bool,
@@ -69,7 +68,7 @@ impl Waiters {
             }
             let mut state = lock(&self.shared.state);
             state.threads -= 1;
-            // Somebody else takes it, if there is anybody.
+            // Another waiter thread takes it, if there is one.
             return state.threads > 0;
         }
         if state.crowd_len >= SHARED_MAX {
@@ -117,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// Looks at all waits that have no thread of their own. Stays once it is there: it sleeps while there are none.
+    /// Polls all waits that have no thread of their own. Never ends: it sleeps while there are none.
     fn serve_crowd(&self) {
         let mut mine: Vec<Box<dyn Wait>> = Vec::new();
         loop {

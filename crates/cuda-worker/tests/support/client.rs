@@ -79,7 +79,7 @@ impl Target {
     }
 }
 
-/// The handshake of a command connection, for one who has a ticket.
+/// The handshake of a command connection, for a client that has a ticket.
 pub fn greet(target: &Target, name: [u8; 16], hello: Hello) -> (Connection, std::io::Result<Handshake>) {
     let mut connection = target.open(ConnectionKind::Command, 0, name).unwrap();
     connection.tx.send(&[&Handshake::Hello(hello).to_frame()]).unwrap();

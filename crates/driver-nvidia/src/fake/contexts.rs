@@ -80,7 +80,7 @@ impl Fake {
         Ok(())
     }
 
-    /// Ends a context with what is in it. Nothing may be left there that somebody destroys later.
+    /// Ends a context with what is in it. Nothing may be left in it that a later call destroys.
     pub(crate) fn context_destroy(&self, context: Context) -> CuResult<()> {
         let mut state = self.lock();
         if state.contexts.remove(&context).is_none() {

@@ -24,7 +24,7 @@ impl State {
         self.events.get_mut(&event).ok_or(CudaError::INVALID_HANDLE)
     }
 
-    /// Whether the latest record of an event is over. An event that is gone, or was never recorded, holds up nobody.
+    /// Whether the latest record of an event is over. An event that is gone, or was never recorded, counts as over.
     fn is_reached(&self, event: Event) -> bool {
         let latest = self.events.get(&event).map_or(0, |event| event.latest);
         latest == 0 || self.reached.contains(&latest)

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long the thread sleeps while all work waits for words, which nobody announces.
+/// How long the thread sleeps while all work waits for words: writing a word wakes no thread.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 impl State {

@@ -369,7 +369,7 @@ impl Fake {
     pub(crate) fn link_destroy(&self, link: LinkState) -> CuResult<()> {
         let mut state = self.lock();
         if let Some(mut gone) = state.modules.links.remove(&link) {
-            // Who still reads the image finds that.
+            // A later read of the image finds these bytes.
             gone.text.fill(0xdd);
             return Ok(());
         }

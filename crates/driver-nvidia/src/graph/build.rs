@@ -76,7 +76,7 @@ pub(super) fn build(
             after.push(*made.get(before as usize).ok_or(CudaError::INVALID_VALUE)?);
         }
         let raw = if node.enabled { builder.add(&node.op, &after) } else { builder.empty(&after) };
-        // The client only hears a code for the whole graph; who looks for the node finds it here.
+        // The client gets one code for the whole graph; this log line names the node.
         made.push(raw.inspect_err(
             |error| tracing::warn!(%error, node = made.len(), op = ?node.op, "the driver does not take a node of a graph"),
         )?);
@@ -164,7 +164,8 @@ impl Builder<'_> {
                     }
                 })?;
                 for attribute in attributes(self.tables, given, *cooperative)? {
-                    // Between the nodes of a graph its edges say what may overlap; ours say that nothing does.
+                    // In a graph the edges say what may overlap. Our edges let nothing overlap, so the attribute has no
+                    // effect.
                     if attribute.id == PROGRAMMATIC_SERIALIZATION {
                         continue;
                     }
@@ -280,7 +281,7 @@ impl Builder<'_> {
                 self.keepers.push(Keeper::Pull(pull));
                 self.copy(End::Device(target), End::Host(buffer.address()), shape, &[pulled])
             }
-            // What is pushed comes once, and a graph runs again and again.
+            // Pushed bytes come once, but a graph may run many times.
             HostData::Pushed { .. } => Err(CudaError::INVALID_VALUE),
         }
     }

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Pinned memory of any size. Who uses it when is settled by the order of a graph's nodes.
+/// Pinned memory of any size. The order of a graph's nodes decides which node uses it when.
 pub(super) struct Buffer {
     memory: Memory,
     bytes: usize,
@@ -74,7 +74,7 @@ impl PullIn {
         // SAFETY: the argument is a `PullIn` that the graph keeps.
         let this = unsafe { &*argument.cast::<Self>() };
         let sink = |offset: u64, bytes: &[u8]| this.buffer.write(offset, bytes);
-        // A client that is gone sends nothing, and nobody reads what the graph then computes.
+        // A client that is gone sends nothing, and does not read what the graph then computes.
         let _ = this.link.receive(this.transfer, this.buffer.bytes as u64, true, &sink);
     }
 }

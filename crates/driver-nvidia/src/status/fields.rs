@@ -6,8 +6,8 @@ use super::nvml::NvmlDevice;
 use cuda_wire::FieldValue;
 use nvml_wrapper_sys::bindings::nvmlFieldValue_t;
 
-/// Fields that tools ask for and that mean something to somebody on another machine, with how many scopes they have
-/// (scope 0: the GPU, 1: the module, 2: the memory). Not among them: NVLink, whose links are not lent.
+/// Fields that tools ask for and that mean something on another machine, with how many scopes they have (scope 0: the
+/// GPU, 1: the module, 2: the memory). Not among them: NVLink, whose links are not lent.
 const FIELDS: &[(std::ops::RangeInclusive<u32>, u32)] = &[
     (1..=6, 1),     // ECC modes and sums
     (29..=31, 1),   // retired pages

@@ -37,7 +37,7 @@ pub enum StatusError {
     },
 }
 
-/// NVML, initialised as long as somebody holds this.
+/// NVML, initialised as long as this value lives.
 pub(super) struct Nvml {
     library: NvmlLib,
 }

@@ -247,7 +247,7 @@ pub(super) fn memory(device: &NvmlDevice) -> Option<DeviceMemory> {
 }
 
 impl DeviceMemory {
-    /// The same for somebody who may use only a part of it: no more is there, and no more is free, than that part.
+    /// The same for a client that may use only a part of it: total and free are at most that part.
     pub(super) fn limited_to(self, limit: u64) -> Self {
         if limit >= self.total {
             return self;

@@ -1,4 +1,4 @@
-//! Pages at chosen addresses, alive as long as somebody holds them.
+//! Pages at chosen addresses, alive as long as their [`Mapping`] is held.
 
 use super::{GRANULE, Physical, Region, raw};
 use std::{io, sync::Arc};
@@ -9,7 +9,7 @@ pub(crate) struct Mapping {
     region: Arc<Region>,
     start: u64,
     bytes: u64,
-    /// What is behind it, when it is not its own; kept alive by the mapping.
+    /// The physical memory that is mapped, if the pages are not the mapping's own. The mapping keeps it alive.
     physical: Option<Arc<Physical>>,
 }
 
@@ -23,7 +23,7 @@ impl Mapping {
         Ok(Arc::new(Self { region: region.clone(), start, bytes, physical: None }))
     }
 
-    /// Puts a part of physical memory at a range. Waits until whoever held the range before has let go.
+    /// Puts a part of physical memory at a range. Waits until all earlier mappings of the range are gone.
     pub(crate) fn shared(
         region: &Arc<Region>,
         start: u64,

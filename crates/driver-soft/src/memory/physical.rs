@@ -37,7 +37,7 @@ pub(super) fn memory_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<Owned
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was made a moment ago and belongs to nobody else.
+    // SAFETY: the descriptor was made a moment ago and belongs to nothing else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the descriptor is open; the call touches no memory of ours.
     if unsafe { libc::ftruncate(fd.as_raw_fd(), length) } != 0 {

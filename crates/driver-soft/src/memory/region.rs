@@ -17,7 +17,7 @@ pub(crate) struct Region {
     released: Condvar,
 }
 
-/// How many private mappings hold each granule that has pages, and who holds granules alone.
+/// How many private mappings hold each granule that has pages, and which granules a shared mapping holds alone.
 #[derive(Debug, Default)]
 struct Granules {
     private: HashMap<u64, u32>,
@@ -42,7 +42,7 @@ impl Region {
         }
         if got as u64 != base {
             // A kernel before 4.17 takes the address as a hint only.
-            // SAFETY: this is the mapping that was made a moment ago; nobody knows of it.
+            // SAFETY: this is the mapping that was made a moment ago; no other code knows of it.
             unsafe { libc::munmap(got, bytes as usize) };
             return Err(io::ErrorKind::AddrInUse.into());
         }
@@ -114,7 +114,7 @@ impl Region {
         self.released.notify_all();
     }
 
-    /// Waits until nobody holds the granules of a range, then maps `fd` there, for one holder alone.
+    /// Waits until no mapping holds the granules of a range, then maps `fd` there, for one holder alone.
     pub(super) fn take_shared(&self, start: u64, bytes: u64, fd: libc::c_int, offset: u64) -> io::Result<()> {
         debug_assert!(
             start.is_multiple_of(GRANULE) && bytes.is_multiple_of(GRANULE) && self.contains(start, bytes)
@@ -168,11 +168,11 @@ impl Region {
         let (start, bytes) = (first * GRANULE, count * GRANULE);
         debug_assert!(self.contains(start, bytes));
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: the range is inside this region and its last holder just let go of it, so nobody has a way to
-        // reach these pages any more.
+        // SAFETY: the range is inside this region and its last holder just let go of it, so no code has a way to reach
+        // these pages any more.
         let got = unsafe { libc::mmap(start as *mut _, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
         if got == libc::MAP_FAILED {
-            // Out of map entries. The pages stay readable, which harms nobody; only their memory must go.
+            // Out of map entries. The pages stay readable, which does no harm; only their memory must go.
             self.discard(start, bytes);
         }
     }

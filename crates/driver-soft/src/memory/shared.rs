@@ -22,7 +22,7 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Makes a new file of `count` zero words. Its descriptor is inherited only if somebody arranges that.
+    /// Makes a new file of `count` zero words. Its descriptor closes at exec, unless the caller changes that.
     pub(crate) fn create(count: usize) -> io::Result<Self> {
         Self::map(memory_file(c"dxpu memory ledger", count as u64 * 8)?, count)
     }

@@ -38,7 +38,7 @@ pub(crate) fn set(node: &mut KernelNode, attribute: u32, value: &CUlaunchAttribu
         return Ok(());
     }
     if attribute == DEVICE_UPDATABLE && value.get::<u32>() != 0 {
-        // A node that the GPU changes by itself is one that the client's copy of the graph does not know.
+        // The GPU would change the node, and the client's copy of the graph would not follow.
         return Err(CudaError::NOT_SUPPORTED);
     }
     let before = node.attributes.clone();

@@ -23,7 +23,7 @@ fn make(graph: GraphHandle, flags: u64) -> Result<std::sync::Arc<Exec>, Instanti
         return Err(CudaError::INVALID_VALUE.into());
     }
     if flags & DEVICE_LAUNCH != 0 {
-        // Kernels would launch it where the client cannot see.
+        // Kernels would launch the graph on the device, and the client would not know.
         return Err(CudaError::NOT_SUPPORTED.into());
     }
     Exec::instantiate(graph_id(graph), flags)

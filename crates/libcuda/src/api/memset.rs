@@ -37,8 +37,8 @@ fn fill(
     let shape = Shape { width, height: height as u64, depth: 1 };
     let span = plane_span(&target, &shape)?;
     match memory_of(address) {
-        // A capture takes any address, and cuDNN captures fills at none to see what they would launch: whoever instantiates the
-        // graph is told.
+        // A capture takes any address: cuDNN captures fills at addresses without memory to see what they would launch.
+        // A wrong address is reported when the graph is instantiated.
         _ if concerns(&stream) => {}
         Some(device) => device.memory.check_range(address, span)?,
         None => return fill_pinned(&stream, &target, &shape, element_bytes, value),

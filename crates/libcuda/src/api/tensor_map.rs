@@ -11,7 +11,7 @@ use cuda_client::tensor_map::{
 /// The compute capability whose maps were observed.
 const CAPABILITY_MAJOR: u32 = 9;
 
-/// Fails where the current device has no tensor maps, or has them in a form nobody has observed.
+/// Fails where the current device has no tensor maps, or has them in a form that was never observed.
 fn check_device() -> Result<(), Failure> {
     let device = current_context()?.device()?;
     if device.attribute(attribute::TENSOR_MAPS) != Some(1) {

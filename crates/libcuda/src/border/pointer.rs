@@ -245,7 +245,8 @@ impl<'a, T: CType> Array<'a, T> {
 /// An array that must be there, even without elements.
 ///
 /// # Safety
-/// `pointer` is null or good for reading as many elements as the API demands, which nobody writes while the call lasts.
+/// `pointer` is null or good for reading as many elements as the API demands; no thread writes them while the call
+/// lasts.
 #[inline]
 pub(crate) unsafe fn array<'a, T: CType>(pointer: *const T) -> CuResult<Array<'a, T>> {
     Ok(Array(not_null(pointer.cast_mut())?, PhantomData))
@@ -313,7 +314,7 @@ fn array_length<T>(pointer: *const T, len: impl Length) -> CuResult<usize> {
 /// An array to read; without elements it may be null.
 ///
 /// # Safety
-/// `pointer` is good for reading `len` elements that nobody writes while the call lasts.
+/// `pointer` is good for reading `len` elements that no thread writes while the call lasts.
 #[inline]
 pub(crate) unsafe fn slice<'a, T: CType>(pointer: *const T, len: impl Length) -> CuResult<&'a [T]> {
     match array_length(pointer, len)? {

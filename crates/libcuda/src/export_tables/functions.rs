@@ -31,7 +31,7 @@ pub(super) static TABLE: Table<32> = Table::sized({
 /// A function as the driver would show it: mostly zeros.
 type Object = [u64; 0x500 / 8];
 
-/// Objects by the handle of their function. They stay: nobody says when a library has done with one.
+/// Objects by the handle of their function. Never freed: no call says when a library is done with one.
 static OBJECTS: LazyLock<Mutex<HashMap<u64, &'static Object>>> = LazyLock::new(Mutex::default);
 
 fn object_of(function: u64, owner: u64) -> u64 {

@@ -58,7 +58,7 @@ unsafe extern "C" fn number(_: u64, _: u64, out: *mut u64) -> u32 {
     })
 }
 
-/// What [`object`] gives: nobody reads it here, and who reads it elsewhere finds zeros.
+/// What [`object`] points to. This crate does not read it; a library that reads it finds zeros.
 static NO_OBJECT: [u64; 512] = [0; 512];
 
 /// # Safety

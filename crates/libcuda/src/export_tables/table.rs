@@ -47,8 +47,8 @@ impl<const N: usize> Table<N> {
 /// A place that is empty on the real driver too.
 pub(super) const NOTHING: Word = ptr::null();
 
-/// A function whose purpose nobody outside NVIDIA knows. Whatever it is asked, it reads nothing and says that it is
-/// not supported; that is safe for any list of arguments, since in C's convention the caller clears them away.
+/// A function whose purpose is not public. It reads no argument and answers that it is not supported; that is safe for
+/// any list of arguments, since in C's convention the caller clears them away.
 pub(super) const UNKNOWN: Word = unknown as Word;
 
 extern "C" fn unknown() -> u32 {

@@ -105,7 +105,7 @@ fn no_context_is_wrapped() {
     assert_eq!((wrapped, inner), (0, 8), "as driver 580 leaves them");
 }
 
-/// Without cuInit there is no device to be the witness, and nobody may be told otherwise.
+/// Without cuInit there is no device to be the witness: the check fails and writes no result.
 #[test]
 fn the_check_needs_an_initialised_driver() {
     type Check = unsafe extern "C" fn(u32, u64, *mut u64) -> u32;

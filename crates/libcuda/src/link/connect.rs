@@ -1,4 +1,4 @@
-//! Meeting a worker: connect, prove who we are, learn its devices, open the other connections.
+//! Meeting a worker: connect, show the token, learn its devices, open the other connections.
 
 use super::{Config, Link, SharedLink, events, events::Events, queue::Queue, replies::Replies};
 use crate::reserve::Reserved;

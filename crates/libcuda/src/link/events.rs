@@ -2,7 +2,8 @@
 //!
 //! Host functions run on a thread of their own, one after the other, so that a slow one delays no data and no
 //! heartbeat. CUDA forbids CUDA calls inside them, so they cannot wait for this thread. The device's text is written by
-//! another thread for the same reason: the program's standard output may be a pipe that nobody reads for a while.
+//! another thread for the same reason: the program's standard output may be a pipe that its reader leaves full for a
+//! while.
 
 use super::{Link, SharedLink};
 use crate::host::{self, HostRegion};
@@ -111,7 +112,7 @@ impl Events {
         self.changed.notify_all();
     }
 
-    /// Takes an offer back and waits until nobody reads its memory: it is the program's again.
+    /// Takes an offer back and waits until no lane reads its memory: it is the program's again.
     pub(super) fn withdraw_and_wait(&self, transfer: TransferId) {
         let mut state = lock(&self.state);
         state.offers.remove(&transfer);
@@ -163,7 +164,7 @@ impl Events {
     }
 }
 
-/// Starts the events thread and those that do what takes long.
+/// Starts the events thread, and the threads that run host functions, serve pulls and print.
 pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::Result<()> {
     let run_host_call = start_after_landing("dxpu-host-fn", link, Link::run_host_call)?;
     let serve_pull = start_after_landing("dxpu-pull", link, Link::serve_pull)?;
@@ -185,9 +186,10 @@ pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::R
 /// Chunks that must have landed, and what is done then.
 type AfterLanding<T> = ([u32; WAYS], T);
 
-/// Starts a thread that does things in order, each when the bytes that were sent before it are in the program's memory.
+/// Starts a thread that calls `act` for each thing in order, when the bytes that were sent before it are in the
+/// program's memory.
 ///
-/// Not the events thread: that one must go on hearing the heartbeat.
+/// The events thread cannot do this: it must go on hearing the heartbeat.
 fn start_after_landing<T: Send + 'static>(
     name: &str,
     link: &SharedLink,
@@ -197,7 +199,7 @@ fn start_after_landing<T: Send + 'static>(
     let link = Arc::clone(link);
     crate::threads::spawn(name, move || {
         for (chunks, thing) in things {
-            // Those among the replies land when somebody reads them, which may be nobody else.
+            // Transfers among the replies land only when a thread reads them. If no call waits, this thread must.
             let is_enough = || link.lanes.landed_aside().wrapping_sub(chunks[ASIDE]) < 1 << 31;
             let landed = link.replies.read_transfers(is_enough).is_ok()
                 && link.lanes.wait_landed(&chunks, None).is_ok();

@@ -1,12 +1,12 @@
 //! The one ordered stream of commands.
 //!
-//! A call appends its bytes under a short lock and returns; the sender thread writes what has gathered, and after a write
-//! looks for more for a while before it sleeps, so that a call need not wake it. Who needs an answer writes by itself.
-//! So does everybody where writing is but a copy into shared memory.
+//! A call appends its bytes under a short lock and returns. The sender thread writes what has gathered. After a write
+//! it polls for `linger` before it sleeps, so that most calls need not wake it. A call that needs an answer writes by
+//! itself (`flush`). So does every append where writing is only a copy into shared memory (`is_direct`).
 //!
-//! Two locks: `bytes` is held for an append, `wire` for a write, always in the order wire, bytes. Nobody who needs the
-//! wire waits for it, except to hold a program back that outruns the network: who finds it taken leaves its bytes to
-//! whoever has it, and who lets go of it looks again.
+//! Two locks: `bytes` is held for an append, `wire` for a write, always in the order wire, bytes. `flush` uses
+//! `try_lock` on `wire`. If that fails, the holder sends our bytes: it checks `bytes` again after it unlocked `wire`.
+//! Callers block on `wire` only for backpressure (more than `BYTES_MAX`) and in `append_last`.
 
 use cuda_wire::{Command, begin_command, finish_command};
 use std::{
@@ -38,17 +38,17 @@ struct Shared {
     closed: AtomicBool,
     /// How long the sender thread looks for more bytes before it sleeps.
     linger: Duration,
-    /// Whoever appends writes, since that costs less than waking anybody.
+    /// Every append writes at once: with shared memory that costs less than waking the sender thread.
     is_direct: bool,
     #[cfg(test)]
     wakes: AtomicUsize,
 }
 
-/// What every append touches, and the sender thread looks at: one line of the caches, so that it moves at once.
+/// What every append touches and the sender thread polls: in one cache line, so that it moves between cores at once.
 #[repr(align(64))]
 struct Gathered {
     bytes: Mutex<Vec<u8>>,
-    /// How many bytes there are, for who looks without the lock. Changed under it.
+    /// How many bytes there are, for the sender thread, which polls it without the lock. Changed under the lock.
     count: AtomicUsize,
     /// True while the sender thread sleeps and must be woken for new bytes.
     sleeping: AtomicBool,
@@ -104,7 +104,7 @@ impl Queue {
         })
     }
 
-    /// Appends a command and sees to it that it leaves soon.
+    /// Appends a command, and sends it or makes sure that the sender thread does so soon.
     #[inline]
     pub(super) fn append(&self, command: &Command<'_>, call: u32) -> io::Result<()> {
         let shared = &*self.shared;
@@ -149,14 +149,14 @@ impl Shared {
         count
     }
 
-    /// Writes everything gathered so far, or leaves it to whoever is writing.
+    /// Writes everything gathered so far. If another thread holds `wire`, leaves the bytes to that thread.
     fn flush(&self) -> io::Result<()> {
         for _ in 0..ROUNDS_MAX {
             let Some(mut wire) = try_lock(&self.wire) else { return Ok(()) };
             self.write(&mut wire)?;
             drop(wire);
-            // Who found the wire taken had appended before. The lock orders that: either its bytes are seen here, or
-            // it sees that the wire is free.
+            // A thread that found `wire` locked had appended before its `try_lock`. The lock of `bytes` orders that:
+            // either we see its bytes here, or it sees `wire` unlocked.
             if lock(&self.gathered.bytes).is_empty() {
                 return Ok(());
             }
@@ -165,7 +165,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes everything gathered so far, after whoever is writing.
+    /// Writes everything gathered so far, after waiting for the thread that holds `wire`.
     fn flush_now(&self) -> io::Result<()> {
         self.write(&mut lock(&self.wire))?;
         self.flush()
@@ -190,7 +190,7 @@ impl Shared {
     fn send_until_closed(&self) -> io::Result<()> {
         while self.sleep_until_woken() {
             self.linger()?;
-            // What is left is behind somebody who has the wire for long.
+            // Bytes are left if `linger` is zero, or if another thread holds `wire` for long.
             if self.gathered.count.load(Ordering::Acquire) != 0 {
                 self.write(&mut lock(&self.wire))?;
             }
@@ -215,8 +215,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Sleeps until there are bytes, or were: who woke us may have written them by itself, and soon has more. False when
-    /// the queue is closed.
+    /// Sleeps until it is woken or finds bytes. The thread that woke us may have written its bytes itself; more usually
+    /// follow. False when the queue is closed.
     fn sleep_until_woken(&self) -> bool {
         let mut bytes = lock(&self.gathered.bytes);
         if bytes.is_empty() && !self.closed.load(Ordering::SeqCst) {

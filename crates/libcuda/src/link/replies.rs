@@ -1,9 +1,9 @@
-//! Replies, read by whoever waits for one.
+//! Replies, read by the threads that wait for them.
 //!
-//! There is no reader thread: it would cost a wake-up for every answer. The first who waits reads the connection for
-//! all; when its own reply came, it hands the reading over to another who still waits. One who waits alone touches
-//! nothing but two free locks. Those who wait while another reads look for a while before they sleep, so that they need
-//! not be woken either.
+//! There is no reader thread: it would cost a wake-up for every answer. The first thread that waits reads the
+//! connection for all. When its own reply came, it hands the reading over to another thread that still waits. A thread
+//! that waits alone takes only two free locks. A thread that waits while another reads polls for `spin` before it
+//! sleeps, so that often it need not be woken either.
 
 use super::reply_reader::{Reply, ReplyReader};
 use cuda_wire::TransferId;
@@ -22,7 +22,7 @@ const LOOKS_PER_CLOCK: u32 = 32;
 pub(super) struct Replies {
     state: Mutex<State>,
     reader: Mutex<ReplyReader>,
-    /// How long those who do not read look before they sleep.
+    /// How long a waiting thread that does not read polls before it sleeps.
     spin: Duration,
     /// Takes transfers that come among the replies: name and bytes.
     land: OnceLock<Land>,
@@ -31,12 +31,12 @@ pub(super) struct Replies {
 /// False when there is no place for it.
 type Land = Box<dyn Fn(TransferId, &[u8]) -> bool + Send + Sync>;
 
-/// A pause of one who waits for transfers while another reads.
+/// A pause of a thread that waits for transfers while another reads.
 const REST: Duration = Duration::from_micros(20);
 
 #[derive(Default)]
 struct State {
-    /// Calls without an answer, few at a time: a thread waits for one.
+    /// Calls without an answer, few at a time: each thread waits for at most one.
     calls: Vec<Call>,
     somebody_reads: bool,
     lost: bool,
@@ -46,7 +46,7 @@ struct State {
 struct Call {
     name: u32,
     reply: Option<Reply>,
-    /// Who waits for it while another reads.
+    /// The thread that waits for it while another reads.
     waiter: Option<Arc<Waiter>>,
 }
 
@@ -103,7 +103,7 @@ impl State {
         self.calls.retain(|call| call.name != name);
     }
 
-    /// Tells somebody who still waits for a reply that nobody reads.
+    /// Wakes one thread that still waits for a reply, so that it takes over the reading.
     fn pass_reading_on(&self) {
         let mut waiting = self.calls.iter().filter(|call| call.reply.is_none());
         if let Some(next) = waiting.find_map(|call| call.waiter.as_ref()) {
@@ -122,7 +122,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Replies {
-    /// Replies from `rx`. Who waits looks for `spin` before it sleeps; `None`: as seems best to the transport.
+    /// Replies from `rx`. A waiting thread polls for `spin` before it sleeps; `None`: as seems best to the transport.
     pub(super) fn new(rx: Rx, spin: Option<Duration>) -> Self {
         let reader = Mutex::new(ReplyReader::new(rx, spin));
         Self { state: Mutex::default(), reader, spin: spin.unwrap_or_default(), land: OnceLock::new() }
@@ -220,7 +220,7 @@ impl Replies {
         }
     }
 
-    /// Reads one frame and gives it to whom it belongs; that of call `mine` is returned.
+    /// Reads one frame. Returns the reply of call `mine`, gives any other reply to its call and a transfer to `land`.
     fn read_one(&self, reader: &mut ReplyReader, mine: Option<u32>) -> Result<Option<Reply>, String> {
         let reply = reader.next()?;
         if Some(reply.0.call) == mine {
@@ -247,7 +247,7 @@ impl Replies {
         Ok(None)
     }
 
-    /// Wakes everybody with an error. The closed connection ends the one who reads.
+    /// Wakes all waiting threads with an error. The closed connection ends the thread that reads.
     pub(super) fn lose(&self) {
         lock(&self.state).lose();
     }

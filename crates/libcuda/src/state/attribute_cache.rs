@@ -60,7 +60,7 @@ pub(crate) fn forget_attributes(handle: u64) {
     let entry = entry(handle);
     loop {
         match entry.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst) {
-            // Whoever is filling it may be filling it with the old value.
+            // The thread that is filling the entry may be storing the old value: wait until it is done.
             Err(BUSY) => std::hint::spin_loop(),
             _ => return,
         }

@@ -1,7 +1,7 @@
 //! Stream capture: work that becomes a graph instead of running.
 //!
-//! The rules are in `cuda_client::graph::capture`; here every call that they concern asks them. While nothing
-//! captures, asking is one load.
+//! The rules are in `cuda_client::graph::capture`; the functions here ask them. While nothing captures, asking is one
+//! load.
 
 use super::{
     CAPTURE_MODE, Context, Event, GraphGuard, Item, NodeOp, Stream, StreamKind, captures_exist, client,
@@ -53,18 +53,18 @@ pub(crate) fn capture_stream(stream: &Stream) -> CaptureStream {
     CaptureStream { stream: stream.handle, context: stream.context.handle, kind }
 }
 
-/// Whether work of a stream must go through [`submit`](super::submit): it is captured, or captures forbid it.
+/// Whether work of a stream must go through [`submit`](super::submit): the stream is captured, or a capture blocks it.
 #[inline]
 pub(crate) fn concerns(stream: &Stream) -> bool {
     captures_exist() && (stream.capture.active.load(Ordering::Acquire) || legacy_rests(stream))
 }
 
-/// Whether a stream is a legacy stream that captures keep from working.
+/// Whether a capture blocks this stream. Only a legacy stream can be blocked.
 fn legacy_rests(stream: &Stream) -> bool {
     stream.kind == StreamKind::Legacy && graphs().captures.info(capture_stream(stream)).is_err()
 }
 
-/// Takes work that captures concern; gives back what is to run as if there were none.
+/// Gives work to the capture of its stream. Returns the work if no capture takes it: then it runs at once.
 #[inline]
 pub(crate) fn intercept(stream: &Arc<Stream>, op: NodeOp) -> CuResult<Option<NodeOp>> {
     if captures_exist() { intercept_slowly(stream, op) } else { Ok(Some(op)) }
@@ -120,7 +120,7 @@ fn capture_node(store: &mut GraphGuard, stream: &Arc<Stream>, op: NodeOp) -> CuR
     store.captures.capture(&mut store.graphs, key, Item::from(op)).map(drop)
 }
 
-/// Notes that external flags have no place outside of captures. Without captures nobody else would say so.
+/// Refuses external flags outside of captures. While captures exist, the rules of captures check this instead.
 pub(crate) fn forbid_external(flags: u32) -> CuResult<()> {
     // Records and waits have the same flag.
     let external = flags & CU_EVENT_RECORD_EXTERNAL != 0;
@@ -237,7 +237,7 @@ pub(crate) fn end_capture(stream: &Stream) -> CuResult<GraphId> {
     ended.graph
 }
 
-/// Takes streams out of a capture that ended, and its graph if it is no good.
+/// Takes streams out of a capture that ended, and destroys its graph if the capture failed.
 fn finish(store: &mut GraphGuard, ended: &Ended) -> Objects {
     if let Ok(client) = client() {
         for stream in ended.streams.iter().filter_map(|handle| client.streams.get(*handle)) {

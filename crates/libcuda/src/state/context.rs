@@ -141,14 +141,14 @@ impl Context {
 
     /// Notes an error of one-way work.
     pub(crate) fn remember(&self, error: CudaError) {
-        // A load that finds no code is answered at once. That a worker says so of one-way work means that its device
-        // could not execute the program's own code and the context is dead there: only soft GPUs do that.
+        // A load that finds no code fails in its own reply. As an error of one-way work it means that the worker's
+        // device cannot execute the program's own code, and the context is dead there. Only soft GPUs do that.
         let is_fatal = error.kills_context() || error == CudaError::NO_BINARY_FOR_GPU;
         let place = if is_fatal { &self.fatal } else { &self.passing };
         let _ = place.compare_exchange(0, error.code(), Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// What a call that waited returns: its own result, or an earlier error that nobody has seen yet.
+    /// What a call that waited returns: its own result, or an earlier error that no call has returned yet.
     pub(crate) fn settle<T>(&self, result: CuResult<T>) -> CuResult<T> {
         if let Err(error) = &result
             && error.kills_context()

@@ -3,7 +3,7 @@
 //! - From pageable memory: the bytes are taken before the call returns. A synchronous copy of a few of them waits for
 //!   nothing else; a larger one waits until they are on the device, and so for the work before it.
 //! - To pageable memory: the call returns when the bytes are there.
-//! - Pinned memory: the bytes move while the program goes on; whoever waits for the stream waits for them.
+//! - Pinned memory: the bytes move while the program goes on; a wait for the stream waits for them too.
 //! - A pinned source that an earlier copy still writes is read when the stream gets there, not now.
 
 #![allow(unsafe_code)]
@@ -179,13 +179,13 @@ fn to_device(
     if later {
         return Ok(());
     }
-    // The bytes are taken when the stream gets there; after an error they never are.
+    // The worker pulls the bytes when the stream gets there; after an error it never does.
     let done = synchronize(stream);
     link.withdraw_and_wait(transfer);
     done
 }
 
-/// Waits for a stream. What a synchronous copy wrote is there for every later command on whatever stream.
+/// Waits for a stream. Then every later command, on any stream, finds what a synchronous copy wrote.
 fn synchronize(stream: &Stream) -> CuResult<()> {
     stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(drop)
 }

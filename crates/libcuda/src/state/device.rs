@@ -126,7 +126,8 @@ impl Device {
         }
     }
 
-    /// Ends everything in it, however many hold it. Their references end too: as in CUDA, using it needs a new retain.
+    /// Ends everything in it, however many references it has. The references end too: as in CUDA, using it needs a new
+    /// retain.
     pub(crate) fn reset_primary(&self) -> CuResult<()> {
         let mut references = lock(&self.primary_references);
         *references = 0;

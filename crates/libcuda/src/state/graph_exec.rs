@@ -246,7 +246,7 @@ impl Exec {
             return Ok(());
         };
         if client()?.streams.get(stream.handle).is_none() {
-            // The stream is gone, so only the whole context tells when its work is.
+            // The stream is gone, so only a wait for the whole context tells when its work is done.
             let _ = self.context.call(&Command::ContextSynchronize { context: self.context.id });
             leftover.end(&link);
             return Ok(());
@@ -429,7 +429,7 @@ impl ExecNode {
                 if let Some(token) = host.function {
                     return Ok(Op::HostCall { token });
                 }
-                // Captured at whatever address; only memory of CUDA's can be filled.
+                // A capture takes any address, so it is checked here: only device memory can be filled.
                 check_device_plane(target, shape)?;
                 Op::Fill { target: *target, shape: *shape, element_bytes: *element_bytes, value: *value }
             }

@@ -27,7 +27,7 @@ pub(crate) enum Given {
     Allocation {
         /// Where.
         properties: CUmemPoolProps,
-        /// Who may reach it.
+        /// Devices that may reach it.
         access: Arc<[CUmemAccessDesc]>,
     },
     /// Memory operations.

@@ -115,8 +115,8 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// A launch begins. Returns what must be freed first, for a graph that does so by itself; without that, memory
-    /// that is still there is an error.
+    /// A launch begins. With `auto_free`, returns the memory that must be freed first; without it, memory that is still
+    /// allocated is an error.
     pub(crate) fn launch(&mut self, plan: &MemoryPlan, auto_free: bool) -> CuResult<Vec<u64>> {
         let is_allocated = |address: &u64| self.blocks.get(address).is_some_and(|block| block.allocated);
         let left: Vec<u64> = plan.stays.iter().chain(&plan.passes).copied().filter(is_allocated).collect();
@@ -138,7 +138,7 @@ impl GraphMemory {
         Ok(left)
     }
 
-    /// A graph with memory is instantiated: one life at a time.
+    /// A graph with memory is instantiated: it may have one executable graph at a time.
     pub(crate) fn instantiate(&mut self, graph: GraphId, exec: u64) -> CuResult<()> {
         if self.instantiated.contains_key(&graph) {
             return Err(CudaError::NOT_SUPPORTED);
@@ -147,7 +147,7 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// That life ended.
+    /// That executable graph ended.
     pub(crate) fn exec_ended(&mut self, exec: u64) {
         self.instantiated.retain(|_, other| *other != exec);
     }

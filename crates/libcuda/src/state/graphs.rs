@@ -23,7 +23,7 @@ pub(crate) struct GraphStore {
 
 static STORE: LazyLock<Mutex<GraphStore>> = LazyLock::new(Mutex::default);
 
-/// Whether capture concerns any call at all. While it is false, capture costs a call one load.
+/// Whether calls must ask the rules of captures. While it is false, capture costs a call one load.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
 /// Whether any stream captures, or any event was last recorded in a capture.
@@ -32,8 +32,8 @@ pub(crate) fn captures_exist() -> bool {
     CAPTURES.load(Ordering::Acquire)
 }
 
-/// The store, locked. The program's code must not run meanwhile, and no executable graph may be locked: those who
-/// need both lock the executable graph first.
+/// The store, locked. The program's code must not run meanwhile, and no executable graph may be locked: code that needs
+/// both locks the executable graph first.
 pub(crate) fn graphs() -> GraphGuard {
     GraphGuard(super::lock(&STORE))
 }

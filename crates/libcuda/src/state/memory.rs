@@ -133,8 +133,8 @@ impl DeviceMemory {
         Ok(base)
     }
 
-    /// Takes an allocation of cuMemAlloc, a graph or a pool out; the address may be used again later. A pool's block is still
-    /// to be given back to it.
+    /// Takes an allocation of cuMemAlloc, a graph or a pool out of the table; the address may be used again later. The
+    /// caller gives a pool's block back to its pool.
     pub(crate) fn remove(&self, base: u64) -> CuResult<Allocation> {
         let mut state = lock(&self.state);
         match state.allocations.get(&base).map(|allocation| allocation.kind) {
@@ -151,7 +151,7 @@ impl DeviceMemory {
         lock(&self.state).note(block.address, bytes, kind, context);
     }
 
-    /// Takes a block of a pool out, which its pool is to be given back. `None` if what starts here is none.
+    /// Takes a block of a pool out of the table; the caller gives it back to its pool. `None` if no block starts here.
     pub(crate) fn take_block(&self, base: u64) -> Option<FreedBlock> {
         let mut state = lock(&self.state);
         let Entry::Occupied(entry) = state.allocations.entry(base) else { return None };
@@ -165,7 +165,7 @@ impl DeviceMemory {
         lock(&self.state).space.allocate(bytes, Kind::PoolMemory, context.device as u32, 0)
     }
 
-    /// Ends that.
+    /// Gives the addresses of an arena back.
     pub(super) fn free_arena(&self, base: u64) {
         lock(&self.state).space.free(base);
     }
@@ -364,7 +364,7 @@ impl State {
 pub(crate) fn memory_of(address: u64) -> Option<&'static Device> {
     let client = client().ok()?;
     let first = client.devices.iter().find(|device| device.memory.holds(address))?;
-    // Several devices of one worker share addresses: the allocation says whose the bytes are.
+    // Several devices of one worker share addresses: the allocation names the device that owns the bytes.
     let owner = first.memory.find(address).and_then(|known| client.devices.get(known.device));
     Some(owner.unwrap_or(first))
 }
@@ -375,8 +375,8 @@ pub(crate) fn is_device_address(address: u64) -> bool {
     client().is_ok_and(|client| client.devices.iter().any(|device| device.memory.holds(address)))
 }
 
-/// What an allocation of `bytes` takes. GPUs hand memory out in pieces of this size, and programs have come to read a
-/// little past their ends.
+/// The bytes that an allocation of `bytes` takes. GPUs round up to this size, and some programs read a little past the
+/// end of what they allocated.
 pub(crate) fn padded(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(512).unwrap_or(bytes)
 }

@@ -69,7 +69,7 @@ impl Module {
         let client = client()?;
         let id = ModuleId(client.next_id());
         let answer = ask_load(context, id, image, options);
-        // A library may be looked at in a primary context that nobody has retained yet.
+        // A library may be looked at in a primary context that the program has not retained yet.
         let info = if context.check_alive().is_ok() { context.settle(answer) } else { answer }?;
         lock(&SHOWN).get_or_insert_default().insert(image.hash);
         let sheets = match sheets {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct Pinned {
     memory: HostMemory,
-    /// No pinned memory lay below this (as its complement, so that 0 means none), or at or above that.
+    /// All pinned memory so far lay from here (kept as its complement, so that 0 means none) up to `end`.
     below: AtomicU64,
     end: AtomicU64,
 }
@@ -64,7 +64,7 @@ impl Pinned {
         address < self.end.load(Ordering::Relaxed) && address >= !self.below.load(Ordering::Relaxed)
     }
 
-    /// Takes that note back.
+    /// Forgets memory that `register` noted.
     pub(crate) fn unregister(&self, address: u64) -> CuResult<()> {
         self.memory.remove(address, HostKind::Registered).map(drop)
     }

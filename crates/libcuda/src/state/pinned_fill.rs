@@ -22,8 +22,8 @@ impl PinnedFill {
         }
         let element = &value.to_le_bytes()[..element_bytes.into()];
         let row = element.iter().copied().cycle().take(shape.width as usize).collect();
-        // SAFETY: the range is pinned. Who unpins it while a stream writes it waits for that; who does while a graph may write it
-        // breaks the promise that every program makes for the memory of its graphs.
+        // SAFETY: the range is pinned. Unpinning it waits for the streams that write it. A program that unpins it while
+        // a graph may write it breaks the promise that every program makes for the memory of its graphs.
         let target = unsafe { HostRegion::new(target.address, *shape, target.row_pitch, 0) };
         Some(Self { target, row, rows: shape.height })
     }

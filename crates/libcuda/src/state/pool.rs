@@ -252,7 +252,7 @@ impl MemoryPool {
     }
 }
 
-/// A block that the program freed: whose it is.
+/// A block that the program freed, with its pool and its context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreedBlock {
     /// Handle of its pool.
@@ -268,7 +268,8 @@ impl FreedBlock {
     #[inline]
     pub(crate) fn free_in(self, stream: &Arc<Stream>) -> CuResult<()> {
         if self.context != stream.context.handle {
-            // Orders are known within a context. To free in another one's stream is rare enough to wait for it.
+            // The order of streams is known within a context only. Freeing in a stream of another context is rare: wait
+            // for the stream.
             stream.context.call(&Command::StreamSynchronize { stream: stream.id })?;
             return self.free();
         }
@@ -276,7 +277,7 @@ impl FreedBlock {
         self.give_back(Some(stream.id.0))
     }
 
-    /// Gives it back to its pool. As CUDA has it for memory of a pool, nothing uses it any more.
+    /// Gives it back to its pool. As CUDA demands for memory of a pool, no work uses it any more.
     pub(crate) fn free(self) -> CuResult<()> {
         self.give_back(None)
     }

@@ -11,7 +11,7 @@ use std::{
     sync::{Mutex, atomic::Ordering},
 };
 
-/// Streams that use pools, each with the event that others wait for.
+/// For each stream that uses pools, the event that other streams wait for.
 static FENCES: Mutex<Option<HashMap<u32, Fence>>> = Mutex::new(None);
 
 struct Fence {
@@ -51,7 +51,7 @@ pub(super) fn wait_for(stream: &Stream, freed_in: u32) -> CuResult<()> {
     let context = &stream.context;
     let order = &client.stream_order;
     let mut fences = lock(&FENCES);
-    // A stream that is not there any more has nothing left to wait for: its memory is on its way to all.
+    // Without a fence the stream is gone and its work is done: there is nothing to wait for.
     let Some(fence) = fences.get_or_insert_default().get_mut(&freed_in) else { return Ok(()) };
     let event = record_fence(fence, freed_in, context)?;
     let expected = order.expect(event.0);
@@ -84,7 +84,8 @@ fn record_fence(fence: &mut Fence, stream: u32, context: &Context) -> CuResult<E
     Ok(event)
 }
 
-/// A stream is about to be destroyed. What was freed in it may not be done: then an event behind it stays.
+/// A stream is about to be destroyed. If memory was freed in it behind work that may not be done, its fence stays,
+/// recorded behind its last work.
 pub(super) fn end_stream(stream: &Stream) -> CuResult<()> {
     if !stream.uses_pools.load(Ordering::Acquire) {
         return Ok(());
@@ -137,7 +138,7 @@ pub(super) fn before_record(event: &Event, stream: &Stream) {
     }
 }
 
-/// Something records an event at a time of its own: nothing is known of what comes before it.
+/// An event is recorded inside a launch, at a time of its own: nothing is known of the work before the record.
 #[inline]
 pub(crate) fn recorded_elsewhere(event: &Event) {
     if let Ok(client) = client()
@@ -157,7 +158,7 @@ pub(super) fn forget_event(event: &Event) {
     }
 }
 
-/// Before a wait for an event, of a stream or of the host: what it will be worth.
+/// Before a wait for an event, of a stream or of the host: notes what the wait will prove about the order of streams.
 #[inline]
 pub(crate) fn before_wait(event: &Event) -> Option<Expected> {
     let order = &client().ok()?.stream_order;

@@ -42,7 +42,7 @@ fn with_book<R>(change: impl FnOnce(&mut Book<Arc<Stream>, Arc<Shadow>>) -> R) -
     result
 }
 
-/// The side stream of a context. It waits for no stream of the program: there may be a kernel that waits for what comes here.
+/// The side stream of a context. It waits for no stream of the program: a kernel there may wait for what is sent here.
 struct Side {
     stream: Arc<Stream>,
     written: Arc<Event>,
@@ -62,7 +62,8 @@ impl Side {
         Ok(side)
     }
 
-    /// Not by [`Stream::enqueue`], which orders work behind copies that may be behind a waiting kernel.
+    /// Not by [`Stream::enqueue`]: it orders work behind copies, and those may wait behind a kernel that waits for this
+    /// work.
     fn post(&self, op: Op<'_>) -> CuResult<()> {
         self.stream.context.post(&Command::Enqueue { stream: self.stream.id, op })
     }
@@ -104,7 +105,7 @@ impl Side {
     }
 }
 
-/// A stream for the book. Names on the worker never mean two things; handles may, in the end.
+/// How the book names a stream: by its name on the worker, which is never used again. A handle may be, in the end.
 fn number(stream: &Stream) -> u64 {
     stream.id.0.into()
 }
@@ -218,7 +219,8 @@ pub(crate) fn lend(stream: &Arc<Stream>, parameters: &mut [u8]) -> CuResult<Vec<
     Ok(lent)
 }
 
-/// A kernel that is given a pointer into much pinned memory gets it as it is, and faults if it follows it: many never do.
+/// Whether pinned memory is small enough for a shadow. If not, a kernel gets the pointer as it is, and faults if it
+/// follows it: many never do.
 #[cold]
 fn is_small(range: &HostRange) -> bool {
     let small = range.bytes <= SHADOWED_BYTES_MAX;
@@ -309,7 +311,8 @@ fn fetch_noted() -> CuResult<()> {
     noted.into_iter().try_for_each(|(stream, shadow)| shadow.fetch(&stream))
 }
 
-/// What a wait that begins now will be behind, for [`at_rest`]; `None` while no kernel looks at anything.
+/// Marks the work that a wait which begins now will be behind, for [`at_rest`]; `None` while no kernel looks at
+/// anything.
 #[inline]
 pub(crate) fn before_wait() -> Option<Mark> {
     ANY_WATCHED.load(Ordering::Acquire).then(|| lock(&BOOK).mark())

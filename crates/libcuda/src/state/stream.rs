@@ -109,8 +109,7 @@ impl Stream {
         self.context.post(&Command::Enqueue { stream: self.id, op })
     }
 
-    /// Before its next work: sees to it that this finds what synchronous copies have written, though nobody waited for
-    /// them.
+    /// Orders the stream's next operation after all unawaited synchronous copies.
     #[inline]
     pub(crate) fn order_behind_copies(&self) -> CuResult<()> {
         let unawaited = &client()?.unawaited;

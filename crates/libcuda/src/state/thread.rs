@@ -1,7 +1,7 @@
 //! What belongs to one thread: its stack of contexts and its default streams.
 //!
-//! They are gone when the program's exit handlers and static destructors run. Calls made there find no context, and
-//! where an error is due it is the driver's own for that time: CUDA_ERROR_DEINITIALIZED.
+//! They are gone when the program's exit handlers and static destructors run. Calls made there find no context; those
+//! that need one fail with CUDA_ERROR_DEINITIALIZED, as the driver's do at that time.
 
 use super::{Context, Stream, StreamKind, client};
 use cuda_abi::{CuResult, CudaError};

@@ -1,9 +1,9 @@
-//! Synchronous copies that nobody waits for.
+//! Synchronous copies that return before their bytes are on the device.
 //!
-//! A small synchronous copy takes its bytes along and returns, as CUDA documents it: from pageable memory, up to 64 KiB,
-//! it does not wait for the device. Yet programs count on what they wrote being there for whatever they call next.
-//! Streams that are ordered behind the copy's stream see to that by themselves. Any other one is made to wait, on the
-//! device, for an event behind the copy before its next work.
+//! A small synchronous copy from pageable memory (up to 64 KiB) sends its bytes along and returns, as CUDA documents
+//! it. Programs still expect that whatever they call next finds the bytes. Streams that are ordered behind the copy's
+//! stream find them. Any other stream is made to wait, on the device, for an event behind the copy before its next
+//! operation.
 
 use super::{Context, Stream, StreamKind, client, lock};
 use cuda_abi::{CU_EVENT_DISABLE_TIMING, CuResult};

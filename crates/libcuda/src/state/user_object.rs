@@ -34,7 +34,7 @@ impl UserObject {
             .map_err(|_| CudaError::INVALID_VALUE)
     }
 
-    /// Takes references away; the last takes the object. No lock may be held: the program's destructor runs.
+    /// Takes references away; with the last one the object ends. No lock may be held: the program's destructor runs.
     pub(crate) fn release(handle: u64, count: u32) -> CuResult<()> {
         let object = OBJECTS.get(handle).ok_or(CudaError::INVALID_VALUE)?;
         let fewer = |held: u32| Some(held.saturating_sub(count));

@@ -1,4 +1,4 @@
-//! How much memory a device has and how much of it is used: by everybody who shares the device, as on a local GPU.
+//! How much memory a device has and how much of it is used: by all programs that share the device, as on a local GPU.
 
 use crate::{
     abi::{Bar1Memory, Memory, MemoryV2, NvmlError},

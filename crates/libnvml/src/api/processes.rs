@@ -1,8 +1,8 @@
 //! Processes that use a device.
 //!
 //! None are shown. The processes of a lease run on the machines of its holder and the GPU elsewhere: this library knows
-//! neither which of the machine's processes have a session nor how much of the device each of them uses, and the
-//! processes on the other machine are not the holder's business.
+//! neither which of the machine's processes have a session nor how much of the device each of them uses, and the holder
+//! may not see the processes of the other machine.
 
 use crate::{
     abi::{NvmlError, ProcessInfo, ProcessInfoV1},

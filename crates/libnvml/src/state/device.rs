@@ -86,7 +86,7 @@ impl Session {
         self.device(index.ok_or(NvmlError::NotFound)?)
     }
 
-    /// What is true of all devices, such as versions: the first one's word.
+    /// Values that are the same for all devices, such as versions: those of the first device.
     pub(crate) fn common(&self) -> NvmlResult<&DeviceStatus> {
         self.devices.first().map(|entry| &entry.identity).ok_or(NvmlError::NotFound)
     }

@@ -4,7 +4,7 @@ use super::{device::Session, fork};
 use crate::abi::{NvmlError, NvmlResult};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Held while the first nvmlInit connects, so that nobody sees half of it. A fork waits for it as well.
+/// Held while the first nvmlInit connects, so that no thread sees half of it. A fork waits for it as well.
 static LIBRARY: Mutex<Library> = Mutex::new(Library { references: 0, session: None });
 
 pub(super) struct Library {

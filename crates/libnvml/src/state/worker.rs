@@ -1,8 +1,8 @@
 //! One worker, asked for the state of its devices.
 //!
-//! One question at a time: whoever asks holds the line until the answer is here. A connection that ended is opened again,
-//! once for each question: workers close those that were silent for long, and a worker may have been started anew. A
-//! worker that does not answer is lost at once: it has had its time.
+//! One question at a time: the asking thread holds the lock of `line` until the answer is here. A connection that ended
+//! is opened again, once for each question: workers close those that were silent for long, and a worker may have been
+//! started anew. A worker that does not answer is lost at once: it has had its time.
 
 use crate::abi::{NvmlError, NvmlResult};
 use cuda_abi::CudaError;
@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Worker {
-    /// A worker that nobody has spoken to.
+    /// A worker without a connection yet.
     pub(crate) fn new(address: Address, config: Arc<Config>) -> Self {
         Self { address, config, line: Mutex::default(), closer: Mutex::default() }
     }

@@ -473,7 +473,7 @@ pub(super) fn addresses(base: &Row, address: &Address) -> Row {
     base.map(|value| value.wrapping_add(address.offset as u64))
 }
 
-/// Whether anybody wants the old value.
+/// Whether the old value is used.
 pub(super) fn wants_result(d: &[u32]) -> bool {
     d.iter().any(|&row| row != SINK)
 }

@@ -23,7 +23,7 @@ pub(super) struct Place {
 /// What threads have arrived at one barrier.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BarrierState {
-    /// Lanes of each warp; empty when nobody is here.
+    /// Lanes of each warp; empty when no thread is here.
     pub(super) arrived: Vec<u32>,
     /// Threads to wait for; all of the block if `None`.
     pub(super) count: Option<u32>,
@@ -38,7 +38,7 @@ pub(super) const BARRIERS: usize = 17;
 pub(super) struct Shared {
     pub(super) bytes: Vec<u8>,
     pub(super) barriers: Vec<BarrierState>,
-    /// Somebody arrived at a barrier or exited since the last look.
+    /// A thread arrived at a barrier or exited since the last look.
     pub(super) changed: bool,
     pub(super) place: Place,
 }

@@ -86,7 +86,7 @@ pub(super) fn enter(
         depth: caller.depth + 1,
         lanes: mask,
     };
-    // Frames that everybody left are used again.
+    // Frames that all lanes left are used again.
     let slot = match warp.frames.iter().skip(1).position(|frame| frame.lanes == 0) {
         Some(index) => {
             warp.frames[index + 1] = frame;

@@ -23,7 +23,7 @@ pub enum FaultKind {
     InvalidPc,
     /// Calls nested deeper than the stack allows.
     StackOverflow,
-    /// Somebody stopped the launch.
+    /// The launch was stopped from outside.
     Aborted,
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for LaunchError {
 
 impl std::error::Error for LaunchError {}
 
-/// A fault of one lane, before anybody knows which thread that is.
+/// A fault of one lane, before it is known which thread that is.
 #[derive(Clone, Debug)]
 pub(super) struct Trouble {
     pub(super) kind: FaultKind,

@@ -1,4 +1,4 @@
-//! One launch: which blocks are left, who works on them, how it ended.
+//! One launch: which blocks are left, which threads work on them, how it ended.
 
 use std::{
     collections::VecDeque,
@@ -90,7 +90,7 @@ pub(super) struct Context<'r, M: DeviceMemory, H: Hooks> {
     pub(super) lane_instructions: u64,
 }
 
-/// Whether to stop: somebody outside asked, or another block failed.
+/// Whether to stop: the abort flag is set, or another block failed.
 #[derive(Clone, Copy)]
 pub(super) struct Stop<'r> {
     abort: &'r AbortFlag,
@@ -220,7 +220,7 @@ impl<'r, M: DeviceMemory, H: Hooks> Run<'r, M, H> {
                 }
                 Progress::Paused => {
                     open.push_back(block);
-                    // With one core, those we wait for may be other host threads.
+                    // With one core, the blocks that ours wait for may belong to other host threads: let them run.
                     if begun.is_none() {
                         std::thread::yield_now();
                     }

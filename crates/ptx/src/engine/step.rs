@@ -29,7 +29,7 @@ pub(super) struct Outcome {
 const PATIENCE: i64 = 4_000;
 /// Instructions of the other one, then.
 const FAIR: i64 = 1_000;
-/// What an instruction costs that looks like waiting for somebody.
+/// What an instruction costs that looks like waiting for another thread.
 const SPIN_COST: i64 = 64;
 
 /// Runs a warp until its fuel is used, or no lane of it can go on.
@@ -324,7 +324,7 @@ fn step<M: DeviceMemory, H: Hooks>(
                     for (&d, row) in atomic.d.iter().zip(&old) {
                         warp.set_row(base, d, row, mask);
                     }
-                    // An atomic whose result matters may be a lock that somebody else holds.
+                    // An atomic whose result matters may be a lock that another thread holds.
                     turn.spin();
                 }
             }

@@ -145,7 +145,7 @@ impl Warp {
         }
         let index = match best {
             Some(index) => index,
-            // Lanes that wait for lanes that exited, or that wait elsewhere for them in turn, go on as they are.
+            // All groups wait for lanes that exited or that wait elsewhere: the lowest group goes on without them.
             None if !self.groups.is_empty() && self.groups.iter().all(|group| group.wait == Wait::Lanes) => {
                 let index = self.lowest();
                 self.groups[index].forced = true;
@@ -223,7 +223,7 @@ impl Warp {
         for frame in &mut self.frames {
             frame.lanes &= !mask;
         }
-        // Somebody may have waited for just these lanes: they look again.
+        // Other lanes may have waited for just these: they look again.
         self.release_lanes();
     }
 

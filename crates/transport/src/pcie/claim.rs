@@ -1,12 +1,12 @@
-//! A channel of our own: nobody else's on this machine, with memory that the function can reach.
+//! A channel that no other process of this machine uses, with memory that the function can reach.
 //!
 //! ```text
 //! a huge page    0         64      512 Ki     1 Mi            2 Mi
 //!                | status  |       | outbound | inbound       |
 //! ```
 //!
-//! Each channel has a file in hugetlbfs with one page. The file's lock says whose the channel is; the kernel drops it with
-//! the process, however that ends.
+//! Each channel has a file in hugetlbfs with one page. The process that holds the file's lock owns the channel; the
+//! kernel drops the lock with the process, however that ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -30,7 +30,7 @@ pub(super) const OUTBOUND_BYTES: usize = 512 << 10;
 pub(super) const INBOUND_AT: usize = 1 << 20;
 pub(super) const INBOUND_BYTES: usize = 1 << 20;
 
-/// How long a channel that somebody has just closed may take to deliver its last bytes, when there is no other.
+/// How long a channel that a process has just closed may take to deliver its last bytes, when there is no other.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 const CLOSING_LOOK: Duration = Duration::from_millis(5);
 
@@ -53,7 +53,7 @@ pub(crate) struct Claim {
 
 /// Where pages for channels come from.
 pub(super) trait Pages {
-    /// The locked file of a channel; none when it is somebody else's, or when there is none and `may_make` is false.
+    /// The locked file of a channel; none when another process holds it, or when there is none and `may_make` is false.
     fn lock(&self, channel: usize, may_make: bool) -> io::Result<Option<File>>;
     /// Its memory.
     fn map(&self, file: File) -> io::Result<Page>;
@@ -93,7 +93,7 @@ pub(super) fn claim(registers: &Arc<dyn Registers>, pages: &dyn Pages) -> io::Re
         std::thread::sleep(CLOSING_LOOK);
     }
     registers.write(at + register::CONTROL, control::RESET);
-    // The answer comes behind everything that the function wrote for whoever was here before.
+    // The answer comes behind everything that the function wrote for the channel's last owner.
     registers.read(at + register::STATE);
     let page = pages.map(file)?;
     page.memory.write(STATUS_AT, &[0; gpu_registers::status::BYTES as usize]);
@@ -177,7 +177,7 @@ fn physical_address(virtual_address: usize) -> io::Result<u64> {
     let mut entry = [0; 8];
     File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, virtual_address as u64 / SMALL_PAGE * 8)?;
     let entry = u64::from_le_bytes(entry);
-    // The kernel hides frames from whoever is not root.
+    // The kernel hides frames from all users but root.
     if entry & PRESENT == 0 || entry & FRAME == 0 {
         let text = "the kernel does not say where our memory is; only root may use a pcie: address";
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));

@@ -16,11 +16,12 @@ use crate::shm::Spinner;
 
 /// Bytes after which a long send rings, so that the function reads while we write.
 const RING_EVERY: usize = 64 << 10;
-/// Bytes after which space is given back. A quarter, so that the function never waits for who has read everything.
+/// Bytes after which space is given back. A quarter, so that the function never waits for a reader that has read
+/// everything.
 const GIVE_BACK_EVERY: u32 = INBOUND_BYTES as u32 / 4;
-/// The shortest sleep: much less is not less.
+/// The shortest sleep: a shorter one would not end sooner.
 const SLEEP_MIN: Duration = Duration::from_micros(20);
-/// The longest sleep: what a wait that was long already is lengthened by at most.
+/// The longest sleep: a long wait ends late by at most this much.
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 /// How often a waiting thread asks whether the function is there at all: its absence says nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -122,12 +123,13 @@ impl PcieLink {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Asks the kernel who we are: not for every message.
+    /// Asks the kernel for our process id: not for every message.
     fn is_ours(&self) -> bool {
         !self.is_abandoned() && self.process == std::process::id()
     }
 
-    /// Waits until `ready` or the end of everything; false at the deadline. Nobody wakes us: there are only looks.
+    /// Waits until `ready` or the end of everything; false at the deadline. No interrupt wakes us: there are only
+    /// looks.
     fn wait(
         &self,
         spinner: &mut Spinner,
@@ -301,7 +303,7 @@ impl PcieRx {
             if self.available()? > 0 || self.is_at_end()? {
                 return Ok(true);
             }
-            // Who gives no time wants no looking around either.
+            // A timeout of zero asks for no looking around either.
             if timeout.is_some_and(|timeout| timeout.is_zero()) || !self.wait_for_data(deadline)? {
                 return Ok(false);
             }

@@ -46,7 +46,7 @@ impl Mapping {
         Ok(Self { base, bytes })
     }
 
-    /// Where it is in this process, for whoever asks the kernel where that is in the machine.
+    /// Where it is in this process, to ask the kernel where that is in the machine.
     pub(crate) fn virtual_address(&self) -> usize {
         self.base.as_ptr().addr()
     }

@@ -1,4 +1,4 @@
-//! Connections over a function in the same process: the guest's side, a host's port, the box's side and whoever listens
+//! Connections over a function in the same process: the guest's side, a host's port, the box's side and the listener
 //! behind it are all real; only the virtual machine is missing.
 
 mod rig;

@@ -73,8 +73,8 @@ impl ShmLink {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until `event` is signalled, the peer or this side closes, or `deadline`. False at the deadline. Nobody
-    /// ever writes to the socket after the set-up, so whatever it has to say means the end.
+    /// Sleeps until `event` is signalled, the peer or this side closes, or `deadline`. False at the deadline. Neither
+    /// side writes to the socket after the set-up, so whatever it has to say means the end.
     fn sleep(&self, event: &OwnedFd, deadline: Option<Instant>) -> io::Result<bool> {
         let fds = [(event.as_fd(), Interest::Readable), (self.socket.as_fd(), Interest::Readable)];
         let [woken, hung_up] = fd::poll(fds, deadline)?;
@@ -241,7 +241,7 @@ impl ShmRx {
             if self.available()? > 0 || self.is_at_end()? {
                 return Ok(true);
             }
-            // Who gives no time wants no looking around either.
+            // A timeout of zero asks for no looking around either.
             if timeout.is_some_and(|timeout| timeout.is_zero()) || !self.wait_for_data(deadline)? {
                 return Ok(false);
             }

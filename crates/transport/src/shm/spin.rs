@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// With two cores, whom we wait for may need the core we burn: a few microseconds, less than one sleep costs.
+/// With two cores, the thread we wait for may need the core we burn: a few microseconds, less than one sleep costs.
 const SPIN_MAX_TWO_CORES: Duration = Duration::from_micros(8);
 /// A sleep and its wake-up cost 5 to 50 us; looking for longer than that would not pay.
 const SPIN_MAX_MANY_CORES: Duration = Duration::from_micros(50);
@@ -27,8 +27,8 @@ fn spin_max(cores: io::Result<NonZeroUsize>) -> Duration {
 /// One wait in so many spins in full although the last ones found nothing, to learn when it begins to pay again.
 const WAITS_PER_PROBE: u32 = 64;
 
-/// Spins while that succeeds, and hardly while it does not: two threads on one core only delay each other by it.
-/// Unless it was told how long to spin; then it does so every time.
+/// Spins while spinning succeeds, and hardly while it does not: two threads on one core only delay each other by it. A
+/// spinner made by `constant` spins for that time at every wait.
 #[derive(Debug)]
 pub(crate) struct Spinner {
     max: Duration,
@@ -47,7 +47,7 @@ impl Spinner {
         Self { max: spin, budget: spin, waits: 0, is_constant: true }
     }
 
-    /// Looks until `found`, then, when that takes longer than seems worth it, calls `sleep`.
+    /// Polls until `found`; if the budget is over before that, calls `sleep`.
     pub(crate) fn wait<T>(
         &mut self,
         found: impl Fn() -> bool,

@@ -3,9 +3,8 @@
 //! rustls keeps one state for both directions, so it stands behind a lock; but the lock is held only while bytes are
 //! encrypted or decrypted, never during a system call on the socket. A second lock, `outbox`, makes "encrypt, then
 //! write" one step, so that records leave in the order of their sequence numbers. The receiving half may have something
-//! to send too (the reply to a key update, an alert): it does so when nobody else writes, and otherwise leaves it to
-//! whoever writes, who looks again after letting go of the outbox. It never waits for the outbox, so a blocked send
-//! cannot block a receive.
+//! to send too (the reply to a key update, an alert). It uses `try_lock` on `outbox`; if that fails, the writer sends
+//! it: it looks again after unlocking `outbox`. So a blocked send cannot block a receive.
 //!
 //! Order of locks: `outbox`, then `state`.
 
@@ -83,10 +82,10 @@ impl TlsLink {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what the receiving half, or a close, left to be sent, if nobody is writing. Never blocks.
+    /// Sends what the receiving half, or a close, left to be sent, if no thread is writing. Never blocks.
     fn flush_leftovers(&self) {
         while self.state().wants_write() {
-            // Whoever holds the outbox comes here when done.
+            // The thread that holds the outbox comes here when done.
             let Ok(mut outbox) = self.outbox.try_lock() else { return };
             extract(&mut self.state(), &mut outbox);
             let sent = self.socket.send_now(&outbox).unwrap_or(0);

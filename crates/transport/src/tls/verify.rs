@@ -19,8 +19,8 @@ struct WrongFingerprint {
     found: Fingerprint,
 }
 
-/// Accepts the certificate with this fingerprint and no other, whatever its names and dates say: whoever pins it has
-/// decided. The server must still prove that it has the key, by its signature of the handshake.
+/// Accepts the certificate with this fingerprint and no other, whatever its names and dates say: the user that pins it
+/// has decided. The server must still prove that it has the key, by its signature of the handshake.
 #[derive(Debug)]
 pub(crate) struct PinnedCertificate {
     fingerprint: [u8; 32],
@@ -42,7 +42,7 @@ impl ServerCertVerifier for PinnedCertificate {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // Both are public, so the comparison may take as long as it likes.
+        // Both are public, so the comparison need not take constant time.
         if Fingerprint::of(end_entity).0 == self.fingerprint {
             Ok(ServerCertVerified::assertion())
         } else {

@@ -16,7 +16,7 @@ pub enum Mode {
     Global,
     /// The capturing thread may not make unsafe calls.
     ThreadLocal,
-    /// Unsafe calls are the program's business.
+    /// Unsafe calls are allowed.
     Relaxed,
 }
 

@@ -109,7 +109,7 @@ fn who_finds_the_wire_taken_leaves_its_bytes_to_whoever_has_it() {
     queue.append_and_flush(&numbered(1), 7).unwrap();
     assert!(!rx.wait(Some(Duration::from_millis(20))).unwrap(), "it cannot have been written");
     drop(wire);
-    // As the one who had it does.
+    // As the thread that held `wire` does.
     queue.shared.flush().unwrap();
     assert_eq!(receive(&mut rx), (7, 1));
 }
@@ -147,7 +147,7 @@ fn many_threads_lose_nothing_and_each_keeps_its_order() {
                 let queue = Arc::clone(&queue);
                 thread::spawn(move || {
                     for number in 0..COMMANDS {
-                        // Some that only leave, some that somebody waits for.
+                        // Some one-way commands, some whose answer a caller waits for.
                         match number % 3 {
                             0 => queue.append_and_flush(&numbered(number), thread),
                             _ => queue.append(&numbered(number), thread),
@@ -176,7 +176,7 @@ fn a_write_that_fails_is_reported() {
         drop(rx);
         until("the append fails", || queue.append_and_flush(&numbered(1), 1).is_err());
     }
-    // By the sender, where nobody else writes.
+    // Where only the sender thread writes, the sender reports it.
     let (queue, rx) = queue("unix", Duration::from_millis(1));
     let (told, hears) = std::sync::mpsc::channel();
     queue.start(move |error| told.send(error).unwrap()).unwrap();

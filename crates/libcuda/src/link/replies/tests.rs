@@ -70,7 +70,7 @@ fn who_has_its_reply_hands_the_reading_over() {
 fn reading_is_not_handed_to_one_who_has_its_reply() {
     for spin in SPINS {
         let (replies, mut worker) = replies(spin);
-        // Call 1 has its reply but has not looked; call 2 waits while somebody reads.
+        // Call 1 has its reply but has not looked; call 2 waits while another thread reads.
         replies.expect(1);
         let head: ReplyHeader = cuda_wire::header(&reply_to(1, b"")).unwrap();
         lock(&replies.state).call(1).unwrap().reply = Some((head, Vec::new()));
@@ -132,7 +132,7 @@ fn many_threads_get_their_own_replies_in_whatever_order() {
                 })
             })
             .collect();
-        // Answers two at a time, the later one first, unless nobody else asks.
+        // Answers two at a time, the later one first, unless only one call is waiting.
         let mut asked = Vec::new();
         for _ in 0..THREADS * ROUNDS {
             let mut name = [0; 4];

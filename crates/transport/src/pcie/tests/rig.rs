@@ -252,7 +252,7 @@ impl Rig {
         rig
     }
 
-    /// What whoever was given the function finds in it.
+    /// The pass that a guest finds in the function.
     pub(super) fn pass(&self) -> gpu_function::Pass {
         self.machine.state.lock().unwrap().endpoint.pass()
     }
@@ -266,7 +266,7 @@ impl Rig {
         }
     }
 
-    /// With somebody who listens and runs `serve` for every connection, in a thread of its own.
+    /// With a worker that runs `serve` for every connection, in a thread of its own.
     pub(super) fn serving(serve: impl Fn(UnixStream) + Send + Sync + 'static) -> Self {
         let rig = Self::without_worker();
         rig.serve(serve);
@@ -301,7 +301,7 @@ impl Rig {
         let registers = self.registers();
         let claimed = claim::claim(&registers, &NoReaping(&self.pages, channel)).unwrap();
         let connection = half::open(claimed, registers, Instant::now() + SOON).unwrap();
-        // Nobody says goodbye; the kernel drops the lock.
+        // No goodbye is sent; the kernel drops the lock.
         connection.closer.abandon();
     }
 
