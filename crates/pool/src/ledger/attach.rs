@@ -276,7 +276,7 @@ impl Ledger {
         })
     }
 
-    /// With whom a box shares a GPU of a lease.
+    /// The pairing of a GPU of a lease with the host's slot, for the GPU's box.
     pub(super) fn pairing_of(&self, lease: &Lease, gpu: &Gpu) -> Option<PciePairing> {
         let grant = lease.grants.iter().find(|grant| grant.gpu == gpu.id)?;
         let attachment = grant.attachment.as_ref()?;

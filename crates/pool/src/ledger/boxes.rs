@@ -55,7 +55,7 @@ impl BoxEntry {
     }
 }
 
-/// Whether a GPU is clean: nobody who was ever let in can still be there or come back.
+/// Whether a GPU is clean: no borrower of any epoch is still there or can come back.
 pub(super) fn is_clean(gpu: &Gpu) -> bool {
     gpu.cleaned_epoch >= gpu.epoch
 }
@@ -68,7 +68,7 @@ impl Ledger {
         let (standing, place) = (self.standing(owner, &entry.gpu), entry.place);
         let gains = self.stock.gains();
         self.stock.set(place, standing);
-        // Who waits for what it has left there may have it again.
+        // A lease that waits for the device with its data may get it back.
         self.queue_stirred |= !self.returning.is_empty();
         if self.stock.gains() != gains {
             self.queue_stirred = true;
@@ -86,7 +86,7 @@ impl Ledger {
             _ if owner.presence == Presence::Dead => Standing::Gone,
             _ if !clean || (gpu.state == GpuState::Free && !gpu.holders.is_empty()) => Standing::Busy,
             _ if !gpu.health.ok || gpu.taint.is_some() || !owner.takes_leases() => Standing::Busy,
-            // A borrower would get a GPU whose worker nobody can find.
+            // A borrower could not reach the worker of such a GPU.
             _ if gpu.unready.is_some() => Standing::Busy,
             _ if gpu.spare => Standing::Spare,
             _ => Standing::Usable,

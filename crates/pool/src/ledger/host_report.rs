@@ -80,7 +80,8 @@ impl Ledger {
         if after.leaving.as_ref().is_some_and(|leaving| leaving.epoch <= after.cleared_epoch) {
             self.cleared(name, report.slot);
         }
-        // It has given the GPU up, or has something that nobody gave it: the grant is worth nothing any more.
+        // It has given the GPU up, or has an epoch that this pool did not give: the grant is worth nothing
+        // any more.
         if let Some(lease) = after.lease
             && (after.cleared_epoch >= before.epoch || after.epoch != before.epoch)
         {

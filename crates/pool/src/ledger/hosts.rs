@@ -139,7 +139,8 @@ impl Ledger {
 
     /// A host has been silent for a moment, or for too long.
     ///
-    /// Its leases stay: they end when nobody renews them. Boxes no longer wait for it.
+    /// Its leases stay: they expire when their borrowers do not renew them. Boxes no longer wait
+    /// for the host.
     pub(super) fn on_host_silence(&mut self, name: &Name) {
         let (now_ms, wait) =
             (self.now_ms, self.settings.dead_after_ms.saturating_sub(self.settings.suspect_after_ms));

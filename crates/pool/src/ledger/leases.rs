@@ -61,7 +61,7 @@ impl Ledger {
             self.draft.keys.insert(key);
         }
         self.enqueue(id);
-        // Whoever else can be served is served by `tick`: one outcome has room for one grant.
+        // `tick` serves the other leases that can be served: one outcome has room for one grant.
         match self.next_in_line() {
             Some((next, places)) if next == id => self.serve(id, places),
             _ => {

@@ -40,7 +40,7 @@ impl Ledger {
 
     /// One step. Tells whether there was anything to do.
     fn step(&mut self) -> bool {
-        // A lost GPU is replaced before anybody else gets what could replace it.
+        // A lost GPU is replaced before a waiting lease gets what could replace it.
         if let Some(id) = self.unsettled.pop_first() {
             self.settle(id);
             return true;
