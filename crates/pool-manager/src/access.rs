@@ -1,5 +1,5 @@
-//! Who is let in: the authority, the keys that sign leases, the tokens that were made, the machines that have joined,
-//! and what of all that was revoked.
+//! Admission: the authority, the keys that sign leases, the tokens that were made, the machines that have
+//! joined, and what of all that was revoked.
 
 mod members;
 
@@ -78,7 +78,7 @@ struct HeldKey {
     stored: StoredLeaseKey,
 }
 
-/// The book of who is let in.
+/// The book of everything that authenticates a caller.
 pub(crate) struct Access {
     authority: Arc<Authority>,
     /// By the moment they begin to sign.
@@ -338,7 +338,7 @@ pub(crate) struct NewToken {
     pub(crate) kind: TokenKind,
     pub(crate) identity: Identity,
     pub(crate) created_by: String,
-    /// The token that the one who asks has shown.
+    /// The token that the caller has shown.
     pub(crate) made_with: Option<String>,
     pub(crate) ttl_ms: u64,
     pub(crate) note: String,

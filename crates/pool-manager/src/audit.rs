@@ -1,9 +1,9 @@
-//! Who did what: every change and every refusal, chained by hash.
+//! The audit trail: every change and every refusal with its actor, chained by hash.
 //!
-//! The trail is kept in books, each with a chain of its own ([`AuditChain`]): one for those who look after the pool, one
-//! for boxes and hosts, one for each tenant, one for strangers. When there are more entries than are kept, the longest
-//! book loses its oldest ones. So whoever floods the trail displaces entries of its own, and nobody washes out what an
-//! admin did.
+//! The trail is kept in books, each with a chain of its own ([`AuditChain`]): one for those who look after
+//! the pool, one for boxes and hosts, one for each tenant, one for strangers. When there are more entries
+//! than are kept, the longest book loses its oldest ones. So an actor that floods the trail displaces entries
+//! of its own book, and cannot displace what an admin did.
 //!
 //! ```text
 //! audit/BOOK/NUMBER         an entry
@@ -167,7 +167,8 @@ impl Audit {
         }
     }
 
-    /// Writes down how many refusals were counted and not written, each under the name of who caused them.
+    /// Writes down how many refusals were counted and not written, each under the name of the actor that
+    /// caused them.
     pub(crate) fn tell_counted(&mut self, now_ms: u64, staged: &mut Staged) {
         for deed in self.refusals.over(now_ms) {
             self.append(deed, now_ms, staged);

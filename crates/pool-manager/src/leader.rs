@@ -45,11 +45,12 @@ const SWEEP_MS: u64 = 60_000;
 /// How often a store that keeps every change may forget old ones.
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
-/// How long a store that does not answer is asked again before everybody who waits is told.
+/// How long a store that does not answer is asked again before all waiting requests fail.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A leader that has heard nobody for so long was frozen, or its disk was: boxes and borrowers spoke all the while and
-/// must not be taken for silent. It begins anew, as a new leader does. Who renews does so more often.
+/// A leader that has received no request for so long was frozen, or its disk was: boxes and borrowers spoke
+/// all the while and must not be taken for silent. It begins anew, as a new leader does. Borrowers renew more
+/// often than this.
 const DEAF_MAX: Duration = Duration::from_secs(2);
 
 /// Whatever led to a panic may be there again at once.
@@ -71,17 +72,18 @@ pub(crate) struct Leader {
 
 /// Why a tenure ended.
 enum Ending {
-    /// Somebody else leads, or may.
+    /// Another manager leads, or may.
     Lost,
-    /// Nobody hands in jobs any more.
+    /// No desk hands in jobs any more.
     Stopped,
 }
 
 impl Leader {
     /// Runs until every [`Desk`](crate::desk::Desk) is gone, then resigns.
     ///
-    /// A panic ends a tenure, and whoever waited for the answer is told that there is none; what is in the store is whole,
-    /// and is read again. A manager that went on without this thread would listen and answer nobody.
+    /// A panic ends a tenure, and the requests that waited are told that there is no answer; what is in the
+    /// store is whole, and is read again. A manager that went on without this thread would listen and never
+    /// answer.
     pub(crate) fn run_whatever_happens(self) {
         while let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| self.run())) {
             self.status.set_following(None);
@@ -143,7 +145,8 @@ impl Leader {
                 Ok(books) => books,
                 Err(error) => {
                     tracing::error!(error = chain(&error), "cannot read the store");
-                    // Whoever asks is told, and the elector tells when we lead no longer.
+                    // Meanwhile `refuse_for` answers requests with an error, and asks the elector
+                    // whether we still lead.
                     if let Some(ending) = self.refuse_for(Duration::from_millis(500), elector) {
                         return ending;
                     }
@@ -249,7 +252,7 @@ impl Tenure<'_> {
             }
             if is_tick_due {
                 next_tick = Instant::now() + TICK;
-                // Work that the next request would have to do first, while nobody waits.
+                // Work that the next request would have to do first, while no request waits.
                 books.ledger.catch_up();
                 books.audit.tell_counted(books.now_ms, &mut books.staged);
             }
@@ -307,7 +310,7 @@ impl Tenure<'_> {
         Ok(())
     }
 
-    /// Lets the ledger do what is due: serve who waits, expire, move away from what broke.
+    /// Lets the ledger do what is due: serve waiting leases, expire, move away from what broke.
     ///
     /// A pool that has lost many boxes at once has much to do; others are heard in between.
     fn tick(&mut self, books: &mut Books, batch: &mut Batch) -> Result<(), Close> {
@@ -344,7 +347,7 @@ impl Tenure<'_> {
         Ok(())
     }
 
-    /// Writes a batch, answers its jobs, and wakes those who wait for what has changed.
+    /// Writes a batch, answers its jobs, and wakes the requests that wait for what has changed.
     fn commit(&mut self, batch: &mut Batch, waiters: &mut Waiters) -> Result<(), Close> {
         let Batch { staged, jobs } = std::mem::take(batch);
         let verdict = if staged.is_empty() { Ok(()) } else { self.write(&staged) };

@@ -19,7 +19,7 @@ use crate::desk::Desk;
 use crate::door::{Door, Guest};
 use crate::status::Status;
 
-/// A handshake takes milliseconds; who takes longer holds a place that others need.
+/// A handshake takes milliseconds; a peer that takes longer holds a place that others need.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The same for the head of a request. Strangers have less, see [`Guest::must_go`].
@@ -37,7 +37,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Requests that have begun may end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who is at the other end of a connection, as its handshake proved.
+/// The other end of a connection, as its handshake proved.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
@@ -143,7 +143,8 @@ impl Connection {
         }
     }
 
-    /// A handshake that failed because of a certificate is somebody who was not let in; others just went away.
+    /// A handshake that failed because of a certificate is a refusal and goes to the trail; others just went
+    /// away.
     fn refused(&self, address: SocketAddr, error: &std::io::Error) {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
         if let Some(rustls::Error::InvalidCertificate(reason)) = cause {
