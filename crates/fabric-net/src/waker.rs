@@ -21,7 +21,7 @@ struct Inner {
 }
 
 impl Waker {
-    /// Nobody has called yet.
+    /// Not called yet.
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let inner = Inner { fd, called: AtomicBool::new(false), sleeps: AtomicBool::new(false) };
@@ -37,7 +37,7 @@ impl Waker {
         }
     }
 
-    /// Whether anybody has called since this was last asked.
+    /// Whether [`Waker::wake`] was called since this was last asked.
     pub fn take(&self) -> bool {
         self.inner.called.swap(false, Ordering::SeqCst)
     }
@@ -49,7 +49,7 @@ impl Waker {
     /// To be said before a sleep, which must not follow when the answer is false.
     pub(crate) fn may_sleep(&self) -> bool {
         self.inner.sleeps.store(true, Ordering::SeqCst);
-        // Whoever called before the line above saw nobody asleep and wrote nothing.
+        // A thread that called before the line above saw `sleeps` unset and wrote nothing.
         let may_sleep = !self.is_called();
         if !may_sleep {
             self.awake();
