@@ -35,7 +35,7 @@ pub(crate) trait Member: Send + Sync + Sized + 'static {
     /// What else orders say.
     type Rest;
 
-    /// Where it keeps who it is.
+    /// Where it keeps its identity.
     fn home(&self) -> Home;
 
     /// Whether a manager should hear of this change of a slot at once.
@@ -89,7 +89,7 @@ const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 struct State<M: Member> {
     wants: BTreeMap<u8, M::Want>,
-    /// Who gave them, and when by its clock.
+    /// The manager that gave them, and when by its clock.
     ordered: Given,
     reports: BTreeMap<u8, M::Slot>,
     /// Grows with every change of the reports that a manager should hear of at once.
@@ -198,7 +198,7 @@ impl<M: Member> Reporting<M> {
         self.lock().ordered
     }
 
-    /// What should be so in a slot, as far as anybody has said.
+    /// What should be so in a slot, as far as a manager has said.
     pub(crate) fn want(&self, slot: u8) -> Option<M::Want> {
         self.lock().wants.get(&slot).cloned()
     }
@@ -274,7 +274,7 @@ impl<M: Member> Reporting<M> {
         (Said { run: self.run.clone(), sequence: state.sequence, slots }, state.version)
     }
 
-    /// Sends a report. False when nobody took it.
+    /// Sends a report. False when no manager took it.
     fn report(&self, wait: Duration) -> bool {
         let (said, version) = self.compose();
         match self.member.report(&self.client(), said, wait) {
@@ -322,7 +322,7 @@ impl<M: Member> Reporting<M> {
         self.changed.notify_all();
     }
 
-    /// This machine is no member any more. Its key is of no use to anybody, and must not be to a thief.
+    /// This machine is no member any more. Its key is of no use, and must not be to a thief.
     fn retire(&self, reason: String) {
         Membership::forget(&self.member.home());
         self.lock().retired = Some(Retired::Revoked(reason));

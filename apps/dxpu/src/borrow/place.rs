@@ -4,8 +4,8 @@
 //! TEMP/dxpu-lease-PID.STARTED.NAMESPACE.BOOT-random
 //! ```
 //!
-//! It is removed at the end, however that comes, except by SIGKILL or a power cut. So its name says whose it is, and the
-//! next `dxpu run` of the same user removes those whose process is gone.
+//! It is removed at the end, however that comes, except by SIGKILL or a power cut. So its name has the process in it,
+//! and the next `dxpu run` of the same user removes those whose process is gone.
 
 use crate::files;
 use std::os::unix::fs::MetadataExt;
@@ -52,7 +52,7 @@ impl Owner {
     }
 
     /// Whether what belongs to it may be removed. `started` says when the process of a number was started, if there is one;
-    /// `age` is how long nobody has changed the thing.
+    /// `age` is the time since the thing was last changed.
     fn is_gone(&self, this: &Self, started: impl Fn(u32) -> Option<u64>, age: Duration) -> bool {
         if self.boot != this.boot {
             return age >= FOREIGN_GONE_AFTER;

@@ -47,12 +47,12 @@ pub(crate) struct GpuBox {
     unread: Mutex<Complaint>,
 }
 
-/// What workers are told of whom to trust.
+/// What workers are told about the keys to trust.
 #[derive(Default)]
 struct Trusting {
     /// As it was last written.
     written: Option<Trust>,
-    /// Why it could not be written since. Without it workers let nobody in, so nothing is lent.
+    /// Why it could not be written since. Without it workers admit no borrower, so nothing is lent.
     trouble: Option<String>,
     complaint: Complaint,
 }
@@ -151,7 +151,8 @@ impl Member for GpuBox {
         }
     }
 
-    /// Tells of those whom slots have turned away. What nobody takes is told again later.
+    /// Reports the borrowers that slots have turned away. What no manager takes is told again
+    /// later.
     fn tell_more(&self, client: &Client, slots: Vec<u8>) {
         let of = |slot: u8| Refusals::beside(&self.around.slot_directory(slot).join("fence"));
         let mut refusals = Vec::new();

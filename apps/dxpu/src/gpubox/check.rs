@@ -25,7 +25,8 @@ const BURN_IN_MIB: u64 = 1 << 20;
 const BURN_IN_SOFT_MIB: u64 = 16;
 const WORKER_WITHIN: Duration = Duration::from_secs(20);
 
-/// Makes the memory of a GPU unreadable for whoever comes next. Nobody may use it meanwhile. Says what was done.
+/// Makes the memory of a GPU unreadable for the next borrower. No process may use it meanwhile. Says what was
+/// done.
 pub(crate) fn scrub(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => Ok("its memory went with its processes".to_owned()),
@@ -33,7 +34,7 @@ pub(crate) fn scrub(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
     }
 }
 
-/// Tests a GPU that nobody uses. Says what was seen.
+/// Tests a GPU that is not in use. Says what was seen.
 pub(crate) fn burn_in(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => {

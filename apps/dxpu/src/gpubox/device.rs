@@ -19,7 +19,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use vfio_user::{Client, ClientEndpoint};
 
-/// What somebody put into a slot.
+/// What the operator put into a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A disk whose blocks are in a file.
@@ -70,7 +70,7 @@ pub(crate) struct DeviceSlot {
     paired: Option<u64>,
     fault: Option<String>,
     burn_in: Option<BurnIn>,
-    /// As long as this is kept, somebody looks whether the device has something to say.
+    /// As long as this is kept, a thread looks whether the device has something to say.
     _watch: Option<Arc<dyn Send + Sync>>,
 }
 
@@ -157,7 +157,8 @@ impl DeviceSlot {
         Ok(())
     }
 
-    /// Nobody reads what another left. The device itself was reset when it was taken back.
+    /// Deletes what a lease left before another lease can read it. The device itself was reset when
+    /// it was taken back.
     fn scrub(&mut self) -> anyhow::Result<()> {
         if let Kind::Nvme(path) = &self.kind {
             let file = std::fs::File::options().write(true).open(path);
@@ -281,7 +282,8 @@ mod tests {
     }
 
     /// A disk keeps its blocks from one pairing of a lease to the next, also when its agent was started anew in between, and
-    /// loses them before another lease, or when its lease is over. An order that comes late empties nobody's disk.
+    /// loses them before another lease, or when its lease is over. An order that comes late does not empty the
+    /// disk.
     #[test]
     fn a_disk_is_emptied_for_another_lease_and_never_for_the_same() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Whether a slot's directory can be written now.
 //!
 //! Everything that a slot promises goes through its directory: the fence, the worker's word. On a disk that is full or
-//! read-only nobody could be let in, so nothing is lent there until it takes files again.
+//! read-only no borrower could be admitted, so nothing is lent there until it takes files again.
 
 use crate::files;
 use std::path::PathBuf;

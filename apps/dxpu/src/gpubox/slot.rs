@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! STATE/slot-3/fence            epochs (see lease-fence)
-//!              admission.json   who may come in           worker.json   what the worker says of itself
-//!              worker.log       what the worker writes    broken        there: somebody pulled the plug (dxpu box break)
+//!              admission.json   admission rules           worker.json   what the worker says of itself
+//!              worker.log       what the worker writes    broken        there: an operator broke it (dxpu box break)
 //!              unix, shm        sockets for programs of this machine
 //! ```
 
@@ -48,7 +48,7 @@ impl Surroundings {
         self.state.join("trust")
     }
 
-    /// Where this box keeps who it is.
+    /// Where this box keeps its identity.
     pub(crate) fn home(&self) -> Home {
         Home { identity: Identity::Box(self.box_name.clone()), state: self.state.clone() }
     }
@@ -92,9 +92,9 @@ pub(crate) struct Slot {
     is_scrubbed: bool,
     deaths: VecDeque<Instant>,
     rest_until: Option<Instant>,
-    /// What is wrong until somebody has shown the opposite.
+    /// What is wrong, until the manager orders a burn-in.
     fault: Option<String>,
-    /// What keeps it from being used, and passes: nobody has to repair anything.
+    /// What keeps it from being used, and passes: an operator has to repair nothing.
     trouble: Option<String>,
     complaint: Complaint,
     no_host_yet: Complaint,
@@ -199,7 +199,7 @@ impl Slot {
         if let Want::BurnIn { epoch } = want
             && self.burn_in.as_ref().is_none_or(|result| result.epoch != *epoch)
         {
-            // Somebody says that it was repaired: what was known before does not count.
+            // A burn-in is ordered after a repair: what was known before does not count.
             self.deaths.clear();
             self.fault = None;
         }
@@ -246,7 +246,7 @@ impl Slot {
         std::fs::read_to_string(broken_file(&self.directory)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Why nobody should use this GPU.
+    /// Why no lease should use this GPU.
     fn what_is_wrong(&self) -> Option<String> {
         self.unplugged().or_else(|| self.reading.fault.clone()).or_else(|| self.fault.clone())
     }
@@ -267,7 +267,7 @@ impl Slot {
     }
 
     fn start(&mut self) -> anyhow::Result<()> {
-        // From here on somebody may write into its memory.
+        // From here on a borrower may write into its memory.
         self.is_scrubbed = false;
         let log = open_log(&self.directory.join("worker.log")).context("the worker's log")?;
         let host = &self.around.listen_host;
@@ -375,7 +375,7 @@ impl Slot {
         self.burn_in = Some(BurnIn { epoch, passed, detail: short(&detail) });
     }
 
-    /// Lets the host that is ordered have this slot as a PCI device, and nobody else.
+    /// Lets only the host that is ordered have this slot as a PCI device.
     fn pair(&mut self, want: &Want, has_worker: bool) -> anyhow::Result<()> {
         let Some(plane) = &self.around.pcie else { return Ok(()) };
         let ordered = match want {
@@ -439,7 +439,8 @@ impl Slot {
             None => address.clone(),
         };
         let mut endpoints: Vec<String> = word.addresses.iter().map(outward).collect();
-        // Sockets are of use on this machine alone: borrowers elsewhere must not show a token to who has the same path.
+        // Sockets are of use on this machine alone: borrowers elsewhere must not show a token to a stranger at the same
+        // path.
         if word.addresses.iter().any(|address| address.starts_with("unix:") || address.starts_with("shm:")) {
             endpoints.extend(files::boot_id().map(|boot| format!("{}{boot}", files::BOOT_PREFIX)));
         }
@@ -451,7 +452,7 @@ impl Hands for Slot {
     fn step(&mut self, want: &Want) -> bool {
         let seen = match self.look(want) {
             Ok(seen) => seen,
-            // Nobody is let in by a fence that cannot be read, and nothing may be done by what it does not say. A damaged one
+            // A fence that cannot be read admits no borrower, and nothing may be done by what it does not say. A damaged one
             // stays damaged; whatever else is wrong with it may pass.
             Err(error @ FenceError::Damaged { .. }) => {
                 self.fault = Some(error.to_string());

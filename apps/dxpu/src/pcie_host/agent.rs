@@ -52,7 +52,7 @@ impl Member for Host {
 fn keep(reporting: &Reporting<Host>, mut slot: Slot) {
     while !reporting.is_stopping() {
         let ordered = reporting.ordered();
-        // Until somebody has said what should be, everything stays as it is.
+        // Until a manager has said what should be, everything stays as it is.
         let want = reporting.want(slot.number());
         let number = slot.number();
         let has_more = want.is_some_and(|(node, want)| {
