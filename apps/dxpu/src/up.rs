@@ -186,8 +186,7 @@ fn lock(state: &Path) -> anyhow::Result<std::fs::File> {
 }
 
 impl Pool {
-    /// Starts it and waits until it is there; none if `is_over` says that it is not wanted any
-    /// more.
+    /// Starts it and waits until it is there; none if `is_over` says that it is not wanted any more.
     pub(crate) fn start(plan: &Plan, is_over: &mut dyn FnMut() -> bool) -> anyhow::Result<Option<Self>> {
         let lock = lock(&plan.state)?;
         let mut manager = start_manager(plan)?;

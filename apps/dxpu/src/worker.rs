@@ -144,8 +144,7 @@ impl Worker {
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
         let teller = self.by_lease.as_deref().map(Teller::new).transpose()?.map(Arc::new);
         if let (Some(teller), DriverKind::Soft) = (&teller, self.driver) {
-            // One more place in the ledger, for the meter, which only looks. It is kept as long as this
-            // process lives.
+            // One more place in the ledger, for the meter, which only looks. It is kept as long as this process lives.
             let grant = (config.grant)()?;
             let source = devices::make_status(&grant.driver, grant.fds).map_err(anyhow::Error::msg)?;
             teller.watch(source);

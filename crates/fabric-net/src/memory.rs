@@ -57,8 +57,7 @@ impl MemoryPort {
     /// Takes what waits, without waiting.
     fn grab(&mut self) -> bool {
         self.taken.clear();
-        // If the other end holds the lock, the caller tries again; the other end holds it only to
-        // move bytes.
+        // If the other end holds the lock, the caller tries again; the other end holds it only to move bytes.
         if let Ok(mut waiting) = self.into.waiting.try_lock() {
             std::mem::swap(&mut waiting.batch, &mut self.taken);
         }

@@ -49,9 +49,8 @@ struct Entry {
     in_flight: Allowance,
 }
 
-/// Spreads lease numbers. The manager gives them out, so no attacker can choose ones that collide; and a lookup is made
-/// for
-/// every TLP, which a hash against attackers would dominate.
+/// Spreads lease numbers. The manager gives them out, so no attacker can choose ones that collide; and a lookup is
+/// made for every TLP, which a hash against attackers would dominate.
 #[derive(Clone, Copy, Debug, Default)]
 struct LeaseHasher(u64);
 

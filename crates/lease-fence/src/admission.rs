@@ -301,8 +301,7 @@ mod tests {
             assert!(slot.show(&claims, &moment(600)).is_ok());
             let late = slot.show(&claims, &moment(30_600)).unwrap_err();
             assert!(matches!(late, Denial::Token(LeaseTokenRefusal::Expired { late_ms: 100 })), "{late}");
-            // A token that seems to have hours left, by the clock of the current leader, is still of an old
-            // epoch.
+            // A token that seems to have hours left, by the clock of the current leader, is still of an old epoch.
             if let Some(old) = &before {
                 assert!(!slot.show(old, &moment(600)).unwrap_err().is_retryable());
             }

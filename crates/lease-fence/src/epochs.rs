@@ -49,9 +49,8 @@ impl Epochs {
         self.admit_since(epoch, epoch)
     }
 
-    /// The same for a lease that was there before: whatever was let in with `since` or a later epoch was the
-    /// same lease, and
-    /// what it left is its own. The box ends the old pairing first.
+    /// The same for a lease that was there before: whatever was let in with `since` or a later epoch was the same
+    /// lease, and what it left is its own. The box ends the old pairing first.
     pub fn admit_since(self, epoch: u64, since: u64) -> Result<Self, EpochRefusal> {
         if epoch < self.bound || epoch <= self.cleaned {
             return Err(EpochRefusal::Stale { asked: epoch, reached: self.bound.max(self.cleaned) });
@@ -114,8 +113,7 @@ mod tests {
     }
 
     proptest! {
-        /// All borrowers inside came after the last cleaning, all with one epoch, and epochs that come in
-        /// only grow.
+        /// All borrowers inside came after the last cleaning, all with one epoch, and epochs that come in only grow.
         #[test]
         fn two_epochs_are_never_inside_together(
             steps in proptest::collection::vec((any::<bool>(), 0u64..12), 1..200),

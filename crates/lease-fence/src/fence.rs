@@ -105,8 +105,7 @@ impl Fence {
         &self.path
     }
 
-    /// What the slot remembers. Takes no lock: a record that is being written is not whole yet, and the other
-    /// counts.
+    /// What the slot remembers. Takes no lock: a record that is being written is not whole yet, and the other counts.
     pub fn read(&self) -> Result<Epochs, FenceError> {
         match File::open(&self.path) {
             Ok(file) => Ok(self.records(&file)?.0.epochs),
@@ -131,8 +130,7 @@ impl Fence {
         self.change(|epochs| Ok(epochs.clean(epoch)))
     }
 
-    /// The same if no borrower has been inside since the last cleaning: then there is nothing to end. Says
-    /// whether.
+    /// The same if no borrower has been inside since the last cleaning: then there is nothing to end. Says whether.
     pub fn clean_unused(&self, epoch: u64) -> Result<bool, FenceError> {
         let mut is_unused = false;
         let clean = |epochs: Epochs| {

@@ -11,8 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A borrower that tries again and again fills no disk: more is not written down until the box has told of
-/// it.
+/// A borrower that tries again and again fills no disk: more is not written down until the box has told of it.
 const BYTES_MAX: u64 = 16 << 10;
 
 /// A line is for people, and shorter than any of them makes it.
@@ -35,8 +34,7 @@ impl Refusals {
         Self::new(fence_file.with_file_name("refusals"))
     }
 
-    /// Writes one down. If the file is full or locked, it is lost: a refusal must not hold the
-    /// worker up.
+    /// Writes one down. If the file is full or locked, it is lost: a refusal must not hold the worker up.
     pub fn note(&self, reason: &str) {
         let clean: String = reason.chars().filter(|c| !c.is_control()).take(REASON_CHARS_MAX).collect();
         let write = || -> io::Result<()> {

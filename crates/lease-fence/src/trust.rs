@@ -1,5 +1,4 @@
-//! The trust file of a box: the keys of which signatures count, and the time by the clock of the
-//! signing manager.
+//! The trust file of a box: the keys of which signatures count, and the time by the clock of the signing manager.
 //!
 //! No clock of this machine is compared with one elsewhere. The box keeps what the manager's clock said and what the
 //! machine's own count of time since it was started said at that moment; the difference since is all that is used.

@@ -130,8 +130,7 @@ impl<S: Side> Core<S> {
         }
         loop {
             let has_room = self.lanes.get(&link).is_none_or(Lane::has_room);
-            // Requests are answered through the lane. A peer that asks faster than answers go out has to
-            // wait.
+            // Requests are answered through the lane. A peer that asks faster than answers go out has to wait.
             let willing = if has_room { Willing::ALL } else { Willing::NO_REQUESTS };
             let Some(tlp) = self.pump.trunk.receive(link, willing) else { break };
             let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };

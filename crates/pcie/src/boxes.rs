@@ -106,8 +106,7 @@ impl BoxProxy {
         None
     }
 
-    /// The next packet of one slot's device: for a caller that has room for that slot and perhaps not
-    /// for others.
+    /// The next packet of one slot's device: for a caller that has room for that slot and perhaps not for others.
     pub fn transmit_slot(&mut self, slot: SlotId, now: Now) -> Option<Packet> {
         self.table.host_of(slot)?;
         self.devices.get_mut(usize::from(slot.0))?.as_mut()?.transmit(now)

@@ -305,8 +305,7 @@ impl Switch {
             }
             return;
         }
-        // Source validation: a device cannot speak in the name of a function that is not behind
-        // this port.
+        // Source validation: a device cannot speak in the name of a function that is not behind this port.
         if !port.has_bus(packet.header.id().requester.bus()) {
             self.violations.foreign_requester += 1;
             return;

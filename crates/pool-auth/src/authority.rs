@@ -1,5 +1,4 @@
-//! The pool's certificate authority: every member of the pool trusts the certificates that it
-//! signs.
+//! The pool's certificate authority: every member of the pool trusts the certificates that it signs.
 //!
 //! Certificates name identities by URI, and machines also by DNS names that only the authority gives out:
 //! `rack1-a.box.dxpu` for a box, `manager.dxpu` for every manager. Clients ask for those names whatever address they

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::identity::Identity;
 use crate::secret::Secret;
 
-/// Where the managers are, which authority to trust there, and the client's own proof: a token, or a
-/// certificate.
+/// Where the managers are, which authority to trust there, and the client's own proof: a token, or a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Credential {

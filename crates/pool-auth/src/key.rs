@@ -11,8 +11,7 @@ use crate::secret::Secret;
 pub struct NewKey {
     /// The private key, PEM.
     pub key_pem: Secret,
-    /// The request, PEM. It has no name in it: the authority decides which identity the certificate
-    /// gets.
+    /// The request, PEM. It has no name in it: the authority decides which identity the certificate gets.
     pub request_pem: String,
 }
 

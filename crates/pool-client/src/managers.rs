@@ -23,8 +23,7 @@ const ALLOWANCE_MAX: Duration = Duration::from_secs(64);
 /// For how long one that was silent is not asked while there are others: until they may have replaced it.
 const SHUNNED_FOR: Duration = Duration::from_secs(2);
 
-/// Leaders may name addresses that are in no configuration; more than this is not a pool but a
-/// mistake.
+/// Leaders may name addresses that are in no configuration; more than this is not a pool but a mistake.
 const MANAGERS_MAX: usize = 32;
 
 pub(crate) struct Managers {

@@ -1,5 +1,4 @@
-//! Everything a leader knows: the ledger, the access book, the audit trail, and the requests that wait
-//! for a change.
+//! Everything a leader knows: the ledger, the access book, the audit trail, and the requests that wait for a change.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

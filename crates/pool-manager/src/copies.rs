@@ -63,8 +63,7 @@ impl Copies {
         let before = known.and_then(|at| machine.runs.remove(at));
         let is_news = before.as_ref().is_none_or(|before| sequence > before.sequence);
         if let Some(before) = before.filter(|_| !is_news) {
-            // Something old that came late, or the same once more, does not show that its agent is
-            // alive.
+            // Something old that came late, or the same once more, does not show that its agent is alive.
             machine.runs.insert(known.unwrap_or_default(), before);
             return None;
         }

@@ -22,7 +22,7 @@ pub(crate) struct Asked {
     pub(crate) target: String,
     /// What their role must include. There is no job without one, except to join.
     pub(crate) needs: Needs,
-    /// Whether success is written down too.
+    /// Which outcomes go into the audit trail.
     pub(crate) audited: Audited,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Needs {
 /// What is written into the audit trail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audited {
-    /// Whatever comes of it.
+    /// Success and refusal.
     Always,
     /// Refusals, and what was done if it changed anything: a request that is sent again tells nothing new,
     /// and a caller that sends it thousands of times a second would fill the trail.
@@ -57,9 +57,9 @@ pub(crate) enum Audited {
 pub(crate) trait Job: Send {
     /// Whether it only reads. Reads are done after the commit of what came before, so they see nothing that may not last.
     fn is_read(&self) -> bool;
-    /// Does it.
+    /// Changes the books in memory, or reads them.
     fn perform(&mut self, books: &mut Books);
-    /// Tells what came of it, or why nothing did.
+    /// Sends the result to the caller, or the problem if its commit failed.
     fn deliver(self: Box<Self>, verdict: Result<(), Problem>);
 }
 

@@ -141,7 +141,7 @@ impl State {
         true
     }
 
-    /// Its connection ends when it hears of it; its place is free at once.
+    /// Frees the place at once, and notifies the connection's task, which then closes it.
     fn send_away(&mut self, number: Number) {
         if let Some(entry) = self.leave(number) {
             entry.leave.notify_one();
@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// Why it has to go now, or when to look again.
+    /// The reason why a connection must be closed now, or when to look again.
     fn overdue(&mut self, number: Number, came: Instant, now: Instant) -> Result<Instant, Reason> {
         let Some(entry) = self.entries.get(&number) else { return Err(Reason::Displaced) };
         let (until, reason) = match (entry.is_known, entry.busy) {
@@ -232,7 +232,7 @@ impl Door {
         Some(Guest { place: Arc::new(Place { door: self.clone(), number, came: now, leave }) })
     }
 
-    /// There are no descriptors left: a stranger goes.
+    /// No file descriptors are left: the oldest stranger's connection is closed.
     pub(crate) fn send_one_away(&self) {
         let mut state = self.lock();
         if let Some(number) = state.strangers.first().copied() {
@@ -274,13 +274,13 @@ impl Guest {
         self.place.door.lock().know(self.place.number);
     }
 
-    /// It has a request, until what is returned is dropped.
+    /// Marks the connection as busy until the returned value is dropped.
     pub(crate) fn asks(&self) -> Asking {
         self.place.door.lock().begin(self.place.number);
         Asking { guest: self.clone() }
     }
 
-    /// Comes true when it has to go.
+    /// Returns when the connection must be closed.
     pub(crate) async fn must_go(&self) -> Reason {
         loop {
             let due = self.place.door.lock().overdue(self.place.number, self.place.came, Instant::now());

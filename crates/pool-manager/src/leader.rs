@@ -53,7 +53,7 @@ const STORE_PATIENCE: Duration = Duration::from_secs(2);
 /// often than this.
 const DEAF_MAX: Duration = Duration::from_secs(2);
 
-/// Whatever led to a panic may be there again at once.
+/// Pause after a panic: its cause may still be there.
 const AFTER_PANIC: Duration = Duration::from_millis(200);
 
 /// The election that managers take part in.
@@ -82,8 +82,7 @@ impl Leader {
     /// Runs until every [`Desk`](crate::desk::Desk) is gone, then resigns.
     ///
     /// A panic ends a tenure, and the requests that waited are told that there is no answer; what is in the
-    /// store is whole, and is read again. A manager that went on without this thread would listen and never
-    /// answer.
+    /// store is whole, and is read again. A manager that went on without this thread would listen and never answer.
     pub(crate) fn run_whatever_happens(self) {
         while let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| self.run())) {
             self.status.set_following(None);
@@ -112,7 +111,7 @@ impl Leader {
                             return;
                         }
                         following = None;
-                        // Whatever is left of this tenure ends here; the next one begins with a new campaign.
+                        // Dropping the elector resigns this tenure; the next one begins with a new campaign.
                         drop(elector);
                         elector = Elector::start(self.store.clone(), candidacy.clone());
                     }
@@ -160,7 +159,7 @@ impl Leader {
                 "leading: the books are open"
             );
             is_first = false;
-            // Goes with the first commit, and is never refused.
+            // `Lead` is never refused. Its writes go with the first commit.
             let _ = books.apply(&Command::Lead { manager: self.settings.name.clone() });
             self.status.set_leading();
             let mut tenure = Tenure { leader: self, leadership: &mut leadership, elector };
@@ -172,7 +171,7 @@ impl Leader {
         }
     }
 
-    /// Answers that nothing can be done, for a while.
+    /// Answers every job with an error for `time`. Returns early when the leadership or the desks are gone.
     fn refuse_for(&self, time: Duration, elector: &Elector) -> Option<Ending> {
         let until = Instant::now() + time;
         loop {
@@ -281,7 +280,7 @@ impl Tenure<'_> {
     ) -> Result<(), Close> {
         let mut batch = Batch::default();
         let mut reads = Vec::new();
-        // What reads and sweeps have left for the trail.
+        // Audit entries that reads and sweeps have staged.
         self.add(&mut batch, books, None)?;
         let mut is_stirred = is_tick_due;
         let mut next = first;
@@ -390,7 +389,8 @@ impl Tenure<'_> {
         }
     }
 
-    /// After a failed write nothing in memory counts. Before it is read again, nothing that is on its way may arrive.
+    /// After a failed write the books in memory may differ from the store. `fence` makes sure that no earlier write
+    /// of this leader can still arrive; then the books are read again.
     fn after_failure(&mut self, error: &StoreError) -> Close {
         if matches!(error, StoreError::LeadershipLost { .. }) {
             return Close::Lost;
@@ -413,7 +413,7 @@ impl Tenure<'_> {
     }
 
     fn compact(&self) {
-        // What another process could still want to read is seconds old; this is minutes.
+        // Other processes read revisions that are seconds old; ten thousand revisions are minutes.
         let now = match self.leader.store.commit(&pool_store::Transaction::new()) {
             Ok(Outcome::Committed { revision }) => revision,
             _ => return,

@@ -195,8 +195,7 @@ async fn renew_certificate(own: Arc<OwnCertificate>) {
     }
 }
 
-/// A manager that listens on all addresses is reached differently from each machine; its host name is one
-/// way.
+/// A manager that listens on all addresses is reached differently from each machine; its host name is one way.
 fn default_address(address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         format!("https://{}:{}", host_name(), address.port())

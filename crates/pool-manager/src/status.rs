@@ -1,5 +1,4 @@
-//! What any thread may know of this manager at any moment, without asking the thread that owns the
-//! books.
+//! What any thread may know of this manager at any moment, without asking the thread that owns the books.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -38,8 +38,7 @@ pub trait Store: Send + Sync {
 
     /// Leads, if no process does. Does not wait; [`Elector`](crate::Elector) does.
     ///
-    /// After [`StoreError::Uncertain`] the election may be held without an owner; it ends after its time to
-    /// live.
+    /// After [`StoreError::Uncertain`] the election may be held without an owner; it ends after its time to live.
     fn campaign(&self, candidacy: &Candidacy) -> Result<Campaign, StoreError>;
 
     /// Says that the leader lives, for another [`Leadership::ttl`].

@@ -73,8 +73,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`. A socket at which no process listens any longer is replaced; a live one
-    /// is not.
+    /// Listens at `path`. A socket at which no process listens any longer is replaced; a live one is not.
     pub fn bind(path: &Path, options: Options) -> io::Result<Self> {
         use std::os::unix::net::UnixStream;
         let stale = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;

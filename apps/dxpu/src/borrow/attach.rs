@@ -166,8 +166,7 @@ mod tests {
             texts(&endpoints, Some("one")),
             [format!("unix:{}", path.display()), "tls:a:1".to_owned()]
         );
-        // The same path on another machine, or of a box that does not say where it is, is another
-        // worker's.
+        // The same path on another machine, or of a box that does not say where it is, is another worker's.
         assert_eq!(texts(&endpoints, Some("two")), ["tls:a:1"]);
         assert_eq!(texts(&endpoints, None), ["tls:a:1"]);
         assert_eq!(texts(&endpoints[..5], Some("one")), ["tls:a:1"]);

@@ -151,8 +151,7 @@ impl Member for GpuBox {
         }
     }
 
-    /// Reports the borrowers that slots have turned away. What no manager takes is told again
-    /// later.
+    /// Reports the borrowers that slots have turned away. What no manager takes is told again later.
     fn tell_more(&self, client: &Client, slots: Vec<u8>) {
         let of = |slot: u8| Refusals::beside(&self.around.slot_directory(slot).join("fence"));
         let mut refusals = Vec::new();

@@ -17,8 +17,7 @@ use pool_api::Want;
 pub(crate) struct Seen {
     pub(crate) worker: WorkerSeen,
     pub(crate) epochs: Epochs,
-    /// A borrower has used the GPU since its memory was last scrubbed. Not known after a crash: then it
-    /// has.
+    /// A borrower has used the GPU since its memory was last scrubbed. Not known after a crash: then it has.
     pub(crate) is_dirty: bool,
     /// The GPU is not to be used, whatever is ordered.
     pub(crate) is_bad: bool,
@@ -81,8 +80,7 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
             if !seen.epochs.is_used() {
                 Action::MarkCleanIfUnused(epoch)
             } else if seen.epochs.bound > epoch {
-                // A newer epoch was admitted, which needed a clean slot: nothing of this epoch can be
-                // there.
+                // A newer epoch was admitted, which needed a clean slot: nothing of this epoch can be there.
                 Action::MarkClean(epoch)
             } else if is_running {
                 Action::Kill

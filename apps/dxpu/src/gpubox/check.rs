@@ -25,8 +25,7 @@ const BURN_IN_MIB: u64 = 1 << 20;
 const BURN_IN_SOFT_MIB: u64 = 16;
 const WORKER_WITHIN: Duration = Duration::from_secs(20);
 
-/// Makes the memory of a GPU unreadable for the next borrower. No process may use it meanwhile. Says what was
-/// done.
+/// Makes the memory of a GPU unreadable for the next borrower. No process may use it meanwhile. Says what was done.
 pub(crate) fn scrub(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => Ok("its memory went with its processes".to_owned()),

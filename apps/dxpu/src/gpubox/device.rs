@@ -157,8 +157,7 @@ impl DeviceSlot {
         Ok(())
     }
 
-    /// Deletes what a lease left before another lease can read it. The device itself was reset when
-    /// it was taken back.
+    /// Deletes what a lease left before another lease can read it. The device itself was reset when it was taken back.
     fn scrub(&mut self) -> anyhow::Result<()> {
         if let Kind::Nvme(path) = &self.kind {
             let file = std::fs::File::options().write(true).open(path);
@@ -282,8 +281,7 @@ mod tests {
     }
 
     /// A disk keeps its blocks from one pairing of a lease to the next, also when its agent was started anew in between, and
-    /// loses them before another lease, or when its lease is over. An order that comes late does not empty the
-    /// disk.
+    /// loses them before another lease, or when its lease is over. An order that comes late does not empty the disk.
     #[test]
     fn a_disk_is_emptied_for_another_lease_and_never_for_the_same() {
         let folder = tempfile::tempdir().unwrap();

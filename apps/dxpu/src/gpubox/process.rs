@@ -1,5 +1,4 @@
-//! Processes of this machine: which are alive, to which worker they belong, and how they are ended
-//! for certain.
+//! Processes of this machine: which are alive, to which worker they belong, and how they are ended for certain.
 //!
 //! A number alone does not name a process: numbers are used again. A number and the moment of the start do.
 

@@ -89,8 +89,7 @@ struct Saying {
     version: u64,
 }
 
-/// A word that is written is looked after this often: without its file no borrower finds the
-/// worker.
+/// A word that is written is looked after this often: without its file no borrower finds the worker.
 const LOOK_AFTER_FILE: Duration = Duration::from_secs(2);
 /// Between attempts to write, at first and at most. A disk that has room again is used soon.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -291,8 +290,7 @@ mod tests {
         }
     }
 
-    /// Before, a word that could not be written once was never written again, and no borrower found the
-    /// worker.
+    /// Before, a word that could not be written once was never written again, and no borrower found the worker.
     #[test]
     fn a_disk_that_was_full_for_a_moment_costs_a_moment() {
         let directory = tempfile::tempdir().unwrap();

@@ -303,8 +303,7 @@ impl Requester {
         }
     }
 
-    /// The other end is gone: every job fails, every tag is free. Completions that still come are
-    /// dropped.
+    /// The other end is gone: every job fails, every tag is free. Completions that still come are dropped.
     pub fn abort_all(&mut self, why: Failure) -> Vec<Finished> {
         let tags = self.options.tags_max.clamp(1, self.options.space.count());
         self.free = (0..tags).collect();

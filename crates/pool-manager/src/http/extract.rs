@@ -17,8 +17,7 @@ use crate::clock::system_now_ms;
 use crate::problem::Problem;
 use crate::server::Peer;
 
-/// A body is at most a megabyte. A caller that takes longer than this to send it keeps a stream open
-/// for nothing.
+/// A body is at most a megabyte. A caller that takes longer than this to send it keeps a stream open for nothing.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A JSON body.

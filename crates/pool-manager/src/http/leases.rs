@@ -156,8 +156,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(lease)))
 }
 
-/// The tenant of a lease: users borrow for their own tenant; an admin for any that it names, or in its own
-/// name.
+/// The tenant of a lease: users borrow for their own tenant; an admin for any that it names, or in its own name.
 fn tenant_for(caller: &Caller, asked: Option<&Name>) -> Result<Name, Problem> {
     if caller.role().may(Permission::BorrowForAnybody) {
         return match asked {

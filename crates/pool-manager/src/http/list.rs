@@ -19,8 +19,7 @@ const LIMIT_MAX: u32 = 1000;
 /// The longest wait. Proxies cut longer ones.
 pub(crate) const WAIT_MS_MAX: u64 = 30_000;
 
-/// A request that waits for any change is woken by every change: so much is collected before it
-/// looks again.
+/// A request that waits for any change is woken by every change: so much is collected before it looks again.
 const GATHER: Duration = Duration::from_millis(50);
 
 /// Which part of a list, and whether to wait for it.

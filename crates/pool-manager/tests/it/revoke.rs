@@ -1,5 +1,4 @@
-//! What is revoked opens nothing any more: not by what it bought, not by what it made, not for waiting
-//! requests.
+//! What is revoked opens nothing any more: not by what it bought, not by what it made, not for waiting requests.
 
 use std::time::{Duration, Instant};
 
@@ -81,8 +80,7 @@ fn a_bearer_token_buys_nothing_that_outlives_it() {
     }
 }
 
-/// A stolen admin's token has made others, which have let in a box and borrow: all of it goes with the one
-/// token.
+/// A stolen admin's token has made others, which have let in a box and borrow: all of it goes with the one token.
 #[test]
 fn what_was_made_with_a_token_is_revoked_with_it() {
     let bed = Bed::make();

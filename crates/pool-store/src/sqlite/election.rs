@@ -1,8 +1,7 @@
 //! Leaderships in the file: a record like any other, and beside it the time at which it may be taken.
 //!
 //! The time is read from the clock that all processes of the machine share and that no program sets. It only
-//! decides when a silent leader may be replaced; a leader that was silent for long but has not been replaced
-//! goes on.
+//! decides when a silent leader may be replaced; a leader that was silent for long but has not been replaced goes on.
 
 use rusqlite::{Connection, OptionalExtension, Transaction as Open, params};
 

@@ -99,8 +99,7 @@ impl Follower {
         }
     }
 
-    /// Delivers some of what happened from `next` on, and returns where to go on; none when the watch was
-    /// dropped.
+    /// Delivers some of what happened from `next` on, and returns where to go on; none when the watch was dropped.
     fn catch_up(&self, next: Revision) -> Result<Option<Revision>, WatchError> {
         let broken = |error: rusqlite::Error| WatchError::Broken { source: error.into() };
         let snapshot = self.connection.unchecked_transaction().map_err(broken)?;

@@ -29,7 +29,7 @@ impl BoxEntry {
         Self { record, presence, agents: Agents::default(), silent_at_ms, slots: BTreeMap::new() }
     }
 
-    /// As it is stored: silence that may pass is not.
+    /// The record for the store. It never says `Suspect`, which is soon over.
     pub(super) fn stored(&self) -> BoxRecord {
         BoxRecord { state: self.state_ignoring_suspicion(), ..self.record.clone() }
     }
@@ -132,15 +132,15 @@ impl Ledger {
         }
     }
 
-    /// Leases on a dead box move; those that were only waiting for it to clean up are over. One by one, later: all at
-    /// once would be more than one outcome may write.
+    /// The box is dead: its holders become unsettled. `settle` moves granted leases and ends releasing ones, one by
+    /// one and later: all at once would be more than one outcome may write.
     pub(super) fn lose_holders_of_box(&mut self, name: &Name) {
         let slots = self.boxes.get(name).into_iter().flat_map(|entry| entry.slots.values());
         let holders = slots.flat_map(|entry| &entry.gpu.holders).map(|holder| holder.lease);
         self.unsettled.extend(holders);
     }
 
-    /// When a box that is heard now will have been silent for a moment.
+    /// Notes that a box was heard now, and when it becomes suspect if it is not heard again.
     pub(super) fn listen_to(&mut self, name: &Name) {
         let due = self.now_ms + self.settings.suspect_after_ms;
         let Some(entry) = self.boxes.get_mut(name) else { return };

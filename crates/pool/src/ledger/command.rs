@@ -182,8 +182,7 @@ pub enum Answer {
     Tenant(TenantRecord),
     /// The spares of a model.
     Spare(SpareRecord),
-    /// Work of [`Ledger::tick`](crate::Ledger::tick), or a new leader's: no caller waits for an
-    /// answer.
+    /// Work of [`Ledger::tick`](crate::Ledger::tick), or a new leader's: no caller waits for an answer.
     Work,
 }
 

@@ -20,8 +20,7 @@ use super::life::life_cycle;
 use pool_api::{Gpu, GpuState, Health, Holder, Kept, Model, Taint};
 use std::ops::Deref;
 
-/// The state of a GPU that its box reports for the first time: the pool does not know what used it
-/// before.
+/// The state of a GPU that its box reports for the first time: the pool does not know what used it before.
 pub(super) const FIRST: GpuState = GpuState::Cleaning;
 
 life_cycle! {

@@ -88,7 +88,7 @@ impl Ledger {
     /// With `linger` the lease stays known as the last holder until then.
     pub(super) fn unbind(&mut self, grant: &Grant, lease: LeaseId, linger: bool) {
         let tenant = self.leases[&lease].lease.tenant.clone();
-        // What still works is unplugged first, then cleaned. What does not is gone already.
+        // If the grant still works, the box waits until the host has unplugged. Otherwise it cleans at once.
         let works = self.is_alive(grant, lease);
         self.detach(grant, lease, works);
         let id = &grant.gpu;
@@ -129,8 +129,7 @@ impl Ledger {
             return;
         };
         self.unsettled.extend(entry.gpu.holders.iter().map(|holder| holder.lease));
-        // A lease that had it is charged for it until it is settled. Holders from before need not be
-        // remembered.
+        // A lease that had it is charged for it until it is settled. Holders from before need not be remembered.
         let leases = &self.leases;
         let is_granted =
             |lease: &LeaseId| leases.get(lease).is_some_and(|entry| entry.lease.state == LeaseState::Granted);

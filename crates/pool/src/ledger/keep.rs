@@ -20,7 +20,7 @@ use pool_api::{Gpu, GpuId, GpuState, Kept, LeaseId, LeaseState};
 use std::collections::BTreeSet;
 
 impl Ledger {
-    /// Since which epoch what is on a device is this lease's.
+    /// The epoch since which the data on a device are this lease's.
     pub(super) fn since_epoch(&self, gpu: &Gpu, lease: LeaseId) -> u64 {
         #[cfg(test)]
         if self.mutated(crate::simulation::Mutation::ScrubBetween) {
@@ -87,7 +87,7 @@ impl Ledger {
             && gpu.holders.is_empty()
             && gpu.health.ok
             && gpu.taint.is_none()
-            // One that is silent for a moment is back soon, or dead.
+            // A suspect box will do: it is soon either back or dead.
             && owner.presence != Presence::Dead
             && owner.record.drain.is_none()
             && gpu.epoch < pool_api::PCIE_EPOCH_MAX

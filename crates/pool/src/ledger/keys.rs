@@ -4,8 +4,7 @@ use pool_api::LeaseId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
-/// A key as it is known: a hash of owner and key, so its size is bounded and no owner can use another's
-/// key.
+/// A key as it is known: a hash of owner and key, so its size is bounded and no owner can use another's key.
 pub(super) type KeyHash = [u8; 16];
 
 #[derive(Clone, Debug, Default)]

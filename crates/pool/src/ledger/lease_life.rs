@@ -40,8 +40,7 @@ life_cycle! {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TrackedLease(Lease);
 
-/// What the ledger may change of a lease beside its state. Its owner, its request and their time never
-/// change.
+/// What the ledger may change of a lease beside its state. Its owner, its request and their time never change.
 pub(super) struct LeaseEdit<'a> {
     pub(super) grants: &'a mut Vec<Grant>,
     pub(super) model: &'a mut Option<Model>,

@@ -87,7 +87,7 @@ impl Ledger {
             record.paths.clone_from(&report.paths);
             self.draft.boxes.insert(name.clone());
         }
-        // Only a member is heard: it has joined anew.
+        // Managers take reports from members alone, so a revoked box has joined anew.
         let was_revoked = self.boxes.get_mut(name).and_then(|entry| entry.record.revoked.take()).is_some();
         if was == Presence::Dead || was_revoked {
             self.draft.boxes.insert(name.clone());
@@ -121,7 +121,7 @@ impl Ledger {
         let before = entry.gpu.clone();
         let gpu = &mut entry.gpu;
 
-        // The box knows best what it has let in and what is gone, also when it has forgotten what it once said.
+        // The report replaces what the ledger knew, also where the box has lost its memory.
         *gpu.edit().cleaned_epoch = report.cleaned_epoch;
         let mut box_began_anew = false;
         if is_attached {
@@ -136,7 +136,7 @@ impl Ledger {
         if gpu.state == GpuState::Absent {
             gpu.on(GpuEvent::Returned);
         }
-        // Bounded: what is beyond is strange.
+        // Bounded by `EPOCH_LEAP_MAX`: `is_strange` catches reports beyond it.
         entry.leapt += leap;
         self.hear_health(&id, report);
 
@@ -147,11 +147,10 @@ impl Ledger {
                 gpu.on(GpuEvent::Cleaned);
                 self.let_go_of(&id);
                 self.lose_holders(&id);
-                // Whatever a host still has plugged is plugged into nothing.
+                // The box has cleaned: what a host still has plugged has no device behind it.
                 self.stop_waiting_for_host(&id);
             }
-            // Its box has thrown the borrower out, or admitted an unknown one: the grant is worth nothing any
-            // more.
+            // Its box has thrown the borrower out, or admitted an unknown one: the grant is worth nothing any more.
             GpuState::Leased if is_clean(gpu) || renumbered || box_began_anew => self.lose_holders(&id),
             _ => {}
         }
@@ -172,8 +171,7 @@ impl Ledger {
     }
 
     /// Whether a box speaks of an epoch that this pool cannot have given it. Then the ledger believes nothing
-    /// it says of this GPU and marks the GPU bad: the box may have admitted a borrower that the pool does not
-    /// know.
+    /// it says of this GPU and marks the GPU bad: the box may have admitted a borrower that the pool does not know.
     fn is_strange(&mut self, id: &GpuId, report: &GpuReport) -> bool {
         let entry = self.entry(id).expect("it was added before");
         let (given, claimed) = (entry.gpu.epoch, report.bound_epoch.max(report.cleaned_epoch));
@@ -274,8 +272,7 @@ impl Ledger {
     fn hear_health(&mut self, id: &GpuId, report: &GpuReport) {
         let gpu = &mut self.entry_mut(id).expect("it was added before").gpu;
         match gpu.state {
-            // It waits for an operator to repair it; that its box thinks better of it is not
-            // enough.
+            // It waits for an operator to repair it; that its box thinks better of it is not enough.
             GpuState::Bad => {}
             GpuState::BurnIn => {
                 // What the box says of its health is from before the test, until the test is over.

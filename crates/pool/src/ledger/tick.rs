@@ -1,4 +1,4 @@
-//! What happens by itself as time passes.
+//! The ledger's own work: what is due because time passed or a command changed something.
 
 use super::Ledger;
 use super::command::{Answer, Outcome};

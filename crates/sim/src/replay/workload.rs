@@ -1,5 +1,4 @@
-//! What one seed makes of a trace: the order of arrival, the copies up to the full load, and which server
-//! wins ties.
+//! What one seed makes of a trace: the order of arrival, the copies up to the full load, and which server wins ties.
 
 use super::{GoRandom, Trace};
 use pool::{Mix, Shape};

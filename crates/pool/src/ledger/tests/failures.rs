@@ -100,8 +100,7 @@ fn a_dead_box_is_quarantined_until_it_has_cleaned_up() {
     bench.reload();
     bench.report("b");
     assert_eq!(bench.state(waits.id), LeaseState::Pending);
-    // It returns, with the old borrower still in: it is told to clean before the waiting lease gets
-    // it.
+    // It returns, with the old borrower still in: it is told to clean before the waiting lease gets it.
     let orders = bench.report("a");
     assert_eq!(orders.slots[0].want, pool_api::Want::Clean { epoch: 1 });
     assert_eq!(bench.state(waits.id), LeaseState::Pending);

@@ -120,8 +120,7 @@ impl CoreWorld {
         Self::with_datagrams(constants, layout, traffic, seed, spread_us, JUMBO_BYTES)
     }
 
-    /// The same with datagrams of another length: long ones carry more, short ones delay no other
-    /// link.
+    /// The same with datagrams of another length: long ones carry more, short ones delay no other link.
     pub fn with_datagrams(
         constants: &Constants,
         layout: Layout,
