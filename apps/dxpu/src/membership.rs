@@ -62,7 +62,7 @@ impl Membership {
             return Ok(None);
         }
         let text = files::read_secret(&path)?;
-        // What the parser says may quote the key.
+        // The parser's error is dropped: it may quote the key.
         let kept = serde_json::from_str(&text).map_err(|_| {
             let what = format!("{} is damaged", path.display());
             Failure::new(Exit::Failure, what, "remove it and join again with a new token")

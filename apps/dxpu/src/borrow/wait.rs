@@ -36,7 +36,7 @@ impl<'a> Held<'a> {
         }
         match self.client.release_lease(self.id) {
             Ok(_) => {}
-            // It has ended already, and that was told.
+            // It has ended already, and the user was told.
             Err(ClientError::Refused(detail))
                 if matches!(detail.code, ErrorCode::Gone | ErrorCode::NotFound) => {}
             Err(error) => {

@@ -14,15 +14,15 @@ use pool_client::{Client, ClientError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What reconciles one slot.
+/// The hands of one slot: they make it what its orders say.
 pub(crate) trait Hands: Send {
-    /// Looks, and does one thing. Says whether there may be more to do at once.
+    /// Looks at the slot and does at most one action. Returns whether to call it again at once.
     fn step(&mut self, want: &Want) -> bool;
 
     /// What the manager hears of the slot.
     fn report(&self) -> GpuReport;
 
-    /// Ends what serves, for good.
+    /// Ends the slot's worker, if it has one, for good.
     fn stop(&mut self);
 }
 
@@ -78,7 +78,7 @@ impl Member for GpuBox {
         self.around.home()
     }
 
-    /// Counters change all the time and can wait.
+    /// Ignores counters: they change all the time and can wait for the next report.
     fn is_news(before: &GpuReport, now: &GpuReport) -> bool {
         let quiet = |report: &GpuReport| GpuReport { counters: None, ..report.clone() };
         quiet(before) != quiet(now)
@@ -138,7 +138,7 @@ impl Member for GpuBox {
                 trusting.trouble = None;
                 trusting.complaint.right();
             }
-            // Written again with the next orders.
+            // `heed` tries again with the next orders.
             Err(error) => {
                 let why =
                     format!("its workers cannot be told whom to trust: {:#}", anyhow::Error::new(error));

@@ -101,8 +101,8 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
         }
         // The test is over: the manager hears of it and says what comes next.
         Want::BurnIn { .. } => Action::Nothing,
-        // A lease comes again under a new epoch. What a GPU's memory held went with the sessions of the old one: they are
-        // ended, and the worker starts anew. Another lease's would be cleaned in the same way.
+        // The same lease comes again under a new epoch. The sessions of the old epoch are ended, with all they had in
+        // the GPU's memory, and the worker starts anew: as it would be for another lease.
         Want::Serve { epoch, .. } if seen.epochs.is_used() && seen.epochs.bound < epoch => {
             if is_running {
                 Action::Kill
@@ -111,7 +111,8 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
             }
         }
         Want::Serve { epoch, .. } if !seen.epochs.is_used() && seen.epochs.cleaned + 1 < epoch => {
-            // Should this slot have forgotten what it was: leases before this one are over.
+            // The fence may have lost its records. All leases before this one are over, so their epochs count as
+            // cleaned.
             Action::MarkCleanIfUnused(epoch - 1)
         }
         Want::Idle | Want::Clean { .. } | Want::Serve { .. } => match is_running {

@@ -42,7 +42,7 @@ pub(crate) fn burn_in(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
         }
         What::Nvidia(_) => {
             run_on_driver(gpu, directory, &["burn-in", &BURN_IN_MIB.to_string()], BURN_IN_WITHIN)?;
-            // The same once more by the way that borrowers come.
+            // The same once more through a worker, as a borrower would.
             through_worker(gpu, directory, &["burn-in", &BURN_IN_SOFT_MIB.to_string()])
         }
     }
@@ -90,7 +90,7 @@ fn through_worker(gpu: &Gpu, directory: &Path, arguments: &[&str]) -> anyhow::Re
     finish(command, BURN_IN_WITHIN)
 }
 
-/// How a worker is told which GPU it has.
+/// The arguments that tell a worker which GPU it has.
 pub(crate) fn driver_arguments(gpu: &Gpu) -> Vec<String> {
     let words: Vec<String> = match &gpu.what {
         What::Soft { identity } => {
@@ -109,7 +109,7 @@ pub(crate) fn driver_arguments(gpu: &Gpu) -> Vec<String> {
     words
 }
 
-/// The other half of that.
+/// The environment variables that tell a worker which GPU it has.
 pub(crate) fn driver_environment(gpu: &Gpu) -> Vec<(&'static str, String)> {
     match &gpu.what {
         What::Soft { .. } => Vec::new(),

@@ -108,12 +108,12 @@ impl DeviceSlot {
                 }
                 self.take_back()?;
                 let since = if *since_epoch == 0 { *epoch } else { *since_epoch };
-                // What another lease left is not for this one. What this lease left itself, before its link broke, is.
+                // Scrubs what another lease left. What this lease itself left, before its link broke, stays.
                 if epochs.is_used() && epochs.bound < since {
                     self.scrub()?;
                     self.fence.clean(since - 1)?;
                 }
-                // On disk before any packet of this epoch is let in.
+                // The fence has the epoch on disk before the proxy takes any packet of it.
                 self.fence.admit_since(*epoch, since)?;
                 self.plane.pair(self.slot, *epoch, pairing)?;
                 self.paired = Some(*epoch);
@@ -121,7 +121,7 @@ impl DeviceSlot {
                 Ok(true)
             }
             Want::Clean { epoch } if epochs.cleaned < *epoch => {
-                // An order that came late: a newer lease was let in, and what is there now is not meant.
+                // Not if a newer lease was admitted: then the order came late, and the data there are not meant.
                 if epochs.bound <= *epoch {
                     self.take_back()?;
                     if epochs.is_used() {
@@ -234,7 +234,7 @@ impl Hands for DeviceSlot {
             nvlink_group: None,
             only_pcie: true,
             health,
-            // That a host is let in is said when it is.
+            // A bound epoch is reported only while the proxy is paired.
             bound_epoch: match self.paired {
                 None if epochs.is_used() => epochs.bound - 1,
                 _ => epochs.bound,

@@ -7,7 +7,7 @@ use crate::files;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A disk that works is tried this often, one that does not more often: it is missed.
+/// How often `look` tries a disk that works. A broken one is tried more often, to lend again soon.
 const TRY_EVERY: Duration = Duration::from_secs(5);
 const TRY_BROKEN_EVERY: Duration = Duration::from_millis(500);
 

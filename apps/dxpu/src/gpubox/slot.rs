@@ -63,23 +63,23 @@ pub(crate) fn broken_file(slot_directory: &Path) -> PathBuf {
     slot_directory.join("broken")
 }
 
-/// Deaths of workers within this time are one story.
+/// Deaths of workers within this time are counted together.
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
-/// So many of them, and it is not the programs: their sessions are processes of their own.
+/// After so many deaths the GPU is bad. Programs cannot cause them: their sessions are processes of their own.
 const DEATHS_MAX: usize = 3;
-/// So many sessions in a row that could not even make their driver.
+/// After so many sessions in a row that could not make their driver, the GPU is bad.
 const FAILURES_MAX: u32 = 3;
-/// After a death the next worker is not started at once.
+/// The pause after a worker's death before the next one is started.
 const REST: Duration = Duration::from_millis(500);
 /// A killed process that is still there after this is stuck in the kernel.
 const ENDED_WITHIN: Duration = Duration::from_secs(20);
-/// Sensors are slow and change slowly.
+/// How often sensors are read: they are slow and change slowly.
 const READ_EVERY: Duration = Duration::from_secs(1);
-/// A worker that has not said where it is after this, although it could have written it down, will not.
+/// A worker that has not written its addresses after this, on a disk that works, never will.
 const MUTE_FOR: Duration = Duration::from_secs(20);
-/// Neither will one that has not made a first session ready after this. A real driver takes seconds.
+/// A worker without a first session ready after this will never have one. A real driver takes seconds.
 const UNREADY_FOR: Duration = Duration::from_secs(180);
-/// Reasons end up in a report, which has room for so much.
+/// The longest reason: a report has room for so much.
 const REASON_BYTES_MAX: usize = 200;
 
 pub(crate) struct Slot {
@@ -108,16 +108,16 @@ pub(crate) struct Slot {
     paired: Option<u64>,
     /// The epoch in which a host should have it and cannot.
     unpaired: Option<u64>,
-    /// What programs of a guest find to show the worker.
+    /// The lease token that programs of a guest read from the function and show to the worker.
     pass: Pass,
 }
 
 struct Worker {
     process: Process,
-    /// Unless another agent started it.
+    /// None if an earlier agent started it.
     child: Option<Child>,
     word: Option<WorkerWord>,
-    /// Since when it could have said more than it did.
+    /// When its word last changed, or the disk last took no files.
     silent_since: Instant,
 }
 
@@ -210,7 +210,7 @@ impl Slot {
             is_bad: self.what_is_wrong().is_some(),
             is_unplugged: self.unplugged().is_some(),
             burn_in: self.burn_in.as_ref().map(|result| (result.epoch, result.passed)),
-            // A worker that is started on a disk that takes no files cannot say where it is, or does not even start.
+            // On a disk that takes no files a worker cannot write its addresses, or does not even start.
             is_resting: self.rest_until.is_some_and(|until| Instant::now() < until)
                 || self.disk.trouble().is_some(),
             is_mute: self.worker.as_ref().is_some_and(Worker::is_mute),
@@ -220,15 +220,15 @@ impl Slot {
     fn look_at_worker(&mut self) -> WorkerSeen {
         let Some(worker) = &mut self.worker else { return WorkerSeen::None };
         if let Some(child) = &mut worker.child {
-            // Takes the dead out of the table of processes.
+            // Reaps it if it has ended.
             let _ = child.try_wait();
         }
         if worker.process.is_alive() {
-            // What a living worker has said stays true when its file cannot be read for a moment.
+            // A living worker's last word counts while its file cannot be read.
             let word = by_lease::word_of(&self.directory, worker.process.pid);
             let is_same = word.as_ref().is_none_or(|word| worker.word.as_ref() == Some(word));
             worker.word = word.or(worker.word.take());
-            // While the disk takes nothing it cannot say anything, and another worker could not either.
+            // Not counted as silence while the disk takes no files: another worker could not write either.
             if !is_same || self.disk.trouble().is_some() {
                 worker.silent_since = Instant::now();
             }
@@ -275,7 +275,7 @@ impl Slot {
         let mut listen = vec![format!("tls:{host}:{}", self.port)];
         for scheme in ["unix", "shm"] {
             let address = format!("{scheme}:{}", self.directory.join(scheme).display());
-            // A path that is too long for a socket is no way in.
+            // A path that is too long for a socket is left out.
             if address.parse::<transport::Address>().is_ok() {
                 listen.push(address);
             }
@@ -340,7 +340,7 @@ impl Slot {
     }
 
     fn scrub(&mut self) -> anyhow::Result<()> {
-        // What the last tenant's programs have loaded goes with its lease.
+        // Module images of the last lease are removed with its data.
         let emptied = files::remove_directory(&by_lease::image_directory(&self.directory));
         match emptied.and_then(|()| check::scrub(&self.gpu, &self.directory)) {
             Ok(done) => {
@@ -349,7 +349,7 @@ impl Slot {
                 Ok(())
             }
             Err(error) => {
-                // What scrubs it lies on the disk, or should.
+                // On a broken disk the scrubbing program could not be written: that is no fault of the GPU.
                 if self.disk.look_now().is_none() {
                     self.fault = Some(format!("its memory cannot be scrubbed: {error:#}"));
                 }
@@ -393,7 +393,7 @@ impl Slot {
             self.pass.set(pairing.pass.reveal());
         }
         if let Some((epoch, pairing)) = ordered.filter(|_| has_worker && self.paired.is_none()) {
-            // On disk before any packet of this epoch is let in.
+            // The fence has the epoch on disk before the proxy takes any packet of it.
             self.fence.admit(epoch)?;
             plane.pair(self.gpu.slot, epoch, pairing)?;
             self.paired = Some(epoch);
@@ -415,7 +415,7 @@ impl Slot {
         }
     }
 
-    /// Remembers what keeps the slot from being as it should be, and says so now and then.
+    /// Remembers why the slot is not as ordered, for the report. `complaint` limits how often it is logged.
     fn note_trouble(&mut self, what: &str, error: &str) {
         if let Some(times) = self.complaint.wrong(error, Instant::now()) {
             tracing::error!(slot = self.gpu.slot, error, times, "{what}");
@@ -486,7 +486,7 @@ impl Hands for Slot {
         }
         match self.act(action) {
             Ok(()) => {
-                // To wait is no success.
+                // A slot that only rests after a failure has not recovered.
                 if action != Action::Nothing || !seen.is_resting {
                     self.no_trouble();
                 }
@@ -515,7 +515,7 @@ impl Hands for Slot {
             nvlink_group: self.gpu.nvlink_group,
             only_pcie: false,
             health,
-            // That a host is let in is said when it is.
+            // An epoch that could not be paired is not reported as bound.
             bound_epoch: match self.unpaired {
                 Some(epoch) if epoch == epochs.bound => epoch - 1,
                 _ => epochs.bound,

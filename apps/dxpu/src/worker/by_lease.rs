@@ -100,11 +100,11 @@ fn pause_after(failures: u32) -> Duration {
     TRY_AGAIN_AFTER.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(TRY_AGAIN_MAX)
 }
 
-/// Where words are left.
+/// Where the thread writes the worker's word.
 trait Place: Send + 'static {
-    /// Leaves this one.
+    /// Writes it.
     fn leave(&self, text: &[u8]) -> anyhow::Result<()>;
-    /// Whether there is still one.
+    /// Whether the word is still there.
     fn is_kept(&self) -> bool;
 }
 
@@ -144,14 +144,14 @@ impl Told {
                     if let Some(attempts) = complaint.wrong(&error, Instant::now()) {
                         tracing::error!(error, attempts, "cannot leave word for the box; trying again");
                     }
-                    // A change does not make the disk any emptier.
+                    // Also if the word changes meanwhile: that does not free the disk.
                     std::thread::sleep(pause_after(failures));
                 }
             }
         }
     }
 
-    /// What is to be said, when there is something new or this much time has passed.
+    /// Waits for a change or until `patience` is over, and returns the word to write.
     fn next(&self, written: u64, patience: Duration) -> (Vec<u8>, u64) {
         let saying = self.saying.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(saying, patience, |saying| saying.version == written);
