@@ -122,7 +122,7 @@ pub(crate) struct Running<M: Member, T> {
 }
 
 impl<M: Member, T: Send + 'static> Running<M, T> {
-    /// Starts the threads that speak with managers, and one that keeps each group of slots as it should be.
+    /// Starts the threads that speak with managers, and one that keeps each group of slots as ordered.
     ///
     /// Reports are whole from the first one on: a slot that is missing counts as gone.
     pub(crate) fn start<G: Send + 'static>(

@@ -30,7 +30,7 @@ impl Lane {
     }
 }
 
-/// One end of the network. Whatever is sent reaches the other end, whomever it is addressed to.
+/// One end of the network. Whatever is sent reaches the other end, whichever proxy it is addressed to.
 #[derive(Debug)]
 pub struct MemoryPort {
     out: Arc<Lane>,

@@ -28,7 +28,7 @@ impl Waker {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Calls.
+    /// Wakes the thread, by a system call only if it sleeps.
     pub fn wake(&self) {
         self.inner.called.store(true, Ordering::SeqCst);
         if self.inner.sleeps.swap(false, Ordering::SeqCst) {
@@ -46,7 +46,7 @@ impl Waker {
         self.inner.called.load(Ordering::SeqCst)
     }
 
-    /// To be said before a sleep, which must not follow when the answer is false.
+    /// To be called before a sleep. If it returns false, the thread must not sleep: it was called meanwhile.
     pub(crate) fn may_sleep(&self) -> bool {
         self.inner.sleeps.store(true, Ordering::SeqCst);
         // A thread that called before the line above saw `sleeps` unset and wrote nothing.
@@ -57,7 +57,7 @@ impl Waker {
         may_sleep
     }
 
-    /// To be said after a sleep.
+    /// To be called after a sleep.
     pub(crate) fn awake(&self) {
         if !self.inner.sleeps.swap(false, Ordering::SeqCst) {
             let _ = rustix::io::read(&self.inner.fd, &mut [0; 8]);

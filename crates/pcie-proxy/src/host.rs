@@ -226,8 +226,8 @@ impl HostProxy {
     }
 
     /// Writes the row of a slot and shows the device: when this returns, its socket can be connected to. The same
-    /// pairing once more changes nothing. A box that is paused is waited for, for as long as it is patient with one, and
-    /// `is_wanted` says so.
+    /// pairing once more changes nothing. Waits for a paused box as long as the pairing's patience and `is_wanted`
+    /// allow.
     ///
     /// A link is greeted once in its epoch, and the box may have heard the greeting of a plug that failed. So what failed can
     /// be tried again in another epoch only.

@@ -90,7 +90,8 @@ pub(crate) fn revoke(
     Ok(done)
 }
 
-/// Whether there is anything of that name. What is misspelt is told, not denied in vain.
+/// Whether the books have anything of that name. The caller refuses a misspelt name instead of denying it for
+/// nothing.
 fn is_there(books: &Books, subject: &Subject) -> bool {
     let access = &books.access;
     let has_token =

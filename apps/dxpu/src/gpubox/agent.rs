@@ -1,4 +1,4 @@
-//! The agent of a box: reports what is, hears what should be, and has the slots reconcile the two.
+//! The agent of a box: reports the state of its slots, takes the manager's orders, and lets the slots carry them out.
 //!
 //! How it speaks with managers is in `reporting.rs`. While none answers, borrowers are let in by what the trust file
 //! says.
@@ -177,7 +177,7 @@ impl Member for GpuBox {
     }
 }
 
-/// Keeps a group of slots as they should be, until the agent stops.
+/// Keeps a group of slots as the manager ordered them, until the agent stops.
 fn keep(reporting: &Reporting<GpuBox>, mut group: Vec<Box<dyn Hands>>) -> Vec<Box<dyn Hands>> {
     loop {
         let ordered = reporting.ordered();

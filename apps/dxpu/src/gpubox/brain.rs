@@ -1,4 +1,4 @@
-//! What to do next in one slot: a function of what is and what should be.
+//! The next action of one slot: a function of its state and its orders.
 //!
 //! ```text
 //!                     want: idle, serve            want: clean, burn-in, off
@@ -45,7 +45,7 @@ pub(crate) enum WorkerSeen {
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// All is as it should be.
+    /// The slot is as ordered.
     Nothing,
     /// Start a worker.
     Start,

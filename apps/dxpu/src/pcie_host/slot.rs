@@ -1,4 +1,4 @@
-//! One slot of a host: brings what is plugged in line with what should be.
+//! One slot of a host: plugs and unplugs until the slot is what the manager ordered.
 
 use pcie_proxy::{HostProxy, Pairing, PlugError, Qmp, QmpError, parse_path};
 use pool_api::{HostSlotReport, HostWant};

@@ -120,7 +120,7 @@ pub(crate) fn page<T>(
     Page { items, next, version }
 }
 
-/// Looks, and if what is seen is what was seen before, waits and looks again.
+/// Reads; while the version is the one that the client has, waits for a change and reads again.
 pub(crate) async fn until_new<T: Send + 'static>(
     api: &Api,
     asked: Asked,

@@ -190,7 +190,7 @@ impl Members {
         within(self.request_timeout, opening).await.map_err(Failure::from_status)
     }
 
-    /// Leaves the member that disappointed; someone else may have done so already.
+    /// Goes on from a member that did not answer, unless another thread has done so already.
     pub(super) fn on(&self) {
         self.leave(self.current.load(Ordering::Relaxed));
     }
