@@ -1,4 +1,4 @@
-//! `dxpu audit`: who did what in the pool.
+//! `dxpu audit`: the audit trail of the pool.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::pool_access::{self, PoolAccess};

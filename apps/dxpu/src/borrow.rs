@@ -4,8 +4,8 @@
 //!   ask ──▶ wait, saying why ──▶ tokens ──▶ attach ──▶ program runs, lease is renewed ──▶ give back, however it ends
 //! ```
 //!
-//! Who is killed gives nothing back: then the lease ends by itself, a little later. Secrets are in a file that only this
-//! user can read; neither arguments nor the environment hold any.
+//! A process that is killed gives nothing back: then the lease ends by itself, a little later. Secrets are in a file
+//! that only this user can read; neither arguments nor the environment hold any.
 
 mod attach;
 mod place;

@@ -35,7 +35,7 @@ pub(crate) struct Demo {
 
 /// What the boxes' GPUs in software are called.
 const MODEL: &str = "soft";
-/// The program takes a second; a demonstration that somebody stops halfway is forgotten soon.
+/// The program takes a second; a demonstration that the user stops halfway is forgotten soon.
 const LEASE_TTL_MS: u64 = 60_000;
 const MOVED_WITHIN: Duration = Duration::from_secs(30);
 
@@ -176,7 +176,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// As anybody would: `dxpu run`.
+    /// As any user would: `dxpu run`.
     fn run_program(&self, lease: &Lease) -> anyhow::Result<()> {
         let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
         command.args(["run", "--lease", &lease.id.to_string()]);
@@ -222,7 +222,8 @@ fn stopped() -> Failure {
     Failure::new(Exit::Failure, "stopped before the end", "")
 }
 
-/// A port that is free now. Somebody may take it before the manager does; then the demo says so and can be run again.
+/// A port that is free now. Another process may take it before the manager does; then the demo says so and can be run
+/// again.
 fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
     listener.local_addr().context("there is no free port")

@@ -44,7 +44,7 @@ pub(crate) fn make_driver(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Res
     }
 }
 
-/// Makes what answers those who only look at the devices.
+/// Makes what answers clients that only look at the devices.
 pub(crate) fn make_status(
     granted: &serde_json::Value,
     fds: Vec<OwnedFd>,

@@ -70,7 +70,7 @@ pub(crate) fn write_new(path: &Path, mode: u32, content: &[u8]) -> anyhow::Resul
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes a file in place of the one that is there; who reads it sees the old one or the new one, whole.
+/// Writes a file in place of the one that is there; a reader sees the old one or the new one, whole.
 ///
 /// What is there already is not written again: an agent that starts while its disk is full finds its files as it left them.
 pub(crate) fn replace(path: &Path, mode: u32, content: &[u8]) -> anyhow::Result<()> {
@@ -134,7 +134,7 @@ pub(crate) fn boot_id() -> Option<String> {
     Some(text.trim().to_owned()).filter(|boot| !boot.is_empty())
 }
 
-/// Bytes that nobody can guess, as hex digits.
+/// Random bytes of the kernel, as hex digits.
 pub(crate) fn random_hex(bytes: usize) -> anyhow::Result<String> {
     let mut random = vec![0; bytes];
     fs::File::open("/dev/urandom")

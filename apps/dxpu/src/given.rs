@@ -1,6 +1,6 @@
 //! When orders were given, and whether they took longer than later ones.
 
-/// Who gave orders, and when by its clock.
+/// The tenure of the manager that gave orders, and when by its clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) tenure: u64,

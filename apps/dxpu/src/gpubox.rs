@@ -214,7 +214,7 @@ impl Serve {
                 Some((_, Retired::Replaced(reason))) => break Err(replaced(&reason)),
                 Some((at, Retired::Revoked(reason))) => {
                     tracing::error!(reason, "this box was revoked: its workers are ended");
-                    // Who borrowed here has been given another GPU, or nothing.
+                    // The pool has moved the leases of this box, or ended them.
                     running.swap_remove(at).stop().into_iter().flatten().for_each(|mut slot| slot.stop());
                     if running.is_empty() {
                         break Err(revoked(&reason));

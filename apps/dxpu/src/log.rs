@@ -11,17 +11,17 @@ pub(crate) fn start(default: &str) {
     // A line that cannot be written (its file lies on a full disk) is lost. To complain of it on standard error would fail
     // as well, and end the thread that had something to say.
     let subscriber = subscriber.log_internal_errors(false);
-    // Fails only when somebody has begun to log already.
+    // Fails only when a subscriber is installed already.
     let _ = subscriber.with_writer(std::io::stderr).try_init();
 }
 
-/// Says something to the user on standard error. Unlike `eprintln` it goes on where nobody can write that down: a lease is
-/// renewed although the log of the program lies on a full disk.
+/// Says something to the user on standard error. Unlike `eprintln` it goes on where the write fails: a lease is renewed
+/// although the log of the program lies on a full disk.
 pub(crate) fn say(text: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// The same on standard output, for processes that serve on whether anybody reads it or not.
+/// The same on standard output, for processes that serve on whether it has a reader or not.
 pub(crate) fn announce(text: std::fmt::Arguments<'_>) {
     let _ = std::io::stdout().write_all(format!("{text}\n").as_bytes());
 }

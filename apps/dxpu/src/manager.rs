@@ -188,7 +188,7 @@ impl Serve {
         if admin_file.exists() {
             said += &format!("  the first admin's credential is in {}\n", admin_file.display());
         }
-        // Whoever started it may have gone away without reading; that is no reason to stop.
+        // The process that started it may have gone away without reading; that is no reason to stop.
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(said.as_bytes()).and_then(|()| out.flush());
         drop(out);

@@ -1,7 +1,7 @@
-//! Who this box or host is: made once, when it joins the pool, and kept.
+//! The identity of this box or host: made once, when it joins the pool, and kept.
 //!
-//! The key is on disk before anybody is asked to certify it: should the answer be lost, the same token works for the same
-//! key again.
+//! The key is on disk before a manager is asked to certify it: should the answer be lost, the same token works for the
+//! same key again.
 
 use crate::exit::{Exit, Failure};
 use crate::files;
@@ -12,7 +12,7 @@ use pool_client::{Client, ClientError};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Where a member keeps who it is.
+/// Where a member keeps its identity.
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
     pub(crate) identity: Identity,
@@ -41,7 +41,7 @@ pub(crate) struct Membership {
 /// The longest that a certificate is used before it is replaced.
 const RENEW_AFTER_MS: u64 = 8 * 3600 * 1000;
 
-/// What somebody brings along who is not a member yet.
+/// What a machine that is not a member yet brings along.
 pub(crate) struct Invitation {
     pub(crate) token: Secret,
     pub(crate) authority: String,
@@ -62,7 +62,7 @@ impl Membership {
             return Ok(None);
         }
         let text = files::read_secret(&path)?;
-        // What the parser says may quote the key.
+        // The parser's error is dropped: it may quote the key.
         let kept = serde_json::from_str(&text).map_err(|_| {
             let what = format!("{} is damaged", path.display());
             Failure::new(Exit::Failure, what, "remove it and join again with a new token")

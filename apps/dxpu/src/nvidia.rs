@@ -75,7 +75,7 @@ pub(crate) fn make_driver(grant: &NvidiaGrant) -> Result<Box<dyn Driver>, String
     Ok(Box::new(driver))
 }
 
-/// Makes what answers those who only look at the devices.
+/// Makes what answers clients that only look at the devices.
 pub(crate) fn make_status(grant: &NvidiaGrant) -> Result<Box<dyn StatusSource>, String> {
     let source = NvidiaStatus::new(grant.nvidia.memory_limit_bytes).map_err(|error| full_text(&error))?;
     Ok(Box::new(source))

@@ -63,7 +63,7 @@ pub(crate) fn run(
     command.env("NUMBA_CUDA_DRIVER", &library.file).env("TRITON_LIBCUDA_PATH", &library.directory);
     command.env("DXPU_TRACE_DRIVER", &driver).env("DXPU_TRACE_FOLDER", folder.path());
     command.envs(variables.iter().map(|(name, value)| (name, value)));
-    // Before the program starts, so that no signal finds nobody.
+    // Registered before the program starts, so that every later signal is passed on to it.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot watch for signals")?;
     let mut child = command.spawn().map_err(|error| crate::run::not_started(&program[0], error))?;
     let pid = rustix::process::Pid::from_child(&child);

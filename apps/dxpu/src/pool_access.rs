@@ -1,4 +1,4 @@
-//! Which pool, and who one is there.
+//! Which pool, and with which credential.
 //!
 //! ```text
 //! --credential FILE, DXPU_CREDENTIAL          a file that a person was given (`dxpu token create` makes them)
@@ -10,7 +10,7 @@
 //! ~/.local/state/dxpu/manager/admin.json      the pool of a manager on this machine
 //! ```
 //!
-//! The first that is there counts. `--manager` and `DXPU_MANAGER` say where, whoever one is.
+//! The first that is there counts. `--manager` and `DXPU_MANAGER` say where, with any credential.
 
 use crate::exit::{Exit, Failure};
 use crate::{files, manager};
@@ -40,7 +40,7 @@ struct Config {
 }
 
 impl PoolAccess {
-    /// Somebody who speaks to the pool, and tries for a while.
+    /// A client of the pool, which tries for a while.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         self.patient(Patience::default())
     }

@@ -14,10 +14,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A worker whose door is crowded closes connections without a word. So do other servers, and those are not waited for.
 const CLOSED_MAX: Duration = Duration::from_secs(5);
 
-/// Who waits longer than this is told why.
+/// A user that waits longer than this is told why.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
 
-/// How to check that who listens at an address is the worker; `tls` is for addresses of that kind.
+/// How to check that the listener at an address is the worker; `tls` is for addresses of that kind.
 pub(crate) fn security_of(address: &Address, tls: ClientSecurity) -> Result<ClientSecurity, Failure> {
     match address {
         Address::Tls(_) => Ok(tls),
@@ -91,7 +91,7 @@ fn ask(address: &Address, security: &ClientSecurity, token: &str) -> Result<Seen
         };
         kind(explain(address, error))
     })?;
-    // A PCI function brings along what opens it, for who has nothing else.
+    // A PCI function brings along its own pass, for a guest that has no token.
     let token = match token.is_empty() {
         true => transport::pass_of(address).unwrap_or_default(),
         false => token.to_owned(),
@@ -143,7 +143,7 @@ fn set_up(address: &Address, error: io::Error) -> Failure {
     Failure::new(Exit::Unreachable, what, hint).because(error)
 }
 
-/// What each way to fail means for the person who typed the command.
+/// What each way to fail means for the user that typed the command.
 fn explain(address: &Address, error: ConnectError) -> Failure {
     let (exit, what, hint) = match &error {
         ConnectError::Security { .. } => (

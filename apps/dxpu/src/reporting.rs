@@ -35,7 +35,7 @@ pub(crate) trait Member: Send + Sync + Sized + 'static {
     /// What else orders say.
     type Rest;
 
-    /// Where it keeps who it is.
+    /// Where it keeps its identity.
     fn home(&self) -> Home;
 
     /// Whether a manager should hear of this change of a slot at once.
@@ -49,10 +49,10 @@ pub(crate) trait Member: Send + Sync + Sized + 'static {
         wait: Duration,
     ) -> Result<Orders<Self>, ClientError>;
 
-    /// Does what else orders say. Only those get here that are not out of date, one at a time.
+    /// Executes the rest of the orders. It is called with current orders only, by one thread at a time.
     fn heed(&self, _rest: Self::Rest, _given: Given) {}
 
-    /// A manager listens: tells it what else there is to tell of these slots.
+    /// Called after a manager took a report: sends what else there is to tell of these slots.
     fn tell_more(&self, _client: &Client, _slots: Vec<u8>) {}
 }
 
@@ -89,7 +89,7 @@ const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 struct State<M: Member> {
     wants: BTreeMap<u8, M::Want>,
-    /// Who gave them, and when by its clock.
+    /// The manager that gave them, and when by its clock.
     ordered: Given,
     reports: BTreeMap<u8, M::Slot>,
     /// Grows with every change of the reports that a manager should hear of at once.
@@ -98,9 +98,9 @@ struct State<M: Member> {
     sequence: u64,
     report_after_ms: u64,
     is_stopping: bool,
-    /// That managers do not accept the certificate was said already.
+    /// It was logged already that managers do not accept the certificate.
     is_refused: bool,
-    /// When this agent last tried to be let in again.
+    /// When `come_back` last asked for a new certificate.
     return_tried: Option<Instant>,
     /// Why this agent must not go on.
     retired: Option<Retired>,
@@ -109,7 +109,7 @@ struct State<M: Member> {
 /// Why an agent must not go on.
 #[derive(Clone, Debug)]
 pub(crate) enum Retired {
-    /// The pool listens to another.
+    /// A manager refused this agent, because another one replaced it.
     Replaced(String),
     /// The machine is no member any more: nothing of it may serve.
     Revoked(String),
@@ -122,7 +122,7 @@ pub(crate) struct Running<M: Member, T> {
 }
 
 impl<M: Member, T: Send + 'static> Running<M, T> {
-    /// Starts the threads that speak with managers, and one that keeps each group of slots as it should be.
+    /// Starts the threads that speak with managers, and one that keeps each group of slots as ordered.
     ///
     /// Reports are whole from the first one on: a slot that is missing counts as gone.
     pub(crate) fn start<G: Send + 'static>(
@@ -193,17 +193,17 @@ impl<M: Member> Reporting<M> {
         self.access.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// When the orders were given that are known now.
+    /// When the current orders were given, and by which leader.
     pub(crate) fn ordered(&self) -> Given {
         self.lock().ordered
     }
 
-    /// What should be so in a slot, as far as anybody has said.
+    /// What should be so in a slot, as far as a manager has said.
     pub(crate) fn want(&self, slot: u8) -> Option<M::Want> {
         self.lock().wants.get(&slot).cloned()
     }
 
-    /// How a slot is now.
+    /// Takes the state of a slot for the next report, and wakes the teller if it is news.
     pub(crate) fn note(&self, slot: u8, report: M::Slot) {
         let mut state = self.lock();
         if state.reports.get(&slot).is_none_or(|known| M::is_news(known, &report)) {
@@ -223,7 +223,7 @@ impl<M: Member> Reporting<M> {
         );
     }
 
-    /// Whether slots shall be left alone from now on.
+    /// Whether the agent is stopping: then slots stay as they are.
     pub(crate) fn is_stopping(&self) -> bool {
         self.lock().is_stopping
     }
@@ -259,7 +259,7 @@ impl<M: Member> Reporting<M> {
             }
             let after = Duration::from_millis(self.lock().report_after_ms.clamp(50, 10_000));
             wait = if is_heard { after } else { Duration::ZERO };
-            // A manager that does not wait with its answer is asked no more often than it wants.
+            // If the manager answers at once, the next report waits for the interval that it asked for.
             let pause = if is_heard { after.saturating_sub(began.elapsed()) } else { TRY_AGAIN_AFTER };
             let state = self.lock();
             drop(self.changed.wait_timeout_while(state, pause, |state| !state.is_stopping));
@@ -274,7 +274,7 @@ impl<M: Member> Reporting<M> {
         (Said { run: self.run.clone(), sequence: state.sequence, slots }, state.version)
     }
 
-    /// Sends a report. False when nobody took it.
+    /// Sends a report. False when no manager took it.
     fn report(&self, wait: Duration) -> bool {
         let (said, version) = self.compose();
         match self.member.report(&self.client(), said, wait) {
@@ -322,7 +322,7 @@ impl<M: Member> Reporting<M> {
         self.changed.notify_all();
     }
 
-    /// This machine is no member any more. Its key is of no use to anybody, and must not be to a thief.
+    /// This machine is no member any more. Its key is of no use, and must not be to a thief.
     fn retire(&self, reason: String) {
         Membership::forget(&self.member.home());
         self.lock().retired = Some(Retired::Revoked(reason));

@@ -2,11 +2,11 @@
 //! reads it.
 //!
 //! A program that `dxpu run` starts is not touched by this: the kernel makes a process dumpable again when it executes
-//! another program, and limits are changed only where nobody's program is started.
+//! another program, and limits are changed only in processes that start no program of a user.
 
 use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior, setrlimit};
 
-/// For developers who look for a fault: set to 1, core dumps and debuggers work as usual.
+/// For developers in search of a fault: set to 1, core dumps and debuggers work as usual.
 const ALLOWED: &str = "DXPU_CORE_DUMPS";
 
 fn are_dumps_allowed() -> bool {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dxpu up ──┬── dxpu manager    STATE/manager      its store, and the first admin's credential
-//!           ├── dxpu box        STATE/box-1        who it is, and what its slots remember
+//!           ├── dxpu box        STATE/box-1        its identity, and what its slots remember
 //!           └── dxpu box        STATE/box-2
 //! ```
 //!
@@ -115,7 +115,7 @@ impl Up {
             None => default_directory()?,
         };
         if self.reset && state.exists() {
-            // Only what is ours: a wrong --state-dir must not cost anybody their files.
+            // Only what is ours: a wrong --state-dir must not delete other files.
             let is_pool = state.join(LOCK).exists();
             if !is_pool {
                 let what = format!("{} holds no pool of `dxpu up`", state.display());
@@ -186,13 +186,13 @@ fn lock(state: &Path) -> anyhow::Result<std::fs::File> {
 }
 
 impl Pool {
-    /// Starts it and waits until it is there; nothing if somebody does not want it any more.
+    /// Starts it and waits until it is there; none if `is_over` says that it is not wanted any more.
     pub(crate) fn start(plan: &Plan, is_over: &mut dyn FnMut() -> bool) -> anyhow::Result<Option<Self>> {
         let lock = lock(&plan.state)?;
         let mut manager = start_manager(plan)?;
         let until = Instant::now() + READY_WITHIN;
         let Some(client) = wait(until, &mut manager, is_over, || lead(plan))? else { return Ok(None) };
-        // For whoever wants their browser to know the pool.
+        // For users that import it into their browser.
         files::replace(&plan.state.join("authority.pem"), 0o644, client.credential().authority.as_bytes())?;
         let me: WhoAmI = client.get("/v1/whoami", Duration::ZERO).map_err(failure)?;
         let mut boxes = Vec::new();

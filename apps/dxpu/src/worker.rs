@@ -92,7 +92,7 @@ enum DriverKind {
     Nvidia,
 }
 
-/// Memory of a soft GPU unless somebody says otherwise.
+/// Memory of a soft GPU unless an option says otherwise.
 const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 /// Session processes kept ready: a program and the helper it starts find theirs at once.
 const SPARES: usize = 2;
@@ -144,7 +144,7 @@ impl Worker {
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
         let teller = self.by_lease.as_deref().map(Teller::new).transpose()?.map(Arc::new);
         if let (Some(teller), DriverKind::Soft) = (&teller, self.driver) {
-            // One more place in the ledger, for one who only looks. It is kept as long as this process lives.
+            // One more place in the ledger, for the meter, which only looks. It is kept as long as this process lives.
             let grant = (config.grant)()?;
             let source = devices::make_status(&grant.driver, grant.fds).map_err(anyhow::Error::msg)?;
             teller.watch(source);
@@ -165,7 +165,7 @@ impl Worker {
                 Some(token) => how_to_connect(address, identity.as_ref(), token),
                 None => format!("listening at {address}\n"),
             };
-            // A worker whose output nobody reads any more serves on.
+            // A worker whose output has no reader any more serves on.
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
         let signal = signals.forever().next();

@@ -1,8 +1,8 @@
 //! The real `dxpu manager`, killed with -9 again and again while boxes report and borrowers come and go.
 //!
-//! The boxes are threads here that keep to the rules of a box: a slot lets in who shows a token for it with a newer
-//! epoch than it has seen, once it has cleaned up after the one before. The checker is the slot itself: it fails the
-//! test when somebody is let in while another is still there.
+//! The boxes are threads here that keep to the rules of a box: a slot admits a borrower that shows a token for it
+//! with a newer epoch than it has seen, once it has cleaned up after the one before. The checker is the slot itself:
+//! it fails the test when a borrower is admitted while another is still there.
 
 #![allow(missing_docs, reason = "tests")]
 
@@ -71,8 +71,8 @@ impl Drop for Manager {
     }
 }
 
-/// A port that nobody uses, below those that the system gives to whoever connects: clients that try to reach a killed
-/// manager must not be given its port.
+/// A free port, below those that the system gives to connecting sockets: clients that try to reach a killed manager
+/// must not be given its port.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -94,7 +94,7 @@ fn patient() -> Patience {
 struct Slot {
     bound_epoch: u64,
     cleaned_epoch: u64,
-    /// Who is in, with which epoch.
+    /// The lease inside, with its epoch.
     inside: Option<(String, u64)>,
 }
 
@@ -147,7 +147,7 @@ impl SimulatedBox {
         for order in orders.slots {
             let slot = slots.get_mut(&order.slot).unwrap();
             if let Want::Clean { epoch } = order.want {
-                // Kill whoever is in, scrub, and never let anything so old in again.
+                // Kill the session inside, scrub, and never let anything so old in again.
                 if slot.inside.as_ref().is_some_and(|(_, inside)| *inside <= epoch) {
                     slot.inside = None;
                 }
@@ -313,7 +313,7 @@ fn a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice() {
             manager.kill();
             let killed = Instant::now();
             manager = Manager::start(folder.path(), port);
-            // The next grant for somebody who asks anew.
+            // The next grant for a new request.
             let lease = admin.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
             outages.push(killed.elapsed());
             admin.release_lease(lease.id).unwrap();
@@ -387,7 +387,7 @@ fn a_manager_asked_to_stop_resigns_and_secrets_stay_out_of_its_log() {
         assert!(!log.contains(secret), "a token is in the log");
     }
     assert!(!log.contains("PRIVATE KEY"));
-    // Whoever comes next leads at once, because nobody has to be waited for.
+    // The next manager leads at once, because the last one has resigned.
     let again = Manager::start(&folder.path().join("state"), free_port());
     let mut credential = again.credential();
     credential.managers = vec![again.address.clone()];

@@ -5,7 +5,7 @@ pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// What stands in front of each datagram where a network does not keep them apart.
 pub(crate) const LENGTH_BYTES: usize = 4;
 
-/// Bytes at the front of a buffer that only grows: whoever writes behind them finds room that was made before.
+/// Bytes at the front of a buffer that only grows: a writer behind them finds room that was made before.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,

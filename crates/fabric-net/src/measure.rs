@@ -243,7 +243,7 @@ pub fn write_throughput<P: Port + Send>(
     })
 }
 
-/// The same with both ends in turn on this thread: nobody waits, so what it costs is what it takes.
+/// The same with both ends in turn on this thread: no end waits for the other, so the time is all processor time.
 pub fn writes_in_turn<P: Port>(
     ports: (P, P),
     protection: Protection,

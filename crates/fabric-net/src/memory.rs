@@ -30,7 +30,7 @@ impl Lane {
     }
 }
 
-/// One end of the network. Whatever is sent reaches the other end, whomever it is addressed to.
+/// One end of the network. Whatever is sent reaches the other end, whichever proxy it is addressed to.
 #[derive(Debug)]
 pub struct MemoryPort {
     out: Arc<Lane>,
@@ -57,7 +57,7 @@ impl MemoryPort {
     /// Takes what waits, without waiting.
     fn grab(&mut self) -> bool {
         self.taken.clear();
-        // A lock that somebody holds is asked again; nobody holds it for long.
+        // If the other end holds the lock, the caller tries again; the other end holds it only to move bytes.
         if let Ok(mut waiting) = self.into.waiting.try_lock() {
             std::mem::swap(&mut waiting.batch, &mut self.taken);
         }
@@ -108,7 +108,7 @@ impl Port for MemoryPort {
         let is_slept_on = waiting.is_slept_on;
         drop(waiting);
         self.unsent.clear();
-        // Who looks needs no call.
+        // A receiver that polls needs no notification.
         if is_slept_on {
             self.out.arrived.notify_one();
         }

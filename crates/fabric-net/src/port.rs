@@ -4,10 +4,10 @@ use fabric::{NodeId, PathId};
 use std::io;
 use std::time::Duration;
 
-/// Ways to other proxies. Datagrams may be lost, and whoever sends them knows how to live with it.
+/// Ways to other proxies. Datagrams may be lost; the links above send again what was.
 pub trait Port {
-    /// Where the next datagram is to be written: room for the longest there is. It leaves from there, so that nobody
-    /// copies it.
+    /// Where the next datagram is to be written: room for the longest there is. It leaves from there, without
+    /// another copy.
     fn place(&mut self) -> &mut [u8];
 
     /// Takes the first `bytes` of [`Port::place`] for a proxy over a path; they may wait for company until

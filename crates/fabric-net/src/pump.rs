@@ -40,7 +40,7 @@ impl<P: Port> Pump<P> {
         };
         self.touched.clear();
         let Self { trunk, port, began, touched, .. } = self;
-        // What comes together came at the same time, as far as anybody can tell; a look at the clock is not free.
+        // Datagrams that come together get one arrival time: a look at the clock is not free.
         let mut arrived_at = None;
         port.receive(wait, &mut |datagram| {
             let now = *arrived_at.get_or_insert_with(|| Time(began.elapsed().as_nanos() as u64));

@@ -38,7 +38,7 @@ pub struct StreamPort {
 }
 
 impl StreamPort {
-    /// No way to anybody.
+    /// No way to any proxy yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -109,7 +109,7 @@ impl UdpPort {
                 let received =
                     match local.state.recv(UdpSockRef::from(&local.socket), &mut slices, &mut metas) {
                         Ok(received) => received,
-                        // Nobody listened at some address a moment ago: the links notice by themselves.
+                        // No socket listened at some address a moment ago: the links notice by themselves.
                         Err(error)
                             if matches!(
                                 error.kind(),

@@ -21,14 +21,14 @@ struct Inner {
 }
 
 impl Waker {
-    /// Nobody has called yet.
+    /// Not called yet.
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let inner = Inner { fd, called: AtomicBool::new(false), sleeps: AtomicBool::new(false) };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Calls.
+    /// Wakes the thread, by a system call only if it sleeps.
     pub fn wake(&self) {
         self.inner.called.store(true, Ordering::SeqCst);
         if self.inner.sleeps.swap(false, Ordering::SeqCst) {
@@ -37,7 +37,7 @@ impl Waker {
         }
     }
 
-    /// Whether anybody has called since this was last asked.
+    /// Whether [`Waker::wake`] was called since this was last asked.
     pub fn take(&self) -> bool {
         self.inner.called.swap(false, Ordering::SeqCst)
     }
@@ -46,10 +46,10 @@ impl Waker {
         self.inner.called.load(Ordering::SeqCst)
     }
 
-    /// To be said before a sleep, which must not follow when the answer is false.
+    /// To be called before a sleep. If it returns false, the thread must not sleep: it was called meanwhile.
     pub(crate) fn may_sleep(&self) -> bool {
         self.inner.sleeps.store(true, Ordering::SeqCst);
-        // Whoever called before the line above saw nobody asleep and wrote nothing.
+        // A thread that called before the line above saw `sleeps` unset and wrote nothing.
         let may_sleep = !self.is_called();
         if !may_sleep {
             self.awake();
@@ -57,7 +57,7 @@ impl Waker {
         may_sleep
     }
 
-    /// To be said after a sleep.
+    /// To be called after a sleep.
     pub(crate) fn awake(&self) {
         if !self.inner.sleeps.swap(false, Ordering::SeqCst) {
             let _ = rustix::io::read(&self.inner.fd, &mut [0; 8]);

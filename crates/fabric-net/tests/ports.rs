@@ -134,7 +134,7 @@ fn udp_when_a_path_goes_away() {
     let theirs = pump(Role::Box, theirs, 1452, Protection::Encrypted);
     let ours = pump(Role::Host, ours, 1452, Protection::Encrypted);
     let server = thread::spawn(move || serve(theirs, 10_000));
-    // Somebody listens there, and says nothing.
+    // A socket listens there, and says nothing.
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap();
     host(ours, 10_000, |port| port.set_address(BOX, PATHS[0], address));

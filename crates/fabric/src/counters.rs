@@ -48,7 +48,7 @@ pub struct Counters {
     pub malformed_tlps: u64,
     /// Dropped: a TLP for which the peer had no credit.
     pub without_credit: u64,
-    /// Dropped: a completion that nobody asked for.
+    /// Dropped: a completion that answers no open request.
     pub unexpected_completions: u64,
     /// Dropped: an acknowledgement of what was never sent.
     pub impossible_acks: u64,

@@ -1,4 +1,4 @@
-//! Who talks to whom: nodes, slots, paths, leases and their epochs.
+//! The ends of a link: nodes, slots, paths, leases and their epochs.
 
 use std::fmt;
 

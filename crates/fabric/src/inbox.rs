@@ -1,7 +1,7 @@
 //! TLPs that arrived and wait to be taken.
 //!
 //! Three queues, as deep as the credits that were given. The caller says which classes it can take now. A non-posted TLP
-//! that nobody takes is passed by those behind it; nothing passes a posted TLP.
+//! that the caller does not take is passed by those behind it; nothing passes a posted TLP.
 
 use crate::credit::Credits;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ pub struct Willing {
 impl Willing {
     /// Everything.
     pub const ALL: Self = Self { posted: true, non_posted: true, completions: true };
-    /// Everything but requests: for who has no room for another one.
+    /// Everything but requests: for a caller that has no room for another one.
     pub const NO_REQUESTS: Self = Self { non_posted: false, ..Self::ALL };
 
     const fn takes(self, class: Class) -> bool {

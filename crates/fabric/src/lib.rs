@@ -13,7 +13,7 @@
 //! What a link promises:
 //! - every TLP arrives exactly once, in order within its class, while one path works;
 //! - non-posted TLPs and completions never pass posted ones; posted TLPs and completions pass non-posted ones that wait;
-//! - a receiver never holds more than the credits it gave; nobody waits for a credit that only his own waiting holds back;
+//! - a receiver never holds more than the credits it gave; a sender that waits never holds the credit it waits for;
 //! - datagrams of another epoch, another lease, another session or a forger change nothing but a counter;
 //! - no allocation once buffers have reached their working size.
 

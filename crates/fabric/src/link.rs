@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tlp::{Class, EncodeError, Tlp, TransactionId};
 
-/// Something that whoever runs the link should know.
+/// Something that the owner of the link should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Both ends have greeted each other; TLPs flow.

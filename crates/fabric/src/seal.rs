@@ -16,7 +16,7 @@ use ring::{aead, hkdf, hmac};
 /// Datagrams under one key, far below what AES-GCM bears.
 pub(crate) const DATAGRAMS_MAX: u64 = 1 << 48;
 
-/// What host and box of a lease know, and nobody else.
+/// A secret of the host and the box of a lease; only the managers know it too.
 #[derive(Clone)]
 pub struct LeaseSecret(pub [u8; 32]);
 

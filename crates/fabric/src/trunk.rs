@@ -1,9 +1,9 @@
-//! All links of one proxy, and whose turn it is.
+//! All links of one proxy, and the order in which they send.
 //!
 //! Links with packets to send stand in a line. The first writes one datagram and goes to the end of the line, so that of
 //! n busy links each gets one n-th of the network, however much any of them has to send. The bytes on their way are
-//! bounded for all links together: that many fit into the buffers of a network card or a socket. Nobody loses his
-//! place in the line, whatever else happens to him; acknowledgements and greetings go at once and do not count.
+//! bounded for all links together: that many fit into the buffers of a network card or a socket. A link keeps its
+//! place in the line, whatever else happens to it; acknowledgements and greetings go at once and do not count.
 
 use crate::Counters;
 use crate::ids::{LeaseId, NodeId, PathId};
@@ -19,7 +19,7 @@ use tlp::{Tlp, TransactionId};
 /// A datagram is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrunkTransmit {
-    /// Whose.
+    /// The lease of the link.
     pub lease: LeaseId,
     /// To which proxy.
     pub node: NodeId,
@@ -49,8 +49,8 @@ struct Entry {
     in_flight: Allowance,
 }
 
-/// Spreads lease numbers. The manager gives them out, so nobody can choose those that collide; and a lookup is made for
-/// every TLP, which a hash against attackers would dominate.
+/// Spreads lease numbers. The manager gives them out, so no attacker can choose ones that collide; and a lookup is
+/// made for every TLP, which a hash against attackers would dominate.
 #[derive(Clone, Copy, Debug, Default)]
 struct LeaseHasher(u64);
 
@@ -76,7 +76,7 @@ pub struct Trunk {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
     by_lease: HashMap<LeaseId, u32, BuildHasherDefault<LeaseHasher>>,
-    /// Those to whom something happened: they may have to acknowledge, or have packets now.
+    /// Links to which something happened: they may have to acknowledge, or have packets now.
     called: VecDeque<u32>,
     /// Those that have packets.
     line: VecDeque<u32>,
@@ -130,7 +130,7 @@ impl Trunk {
         old
     }
 
-    /// Ends a link. Whatever is still on its way for it reaches nobody.
+    /// Ends a link. Whatever is still on its way for it is dropped.
     pub fn remove(&mut self, lease: LeaseId) -> Option<Link> {
         let index = self.by_lease.remove(&lease)?;
         let entry = self.entries[index as usize].take()?;
@@ -208,7 +208,7 @@ impl Trunk {
         Some(header.lease)
     }
 
-    /// Writes the next datagram into `out`; None when nobody has anything to say now.
+    /// Writes the next datagram into `out`; None when no link has anything to send now.
     pub fn transmit(&mut self, now: Time, out: &mut [u8]) -> Option<TrunkTransmit> {
         while let Some(Reverse((at, index))) = self.timers.peek().copied()
             && at <= now
@@ -223,7 +223,7 @@ impl Trunk {
         while let Some(index) = self.called.pop_front() {
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.is_called = false;
-            // With nobody else in the line it is this one's turn anyway.
+            // With no other link in the line it is this one's turn anyway.
             let is_alone = self.line.is_empty() && self.called.is_empty();
             let allowance = if is_alone { left(self.in_flight_max, self.in_flight) } else { Allowance::NONE };
             if let Some(transmit) = entry.link.transmit_within(now, allowance, out) {

@@ -140,8 +140,8 @@ impl World {
         }
     }
 
-    /// From wherever the schedule led: with nobody willing to take requests, all posted TLPs and completions arrive
-    /// that were sent; then, with everybody willing, the rest.
+    /// From wherever the schedule led: with no end willing to take requests, all posted TLPs and completions arrive
+    /// that were sent; then, with both ends willing, the rest.
     fn drain(&mut self) {
         for willing in [Willing::NO_REQUESTS, Willing::ALL] {
             for _ in 0..100_000 {

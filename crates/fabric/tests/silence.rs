@@ -20,7 +20,7 @@ fn established(silent_after: Duration, change: impl Fn(&mut fabric::LinkConfig))
     pair
 }
 
-/// Lets time pass until `until`, with everybody at work.
+/// Lets time pass until `until`, with both ends at work.
 fn pass(pair: &mut Pair, until: Time) {
     loop {
         pair.settle();

@@ -86,7 +86,7 @@ fn jain(shares: &[u64]) -> f64 {
 }
 
 /// Half of the leases send small writes, half large ones, all of them more than there is room for; and the network
-/// carries a bounded number of datagrams. Nobody is left behind, and nobody with large TLPs gets more than his share.
+/// carries a bounded number of datagrams. No lease is left behind, and none with large TLPs gets more than its share.
 fn fairness(faults: Faults) -> (f64, f64) {
     let mut proxies = Proxies::new(faults);
     for lease in 0..LEASES {

@@ -16,10 +16,10 @@ const INBOX_BYTES_MAX: usize = 256 << 10;
 /// What one read takes at most.
 const READ_BYTES: usize = 64 << 10;
 
-/// What has happened since somebody looked.
+/// What has happened since the last look.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// The worker has taken the connection, or nobody is there; said once.
+    /// The worker has taken the connection, or no worker is there; said once.
     pub(crate) connected: Option<bool>,
     /// Bytes of the guest that the worker's socket has taken.
     pub(crate) taken: usize,
@@ -131,7 +131,7 @@ impl Drop for Bridge {
         let mut state = self.shared.lock();
         state.is_over = true;
         if let Some(stream) = &state.stream {
-            // Wakes whoever is blocked in it.
+            // Wakes a thread that is blocked in it.
             let _ = stream.shutdown(Shutdown::Both);
         }
         drop(state);
@@ -145,7 +145,7 @@ fn read(shared: &Shared, worker: PathBuf) {
         Ok((ours, stream)) => {
             shared.tell(|state| {
                 if state.is_over {
-                    // Nobody waits for it any longer.
+                    // The channel was closed meanwhile: this connection has no user.
                     let _ = stream.shutdown(Shutdown::Both);
                 }
                 (state.stream, state.news.connected) = (Some(stream), Some(true));
@@ -164,7 +164,7 @@ fn read(shared: &Shared, worker: PathBuf) {
             Ok(count @ 1..) => shared.tell(|state| state.inbox.extend(&buffer[..count])),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Ok(0) => return shared.tell(|state| state.at_end = true),
-            // The worker went away with bytes of ours unread: nobody takes more of them.
+            // The worker went away with bytes of ours unread: it takes no more of them.
             _ => {
                 return shared.tell(|state| (state.at_end, state.news.deserted) = (true, true));
             }
@@ -211,7 +211,7 @@ mod tests {
     fn bridge(worker: PathBuf) -> (Bridge, Receiver<()>) {
         let (tell, told) = channel();
         let notify = move || {
-            // Nobody listens at the end of a test.
+            // The receiver is gone at the end of a test.
             let _ = tell.send(());
         };
         (Bridge::open(worker, Box::new(notify)), told)

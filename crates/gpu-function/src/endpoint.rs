@@ -1,4 +1,4 @@
-//! The function with its connections: a device for whoever drives devices.
+//! The function with its connections: a device for any driver of devices.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

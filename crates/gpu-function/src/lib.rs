@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each channel that a guest opens is one connection, byte for byte: the guest's library says everything itself, first of
-//! all who it is. Queues are bounded both ways; whoever is slow is waited for.
+//! all its token. Queues are bounded both ways; the faster end waits for the slower one.
 
 #![forbid(unsafe_code)]
 

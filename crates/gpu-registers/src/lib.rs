@@ -65,7 +65,7 @@ pub mod identity {
     pub const RING_BYTES_MAX: u64 = 0x0c;
     /// Bytes of the pass, none for zero. It may change at any time, as a whole.
     pub const PASS_BYTES: u64 = 0x10;
-    /// Where the pass begins. Whoever was given the function was given what opens it.
+    /// Where the pass begins. A guest that was given the function may read what opens it.
     pub const PASS: u64 = 0x100;
     /// The longest pass.
     pub const PASS_BYTES_MAX: u64 = 2048;

@@ -19,12 +19,12 @@ pub struct LeaseAdmission {
     pub fence_file: PathBuf,
 }
 
-/// What somebody who was let in has.
+/// What an admitted borrower has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenancy {
     /// By which lease.
     pub lease: String,
-    /// Who pays.
+    /// The tenant that pays.
     pub tenant: String,
     /// Of which epoch.
     pub epoch: u64,
@@ -32,7 +32,7 @@ pub struct Tenancy {
     pub memory_limit_bytes: Option<u64>,
 }
 
-/// Why somebody is not let in.
+/// Why a borrower is not admitted.
 #[derive(Debug, thiserror::Error)]
 pub enum Denial {
     /// There is no lease token.
@@ -47,7 +47,7 @@ pub enum Denial {
         /// Which.
         lease: String,
     },
-    /// The box does not know whom to trust yet.
+    /// The box does not know yet which keys to trust.
     #[error("cannot judge lease tokens")]
     Trust(#[from] TrustError),
     /// The fence says no.
@@ -78,14 +78,14 @@ impl LeaseAdmission {
     pub fn admit(&self, token: &str) -> Result<Tenancy, Denial> {
         let admitted = self.admit_at(token, &Moment::now().map_err(Denial::Clock)?);
         match &admitted {
-            // Whoever comes a little early comes again.
+            // A borrower that comes a little early comes again.
             Err(denial) if !denial.is_retryable() => self.refusals().note(&denial.to_string()),
             _ => {}
         }
         admitted
     }
 
-    /// Those who were not let in.
+    /// The borrowers that were refused.
     pub fn refusals(&self) -> Refusals {
         Refusals::beside(&self.fence_file)
     }
@@ -301,7 +301,7 @@ mod tests {
             assert!(slot.show(&claims, &moment(600)).is_ok());
             let late = slot.show(&claims, &moment(30_600)).unwrap_err();
             assert!(matches!(late, Denial::Token(LeaseTokenRefusal::Expired { late_ms: 100 })), "{late}");
-            // A token that seems to have hours left, by the clock of the one who leads now, is still of an old epoch.
+            // A token that seems to have hours left, by the clock of the current leader, is still of an old epoch.
             if let Some(old) = &before {
                 assert!(!slot.show(old, &moment(600)).unwrap_err().is_retryable());
             }

@@ -3,7 +3,7 @@
 //! ```text
 //!                     admit(e > cleaned)
 //!   cleaned ≥ bound ────────────────────────▶ bound = e > cleaned ──┐ admit(e = bound): in
-//!   (nobody inside)                           (somebody inside)  ◀──┘ admit(e < bound): stale, for ever
+//!   (slot is empty)                           (borrower inside)  ◀──┘ admit(e < bound): stale, for ever
 //!                   ◀────────────────────────                         admit(e > bound): not until it is clean
 //!                     clean(e ≥ bound)
 //! ```
@@ -28,7 +28,7 @@ pub enum EpochRefusal {
         /// What the slot has reached.
         reached: u64,
     },
-    /// Somebody of an older lease may still be inside. It passes: the box is told to clean up.
+    /// A borrower of an older lease may still be inside. It passes: the box is told to clean up.
     #[error("the GPU is still being cleaned after epoch {bound}, before {asked} may use it")]
     NotCleanYet {
         /// The epoch of the token.
@@ -39,18 +39,18 @@ pub enum EpochRefusal {
 }
 
 impl Epochs {
-    /// Whether somebody may be inside.
+    /// Whether a borrower may be inside.
     pub fn is_used(self) -> bool {
         self.bound > self.cleaned
     }
 
-    /// What is remembered after somebody with this epoch was let in.
+    /// What is remembered after a borrower with this epoch was admitted.
     pub fn admit(self, epoch: u64) -> Result<Self, EpochRefusal> {
         self.admit_since(epoch, epoch)
     }
 
-    /// The same for somebody who was there before: whatever was let in with `since` or a later epoch was the same lease, and
-    /// what it left is its own. The box ends the old pairing first.
+    /// The same for a lease that was there before: whatever was let in with `since` or a later epoch was the same
+    /// lease, and what it left is its own. The box ends the old pairing first.
     pub fn admit_since(self, epoch: u64, since: u64) -> Result<Self, EpochRefusal> {
         if epoch < self.bound || epoch <= self.cleaned {
             return Err(EpochRefusal::Stale { asked: epoch, reached: self.bound.max(self.cleaned) });
@@ -113,7 +113,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is inside was let in after the last cleaning, all with one epoch, and epochs that come in only grow.
+        /// All borrowers inside came after the last cleaning, all with one epoch, and epochs that come in only grow.
         #[test]
         fn two_epochs_are_never_inside_together(
             steps in proptest::collection::vec((any::<bool>(), 0u64..12), 1..200),

@@ -4,9 +4,9 @@
 //! two records of 96 bytes:   dxpu-fence 1 SEQUENCE BOUND CLEANED CHECKSUM\n   numbers in hexadecimal
 //! ```
 //!
-//! The older record is overwritten, then the file is synced: at any moment at least one of the two is whole. Whoever
-//! writes holds a lock on the file, which is never replaced by another file. Nobody waits for the lock for long: a
-//! process that was frozen while it held it must not freeze the others.
+//! The older record is overwritten, then the file is synced: at any moment at least one of the two is whole.
+//! A writer holds a lock on the file, which is never replaced by another file. A process waits for the lock
+//! only for `LOCKED_WITHIN`: a process that was frozen while it held it must not freeze the others.
 
 use crate::epochs::{EpochRefusal, Epochs};
 use rustix::fs::FlockOperation;
@@ -21,7 +21,7 @@ const RECORD_BYTES: usize = 96;
 const LOCKED_WITHIN: Duration = Duration::from_secs(3);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
-/// Why a fence cannot be asked. Whoever cannot be asked lets nobody in.
+/// Why a fence cannot be asked. A fence that cannot be asked admits no borrower.
 #[derive(Debug, thiserror::Error)]
 pub enum FenceError {
     /// The epoch is refused.
@@ -35,7 +35,7 @@ pub enum FenceError {
         /// What the system says.
         source: io::Error,
     },
-    /// Somebody holds the lock and does not let go.
+    /// Another process holds the lock and does not let go.
     #[error("the fence file {path} is locked by another process")]
     Busy {
         /// Which.
@@ -87,7 +87,7 @@ impl Record {
     }
 }
 
-/// 64-bit FNV-1a: it recognises a record that was torn, and protects against nobody.
+/// 64-bit FNV-1a: it recognises a record that was torn, and is no protection against an attacker.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -105,7 +105,7 @@ impl Fence {
         &self.path
     }
 
-    /// What the slot remembers. Waits for nobody: a record that is being written is not whole yet, and the other counts.
+    /// What the slot remembers. Takes no lock: a record that is being written is not whole yet, and the other counts.
     pub fn read(&self) -> Result<Epochs, FenceError> {
         match File::open(&self.path) {
             Ok(file) => Ok(self.records(&file)?.0.epochs),
@@ -130,7 +130,7 @@ impl Fence {
         self.change(|epochs| Ok(epochs.clean(epoch)))
     }
 
-    /// The same if nobody has been inside since the last cleaning: then there is nothing to end. Says whether.
+    /// The same if no borrower has been inside since the last cleaning: then there is nothing to end. Says whether.
     pub fn clean_unused(&self, epoch: u64) -> Result<bool, FenceError> {
         let mut is_unused = false;
         let clean = |epochs: Epochs| {
@@ -141,7 +141,7 @@ impl Fence {
         Ok(is_unused)
     }
 
-    /// Reads, decides and writes while nobody else can.
+    /// Reads, decides and writes under the file's lock.
     fn change(
         &self,
         decide: impl FnOnce(Epochs) -> Result<Epochs, EpochRefusal>,
@@ -201,12 +201,12 @@ impl Fence {
 }
 
 /// Whether this is all that came of the very first record, which goes to the second place: the disk was full, or the power
-/// was cut. Nobody was let in by it, and nothing was written to the first place.
+/// was cut. No borrower was admitted by it, and nothing was written to the first place.
 fn is_unfinished(bytes: &[u8]) -> bool {
     bytes.iter().take(RECORD_BYTES).all(|byte| *byte == 0)
 }
 
-/// Locks a file. False when somebody else holds it for longer than any change takes.
+/// Locks a file. False when another process holds it for longer than any change takes.
 fn lock(file: &File) -> io::Result<bool> {
     use rustix::io::Errno;
     let deadline = Instant::now() + LOCKED_WITHIN;
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(fence.read().unwrap().cleaned, 2);
     }
 
-    /// Before, such a file counted as damaged, and nobody was let in ever again.
+    /// Before, such a file counted as damaged, and no borrower was admitted ever again.
     #[test]
     fn a_first_record_that_was_never_finished_is_written_anew() {
         let whole = Record { sequence: 1, epochs: Epochs { bound: 3, cleaned: 0 } }.encode();

@@ -1,7 +1,7 @@
-//! Who was not let in: written by workers, taken by the box, which tells the pool for its audit trail.
+//! Refused borrowers: written by workers, taken by the box, which tells the pool for its audit trail.
 //!
 //! ```text
-//! PATH        one line a refusal, appended by whoever refuses
+//! PATH        one line a refusal, appended by the worker that refuses
 //! PATH.taken  what the box is telling; it stays until the pool has heard of it
 //! ```
 
@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Somebody who tries again and again fills no disk: more is not written down until the box has told of it.
+/// A borrower that tries again and again fills no disk: more is not written down until the box has told of it.
 const BYTES_MAX: u64 = 16 << 10;
 
 /// A line is for people, and shorter than any of them makes it.
@@ -34,7 +34,7 @@ impl Refusals {
         Self::new(fence_file.with_file_name("refusals"))
     }
 
-    /// Writes one down. It is lost rather than in anybody's way.
+    /// Writes one down. If the file is full or locked, it is lost: a refusal must not hold the worker up.
     pub fn note(&self, reason: &str) {
         let clean: String = reason.chars().filter(|c| !c.is_control()).take(REASON_CHARS_MAX).collect();
         let write = || -> io::Result<()> {
@@ -68,7 +68,7 @@ impl Refusals {
         }
     }
 
-    /// Puts the file aside. False if there is none, or somebody is writing.
+    /// Puts the file aside. False if there is none, or a worker is writing.
     fn rename(&self, taken: &Path) -> io::Result<bool> {
         let file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

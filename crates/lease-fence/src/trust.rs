@@ -1,4 +1,4 @@
-//! The trust file of a box: whose signatures count, and what time it is for those who sign.
+//! The trust file of a box: the keys of which signatures count, and the time by the clock of the signing manager.
 //!
 //! No clock of this machine is compared with one elsewhere. The box keeps what the manager's clock said and what the
 //! machine's own count of time since it was started said at that moment; the difference since is all that is used.
@@ -36,9 +36,9 @@ pub struct Trust {
     pub manager_ms: u64,
     /// …when it was this moment here.
     pub at: Moment,
-    /// Leases that were revoked: their tokens open nothing, whatever else they say. Kept here, so that it holds while no
-    /// manager is there; the file counts only until this machine starts again, and then nobody is let in before the
-    /// manager has told anew.
+    /// Leases that were revoked: their tokens open nothing, whatever else they say. Kept here, so that it
+    /// holds while no manager is there; the file counts only until this machine starts again, and then no
+    /// borrower is admitted before the manager has told anew.
     #[serde(default)]
     pub denied: Vec<DeniedLease>,
 }
@@ -52,7 +52,7 @@ pub struct DeniedLease {
     pub until_ms: u64,
 }
 
-/// Why nobody can be trusted now.
+/// Why no token can be verified now.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The box has not heard from its manager since this machine was started.

@@ -1,4 +1,4 @@
-//! Writes profiles of programs that nobody ran, to try `dxpu model predict` without a GPU.
+//! Writes profiles of programs that never ran, to try `dxpu model predict` without a GPU.
 //!
 //! ```text
 //! cargo run -p model --example made_up_profile -- training train.profile

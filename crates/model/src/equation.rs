@@ -7,7 +7,8 @@
 //! read rate = tags * read request size / round trip        (Eq. 1)
 //! ```
 //!
-//! At a short round trip the wires are the limit instead. Writes are posted: nobody waits for an answer, so they have no such bound.
+//! At a short round trip the wires are the limit instead. Writes are posted: the GPU waits for no answer, so they have no
+//! such bound.
 
 /// The PCIe path of one GPU, as it looks to the GPU's copy engines.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -21,7 +21,7 @@ pub struct Profile {
     pub device: String,
     /// The program, as it was started.
     pub program: String,
-    /// How durations on the GPU were found; `None` where nobody says.
+    /// How durations on the GPU were found; `None` where the profile does not say.
     pub measured: Option<Measured>,
     /// Names of kernels, by the number that launches carry.
     pub kernels: Vec<String>,

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! - **Native**: the program is its own issuer, and the ways take no time.
-//! - **Api plane**: one-way calls cost the program their own call time; the worker issues them in order when they arrive. Whoever
-//!   waits for the GPU is told half a round trip after the fact, and what it asks next needs the other half: a wait costs a
+//! - **Api plane**: one-way calls cost the program their own call time; the worker issues them in order when they arrive. A
+//!   program that waits for the GPU is told half a round trip after the fact, and what it asks next needs the other half: a wait costs a
 //!   round trip of the GPU's time only where nothing else is queued. Bulk data takes bytes / bandwidth in lanes of its own.
 //! - **Pcie plane**: as native, but every operation on the GPU loses what the closed form says it loses, reads run at Eq. 1's rate,
 //!   and the end of work is seen half a round trip late.

@@ -113,7 +113,7 @@ impl BoxSlots {
         Ok(inserted.ok_or(SlotError::Stopped)??)
     }
 
-    /// Takes a device out, whoever has it.
+    /// Takes a device out, whichever host has it.
     pub fn take_out(&self, slot: u8) -> Result<Option<Box<dyn Endpoint>>, SlotError> {
         let taken = self.carrier.call(move |core| core.side.proxy.take_out(SlotId(slot.into())));
         Ok(taken.ok_or(SlotError::Stopped)??)

@@ -95,7 +95,7 @@ impl<S: Side> Core<S> {
         Ok(())
     }
 
-    /// Ends a link. What is on its way reaches nobody.
+    /// Ends a link. What is on its way is dropped.
     pub(crate) fn end(&mut self, link: LeaseId) {
         self.pump.trunk.remove(link);
         self.lanes.remove(&link);
@@ -130,7 +130,7 @@ impl<S: Side> Core<S> {
         }
         loop {
             let has_room = self.lanes.get(&link).is_none_or(Lane::has_room);
-            // Requests are answered through the lane. Whoever asks faster than answers go out has to wait.
+            // Requests are answered through the lane. A peer that asks faster than answers go out has to wait.
             let willing = if has_room { Willing::ALL } else { Willing::NO_REQUESTS };
             let Some(tlp) = self.pump.trunk.receive(link, willing) else { break };
             let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
@@ -199,7 +199,7 @@ impl<S: Side> Carrier<S> {
     ) -> Option<R> {
         let (answer, answered) = sync_channel(1);
         let call: Call<S> = Box::new(move |core| {
-            // Who does not wait any longer needs no answer.
+            // A caller that does not wait any longer needs no answer.
             let _ = answer.send(work(core));
         });
         self.calls.send(call).ok()?;
@@ -210,7 +210,7 @@ impl<S: Side> Carrier<S> {
 
 impl<S: Side> Drop for Carrier<S> {
     fn drop(&mut self) {
-        // The thread ends when nobody can call it any more.
+        // The thread ends when the last sender of calls is dropped.
         let (unused, _) = channel();
         self.calls = unused;
         self.waker.wake();

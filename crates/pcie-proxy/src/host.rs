@@ -90,7 +90,7 @@ pub struct HostSlotStatus {
     pub plugged: bool,
     /// Of the pairing, or of the last one.
     pub epoch: u64,
-    /// The box is silent: whatever the guest asks is answered as if nobody were there.
+    /// The box is silent: whatever the guest asks is answered as if no device were there.
     pub lost: bool,
     /// How long an answer takes.
     pub round_trip: Option<Duration>,
@@ -226,8 +226,8 @@ impl HostProxy {
     }
 
     /// Writes the row of a slot and shows the device: when this returns, its socket can be connected to. The same
-    /// pairing once more changes nothing. A box that is paused is waited for, for as long as it is patient with one, and
-    /// `is_wanted` says so.
+    /// pairing once more changes nothing. Waits for a paused box as long as the pairing's patience and `is_wanted`
+    /// allow.
     ///
     /// A link is greeted once in its epoch, and the box may have heard the greeting of a plug that failed. So what failed can
     /// be tried again in another epoch only.
@@ -319,7 +319,7 @@ impl HostProxy {
     }
 
     /// Ends what a slot shows, if its epoch is not newer than this one, and clears its row: what is still on its way
-    /// reaches nobody. Unplug it from the virtual machine first.
+    /// is dropped. Unplug it from the virtual machine first.
     pub fn unplug(&self, slot: u8, epoch: u64) -> Result<(), PlugError> {
         let mut place = self.slot(slot)?;
         if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch > epoch) {

@@ -6,8 +6,7 @@
 //! ```
 //!
 //! The decisions are made elsewhere: `pcie` has the tables, ports and devices, `fabric` the link. Here are threads,
-//! sockets and the order in which things are begun and ended. Somebody else, the pool's manager, says who is paired
-//! with whom; see [`Pairing`].
+//! sockets and the order in which things are begun and ended. The pool's manager decides the pairings; see [`Pairing`].
 //!
 //! - [`Carrier`]: one thread that moves packets between a [`Side`] and the network.
 //! - [`HostProxy`]: slots that virtual machines see.

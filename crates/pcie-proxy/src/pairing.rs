@@ -1,4 +1,4 @@
-//! Who is paired with whom, as the manager says it.
+//! Pairings of a host's slot with a box's slot, as the manager says them.
 
 use fabric::{Endpoint, Epoch, LeaseId, LeaseSecret, LinkConfig, NodeId, PathId, Protection, Role};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long a device waits for what it reads from its guest's memory: for as long as it is paired, in effect. Packets are not
-/// lost between the proxies, so an answer that is late is late because the host or the network is paused; whether that has
-/// lasted too long is for the link and the manager to say, who then end the pairing, which resets the device.
+/// lost between the proxies, so an answer that is late is late because the host or the network is paused. Whether that has
+/// lasted too long is for the link and the manager to say; they then end the pairing, which resets the device.
 pub const DEVICE_WAITS: Duration = Duration::from_secs(3600);
 
 /// One slot of a host and one slot of a box, for one lease.

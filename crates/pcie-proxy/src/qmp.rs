@@ -1,6 +1,7 @@
 //! Plugs devices into a running QEMU by its monitor, and takes them out.
 //!
-//! Nothing here waits for ever: QEMU answers its monitor in its main loop, and a main loop that is held up answers nobody.
+//! Nothing here waits for ever: QEMU answers its monitor in its main loop, and a main loop that is held up does not
+//! answer.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -10,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long QEMU may take to answer a command that waits for nobody.
+/// How long QEMU may take to answer a command that waits for nothing.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// A guest that has not let go after this is asked again. Not sooner: to ask is to press the slot's button, Linux waits five
 /// seconds for a second press and takes one for a change of mind.
@@ -21,7 +22,7 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 /// Why QEMU did not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpError {
-    /// Nobody listens: there is no virtual machine.
+    /// No process listens: there is no virtual machine.
     #[error("no virtual machine listens at its monitor")]
     Gone(#[source] std::io::Error),
     /// The monitor takes connections and does not answer: whether the command was done is not known.
@@ -54,7 +55,8 @@ pub struct Qmp {
 impl Qmp {
     /// Connects to the socket that QEMU was given with `-qmp unix:PATH,server=on,wait=off`.
     ///
-    /// QEMU talks to one client of a monitor at a time and lets the others wait: who shares a monitor takes turns.
+    /// QEMU talks to one client of a monitor at a time and lets the others wait: programs that share a monitor
+    /// take turns.
     pub fn connect(path: &Path) -> Result<Self, QmpError> {
         let stream = connect(path)?;
         stream.set_nonblocking(false)?;
@@ -151,7 +153,7 @@ impl Qmp {
     }
 
     /// Plugs the device behind a vfio-user socket into a port, unless it is there already: an earlier attempt may have
-    /// succeeded after nobody waited for it any longer.
+    /// succeeded after its caller had given up.
     ///
     /// QEMU reads the device's configuration meanwhile, with its main loop held, and is given `answers_within` for each
     /// answer: less than that, and it never understands another word of a device that was slow once.

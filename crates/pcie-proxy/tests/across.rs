@@ -134,8 +134,8 @@ fn a_box_that_dies_is_noticed_and_the_slot_can_be_used_again() {
     let World { folder, host, boxes } = world;
     drop(boxes);
     let began = Instant::now();
-    // The box may be back any moment: the guest waits. Then nobody is there, as the device's identity says. The rest is what
-    // it was: ones would lead a virtual machine in circles, an error would crash it.
+    // The box may be back any moment: the guest waits. Then no device is there, as the device's identity says. The rest is
+    // what it was: ones would lead a virtual machine in circles, an error would crash it.
     assert_eq!(config_read(&mut client, 4), Some(vec![0xff; 4]), "nobody is there");
     assert!(began.elapsed() >= PATIENCE, "{:?}", began.elapsed());
     assert!(host.status(0).lost);

@@ -1,4 +1,4 @@
-//! A switch with a copying device and an NVMe device, for a root complex that somebody else wrote.
+//! A switch with a copying device and an NVMe device, for a root complex from another project.
 //!
 //! Frames on standard input and output: a length of four bytes (little-endian), then a packet of so many bytes. Every
 //! packet that comes in is answered by the packets it causes and an empty frame.

@@ -55,7 +55,7 @@ impl BoxProxy {
         Ok(())
     }
 
-    /// Takes a device out, whoever has it.
+    /// Takes a device out, whichever host has it.
     pub fn take_out(&mut self, slot: SlotId) -> Result<Option<Box<dyn Endpoint>>, TableError> {
         self.table.set_valid(slot, false)?;
         Ok(self.devices[usize::from(slot.0)].take())
@@ -68,7 +68,7 @@ impl BoxProxy {
         Ok(())
     }
 
-    /// The manager takes a slot back: packets of the old pairing reach nobody, and the device forgets.
+    /// The manager takes a slot back: packets of the old pairing are dropped, and the device forgets.
     pub fn clear(&mut self, slot: SlotId, epoch: Epoch) -> Result<(), TableError> {
         self.table.clear(slot, epoch)?;
         self.reset(slot);
@@ -106,7 +106,7 @@ impl BoxProxy {
         None
     }
 
-    /// The next packet of one slot's device: for who has room for that slot and perhaps not for others.
+    /// The next packet of one slot's device: for a caller that has room for that slot and perhaps not for others.
     pub fn transmit_slot(&mut self, slot: SlotId, now: Now) -> Option<Packet> {
         self.table.host_of(slot)?;
         self.devices.get_mut(usize::from(slot.0))?.as_mut()?.transmit(now)

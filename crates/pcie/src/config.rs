@@ -11,8 +11,8 @@ pub use capability::{DeviceType, Slot, capabilities, find_capability, find_exten
 
 /// Configuration space of one function.
 ///
-/// Every bit is read-only, writable, or cleared by writing one. What a write *means* is up to the owner, who looks at
-/// the registers after it.
+/// Every bit is read-only, writable, or cleared by writing one. What a write *means* is up to the owner, which looks
+/// at the registers after it.
 #[derive(Clone)]
 pub struct ConfigSpace {
     value: Box<[u8; 4096]>,

@@ -11,7 +11,7 @@ pub use function::{Event, Function, FunctionOptions, RegisterRead};
 
 use crate::packet::{Now, Packet};
 
-/// A device in a slot, without I/O of its own: whoever drives it brings packets and the time, and takes packets away.
+/// A device in a slot, without I/O of its own: its driver brings packets and the time, and takes packets away.
 pub trait Endpoint: Send {
     /// A packet from the host has come.
     fn receive(&mut self, packet: Packet, now: Now);

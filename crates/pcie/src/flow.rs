@@ -1,4 +1,4 @@
-//! Flow: who may have how many requests open, what becomes of those nobody answers, and which packet may pass which.
+//! Flow: how many requests may be open, what becomes of unanswered ones, and which packet may pass which.
 
 mod order;
 mod requester;

@@ -2,7 +2,7 @@
 //!
 //! A virtual machine reads and writes configuration space and BARs; each becomes requests to the device in the slot, and
 //! their answers become the virtual machine's. What the device sends by itself reads and writes the guest's memory, and
-//! nothing but that: a device that calls itself by another's name, or answers what nobody asked, is not heard.
+//! nothing but that: a packet with another device's name, or a completion without a request, is dropped.
 
 mod discover;
 mod learn;
@@ -23,7 +23,7 @@ use crate::flow::{
 use crate::packet::{Now, Packet, enabled_runs};
 use crate::tables::Window;
 
-/// The guest's memory. Whatever is not the guest's is refused by whoever implements this.
+/// The guest's memory. The implementation refuses whatever is not the guest's.
 pub trait HostMemory {
     /// Copies out; false when not all of it may be read.
     fn read(&self, address: u64, into: &mut [u8]) -> bool;
@@ -38,7 +38,7 @@ pub struct Access(pub u64);
 /// Something for the virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostOutput {
-    /// An access is answered; `None` means that nobody was there. Reads of registers are all ones then. Reads of
+    /// An access is answered; `None` means that no device was there. Reads of registers are all ones then. Reads of
     /// configuration space are answered with [`HostPort::remembered`]: all ones would be a list of capabilities that leads
     /// to itself, and virtual machines follow it for ever.
     Done {
@@ -65,7 +65,7 @@ pub enum HostOutput {
 pub struct Violations {
     /// Packets that named another requester than the slot's device.
     pub foreign_requester: u64,
-    /// Completions nobody waited for.
+    /// Completions that answer no open request.
     pub unexpected_completion: u64,
     /// Reads and writes outside the guest's memory.
     pub outside_memory: u64,
@@ -307,7 +307,7 @@ impl HostPort {
         self.outputs.push_back(HostOutput::Done { access: Access(finished.job.0), data });
     }
 
-    /// Nobody waits for this access any longer. Its answer, if it comes, is dropped by whoever asked.
+    /// The caller does not wait for this access any longer. It drops the answer, if one comes.
     pub fn abandon(&mut self, access: Access) {
         self.trims.remove(&JobId(access.0));
     }
@@ -362,7 +362,7 @@ impl HostPort {
             return;
         }
         if header.id().requester != self.options.device {
-            // No answer either: the name in it is somebody else's.
+            // No answer either: the name in it is another device's.
             self.violations.foreign_requester += 1;
             return;
         }

@@ -6,7 +6,7 @@
 //! - [`config`]: configuration space, capabilities, BARs.
 //! - [`tables`]: the two mapping tables of the paper, and the three routings.
 //! - [`flow`]: tags, completion timeout, ordering rules.
-//! - [`Switch`]: the host's proxy as a switch with slots, for whoever has a root complex.
+//! - [`Switch`]: the host's proxy as a switch with slots, for a program that has a root complex.
 //! - [`BoxProxy`]: the box's proxy.
 //! - [`host`]: the host's end of one slot: accesses of a guest become packets, a device's packets become memory accesses.
 //! - [`measure`]: a copier, set up to measure with.

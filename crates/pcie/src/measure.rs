@@ -21,7 +21,7 @@ pub fn window(device: usize) -> u64 {
     WINDOW_BASE + device as u64 * MEMORY_BYTES
 }
 
-/// Whose memory an address is; `None`: the host's.
+/// The device whose window has this address; `None`: the address is the host's.
 pub fn owner(address: u64) -> Option<usize> {
     address.checked_sub(WINDOW_BASE).map(|offset| (offset / MEMORY_BYTES) as usize)
 }

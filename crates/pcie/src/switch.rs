@@ -87,7 +87,7 @@ pub struct SwitchViolations {
     pub not_paired: u64,
     /// In the name of a function that is not behind the slot's port.
     pub foreign_requester: u64,
-    /// Answers to what nobody asked.
+    /// Completions that answer no open request.
     pub unexpected_completion: u64,
 }
 
@@ -199,7 +199,7 @@ impl Switch {
         self.out.push_back(SwitchOutput::Up(packet));
     }
 
-    /// Nobody is there.
+    /// No device is there.
     fn refuse(&mut self, header: &Header) {
         if header.class() == Class::NonPosted {
             let completer = self.upstream.id();
@@ -305,7 +305,7 @@ impl Switch {
             }
             return;
         }
-        // Source validation: nobody speaks in the name of a function that is not behind this port.
+        // Source validation: a device cannot speak in the name of a function that is not behind this port.
         if !port.has_bus(packet.header.id().requester.bus()) {
             self.violations.foreign_requester += 1;
             return;
@@ -320,7 +320,7 @@ impl Switch {
                 if !bus_master || !self.ports[usize::from(entry.0)].config.bus_master() {
                     return self.refuse_down(entry, &packet.header, now);
                 }
-                // An address below this switch belongs to a slot, or to nobody.
+                // An address below this switch belongs to a slot, or to no device.
                 match self.upstream.claims(address) {
                     true if self.options.peer_to_peer => match self.table.by_address(address) {
                         Some(peer) if peer != entry => self.send_across(entry, peer, packet, now),
@@ -355,7 +355,7 @@ impl Switch {
         }
     }
 
-    /// Tells a device that nobody is where it wants to go.
+    /// Tells a device that its request has no target.
     fn refuse_down(&mut self, entry: EntryId, header: &Header, now: Now) {
         if header.class() == Class::NonPosted {
             let completer = self.ports[usize::from(entry.0)].id();

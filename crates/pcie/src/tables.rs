@@ -1,8 +1,8 @@
 //! The two mapping tables of the paper: which slot of which box a packet on the host is for, and which host a slot
 //! serves.
 //!
-//! The manager writes who belongs to whom; bus, base and limit are learnt from the configuration writes that pass by.
-//! Each pairing has an epoch. Whoever still holds an older pairing has an older epoch, and nothing of theirs is taken.
+//! The manager writes the pairings; bus, base and limit are learnt from the configuration writes that pass by. Each
+//! pairing has an epoch. The peer of an older pairing has an older epoch, and its packets are dropped.
 
 use tlp::{Bdf, Header, MessageRouting, Routing};
 
@@ -109,7 +109,7 @@ pub enum HostRoute {
     Broadcast,
     /// It ends in the proxy.
     Local,
-    /// Nobody is there.
+    /// No device is there.
     Nowhere,
 }
 
@@ -179,8 +179,8 @@ impl HostTable {
         Ok(())
     }
 
-    /// Whoever paired this row is gone, and it with him: it can be paired again, in the same epoch too. Packets are
-    /// told apart by their link, which is never the same twice.
+    /// The pairing of this row is gone with its owner: the row can be paired again, in the same epoch too. Packets
+    /// are told apart by their link, which is never the same twice.
     pub fn forget(&mut self, id: EntryId) {
         if let Ok(entry) = self.entry_mut(id) {
             let (bus, device) = (entry.bus, entry.device);
@@ -202,8 +202,8 @@ impl HostTable {
         }
     }
 
-    /// The row this memory address belongs to. Only used rows take part, and an address that two rows claim is
-    /// nobody's: the host's software is half way through moving them.
+    /// The row this memory address belongs to. Only used rows take part, and an address that two rows claim
+    /// belongs to neither: the host's software is half way through moving them.
     pub fn by_address(&self, address: u64) -> Option<EntryId> {
         let claims = |entry: &HostEntry| {
             let windows = [entry.memory, entry.prefetchable];

@@ -168,7 +168,7 @@ proptest! {
             started: 0,
         };
         steps.into_iter().for_each(|step| model.run(step));
-        // With time and nobody answering, everything ends.
+        // With time and no answers, everything ends.
         for _ in 0..2000 {
             while let Some(packet) = model.requester.transmit(ME, model.now) {
                 prop_assert!(packet.header.tag().value() < 256);
@@ -183,7 +183,7 @@ proptest! {
     }
 }
 
-/// Guest memory with a border: everything outside belongs to somebody else.
+/// Guest memory with a border: everything outside is not the guest's.
 struct Guarded(std::cell::RefCell<Vec<u8>>, std::ops::Range<u64>);
 
 impl HostMemory for Guarded {

@@ -15,7 +15,7 @@ const OUTBOUND: u64 = 0x10000;
 const INBOUND: u64 = 0x20000;
 const RING: u32 = 8192;
 
-/// Memory of the guest that remembers who touched what.
+/// Memory of the guest that records every access.
 struct Memory {
     bytes: RefCell<Vec<u8>>,
     reads: RefCell<Vec<(u64, u64)>>,
@@ -438,7 +438,7 @@ proptest! {
                 prop_assert!(is_within(write, &writable), "write {write:x?}");
             }
         }
-        // Nobody's mischief lasts: after a reset the channel works.
+        // No mischief lasts: after a reset the channel works.
         for channel in 0..2 {
             world.set(channel, register::CONTROL, control::RESET);
         }

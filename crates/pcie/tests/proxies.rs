@@ -174,8 +174,8 @@ fn write_to(requester: Bdf, address: u64) -> Packet {
     Packet::memory_write(requester, address, &[0xee; 64]).unwrap()
 }
 
-/// The box's proxy is taken over. Whatever it sends, only the memory its own device may reach changes, and nobody else
-/// is answered.
+/// The box's proxy is taken over. Whatever it sends, only the memory its own device may reach changes, and no other
+/// device is answered.
 #[test]
 fn a_box_that_lies_reaches_nobody_else() {
     let mut world = three_devices();
@@ -213,7 +213,7 @@ fn a_box_that_lies_reaches_nobody_else() {
     send(&mut world, BOX, 0, 1, write_to(Bdf::new(0, 0, 0), 0x100));
     send(&mut world, BOX, 0, 1, write_to(Bdf::new(2, 0, 0), 0x100));
     assert_eq!(world.switch.violations().foreign_requester, 4);
-    // Answers nobody asked for, for every requester and tag there is.
+    // Completions without a request, for every requester and tag there is.
     for requester in [world::ROOT, own, other, Bdf::new(2, 1, 0)] {
         for tag in [0, 1, 31, 255, 1023] {
             send(&mut world, BOX, 0, 1, completion(requester, tag));
@@ -227,7 +227,7 @@ fn a_box_that_lies_reaches_nobody_else() {
     send(&mut world, BOX, 0, 1, write_to(own, World::low_base(1)));
     assert!(world.read(World::high_base(1), 64).unwrap().iter().all(|byte| *byte == 0));
     assert_eq!(world.read32(World::low_base(1)), 0);
-    // Configuration of others, and messages to everybody, go nowhere.
+    // Configuration of others, and broadcast messages, go nowhere.
     let id = TransactionId::new(own, Tag::new(1).unwrap());
     let config = Packet { header: Header::config_write(id, true, other, 0x04, 0xf), payload: vec![0; 4] };
     send(&mut world, BOX, 0, 1, config);

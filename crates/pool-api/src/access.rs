@@ -1,4 +1,4 @@
-//! Who is let in: tokens, certificates, keys.
+//! Access: tokens, certificates, keys.
 
 use crate::{Invalid, Name};
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
-//! Who did what: entries chained by hash, so that none can be changed or left out unseen.
+//! The audit trail: entries chained by hash, so that none can be changed or left out unseen.
 //!
-//! The trail is kept in books: one for those who look after the pool, one for boxes and hosts, one for each tenant, one
-//! for strangers. Each has a chain of its own. When there are more entries than are kept, the longest book loses its
-//! oldest; so who floods the trail displaces entries of its own.
+//! The trail is kept in books: one for operators and admins, one for boxes and hosts, one for each tenant, one for
+//! strangers. Each has a chain of its own. When there are more entries than are kept, the longest book loses its
+//! oldest; so an actor that floods the trail displaces entries of its own book.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

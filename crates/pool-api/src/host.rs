@@ -342,7 +342,7 @@ fn patience_ms() -> u64 {
     15_000
 }
 
-/// The name of a link on the network: the same on both sides, and nobody else's.
+/// The name of a link on the network: the same on both sides, and no other link has it.
 pub fn link_name(box_node: u16, box_slot: u8) -> u32 {
     u32::from(box_node) << 16 | u32::from(box_slot)
 }

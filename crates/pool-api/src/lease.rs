@@ -15,11 +15,11 @@ use utoipa::ToSchema;
 
 /// GPUs one lease may have: more than any one machine holds.
 pub const GPUS_PER_LEASE_MAX: u32 = 64;
-/// The priority of who does not say.
+/// The priority of a request that names none.
 pub const PRIORITY_DEFAULT: u32 = 100;
 /// The highest priority.
 pub const PRIORITY_MAX: u32 = 1000;
-/// How long a lease lives without renewal, if nobody says.
+/// How long a lease lives without renewal, if the request does not say.
 pub const LEASE_TTL_DEFAULT_MS: u64 = 30_000;
 /// Less could not survive one lost message.
 pub const LEASE_TTL_MIN_MS: u64 = 1_000;

@@ -4,8 +4,8 @@
 //! I/O, no clock, no policy. What a client sends refuses unknown fields, and `check` functions say what is out of
 //! bounds; what the manager answers may grow fields, which older clients ignore.
 //!
-//! Times are milliseconds since 1970 by the manager's clock and end in `_ms`; durations do too. Nobody compares them
-//! with a clock of their own: answers that matter carry `now_ms`.
+//! Times are milliseconds since 1970 by the manager's clock and end in `_ms`; durations do too. Clients never
+//! compare them with a clock of their own: answers that matter carry `now_ms`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]

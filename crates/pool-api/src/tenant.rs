@@ -1,19 +1,19 @@
-//! Tenants: who GPUs are for, and how many each may have.
+//! Tenants: the groups that GPUs are for, and how many each may have.
 
 use crate::{Invalid, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Model, Name, PRIORITY_DEFAULT, PRIORITY_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// The weight of a tenant nobody has said anything about.
+/// The weight of a tenant that no operator has set.
 pub const WEIGHT_DEFAULT: u32 = 100;
 /// The largest weight.
 pub const WEIGHT_MAX: u32 = 1_000_000;
-/// The highest priority that a tenant nobody has said anything about may ask for: that of who does not say. A tenant may
-/// put its own leases behind others', but before them only if an operator has allowed it.
+/// The highest priority that a tenant without settings may ask for: that of a request that names none. A tenant may put
+/// its own leases behind others', but before them only if an operator has allowed it.
 pub const TENANT_PRIORITY_MAX_DEFAULT: u32 = PRIORITY_DEFAULT;
-/// The longest time to live that a tenant nobody has said anything about may ask for. A borrower that is silent for a day
-/// is gone; what it had is not kept from others for a week.
+/// The longest time to live that a tenant without settings may ask for. A borrower that is silent for a day is gone; what
+/// it had is not kept from others for a week.
 pub const TENANT_TTL_MAX_DEFAULT_MS: u64 = 24 * 3600 * 1000;
 
 /// A tenant, as it is stored.
@@ -35,7 +35,7 @@ pub struct TenantRecord {
 }
 
 impl TenantRecord {
-    /// A tenant nobody has said anything about.
+    /// A tenant that no operator has set.
     pub fn unspoken_of(name: Name) -> Self {
         Self::set(name, &TenantRequest::default())
     }

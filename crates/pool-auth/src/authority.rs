@@ -1,4 +1,4 @@
-//! The pool's certificate authority: whom it certifies, everybody in the pool knows.
+//! The pool's certificate authority: every member of the pool trusts the certificates that it signs.
 //!
 //! Certificates name identities by URI, and machines also by DNS names that only the authority gives out:
 //! `rack1-a.box.dxpu` for a box, `manager.dxpu` for every manager. Clients ask for those names whatever address they
@@ -108,7 +108,7 @@ impl Authority {
         Ok(Self { certificate_pem, key_pem, issuer })
     }
 
-    /// What everybody trusts.
+    /// The certificate that every member and client trusts.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }

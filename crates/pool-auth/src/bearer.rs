@@ -26,7 +26,7 @@ use crate::secret::Secret;
 pub enum TokenKind {
     /// Be certified, once.
     Join,
-    /// Speak as somebody, again and again.
+    /// Authenticate as one identity, again and again.
     User,
 }
 
@@ -39,7 +39,7 @@ impl TokenKind {
     }
 }
 
-/// Bytes of randomness: nobody guesses them, so a plain hash is enough to store.
+/// Bytes of randomness: too many to guess, so a plain hash is enough to store.
 const SECRET_BYTES: usize = 32;
 
 /// Hex digits of an identifier.
@@ -64,7 +64,7 @@ impl BearerToken {
         Self { kind, id, secret: Secret::random(SECRET_BYTES) }
     }
 
-    /// Reads what somebody shows. None when it cannot be a token.
+    /// Reads what a caller shows. None when it cannot be a token.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let kind = match parts.next()? {
@@ -92,7 +92,7 @@ impl BearerToken {
         self.kind
     }
 
-    /// The whole token, for the one who gets it.
+    /// The whole token, for its bearer.
     pub fn reveal(&self) -> Secret {
         Secret::new(format!("{}.{}.{}", self.kind.prefix(), self.id, self.secret.reveal()))
     }
@@ -115,14 +115,14 @@ pub struct TokenRecord {
     pub id: String,
     /// What it is good for.
     pub kind: TokenKind,
-    /// As whom its bearer speaks, or joins.
+    /// The identity with which its bearer speaks, or joins.
     pub identity: Identity,
     /// Of the token, never the token.
     pub digest: Digest,
-    /// Who made it.
+    /// The identity that made it.
     pub created_by: String,
-    /// The tokens by which it was made, the oldest first: who revokes one of them revokes this one with it. Empty for
-    /// one that the store's owner made.
+    /// The tokens by which it was made, the oldest first: revoking one of them revokes this one with it.
+    /// Empty for one that the store's owner made.
     #[serde(default)]
     pub lineage: Vec<String>,
     /// When.
@@ -145,10 +145,10 @@ pub enum TokenRefusal {
     /// Its time is over.
     #[error("this token has expired")]
     Expired,
-    /// It was for one use, and that was somebody else's.
+    /// It was for one use, and another machine has used it.
     #[error("this token was used already")]
     Used,
-    /// A join token does not speak for anybody, and a user token does not join.
+    /// A join token does not authenticate a user, and a user token does not join.
     #[error("this token is for something else")]
     WrongKind,
 }
@@ -176,7 +176,7 @@ impl TokenRecord {
         }
     }
 
-    /// The lineage of a token that is made with this one; nothing if it would be longer than anybody needs.
+    /// The lineage of a token that is made with this one; none if it would be longer than [`LINEAGE_MAX`].
     pub fn lineage_of_children(&self) -> Option<Vec<String>> {
         let whole = self.lineage.iter().chain([&self.id]).cloned().collect::<Vec<_>>();
         (whole.len() <= LINEAGE_MAX).then_some(whole)
@@ -208,7 +208,7 @@ impl TokenRecord {
     }
 
     fn check(&self, shown: &BearerToken, kind: TokenKind, now_ms: u64) -> Result<(), TokenRefusal> {
-        // The secret first: who does not have it learns nothing else.
+        // The secret first: a caller that does not have it learns nothing else.
         let same: bool = shown.digest().as_bytes().ct_eq(self.digest.as_bytes()).into();
         if !same || shown.kind != self.kind {
             Err(TokenRefusal::Unknown)

@@ -1,4 +1,4 @@
-//! Whom a certificate names, and by what it is told from others.
+//! The identity that a certificate names, and by what it is told from others.
 
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
@@ -6,13 +6,13 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use crate::hash::{Digest, digest};
 use crate::identity::Identity;
 
-/// Why a certificate names nobody of the pool.
+/// Why a certificate names no identity of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
     /// Not a certificate.
     #[error("this is not a certificate")]
     Damaged,
-    /// None, or several, or not ours: then it is nobody's.
+    /// None, or several, or not ours: then it names no identity.
     #[error("the certificate must carry exactly one name of the form spiffe://dxpu/...")]
     Unnamed,
 }
@@ -20,7 +20,7 @@ pub enum CertificateError {
 /// What a certificate says that counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certified {
-    /// Whom it names.
+    /// The identity that it names.
     pub identity: Identity,
     /// Its number among all of the authority's, in hexadecimal.
     pub serial: String,

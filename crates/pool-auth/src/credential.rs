@@ -1,11 +1,11 @@
-//! What somebody needs to speak to a pool, in one file that only its owner can read.
+//! What a client needs to speak to a pool, in one file that only its owner can read.
 
 use serde::{Deserialize, Serialize};
 
 use crate::identity::Identity;
 use crate::secret::Secret;
 
-/// Where the managers are, whom to trust there, and how to prove who one is: by a token, or by a certificate.
+/// Where the managers are, which authority to trust there, and the client's own proof: a token, or a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Credential {
@@ -13,7 +13,7 @@ pub struct Credential {
     pub managers: Vec<String>,
     /// The pool's authority, PEM.
     pub authority: String,
-    /// Who this is.
+    /// The identity that it proves.
     pub identity: Identity,
     /// A bearer token.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -113,7 +113,7 @@ pub struct Denial {
     pub since_ms: u64,
     /// From this moment on everything it denies would have ended by itself.
     pub until_ms: u64,
-    /// Who revoked.
+    /// The identity that revoked it.
     pub by: String,
     /// Why.
     #[serde(default)]

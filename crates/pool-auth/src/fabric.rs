@@ -9,11 +9,11 @@ use crate::secret::Secret;
 /// What no other use of the secret has in common with this one.
 const PURPOSE: &[u8] = b"dxpu pcie link v1";
 
-/// The pool's secret for links. Managers keep it; nobody else ever sees it.
+/// The pool's secret for links. Managers keep it and never send it.
 ///
 /// A link belongs to one grant: a GPU, an epoch of it, a lease. What its two proxies are given is made of these and the
-/// pool's secret, by HKDF-SHA256, so nothing has to be stored per grant, and who knows the secret of one knows nothing of
-/// another.
+/// pool's secret, by HKDF-SHA256, so nothing has to be stored per grant, and the secret of one link tells
+/// nothing of another's.
 #[derive(Clone, Debug)]
 pub struct FabricSecret(Secret);
 

@@ -13,7 +13,7 @@ const PREFIX: &str = "spiffe://dxpu/";
 /// The longest name of a box, tenant, user and so on: what DNS allows a label.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Somebody the pool knows.
+/// A person, program or machine that the pool knows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Identity {
@@ -23,7 +23,7 @@ pub enum Identity {
     Box(String),
     /// The agent of a host of the PCIe plane.
     Host(String),
-    /// Somebody who borrows for a tenant.
+    /// A person or program that borrows for a tenant.
     User {
         /// The tenant.
         tenant: String,

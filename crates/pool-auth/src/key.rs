@@ -11,7 +11,7 @@ use crate::secret::Secret;
 pub struct NewKey {
     /// The private key, PEM.
     pub key_pem: Secret,
-    /// The request, PEM. It names nobody: the authority decides whose certificate it becomes.
+    /// The request, PEM. It has no name in it: the authority decides which identity the certificate gets.
     pub request_pem: String,
 }
 
@@ -32,7 +32,7 @@ impl NewKey {
     }
 }
 
-/// A certificate request whose signature holds: whoever sent it has the key.
+/// A certificate request whose signature holds: its sender has the key.
 pub struct CertificateRequest {
     pub(crate) public_key: rcgen::PublicKey,
 }

@@ -26,7 +26,7 @@ pub use keys::{LeaseKey, LeaseKeyError, LeaseKeyId, LeasePublicKey};
 pub struct LeaseClaims {
     /// The lease.
     pub lease: String,
-    /// Who pays.
+    /// The tenant that pays.
     pub tenant: String,
     /// The box that holds the GPU.
     pub box_name: String,

@@ -1,4 +1,4 @@
-//! Who may do what in a pool, and how they prove it.
+//! Which identity may do what in a pool, and how it proves itself.
 //!
 //! | proof | for | checked by |
 //! |---|---|---|

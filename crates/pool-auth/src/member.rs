@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!             join token                    renews, returns: same key
-//!  (nobody) -------------> member ───────────┐
+//!  (absent) -------------> member ───────────┐
 //!              ▲             │ ▲─────────────┘
 //!              │             ├── joins again with a new token: the new key counts, the old one no more
 //!              └─────────────┴── revoked; away for longer than [`RETURN_WITHIN`] after its certificate ended
@@ -19,15 +19,15 @@ use crate::certificate::Certified;
 use crate::hash::Digest;
 use crate::identity::Identity;
 
-/// A machine that was off for so long after its certificate ended comes back by itself: it still has the key it joined
-/// with, and nobody has revoked it. After a holiday, a repair, a move to another rack it does; one that was put away and
-/// forgotten is not let in for ever.
+/// A machine that was off for so long after its certificate ended comes back by itself: it still has the key
+/// it joined with, and no admin has revoked it. After a holiday, a repair, a move to another rack it does;
+/// one that was put away and forgotten is not let in for ever.
 pub const RETURN_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// What managers keep of a machine that has joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Who.
+    /// Its name and kind.
     pub identity: Identity,
     /// The key it joined with. None for one that joined before keys were kept; it is learned when it renews.
     pub key: Option<Digest>,

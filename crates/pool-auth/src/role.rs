@@ -1,4 +1,4 @@
-//! The whole of who may do what.
+//! Roles, and the permissions of each.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub enum Role {
     Tenant,
     /// Looks after GPUs and boxes.
     Operator,
-    /// Decides who may do what.
+    /// Gives others their access.
     Admin,
     /// The agent of a box.
     Box,
@@ -25,13 +25,13 @@ pub enum Role {
 /// One kind of thing that can be asked of a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Permission {
-    /// See GPUs, boxes, spares and who holds what.
+    /// See GPUs, boxes, spares and the holder of each.
     ReadPool,
     /// See the metrics, which name GPUs and boxes.
     ReadMetrics,
     /// See leases of one's own tenant.
     ReadOwnLeases,
-    /// See leases, tenants and events of everybody.
+    /// See leases, tenants and events of all tenants.
     ReadEverything,
     /// Ask for, renew and release leases of one's own tenant.
     BorrowForOwnTenant,
@@ -43,7 +43,7 @@ pub enum Permission {
     BreakGpus,
     /// Set quotas.
     ManageTenants,
-    /// Read who did what.
+    /// Read the audit trail.
     ReadAudit,
     /// Make and revoke tokens; certify others.
     ManageAccess,
@@ -51,8 +51,8 @@ pub enum Permission {
     ReportOwnBox,
     /// Report the state of a host, and read its record: of the one host that the identity names.
     ReportOwnHost,
-    /// Get a new certificate for the same name. Only machines have one: everybody else shows a token, which can be
-    /// revoked and ends when it says.
+    /// Get a new certificate for the same name. Only machines have one: users and operators show a token,
+    /// which can be revoked and ends when it says.
     RenewOwnCertificate,
 }
 

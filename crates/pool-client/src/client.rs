@@ -45,7 +45,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// For one who is somebody.
+    /// For a client with an identity of its own.
     pub fn new(credential: Credential, patience: Patience) -> Result<Self, ClientError> {
         if credential.managers.is_empty() {
             return Err(ClientError::Settings("no manager is named".to_owned()));
@@ -54,7 +54,7 @@ impl Client {
         Ok(Self { credential, patience, managers })
     }
 
-    /// For one who has only a join token and the authority's certificate.
+    /// For a machine that has only a join token and the authority's certificate.
     pub fn to_join(managers: Vec<String>, authority_pem: String) -> Result<Self, ClientError> {
         let identity = Identity::Viewer("joining".to_owned());
         let credential = Credential {
@@ -68,7 +68,7 @@ impl Client {
         Self::new(credential, Patience::default())
     }
 
-    /// Who this is.
+    /// The identity, the managers and the proof that this client uses.
     pub fn credential(&self) -> &Credential {
         &self.credential
     }
@@ -310,12 +310,12 @@ impl Client {
         self.get(&format!("/v1/hosts/{name}"), Duration::ZERO)
     }
 
-    /// Says whose leases may be plugged into a host.
+    /// Sets the tenants that may plug leases into a host.
     pub fn set_host_tenants(&self, name: &Name, tenants: &[Name]) -> Result<HostRecord, ClientError> {
         self.put(&format!("/v1/hosts/{name}"), &HostRequest { tenants: tenants.to_vec() })
     }
 
-    /// Tells whom a box has turned away.
+    /// Reports the borrowers that a box has turned away.
     pub fn tell_refusals(&self, name: &Name, report: &RefusalReport) -> Result<RefusalsHeard, ClientError> {
         self.post(&format!("/v1/boxes/{name}/refusals"), report, None, Duration::ZERO)
     }
@@ -327,8 +327,8 @@ impl Client {
 
     /// Shows a lease once it is no longer at `version`, or after a while. Renews it.
     ///
-    /// The while is short, however long the caller would wait: a manager that is frozen meanwhile says nothing, and only
-    /// whoever asks again hears that another leads.
+    /// The while is short, however long the caller would wait: a manager that is frozen meanwhile says
+    /// nothing, and only a client that asks again hears that another leads.
     pub fn wait_for_lease(&self, id: LeaseId, version: u64, wait: Duration) -> Result<Lease, ClientError> {
         let wait = wait.min(LONGEST_WAIT);
         self.get(&format!("/v1/leases/{id}?version={version}&wait_ms={}", wait.as_millis()), wait)

@@ -20,7 +20,7 @@ pub enum ClientError {
     /// One side does not accept the certificate of the other.
     #[error("{what}")]
     Certificate {
-        /// Whose, and why not.
+        /// Which end refuses the certificate, and why.
         what: String,
         /// It is ours, and its time is over.
         is_over: bool,

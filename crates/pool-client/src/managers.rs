@@ -2,8 +2,8 @@
 //!
 //! A manager that is gone refuses at once. One that is frozen takes every connection and answers nothing, while those
 //! that follow it still name it as their leader. So where there are several, each is given little time at first, and
-//! one that was silent is left alone for a while, whoever names it. A manager that is only slow is given more time
-//! whenever it was not enough.
+//! one that was silent is left alone for a while, whichever manager names it. A manager that is only slow is
+//! given more time whenever it was not enough.
 //!
 //! Time is an argument: the rules are tested without waiting.
 
@@ -17,13 +17,13 @@ use crate::error::ClientError;
 /// What a manager is given at first, where there are others: less than it takes them to replace a silent leader.
 const ALLOWANCE_FIRST: Duration = Duration::from_secs(2);
 
-/// More than anybody's patience.
+/// More than the patience of any caller.
 const ALLOWANCE_MAX: Duration = Duration::from_secs(64);
 
 /// For how long one that was silent is not asked while there are others: until they may have replaced it.
 const SHUNNED_FOR: Duration = Duration::from_secs(2);
 
-/// Leaders may name addresses that nobody configured; more than this is not a pool but a mistake.
+/// Leaders may name addresses that are in no configuration; more than this is not a pool but a mistake.
 const MANAGERS_MAX: usize = 32;
 
 pub(crate) struct Managers {
@@ -56,7 +56,7 @@ impl Managers {
         Ok(Self { known: known.collect::<Result<_, _>>()?, current: 0 })
     }
 
-    /// Whom to ask, of how many, and how long to wait for the answer at most.
+    /// The manager to ask, the number of managers, and how long to wait for the answer at most.
     pub(crate) fn current(&self) -> (Place, ureq::Agent, usize, Duration) {
         let known = &self.known[self.current];
         let allowance = if self.known.len() > 1 { known.allowance } else { ALLOWANCE_MAX };
@@ -78,7 +78,7 @@ impl Managers {
         }
     }
 
-    /// To the next one that is not shunned, unless somebody has gone on already.
+    /// To the next one that is not shunned, unless another thread has gone on already.
     pub(crate) fn go_on(&mut self, from: &Place, now: Instant) {
         if self.known[self.current].place != *from {
             return;

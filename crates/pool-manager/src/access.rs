@@ -1,5 +1,5 @@
-//! Who is let in: the authority, the keys that sign leases, the tokens that were made, the machines that have joined,
-//! and what of all that was revoked.
+//! Admission: the authority, the keys that sign leases, the tokens that were made, the machines that have
+//! joined, and what of all that was revoked.
 
 mod members;
 
@@ -19,16 +19,16 @@ use crate::claim::{Caller, Claim, ShownToken};
 use crate::problem::Problem;
 use crate::staged::Staged;
 
-/// Everything below is written by this file alone.
+/// Only this module and `bootstrap` write keys below it.
 pub(crate) const PREFIX: &str = "auth/";
 pub(crate) const AUTHORITY_KEY: &str = "auth/authority";
 pub(crate) const FABRIC_KEY: &str = "auth/fabric";
 const LEASE_KEY_PREFIX: &str = "auth/lease-key/";
 const TOKEN_PREFIX: &str = "auth/token/";
-/// Every waiting request is woken when something below this changes: it may concern the request.
+/// `Waiters::wake` wakes every waiting request when a key below this changes: the revocation may concern it.
 pub(crate) const DENIED_PREFIX: &str = "auth/denied/";
 const MEMBER_PREFIX: &str = "auth/member/";
-/// Says that machines that joined before members were written down are among them.
+/// Present once `adopt` has made members of the machines that joined before members were stored.
 const MEMBERS_KNOWN_KEY: &str = "auth/members-known";
 
 /// How long a lease token opens its slot for the first time. The epoch ends it sooner; this bounds what a stolen one is
@@ -78,7 +78,7 @@ struct HeldKey {
     stored: StoredLeaseKey,
 }
 
-/// The book of who is let in.
+/// The book of everything that authenticates a caller.
 pub(crate) struct Access {
     authority: Arc<Authority>,
     /// By the moment they begin to sign.
@@ -143,12 +143,12 @@ impl Access {
         &self.authority
     }
 
-    /// Believes a claim, or not.
+    /// Authenticates a claim by its token, or else by the certificate of its connection.
     pub(crate) fn authenticate(&self, claim: &Claim, now_ms: u64) -> Result<Caller, Problem> {
         let refused = |message: &str, hint: &str| Problem::new(ErrorCode::Unauthenticated, message, hint);
         let mut token_id = None;
         let identity = match (&claim.bearer, &claim.certificate) {
-            // A token that is shown is meant, whatever the connection has proved.
+            // A token counts before the connection's certificate.
             (Some(ShownToken::Nonsense), _) => {
                 return Err(refused(
                     "this is not a token",
@@ -197,7 +197,8 @@ impl Access {
         };
         let token = BearerToken::make(order.kind);
         let expires_ms = now_ms.saturating_add(order.ttl_ms);
-        // What is made after a revocation counts, also when this manager's clock is behind the one that revoked.
+        // Dated after every revocation of this identity, also when this manager's clock is behind the one that
+        // revoked.
         let created_ms = self.denied.first_ms_for(&order.identity, now_ms);
         let mut record = TokenRecord::new(&token, order.identity, &order.created_by, created_ms, expires_ms);
         (record.note, record.lineage) = (order.note, lineage);
@@ -330,7 +331,7 @@ impl Access {
     }
 }
 
-/// Records removed at once: they share a transaction with what people wait for.
+/// Records that `sweep` removes at once: they share a transaction with jobs that callers wait for.
 const SWEEP_MAX: usize = 32;
 
 /// What a token is to be.
@@ -338,7 +339,7 @@ pub(crate) struct NewToken {
     pub(crate) kind: TokenKind,
     pub(crate) identity: Identity,
     pub(crate) created_by: String,
-    /// The token that the one who asks has shown.
+    /// The token that the caller has shown.
     pub(crate) made_with: Option<String>,
     pub(crate) ttl_ms: u64,
     pub(crate) note: String,
@@ -348,7 +349,7 @@ fn denied_key(subject: &Subject) -> String {
     format!("{DENIED_PREFIX}{subject}")
 }
 
-/// A caller that was let in before is told that this is over.
+/// The problem for a caller that was admitted before and is revoked now.
 fn revoked(what: &str, denial: &Denial, hint: &str) -> Problem {
     let because = if denial.reason.is_empty() { String::new() } else { format!(": {}", denial.reason) };
     Problem::new(ErrorCode::Revoked, format!("{what} was revoked by {}{because}", denial.by), hint)

@@ -1,9 +1,9 @@
-//! Who did what: every change and every refusal, chained by hash.
+//! The audit trail: every change and every refusal with its actor, chained by hash.
 //!
-//! The trail is kept in books, each with a chain of its own ([`AuditChain`]): one for those who look after the pool, one
-//! for boxes and hosts, one for each tenant, one for strangers. When there are more entries than are kept, the longest
-//! book loses its oldest ones. So whoever floods the trail displaces entries of its own, and nobody washes out what an
-//! admin did.
+//! The trail is kept in books, each with a chain of its own ([`AuditChain`]): one for operators and admins, one for
+//! boxes and hosts, one for each tenant, one for strangers. When there are more entries than are kept, the longest
+//! book loses its oldest ones. So an actor that floods the trail displaces entries of its own book, and cannot
+//! displace what an admin did.
 //!
 //! ```text
 //! audit/BOOK/NUMBER         an entry
@@ -167,7 +167,7 @@ impl Audit {
         }
     }
 
-    /// Writes down how many refusals were counted and not written, each under the name of who caused them.
+    /// Writes down how many refusals were counted and not written, each under the name of the actor that caused them.
     pub(crate) fn tell_counted(&mut self, now_ms: u64, staged: &mut Staged) {
         for deed in self.refusals.over(now_ms) {
             self.append(deed, now_ms, staged);
@@ -242,7 +242,8 @@ fn book_of(actor: &str, outcome: AuditOutcome) -> String {
         (Some("admin" | "operator" | "viewer" | "manager"), _) => "operators".to_owned(),
         (Some("box" | "host"), _) => "machines".to_owned(),
         (Some("tenant"), Some(tenant)) => format!("tenant/{tenant}"),
-        // The one thing that strangers ever do is to join, and then they are none. No stranger can wash that out.
+        // A stranger succeeds only in joining or returning, and then it is a machine. Its entry is not in the
+        // strangers' book, where refusals of other strangers would displace it.
         _ if outcome == AuditOutcome::Done => "machines".to_owned(),
         _ => "strangers".to_owned(),
     }

@@ -1,4 +1,4 @@
-//! Everything a leader knows: the ledger, who is let in, who did what, and who waits to hear of a change.
+//! Everything a leader knows: the ledger, the access book, the audit trail, and the requests that wait for a change.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ const LEDGER_PREFIXES: [&str; 8] =
     ["box/", "host/", "gpu/", "lease/", "tenant/", "spare/", "idem/", "event/"];
 
 impl Books {
-    /// Reads the store. Whoever leads is the only one who writes, so what is read prefix by prefix belongs together.
+    /// Reads the store. Only the leader writes, so what is read prefix by prefix belongs together.
     pub(crate) fn open(
         store: &dyn Store,
         authority: Arc<Authority>,

@@ -1,7 +1,7 @@
 //! The first start of a pool: its authority, its first lease key, the secret of its PCIe plane, and its first admin.
 //!
-//! Managers that start at the same moment on one store agree: the authority is put only if there is none, and whoever
-//! comes second takes what it finds.
+//! Managers that start at the same moment on one store agree: the authority is put only if there is none, and
+//! the manager that comes second takes what it finds.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ const ADMIN_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The pool's authority, as it is or made now.
 ///
-/// Who makes it also makes the first admin, and writes that credential to `admin_file` for its owner alone.
+/// The manager that makes it also makes the first admin, and writes that credential to `admin_file` for its
+/// owner alone.
 pub fn begin(
     store: &dyn Store,
     managers: &[String],
@@ -65,7 +66,7 @@ pub fn begin(
         StoredLeaseKey { secret: key.secret().clone(), created_ms: now_ms, signs_from_ms: now_ms };
     let fabric = StoredFabric { secret: FabricSecret::make().secret().clone() };
     let (credential, record) = admin(&authority, managers, "first", now_ms);
-    // The file first: a pool whose admin nobody knows would be of no use.
+    // The file first: a pool without a known admin credential would be of no use.
     write_private(admin_file, &credential)?;
     let transaction = Transaction::new()
         .when(Condition::absent(AUTHORITY_KEY))
@@ -92,7 +93,7 @@ pub fn begin(
     }
 }
 
-/// Makes another admin token, for whoever can write to the store: they own the pool anyway.
+/// Makes another admin token, for a process that can write to the store: it owns the pool anyway.
 pub fn new_admin(
     store: &dyn Store,
     managers: &[String],

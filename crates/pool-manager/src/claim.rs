@@ -1,4 +1,4 @@
-//! Who asks, as far as they say and show.
+//! What a request claims and shows about its caller.
 
 use std::net::SocketAddr;
 
@@ -29,10 +29,10 @@ pub(crate) enum ShownToken {
     Nonsense,
 }
 
-/// Somebody who is who they say.
+/// An authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// Who.
+    /// Its name and kind.
     pub(crate) identity: Identity,
     /// The token that proved it, if it was one.
     pub(crate) token: Option<String>,

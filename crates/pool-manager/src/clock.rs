@@ -9,7 +9,7 @@ pub(crate) fn system_now_ms() -> u64 {
     u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX / 2)
 }
 
-/// Milliseconds since 1970 that only go forward: set by the system's clock once, and by nobody afterwards.
+/// Milliseconds since 1970 that only go forward: read from the system's clock once, and never corrected afterwards.
 ///
 /// A manager whose machine's clock is corrected by hours while it leads thus expires nothing early or late.
 #[derive(Clone, Copy, Debug)]

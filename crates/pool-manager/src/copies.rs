@@ -25,7 +25,7 @@ const AGAIN_AFTER_MS: u64 = 600_000;
 /// Runs of one machine that are told apart.
 const RUNS_MAX: usize = 4;
 
-/// Who was heard last, of each machine.
+/// The agents that were heard last, of each machine.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     machines: HashMap<Identity, Machine>,
@@ -63,7 +63,7 @@ impl Copies {
         let before = known.and_then(|at| machine.runs.remove(at));
         let is_news = before.as_ref().is_none_or(|before| sequence > before.sequence);
         if let Some(before) = before.filter(|_| !is_news) {
-            // Something old that came late, or the same once more, says nothing about who is alive.
+            // Something old that came late, or the same once more, does not show that its agent is alive.
             machine.runs.insert(known.unwrap_or_default(), before);
             return None;
         }

@@ -18,7 +18,7 @@ pub(crate) fn connections() -> usize {
     fitting(limit.current)
 }
 
-/// At least a few, whatever the limit: a manager that nobody reaches is of no use.
+/// At least a few, whatever the limit: a manager that accepts no connection is of no use.
 fn fitting(limit: Option<u64>) -> usize {
     let fits = limit.map_or(u64::MAX, |limit| limit.saturating_sub(RESERVED).max(limit / 2).max(1));
     usize::try_from(fits).unwrap_or(usize::MAX)

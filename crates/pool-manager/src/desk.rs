@@ -11,10 +11,10 @@ use crate::books::Books;
 use crate::claim::{Caller, Claim};
 use crate::problem::Problem;
 
-/// What somebody wants, apart from how it is done.
+/// What a caller wants, apart from how it is done.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// Who asks, not yet believed.
+    /// The caller, not yet authenticated.
     pub(crate) claim: Claim,
     /// What, such as `lease.create`.
     pub(crate) action: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Asked {
     pub(crate) target: String,
     /// What their role must include. There is no job without one, except to join.
     pub(crate) needs: Needs,
-    /// Whether success is written down too.
+    /// Which outcomes go into the audit trail.
     pub(crate) audited: Audited,
 }
 
@@ -33,19 +33,19 @@ pub(crate) enum Needs {
     Permission(Permission),
     /// One of these two; the job decides what each of them is shown.
     Either(Permission, Permission),
-    /// Nothing, but somebody must be known.
+    /// Nothing, but the caller must be authenticated.
     Anybody,
-    /// Nobody is known yet: the job itself checks a join token, or the key of a member.
+    /// The caller has no identity yet: the job itself checks a join token, or the key of a member.
     JoinToken,
 }
 
 /// What is written into the audit trail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audited {
-    /// Whatever comes of it.
+    /// Success and refusal.
     Always,
-    /// Refusals, and what was done if it changed anything: a request that is sent again tells nothing new, and whoever
-    /// sends it thousands of times a second would fill the trail.
+    /// Refusals, and what was done if it changed anything: a request that is sent again tells nothing new,
+    /// and a caller that sends it thousands of times a second would fill the trail.
     Changes,
     /// Only that it was refused: it happens all the time, or changes nothing.
     Refusals,
@@ -57,9 +57,9 @@ pub(crate) enum Audited {
 pub(crate) trait Job: Send {
     /// Whether it only reads. Reads are done after the commit of what came before, so they see nothing that may not last.
     fn is_read(&self) -> bool;
-    /// Does it.
+    /// Changes the books in memory, or reads them.
     fn perform(&mut self, books: &mut Books);
-    /// Tells what came of it, or why nothing did.
+    /// Sends the result to the caller, or the problem if its commit failed.
     fn deliver(self: Box<Self>, verdict: Result<(), Problem>);
 }
 
@@ -156,7 +156,7 @@ where
     fn perform(&mut self, books: &mut Books) {
         let act = self.act.take().expect("a job is performed once");
         let believed = believe(&self.asked, books);
-        // Who is believed is named, also when it may not do what it asks.
+        // An authenticated caller is named, also when it may not do what it asks.
         let actor = match &believed {
             Ok(caller) if self.asked.needs != Needs::JoinToken => caller.identity.to_string(),
             _ => "anonymous".to_owned(),
@@ -174,12 +174,12 @@ where
             Ok(()) => self.result.unwrap_or_else(|| Err(Problem::internal("a job was not performed"))),
             Err(problem) => Err(problem),
         };
-        // Whoever asked may have gone away.
+        // The caller may have hung up.
         let _ = self.reply.send(result);
     }
 }
 
-/// Who asks, if they are who they say.
+/// The caller, if its claim is true.
 fn believe(asked: &Asked, books: &Books) -> Result<Caller, Problem> {
     if asked.needs == Needs::JoinToken {
         let nobody = pool_auth::Identity::Viewer("joining".to_owned());
@@ -226,5 +226,5 @@ fn write_down(asked: &Asked, actor: String, problem: Option<&Problem>, is_change
     books.audit.write(deed, books.now_ms, &mut books.staged);
 }
 
-/// What somebody names may be long; what is written down is not.
+/// A target that a caller names may be long; what is written down is not.
 const TARGET_CHARS_MAX: usize = 200;

@@ -1,9 +1,9 @@
-//! Who may stay connected: a place for everybody who is known, and a few for those who are not yet.
+//! Which connections may stay: a place for every authenticated caller, and a few for strangers.
 //!
 //! A connection is a stranger's until its certificate or a token sent over it has been believed. Strangers have places
-//! of their own, some for each address and some in all. A stranger who comes when these are taken gets the place of the
-//! one who has been here longest: an honest client needs milliseconds to show who it is, so only whoever keeps silent is
-//! sent away, however many of those there are. Nobody is logged; all are counted.
+//! of their own, some for each address and some in all. A stranger that comes when these are taken gets the
+//! place of the oldest one: an honest client needs milliseconds to authenticate, so only silent connections
+//! are closed, however many there are. The door logs none of them; it counts them all.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// So long a stranger may take to show who it is, from the first byte of its handshake on.
+/// So long a stranger may take to authenticate, from the first byte of its handshake on.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// So long a connection may be without a request. Boxes, hosts and borrowers ask every second or two.
@@ -45,7 +45,7 @@ impl Places {
 pub(crate) enum Reason {
     /// A newer one needed its place.
     Displaced,
-    /// It did not show in time who it is.
+    /// It did not authenticate in time.
     Late,
     /// It asked for nothing any more.
     Idle,
@@ -62,7 +62,7 @@ pub(crate) struct Counted {
     pub(crate) full: u64,
 }
 
-/// Addresses of one owner: a machine with IPv6 has more addresses than anybody can count.
+/// Addresses of one owner: a machine with IPv6 has too many addresses to count each.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -91,7 +91,7 @@ struct State {
     entries: HashMap<Number, Entry>,
     strangers: BTreeSet<Number>,
     strangers_of: HashMap<IpAddr, BTreeSet<Number>>,
-    /// Those who are known and ask for nothing, by since when.
+    /// Authenticated connections without a request, by the time since when.
     idle: BTreeSet<(Instant, Number)>,
     counted: Counted,
 }
@@ -141,7 +141,7 @@ impl State {
         true
     }
 
-    /// Its connection ends when it hears of it; its place is free at once.
+    /// Frees the place at once, and notifies the connection's task, which then closes it.
     fn send_away(&mut self, number: Number) {
         if let Some(entry) = self.leave(number) {
             entry.leave.notify_one();
@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// Why it has to go now, or when to look again.
+    /// The reason why a connection must be closed now, or when to look again.
     fn overdue(&mut self, number: Number, came: Instant, now: Instant) -> Result<Instant, Reason> {
         let Some(entry) = self.entries.get(&number) else { return Err(Reason::Displaced) };
         let (until, reason) = match (entry.is_known, entry.busy) {
@@ -232,7 +232,7 @@ impl Door {
         Some(Guest { place: Arc::new(Place { door: self.clone(), number, came: now, leave }) })
     }
 
-    /// There are no descriptors left: a stranger goes.
+    /// No file descriptors are left: the oldest stranger's connection is closed.
     pub(crate) fn send_one_away(&self) {
         let mut state = self.lock();
         if let Some(number) = state.strangers.first().copied() {
@@ -269,18 +269,18 @@ impl Drop for Place {
 }
 
 impl Guest {
-    /// It has shown who it is.
+    /// Its caller has been authenticated.
     pub(crate) fn believed(&self) {
         self.place.door.lock().know(self.place.number);
     }
 
-    /// It has a request, until what is returned is dropped.
+    /// Marks the connection as busy until the returned value is dropped.
     pub(crate) fn asks(&self) -> Asking {
         self.place.door.lock().begin(self.place.number);
         Asking { guest: self.clone() }
     }
 
-    /// Comes true when it has to go.
+    /// Returns when the connection must be closed.
     pub(crate) async fn must_go(&self) -> Reason {
         loop {
             let due = self.place.door.lock().overdue(self.place.number, self.place.came, Instant::now());

@@ -45,14 +45,15 @@ const SWEEP_MS: u64 = 60_000;
 /// How often a store that keeps every change may forget old ones.
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
-/// How long a store that does not answer is asked again before everybody who waits is told.
+/// How long a store that does not answer is asked again before all waiting requests fail.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A leader that has heard nobody for so long was frozen, or its disk was: boxes and borrowers spoke all the while and
-/// must not be taken for silent. It begins anew, as a new leader does. Who renews does so more often.
+/// A leader that has received no request for so long was frozen, or its disk was: boxes and borrowers spoke
+/// all the while and must not be taken for silent. It begins anew, as a new leader does. Borrowers renew more
+/// often than this.
 const DEAF_MAX: Duration = Duration::from_secs(2);
 
-/// Whatever led to a panic may be there again at once.
+/// Pause after a panic: its cause may still be there.
 const AFTER_PANIC: Duration = Duration::from_millis(200);
 
 /// The election that managers take part in.
@@ -71,17 +72,17 @@ pub(crate) struct Leader {
 
 /// Why a tenure ended.
 enum Ending {
-    /// Somebody else leads, or may.
+    /// Another manager leads, or may.
     Lost,
-    /// Nobody hands in jobs any more.
+    /// No desk hands in jobs any more.
     Stopped,
 }
 
 impl Leader {
     /// Runs until every [`Desk`](crate::desk::Desk) is gone, then resigns.
     ///
-    /// A panic ends a tenure, and whoever waited for the answer is told that there is none; what is in the store is whole,
-    /// and is read again. A manager that went on without this thread would listen and answer nobody.
+    /// A panic ends a tenure, and the requests that waited are told that there is no answer; what is in the
+    /// store is whole, and is read again. A manager that went on without this thread would listen and never answer.
     pub(crate) fn run_whatever_happens(self) {
         while let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| self.run())) {
             self.status.set_following(None);
@@ -110,7 +111,7 @@ impl Leader {
                             return;
                         }
                         following = None;
-                        // Whatever is left of this tenure ends here; the next one begins with a new campaign.
+                        // Dropping the elector resigns this tenure; the next one begins with a new campaign.
                         drop(elector);
                         elector = Elector::start(self.store.clone(), candidacy.clone());
                     }
@@ -143,7 +144,8 @@ impl Leader {
                 Ok(books) => books,
                 Err(error) => {
                     tracing::error!(error = chain(&error), "cannot read the store");
-                    // Whoever asks is told, and the elector tells when we lead no longer.
+                    // Meanwhile `refuse_for` answers requests with an error, and asks the elector
+                    // whether we still lead.
                     if let Some(ending) = self.refuse_for(Duration::from_millis(500), elector) {
                         return ending;
                     }
@@ -157,7 +159,7 @@ impl Leader {
                 "leading: the books are open"
             );
             is_first = false;
-            // Goes with the first commit, and is never refused.
+            // `Lead` is never refused. Its writes go with the first commit.
             let _ = books.apply(&Command::Lead { manager: self.settings.name.clone() });
             self.status.set_leading();
             let mut tenure = Tenure { leader: self, leadership: &mut leadership, elector };
@@ -169,7 +171,7 @@ impl Leader {
         }
     }
 
-    /// Answers that nothing can be done, for a while.
+    /// Answers every job with an error for `time`. Returns early when the leadership or the desks are gone.
     fn refuse_for(&self, time: Duration, elector: &Elector) -> Option<Ending> {
         let until = Instant::now() + time;
         loop {
@@ -249,7 +251,7 @@ impl Tenure<'_> {
             }
             if is_tick_due {
                 next_tick = Instant::now() + TICK;
-                // Work that the next request would have to do first, while nobody waits.
+                // Work that the next request would have to do first, while no request waits.
                 books.ledger.catch_up();
                 books.audit.tell_counted(books.now_ms, &mut books.staged);
             }
@@ -278,7 +280,7 @@ impl Tenure<'_> {
     ) -> Result<(), Close> {
         let mut batch = Batch::default();
         let mut reads = Vec::new();
-        // What reads and sweeps have left for the trail.
+        // Audit entries that reads and sweeps have staged.
         self.add(&mut batch, books, None)?;
         let mut is_stirred = is_tick_due;
         let mut next = first;
@@ -307,7 +309,7 @@ impl Tenure<'_> {
         Ok(())
     }
 
-    /// Lets the ledger do what is due: serve who waits, expire, move away from what broke.
+    /// Lets the ledger do what is due: serve waiting leases, expire, move away from what broke.
     ///
     /// A pool that has lost many boxes at once has much to do; others are heard in between.
     fn tick(&mut self, books: &mut Books, batch: &mut Batch) -> Result<(), Close> {
@@ -344,7 +346,7 @@ impl Tenure<'_> {
         Ok(())
     }
 
-    /// Writes a batch, answers its jobs, and wakes those who wait for what has changed.
+    /// Writes a batch, answers its jobs, and wakes the requests that wait for what has changed.
     fn commit(&mut self, batch: &mut Batch, waiters: &mut Waiters) -> Result<(), Close> {
         let Batch { staged, jobs } = std::mem::take(batch);
         let verdict = if staged.is_empty() { Ok(()) } else { self.write(&staged) };
@@ -387,7 +389,8 @@ impl Tenure<'_> {
         }
     }
 
-    /// After a failed write nothing in memory counts. Before it is read again, nothing that is on its way may arrive.
+    /// After a failed write the books in memory may differ from the store. `fence` makes sure that no earlier write
+    /// of this leader can still arrive; then the books are read again.
     fn after_failure(&mut self, error: &StoreError) -> Close {
         if matches!(error, StoreError::LeadershipLost { .. }) {
             return Close::Lost;
@@ -410,7 +413,7 @@ impl Tenure<'_> {
     }
 
     fn compact(&self) {
-        // What another process could still want to read is seconds old; this is minutes.
+        // Other processes read revisions that are seconds old; ten thousand revisions are minutes.
         let now = match self.leader.store.commit(&pool_store::Transaction::new()) {
             Ok(Outcome::Committed { revision }) => revision,
             _ => return,

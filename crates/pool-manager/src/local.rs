@@ -109,7 +109,7 @@ impl Job for Direct {
         let action = match &self.command {
             Command::CreateLease { .. } => Some("lease.create"),
             Command::Release { .. } => Some("lease.release"),
-            // Reports and renewals are no entries of the trail, whoever makes them.
+            // Reports and renewals are no entries of the trail, whichever actor makes them.
             _ => None,
         };
         if let Some(action) = action {

@@ -195,7 +195,7 @@ async fn renew_certificate(own: Arc<OwnCertificate>) {
     }
 }
 
-/// How a manager that listens everywhere is reached depends on who asks; on this machine it is at least this.
+/// A manager that listens on all addresses is reached differently from each machine; its host name is one way.
 fn default_address(address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         format!("https://{}:{}", host_name(), address.port())

@@ -44,7 +44,7 @@ impl Problem {
         Self::new(ErrorCode::Internal, message, "the manager's log says more; please report it")
     }
 
-    /// Another leads, or nobody does.
+    /// Another manager leads, or none does.
     pub(crate) fn not_leading(leader: Option<String>) -> Self {
         match leader {
             Some(address) => Self {

@@ -90,7 +90,8 @@ pub(crate) fn revoke(
     Ok(done)
 }
 
-/// Whether there is anything of that name. What is misspelt is told, not denied in vain.
+/// Whether the books have anything of that name. The caller refuses a misspelt name instead of denying it for
+/// nothing.
 fn is_there(books: &Books, subject: &Subject) -> bool {
     let access = &books.access;
     let has_token =
@@ -106,7 +107,7 @@ fn is_there(books: &Books, subject: &Subject) -> bool {
                 || has_lease(&|lease| lease.tenant.as_str() == name)
         }
         Subject::Lease(id) => has_lease(&|lease| lease.id.to_string() == *id),
-        // Only their holders know which there are.
+        // The books list no serial numbers and no managers.
         Subject::Serial(_) | Subject::Identity(Identity::Manager(_)) => true,
         Subject::Identity(identity) => {
             let in_ledger = || {
@@ -231,18 +232,19 @@ fn end_lease(books: &mut Books, id: LeaseId) {
 
 fn expel(books: &mut Books, identity: &Identity) {
     let Some(member) = books.access.member(identity) else { return };
-    // It may have joined anew meanwhile.
+    // None if the machine has joined anew meanwhile.
     let Some(denial) = books.access.denied_member(member) else { return };
     let (by, reason) = (denial.by.clone(), denial.reason.clone());
     if let Ok(name) = Name::new(identity.short_name()) {
         let (reason, by) = (reason.clone(), by.clone());
-        // Neither is ever refused.
+        // The ledger refuses neither command.
         let _ = match identity {
             Identity::Host(_) => books.apply(&Command::RevokeHost { host: name, reason, by }),
             _ => books.apply(&Command::RevokeBox { box_name: name, reason, by }),
         };
     }
-    // Under its own name as well: so it is told what happened to it, whichever token it came by.
+    // Denied by its own name as well, so that its next request is answered with the reason, whichever token it joined
+    // by.
     let subject = Subject::Identity(identity.clone());
     let until_ms = until_ms(books, &subject);
     let denial = Denial {

@@ -19,7 +19,7 @@ use crate::desk::Desk;
 use crate::door::{Door, Guest};
 use crate::status::Status;
 
-/// A handshake takes milliseconds; who takes longer holds a place that others need.
+/// A handshake takes milliseconds; a peer that takes longer holds a place that others need.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The same for the head of a request. Strangers have less, see [`Guest::must_go`].
@@ -31,13 +31,13 @@ const STREAMS_MAX: u32 = 128;
 /// Heads of requests are small; HTTP/2 would take sixteen times as much.
 const HEAD_BYTES_MAX: u32 = 32 << 10;
 
-/// How often it is said that connections cannot be accepted.
+/// At most one warning in this time that connections cannot be accepted.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// Requests that have begun may end.
+/// How long a stopping manager waits for requests that have begun.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who is at the other end of a connection, as its handshake proved.
+/// The other end of a connection, as its handshake proved.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
@@ -127,7 +127,7 @@ impl Connection {
         let peer = Peer { address, certificate, guest };
         let api = self.api.layer(axum::Extension(peer));
         let builder = auto::Builder::new(TokioExecutor::new());
-        // The handshake has settled it. To look at the first bytes instead would wait for them without an end.
+        // ALPN has chosen the protocol. The builder's own detection would wait for the first bytes without a timeout.
         let mut builder = if is_h2 { builder.http2_only() } else { builder.http1_only() };
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
         builder
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// A handshake that failed because of a certificate is somebody who was not let in; others just went away.
+    /// A handshake that failed because of a certificate is a refusal and goes to the trail; others just went away.
     fn refused(&self, address: SocketAddr, error: &std::io::Error) {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
         if let Some(rustls::Error::InvalidCertificate(reason)) = cause {

@@ -46,7 +46,7 @@ impl Settings {
 /// An audit trail of about half a gigabyte.
 pub const AUDIT_KEEP: u64 = 1_000_000;
 
-/// Short, so that a copy of a key that nobody has noticed is worth a day. A machine renews after a third of it, so that
+/// Short, so that an unnoticed copy of a key is worth a day. A machine renews after a third of it, so that
 /// clocks may be half a day apart and a manager may be away for half a day. One that was off for longer comes back by
 /// its key ([`pool_auth::RETURN_WITHIN`]).
 pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 3600);

@@ -1,4 +1,4 @@
-//! What everybody may know of this manager at any moment, without asking the thread that owns the books.
+//! What any thread may know of this manager at any moment, without asking the thread that owns the books.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,7 +73,7 @@ impl Status {
         self.is_leading.load(Ordering::Acquire)
     }
 
-    /// Who leads, if it is another.
+    /// The address of the leader, if it is another manager.
     pub(crate) fn leader(&self) -> Option<String> {
         lock(&self.leader).clone()
     }

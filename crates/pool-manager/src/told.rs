@@ -24,7 +24,7 @@ impl Told {
         (agent, &orders.lease_keys, &orders.denied_leases, orders.node).hash(&mut hasher);
         for slot in &orders.slots {
             slot.slot.hash(&mut hasher);
-            // The moment a lease ends moves with every renewal; that alone is no news.
+            // Without the time at which a lease ends: it moves with every renewal, which is no news for a box.
             match &slot.want {
                 Want::Serve { lease, epoch, pcie, .. } => {
                     let pairing =

@@ -1,11 +1,11 @@
-//! Who waits to hear of a change: a long poll costs an entry here, not a thread.
+//! Requests that wait for a change: a long poll costs an entry here, not a thread.
 
 use std::collections::HashMap;
 
 use pool_api::{LeaseId, Name};
 use tokio::sync::oneshot;
 
-/// What somebody waits for.
+/// What a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
     /// A lease changes.
@@ -18,14 +18,14 @@ pub(crate) enum Topic {
     Anything,
 }
 
-/// Those who wait, by topic.
+/// The waiting requests, by topic.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     waiting: HashMap<Topic, Vec<oneshot::Sender<()>>>,
     added: usize,
 }
 
-/// How many are added before those who have gone away are forgotten.
+/// How many are added before those that have hung up are forgotten.
 const SWEEP_EVERY: usize = 4096;
 
 impl Waiters {
@@ -43,7 +43,7 @@ impl Waiters {
         woken
     }
 
-    /// Wakes whoever waits for one of these keys. Called after their commit.
+    /// Wakes the requests that wait for one of these keys. Called after their commit.
     pub(crate) fn wake<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
         if self.waiting.is_empty() {
             return;

@@ -14,7 +14,7 @@ use crate::store::Store;
 pub enum Standing {
     /// We lead.
     Leading(Leadership),
-    /// Another leads, or, as far as we can see, nobody.
+    /// Another process leads, or, as far as we can see, none.
     Following(Option<Leader>),
 }
 

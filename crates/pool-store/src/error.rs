@@ -44,7 +44,7 @@ pub enum StoreError {
         /// The oldest revision that can still be read.
         oldest: Revision,
     },
-    /// Somebody else leads, or nobody.
+    /// Another process leads, or none.
     #[error("no longer leads {name}")]
     LeadershipLost {
         /// The election.

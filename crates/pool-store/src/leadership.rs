@@ -1,8 +1,8 @@
-//! Who may write.
+//! Leadership: which process may write.
 //!
 //! ```text
 //!              campaign                    resign, or no keep_alive for a ttl
-//! (nobody) ------------------> led by A --------------------------------------> (nobody)
+//! (vacant) ------------------> led by A --------------------------------------> (vacant)
 //! ```
 //!
 //! Clocks decide only how soon a silent leader is replaced. That two leaders' writes never both succeed is decided by
@@ -16,7 +16,7 @@ use crate::transaction::Condition;
 /// Below this are the records of elections: `leader/<name>`, whose value is the leader's address.
 pub const LEADER_PREFIX: &str = "leader/";
 
-/// Someone who wants to lead.
+/// A process that wants to lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidacy {
     /// What is to be led, such as `manager`.
@@ -28,7 +28,7 @@ pub struct Candidacy {
 }
 
 impl Candidacy {
-    /// The record that whoever leads has made.
+    /// The record that the leader has made.
     pub fn key(&self) -> String {
         key(&self.name)
     }
@@ -47,7 +47,7 @@ pub enum Campaign {
     Led(Leader),
 }
 
-/// Who leads.
+/// The leader of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
     /// Where it can be reached.

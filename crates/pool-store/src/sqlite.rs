@@ -194,8 +194,8 @@ fn not_done(doing: &'static str, error: rusqlite::Error) -> StoreError {
     }
 }
 
-/// COMMIT itself failed. Busy means that it did not begin. With any other error, such as a failed sync, the log may
-/// hold the transaction, and whoever opens the file next may find it there.
+/// COMMIT itself failed. Busy means that it did not begin. With any other error, such as a failed sync, the
+/// log may hold the transaction, and the next process that opens the file may find it there.
 fn not_known(doing: &'static str, error: rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy) => StoreError::Unavailable { doing, source: error.into() },

@@ -36,9 +36,9 @@ pub trait Store: Send + Sync {
     /// SQLite forgets by itself what is far behind. etcd does not, so a leader calls this every few minutes.
     fn compact(&self, before: Revision) -> Result<(), StoreError>;
 
-    /// Leads, if nobody does. Does not wait; [`Elector`](crate::Elector) does.
+    /// Leads, if no process does. Does not wait; [`Elector`](crate::Elector) does.
     ///
-    /// After [`StoreError::Uncertain`] the election may be held by nobody's hand; it ends after its time to live.
+    /// After [`StoreError::Uncertain`] the election may be held without an owner; it ends after its time to live.
     fn campaign(&self, candidacy: &Candidacy) -> Result<Campaign, StoreError>;
 
     /// Says that the leader lives, for another [`Leadership::ttl`].
@@ -53,6 +53,6 @@ pub trait Store: Send + Sync {
     /// Ends the leadership, so that another can begin at once. No error if it had ended already.
     fn resign(&self, leadership: &Leadership) -> Result<(), StoreError>;
 
-    /// Who leads now, and where.
+    /// The current leader and its address.
     fn leader(&self, name: &str) -> Result<Option<Leader>, StoreError>;
 }

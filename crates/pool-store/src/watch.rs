@@ -59,7 +59,7 @@ pub enum WatchError {
     Closed,
 }
 
-/// How many transactions an engine may be ahead of whoever reads the watch, before it waits for the reader.
+/// How many transactions an engine may be ahead of the reader of a watch, before it waits for the reader.
 pub(crate) const UNREAD_MAX: usize = 1024;
 
 /// A stream of [`Changes`]; dropping it ends the watch.

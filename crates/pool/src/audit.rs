@@ -5,10 +5,10 @@ use pool_api::{AuditBook, AuditBooks, AuditEntry, AuditOutcome};
 /// The hash before the first entry.
 const BEGINNING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// What somebody did, before it is part of the chain.
+/// One action of an actor, before it is part of the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditDraft {
-    /// Who.
+    /// The identity that acted, or `anonymous`.
     pub actor: String,
     /// From where.
     pub address: String,

@@ -81,7 +81,7 @@ impl GpuBox {
         self.held
     }
 
-    /// The slots nobody uses and nothing holds.
+    /// The slots that are neither in use nor held.
     pub fn idle_slots(&self) -> Slots {
         self.slots_with(GPU_MILLI).collect()
     }
@@ -197,7 +197,7 @@ impl Inventory {
     ///
     /// # Panics
     ///
-    /// If it is not there: whoever chose the slots made a mistake, and two holders of one GPU must never be.
+    /// If it is not there: the caller chose the slots wrongly, and one GPU must never have two holders.
     pub fn take(&mut self, id: BoxId, slots: Slots, request: &Request) {
         let state = &mut self.boxes[id.0 as usize];
         let (shape, milli) = (&request.shape, request.shape.gpus.slot_milli());
@@ -245,7 +245,7 @@ impl Inventory {
     ///
     /// # Panics
     ///
-    /// If somebody uses the slot, or it is held already.
+    /// If the slot is in use, or held already.
     pub fn hold(&mut self, id: BoxId, slot: usize) {
         let state = &mut self.boxes[id.0 as usize];
         assert_eq!(u32::from(state.slot_milli_free[slot]), GPU_MILLI, "only an idle slot can be held");

@@ -11,9 +11,9 @@
 //! fails or its end is unknown, memory is ahead of the store: the ledger is thrown away and loaded again.
 //!
 //! **What keeps a GPU from having two holders.** A grant counts the GPU's epoch up, in the transaction that makes it.
-//! A GPU is granted only if its box has said that everything of that epoch and older is gone (`cleaned_epoch`), and a
-//! box lets nobody in with an older epoch than it has seen. So whatever is lost, late or repeated, whoever is in with
-//! the current epoch is alone.
+//! A GPU is granted only if its box has said that everything of that epoch and older is gone
+//! (`cleaned_epoch`), and a box admits no borrower with an older epoch than it has seen. So whatever message
+//! is lost, late or repeated, the borrower that is in with the current epoch is alone.
 //!
 //! **What keeps a GPU from being plugged into two hosts.** On the PCIe plane the same epoch is given to a slot of a host,
 //! which counts its own the same way; see `attach.rs`.
@@ -83,7 +83,7 @@ pub const WRITES_MAX: usize = 100;
 #[derive(Clone, Debug)]
 pub struct Ledger {
     settings: Settings,
-    /// The latest time anybody told; it never goes back.
+    /// The latest time that any caller gave; it never goes back.
     now_ms: u64,
     /// Grows with every change that is written.
     version: u64,
@@ -148,7 +148,7 @@ struct LeaseEntry {
 #[derive(Clone, Debug)]
 struct TenantEntry {
     record: TenantRecord,
-    /// Whether anybody has set it.
+    /// Whether an operator has set it.
     stored: bool,
     used: BTreeMap<Model, TenantUse>,
     granted: u64,
@@ -246,8 +246,8 @@ impl Ledger {
         }
     }
 
-    /// Notes who leads, unless the last one who did, as far as events are kept, was the same: a manager that starts
-    /// again, or reads its books again, is no news.
+    /// Notes that `manager` leads, unless the newest event about a leader already names it: a manager that
+    /// starts again, or reads its books again, is no news.
     fn lead(&mut self, manager: &str) -> Answer {
         let message = format!("{manager} leads");
         let last = self.events.iter().rev().find(|event| event.kind == EventKind::LeaderChanged);

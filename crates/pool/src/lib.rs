@@ -1,4 +1,4 @@
-//! The pool as a pure function: what GPUs there are, who asks, and where each request goes.
+//! The pool as a pure function: what GPUs there are, what is asked for, and where each request goes.
 //!
 //! Two layers. The [`Ledger`] is what a manager runs: boxes, GPUs, leases, the queue, and what happens when something
 //! breaks. Below it the [`Placer`] decides where a request goes; the simulator of recorded clusters uses it alone.

@@ -140,7 +140,7 @@ impl Placer {
         Ok(slot)
     }
 
-    /// What stops this request at each box. Looks at every box, so ask only when somebody wants to know.
+    /// What stops this request at each box. Looks at every box, so call it only to explain a refusal.
     pub fn walls(&self, request: &Request) -> Walls {
         let mut walls = Walls::default();
         let Shape { cpu_milli, gpus, models } = &request.shape;

@@ -83,7 +83,7 @@ impl Scale {
     /// The largest box of an inventory, as it is now.
     pub fn of(inventory: &Inventory) -> Self {
         let largest = |amount: fn(&GpuBox) -> u32| inventory.iter().map(|(_, state)| amount(state)).max();
-        // Where there is none of something, nobody asks for any, and one avoids dividing by zero.
+        // Where no box has any of a resource, no request asks for it, and one avoids dividing by zero.
         Self {
             cpu_milli: largest(GpuBox::cpu_milli_free).unwrap_or(0).max(1),
             gpu_milli: largest(GpuBox::gpu_milli_free).unwrap_or(0).max(1),

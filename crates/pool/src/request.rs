@@ -1,4 +1,4 @@
-//! What somebody asks for.
+//! What a request asks for.
 
 use crate::{GPU_MILLI, ModelFilter};
 
@@ -49,7 +49,7 @@ pub struct Shape {
     pub models: ModelFilter,
 }
 
-/// What somebody asks for: a shape, and memory that a box must have but that no score looks at.
+/// What a request asks for: a shape, and memory that a box must have but that no score looks at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What scores look at.

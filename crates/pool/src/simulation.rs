@@ -49,8 +49,8 @@ pub(crate) enum Mutation {
     KeepMemory,
     /// The manager writes without asking whether it still leads.
     WriteUnfenced,
-    /// The box forgets, when it restarts, whom it has let in.
+    /// The box forgets, when it restarts, which epochs it has admitted.
     BoxForgets,
-    /// The box lets in whoever comes with a higher epoch, cleaned or not.
+    /// The box admits any higher epoch, cleaned or not.
     BoxAdmitsUncleaned,
 }

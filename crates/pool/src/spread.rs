@@ -73,7 +73,7 @@ mod tests {
         for (choice, part) in &parts {
             placer.grant(choice, part);
         }
-        // Model B has two idle GPUs in two boxes, model A only one; nobody has three.
+        // Model B has two idle GPUs in two boxes, model A only one; no model has three.
         let parts = placer.choose_spread(&request(2), &models).unwrap();
         assert!(parts.iter().all(|(choice, _)| placer.inventory().get(choice.id).model() == b));
         assert_eq!(placer.choose_spread(&request(3), &models), None);

@@ -95,7 +95,7 @@ fn reads_through_the_real_cores_follow_equation_1_wherever_it_is_less_than_the_l
     for (read_bytes, delay_us) in [(128, 4.9), (512, 6.8), (4096, 20.0)] {
         for copy in distant_reads(&[32, 140, 768], read_bytes, delay_us, 12.5) {
             within(copy.read_gbps, copy.expected_gbps(), 5.0);
-            // What is pushed waits for nobody.
+            // Posted writes wait for no answer.
             assert!(copy.push_gbps > 8.0 && copy.write_gbps > 8.0, "{copy:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The end-to-end CRC: made by the first sender, checked by the last receiver, changed by nobody between.
+//! The end-to-end CRC: made by the first sender, checked by the last receiver, never changed between.
 //!
 //! CRC-32 with polynomial 0x04C11DB7 over end-to-end prefixes, header and payload; seed all ones, result complemented,
 //! the bits of each byte taken from the lowest up. Two bits may change on the way, so both are taken as ones: `Type[0]`

@@ -109,7 +109,7 @@ pub enum MemoryOp {
 pub struct Memory {
     /// What it does.
     pub op: MemoryOp,
-    /// Who asks. A posted write's tag means nothing, but is kept.
+    /// The requester. A posted write's tag means nothing, but is kept.
     pub id: TransactionId,
     /// A multiple of 4.
     pub address: u64,
@@ -117,7 +117,7 @@ pub struct Memory {
     pub length_dw: u16,
     /// Which bytes of the outer DWs.
     pub enables: ByteEnables,
-    /// Whose address.
+    /// Whether the address was translated.
     pub address_type: AddressType,
     /// With a hint, a write has tag 0 and the others mean all bytes: the steering tag takes that place in the header.
     pub hint: Option<Hint>,
@@ -135,7 +135,7 @@ impl Memory {
 pub struct Io {
     /// IOWr or IORd.
     pub is_write: bool,
-    /// Who asks.
+    /// The requester and its tag.
     pub id: TransactionId,
     /// A multiple of 4.
     pub address: u32,
@@ -150,9 +150,9 @@ pub struct Config {
     pub is_write: bool,
     /// Type 1: still on its way through bridges. Type 0: for the device on this link.
     pub is_type_1: bool,
-    /// Who asks.
+    /// The requester and its tag.
     pub id: TransactionId,
-    /// Whose registers.
+    /// The function that has the registers.
     pub target: Bdf,
     /// Byte offset of the register: a multiple of 4 below 4096.
     pub register: u16,
@@ -176,13 +176,13 @@ pub enum AtomicOp {
 pub struct Atomic {
     /// What it does.
     pub op: AtomicOp,
-    /// Who asks.
+    /// The requester and its tag.
     pub id: TransactionId,
     /// A multiple of the operand's size.
     pub address: u64,
     /// Operands are 4 or 8 bytes, those of a compare-and-swap also 16.
     pub operand_bytes: u8,
-    /// Whose address.
+    /// Whether the address was translated.
     pub address_type: AddressType,
     /// Which cache.
     pub hint: Option<Hint>,
@@ -203,7 +203,7 @@ impl Atomic {
 pub enum Status {
     /// SC.
     Success = 0,
-    /// UR: nobody is there, or nobody understands.
+    /// UR: no function is there, or it does not support the request.
     UnsupportedRequest = 1,
     /// RRS (CRS of old): ask again later.
     RetryRequest = 2,
@@ -229,9 +229,9 @@ impl Status {
 pub struct Completion {
     /// To a locked read.
     pub is_locked: bool,
-    /// Who answers.
+    /// The function that answers.
     pub completer: Bdf,
-    /// Who asked what.
+    /// The request that it answers.
     pub id: TransactionId,
     /// How it ended.
     pub status: Status,
@@ -267,7 +267,7 @@ impl Completion {
 pub struct Message {
     /// How it finds its way.
     pub routing: MessageRouting,
-    /// Who sends it.
+    /// The sender.
     pub id: TransactionId,
     /// What it says: see [`crate::code`].
     pub code: u8,
@@ -280,9 +280,9 @@ pub struct Message {
 /// Where a packet wants to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// To whoever decodes this memory address.
+    /// To the function that decodes this memory address.
     Memory(u64),
-    /// To whoever decodes this I/O address.
+    /// To the function that decodes this I/O address.
     Io(u32),
     /// To this function.
     Id(Bdf),
@@ -363,7 +363,7 @@ impl Header {
         }
     }
 
-    /// The transaction it opens or answers, or who sent it.
+    /// The transaction it opens or answers, or its sender.
     #[inline]
     pub const fn id(&self) -> TransactionId {
         match &self.body {

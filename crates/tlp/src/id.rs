@@ -1,4 +1,4 @@
-//! Who asks: functions, tags and the pair of them that names a transaction.
+//! Names of requesters: functions, tags and the pair of them that names a transaction.
 
 use std::fmt;
 
@@ -116,7 +116,7 @@ impl TagSpace {
 /// Names an open request: no two requests of one requester share a tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId {
-    /// Who asked, and where the completion goes.
+    /// The function that asked, and to which the completion goes.
     pub requester: Bdf,
     /// Which of its requests.
     pub tag: Tag,

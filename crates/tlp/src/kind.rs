@@ -13,9 +13,9 @@ pub(crate) const PREFIX: u8 = 0x80;
 /// The three flows that are kept apart by credits and ordered against each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Nobody answers: memory writes and messages.
+    /// Gets no answer: memory writes and messages.
     Posted,
-    /// Somebody must answer.
+    /// Needs an answer.
     NonPosted,
     /// The answers.
     Completion,

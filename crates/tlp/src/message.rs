@@ -10,7 +10,7 @@ pub enum MessageRouting {
     Address = 1,
     /// By the ID in bytes 8 and 9.
     Id = 2,
-    /// Down, to everybody.
+    /// Down, to all functions.
     Broadcast = 3,
     /// Ends at the receiver.
     Local = 4,
@@ -55,8 +55,8 @@ pub mod code {
     pub const ERR_FATAL: u8 = 0x33;
     /// How much power a slot may draw.
     pub const SET_SLOT_POWER_LIMIT: u8 = 0x50;
-    /// A vendor's own; whoever does not know it reports an error.
+    /// A vendor's own; a receiver that does not know it reports an error.
     pub const VENDOR_TYPE_0: u8 = 0x7e;
-    /// A vendor's own; whoever does not know it drops it.
+    /// A vendor's own; a receiver that does not know it drops it.
     pub const VENDOR_TYPE_1: u8 = 0x7f;
 }

@@ -23,7 +23,7 @@ pub struct Tlp<'a> {
     pub header: Header,
     /// Whole DWs, in the order of addresses.
     pub payload: &'a [u8],
-    /// The ECRC as it came. Nobody between the ends may change it, not even where it is wrong.
+    /// The ECRC as it came. No switch between the ends may change it, not even where it is wrong.
     pub digest: Option<u32>,
 }
 

@@ -46,12 +46,12 @@ impl SizeLimit {
     }
 }
 
-/// Where a completer may cut: a root complex at 64 or 128 bytes, everybody else at 128.
+/// Where a completer may cut: a root complex at 64 or 128 bytes, other completers at 128.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadCompletionBoundary {
     /// Some root complexes.
     Bytes64,
-    /// Everybody else.
+    /// All others.
     #[default]
     Bytes128,
 }
@@ -71,7 +71,7 @@ impl ReadCompletionBoundary {
 /// space.
 pub const fn split_request(address: u64, bytes: u64, limit: SizeLimit) -> Pieces {
     let room = u64::MAX - address;
-    // The last byte of the address space cannot be reached; nobody has memory there.
+    // The last byte of the address space cannot be reached; no device has memory there.
     Pieces { address, left: if bytes < room { bytes } else { room }, limit: limit.bytes() as u64 }
 }
 

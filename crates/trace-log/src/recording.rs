@@ -11,7 +11,7 @@ use joins::Joins;
 use model::profile::{Action, Awaited, Direction, Filler, Measured, Profile, Record};
 use std::collections::HashMap;
 
-/// How durations on the GPU were found, for people who read the profile.
+/// How durations on the GPU were found, for readers of the profile.
 const METHOD: &str = "pairs of events around sampled operations, behind a filler kernel, and clean where the GPU had not come \
                       to the pair when all of it was queued; durations are the middle of the clean samples by kernel, grid \
                       and block, copies by direction, pinning and size";

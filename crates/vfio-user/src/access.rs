@@ -23,8 +23,8 @@ pub enum Answer<T> {
 pub struct Completion {
     /// Which access.
     pub access: AccessId,
-    /// As many bytes as were asked for; other lengths mean that nobody was there: all ones, or what is remembered where
-    /// configuration space is read.
+    /// As many bytes as were asked for; other lengths mean that no device was there: all ones, or what is remembered
+    /// where configuration space is read.
     pub data: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ impl Completions {
         }
     }
 
-    /// Makes whoever waits look again.
+    /// Makes the serving thread look again.
     pub(crate) fn wake(&self) {
         let _ = rustix::io::write(&self.inner.wake, &1u64.to_ne_bytes());
     }

@@ -69,7 +69,7 @@ pub enum ClientEvent {
 /// Why a device cannot be driven (any longer).
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody serves there.
+    /// No program serves there.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
     /// The connection broke.
@@ -103,7 +103,7 @@ pub enum ClientError {
     /// The device asked nonsense.
     #[error("the device's request cannot be read")]
     Request(#[source] RequestError),
-    /// The device answered something nobody asked, or asked something it may not.
+    /// The device answered without a request, or asked something it may not.
     #[error("the device sent something out of place")]
     OutOfPlace,
     /// The device did not answer in time.

@@ -87,7 +87,7 @@ pub trait Device {
         true
     }
 
-    /// Nobody waits for this access any longer: its time is over, or the peer is gone.
+    /// The server does not wait for this access any longer: its time is over, or the peer is gone.
     fn abandoned(&mut self, _access: AccessId) {}
 
     /// The peer is gone.

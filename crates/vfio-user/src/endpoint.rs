@@ -155,7 +155,7 @@ impl ClientEndpoint {
         SizeLimit::from_bits((self.device_control() >> 12 & 7) as u8).unwrap_or(tlp::MAX_READ_BYTES_RESET)
     }
 
-    /// A device that is gone answers nothing; whoever asks is told that nobody is there.
+    /// A device that is gone answers nothing; its open requests end as if no device were there.
     fn give_up(&mut self, error: &ClientError) {
         tracing::warn!(%error, "the program that serves the device is gone");
         self.is_alive = false;
@@ -350,7 +350,7 @@ impl ClientEndpoint {
                     self.out.extend(Packet::memory_write(self.id, at, piece));
                 }
                 if !no_reply {
-                    // Posted: that it is on its way is all that anybody ever knows.
+                    // Posted: that it is on its way is all that the device is ever told.
                     self.client.answer_dma_write(id, address, data.len(), true)?;
                 }
             }
@@ -430,7 +430,7 @@ impl Endpoint for ClientEndpoint {
             Body::Memory(memory) => self.attempt(|this| this.on_memory(&header, memory, &packet.payload)),
             Body::Completion(completion) => {
                 let id = self.id;
-                // An answer nobody waits for is dropped.
+                // A completion without an open request is dropped.
                 let ended = self.requester.on_completion(id, &header, &completion, &packet.payload);
                 if let Ok(Some(finished)) = ended {
                     self.attempt(|this| this.on_finished(finished));

@@ -89,7 +89,7 @@ impl Interrupts {
         self.vectors.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Raises one; says whether anybody listens.
+    /// Raises one; returns whether the peer has set an event for it.
     pub fn raise(&self, kind: IrqKind, vector: u32) -> bool {
         let vectors = self.lock();
         let Some(Some(event)) = vectors[kind.index() as usize].get(vector as usize) else { return false };
@@ -146,7 +146,7 @@ impl Interrupts {
                 let asked = chosen.iter().zip(data).filter(|(_, asked)| **asked != 0);
                 asked.filter_map(|(event, _)| event.as_ref()).for_each(signal);
             }
-            // Masking is done by whoever owns the other end of the event.
+            // The owner of the other end of the event does the masking.
             _ if flags & (irq::ACTION_MASK | irq::ACTION_UNMASK) != 0 && flags & TRIGGER == 0 => {}
             _ => return Err(SetIrqsError::Flags { flags }),
         }

@@ -7,8 +7,8 @@
 //!   registers were fetched from another machine. A read that takes too long is answered with all ones, as PCI does.
 //! - [`Client`] drives a device that some other program serves.
 //!
-//! Whoever connects is a stranger: every length is bounded, every file descriptor is looked at before it is used, and
-//! memory is reached only through [`GuestMemory`], which checks every range and survives files that shrink.
+//! A peer that connects is not trusted: every length is bounded, every file descriptor is looked at before it is
+//! used, and memory is reached only through [`GuestMemory`], which checks every range and survives files that shrink.
 //!
 //! Reading order: [`message`] (the protocol), [`GuestMemory`] and [`Interrupts`] (what a device does to its guest),
 //! [`Device`], [`Session`] (one peer, without I/O of its own), [`Server`], [`Client`], [`SlotHandle`] (a device that is

@@ -1,7 +1,7 @@
 //! A file in our address space that another process changes while we read it.
 //!
-//! All of the crate's unsafe code is here. Memory shared with a guest has no rules about who writes when, so it is only
-//! touched with atomic loads and stores of the widest naturally aligned width: no reference to it ever exists.
+//! All of the crate's unsafe code is here. The guest may write memory that it shares at any time, so it is only touched
+//! with atomic loads and stores of the widest naturally aligned width: no reference to it ever exists.
 
 #![allow(unsafe_code)]
 
@@ -74,8 +74,8 @@ impl Mapping {
         std::sync::atomic::fence(Ordering::Acquire);
     }
 
-    /// Copies into the mapping, in ascending order. Every store is a release: whoever polls on the last word of a
-    /// record sees the words before it.
+    /// Copies into the mapping, in ascending order. Every store is a release: a guest that polls on the last word
+    /// of a record sees the words before it.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         let base = self.at(offset, from.len());
         let mut done = 0;

@@ -100,7 +100,7 @@ struct Range {
     rights: Rights,
     offset: u64,
     /// Ranges without a file are BARs of other devices, or memory that is not shared. They exist, so that they can be
-    /// unmapped again; nobody can reach them.
+    /// unmapped again; no device can reach them.
     backing: Option<Arc<Backing>>,
 }
 

@@ -93,7 +93,7 @@ impl Shared {
             match output {
                 HostOutput::Done { access, data } => {
                     if let Some(bus) = bus {
-                        // No data at all is what the server takes for nobody being there.
+                        // The server takes an answer without data as: no device is there.
                         bus.completions.complete(AccessId(access.0), data.unwrap_or_default());
                     }
                 }
@@ -202,7 +202,8 @@ impl SlotHandle {
         self.shared.lock().port.windows()
     }
 
-    /// Looks at the device, and gives what a [`crate::Server`] can show. Somebody must deliver and tick meanwhile.
+    /// Looks at the device, and gives what a [`crate::Server`] can show. Another thread must deliver and tick
+    /// meanwhile.
     pub fn attach(&self, timeout: Duration) -> Result<SlotDevice, AttachError> {
         let mut state = self.shared.lock();
         state.discovered = None;

@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::socket::{Connection, ReceiveError};
 
 /// QEMU loses the thread of the conversation when a reply takes longer than it waits: 5 s, unless its device was given
-/// another `x-msg-timeout`. For devices that are nearby; who serves one that is far away says how long that may take.
+/// another `x-msg-timeout`. For devices that are nearby; a server of one that is far away sets its own in [`Options`].
 const COMPLETION_TIMEOUT: Duration = Duration::from_millis(250);
 /// How often to look whether a device that is behind takes more.
 const CONGESTED_LOOK: Duration = Duration::from_millis(1);
@@ -24,7 +24,7 @@ const CONGESTED_LOOK: Duration = Duration::from_millis(1);
 /// How a server behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long an access may take before it is answered as if nobody were there.
+    /// How long an access may take before it is answered as if no device were there.
     pub completion_timeout: Duration,
 }
 
@@ -73,7 +73,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`. A socket nobody listens at any longer is replaced; a live one is not.
+    /// Listens at `path`. A socket at which no process listens any longer is replaced; a live one is not.
     pub fn bind(path: &Path, options: Options) -> io::Result<Self> {
         use std::os::unix::net::UnixStream;
         let stale = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
@@ -102,7 +102,7 @@ impl Server {
         let mut next_access = AccessId(0);
         while !self.asked_to_stop.load(Ordering::SeqCst) {
             wait(&[self.listener.as_fd(), self.completions.as_fd()], None).map_err(failed)?;
-            // Answers for nobody.
+            // No peer waits for these answers any more.
             self.completions.take();
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,

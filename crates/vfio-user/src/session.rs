@@ -4,7 +4,7 @@
 //!            on_message                 Answer::Now ──▶ reply
 //!   peer ──────────────▶ Session ──▶ Device
 //!                           │         Answer::Later ──▶ pending ──┬─ on_completion ──▶ reply
-//!                           │                                     └─ on_tick ──▶ as if nobody were there
+//!                           │                                     └─ on_tick ──▶ as if no device were there
 //! ```
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub enum Violation {
         /// As sent.
         major: u16,
     },
-    /// It answered what nobody asked.
+    /// It sent a reply without a request.
     #[error("a reply that nobody waits for")]
     Reply,
 }
@@ -320,7 +320,7 @@ impl Session {
         let what = PendingWhat::Write { region, offset, count: data.len() as u32 };
         match device.write(access, region, offset, data) {
             Answer::Now(()) => self.answer(header, what, Vec::new(), device),
-            // Nobody waits for a write that wants no reply.
+            // The peer does not wait for a write that wants no reply.
             Answer::Later if header.direction == (Direction::Command { no_reply: true }) => {}
             Answer::Later => self.wait(access, header, what, device, now),
         }
@@ -353,14 +353,14 @@ impl Session {
         self.pending.insert(access, Pending { header, what, deadline: now + self.completion_timeout });
     }
 
-    /// A late answer has come. One that nobody waits for is dropped.
+    /// A late answer has come. One without a pending access is dropped.
     pub fn on_completion(&mut self, completion: Completion, device: &dyn Device) {
         if let Some(pending) = self.pending.remove(&completion.access) {
             self.answer(pending.header, pending.what, completion.data, device);
         }
     }
 
-    /// Answers what has waited too long, as if nobody were there.
+    /// Answers what has waited too long, as if no device were there.
     pub fn on_tick(&mut self, device: &mut dyn Device, now: Instant) {
         while let Some(entry) = self.pending.first_entry()
             && entry.get().deadline <= now

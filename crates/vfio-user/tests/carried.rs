@@ -25,7 +25,7 @@ impl Program {
         let mut config = vec![0; 4096];
         config[0..4].copy_from_slice(&[0x34, 0x12, 0x78, 0x56]);
         config[0x06] = 0x10;
-        // A 64-bit BAR; MSI, then MSI-X, which nobody is to see.
+        // A 64-bit BAR; MSI, then MSI-X, which the host is not to see.
         config[0x10] = 4;
         config[0x34] = 0x40;
         config[0x40..0x44].copy_from_slice(&[0x05, 0x60, 0x84, 0]);
@@ -243,7 +243,7 @@ fn a_foreign_device_is_carried_unchanged() {
     assert_eq!(carried.bar_read(32, 1).unwrap(), [2]);
     assert!(carried.port.violations().outside_memory > 0);
 
-    // The program ends: nobody is there any longer, and nobody hangs.
+    // The program ends: no device is there any longer, and no thread hangs.
     let Carried { endpoint, .. } = &mut carried;
     endpoint.reset();
     assert!(endpoint.is_alive());

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use transport::{Address, ClientSecurity};
 
-/// How long a worker may take to be there: it may just be cleaning up after somebody else.
+/// How long a worker may take to be there: it may just be cleaning up after another lease.
 const ATTACH_WITHIN: Duration = Duration::from_secs(30);
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
@@ -95,7 +95,7 @@ impl Keeper {
 /// A way to a GPU, tried.
 struct Way {
     address: Address,
-    /// Who is there.
+    /// The worker's name in its certificate.
     name: String,
     /// It lends GPUs in software.
     is_soft: bool,
@@ -129,9 +129,9 @@ fn ways(endpoints: &[String], our_boot: Option<&str>) -> Vec<Address> {
     ways.retain(|address| match address {
         Address::Unix(path) | Address::Shm(path) => is_here && path.exists(),
         Address::Tls(_) => true,
-        // In the clear only where somebody asks for it, and nobody can here.
+        // In the clear only by an explicit option, and there is none here.
         Address::Tcp(_) => false,
-        // A slot of a virtual machine: nobody outside knows its number.
+        // A slot of a virtual machine: its number means nothing outside.
         Address::Pcie(_) => false,
     });
     ways.sort_by_key(|address| match address {
@@ -166,7 +166,7 @@ mod tests {
             texts(&endpoints, Some("one")),
             [format!("unix:{}", path.display()), "tls:a:1".to_owned()]
         );
-        // The same path on another machine, or of a box that does not say where it is, is somebody else's.
+        // The same path on another machine, or of a box that does not say where it is, is another worker's.
         assert_eq!(texts(&endpoints, Some("two")), ["tls:a:1"]);
         assert_eq!(texts(&endpoints, None), ["tls:a:1"]);
         assert_eq!(texts(&endpoints[..5], Some("one")), ["tls:a:1"]);

@@ -4,8 +4,8 @@
 //! TEMP/dxpu-lease-PID.STARTED.NAMESPACE.BOOT-random
 //! ```
 //!
-//! It is removed at the end, however that comes, except by SIGKILL or a power cut. So its name says whose it is, and the
-//! next `dxpu run` of the same user removes those whose process is gone.
+//! It is removed at the end, however that comes, except by SIGKILL or a power cut. So its name has the process in it,
+//! and the next `dxpu run` of the same user removes those whose process is gone.
 
 use crate::files;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ const PREFIX: &str = "dxpu-lease-";
 /// A directory from before this machine was started: no lease of it lives, but another machine may share the folder.
 const FOREIGN_GONE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// A process, so that no other is taken for it.
+/// A process, identified so that a later one with its number is not taken for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Owner {
     pid: u32,
@@ -52,7 +52,7 @@ impl Owner {
     }
 
     /// Whether what belongs to it may be removed. `started` says when the process of a number was started, if there is one;
-    /// `age` is how long nobody has changed the thing.
+    /// `age` is the time since the thing was last changed.
     fn is_gone(&self, this: &Self, started: impl Fn(u32) -> Option<u64>, age: Duration) -> bool {
         if self.boot != this.boot {
             return age >= FOREIGN_GONE_AFTER;
@@ -81,7 +81,7 @@ fn sweep(folder: &Path, this: &Owner) {
     let own_user = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Some(owner) = entry.file_name().to_str().and_then(Owner::of) else { continue };
-        // Of the entry itself: a link is nothing of ours.
+        // Does not follow links: a link is nothing of ours.
         let Ok(metadata) = entry.metadata() else { continue };
         let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let age = SystemTime::now().duration_since(changed).unwrap_or_default();

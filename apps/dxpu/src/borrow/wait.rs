@@ -9,7 +9,7 @@ use pool_client::{Client, ClientError};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How long one question waits: as long as a person who pressed Ctrl-C.
+/// How long one question waits, and so at most a user that pressed Ctrl-C.
 const ASK_FOR: Duration = Duration::from_millis(500);
 /// How often the reason is asked for.
 const EXPLAIN_EVERY: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ impl<'a> Held<'a> {
         }
         match self.client.release_lease(self.id) {
             Ok(_) => {}
-            // It has ended already, and that was told.
+            // It has ended already, and the user was told.
             Err(ClientError::Refused(detail))
                 if matches!(detail.code, ErrorCode::Gone | ErrorCode::NotFound) => {}
             Err(error) => {

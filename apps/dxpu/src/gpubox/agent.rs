@@ -1,4 +1,4 @@
-//! The agent of a box: reports what is, hears what should be, and has the slots reconcile the two.
+//! The agent of a box: reports the state of its slots, takes the manager's orders, and lets the slots carry them out.
 //!
 //! How it speaks with managers is in `reporting.rs`. While none answers, borrowers are let in by what the trust file
 //! says.
@@ -14,15 +14,15 @@ use pool_client::{Client, ClientError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What reconciles one slot.
+/// The hands of one slot: they make it what its orders say.
 pub(crate) trait Hands: Send {
-    /// Looks, and does one thing. Says whether there may be more to do at once.
+    /// Looks at the slot and does at most one action. Returns whether to call it again at once.
     fn step(&mut self, want: &Want) -> bool;
 
     /// What the manager hears of the slot.
     fn report(&self) -> GpuReport;
 
-    /// Ends what serves, for good.
+    /// Ends the slot's worker, if it has one, for good.
     fn stop(&mut self);
 }
 
@@ -47,12 +47,12 @@ pub(crate) struct GpuBox {
     unread: Mutex<Complaint>,
 }
 
-/// What workers are told of whom to trust.
+/// What workers are told about the keys to trust.
 #[derive(Default)]
 struct Trusting {
     /// As it was last written.
     written: Option<Trust>,
-    /// Why it could not be written since. Without it workers let nobody in, so nothing is lent.
+    /// Why it could not be written since. Without it workers admit no borrower, so nothing is lent.
     trouble: Option<String>,
     complaint: Complaint,
 }
@@ -78,7 +78,7 @@ impl Member for GpuBox {
         self.around.home()
     }
 
-    /// Counters change all the time and can wait.
+    /// Ignores counters: they change all the time and can wait for the next report.
     fn is_news(before: &GpuReport, now: &GpuReport) -> bool {
         let quiet = |report: &GpuReport| GpuReport { counters: None, ..report.clone() };
         quiet(before) != quiet(now)
@@ -138,7 +138,7 @@ impl Member for GpuBox {
                 trusting.trouble = None;
                 trusting.complaint.right();
             }
-            // Written again with the next orders.
+            // `heed` tries again with the next orders.
             Err(error) => {
                 let why =
                     format!("its workers cannot be told whom to trust: {:#}", anyhow::Error::new(error));
@@ -151,7 +151,7 @@ impl Member for GpuBox {
         }
     }
 
-    /// Tells of those whom slots have turned away. What nobody takes is told again later.
+    /// Reports the borrowers that slots have turned away. What no manager takes is told again later.
     fn tell_more(&self, client: &Client, slots: Vec<u8>) {
         let of = |slot: u8| Refusals::beside(&self.around.slot_directory(slot).join("fence"));
         let mut refusals = Vec::new();
@@ -177,7 +177,7 @@ impl Member for GpuBox {
     }
 }
 
-/// Keeps a group of slots as they should be, until the agent stops.
+/// Keeps a group of slots as the manager ordered them, until the agent stops.
 fn keep(reporting: &Reporting<GpuBox>, mut group: Vec<Box<dyn Hands>>) -> Vec<Box<dyn Hands>> {
     loop {
         let ordered = reporting.ordered();

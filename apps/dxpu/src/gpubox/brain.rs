@@ -1,13 +1,13 @@
-//! What to do next in one slot: a function of what is and what should be.
+//! The next action of one slot: a function of its state and its orders.
 //!
 //! ```text
 //!                     want: idle, serve            want: clean, burn-in, off
 //!   no worker ──(scrub if dirty)──▶ start      worker ──▶ kill ──▶ scrub ──▶ mark clean ──▶ start (or test, or nothing)
 //! ```
 //!
-//! One action at a time, and each may be interrupted by the end of this process: whoever starts again looks at what is
-//! and gets there by the same function. Orders may be old, come twice or be lost. An old one does no harm, because the
-//! only orders that end somebody name the epoch that is over.
+//! One action at a time, and each may be interrupted by the end of this process: the next process looks at what is and
+//! gets there by the same function. Orders may be old, come twice or be lost. An old one does no harm, because the
+//! only orders that end a borrower's session name the epoch that is over.
 
 use lease_fence::Epochs;
 use pool_api::Want;
@@ -17,17 +17,17 @@ use pool_api::Want;
 pub(crate) struct Seen {
     pub(crate) worker: WorkerSeen,
     pub(crate) epochs: Epochs,
-    /// Somebody has used the GPU since its memory was last scrubbed. Not known after a crash: then it has.
+    /// A borrower has used the GPU since its memory was last scrubbed. Not known after a crash: then it has.
     pub(crate) is_dirty: bool,
     /// The GPU is not to be used, whatever is ordered.
     pub(crate) is_bad: bool,
-    /// Somebody pulled the plug: whoever is inside must notice.
+    /// An operator pulled the plug (`dxpu box break`): the borrower inside must notice.
     pub(crate) is_unplugged: bool,
     /// How the last burn-in went, and of which order.
     pub(crate) burn_in: Option<(u64, bool)>,
     /// A worker died just now; the next one is not started before this is over.
     pub(crate) is_resting: bool,
-    /// The worker runs, could say where it is, and does not: nobody finds it.
+    /// The worker runs, could say where it is, and does not: no borrower finds it.
     pub(crate) is_mute: bool,
 }
 
@@ -45,17 +45,17 @@ pub(crate) enum WorkerSeen {
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// All is as it should be.
+    /// The slot is as ordered.
     Nothing,
     /// Start a worker.
     Start,
     /// End every process of the worker.
     Kill,
-    /// Make the GPU's memory unreadable for whoever comes next.
+    /// Make the GPU's memory unreadable for the next borrower.
     Scrub,
     /// Remember that everything up to this epoch is gone.
     MarkClean(u64),
-    /// Remember it if nobody has been inside since the last time.
+    /// Remember it if no borrower has been inside since the last time.
     MarkCleanIfUnused(u64),
     /// Test the GPU for the order with this epoch.
     BurnIn(u64),
@@ -80,7 +80,7 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
             if !seen.epochs.is_used() {
                 Action::MarkCleanIfUnused(epoch)
             } else if seen.epochs.bound > epoch {
-                // Somebody newer was let in, which needed a clean slot: nothing of this epoch can be there.
+                // A newer epoch was admitted, which needed a clean slot: nothing of this epoch can be there.
                 Action::MarkClean(epoch)
             } else if is_running {
                 Action::Kill
@@ -101,8 +101,8 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
         }
         // The test is over: the manager hears of it and says what comes next.
         Want::BurnIn { .. } => Action::Nothing,
-        // A lease comes again under a new epoch. What a GPU's memory held went with the sessions of the old one: they are
-        // ended, and the worker starts anew. Another lease's would be cleaned in the same way.
+        // The same lease comes again under a new epoch. The sessions of the old epoch are ended, with all they had in
+        // the GPU's memory, and the worker starts anew: as it would be for another lease.
         Want::Serve { epoch, .. } if seen.epochs.is_used() && seen.epochs.bound < epoch => {
             if is_running {
                 Action::Kill
@@ -111,7 +111,8 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
             }
         }
         Want::Serve { epoch, .. } if !seen.epochs.is_used() && seen.epochs.cleaned + 1 < epoch => {
-            // Should this slot have forgotten what it was: leases before this one are over.
+            // The fence may have lost its records. All leases before this one are over, so their epochs count as
+            // cleaned.
             Action::MarkCleanIfUnused(epoch - 1)
         }
         Want::Idle | Want::Clean { .. } | Want::Serve { .. } => match is_running {
@@ -123,7 +124,7 @@ pub(crate) fn decide(seen: &Seen, want: &Want) -> Action {
     }
 }
 
-/// The last steps of a cleaning, when nobody is left.
+/// The last steps of a cleaning, when no process is left.
 fn emptied(seen: &Seen, epoch: u64) -> Action {
     if seen.is_dirty { Action::Scrub } else { Action::MarkClean(epoch) }
 }
@@ -159,10 +160,10 @@ mod tests {
         }
     }
 
-    /// A slot that obeys, with a borrower who comes whenever the door is open.
+    /// A slot that obeys, with a borrower that comes whenever the door is open.
     struct Slot {
         seen: Seen,
-        /// The epochs of those who are inside.
+        /// The epochs of the borrowers inside.
         inside: Vec<u64>,
         /// Epochs whose data may be in the GPU's memory.
         traces: Vec<u64>,
@@ -174,7 +175,7 @@ mod tests {
             Self { seen: FRESH, inside: Vec::new(), traces: Vec::new(), scrub_fails: false }
         }
 
-        /// Somebody shows a token of this epoch.
+        /// A borrower shows a token of this epoch.
         fn come(&mut self, epoch: u64) {
             if self.seen.worker == WorkerSeen::Running
                 && let Ok(epochs) = self.seen.epochs.admit(epoch)
@@ -390,8 +391,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is ordered, in whatever order, however often it is interrupted: one lease at a time, nobody reads what
-        /// another left, nothing counts as clean that is not (the slot above checks each), and it comes to rest.
+        /// Whatever is ordered, in whatever order, however often it is interrupted: one lease at a time, no lease reads
+        /// what another left, nothing counts as clean that is not (the slot above checks each), and it comes to rest.
         #[test]
         fn nobody_ever_meets_another_or_what_he_left(happenings in happenings()) {
             let mut slot = Slot::new();

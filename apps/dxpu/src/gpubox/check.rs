@@ -25,7 +25,7 @@ const BURN_IN_MIB: u64 = 1 << 20;
 const BURN_IN_SOFT_MIB: u64 = 16;
 const WORKER_WITHIN: Duration = Duration::from_secs(20);
 
-/// Makes the memory of a GPU unreadable for whoever comes next. Nobody may use it meanwhile. Says what was done.
+/// Makes the memory of a GPU unreadable for the next borrower. No process may use it meanwhile. Says what was done.
 pub(crate) fn scrub(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => Ok("its memory went with its processes".to_owned()),
@@ -33,7 +33,7 @@ pub(crate) fn scrub(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
     }
 }
 
-/// Tests a GPU that nobody uses. Says what was seen.
+/// Tests a GPU that is not in use. Says what was seen.
 pub(crate) fn burn_in(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => {
@@ -42,7 +42,7 @@ pub(crate) fn burn_in(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
         }
         What::Nvidia(_) => {
             run_on_driver(gpu, directory, &["burn-in", &BURN_IN_MIB.to_string()], BURN_IN_WITHIN)?;
-            // The same once more by the way that borrowers come.
+            // The same once more through a worker, as a borrower would.
             through_worker(gpu, directory, &["burn-in", &BURN_IN_SOFT_MIB.to_string()])
         }
     }
@@ -90,7 +90,7 @@ fn through_worker(gpu: &Gpu, directory: &Path, arguments: &[&str]) -> anyhow::Re
     finish(command, BURN_IN_WITHIN)
 }
 
-/// How a worker is told which GPU it has.
+/// The arguments that tell a worker which GPU it has.
 pub(crate) fn driver_arguments(gpu: &Gpu) -> Vec<String> {
     let words: Vec<String> = match &gpu.what {
         What::Soft { identity } => {
@@ -109,7 +109,7 @@ pub(crate) fn driver_arguments(gpu: &Gpu) -> Vec<String> {
     words
 }
 
-/// The other half of that.
+/// The environment variables that tell a worker which GPU it has.
 pub(crate) fn driver_environment(gpu: &Gpu) -> Vec<(&'static str, String)> {
     match &gpu.what {
         What::Soft { .. } => Vec::new(),

@@ -19,7 +19,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use vfio_user::{Client, ClientEndpoint};
 
-/// What somebody put into a slot.
+/// What the operator put into a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A disk whose blocks are in a file.
@@ -70,7 +70,7 @@ pub(crate) struct DeviceSlot {
     paired: Option<u64>,
     fault: Option<String>,
     burn_in: Option<BurnIn>,
-    /// As long as this is kept, somebody looks whether the device has something to say.
+    /// As long as this is kept, a thread looks whether the device has something to say.
     _watch: Option<Arc<dyn Send + Sync>>,
 }
 
@@ -108,12 +108,12 @@ impl DeviceSlot {
                 }
                 self.take_back()?;
                 let since = if *since_epoch == 0 { *epoch } else { *since_epoch };
-                // What another lease left is not for this one. What this lease left itself, before its link broke, is.
+                // Scrubs what another lease left. What this lease itself left, before its link broke, stays.
                 if epochs.is_used() && epochs.bound < since {
                     self.scrub()?;
                     self.fence.clean(since - 1)?;
                 }
-                // On disk before any packet of this epoch is let in.
+                // The fence has the epoch on disk before the proxy takes any packet of it.
                 self.fence.admit_since(*epoch, since)?;
                 self.plane.pair(self.slot, *epoch, pairing)?;
                 self.paired = Some(*epoch);
@@ -121,7 +121,7 @@ impl DeviceSlot {
                 Ok(true)
             }
             Want::Clean { epoch } if epochs.cleaned < *epoch => {
-                // An order that came late: a newer lease was let in, and what is there now is not meant.
+                // Not if a newer lease was admitted: then the order came late, and the data there are not meant.
                 if epochs.bound <= *epoch {
                     self.take_back()?;
                     if epochs.is_used() {
@@ -157,7 +157,7 @@ impl DeviceSlot {
         Ok(())
     }
 
-    /// Nobody reads what another left. The device itself was reset when it was taken back.
+    /// Deletes what a lease left before another lease can read it. The device itself was reset when it was taken back.
     fn scrub(&mut self) -> anyhow::Result<()> {
         if let Kind::Nvme(path) = &self.kind {
             let file = std::fs::File::options().write(true).open(path);
@@ -234,7 +234,7 @@ impl Hands for DeviceSlot {
             nvlink_group: None,
             only_pcie: true,
             health,
-            // That a host is let in is said when it is.
+            // A bound epoch is reported only while the proxy is paired.
             bound_epoch: match self.paired {
                 None if epochs.is_used() => epochs.bound - 1,
                 _ => epochs.bound,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     /// A disk keeps its blocks from one pairing of a lease to the next, also when its agent was started anew in between, and
-    /// loses them before another lease, or when its lease is over. An order that comes late empties nobody's disk.
+    /// loses them before another lease, or when its lease is over. An order that comes late does not empty the disk.
     #[test]
     fn a_disk_is_emptied_for_another_lease_and_never_for_the_same() {
         let folder = tempfile::tempdir().unwrap();

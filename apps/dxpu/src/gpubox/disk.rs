@@ -1,13 +1,13 @@
 //! Whether a slot's directory can be written now.
 //!
 //! Everything that a slot promises goes through its directory: the fence, the worker's word. On a disk that is full or
-//! read-only nobody could be let in, so nothing is lent there until it takes files again.
+//! read-only no borrower could be admitted, so nothing is lent there until it takes files again.
 
 use crate::files;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A disk that works is tried this often, one that does not more often: it is missed.
+/// How often `look` tries a disk that works. A broken one is tried more often, to lend again soon.
 const TRY_EVERY: Duration = Duration::from_secs(5);
 const TRY_BROKEN_EVERY: Duration = Duration::from_millis(500);
 

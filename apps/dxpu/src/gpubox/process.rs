@@ -1,4 +1,4 @@
-//! Processes of this machine: who is alive, whose they are, and how they are ended for certain.
+//! Processes of this machine: which are alive, to which worker they belong, and how they are ended for certain.
 //!
 //! A number alone does not name a process: numbers are used again. A number and the moment of the start do.
 
@@ -105,7 +105,7 @@ pub(crate) fn remains(worker: &Process) -> Vec<Process> {
 pub(crate) fn end(worker: &Process, patience: Duration) -> Result<(), Vec<u32>> {
     let deadline = Instant::now() + patience;
     loop {
-        // The worker first: nobody else starts sessions.
+        // The worker first: only it starts sessions.
         worker.kill();
         let left = remains(worker);
         if left.is_empty() && !worker.is_alive() {

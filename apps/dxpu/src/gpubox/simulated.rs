@@ -89,7 +89,7 @@ struct Simulated {
 }
 
 impl Simulated {
-    /// A GPU that somebody has is busy, one more than the other and now more than then.
+    /// A GPU in use is busy, one more than the other and now more than then.
     fn counters(&self) -> Counters {
         let is_used = self.epochs.is_used();
         let wave = (self.steps / 4 + u64::from(self.report.slot) * 7) % 40;
@@ -107,7 +107,7 @@ impl Simulated {
 impl Hands for Simulated {
     fn step(&mut self, want: &Want) -> bool {
         self.steps += 1;
-        // Whoever has a lease comes at once.
+        // The borrower of a lease comes at once.
         if let Want::Serve { epoch, .. } = want
             && self.is_running
             && let Ok(epochs) = self.epochs.admit(*epoch)

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! STATE/slot-3/fence            epochs (see lease-fence)
-//!              admission.json   who may come in           worker.json   what the worker says of itself
-//!              worker.log       what the worker writes    broken        there: somebody pulled the plug (dxpu box break)
+//!              admission.json   admission rules           worker.json   what the worker says of itself
+//!              worker.log       what the worker writes    broken        there: an operator broke it (dxpu box break)
 //!              unix, shm        sockets for programs of this machine
 //! ```
 
@@ -48,7 +48,7 @@ impl Surroundings {
         self.state.join("trust")
     }
 
-    /// Where this box keeps who it is.
+    /// Where this box keeps its identity.
     pub(crate) fn home(&self) -> Home {
         Home { identity: Identity::Box(self.box_name.clone()), state: self.state.clone() }
     }
@@ -63,23 +63,23 @@ pub(crate) fn broken_file(slot_directory: &Path) -> PathBuf {
     slot_directory.join("broken")
 }
 
-/// Deaths of workers within this time are one story.
+/// Deaths of workers within this time are counted together.
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
-/// So many of them, and it is not the programs: their sessions are processes of their own.
+/// After so many deaths the GPU is bad. Programs cannot cause them: their sessions are processes of their own.
 const DEATHS_MAX: usize = 3;
-/// So many sessions in a row that could not even make their driver.
+/// After so many sessions in a row that could not make their driver, the GPU is bad.
 const FAILURES_MAX: u32 = 3;
-/// After a death the next worker is not started at once.
+/// The pause after a worker's death before the next one is started.
 const REST: Duration = Duration::from_millis(500);
 /// A killed process that is still there after this is stuck in the kernel.
 const ENDED_WITHIN: Duration = Duration::from_secs(20);
-/// Sensors are slow and change slowly.
+/// How often sensors are read: they are slow and change slowly.
 const READ_EVERY: Duration = Duration::from_secs(1);
-/// A worker that has not said where it is after this, although it could have written it down, will not.
+/// A worker that has not written its addresses after this, on a disk that works, never will.
 const MUTE_FOR: Duration = Duration::from_secs(20);
-/// Neither will one that has not made a first session ready after this. A real driver takes seconds.
+/// A worker without a first session ready after this will never have one. A real driver takes seconds.
 const UNREADY_FOR: Duration = Duration::from_secs(180);
-/// Reasons end up in a report, which has room for so much.
+/// The longest reason: a report has room for so much.
 const REASON_BYTES_MAX: usize = 200;
 
 pub(crate) struct Slot {
@@ -92,9 +92,9 @@ pub(crate) struct Slot {
     is_scrubbed: bool,
     deaths: VecDeque<Instant>,
     rest_until: Option<Instant>,
-    /// What is wrong until somebody has shown the opposite.
+    /// What is wrong, until the manager orders a burn-in.
     fault: Option<String>,
-    /// What keeps it from being used, and passes: nobody has to repair anything.
+    /// What keeps it from being used, and passes: an operator has to repair nothing.
     trouble: Option<String>,
     complaint: Complaint,
     no_host_yet: Complaint,
@@ -108,16 +108,16 @@ pub(crate) struct Slot {
     paired: Option<u64>,
     /// The epoch in which a host should have it and cannot.
     unpaired: Option<u64>,
-    /// What programs of a guest find to show the worker.
+    /// The lease token that programs of a guest read from the function and show to the worker.
     pass: Pass,
 }
 
 struct Worker {
     process: Process,
-    /// Unless another agent started it.
+    /// None if an earlier agent started it.
     child: Option<Child>,
     word: Option<WorkerWord>,
-    /// Since when it could have said more than it did.
+    /// When its word last changed, or the disk last took no files.
     silent_since: Instant,
 }
 
@@ -199,7 +199,7 @@ impl Slot {
         if let Want::BurnIn { epoch } = want
             && self.burn_in.as_ref().is_none_or(|result| result.epoch != *epoch)
         {
-            // Somebody says that it was repaired: what was known before does not count.
+            // A burn-in is ordered after a repair: what was known before does not count.
             self.deaths.clear();
             self.fault = None;
         }
@@ -210,7 +210,7 @@ impl Slot {
             is_bad: self.what_is_wrong().is_some(),
             is_unplugged: self.unplugged().is_some(),
             burn_in: self.burn_in.as_ref().map(|result| (result.epoch, result.passed)),
-            // A worker that is started on a disk that takes no files cannot say where it is, or does not even start.
+            // On a disk that takes no files a worker cannot write its addresses, or does not even start.
             is_resting: self.rest_until.is_some_and(|until| Instant::now() < until)
                 || self.disk.trouble().is_some(),
             is_mute: self.worker.as_ref().is_some_and(Worker::is_mute),
@@ -220,15 +220,15 @@ impl Slot {
     fn look_at_worker(&mut self) -> WorkerSeen {
         let Some(worker) = &mut self.worker else { return WorkerSeen::None };
         if let Some(child) = &mut worker.child {
-            // Takes the dead out of the table of processes.
+            // Reaps it if it has ended.
             let _ = child.try_wait();
         }
         if worker.process.is_alive() {
-            // What a living worker has said stays true when its file cannot be read for a moment.
+            // A living worker's last word counts while its file cannot be read.
             let word = by_lease::word_of(&self.directory, worker.process.pid);
             let is_same = word.as_ref().is_none_or(|word| worker.word.as_ref() == Some(word));
             worker.word = word.or(worker.word.take());
-            // While the disk takes nothing it cannot say anything, and another worker could not either.
+            // Not counted as silence while the disk takes no files: another worker could not write either.
             if !is_same || self.disk.trouble().is_some() {
                 worker.silent_since = Instant::now();
             }
@@ -246,7 +246,7 @@ impl Slot {
         std::fs::read_to_string(broken_file(&self.directory)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Why nobody should use this GPU.
+    /// Why no lease should use this GPU.
     fn what_is_wrong(&self) -> Option<String> {
         self.unplugged().or_else(|| self.reading.fault.clone()).or_else(|| self.fault.clone())
     }
@@ -267,7 +267,7 @@ impl Slot {
     }
 
     fn start(&mut self) -> anyhow::Result<()> {
-        // From here on somebody may write into its memory.
+        // From here on a borrower may write into its memory.
         self.is_scrubbed = false;
         let log = open_log(&self.directory.join("worker.log")).context("the worker's log")?;
         let host = &self.around.listen_host;
@@ -275,7 +275,7 @@ impl Slot {
         let mut listen = vec![format!("tls:{host}:{}", self.port)];
         for scheme in ["unix", "shm"] {
             let address = format!("{scheme}:{}", self.directory.join(scheme).display());
-            // A path that is too long for a socket is no way in.
+            // A path that is too long for a socket is left out.
             if address.parse::<transport::Address>().is_ok() {
                 listen.push(address);
             }
@@ -340,7 +340,7 @@ impl Slot {
     }
 
     fn scrub(&mut self) -> anyhow::Result<()> {
-        // What the last tenant's programs have loaded goes with its lease.
+        // Module images of the last lease are removed with its data.
         let emptied = files::remove_directory(&by_lease::image_directory(&self.directory));
         match emptied.and_then(|()| check::scrub(&self.gpu, &self.directory)) {
             Ok(done) => {
@@ -349,7 +349,7 @@ impl Slot {
                 Ok(())
             }
             Err(error) => {
-                // What scrubs it lies on the disk, or should.
+                // On a broken disk the scrubbing program could not be written: that is no fault of the GPU.
                 if self.disk.look_now().is_none() {
                     self.fault = Some(format!("its memory cannot be scrubbed: {error:#}"));
                 }
@@ -375,7 +375,7 @@ impl Slot {
         self.burn_in = Some(BurnIn { epoch, passed, detail: short(&detail) });
     }
 
-    /// Lets the host that is ordered have this slot as a PCI device, and nobody else.
+    /// Lets only the host that is ordered have this slot as a PCI device.
     fn pair(&mut self, want: &Want, has_worker: bool) -> anyhow::Result<()> {
         let Some(plane) = &self.around.pcie else { return Ok(()) };
         let ordered = match want {
@@ -393,7 +393,7 @@ impl Slot {
             self.pass.set(pairing.pass.reveal());
         }
         if let Some((epoch, pairing)) = ordered.filter(|_| has_worker && self.paired.is_none()) {
-            // On disk before any packet of this epoch is let in.
+            // The fence has the epoch on disk before the proxy takes any packet of it.
             self.fence.admit(epoch)?;
             plane.pair(self.gpu.slot, epoch, pairing)?;
             self.paired = Some(epoch);
@@ -415,7 +415,7 @@ impl Slot {
         }
     }
 
-    /// Remembers what keeps the slot from being as it should be, and says so now and then.
+    /// Remembers why the slot is not as ordered, for the report. `complaint` limits how often it is logged.
     fn note_trouble(&mut self, what: &str, error: &str) {
         if let Some(times) = self.complaint.wrong(error, Instant::now()) {
             tracing::error!(slot = self.gpu.slot, error, times, "{what}");
@@ -439,7 +439,8 @@ impl Slot {
             None => address.clone(),
         };
         let mut endpoints: Vec<String> = word.addresses.iter().map(outward).collect();
-        // Sockets are of use on this machine alone: borrowers elsewhere must not show a token to who has the same path.
+        // Sockets are of use on this machine alone: borrowers elsewhere must not show a token to a stranger at the same
+        // path.
         if word.addresses.iter().any(|address| address.starts_with("unix:") || address.starts_with("shm:")) {
             endpoints.extend(files::boot_id().map(|boot| format!("{}{boot}", files::BOOT_PREFIX)));
         }
@@ -451,7 +452,7 @@ impl Hands for Slot {
     fn step(&mut self, want: &Want) -> bool {
         let seen = match self.look(want) {
             Ok(seen) => seen,
-            // Nobody is let in by a fence that cannot be read, and nothing may be done by what it does not say. A damaged one
+            // A fence that cannot be read admits no borrower, and nothing may be done by what it does not say. A damaged one
             // stays damaged; whatever else is wrong with it may pass.
             Err(error @ FenceError::Damaged { .. }) => {
                 self.fault = Some(error.to_string());
@@ -485,7 +486,7 @@ impl Hands for Slot {
         }
         match self.act(action) {
             Ok(()) => {
-                // To wait is no success.
+                // A slot that only rests after a failure has not recovered.
                 if action != Action::Nothing || !seen.is_resting {
                     self.no_trouble();
                 }
@@ -514,7 +515,7 @@ impl Hands for Slot {
             nvlink_group: self.gpu.nvlink_group,
             only_pcie: false,
             health,
-            // That a host is let in is said when it is.
+            // An epoch that could not be paired is not reported as bound.
             bound_epoch: match self.unpaired {
                 Some(epoch) if epoch == epochs.bound => epoch - 1,
                 _ => epochs.bound,

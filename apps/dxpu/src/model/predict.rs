@@ -100,7 +100,7 @@ pub(crate) struct Predict {
     dispatch: Option<Duration>,
 }
 
-/// What a kernel of no length costs a busy queue, roughly, where nobody measured it.
+/// What a kernel of no length costs a busy queue, roughly, where it was not measured.
 const FILLER_US: f64 = 2.0;
 /// Points of the curve.
 const CURVE_POINTS: u32 = 50;

@@ -1,4 +1,4 @@
-//! The agent of a host: reports what is plugged, hears what should be, and has each slot's thread see to it.
+//! The agent of a host: reports what is plugged, takes the manager's orders, and runs a thread for each slot.
 
 use super::slot::Slot;
 use crate::given::Given;
@@ -48,11 +48,11 @@ impl Member for Host {
     }
 }
 
-/// Keeps a slot as it should be, until the agent stops.
+/// Keeps a slot as the manager ordered it, until the agent stops.
 fn keep(reporting: &Reporting<Host>, mut slot: Slot) {
     while !reporting.is_stopping() {
         let ordered = reporting.ordered();
-        // Until somebody has said what should be, everything stays as it is.
+        // Until a manager has given orders, everything stays as it is.
         let want = reporting.want(slot.number());
         let number = slot.number();
         let has_more = want.is_some_and(|(node, want)| {

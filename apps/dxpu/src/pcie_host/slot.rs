@@ -1,4 +1,4 @@
-//! One slot of a host: brings what is plugged in line with what should be.
+//! One slot of a host: plugs and unplugs until the slot is what the manager ordered.
 
 use pcie_proxy::{HostProxy, Pairing, PlugError, Qmp, QmpError, parse_path};
 use pool_api::{HostSlotReport, HostWant};
@@ -14,7 +14,7 @@ const GUEST_SETTLES: Duration = Duration::from_secs(3);
 /// A box or guest that did not answer is tried again after this.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// It is tried again after twice as long each time, up to half a minute: each time is a new grant.
+/// The pause doubles with each failure, so many times at most (half a minute): each attempt needs a new grant.
 const FAILURES_COUNT_MAX: u32 = 5;
 
 /// What an operator is told when the monitor does not answer. How long it has been so is in the events.
@@ -31,7 +31,7 @@ impl Monitor {
         Self { path, turn: Mutex::new(()) }
     }
 
-    /// Talks to it when it is this slot's turn. Nothing that slots do there takes for ever.
+    /// Takes the monitor's lock and talks to it. Every command of a slot there has a time limit.
     fn talk<R>(&self, talk: impl FnOnce(&mut Qmp) -> Result<R, QmpError>) -> Result<R, QmpError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         talk(&mut Qmp::connect(&self.path)?)
@@ -58,7 +58,7 @@ pub(super) struct Slot {
     /// The epoch that is shown at the socket.
     shown: Option<u64>,
     in_guest: InGuest,
-    /// The last that was tried with the monitor failed because it did not answer.
+    /// The last command to the monitor was not answered.
     monitor_silent: bool,
     /// How often in a row a box could not be reached.
     failures: u32,
@@ -147,7 +147,7 @@ impl Slot {
         }
     }
 
-    /// Something did not work: it is said once, and tried again later; the more often it failed, the later.
+    /// Logs an error, if it is a new one, and pauses the slot: the more failures, the longer.
     fn rest(&mut self, error: &anyhow::Error) {
         let detail = if self.monitor_silent { MONITOR_SILENT.to_owned() } else { format!("{error:#}") };
         if detail != self.detail {
@@ -162,7 +162,7 @@ impl Slot {
         format!("dxpu-slot-{}", self.number)
     }
 
-    /// Nothing shall be there, or nothing of this epoch.
+    /// Empties the slot: of everything, or of this epoch and older ones.
     fn empty(&mut self, epoch: Option<u64>) -> anyhow::Result<bool> {
         let is_meant = self.shown.is_none_or(|shown| epoch.is_none_or(|epoch| shown <= epoch));
         if is_meant && (self.shown.is_some() || self.in_guest != InGuest::No) {
@@ -180,14 +180,14 @@ impl Slot {
         Ok(false)
     }
 
-    /// The guest first, so that its driver can say goodbye; then the socket, the link and the row.
+    /// Unplugs the guest first, so that its driver can let go; then ends the socket, the link and the row.
     fn take_out(&mut self) -> anyhow::Result<()> {
         let let_go = self.take_out_of_guest();
         if let Some(shown) = self.shown.take() {
             self.proxy.unplug(self.number, shown)?;
             tracing::info!(slot = self.number, epoch = shown, "unplugged");
         }
-        // A guest that holds on sees a device that is gone; it is asked again before the next one comes.
+        // A guest that did not let go sees a dead device; it is asked again before the next one is plugged.
         match let_go {
             Ok(()) => self.detail.clear(),
             Err(error) => self.rest(&error),
@@ -229,7 +229,7 @@ impl Slot {
     fn plug(&mut self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> anyhow::Result<bool> {
         if self.shown != Some(pairing.epoch) {
             if pairing.epoch <= self.cleared_epoch {
-                // An order that came late.
+                // The order came late: this epoch is cleared already.
                 return Ok(false);
             }
             if self.shown.is_some() {
@@ -237,7 +237,7 @@ impl Slot {
             }
             self.take_out_of_guest()?;
             if let Err(error) = self.proxy.plug(self.number, pairing, is_wanted) {
-                // The box may have heard this greeting, and hears no other in this epoch.
+                // The box may have taken this greeting, and takes no other in this epoch: only a new grant helps.
                 self.cleared_epoch = self.cleared_epoch.max(pairing.epoch);
                 self.failures += u32::from(!matches!(error, PlugError::NotWanted));
                 return Err(error.into());
@@ -251,7 +251,7 @@ impl Slot {
         }
         if self.proxy.status(self.number).lost {
             self.take_out()?;
-            // A link is greeted once in its epoch. That this one is over is how the manager knows to grant anew.
+            // A link is established once in its epoch. The cleared epoch in the report makes the manager grant anew.
             self.cleared_epoch = self.cleared_epoch.max(pairing.epoch);
             self.detail = "its box is silent".to_owned();
             return Ok(true);
@@ -267,7 +267,7 @@ impl Slot {
 
     fn plug_into_guest(&mut self, answers_within: Duration) -> Result<(), QmpError> {
         let (id, port, socket) = (self.id(), self.port.clone(), self.proxy.socket(self.number));
-        // Until it is known how it ended.
+        // Until the monitor has answered.
         self.in_guest = InGuest::Perhaps;
         match self.talk(|qmp| qmp.plug(&id, &port, &socket, answers_within)) {
             Ok(_) => self.in_guest = InGuest::Yes,

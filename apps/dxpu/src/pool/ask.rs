@@ -27,7 +27,7 @@ pub(crate) fn all<T: DeserializeOwned>(client: &Client, path: &str) -> Result<(V
     }
 }
 
-/// Waits until the pool is no longer at this version, or for so long. Everybody may ask for leases, if only their own.
+/// Waits until the pool is no longer at this version, or for so long. Every user may ask for leases, if only their own.
 pub(crate) fn wait_for_change(client: &Client, version: u64, wait: Duration) -> Result<u64, ClientError> {
     let path = format!("/v1/leases?limit=1&version={version}&wait_ms={}", wait.as_millis());
     client.get::<Page<serde_json::Value>>(&path, wait).map(|page| page.version)

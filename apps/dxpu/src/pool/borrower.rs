@@ -1,4 +1,4 @@
-//! `dxpu borrower`: who borrows.
+//! `dxpu borrower`: users with leases.
 
 use super::ask;
 use super::columns::{self, Column};

@@ -64,7 +64,7 @@ const COLUMNS: [Column; 4] =
     [Column::Whole("TIME"), Column::Whole("EVENT"), Column::Cut("ABOUT"), Column::Cut("WHAT")];
 
 impl Ls {
-    /// Events only ever come: whoever watches is shown each once, as `tail -f` does.
+    /// Events only ever come: a watching user is shown each once, as `tail -f` does.
     fn run(self) -> Outcome {
         let client = self.look.access.client()?;
         let paper = Paper::stdout();

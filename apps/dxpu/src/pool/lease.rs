@@ -1,4 +1,4 @@
-//! `dxpu lease`: GPUs bound to a borrower, or somebody waiting for them.
+//! `dxpu lease`: GPUs bound to a borrower, or a borrower waiting for them.
 
 mod create;
 pub(crate) use create::long_duration;
@@ -246,7 +246,7 @@ fn tone(state: LeaseState) -> Tone {
     }
 }
 
-/// For those who show leases beside something else.
+/// For commands that show leases beside something else.
 pub(super) fn short_table(leases: &[Record], paper: Paper) -> Vec<String> {
     let columns = [Column::Whole("LEASE"), Column::Whole("STATE"), Column::Cut("GPUS"), Column::Cut("NOTE")];
     let row = |lease: &Record| {

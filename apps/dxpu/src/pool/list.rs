@@ -1,4 +1,4 @@
-//! `ls` and `show`: once or for as long as somebody watches, as a table or as JSON.
+//! `ls` and `show`: once or for as long as the user watches, as a table or as JSON.
 
 use super::ask;
 use super::columns::{self, Cell, Column};
@@ -92,7 +92,7 @@ fn current(client: &Client) -> Result<u64, ClientError> {
     ask::wait_for_change(client, 0, Duration::ZERO)
 }
 
-/// Prints; says whether anybody reads.
+/// Prints; returns whether the reader of standard output is still there.
 pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
     let mut output = std::io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {

@@ -1,4 +1,4 @@
-//! The terminal: how wide it is, and colours where somebody sees them.
+//! The terminal: how wide it is, and colours where a user sees them.
 
 use std::io::IsTerminal;
 
@@ -13,7 +13,7 @@ pub(crate) enum Tone {
     Busy,
     /// Soon something else.
     Passing,
-    /// Somebody should look.
+    /// An operator should look.
     Wrong,
     /// Of less interest.
     Faint,

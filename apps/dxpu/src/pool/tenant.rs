@@ -1,4 +1,4 @@
-//! `dxpu tenant`: who GPUs are for, and how many each may have.
+//! `dxpu tenant`: the tenants that GPUs are for, and how many each may have.
 
 use super::ask;
 use super::columns::{self, Column};
@@ -162,7 +162,7 @@ impl Set {
     }
 }
 
-/// What is set now; a tenant nobody has spoken of has what everybody has.
+/// What is set now; a tenant that was never set has the defaults.
 fn current(client: &Client, name: &Name) -> anyhow::Result<TenantRequest> {
     match client.get::<TenantStatus>(&format!("/v1/tenants/{name}"), Duration::ZERO) {
         Ok(tenant) => Ok(TenantRequest {

@@ -160,7 +160,7 @@ fn identity(text: &str) -> Result<Identity, Failure> {
 impl Create {
     fn run(self) -> Outcome {
         let identity = identity(&self.identity)?;
-        // A machine proves who it is by a certificate, which this token gets it once.
+        // A machine authenticates by a certificate, which this token gets it once.
         let is_machine = matches!(identity, Identity::Box(_) | Identity::Host(_));
         let kind = if is_machine { AccessKind::Join } else { AccessKind::User };
         let ttl = self.ttl.unwrap_or(if is_machine { DAY } else { 90 * DAY });

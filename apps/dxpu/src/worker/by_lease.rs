@@ -1,7 +1,7 @@
 //! A worker of a pool's box: it lets programs in by lease, and leaves word of itself in its slot's directory.
 //!
 //! ```text
-//! DIR/admission.json   who may come in (written by the box before the worker starts)
+//! DIR/admission.json   which leases it admits (written by the box before the worker starts)
 //! DIR/worker.json      what the worker has to say (written by the worker, read by the box)
 //! DIR/images           module images of the lease (removed with it)
 //! ```
@@ -36,7 +36,7 @@ pub(crate) struct WorkerWord {
     pub(crate) use_of_soft: Option<(u32, u64)>,
 }
 
-/// Where the box says who may come in.
+/// Where the box says which leases the worker admits.
 pub(crate) fn admission_file(directory: &Path) -> PathBuf {
     directory.join("admission.json")
 }
@@ -57,7 +57,7 @@ pub(super) fn new_image_directory(directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(images)
 }
 
-/// Reads who may come in.
+/// Reads which leases the worker admits.
 pub(super) fn admission(directory: &Path) -> anyhow::Result<LeaseAdmission> {
     let path = admission_file(directory);
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -71,7 +71,7 @@ pub(crate) fn word_of(directory: &Path, pid: u32) -> Option<WorkerWord> {
 }
 
 /// Keeps what the worker says up to date, whatever the disk does: a thread of its own writes, and tries again until it
-/// could. Nobody who has something to say waits for the disk.
+/// could. No other thread waits for the disk.
 pub(super) struct Teller {
     told: Arc<Told>,
 }
@@ -89,7 +89,7 @@ struct Saying {
     version: u64,
 }
 
-/// A word that is written is looked after this often: without its file nobody finds the worker.
+/// A word that is written is looked after this often: without its file no borrower finds the worker.
 const LOOK_AFTER_FILE: Duration = Duration::from_secs(2);
 /// Between attempts to write, at first and at most. A disk that has room again is used soon.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -100,11 +100,11 @@ fn pause_after(failures: u32) -> Duration {
     TRY_AGAIN_AFTER.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(TRY_AGAIN_MAX)
 }
 
-/// Where words are left.
+/// Where the thread writes the worker's word.
 trait Place: Send + 'static {
-    /// Leaves this one.
+    /// Writes it.
     fn leave(&self, text: &[u8]) -> anyhow::Result<()>;
-    /// Whether there is still one.
+    /// Whether the word is still there.
     fn is_kept(&self) -> bool;
 }
 
@@ -144,14 +144,14 @@ impl Told {
                     if let Some(attempts) = complaint.wrong(&error, Instant::now()) {
                         tracing::error!(error, attempts, "cannot leave word for the box; trying again");
                     }
-                    // A change does not make the disk any emptier.
+                    // Also if the word changes meanwhile: that does not free the disk.
                     std::thread::sleep(pause_after(failures));
                 }
             }
         }
     }
 
-    /// What is to be said, when there is something new or this much time has passed.
+    /// Waits for a change or until `patience` is over, and returns the word to write.
     fn next(&self, written: u64, patience: Duration) -> (Vec<u8>, u64) {
         let saying = self.saying.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(saying, patience, |saying| saying.version == written);
@@ -169,7 +169,7 @@ impl Teller {
         let word = WorkerWord { pid: std::process::id(), ..WorkerWord::default() };
         let told = Arc::new(Told { saying: Mutex::new(Saying { word, version: 0 }), ..Told::default() });
         let writes = told.clone();
-        // Without the thread nobody would find this worker.
+        // Without the thread no borrower would find this worker.
         std::thread::Builder::new()
             .name("dxpu-word".to_owned())
             .spawn(move || writes.keep_written(&place))
@@ -194,7 +194,7 @@ impl Teller {
                 });
             }
         };
-        // Without the thread nobody sees how busy the GPU is; it works all the same.
+        // Without the thread the pool does not see how busy the GPU is; it works all the same.
         let _ = std::thread::Builder::new().name("dxpu-meter".to_owned()).spawn(watch);
     }
 
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Before, a word that could not be written once was never written again, and nobody found the worker.
+    /// Before, a word that could not be written once was never written again, and no borrower found the worker.
     #[test]
     fn a_disk_that_was_full_for_a_moment_costs_a_moment() {
         let directory = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ pub(super) struct Identity {
     pub(super) certificate: String,
     pub(super) key: String,
     pub(super) fingerprint: Fingerprint,
-    /// Made by us: clients pin it. Otherwise somebody signed it, and clients know whom they trust.
+    /// Made by us: clients pin it. Otherwise an authority signed it, and clients know which one they trust.
     pub(super) is_ours: bool,
 }
 

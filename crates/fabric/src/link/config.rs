@@ -64,7 +64,8 @@ pub struct LinkConfig {
     /// How often a path that is down is asked whether it is back.
     pub ping_every: Duration,
     /// How long the other end may say nothing while it owes something, until [`super::Event::Silent`]. Counted from when it
-    /// began to owe it; who gives a device up because of it should wait for as long as the pool waits for a box.
+    /// began to owe it; an owner that gives a device up because of it should wait for as long as the pool waits
+    /// for a box.
     pub silent_after: Duration,
 }
 

@@ -19,7 +19,7 @@ impl Link {
         }
     }
 
-    /// The same for who has read the header already.
+    /// The same for a caller that has read the header already.
     pub(crate) fn on_decoded(&mut self, now: Time, header: DatagramHeader, datagram: &mut [u8]) {
         if header.lease != self.config.lease {
             self.counters.foreign_leases += 1;

@@ -18,7 +18,7 @@ use std::time::Duration;
 const PIECE_PART: usize = 8;
 
 /// A look at a link that waits is late when it comes after so many of the longest timeouts: more than a busy machine's
-/// scheduler takes, far less than anybody's patience.
+/// scheduler takes, far less than the patience of any owner.
 const LOOKS_LATE_MAX: u32 = 2;
 /// After so many of the longest timeouts in a row without an answer only one datagram at a time is sent.
 const PROBES_AFTER: u32 = 4;
@@ -116,8 +116,8 @@ impl Link {
         written
     }
 
-    /// Whoever asks for datagrams asks until there are none: mostly once more than there are. Where that is plain to
-    /// see, the answer is kept.
+    /// Callers ask for datagrams until there are none: mostly once more than there are. Where that is plain to see,
+    /// the answer is kept.
     fn find_quiet(&mut self, now: Time) {
         let is_quiet = self.current.is_none()
             && self.outbox.is_empty()
@@ -152,9 +152,9 @@ impl Link {
         if self.acks.is_pending && self.acks.deadline.is_none() {
             self.acks.deadline = Some(now.after(self.config.ack_delay));
         }
-        // Credits may have been given and lost on their way. Whoever waits for them and has nothing else in the air
-        // must ask. So must, now and then, whoever waits for the answer to a request: its other end may be gone since it said
-        // that it has got it.
+        // Credits may have been given and lost on their way. A link that waits for them and has nothing else in the air must
+        // ask. So must, now and then, a link that waits for the answer to a request: its other end may be gone since it
+        // acknowledged the request.
         let is_idle = self.flight.is_idle();
         let wait = match is_idle && !self.outbox.is_empty() {
             true => Some(timeout),

@@ -5,8 +5,8 @@
 //!    | 1 │ kind | flags | path     | lease  | epoch  | session | datagram number  | CRC of bytes 0 to 23 |
 //! ```
 //!
-//! The header is in the clear, since it says whose key opens the rest; the seal covers it. Its CRC lets a receiver drop
-//! noise before it looks anything up.
+//! The header is in the clear, since it says which link's key opens the rest; the seal covers it. Its CRC lets a
+//! receiver drop noise before it looks anything up.
 
 use super::{WireError, be16, be32, crc};
 use crate::ids::{Epoch, LeaseId, PathId};

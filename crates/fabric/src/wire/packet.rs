@@ -58,7 +58,7 @@ pub struct DataPacket<'a> {
     pub sequence: u32,
     /// The bytes.
     pub payload: &'a [u8],
-    /// Their CRC, where somebody has gone over them already.
+    /// Their CRC, where it has been computed already.
     pub payload_crc: Option<u32>,
 }
 

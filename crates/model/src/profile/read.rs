@@ -4,7 +4,7 @@ use super::wire::{END_OF_LINE, Header, Line, Meaning, VERSION};
 use super::{Action, Profile, Record};
 use thiserror::Error;
 
-/// Why a file is no profile. Whoever opened the file adds its name.
+/// Why a file is no profile. The caller adds the name of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct ProfileError {

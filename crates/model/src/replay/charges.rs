@@ -97,7 +97,7 @@ pub(super) struct Charges {
     pub(super) download_us_per_byte: f64,
     pub(super) download_factor: f64,
     pub(super) download_wait_us: f64,
-    /// From the fact to whoever is told of it.
+    /// From the fact to the thread that is told of it.
     pub(super) wait_back_us: f64,
     pub(super) download_back_us: f64,
     pub(super) query_back_us: f64,

@@ -24,7 +24,7 @@ impl Point {
 pub(super) struct Clocks {
     /// The program.
     pub(super) client_us: f64,
-    /// Whoever hands work to the GPU: the program, or a worker.
+    /// The issuer, which hands work to the GPU: the program, or a worker.
     pub(super) issuer_us: f64,
     /// The command stream towards the worker.
     pub(super) commands_us: f64,

@@ -90,7 +90,8 @@ impl Engine<'_> {
                     self.clocks.fill(self.machine, stream, issued, filler_us);
                 }
                 let issued = self.issue_operation(own_us, 0.0);
-                // The launching thread is held up while the GPU is, not before: whoever waits for each kernel loses once.
+                // The launching thread is held up while the GPU is, not before: a program that waits for each kernel
+                // loses once.
                 self.clocks.client_us += self.charges.kernel_host_us;
                 self.clocks.run(self.machine, stream, issued, gpu_us + self.charges.kernel_gpu_us);
             }

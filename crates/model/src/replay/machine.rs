@@ -11,9 +11,9 @@ pub struct Machine {
     pub start_us: f64,
     /// Between the end of an operation and the start of the next that was already queued.
     pub gap_us: f64,
-    /// From the end of work on the GPU to the return of whoever waits for it on the same machine.
+    /// From the end of work on the GPU to the return of the call that waits for it on the same machine.
     pub wait_return_us: f64,
-    /// Operations that a GPU's queue holds; whoever issues the next one waits.
+    /// Operations that a GPU's queue holds; the issuer of the next one waits.
     pub queue_depth: usize,
 }
 

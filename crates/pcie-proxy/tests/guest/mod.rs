@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    /// Nobody does anything for a while.
+    /// Neither end does anything for a while.
     fn idle(&mut self, time: Duration) -> Result<(), End> {
         let until = self.now.after(time);
         while self.now < until {
@@ -317,7 +317,7 @@ impl World {
         self.until("the host runs", |_| true)
     }
 
-    /// What the guest gets for an access; nothing where nobody is there.
+    /// What the guest gets for an access; none where no device is there.
     fn answer_or_none(&mut self, ask: impl FnOnce(&mut HostPort, Access)) -> Result<Option<Vec<u8>>, End> {
         self.until("the host runs", |_| true)?;
         self.next_access += 1;

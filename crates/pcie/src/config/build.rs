@@ -6,7 +6,7 @@ use tlp::SizeLimit;
 /// The largest payload our functions take: what a page needs, so that a page can be one packet.
 const MAX_PAYLOAD: u32 = 4096;
 
-/// Who made a function and what it is.
+/// The vendor of a function and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Vendor ID.

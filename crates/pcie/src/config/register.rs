@@ -134,9 +134,9 @@ pub const ERROR_POISONED: u32 = 1 << 12;
 pub const ERROR_TIMEOUT: u32 = 1 << 14;
 /// A request was aborted.
 pub const ERROR_COMPLETER_ABORT: u32 = 1 << 15;
-/// An answer nobody waited for.
+/// A completion that answers no open request.
 pub const ERROR_UNEXPECTED_COMPLETION: u32 = 1 << 16;
 /// A packet that breaks the rules.
 pub const ERROR_MALFORMED: u32 = 1 << 18;
-/// A request nobody understands.
+/// A request that the function does not support.
 pub const ERROR_UNSUPPORTED: u32 = 1 << 20;

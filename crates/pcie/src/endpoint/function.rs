@@ -197,7 +197,7 @@ impl Function {
         self.events.extend(finished.map(Event::Dma));
     }
 
-    /// Writes guest memory. Nobody says whether it arrived: that is what posted means.
+    /// Writes guest memory. It is posted: no completion says whether it arrived.
     pub fn dma_write(&mut self, address: u64, data: &[u8]) {
         if !self.config.bus_master() {
             return;
@@ -343,7 +343,8 @@ impl Function {
         }
     }
 
-    /// Nobody here understands this request: say so if somebody waits, and note it.
+    /// This function does not support the request: a non-posted one gets a completion that says so,
+    /// and the error is noted.
     fn refuse(&mut self, header: &Header) {
         if header.class() == Class::NonPosted {
             self.out.push_back(Packet::completion(header, self.id, Status::UnsupportedRequest));
@@ -355,7 +356,7 @@ impl Function {
     fn report(&mut self, error: u32, header: Option<&Header>) {
         let control = self.device_control();
         if let Some(at) = self.express {
-            // Device status: an error of this severity, and whether it was a request nobody understood.
+            // Device status: an error of this severity, and whether it was an unsupported request.
             let unsupported = if error == register::ERROR_UNSUPPORTED { 1 << 3 } else { 0 };
             self.config.set_bits(at + register::EXPRESS_DEVICE_CONTROL, (1 << 1 | unsupported) << 16);
         }

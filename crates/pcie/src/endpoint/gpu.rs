@@ -1,14 +1,14 @@
 //! The dxpu GPU function: connections of a guest to a worker, through registers and rings in the guest's memory.
 //!
 //! ```text
-//!   guest's memory                       GpuFunction                         whoever is behind it
+//!   guest's memory                       GpuFunction                         worker connection
 //!   outbound ring ◀── reads (tags) ───── Channel ─────── Action::Bytes ─────▶ taken
 //!   status block  ◀── posted writes ────    │
 //!   inbound ring  ◀── posted writes ────────┘ ◀───────── push, finish, desert
 //! ```
 //!
 //! It carries bytes and knows nothing of what they mean. [`gpu_registers`] has its registers. A guest that lies is told so
-//! ([`gpu_registers::state::FAULT`]) and harms nobody but itself: what is read and written is what it named.
+//! ([`gpu_registers::state::FAULT`]) and harms only itself: what is read and written is what it named.
 
 mod channel;
 
@@ -28,7 +28,7 @@ const WAITING_MIN: usize = 64;
 /// A channel's number, from 0.
 pub type ChannelId = usize;
 
-/// Something for whoever is behind the function.
+/// Something for the owner of the function, which has the connections to the worker.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// The guest wants a connection: answer with [`GpuFunction::opened`] or [`GpuFunction::refused`].
@@ -179,7 +179,7 @@ impl GpuFunction {
         self.add_state(id, state::FINISHED);
     }
 
-    /// Nobody takes the guest's bytes any longer.
+    /// The worker takes no more of the guest's bytes.
     pub fn desert(&mut self, id: ChannelId) {
         self.add_state(id, state::DESERTED);
         self.drop_jobs(id);
@@ -194,7 +194,8 @@ impl GpuFunction {
         }
     }
 
-    /// Writes a word of the status block, behind everything that was written before. Who has closed looks no longer.
+    /// Writes a word of the status block, behind everything that was written before. A guest that has closed looks
+    /// no longer.
     fn tell(&mut self, id: ChannelId, word: u64) {
         let channel = &mut self.channels[id];
         if channel.phase == Phase::Closing || !channel.has_status() {
@@ -342,7 +343,7 @@ impl GpuFunction {
                     self.break_off(id, state::FAULT);
                 }
             }
-            // A doorbell of a channel that is not open: somebody is late.
+            // A doorbell of a channel that is not open: the guest's write came late.
             register::OUTBOUND_PUT | register::INBOUND_TAKEN => {}
             _ => channel.set(at, value),
         }
@@ -372,7 +373,7 @@ impl GpuFunction {
         }
     }
 
-    /// The channel cannot go on: the guest is told, whoever is behind us too.
+    /// The channel cannot go on: the guest is told, and the function's owner too.
     fn break_off(&mut self, id: ChannelId, why: u32) {
         match self.channels[id].phase {
             Phase::Idle | Phase::Broken => {}

@@ -157,7 +157,7 @@ impl<S: BlockStore> Nvme<S> {
         }
     }
 
-    /// The store, for tests and for those who replace it.
+    /// The store, for tests and for owners that replace it.
     pub fn store(&self) -> &S {
         &self.store
     }

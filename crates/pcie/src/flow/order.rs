@@ -29,7 +29,7 @@ pub fn may_pass(later: &Header, earlier: &Header) -> bool {
     }
 }
 
-/// Who a packet comes from, as ID-based ordering means it.
+/// The function that a packet comes from, as ID-based ordering means it.
 fn source(header: &Header) -> tlp::Bdf {
     match &header.body {
         tlp::Body::Completion(completion) => completion.completer,

@@ -21,7 +21,7 @@ pub const REQUESTS_PER_JOB_MAX: usize = 8192;
 /// How many timeouts a tag rests after its request timed out, so that a late answer is not taken for another's.
 const REST_TIMEOUTS: u32 = 16;
 
-/// Names a job. Chosen by the owner, who keeps the names of jobs that are under way different.
+/// Names a job. Chosen by the owner, which keeps the names of jobs that are under way different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(pub u64);
 
@@ -44,7 +44,7 @@ pub enum Failure {
     /// The completer said no.
     #[error("the completer answered {0:?}")]
     Status(Status),
-    /// Nobody answered.
+    /// No completion came in time.
     #[error("nobody answered in time")]
     TimedOut,
     /// The data that came is known to be bad.
@@ -64,7 +64,7 @@ pub struct Finished {
     pub outcome: Result<Vec<u8>, Failure>,
 }
 
-/// A completion that fits no open request. It is dropped, and counted as an error of whoever sent it.
+/// A completion that fits no open request. It is dropped, and counted as an error of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a completion for {id} that nobody waits for")]
 pub struct Unexpected {
@@ -268,7 +268,7 @@ impl Requester {
         Some(Finished { job: id, outcome })
     }
 
-    /// Gives up on requests that nobody answered.
+    /// Gives up on requests that were not answered in time.
     pub fn on_tick(&mut self, now: Now) -> Vec<Finished> {
         self.wake_rested(now);
         let mut finished = Vec::new();
@@ -303,7 +303,7 @@ impl Requester {
         }
     }
 
-    /// The other end is gone: every job fails, every tag is free. Answers that still come are nobody's.
+    /// The other end is gone: every job fails, every tag is free. Completions that still come are dropped.
     pub fn abort_all(&mut self, why: Failure) -> Vec<Finished> {
         let tags = self.options.tags_max.clamp(1, self.options.space.count());
         self.free = (0..tags).collect();

@@ -130,7 +130,7 @@ impl Switch {
         }
     }
 
-    /// The device behind a port is reset: old requests are answered, and whoever carries packets tells the device.
+    /// The device behind a port is reset: old requests are answered, and the carrier of the packets tells the device.
     pub(super) fn reset_slot(&mut self, entry: EntryId) {
         let open = self.transits[usize::from(entry.0)].take_all();
         self.fail_all(entry, open);

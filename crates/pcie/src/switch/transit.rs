@@ -25,7 +25,7 @@ impl Transit {
         true
     }
 
-    /// Notes an answer; false when nobody waits for it.
+    /// Notes an answer; false when no open request waits for it.
     pub(super) fn close(&mut self, completion: &Completion) -> bool {
         if !self.open.contains_key(&completion.id) {
             return false;

@@ -206,7 +206,7 @@ impl World {
         bus != 1
     }
 
-    /// Reads a double word of configuration space; none when nobody is there.
+    /// Reads a double word of configuration space; none when no device is there.
     pub fn config_read(&mut self, target: Bdf, at: u16) -> Option<u32> {
         let header =
             Header::config_read(TransactionId::default(), Self::is_type_1(target.bus()), target, at & !3);

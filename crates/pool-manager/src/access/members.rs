@@ -14,7 +14,7 @@ use crate::staged::Staged;
 const JOIN_AGAIN: &str =
     "have an admin make a new join token (`dxpu token create`) and start with --join-token-file";
 
-/// Whom a key is to be certified as, and until when at the latest.
+/// The identity that a key is to be certified for, and until when at the latest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Certifiable {
     pub(crate) identity: Identity,
@@ -22,7 +22,7 @@ pub(crate) struct Certifiable {
 }
 
 impl Access {
-    /// Whom a certificate speaks for, if it still counts.
+    /// The identity that a certificate proves, if it still counts.
     pub(super) fn check_certificate<'a>(&self, shown: &'a Certified) -> Result<&'a Identity, Problem> {
         let identity = &shown.identity;
         if let Some(denial) = self.denied.get(&Subject::Serial(shown.serial.clone())) {
@@ -135,8 +135,8 @@ impl Access {
         Ok(self.certify_again(member.clone(), key, now_ms.saturating_add(life_ms), staged))
     }
 
-    /// A member whose certificate ended while it was off comes back. It proves who it is by its key alone: the request
-    /// is signed with it.
+    /// A member whose certificate ended while it was off comes back. Its key alone proves its identity: the
+    /// request is signed with it.
     pub(crate) fn come_back(
         &mut self,
         identity: &Identity,
@@ -175,7 +175,7 @@ impl Access {
     }
 
     /// Machines that joined before members were written down become members, once. Their keys are learned when they
-    /// renew. Says whose records are to be written.
+    /// renew. Returns the members that are to be written.
     pub(crate) fn adopt(&mut self, machines: Vec<Identity>, now_ms: u64, life_ms: u64) -> Vec<Identity> {
         if self.are_members_known {
             return Vec::new();

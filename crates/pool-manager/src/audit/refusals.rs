@@ -1,5 +1,5 @@
-//! Refusals are limited for each who causes them: whoever tries tokens in a loop costs a few entries a second, and one
-//! more that counts the others.
+//! Refusals are limited for each actor: a caller that tries tokens in a loop costs a few entries a second,
+//! and one more that counts the others.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use pool::AuditDraft;
 const IN_FULL: u32 = 5;
 const WINDOW_MS: u64 = 1_000;
 
-/// Refusals that are counted apart for each stranger. Those who are known always are.
+/// Refusals that are counted apart for each stranger. Those of authenticated actors always are.
 const STRANGERS_MAX: usize = 10_000;
 
 /// What was refused just now.
@@ -68,8 +68,8 @@ impl Refusals {
         counted
     }
 
-    /// Whoever tries one thing again and again is still told of when it tries another. Strangers are told apart by their
-    /// machine, not by their port.
+    /// The key of a window. It has the action in it, so that an actor that repeats one thing is still written
+    /// down when it tries another. Strangers are told apart by their machine, not by their port.
     fn who(&self, deed: &AuditDraft) -> String {
         let machine = deed.address.rsplit_once(':').map_or(deed.address.as_str(), |(machine, _)| machine);
         let who = format!("{} {machine} {}", deed.actor, deed.action);

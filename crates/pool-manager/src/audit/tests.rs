@@ -148,7 +148,7 @@ fn who_is_refused_in_a_loop_is_counted_under_its_own_name() {
         trail.write(deed(ADA, AuditOutcome::Denied), attempt);
     }
     assert_eq!((trail.entries("strangers").len(), trail.entries("tenant/vision").len()), (5, 5));
-    // Nobody is refused any more; it is told all the same.
+    // No refusal follows; the count is written all the same.
     trail.time_passes(1_000);
     for (book, actor) in [("strangers", "anonymous"), ("tenant/vision", ADA)] {
         let written = trail.entries(book);

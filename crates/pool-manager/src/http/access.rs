@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Tokens, certificates, joining and returning.
 
 use std::time::Duration;
 

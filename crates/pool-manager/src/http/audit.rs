@@ -1,4 +1,4 @@
-//! Who did what.
+//! The audit trail.
 
 use std::sync::Arc;
 

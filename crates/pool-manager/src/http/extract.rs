@@ -17,7 +17,7 @@ use crate::clock::system_now_ms;
 use crate::problem::Problem;
 use crate::server::Peer;
 
-/// A body is at most a megabyte. Who takes longer than this to send it keeps a stream open for nothing.
+/// A body is at most a megabyte. A caller that takes longer than this to send it keeps a stream open for nothing.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A JSON body.
@@ -40,7 +40,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         if !is_json {
             return Err(Problem::bad_request("the body must be JSON, with content-type application/json"));
         }
-        // A list would be read as the fields in their order, which nobody means.
+        // A list would be read as the fields in their order, which no caller means.
         if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
             return Err(Problem::bad_request("the body must be a JSON object"));
         }

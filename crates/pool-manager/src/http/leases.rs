@@ -156,7 +156,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(lease)))
 }
 
-/// For whom a lease is: users borrow for their own tenant; an admin for whomever it says, or in its own name.
+/// The tenant of a lease: users borrow for their own tenant; an admin for any that it names, or in its own name.
 fn tenant_for(caller: &Caller, asked: Option<&Name>) -> Result<Name, Problem> {
     if caller.role().may(Permission::BorrowForAnybody) {
         return match asked {
@@ -215,7 +215,7 @@ pub(super) async fn show(
                 Ok((lease, woken))
             })
             .await?;
-        // Whoever waits must look again before the lease runs out.
+        // The waiting borrower must look again before the lease runs out.
         let wait = Duration::from_millis(query.wait_ms.min(lease.request.ttl_ms / 2));
         let Some(woken) = woken.filter(|_| began.elapsed() < wait) else { return Ok(Json(lease)) };
         if tokio::time::timeout_at(began + wait, woken).await.is_err() {

@@ -13,13 +13,13 @@ use crate::desk::Asked;
 use crate::problem::Problem;
 use crate::waiters::Topic;
 
-/// Items on a page: enough for a screen, few enough that nobody else waits for it.
+/// Items on a page: enough for a screen, few enough that no other request waits for it.
 const LIMIT_MAX: u32 = 1000;
 
 /// The longest wait. Proxies cut longer ones.
 pub(crate) const WAIT_MS_MAX: u64 = 30_000;
 
-/// Those who wait for anything are woken by everything: so much is collected before they look again.
+/// A request that waits for any change is woken by every change: so much is collected before it looks again.
 const GATHER: Duration = Duration::from_millis(50);
 
 /// Which part of a list, and whether to wait for it.
@@ -120,7 +120,7 @@ pub(crate) fn page<T>(
     Page { items, next, version }
 }
 
-/// Looks, and if what is seen is what was seen before, waits and looks again.
+/// Reads; while the version is the one that the client has, waits for a change and reads again.
 pub(crate) async fn until_new<T: Send + 'static>(
     api: &Api,
     asked: Asked,

@@ -1,5 +1,5 @@
-//! The dashboard: files below `/`, for everybody who can connect. What they show they ask of the API, with the token of
-//! whoever looks; the files themselves hold nothing.
+//! The dashboard: files below `/`, for every client that can connect. What they show they ask of the API,
+//! with the token of their user; the files themselves hold nothing.
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -10,7 +10,7 @@ use axum::routing::get;
 use super::Api;
 use super::errors::no_such_path;
 
-/// Only our own files run, only this manager is asked, and nobody shows the page inside another.
+/// Only our own files run, only this manager is asked, and no other page can embed this one.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -53,7 +53,7 @@ pub(super) fn routes() -> Router<Api> {
     Router::new().route("/", get(index)).route("/dashboard/{name}", get(file))
 }
 
-/// The page of the manager that leads: a browser asks nobody but whom it got its page from.
+/// The page of the manager that leads: a browser asks only the server from which it got its page.
 async fn index(State(api): State<Api>) -> Response {
     match api.status.leader().filter(|_| !api.status.is_leading()) {
         Some(leader) => Redirect::temporary(&format!("{leader}/")).into_response(),

@@ -1,4 +1,4 @@
-//! Borrowers whom boxes turned away: boxes decide alone, and the trail tells of it all the same.
+//! Borrowers that boxes turned away: boxes decide alone, and the trail tells of it all the same.
 
 use axum::Json;
 use axum::extract::State;

@@ -70,7 +70,7 @@ pub(super) async fn plan(
         needs: Needs::Permission(Permission::ReadPool),
         audited: Audited::Denials,
     };
-    // Who may ask is for the books; the sum itself would only hold them up.
+    // The thread with the books checks the permission; the sum itself would only hold it up.
     api.desk.read(asked, |_, _| Ok(())).await?;
     let planned = tokio::task::spawn_blocking(move || plan_spares(&request)).await;
     Ok(Json(planned.map_err(|_| Problem::internal("working it out failed"))??))

@@ -1,4 +1,4 @@
-//! Tenants, and those who borrow for them.
+//! Tenants and their borrowers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

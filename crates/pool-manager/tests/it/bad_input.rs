@@ -1,4 +1,5 @@
-//! Whoever is not who they say, or asks for what is not theirs: a clear refusal, an entry in the trail, no effect.
+//! A caller that lies about its identity or asks for what is not its own: a clear refusal, an entry in the
+//! trail, no effect.
 
 use std::time::Duration;
 
@@ -107,7 +108,7 @@ fn certificates_must_be_ours_and_in_time() {
     };
     let now_ms = pool_manager::Clock::start().now_ms();
     let day = Duration::from_secs(24 * 3600);
-    // The very authority of the pool, as whoever has the store has it.
+    // The very authority of the pool, as any process that reads the store has it.
     let ours = pool_manager::begin(&*bed.store, &[], &bed.folder.path().join("unused"), now_ms).unwrap();
     let good = ours.certify(&request, &identity, Lifetime::starting(now_ms, day)).unwrap();
     assert_eq!(connect(good).unwrap().role, "manager");
@@ -134,7 +135,7 @@ fn certificates_must_be_ours_and_in_time() {
         let bought = ours.certify(&request, &person, Lifetime::starting(now_ms, day)).unwrap();
         assert_eq!(code(connect(bought)), ErrorCode::Unauthenticated, "{person}");
     }
-    // Nor do those of machines that nobody let in.
+    // Nor do those of machines that have not joined.
     let stranger =
         ours.certify(&request, &Identity::Box("b".into()), Lifetime::starting(now_ms, day)).unwrap();
     assert_eq!(code(connect(stranger)), ErrorCode::Unauthenticated);
@@ -262,7 +263,7 @@ fn what_is_malformed_is_a_bad_request() {
     assert_eq!(leases(&bed), 0);
 }
 
-/// Whoever checks a certificate uses a clock of his own. Hours do not matter; an end does.
+/// A peer that checks a certificate uses its own clock. Hours do not matter; an end does.
 #[test]
 fn certificates_hold_for_clocks_that_are_hours_wrong() {
     use rustls::client::danger::ServerCertVerifier;
@@ -317,7 +318,7 @@ fn who_asks_for_more_than_there_is_waits_and_who_asks_out_of_bounds_is_refused()
     assert_eq!(code(ada.create_lease(&other, &key)), ErrorCode::IdempotencyConflict);
 }
 
-/// A box decides alone whom it lets in; the trail tells of those it did not.
+/// A box decides alone which borrowers it admits; the trail tells of those it refused.
 #[test]
 fn whom_a_box_turned_away_is_in_the_trail() {
     let bed = Bed::make();
@@ -328,7 +329,7 @@ fn whom_a_box_turned_away_is_in_the_trail() {
     let entry = bed.audited(|entry| entry.action == "gpu.attach");
     assert_eq!((entry.target.as_str(), entry.outcome), ("gpu/rack1-a/0", AuditOutcome::Denied));
     assert_eq!((entry.actor.as_str(), entry.detail.as_str()), ("anonymous", "the lease is over"));
-    // Nobody tells tales of another box, or of slots that cannot be.
+    // No caller can report refusals of another box, or of slots that cannot be.
     let forger = bed.join("rack1-b", 1);
     assert_eq!(code(forger.client.tell_refusals(&gpu_box.name, &report)), ErrorCode::Forbidden);
     assert_eq!(code(bed.admin.tell_refusals(&gpu_box.name, &report)), ErrorCode::Forbidden);

@@ -1,4 +1,4 @@
-//! A pool of one manager in a temporary folder, and everybody who speaks to it.
+//! A pool of one manager in a temporary folder, and the clients that speak to it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Bed {
         let credential = Credential {
             managers: base.managers.clone(),
             authority: answer.ca_certificate,
-            // Who it is, is what its certificate says.
+            // Its identity is the one in its certificate.
             identity: Identity::Box(name.to_string()),
             token: None,
             certificate: Some(answer.certificate),

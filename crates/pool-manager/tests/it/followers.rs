@@ -103,8 +103,8 @@ fn clocks_that_differ_by_hours_do_not_matter() {
     }
 }
 
-/// A frozen manager takes connections and says nothing. Whoever knows another goes there, and stays there, though it
-/// was the frozen one that led.
+/// A frozen manager takes connections and says nothing. A client that knows another goes there, and stays
+/// there, though it was the frozen one that led.
 #[test]
 fn a_manager_that_says_nothing_is_left_for_one_that_answers() {
     let bed = Bed::make();

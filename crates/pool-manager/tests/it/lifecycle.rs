@@ -58,7 +58,7 @@ fn a_lease_goes_from_request_to_token_to_release() {
     }
     assert!(orders.slots.iter().all(|order| matches!(order.want, Want::Serve { .. })), "{orders:?}");
 
-    // Nobody else gets them: the next lease waits, and says why.
+    // No other lease gets them: the next one waits, and says why.
     let waiting = ada.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
     assert_eq!(waiting.state, LeaseState::Pending);
     let why: pool_api::Explanation =

@@ -1,4 +1,4 @@
-//! What is revoked opens nothing any more: not by what it bought, not by what it made, not for those who wait.
+//! What is revoked opens nothing any more: not by what it bought, not by what it made, not for waiting requests.
 
 use std::time::{Duration, Instant};
 
@@ -73,14 +73,14 @@ fn a_bearer_token_buys_nothing_that_outlives_it() {
         assert!(make(&copy, AccessKind::User, "spiffe://dxpu/admin/oscar").is_err(), "and lets others in");
     }
     assert_eq!(code(bought), ErrorCode::Forbidden, "nobody who has a token needs a certificate");
-    // Nor does anybody but a machine join.
+    // Nor can anything but a machine join.
     for person in ["admin/a", "operator/o", "viewer/v", "tenant/vision/ada"] {
         let asked = make(&bed.admin, AccessKind::Join, &format!("spiffe://dxpu/{person}"));
         assert_eq!(code(asked), ErrorCode::Forbidden, "{person}");
     }
 }
 
-/// A stolen admin's token has let in others, who have let in a box and borrow: all of it goes with the one token.
+/// A stolen admin's token has made others, which have let in a box and borrow: all of it goes with the one token.
 #[test]
 fn what_was_made_with_a_token_is_revoked_with_it() {
     let bed = Bed::make();
@@ -298,7 +298,7 @@ fn machines_renew_and_return_by_the_key_they_joined_with() {
     assert_eq!(code(joining.return_member(&nobody, &key.request_pem)), ErrorCode::Unauthenticated);
     let admin = Identity::Admin("first".into());
     assert_eq!(code(joining.return_member(&admin, &key.request_pem)), ErrorCode::BadRequest);
-    // Who joins anew under the name puts the old key out.
+    // A machine that joins anew under the name puts the old key out.
     let token = bed.token(AccessKind::Join, "spiffe://dxpu/box/rack1-a", 3_600_000);
     bed.join_key("rack1-a", &token, other).unwrap();
     assert_eq!(code(who(&client)), ErrorCode::Revoked);
@@ -337,7 +337,7 @@ fn single_certificates_and_managers_are_refused_too() {
     assert_eq!(code(who(&other)), ErrorCode::Revoked);
 }
 
-/// The deny list is in the store: whoever leads next refuses the same, and asks are sent on by those who follow.
+/// The deny list is in the store: the next leader refuses the same, and followers send requests on to it.
 #[test]
 fn every_manager_refuses_what_was_revoked() {
     let bed = Bed::make();
@@ -393,7 +393,7 @@ fn what_a_dead_manager_left_is_ended_by_the_next() {
     let mut settings = settings(store.clone(), folder.path().join("unused.json"), "m1");
     settings.listen = listen;
     let manager = Manager::start(settings).unwrap();
-    // Who is patient waits until it leads.
+    // A patient client waits until the manager leads.
     who(&admin).unwrap();
     assert!(matches!(code(who(&ada)), ErrorCode::Revoked | ErrorCode::Unauthenticated));
     let began = Instant::now();

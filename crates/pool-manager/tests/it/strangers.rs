@@ -127,7 +127,7 @@ fn metrics(bed: &Bed) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Those who were sent away come again, as fast as they can.
+/// Connections that were closed come again, as fast as they can.
 #[test]
 fn strangers_who_come_again_and_again_keep_nobody_out() {
     let bed = Bed::make();
@@ -155,7 +155,7 @@ fn strangers_who_come_again_and_again_keep_nobody_out() {
     });
 }
 
-/// Who keeps silent is not only displaced when others come: it is sent away.
+/// A silent connection is closed after a time, also when no other one needs its place.
 #[test]
 fn a_stranger_has_ten_seconds() {
     let bed = Bed::make();

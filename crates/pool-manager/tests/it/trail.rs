@@ -1,4 +1,4 @@
-//! What the audit trail tells, and what nobody can make it forget.
+//! What the audit trail tells, and what no caller can make it forget.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn who_is_refused_is_named_and_counted_under_that_name() {
         let refused = eve.get::<serde_json::Value>("/v1/boxes", Duration::ZERO).unwrap_err();
         assert_eq!(refused.code(), Some(ErrorCode::Forbidden));
     }
-    // Its role does not include it, but it is known who it was.
+    // Its role does not include it, but the trail names it.
     let entry = bed.audited(|entry| entry.action == "box.list" && entry.outcome == AuditOutcome::Denied);
     assert_eq!((entry.actor.as_str(), entry.book.as_str()), (EVE, "tenant/speech"));
     assert!(entry.detail.contains("may not do this"), "{entry:?}");

@@ -27,7 +27,7 @@ pub(super) async fn campaign(kv: &Kv, candidacy: &Candidacy) -> Result<Campaign,
         return Ok(Campaign::Led(leader));
     }
     let request = LeaseGrantRequest { ttl_s: whole_seconds(candidacy.ttl) };
-    // Granting twice leaves a lease that nobody uses, and that ends by itself.
+    // Granting twice leaves an unused lease, which ends by itself.
     let lease: LeaseGrantResponse = kv
         .members
         .unary("/etcdserverpb.Lease/LeaseGrant", request, Repeat::Allowed)
@@ -42,7 +42,7 @@ pub(super) async fn campaign(kv: &Kv, candidacy: &Candidacy) -> Result<Campaign,
     result
 }
 
-/// Makes the record, unless somebody else has.
+/// Makes the record, unless another candidate has.
 async fn stand(kv: &Kv, candidacy: &Candidacy, lease: &LeaseGrantResponse) -> Result<Campaign, StoreError> {
     let key = candidacy.key();
     let full = kv.full_key(&key);

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn start(kv: &Kv, runtime: &Arc<Runtime>, prefix: &str, from: Revision) -> Watch {
     let (sender, receiver) = sync_channel(UNREAD_MAX);
-    // Nothing is ever sent: that the other end is dropped says that nobody listens any more.
+    // Nothing is ever sent: that the other end is dropped says that the watch was dropped.
     let (hangup, hung_up) = oneshot::channel::<()>();
     let (start, end) = kv.range_of(prefix);
     let follower = Follower { kv: kv.clone(), start, end, sender, next: from };
@@ -51,7 +51,7 @@ struct Follower {
 enum Then {
     ReadOn,
     AskAgain,
-    /// The watch is over, for this reason if there is anybody to tell.
+    /// The watch is over, for this reason if the reader is to be told one.
     End(Option<WatchError>),
 }
 

@@ -197,7 +197,7 @@ pub(super) fn revision_of(header: Option<&Header>) -> Revision {
     to_revision(header.map_or(0, |header| header.revision))
 }
 
-/// All pages are read as of the first one's revision, whoever answers.
+/// All pages are read as of the first one's revision, whichever member answers.
 pub(super) fn list(kv: &Kv, runtime: &Arc<Runtime>, prefix: &str, want: Want) -> Result<Listing, StoreError> {
     let (start, end) = kv.range_of(prefix);
     let mut pages = Pages {

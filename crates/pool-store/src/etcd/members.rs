@@ -45,7 +45,7 @@ pub(super) enum Repeat {
 pub(super) enum Failure {
     /// Nothing was done.
     NotDone(Box<Status>),
-    /// Nobody can say.
+    /// It may or may not have been executed.
     Unknown(Box<Status>),
     /// The cluster understood, and said no.
     Answered(Box<Status>),
@@ -112,7 +112,8 @@ fn was_not_sent(status: &Status) -> bool {
 
 pub(super) struct Members {
     channels: Vec<Channel>,
-    /// Who answered last. A number that only grows; the member is the rest of its division by how many there are.
+    /// The member that answered last. A number that only grows; the member is the rest of its division by how
+    /// many there are.
     current: AtomicUsize,
     request_timeout: Duration,
     patience: Duration,
@@ -189,7 +190,7 @@ impl Members {
         within(self.request_timeout, opening).await.map_err(Failure::from_status)
     }
 
-    /// Leaves the member that disappointed; someone else may have done so already.
+    /// Goes on from a member that did not answer, unless another thread has done so already.
     pub(super) fn on(&self) {
         self.leave(self.current.load(Ordering::Relaxed));
     }

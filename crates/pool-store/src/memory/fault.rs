@@ -24,7 +24,7 @@ pub enum Operation<'a> {
     Fence,
     /// Resigns.
     Resign,
-    /// Asks who leads.
+    /// Asks for the leader.
     Leader,
 }
 

@@ -1,4 +1,4 @@
-//! The records, their history, and who leads: plain data.
+//! The records, their history, and the leaders: plain data.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Sender, channel};
@@ -36,7 +36,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Whether anybody still listens.
+    /// Sends the changes below its prefix. Returns whether the watch is still open.
     fn tell(&self, all: &Changes) -> bool {
         let changes: Vec<Change> =
             all.changes.iter().filter(|change| change.key().starts_with(&self.prefix)).cloned().collect();

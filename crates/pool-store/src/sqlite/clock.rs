@@ -1,4 +1,4 @@
-//! A clock that all processes of this machine share and nobody can set: time since boot, sleep included.
+//! A clock that all processes of this machine share and that no program can set: time since boot, sleep included.
 
 use std::time::Duration;
 

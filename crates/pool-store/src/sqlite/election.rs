@@ -1,7 +1,7 @@
 //! Leaderships in the file: a record like any other, and beside it the time at which it may be taken.
 //!
-//! The time is read from the clock that all processes of the machine share and that nobody sets. It only decides when
-//! a silent leader may be replaced; a leader that was silent for long but has not been replaced goes on.
+//! The time is read from the clock that all processes of the machine share and that no program sets. It only
+//! decides when a silent leader may be replaced; a leader that was silent for long but has not been replaced goes on.
 
 use rusqlite::{Connection, OptionalExtension, Transaction as Open, params};
 
@@ -11,7 +11,7 @@ use crate::leadership::{Campaign, Candidacy, Leader, Leadership};
 use crate::record::Record;
 use crate::transaction::Write;
 
-/// Who leads, unless its time is over.
+/// The leader, unless its time is over.
 pub(super) fn leader(connection: &Connection, clock: &Clock, key: &str) -> rusqlite::Result<Option<Leader>> {
     if !lasts(connection, clock, key)? {
         return Ok(None);

@@ -41,7 +41,7 @@ impl Bell {
     }
 }
 
-/// Tells the thread, when the watch is dropped, that nobody listens any more.
+/// Tells the thread, when the watch is dropped, to end.
 struct Hangup {
     is_over: Arc<AtomicBool>,
     bell: Arc<Bell>,
@@ -99,7 +99,7 @@ impl Follower {
         }
     }
 
-    /// Delivers some of what happened from `next` on, and tells where to go on; none when nobody listens any more.
+    /// Delivers some of what happened from `next` on, and returns where to go on; none when the watch was dropped.
     fn catch_up(&self, next: Revision) -> Result<Option<Revision>, WatchError> {
         let broken = |error: rusqlite::Error| WatchError::Broken { source: error.into() };
         let snapshot = self.connection.unchecked_transaction().map_err(broken)?;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::record::Revision;
 
-/// What begins the file, for people who look into it.
+/// What begins the file, for people that open it in an editor.
 const TITLE: &str = "newest revision of this dxpu store: ";
 
 /// Digits of the number; with the title it is always written as one piece of the same length.

@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use crate::error::{Cause, OpenError};
 
-/// Says whose file it is: "dxPU".
+/// Says which program's file it is: "dxPU".
 const APPLICATION: i64 = 0x6478_5055;
 
 /// Grows when an older program could no longer use the file.
@@ -97,13 +97,13 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Closes a file to others that somebody had opened to them.
+/// Takes a file's permissions away from its group and others.
 fn keep_private(path: &Path) -> io::Result<()> {
     let mode = fs::metadata(path)?.permissions().mode();
     if mode & 0o077 == 0 { Ok(()) } else { fs::set_permissions(path, fs::Permissions::from_mode(0o600)) }
 }
 
-/// Whose file it is, and in which format. An empty one becomes ours.
+/// Which program's file it is, and in which format. An empty one becomes ours.
 fn identify(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
     if is_empty(connection)? {
         create(connection)?;

@@ -6,8 +6,8 @@ use super::read;
 use crate::record::Revision;
 use crate::transaction::{Outcome, Transaction, Write};
 
-/// Revisions that watches can go back to. A watch in this process is milliseconds behind; whoever comes back after
-/// longer lists again, which takes less than reading this many changes.
+/// Revisions that watches can go back to. A watch in this process is milliseconds behind; a watch that comes
+/// back after longer lists again, which takes less than reading this many changes.
 const HISTORY_MAX: u64 = 10_000;
 
 /// How often the history is cut back, in revisions.

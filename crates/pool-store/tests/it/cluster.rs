@@ -143,7 +143,7 @@ fn metrics(port: u16) -> Option<String> {
     Some(text)
 }
 
-/// Ports that nobody uses now. All are held at once, so that none is given twice.
+/// Ports that no process uses now. All are held at once, so that none is given twice.
 fn free_ports(count: usize) -> Vec<u16> {
     let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()

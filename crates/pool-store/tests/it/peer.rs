@@ -75,7 +75,7 @@ pub(crate) enum Said {
 pub(crate) struct Peer {
     child: Child,
     lines: Receiver<Said>,
-    /// What it has said and nobody asked for yet.
+    /// What it has said and the test has not read yet.
     unread: VecDeque<Said>,
 }
 

@@ -107,7 +107,7 @@ fn a_store_whose_log_was_deleted_or_cut_is_refused() {
         let error = Sqlite::open(&database).unwrap_err();
         assert!(matches!(error, OpenError::Older { expected, .. } if expected.0 == 20), "{part}: {error:?}");
         assert!(error.to_string().contains("write-ahead log was deleted"), "{error}");
-        // Who means it can have it, here in a copy.
+        // A caller that accepts it can have it, here in a copy.
         let meant = left.join("meant.db");
         std::fs::copy(&database, &meant).unwrap();
         std::fs::copy(left.join("pool.db-newest"), left.join("meant.db-newest")).unwrap();

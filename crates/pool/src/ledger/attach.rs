@@ -15,12 +15,12 @@ use pool_api::{
     PCIE_EPOCH_MAX, PciePairing, Phase, Want, is_pcie_path,
 };
 
-/// A box waits for a host.
+/// A box that waits until a host has unplugged its GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) host: Name,
     pub(super) slot: u8,
-    /// Until then at most.
+    /// The box waits until then at most.
     pub(super) due_ms: u64,
 }
 
@@ -136,14 +136,14 @@ impl Ledger {
         self.draft.hosts.insert(host.clone());
     }
 
-    /// A box has let a host in, perhaps: looked at in its turn.
+    /// A box may have let a host in: `tick` calls `progress` for the slot later.
     pub(super) fn stir_attachment(&mut self, gpu: &GpuId) {
         if let Some(place) = self.entry(gpu).and_then(|entry| entry.attachment.clone()) {
             self.restless.insert(place);
         }
     }
 
-    /// A box waits for a host, for so long at most.
+    /// Makes a box wait until the host has unplugged the GPU, until `due_ms` at most.
     pub(super) fn hold(&mut self, gpu: &GpuId, host: &Name, slot: u8, due_ms: u64) {
         self.held.insert(gpu.clone(), Held { host: host.clone(), slot, due_ms });
         self.unplug_due.insert((due_ms, gpu.clone()));
@@ -159,7 +159,7 @@ impl Ledger {
             self.unplug_due.remove(&(held.due_ms, gpu.clone()));
         }
         self.draft.hosts.insert(host.clone());
-        // Nothing of it has changed, but its orders have.
+        // The GPU's record is the same, but the orders of its box have changed.
         self.draft.gpus.insert(gpu);
     }
 
@@ -185,7 +185,7 @@ impl Ledger {
         self.restless.insert((host.clone(), slot));
     }
 
-    /// Lets a slot go as far as it can now.
+    /// Takes a slot to its next phase, if the reports of its box and host allow it.
     pub(super) fn progress(&mut self, host: &Name, slot: u8) {
         let Some(entry) = self.host_slot(host, slot) else { return };
         let (Some(lease), Some(gpu)) = (entry.lease, entry.gpu.clone()) else { return };
@@ -213,11 +213,11 @@ impl Ledger {
             self.note(note);
         }
         self.show_phase(lease, &gpu, now);
-        // What it was waiting for may have come meanwhile.
+        // The report for the phase after this one may be here already.
         self.restless.insert((host.clone(), slot));
     }
 
-    /// A borrower sees how far its GPU is.
+    /// Writes the phase of a GPU into its lease, where the borrower sees it.
     pub(super) fn show_phase(&mut self, lease: LeaseId, gpu: &GpuId, phase: Phase) {
         let Some(entry) = self.leases.get_mut(&lease) else { return };
         let grant = entry.lease.edit().grants.iter_mut().find(|grant| grant.gpu == *gpu);
@@ -230,7 +230,7 @@ impl Ledger {
         }
     }
 
-    /// A borrower sees that its GPU is being unplugged, if it is.
+    /// Writes into the lease that its GPU is being unplugged, if it is.
     pub(super) fn show_unplugging(&mut self, grant: &Grant, lease: LeaseId) {
         let Some(Attachment { host, slot, .. }) = &grant.attachment else { return };
         let leaving = self.host_slot(host, *slot).and_then(|slot| slot.leaving.as_ref());
@@ -239,12 +239,12 @@ impl Ledger {
         }
     }
 
-    /// Whether the box lets this slot's host in, under the epoch that counts.
+    /// Whether the box has bound this slot's host, under the epoch of the slot.
     fn is_bound(&self, slot: &HostSlot) -> bool {
         let (Some(lease), Some(gpu)) = (slot.lease, &slot.gpu) else { return false };
         let Some(gpu) = self.entry(gpu).map(|entry| &entry.gpu) else { return false };
         let Some(lease) = self.leases.get(&lease).map(|entry| &entry.lease) else { return false };
-        // What the slot had before, as far as the host says.
+        // Empty by the host's report: what was bound is cleared, or is this very grant.
         let is_empty = slot.bound_epoch <= slot.cleared_epoch || slot.bound_epoch == slot.epoch;
         #[cfg(test)]
         let is_empty = is_empty || self.mutated(crate::simulation::Mutation::ReuseSlot);
@@ -258,7 +258,7 @@ impl Ledger {
             && is_current(lease, gpu)
     }
 
-    /// Whether the host still stands by what it was given.
+    /// Whether the host's slot still holds this grant and has not cleared it.
     pub(super) fn is_attached(&self, grant: &Grant, lease: LeaseId) -> bool {
         let Some(attachment) = &grant.attachment else { return true };
         let bound = self.entry(&grant.gpu).map_or(0, |entry| entry.gpu.bound_epoch);
@@ -276,7 +276,7 @@ impl Ledger {
         })
     }
 
-    /// With whom a box shares a GPU of a lease.
+    /// The pairing of a GPU of a lease with the host's slot, for the GPU's box.
     pub(super) fn pairing_of(&self, lease: &Lease, gpu: &Gpu) -> Option<PciePairing> {
         let grant = lease.grants.iter().find(|grant| grant.gpu == gpu.id)?;
         let attachment = grant.attachment.as_ref()?;

@@ -29,7 +29,7 @@ impl BoxEntry {
         Self { record, presence, agents: Agents::default(), silent_at_ms, slots: BTreeMap::new() }
     }
 
-    /// As it is stored: silence that may pass is not.
+    /// The record for the store. It never says `Suspect`, which is soon over.
     pub(super) fn stored(&self) -> BoxRecord {
         BoxRecord { state: self.state_ignoring_suspicion(), ..self.record.clone() }
     }
@@ -55,7 +55,7 @@ impl BoxEntry {
     }
 }
 
-/// Whether a GPU is clean: nobody who was ever let in can still be there or come back.
+/// Whether a GPU is clean: no borrower of any epoch is still there or can come back.
 pub(super) fn is_clean(gpu: &Gpu) -> bool {
     gpu.cleaned_epoch >= gpu.epoch
 }
@@ -68,7 +68,7 @@ impl Ledger {
         let (standing, place) = (self.standing(owner, &entry.gpu), entry.place);
         let gains = self.stock.gains();
         self.stock.set(place, standing);
-        // Who waits for what it has left there may have it again.
+        // A lease that waits for the device with its data may get it back.
         self.queue_stirred |= !self.returning.is_empty();
         if self.stock.gains() != gains {
             self.queue_stirred = true;
@@ -86,7 +86,7 @@ impl Ledger {
             _ if owner.presence == Presence::Dead => Standing::Gone,
             _ if !clean || (gpu.state == GpuState::Free && !gpu.holders.is_empty()) => Standing::Busy,
             _ if !gpu.health.ok || gpu.taint.is_some() || !owner.takes_leases() => Standing::Busy,
-            // A borrower would get a GPU whose worker nobody can find.
+            // A borrower could not reach the worker of such a GPU.
             _ if gpu.unready.is_some() => Standing::Busy,
             _ if gpu.spare => Standing::Spare,
             _ => Standing::Usable,
@@ -132,15 +132,15 @@ impl Ledger {
         }
     }
 
-    /// Leases on a dead box move; those that were only waiting for it to clean up are over. One by one, later: all at
-    /// once would be more than one outcome may write.
+    /// The box is dead: its holders become unsettled. `settle` moves granted leases and ends releasing ones, one by
+    /// one and later: all at once would be more than one outcome may write.
     pub(super) fn lose_holders_of_box(&mut self, name: &Name) {
         let slots = self.boxes.get(name).into_iter().flat_map(|entry| entry.slots.values());
         let holders = slots.flat_map(|entry| &entry.gpu.holders).map(|holder| holder.lease);
         self.unsettled.extend(holders);
     }
 
-    /// When a box that is heard now will have been silent for a moment.
+    /// Notes that a box was heard now, and when it becomes suspect if it is not heard again.
     pub(super) fn listen_to(&mut self, name: &Name) {
         let due = self.now_ms + self.settings.suspect_after_ms;
         let Some(entry) = self.boxes.get_mut(name) else { return };

@@ -6,7 +6,7 @@ use pool_api::{
     SpareRequest, TenantRecord, TenantRequest,
 };
 
-/// Something to do. Who may ask for it has been decided before.
+/// Something to do. The caller has checked the permissions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// A manager begins to lead. Answer: [`Answer::Work`].
@@ -28,20 +28,20 @@ pub enum Command {
         /// What it says.
         report: HostReport,
     },
-    /// Says whose leases may be plugged into a host. Answer: [`Answer::Host`].
+    /// Sets the tenants that may plug leases into a host. Answer: [`Answer::Host`].
     SetHost {
         /// The host.
         host: Name,
         /// What is set.
         request: HostRequest,
     },
-    /// Somebody asks for GPUs. Answer: [`Answer::Lease`], granted or pending.
+    /// A borrower asks for GPUs. Answer: [`Answer::Lease`], granted or pending.
     CreateLease {
-        /// Who asks.
+        /// The user that asks.
         owner: String,
         /// The token they ask with, if it is by token.
         token: Option<String>,
-        /// For whom.
+        /// The tenant that the lease is for.
         tenant: Name,
         /// What for. Its own `tenant` is ignored: the caller has decided.
         request: LeaseRequest,
@@ -72,7 +72,7 @@ pub enum Command {
         gpu: GpuId,
         /// Why.
         reason: String,
-        /// Who.
+        /// The identity that asked for it.
         by: String,
         /// Whether leases are moved away.
         drain: bool,
@@ -88,7 +88,7 @@ pub enum Command {
         box_name: Name,
         /// Why.
         reason: String,
-        /// Who.
+        /// The identity that asked for it.
         by: String,
     },
     /// Lets leases have the box again. Answer: [`Answer::Box`].
@@ -103,7 +103,7 @@ pub enum Command {
         box_name: Name,
         /// Why.
         reason: String,
-        /// Who.
+        /// The identity that asked for it.
         by: String,
     },
     /// The same for a host. Its leases are to be released by the caller. Answer: [`Answer::Work`].
@@ -112,7 +112,7 @@ pub enum Command {
         host: Name,
         /// Why.
         reason: String,
-        /// Who.
+        /// The identity that asked for it.
         by: String,
     },
     /// Writes down what happened outside of the ledger. Answer: [`Answer::Work`].
@@ -182,7 +182,7 @@ pub enum Answer {
     Tenant(TenantRecord),
     /// The spares of a model.
     Spare(SpareRecord),
-    /// Work of [`Ledger::tick`](crate::Ledger::tick), or a new leader's: nobody waits for an answer.
+    /// Work of [`Ledger::tick`](crate::Ledger::tick), or a new leader's: no caller waits for an answer.
     Work,
 }
 
@@ -239,7 +239,7 @@ pub enum Refusal {
     /// There are more machines than can be told apart on the network.
     #[error("there are 65535 boxes and hosts already")]
     TooManyNodes,
-    /// A host speaks of an epoch that nobody can have given it.
+    /// A host speaks of an epoch that this pool cannot have given it.
     #[error("slot {slot} of host {host} speaks of epoch {epoch}, and this pool has given it {given} at most")]
     StrangeEpoch {
         /// The host.

@@ -11,7 +11,7 @@ use pool_api::{
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Ledger {
-    /// Explains a lease. Looks at every GPU, so ask only when somebody wants to know.
+    /// Explains a lease. Looks at every GPU, so call it only when a user asks.
     pub fn explain(&self, id: LeaseId) -> Result<Explanation, Refusal> {
         let lease = self.lease(id).ok_or(Refusal::NoLease { lease: id })?;
         let mut answer = Explanation {

@@ -20,7 +20,7 @@ use super::life::life_cycle;
 use pool_api::{Gpu, GpuState, Health, Holder, Kept, Model, Taint};
 use std::ops::Deref;
 
-/// The state of a GPU that its box reports for the first time: the pool does not know who used it before.
+/// The state of a GPU that its box reports for the first time: the pool does not know what used it before.
 pub(super) const FIRST: GpuState = GpuState::Cleaning;
 
 life_cycle! {
@@ -55,7 +55,7 @@ life_cycle! {
     }
 }
 
-/// A GPU's record. Everybody in the ledger reads it; its state changes only along the arrows above.
+/// A GPU's record. All of the ledger may read it; its state changes only along the arrows above.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TrackedGpu(Gpu);
 

@@ -13,13 +13,13 @@ pub(super) fn is_current(lease: &Lease, gpu: &Gpu) -> bool {
     lease.grants.iter().any(|grant| grant.gpu == gpu.id && grant.epoch == gpu.epoch)
 }
 
-/// How far the epochs that a box or a host reports may be ahead of what this pool remembers to have given it, in all
-/// while one manager leads. A pool restored from a backup has forgotten some; whoever claims more is mistaken or lies,
-/// and what it claims would use up the numbers of others.
+/// How far the epochs that a box or a host reports may be ahead of what this pool remembers to have given it,
+/// in all while one manager leads. A pool restored from a backup has forgotten some; an agent that claims
+/// more is wrong or lies, and what it claims would use up the numbers of others.
 pub(super) const EPOCH_LEAP_MAX: u64 = 1 << 20;
 
-/// The epoch after this one. Epochs never begin anew: that would let in whoever had an old one. None is ever near the
-/// end, since reports that claim such epochs are not believed and grants count them one by one.
+/// The epoch after this one. Epochs never begin anew: a borrower with an old one would be admitted. None is
+/// ever near the end, since reports that claim such epochs are not believed and grants count them one by one.
 pub(super) fn next_epoch(epoch: u64) -> u64 {
     epoch.checked_add(1).expect("epochs near the end are never believed")
 }
@@ -88,7 +88,7 @@ impl Ledger {
     /// With `linger` the lease stays known as the last holder until then.
     pub(super) fn unbind(&mut self, grant: &Grant, lease: LeaseId, linger: bool) {
         let tenant = self.leases[&lease].lease.tenant.clone();
-        // What still works is unplugged first, then cleaned. What does not is gone already.
+        // If the grant still works, the box waits until the host has unplugged. Otherwise it cleans at once.
         let works = self.is_alive(grant, lease);
         self.detach(grant, lease, works);
         let id = &grant.gpu;
@@ -121,15 +121,15 @@ impl Ledger {
         }
     }
 
-    /// Whoever has this GPU has lost it, or waits in vain for it to be cleaned. What follows for the leases is decided
-    /// one by one, later: all at once would be more than one outcome may write.
+    /// The holders of this GPU have lost it, or wait in vain for it to be cleaned. `settle` decides about
+    /// their leases one by one, later: all at once would be more than one outcome may write.
     pub(super) fn lose_holders(&mut self, id: &GpuId) {
         let Some(entry) = self.boxes.get_mut(&id.box_name).and_then(|owner| owner.slots.get_mut(&id.slot))
         else {
             return;
         };
         self.unsettled.extend(entry.gpu.holders.iter().map(|holder| holder.lease));
-        // Who had it is charged for it until the lease is settled. Who had it before need not be remembered any more.
+        // A lease that had it is charged for it until it is settled. Holders from before need not be remembered.
         let leases = &self.leases;
         let is_granted =
             |lease: &LeaseId| leases.get(lease).is_some_and(|entry| entry.lease.state == LeaseState::Granted);

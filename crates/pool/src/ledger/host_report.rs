@@ -57,11 +57,11 @@ impl Ledger {
             ..HostSlot::default()
         });
         let before = slot.clone();
-        // The host knows best what it has plugged and what is gone, also when it has forgotten what it once said.
+        // The report replaces what the ledger knew, also where the host has lost its memory.
         slot.bound_epoch = report.bound_epoch;
         slot.cleared_epoch = report.cleared_epoch;
         slot.epoch = slot.epoch.max(report.bound_epoch).max(report.cleared_epoch);
-        // Bounded: reports that claim more are refused.
+        // Bounded by `EPOCH_LEAP_MAX`: reports that claim more are refused.
         *entry.leapt.entry(report.slot).or_default() += slot.epoch - before.epoch;
         slot.plugged = report.plugged;
         slot.monitor_silent = report.monitor_silent;
@@ -80,7 +80,7 @@ impl Ledger {
         if after.leaving.as_ref().is_some_and(|leaving| leaving.epoch <= after.cleared_epoch) {
             self.cleared(name, report.slot);
         }
-        // It has given the GPU up, or has something that nobody gave it: the grant is worth nothing any more.
+        // It has given the GPU up, or has an epoch that this pool did not give: the grant is worth nothing any more.
         if let Some(lease) = after.lease
             && (after.cleared_epoch >= before.epoch || after.epoch != before.epoch)
         {
@@ -109,8 +109,8 @@ impl Ledger {
         self.note(Note::new(kind, message).of_host(name));
     }
 
-    /// The proxy was started anew, and what it had plugged went with it. A link is greeted once, so what is wanted there
-    /// is granted anew.
+    /// The host's proxy was started anew and has lost its links. A link is established once in its epoch, so the
+    /// leases become unsettled and get new grants.
     fn begin_anew(&mut self, name: &Name, agent: &str) {
         let entry = self.hosts.get_mut(name).expect("it was met before");
         agent.clone_into(&mut entry.record.agent);
@@ -188,7 +188,7 @@ impl Ledger {
             return HostWant::Unplug { epoch: leaving.epoch };
         }
         self.plug(slot).unwrap_or_else(|| {
-            // Something older that this pool knows nothing of, or no longer wants there.
+            // The host has something plugged that this pool does not know, or does not want there any more.
             let is_wanted = slot.lease.is_some() && slot.bound_epoch == slot.epoch;
             if slot.bound_epoch > slot.cleared_epoch && !is_wanted {
                 return HostWant::Unplug { epoch: slot.bound_epoch };
@@ -203,7 +203,7 @@ impl Ledger {
         }
         let (lease, gpu) = (slot.lease?, slot.gpu.as_ref()?);
         let owner = self.boxes.get(&gpu.box_name)?;
-        // A grant that is worth nothing any more is about to be made anew.
+        // None for a grant that no longer holds: `settle` is about to replace it.
         let grants = &self.leases.get(&lease)?.lease.grants;
         let grant = grants.iter().find(|grant| grant.gpu == *gpu && grant.epoch == slot.epoch)?;
         self.is_attached(grant, lease).then(|| HostWant::Plug {

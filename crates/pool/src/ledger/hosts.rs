@@ -50,7 +50,7 @@ impl HostEntry {
         HostDetail { record: self.shown(), slots: self.slots.values().cloned().collect() }
     }
 
-    /// As it is stored: silence that may pass is not.
+    /// The record for the store. It never says `Suspect`, which is soon over.
     pub(super) fn stored(&self) -> HostDetail {
         let mut detail = self.detail();
         if self.presence == Presence::Suspect {
@@ -117,7 +117,7 @@ impl Ledger {
         self.note(Note::new(EventKind::HostJoined, message).of_host(name));
     }
 
-    /// A host is heard.
+    /// Notes that a host was heard now, and when it becomes suspect if it is not heard again.
     pub(super) fn listen_to_host(&mut self, name: &Name) {
         let due = self.now_ms + self.settings.suspect_after_ms;
         let Some(entry) = self.hosts.get_mut(name) else { return };
@@ -126,7 +126,7 @@ impl Ledger {
         entry.silent_at_ms = due;
         self.host_silences.insert((due, name.clone()));
         let was = std::mem::replace(&mut entry.presence, Presence::Ready);
-        // Only a member is heard: it has joined anew.
+        // Managers take reports from members alone, so a revoked host has joined anew.
         let was_revoked = entry.record.revoked.take().is_some();
         if was == Presence::Dead || was_revoked {
             self.draft.hosts.insert(name.clone());
@@ -139,7 +139,7 @@ impl Ledger {
 
     /// A host has been silent for a moment, or for too long.
     ///
-    /// Its leases stay: they end when nobody renews them. Boxes no longer wait for it.
+    /// Its leases stay: they expire when their borrowers do not renew them. Boxes no longer wait for the host.
     pub(super) fn on_host_silence(&mut self, name: &Name) {
         let (now_ms, wait) =
             (self.now_ms, self.settings.dead_after_ms.saturating_sub(self.settings.suspect_after_ms));
@@ -205,7 +205,7 @@ impl Ledger {
         }
         for slot in detail.slots {
             if let Some(leaving) = slot.leaving.as_ref().filter(|leaving| leaving.box_waits) {
-                // The clock by which it began may have been another's: the box waits for all of it again.
+                // An earlier leader's clock may have set the deadline, so the box waits for the whole time again.
                 let due_ms = self.now_ms + self.settings.unplug_patience_ms;
                 self.hold(&leaving.gpu, &name, slot.slot, due_ms);
             }

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!             bind                     lost: its host, or its end of the link, has gone
-//!   (nobody's) ───▶ the lease has it ───────────────────────────────────────────────────▶ the lease waits for it
+//!   (no lease) ───▶ the lease has it ───────────────────────────────────────────────────▶ the lease waits for it
 //!                    │   ▲                                                                │        │
 //!                    │   └────── bind again, under a new epoch, not scrubbed ─────────────┘        │
 //!                    └──────────────── the lease ends, or gets another device ─────────────────────┴──▶ scrubbed
 //! ```
 //!
-//! On the PCIe plane a lease lends what keeps data, disks above all. A link that broke, a host or a box that started anew are
-//! accidents of the pool: they cost the lease time, never what it has written. So a device that its lease lost without
-//! giving it up is kept for it, and is scrubbed when somebody else is to get it.
+//! On the PCIe plane a lease lends what keeps data, disks above all. A link that broke, a host or a box that
+//! started anew are accidents of the pool: they cost the lease time, never what it has written. So a device
+//! that its lease lost without giving it up is kept for it, and is scrubbed before another lease gets it.
 
 use super::boxes::is_clean;
 use super::queue::Wish;
@@ -20,7 +20,7 @@ use pool_api::{Gpu, GpuId, GpuState, Kept, LeaseId, LeaseState};
 use std::collections::BTreeSet;
 
 impl Ledger {
-    /// Since which epoch what is on a device is this lease's.
+    /// The epoch since which the data on a device are this lease's.
     pub(super) fn since_epoch(&self, gpu: &Gpu, lease: LeaseId) -> u64 {
         #[cfg(test)]
         if self.mutated(crate::simulation::Mutation::ScrubBetween) {
@@ -45,21 +45,21 @@ impl Ledger {
         }
     }
 
-    /// What is on a device is nobody's any more.
+    /// The data on a device belong to no lease any more.
     pub(super) fn let_go_of(&mut self, gpu: &GpuId) {
         let Some(kept) = self.entry_mut(gpu).and_then(|entry| entry.gpu.edit().kept.take()) else { return };
         self.unlist_kept(gpu, Some(kept));
         self.draft.gpus.insert(gpu.clone());
     }
 
-    /// A lease is over: what it has left anywhere is nobody's.
+    /// A lease is over: no device is kept for it any more.
     pub(super) fn let_go(&mut self, lease: LeaseId) {
         for gpu in self.kept.get(&lease).cloned().unwrap_or_default() {
             self.let_go_of(&gpu);
         }
     }
 
-    /// A lease has what it needs: what it has left elsewhere is nobody's.
+    /// A lease has what it needs: the other devices with its data are kept no longer.
     pub(super) fn let_go_of_others(&mut self, lease: LeaseId) {
         let Some(gpus) = self.kept.get(&lease) else { return };
         let grants = self.leases.get(&lease).map(|entry| entry.lease.grants.as_slice()).unwrap_or_default();
@@ -69,7 +69,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a device that nobody has waits for the lease whose data are on it.
+    /// Whether a device without a holder waits for the lease whose data are on it.
     pub(super) fn is_kept(&self, gpu: &Gpu) -> bool {
         let lease = gpu.kept.and_then(|kept| self.leases.get(&kept.lease)).map(|entry| &entry.lease);
         lease.is_some_and(|lease| lease.state == LeaseState::Pending)
@@ -87,7 +87,7 @@ impl Ledger {
             && gpu.holders.is_empty()
             && gpu.health.ok
             && gpu.taint.is_none()
-            // One that is silent for a moment is back soon, or dead.
+            // A suspect box will do: it is soon either back or dead.
             && owner.presence != Presence::Dead
             && owner.record.drain.is_none()
             && gpu.epoch < pool_api::PCIE_EPOCH_MAX

@@ -1,10 +1,10 @@
-//! Idempotency keys: who asks twice gets the same lease twice.
+//! Idempotency keys: a request that is sent twice gets the same lease twice.
 
 use pool_api::LeaseId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
-/// A key as it is known: a hash of owner and key, so that its size is bounded and nobody can use another's.
+/// A key as it is known: a hash of owner and key, so its size is bounded and no owner can use another's key.
 pub(super) type KeyHash = [u8; 16];
 
 #[derive(Clone, Debug, Default)]

@@ -36,11 +36,11 @@ life_cycle! {
     }
 }
 
-/// A lease's record. Everybody in the ledger reads it; its state changes only along the arrows above.
+/// A lease's record. All of the ledger may read it; its state changes only along the arrows above.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TrackedLease(Lease);
 
-/// What the ledger may change of a lease beside its state. Who asked for what, and when, never changes.
+/// What the ledger may change of a lease beside its state. Its owner, its request and their time never change.
 pub(super) struct LeaseEdit<'a> {
     pub(super) grants: &'a mut Vec<Grant>,
     pub(super) model: &'a mut Option<Model>,

@@ -61,7 +61,7 @@ impl Ledger {
             self.draft.keys.insert(key);
         }
         self.enqueue(id);
-        // Whoever else can be served is served by `tick`: one outcome has room for one grant.
+        // `tick` serves the other leases that can be served: one outcome has room for one grant.
         match self.next_in_line() {
             Some((next, places)) if next == id => self.serve(id, places),
             _ => {
@@ -144,14 +144,14 @@ impl Ledger {
         Ok(self.show(id))
     }
 
-    /// A live lease gets its whole time again. What is stored lags behind by half of it at most.
+    /// Renews a lease for its whole time to live. The stored expiry lags behind by half of that at most.
     fn extend(&mut self, id: LeaseId) {
         let entry = self.leases.get_mut(&id).expect("the caller has looked");
         let ttl_ms = entry.lease.request.ttl_ms;
         self.expiries.remove(&(entry.lease.expires_ms, id));
         *entry.lease.edit().expires_ms = entry.lease.expires_ms.max(self.now_ms + ttl_ms);
         self.expiries.insert((entry.lease.expires_ms, id));
-        // An earlier leader's clock may have been ahead.
+        // `abs_diff`, since an earlier leader's clock may have been ahead.
         let lag_ms = entry.lease.expires_ms.abs_diff(entry.stored_expires_ms);
         if ttl_ms > self.settings.grace_ms && lag_ms > ttl_ms / 2 {
             self.draft.leases.insert(id);
@@ -185,7 +185,7 @@ impl Ledger {
         self.note(Note::new(EventKind::LeaseExpired, format!("{id} was not renewed")).lease(id, &tenant));
     }
 
-    /// A live lease is over by this event; its GPUs are cleaned.
+    /// Ends a live lease by this event; its boxes clean its GPUs.
     pub(super) fn end(&mut self, id: LeaseId, event: LeaseEvent, reason: &str) {
         let now_ms = self.now_ms;
         let was = self.leases[&id].lease.state;

@@ -15,7 +15,7 @@ use pool_api::{EventKind, GpuState, Grant, LeaseId, LeaseState, Move, Name};
 const REPLACED_AT_ONCE_MAX: usize = 32;
 
 impl Ledger {
-    /// Makes a lease fit what has become of its GPUs.
+    /// Replaces the lost GPUs of a granted lease, and drops the cleaned ones of a releasing lease.
     pub(super) fn settle(&mut self, id: LeaseId) {
         match self.leases.get(&id).map(|entry| entry.lease.state) {
             Some(LeaseState::Granted) => {
@@ -40,7 +40,7 @@ impl Ledger {
             return;
         }
         for grant in grants.iter().filter(|grant| !lingering.contains(grant)) {
-            // On a dead box it is still marked as the last holder.
+            // A GPU of a dead box still names the lease as its last holder.
             if let Some(entry) = self.entry_mut(&grant.gpu)
                 && let Some(at) = entry.gpu.holders.iter().position(|holder| holder.lease == id)
             {
@@ -53,7 +53,7 @@ impl Ledger {
         self.end_if_clean(id);
     }
 
-    /// A borrower must know where its workers are now.
+    /// Writes the current addresses of its workers into a lease, for its borrower.
     fn settle_endpoints(&mut self, id: LeaseId) {
         let mut grants = self.leases[&id].lease.grants.clone();
         for grant in &mut grants {
@@ -137,7 +137,7 @@ impl Ledger {
                 self.unreserve(&places[first_new..]);
                 return None;
             };
-            // Out of the stock, so that it is not found twice.
+            // Marked busy, so that the next search does not find it again.
             self.stock.set(place, super::stock::Standing::Busy);
             places.push(place);
         }
@@ -225,7 +225,7 @@ impl Ledger {
         self.note(Note::new(EventKind::LeaseRequeued, message).gpu(&lost[0].gpu).lease(id, &tenant));
     }
 
-    /// Moves a lease off GPUs that shall be emptied, if there is somewhere to go.
+    /// Moves a lease off GPUs that are tainted with `drain` or in a draining box, if others are free.
     pub(super) fn move_away(&mut self, id: LeaseId) {
         let is_unwanted = |grant: &Grant| {
             let owner = self.boxes.get(&grant.gpu.box_name);
@@ -246,7 +246,7 @@ impl Ledger {
             self.unwanted.remove(&id);
             return;
         }
-        // Spares are for what breaks.
+        // Without spares: those are for GPUs that break.
         let Some(found) = self.find_replacements(id, &leaving, false) else { return };
         for grant in &leaving {
             self.unbind(grant, id, false);

@@ -1,9 +1,9 @@
-//! Who waits, sorted so that only a few have to be looked at.
+//! The pending leases, sorted so that only a few have to be looked at.
 //!
 //! Leases that want the same for the same tenant at the same priority form a group; only the first of a group can be
-//! next. Who is within the guarantee of its tenant comes before everybody who is not, whatever their priorities; then
-//! priorities count. Between groups of one priority it is decided anew each time: who lost a GPU comes first, then whose
-//! tenant has least for its weight, then who came first.
+//! next. A lease within its tenant's guarantee comes before all that are not, whatever their priorities; then
+//! priorities count. Between groups of one priority the order is computed each time: first leases that lost a
+//! GPU, then those of the tenant that has least for its weight, then the oldest.
 
 use super::stock::{Mask, Need, Tightness};
 use pool_api::{BoxKind, Lease, LeaseId, Model, Name, Topology};
@@ -96,7 +96,7 @@ impl GroupKey {
     }
 }
 
-/// All who wait.
+/// All pending leases.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     groups: BTreeMap<GroupKey, BTreeMap<(u64, LeaseId), ()>>,

@@ -87,7 +87,7 @@ impl Ledger {
             record.paths.clone_from(&report.paths);
             self.draft.boxes.insert(name.clone());
         }
-        // Only a member is heard: it has joined anew.
+        // Managers take reports from members alone, so a revoked box has joined anew.
         let was_revoked = self.boxes.get_mut(name).and_then(|entry| entry.record.revoked.take()).is_some();
         if was == Presence::Dead || was_revoked {
             self.draft.boxes.insert(name.clone());
@@ -121,7 +121,7 @@ impl Ledger {
         let before = entry.gpu.clone();
         let gpu = &mut entry.gpu;
 
-        // The box knows best what it has let in and what is gone, also when it has forgotten what it once said.
+        // The report replaces what the ledger knew, also where the box has lost its memory.
         *gpu.edit().cleaned_epoch = report.cleaned_epoch;
         let mut box_began_anew = false;
         if is_attached {
@@ -136,7 +136,7 @@ impl Ledger {
         if gpu.state == GpuState::Absent {
             gpu.on(GpuEvent::Returned);
         }
-        // Bounded: what is beyond is strange.
+        // Bounded by `EPOCH_LEAP_MAX`: `is_strange` catches reports beyond it.
         entry.leapt += leap;
         self.hear_health(&id, report);
 
@@ -147,10 +147,10 @@ impl Ledger {
                 gpu.on(GpuEvent::Cleaned);
                 self.let_go_of(&id);
                 self.lose_holders(&id);
-                // Whatever a host still has plugged is plugged into nothing.
+                // The box has cleaned: what a host still has plugged has no device behind it.
                 self.stop_waiting_for_host(&id);
             }
-            // Its box has thrown the borrower out, or let in somebody unknown: the grant is worth nothing any more.
+            // Its box has thrown the borrower out, or admitted an unknown one: the grant is worth nothing any more.
             GpuState::Leased if is_clean(gpu) || renumbered || box_began_anew => self.lose_holders(&id),
             _ => {}
         }
@@ -170,8 +170,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a box speaks of an epoch that nobody can have given it. Then nothing it says of this GPU is believed, and
-    /// the GPU is bad: who else is let in there is not known.
+    /// Whether a box speaks of an epoch that this pool cannot have given it. Then the ledger believes nothing
+    /// it says of this GPU and marks the GPU bad: the box may have admitted a borrower that the pool does not know.
     fn is_strange(&mut self, id: &GpuId, report: &GpuReport) -> bool {
         let entry = self.entry(id).expect("it was added before");
         let (given, claimed) = (entry.gpu.epoch, report.bound_epoch.max(report.cleaned_epoch));
@@ -256,7 +256,7 @@ impl Ledger {
         new.uuid.clone_from(&report.uuid);
         *new.spare = false;
         let kept = new.kept.take();
-        // A new epoch, which nobody gets: the box has to clean before anybody else does.
+        // A new epoch, which no lease gets: the box has to clean before the next grant.
         *new.epoch = next_epoch(*new.epoch);
         if matches!(gpu.state, GpuState::Free | GpuState::Absent) {
             gpu.on(GpuEvent::Swapped);
@@ -272,7 +272,7 @@ impl Ledger {
     fn hear_health(&mut self, id: &GpuId, report: &GpuReport) {
         let gpu = &mut self.entry_mut(id).expect("it was added before").gpu;
         match gpu.state {
-            // It waits for somebody to repair it; that its box thinks better of it is not enough.
+            // It waits for an operator to repair it; that its box thinks better of it is not enough.
             GpuState::Bad => {}
             GpuState::BurnIn => {
                 // What the box says of its health is from before the test, until the test is over.
@@ -360,7 +360,7 @@ impl Ledger {
         }
         match gpu.state {
             GpuState::Free => Want::Idle,
-            // Whose data are on it waits for it.
+            // It waits for the lease whose data are on it.
             GpuState::Cleaning if self.is_kept(gpu) => Want::Idle,
             // A host unplugs first, so that the guest's driver can let go.
             GpuState::Cleaning => self.want_until_unplugged(gpu).unwrap_or(Want::Clean { epoch: gpu.epoch }),
@@ -400,7 +400,7 @@ fn can_be_plugged(whole: &BoxReport, known: Option<&Gpu>, report: &GpuReport) ->
     speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
 }
 
-/// Why nobody could use a GPU now, as its box says it.
+/// Why no borrower could use a GPU now, as its box says it.
 fn unready(report: &GpuReport) -> Option<String> {
     let unsaid = || "its worker is not there yet".to_owned();
     (!report.ready).then(|| report.unready.clone().unwrap_or_else(unsaid))
@@ -414,7 +414,7 @@ fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
         && gpu.memory_bytes == report.memory_bytes
         && gpu.only_pcie == report.only_pcie
         && gpu.nvlink_group == report.nvlink_group;
-    // On the api plane nobody waits to hear that a borrower is in.
+    // On the api plane the ledger does not wait to hear that a borrower is in.
     let bound_known = report.bound_epoch == gpu.bound_epoch || entry.attachment.is_none();
     let same_epochs =
         gpu.cleaned_epoch == report.cleaned_epoch && report.bound_epoch <= gpu.epoch && bound_known;

@@ -1,4 +1,4 @@
-//! Who is next, and giving GPUs to them.
+//! Chooses the lease that is served next, and gives GPUs to it.
 
 use super::lease_life::LeaseEvent;
 use super::queue::{GroupKey, Wish};
@@ -38,7 +38,7 @@ impl Ledger {
     ///
     /// A lease that does not fit keeps those of lower levels from the GPUs it could use, and after a while also those
     /// behind it, or else small leases would keep large ones waiting for ever. One that could not be served even by an
-    /// empty pool, or is beyond its tenant's limit, keeps nobody.
+    /// empty pool, or is beyond its tenant's limit, keeps no other lease from anything.
     pub(super) fn next_in_line(&mut self) -> Option<(LeaseId, Vec<Place>)> {
         let (mut walled, mut walled_below): (Mask, Mask) = (0, 0);
         let mut level: Option<Level> = None;
@@ -47,7 +47,7 @@ impl Ledger {
                 walled |= walled_below;
                 level = Some(next_level);
             }
-            // Who waits for a host keeps nobody from the GPUs.
+            // A lease that waits for a host does not keep others from the GPUs.
             if !self.has_slots(&key.tenant, &key.wish) {
                 continue;
             }
@@ -68,8 +68,8 @@ impl Ledger {
         None
     }
 
-    /// The first of each group, in the order in which they are served, with the classes it may have. Who is promised
-    /// some of them is there twice: with those, and with all of them among the others.
+    /// The first of each group, in the order in which they are served, with the classes it may have. A lease
+    /// that is promised some of them is there twice: with those, and with all of them among the others.
     fn line(&self) -> Vec<((Level, Turn), Mask, GroupKey)> {
         let mut line = Vec::new();
         for (key, created_ms, id) in self.queue.heads() {
@@ -111,8 +111,8 @@ impl Ledger {
 
     /// The classes of which the tenant is promised this much, beside what it has and `more_milli`.
     ///
-    /// A guarantee of one model puts nobody first at another: whoever takes any model is within its guarantee with the
-    /// promised one alone.
+    /// A guarantee of one model gives no precedence at another: a lease that takes any model is within its
+    /// guarantee with the promised one alone.
     pub(super) fn promised_classes(&self, tenant: &Name, wish: &Wish, more_milli: u64) -> Mask {
         let Some(entry) = self.tenants.get(tenant) else { return 0 };
         if entry.record.quotas.values().all(|quota| quota.guaranteed == 0) {

@@ -19,8 +19,8 @@ pub struct Settings {
     pub grace_ms: u64,
     /// A lease that has waited for so long is no longer overtaken by smaller ones.
     pub patience_ms: u64,
-    /// A lease within its tenant's guarantee that has waited for so long gets what others have beyond theirs: leases of
-    /// those are ended for it. Long enough for somebody to give something back, and for a box to clean.
+    /// A lease within its tenant's guarantee that has waited for so long gets what others have beyond theirs:
+    /// leases of those are ended for it. Long enough for a borrower to release a lease, and for a box to clean.
     pub reclaim_after_ms: u64,
     /// Leases that are pending, granted or releasing.
     pub leases_max: usize,

@@ -41,13 +41,13 @@ pub(crate) struct Place {
 /// Whether a GPU can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is not there, or broken: nobody can count on it.
+    /// It is not there, or broken: no lease can count on it.
     Gone,
     /// Not now: leased, being cleaned, tainted, or its box is silent.
     Busy,
     /// Only by a lease that lost a GPU.
     Spare,
-    /// By anybody.
+    /// By any lease.
     Usable,
 }
 
@@ -259,7 +259,7 @@ impl Stock {
         self.by_class.iter().enumerate().filter(move |(bit, _)| mask >> bit & 1 == 1).map(|(_, index)| index)
     }
 
-    /// How many GPUs of these classes can be had by anybody.
+    /// How many GPUs of these classes any lease can have.
     pub(crate) fn usable(&self, mask: Mask) -> u64 {
         self.each(mask).map(|index| index.usable_sum).sum()
     }
@@ -279,7 +279,7 @@ impl Stock {
         self.each(mask).filter_map(|index| index.present.last()).map(|&(count, _)| count).max().unwrap_or(0)
     }
 
-    /// Whether it could be served if nobody else were there.
+    /// Whether it could be served if it were the only lease.
     pub(crate) fn feasible(&self, need: &Need) -> bool {
         match need.tightness {
             Tightness::OneBin => self.present_together(need.classes) >= need.gpus,

@@ -1,4 +1,4 @@
-//! What happens by itself as time passes.
+//! The ledger's own work: what is due because time passed or a command changed something.
 
 use super::Ledger;
 use super::command::{Answer, Outcome};
@@ -40,7 +40,7 @@ impl Ledger {
 
     /// One step. Tells whether there was anything to do.
     fn step(&mut self) -> bool {
-        // A lost GPU is replaced before anybody else gets what could replace it.
+        // A lost GPU is replaced before a waiting lease gets what could replace it.
         if let Some(id) = self.unsettled.pop_first() {
             self.settle(id);
             return true;

@@ -72,7 +72,7 @@ impl Ledger {
         self.leases.range((start, Unbounded)).map(|(_, entry)| &*entry.lease)
     }
 
-    /// One tenant: set by somebody, or known because it has leases.
+    /// One tenant: set by an operator, or known because it has leases.
     pub fn tenant_status(&self, name: &Name) -> Option<TenantStatus> {
         self.tenants.get(name).map(shown_tenant)
     }

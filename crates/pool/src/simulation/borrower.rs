@@ -216,7 +216,7 @@ impl World {
         if borrower.life == life && admitted && matches!(borrower.doing, Doing::Using { .. }) {
             borrower.inside.insert((gpu, epoch));
         } else if admitted {
-            // It had given up waiting: nobody is on the line.
+            // The borrower had given up waiting: no program uses this session.
             self.hang_up(index, life);
         }
     }

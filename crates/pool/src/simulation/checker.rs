@@ -174,7 +174,7 @@ impl Checker {
         }
     }
 
-    /// Leases end because somebody ends them, or because nobody has renewed them for all of their time.
+    /// A lease ends because its borrower releases it, the ledger reclaims it, or no renewal came for all of its time.
     fn check_ending(&mut self, now_ms: u64, lease: &Lease) {
         let reason = lease.ended.as_ref().map_or("", |ended| ended.reason.as_str());
         match reason {
@@ -207,7 +207,7 @@ impl Checker {
             *alive = done_ms.max(*alive);
         }
         // Several changes of a lease may be one transaction, so an answer may tell of grants that never were in the store
-        // because they were over when it was committed. They must have been nobody else's.
+        // because they were over when it was committed. No other lease may have had the same GPU and epoch.
         let outdated = known.is_none_or(|version| version > lease.version);
         let granted = lease.grants.iter().filter(|_| lease.state == LeaseState::Granted);
         for grant in granted {

@@ -195,7 +195,8 @@ impl World {
                 told.extend(waiting.next());
             }
             if !self.commit(index, batch) {
-                // Nobody is told anything: what was done is done again, under the same key, or is not needed any more.
+                // The manager answers no party: what was done is done again, under the same key, or is not
+                // needed any more.
                 return;
             }
             for Waiting { outcome, asker, done_ms } in told {

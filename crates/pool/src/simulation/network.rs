@@ -5,7 +5,7 @@ use pool_api::{ErrorCode, GpuId, LeaseId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Somebody who talks to managers.
+/// A party that talks to managers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Party {
     Box(usize),
@@ -29,7 +29,7 @@ pub(super) enum Happening {
     Closed { borrower: usize, life: u64, gpu: GpuId, epoch: u64 },
     /// A manager commits what it has collected.
     Flush { manager: usize },
-    /// Somebody looks what there is to do.
+    /// A party looks what there is to do.
     Wake(Party),
     /// A manager looks what there is to do.
     WakeManager(usize),

@@ -29,7 +29,7 @@ pub(super) struct Slot {
     cleaned: u64,
     pub(super) session: Option<Session>,
     pub(super) broken: bool,
-    /// Whose data are on it.
+    /// The lease that has data on it.
     data: Option<LeaseId>,
     busy: Option<(u64, Work)>,
     burn_in: Option<BurnIn>,
@@ -245,7 +245,7 @@ impl World {
         if done || slot.busy.is_some_and(|(_, doing)| doing == work) {
             return;
         }
-        // Whoever is in is thrown out before anything else.
+        // The session that is in is ended before anything else.
         if let Some(session) = slot.session {
             let epoch = match work {
                 Work::Clean(epoch) | Work::BurnIn(epoch) => epoch,
@@ -273,7 +273,7 @@ impl World {
         match doing {
             Work::Clean(epoch) => {
                 slot.cleaned = slot.cleaned.max(epoch);
-                // Who was let in with a later epoch is not meant.
+                // A lease that was admitted with a later epoch is not meant.
                 if slot.bound <= epoch
                     && let Some(lease) = slot.data.take()
                 {
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// The rule by which a box lets borrowers in, without asking anybody.
+    /// The rule by which a box admits borrowers, without asking a manager.
     pub(super) fn knock(&mut self, borrower: usize, life: u64, gpu: &GpuId, lease: LeaseId, epoch: u64) {
         let index =
             self.racks.iter().position(|rack| rack.name == gpu.box_name).expect("GPUs are of known boxes");

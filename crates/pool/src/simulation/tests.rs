@@ -8,7 +8,7 @@ fn scenario(seed: u64, mutation: Option<Mutation>) -> Scenario {
     Scenario { seed, chaos_ms: 90_000, rest_ms: 150_000, mutation }
 }
 
-/// How many seeds: more when somebody asks for more at compile time, for a long night.
+/// How many seeds: more when `DXPU_SIMULATION_SEEDS` is set at compile time, for a long night.
 fn seeds() -> u64 {
     option_env!("DXPU_SIMULATION_SEEDS").and_then(|text| text.parse().ok()).unwrap_or(60)
 }

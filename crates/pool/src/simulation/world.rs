@@ -204,7 +204,7 @@ impl World {
             let at_ms = self.now_ms + delay(self);
             self.agenda.put(at_ms, what.clone());
         }
-        // Old tokens are tried again long after, by whoever kept them.
+        // A borrower that kept an old token tries it again long after.
         if !closing && matches!(what, Happening::Knock { .. }) && self.chance(5) == 0 {
             let at_ms = self.now_ms + u64::from(self.chance(40_000));
             self.agenda.put(at_ms, what.clone());

@@ -112,7 +112,7 @@ impl Constants {
         self.native_rtt_us + self.network_rtt_us + self.conversion_rtt_us
     }
 
-    /// All of them, for those who want to know what a result rests on.
+    /// All of them, for reports of what a result rests on.
     pub const ALL: [Constant; 16] = [
         constant("tags", true, LESS, |c| &mut c.tags),
         constant("read_request_bytes", true, HALF, |c| &mut c.read_request_bytes),

@@ -113,7 +113,7 @@ pub struct World {
     agenda: Agenda<Event>,
     now: Instant,
     moved: Volume,
-    /// Times at which reads were issued, while somebody wants to know.
+    /// Times at which reads were issued, if they are recorded.
     issues: Option<Vec<Instant>>,
     memory: Instant,
 }

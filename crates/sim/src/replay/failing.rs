@@ -1,7 +1,7 @@
 //! The pooled replay with spares held back, while GPUs break.
 //!
 //! ```text
-//!                  break                       repaired, nobody waits and enough serve
+//!                  break                       repaired, no lease waits and enough serve
 //!   in service ───────────▶ in repair ──────────────────────────────────────▶ spare
 //!       ▲                       │ repaired, otherwise                            │
 //!       ├───────────────────────┘                                                │ another GPU of its model breaks
@@ -50,7 +50,7 @@ pub struct FailingOutcome {
     pub spares: Vec<ModelSpares>,
     /// GPUs that broke, whether in use or not.
     pub failures: usize,
-    /// Of those, GPUs that somebody used.
+    /// Of those, GPUs that were in use.
     pub failures_in_use: usize,
     /// What ran there went on, on a spare or an idle GPU, with its GPUs as close together as before.
     pub replaced: usize,

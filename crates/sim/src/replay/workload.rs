@@ -1,4 +1,4 @@
-//! What one seed makes of a trace: the order of arrival, the copies up to the full load, and who wins ties.
+//! What one seed makes of a trace: the order of arrival, the copies up to the full load, and which server wins ties.
 
 use super::{GoRandom, Trace};
 use pool::{Mix, Shape};
@@ -14,7 +14,7 @@ const DRAWN_BEFORE_TIES: usize = 10;
 /// The share of pods that the typical mix must cover, in percent.
 const MIX_COVER_PCT: u64 = 95;
 
-/// Who comes when, and which server wins a tie.
+/// The order in which pods arrive, and which server wins a tie.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Indices of pods, in the order they arrive; copies repeat an index.

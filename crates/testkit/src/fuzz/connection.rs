@@ -1,4 +1,4 @@
-//! The first bytes of a connection, and the texts that say where it goes and whom it trusts.
+//! The first bytes of a connection, and the texts that say where it goes and which certificates it trusts.
 
 use transport::{Address, Fingerprint, PREAMBLE_BYTES, Preamble, PreambleError};
 

@@ -1,4 +1,4 @@
-//! Devices and those who talk to them: vfio-user messages of a virtual machine, packets of a host, packets of a box.
+//! Devices and their peers: vfio-user messages of a virtual machine, packets of a host, packets of a box.
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ pub fn vfio_session(mut bytes: &[u8]) {
         bytes = rest;
         asked += usize::from(header.direction == Direction::Command { no_reply: false });
         if session.on_message(header, body, Vec::new(), &mut device, start).is_err() {
-            // Whoever breaks the protocol is cut off and hears no more.
+            // A peer that breaks the protocol is cut off and hears no more.
             asked -= usize::from(header.direction == Direction::Command { no_reply: false });
             break;
         }

@@ -71,7 +71,7 @@ struct World {
     /// Halves of addresses that the guest has ever written. Any two of them may have become an address.
     low: HashSet<u32>,
     high: HashSet<u32>,
-    /// Reads of memory that nobody has answered.
+    /// Reads of memory that are not answered yet.
     reads: Vec<Header>,
     /// What the worker was told in all: openings, pieces of bytes, ends, closes.
     told: [usize; 4],

@@ -1,4 +1,4 @@
-//! The rules a header keeps, whoever made it.
+//! The rules that every header keeps, decoded or built.
 
 use super::{
     Atomic, AtomicOp, Attributes, Body, Completion, Config, Header, Hint, Io, Memory, MemoryOp, Status,

@@ -122,7 +122,7 @@ fn body(first: &First, raw: &[u8; 16]) -> Result<Body, Malformed> {
     })
 }
 
-/// Who asks, of DW 1.
+/// The requester and its tag, of DW 1.
 fn request_id(first: &First, raw: &[u8; 16]) -> TransactionId {
     TransactionId::new(Bdf(be16(raw, 4)), Tag::truncated(first.tag_high | u16::from(raw[6])))
 }

@@ -1,5 +1,5 @@
-//! What the legacy default stream makes of other streams: it waits for them, and they for it, without anybody saying so.
-//! A profile has only what is said, so it is said here.
+//! What the legacy default stream does to other streams: it waits for them, and they for it, without a call that says
+//! so. A profile has only explicit waits, so this module writes them.
 
 use std::collections::BTreeMap;
 

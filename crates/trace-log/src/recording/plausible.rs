@@ -6,7 +6,7 @@ use std::collections::HashMap;
 /// Scales all durations down until no stream worked longer than there was time; by what, if that was needed.
 ///
 /// The time of a stream is from the beginning of the recording to the return of the last call that waited for it; its work is what
-/// was given to it before. A recording in which nobody waits for a stream says nothing about it.
+/// was given to it before. A recording in which no call waits for a stream says nothing about it.
 pub(super) fn scale(records: &mut [Record]) -> Option<f64> {
     let mut streams: HashMap<u32, Stream> = HashMap::new();
     for record in &*records {

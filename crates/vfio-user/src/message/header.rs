@@ -97,9 +97,9 @@ pub enum Direction {
 /// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Chosen by whoever commands, repeated in the reply.
+    /// Chosen by the sender of the command, repeated in the reply.
     pub id: u16,
-    /// A number of [`Command`], or one nobody knows: unknown commands are answered with an error, so they must decode.
+    /// A number of [`Command`], or an unknown one: unknown commands are answered with an error, so they must decode.
     pub command: u16,
     /// Length of what follows the header.
     pub body_bytes: usize,

@@ -113,7 +113,7 @@ pub enum ReplyError {
     /// The body ends too early.
     #[error("the reply to {command:?} is only {have} bytes long")]
     Short {
-        /// Whose body.
+        /// The command of the body.
         command: Command,
         /// Its length.
         have: usize,
@@ -121,7 +121,7 @@ pub enum ReplyError {
     /// A count disagrees with the bytes that came.
     #[error("the reply to {command:?} announces {announced} bytes and brings {have}")]
     Length {
-        /// Whose body.
+        /// The command of the body.
         command: Command,
         /// As sent.
         announced: u64,

@@ -166,7 +166,7 @@ pub enum RequestError {
     /// The body ends too early.
     #[error("the body of {command:?} is only {have} bytes long")]
     Short {
-        /// Whose body.
+        /// The command of the body.
         command: Command,
         /// Its length.
         have: usize,
@@ -174,7 +174,7 @@ pub enum RequestError {
     /// A count disagrees with the bytes that came.
     #[error("{command:?} announces {announced} bytes and brings {have}")]
     Length {
-        /// Whose body.
+        /// The command of the body.
         command: Command,
         /// As sent.
         announced: u64,

@@ -44,7 +44,7 @@ impl Shell {
     }
 }
 
-/// Whose time.
+/// The clock of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clock {
     Real,

@@ -74,7 +74,7 @@ impl Boxes {
         }
     }
 
-    /// Agents that see to boxes with orders, until no one stirs any more.
+    /// Reports for each box that was stirred, until the last sender of `stir` is dropped.
     pub(super) fn attend(&self, local: &Local, stirred: &Mutex<Receiver<usize>>) -> anyhow::Result<()> {
         loop {
             let next = stirred.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -36,7 +36,7 @@ pub(super) enum Order {
     State,
 }
 
-/// What somebody wants to see of it.
+/// What the user wants to see of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     pub(super) order: Order,
@@ -147,7 +147,7 @@ impl Picture {
             Order::Util => gpus.sort_by_key(|gpu| std::cmp::Reverse(util(gpu))),
             Order::Memory => gpus.sort_by_key(|gpu| std::cmp::Reverse(used(gpu))),
             Order::Temperature => gpus.sort_by_key(|gpu| std::cmp::Reverse(heat(gpu))),
-            // Those that nobody has come last.
+            // Those without a holder come last.
             Order::Lease => gpus.sort_by_key(|gpu| (gpu.holders.is_empty(), tenant(gpu), gpu::holders(gpu))),
             Order::State => gpus.sort_by_key(|gpu| gpu.state),
         }

@@ -12,7 +12,7 @@ use gpu_registers::{RING_BYTES_MAX, RING_BYTES_MIN, register, state, status};
 
 use crate::flow::JobId;
 
-/// Bytes that were asked for but that nobody behind the function has taken yet. More is not read from the guest.
+/// Bytes that were asked for but that the worker has not taken yet. More is not read from the guest.
 pub(super) const WINDOW: u32 = 1 << 20;
 /// One job's bytes: large enough to be few, small enough that channels take turns.
 const CHUNK: u32 = 64 << 10;
@@ -64,8 +64,8 @@ pub(super) struct Channel {
     pub(super) inbound: Ring,
     /// One less than the vector, so that zero is none.
     vector_or_none: u32,
-    /// What the guest has rung for, what was asked for, what has come, what was taken by whoever is behind us, and what
-    /// the guest knows to have come. Each is at most as far as the one before it.
+    /// What the guest has rung for, what was asked for, what has come, what the worker has taken, and what the guest
+    /// knows to have come. Each is at most as far as the one before it.
     rung: u32,
     asked: u32,
     come: u32,
@@ -201,7 +201,7 @@ impl Channel {
         Some(data)
     }
 
-    /// The jobs that nobody waits for any longer.
+    /// The jobs that the channel does not wait for any longer.
     pub(super) fn drop_jobs(&mut self) -> impl Iterator<Item = JobId> {
         std::mem::take(&mut self.jobs).into_iter().map(|job| job.id)
     }
@@ -215,7 +215,7 @@ impl Channel {
         is_time.then_some(self.come)
     }
 
-    /// Whoever is behind us has taken bytes.
+    /// The worker has taken bytes.
     pub(super) fn take(&mut self, bytes: usize) {
         let left = self.come.wrapping_sub(self.taken);
         self.taken = self.taken.wrapping_add(left.min(u32::try_from(bytes).unwrap_or(u32::MAX)));

@@ -69,7 +69,7 @@ pub(super) fn descriptors(serial: &str) -> [u8; 4096] {
 
 /// A UUID that follows from the serial number, so that a namespace keeps its identity between boxes.
 fn identifier(serial: &str) -> [u8; 16] {
-    // FNV-1a over 128 bits: nobody attacks a disk's name, it only has to differ.
+    // FNV-1a over 128 bits: a disk's name is no secret, it only has to differ.
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let start = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
     let hash = serial.bytes().fold(start, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));

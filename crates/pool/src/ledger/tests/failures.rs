@@ -100,7 +100,7 @@ fn a_dead_box_is_quarantined_until_it_has_cleaned_up() {
     bench.reload();
     bench.report("b");
     assert_eq!(bench.state(waits.id), LeaseState::Pending);
-    // It returns, with the old borrower still in: it is told to clean before anybody gets it.
+    // It returns, with the old borrower still in: it is told to clean before the waiting lease gets it.
     let orders = bench.report("a");
     assert_eq!(orders.slots[0].want, pool_api::Want::Clean { epoch: 1 });
     assert_eq!(bench.state(waits.id), LeaseState::Pending);
@@ -206,7 +206,8 @@ fn draining_moves_leases_and_never_breaks_them() {
     assert_eq!(bench.ledger.counts().leases[&LeaseState::Granted], 2);
 }
 
-/// Its leases move at once, nobody is granted anything there, and what it had counts no more when it has joined again.
+/// Its leases move at once, no lease is granted anything there, and what it had counts no more when it has
+/// joined again.
 #[test]
 fn a_revoked_box_is_out_until_it_is_heard_again() {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1), ("b", BoxKind::Pcie, "H200", 1)]);

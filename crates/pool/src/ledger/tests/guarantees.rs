@@ -121,7 +121,8 @@ fn a_tenant_asks_for_no_more_than_its_operators_allow() {
     assert_eq!(bench.lease_with_key("high", high).unwrap().id, first.id);
 }
 
-/// Whatever tenants ask for and hold: in the end nobody who waits is below its guarantee while somebody is beyond its own.
+/// Whatever tenants ask for and hold: in the end no waiting tenant is below its guarantee while another is
+/// beyond its own.
 #[test]
 fn in_the_end_every_guarantee_is_kept() {
     let mut reclaims = 0;

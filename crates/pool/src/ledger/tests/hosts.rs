@@ -475,7 +475,7 @@ fn epochs_are_common_to_both_sides_and_bounded() {
     allow(&mut bench);
     bench.apply(&Command::DrainBox { box_name: name("a"), reason: String::new(), by: "o".into() }).unwrap();
     let waits = bench.lease(plugged(1));
-    // As after four thousand million grants: nobody would believe its box that, but the store remembers.
+    // As after four thousand million grants: the ledger would not believe its box that, but the store remembers.
     let mut worn = bench.gpu("a/0");
     worn.epoch = PCIE_EPOCH_MAX;
     worn.cleaned_epoch = PCIE_EPOCH_MAX;

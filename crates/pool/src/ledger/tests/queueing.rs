@@ -1,4 +1,4 @@
-//! Who is served when, and what is told to who waits.
+//! The order in which leases are served, and what waiting ones are told.
 
 use super::bench::{Bench, model, name};
 use super::*;
@@ -14,7 +14,7 @@ fn quota(bench: &mut Bench, tenant: &str, weight: u32, guaranteed: u32, limit: O
     bench.apply(&Command::SetTenant { name: name(tenant), request }).unwrap();
 }
 
-/// Frees one GPU and tells whose pending lease got it.
+/// Frees one GPU and returns the tenant of the pending lease that got it.
 fn next_tenant(bench: &mut Bench) -> String {
     let granted: BTreeSet<LeaseId> = granted(bench);
     let oldest = *granted.iter().min_by_key(|id| bench.show(**id).granted_ms).unwrap();
@@ -60,7 +60,7 @@ fn a_tenant_gets_its_guarantee_before_others_get_more_than_theirs() {
         bench.lease_for(&name("promised"), one());
     }
     assert_eq!(next_tenant(&mut bench), "promised");
-    // Beyond its guarantee it is as good as anybody: who has less comes first.
+    // Beyond its guarantee a tenant has no precedence: the one that has less comes first.
     assert_eq!(next_tenant(&mut bench), "greedy");
 }
 

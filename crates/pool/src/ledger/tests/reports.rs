@@ -148,7 +148,7 @@ fn a_full_box_that_fails_at_once_fits_into_transactions() {
     assert_eq!(bench.ledger.counts().gpus[&(super::bench::model("H200"), GpuState::Bad)], 128);
 }
 
-/// A box whose disk was full for a moment has a worker that nobody can find: a lease for it would wait in vain.
+/// A box whose disk was full for a moment has a worker that no borrower can find: a lease for it would wait in vain.
 #[test]
 fn a_gpu_whose_worker_nobody_finds_is_not_lent_and_everybody_sees_why() {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);

@@ -104,7 +104,7 @@ pub struct CoreWorld {
     agenda: Agenda<Event>,
     now: Instant,
     moved: Volume,
-    /// Times at which reads were issued, while somebody wants to know.
+    /// Times at which reads were issued, if they are recorded.
     issues: Option<Vec<Instant>>,
 }
 
@@ -120,7 +120,7 @@ impl CoreWorld {
         Self::with_datagrams(constants, layout, traffic, seed, spread_us, JUMBO_BYTES)
     }
 
-    /// The same with datagrams of another length: long ones carry more, short ones hold nobody up.
+    /// The same with datagrams of another length: long ones carry more, short ones delay no other link.
     pub fn with_datagrams(
         constants: &Constants,
         layout: Layout,
