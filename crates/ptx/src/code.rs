@@ -380,6 +380,8 @@ pub(crate) enum Op {
         d: Vec<u32>,
         width: u32,
         signed: bool,
+        /// Volatile, relaxed or acquire: read whole.
+        strong: bool,
     },
     Store {
         at: Address,
@@ -390,6 +392,8 @@ pub(crate) enum Op {
         at: Address,
         s: Vec<Src>,
         width: u32,
+        /// Volatile, relaxed or release: written whole.
+        strong: bool,
     },
     /// `cp.async`: `size` bytes, of which the first `source_size` are read and the rest are zero.
     Copy {

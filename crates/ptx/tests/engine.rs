@@ -136,6 +136,25 @@ fn warps_that_spin_on_each_other_make_progress() {
     assert_eq!(got, [5; 96]);
 }
 
+/// Scans that look back at other blocks keep a state and its value in one vector, and rely on seeing both or neither.
+#[test]
+fn a_strong_vector_is_read_and_written_whole() {
+    // Block 0 stores vectors of two equal numbers; block 1 counts the vectors it finds unequal.
+    let text = kernel(
+        ".param .u64 cell",
+        ".reg .b32 %b, %n; .reg .b64 %c, %x, %y, %bad; .reg .pred %p; ld.param.u64 %c, [cell]; mov.u32 %b, %ctaid.x;\n\
+         mov.u32 %n, 0; mov.u64 %bad, 0; setp.eq.u32 %p, %b, 1; @%p bra READ;\n\
+         WRITE: cvt.u64.u32 %x, %n; st.relaxed.gpu.global.v2.u64 [%c], {%x, %x};\n\
+         add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 200000; @%p bra WRITE; ret;\n\
+         READ: ld.relaxed.gpu.global.v2.u64 {%x, %y}, [%c]; setp.ne.u64 %p, %x, %y; @%p add.u64 %bad, %bad, 1;\n\
+         add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 200000; @%p bra READ; st.global.u64 [%c+16], %bad; ret;",
+    );
+    let mut rig = Rig::new(&text);
+    let cell = rig.upload(&[0u64; 3]);
+    rig.run("k", 2, 1, Args::new().with(cell).done());
+    assert_eq!(rig.download::<u64>(cell + 16, 1), [0], "vectors of which only a part was new");
+}
+
 #[test]
 fn blocks_may_wait_for_later_blocks() {
     let text = kernel(

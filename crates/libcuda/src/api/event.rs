@@ -55,9 +55,9 @@ pub(crate) fn query(event: EventHandle) -> CuResult<()> {
         return Ok(());
     }
     crate::state::shadow::forward()?;
-    let expected = pool_order::before_wait(&event);
+    let (expected, record) = (pool_order::before_wait(&event), event.latest_record());
     event.context.call(&Command::EventQuery { event: event.id })?;
-    event.note_done();
+    event.note_done(record);
     pool_order::event_done(expected);
     Ok(())
 }
@@ -71,9 +71,9 @@ pub(crate) fn synchronize(event: EventHandle) -> CuResult<()> {
         return Ok(());
     }
     crate::state::shadow::forward()?;
-    let expected = pool_order::before_wait(&event);
+    let (expected, record) = (pool_order::before_wait(&event), event.latest_record());
     event.context.call(&Command::EventSynchronize { event: event.id })?;
-    event.note_done();
+    event.note_done(record);
     pool_order::event_done(expected);
     Ok(())
 }

@@ -109,13 +109,16 @@ impl Queue {
     pub(super) fn append(&self, command: &Command<'_>, call: u32) -> io::Result<()> {
         let shared = &*self.shared;
         let gathered = shared.append(command, call);
+        if gathered > BYTES_MAX {
+            return shared.flush_now();
+        }
         if shared.is_direct {
             return shared.flush();
         }
         if shared.gathered.sleeping.load(Ordering::Relaxed) {
             shared.wake_sender();
         }
-        if gathered > BYTES_MAX { shared.flush_now() } else { Ok(()) }
+        Ok(())
     }
 
     /// Appends a command whose answer the caller is about to wait for, and has everything leave at once.

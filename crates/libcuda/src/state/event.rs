@@ -5,13 +5,36 @@ use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Command, EventId};
 use std::sync::{
     Arc,
-    atomic::{AtomicU32, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
-/// What is known about an event's latest record without asking.
-const NEVER_RECORDED: u32 = 0;
-const RECORDED: u32 = 1;
-const DONE: u32 = 2;
+/// What is known about an event's records without asking. A record that another thread makes while an answer is on its way
+/// gets a number of its own, so that the answer does not count for it.
+#[derive(Default)]
+struct Records {
+    /// How often it was recorded.
+    made: AtomicU64,
+    /// The latest of these that is known to be done.
+    done: AtomicU64,
+}
+
+impl Records {
+    fn note_made(&self) {
+        self.made.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn latest(&self) -> u64 {
+        self.made.load(Ordering::SeqCst)
+    }
+
+    fn note_done(&self, record: u64) {
+        self.done.fetch_max(record, Ordering::SeqCst);
+    }
+
+    fn is_known_done(&self) -> bool {
+        self.done.load(Ordering::SeqCst) >= self.latest()
+    }
+}
 
 /// An event.
 pub(crate) struct Event {
@@ -23,7 +46,7 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     /// `CU_EVENT_*` it was created with.
     pub(crate) flags: u32,
-    state: AtomicU32,
+    records: Records,
 }
 
 impl Event {
@@ -38,7 +61,7 @@ impl Event {
                 id,
                 context: Arc::clone(context),
                 flags,
-                state: AtomicU32::new(NEVER_RECORDED),
+                records: Records::default(),
             });
             made = Some(Arc::clone(&event));
             event
@@ -54,22 +77,27 @@ impl Event {
 
     /// Notes that a stream will record it.
     pub(crate) fn note_record(&self) {
-        self.state.store(RECORDED, Ordering::SeqCst);
+        self.records.note_made();
     }
 
-    /// Notes an answer about its latest record; a record since then makes the note void.
-    pub(crate) fn note_done(&self) {
-        let _ = self.state.compare_exchange(RECORDED, DONE, Ordering::SeqCst, Ordering::SeqCst);
+    /// Its latest record, for [`Self::note_done`]: taken before the worker is asked.
+    pub(crate) fn latest_record(&self) -> u64 {
+        self.records.latest()
+    }
+
+    /// Notes that the worker has said that a record is done. A later record is not.
+    pub(crate) fn note_done(&self, record: u64) {
+        self.records.note_done(record);
     }
 
     /// Whether it is known to be done without asking. Never recorded counts as done.
     pub(crate) fn known_done(&self) -> bool {
-        self.state.load(Ordering::SeqCst) != RECORDED
+        self.records.is_known_done()
     }
 
     /// Whether it was ever recorded.
     pub(crate) fn was_recorded(&self) -> bool {
-        self.state.load(Ordering::SeqCst) != NEVER_RECORDED
+        self.records.latest() != 0
     }
 
     /// Ends it.
@@ -78,5 +106,26 @@ impl Event {
         super::forget_captured_event(self);
         super::pool_order::forget_event(self);
         self.context.link.post(&Command::EventDestroy { event: self.id })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_does_not_count_for_a_record_that_was_made_meanwhile() {
+        let records = Records::default();
+        assert!(records.is_known_done(), "never recorded");
+        records.note_made();
+        assert!(!records.is_known_done());
+        let asked = records.latest();
+        records.note_made();
+        records.note_done(asked);
+        assert!(!records.is_known_done(), "the second record is still pending");
+        records.note_done(records.latest());
+        assert!(records.is_known_done());
+        records.note_done(asked);
+        assert!(records.is_known_done(), "a late answer takes nothing back");
     }
 }

@@ -131,9 +131,13 @@ pub(crate) fn submit(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
         }
         NodeOp::Record { event, flags } => {
             super::shadow::fetch_all()?;
+            // Before, so that no thread believes that the event is done. After, so that an answer which another thread asked
+            // for in between does not count for this record: the worker gave it for the record before.
             event.note_record();
             pool_order::before_record(&event, stream);
-            send(Op::Record { event: event.id, flags })
+            let sent = send(Op::Record { event: event.id, flags });
+            event.note_record();
+            sent
         }
         NodeOp::Wait { event, flags } => {
             let expected = pool_order::before_wait(&event);

@@ -15,6 +15,7 @@ use crate::{
     hooks::Hooks,
     memory::DeviceMemory,
 };
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What became of a turn.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +67,13 @@ impl Turn {
         self.fuel -= SPIN_COST;
         self.spun += SPIN_COST;
     }
+}
+
+/// Held while a warp reads or writes strong vectors, of which each element is an access of its own here. A GPU moves a vector of
+/// up to 16 bytes at once, and scans that look back at other blocks rely on it. Such accesses are rare: one lock is enough.
+fn whole_vectors() -> MutexGuard<'static, ()> {
+    static WHOLE: Mutex<()> = Mutex::new(());
+    WHOLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why a group stopped.
@@ -279,17 +287,22 @@ fn step<M: DeviceMemory, H: Hooks>(
                     turn.spin();
                 }
             }
-            Op::LoadVector { at, d, width, signed } => {
+            Op::LoadVector { at, d, width, signed, strong } => {
                 let mut places = addresses(warp.row(kernel, base, at.base), at);
                 reach!().check_vector(&places, mask, width * d.len() as u32)?;
+                let whole = strong.then(whole_vectors);
                 // All elements are read before any is written: the address may be among the results.
                 let mut out = [[0; LANES]; 8];
                 for row in out.iter_mut().take(d.len()) {
                     reach!().load(at.space, &places, mask, *width, *signed, row)?;
                     places = places.map(|place| place.wrapping_add(u64::from(*width)));
                 }
+                drop(whole);
                 for (&d, row) in d.iter().zip(&out) {
                     warp.set_row(base, d, row, mask);
+                }
+                if *strong {
+                    turn.spin();
                 }
             }
             Op::Store { at, s, width } => {
@@ -297,9 +310,10 @@ fn step<M: DeviceMemory, H: Hooks>(
                 let values = *warp.row(kernel, base, *s);
                 reach!().store(at.space, &places, mask, *width, &values)?;
             }
-            Op::StoreVector { at, s, width } => {
+            Op::StoreVector { at, s, width, strong } => {
                 let mut places = addresses(warp.row(kernel, base, at.base), at);
                 reach!().check_vector(&places, mask, width * s.len() as u32)?;
+                let _whole = strong.then(whole_vectors);
                 for &s in s {
                     let values = *warp.row(kernel, base, s);
                     reach!().store(at.space, &places, mask, *width, &values)?;

@@ -127,7 +127,7 @@ impl Lower<'_> {
             for element in &elements {
                 d.push(self.row_of(element, op)?);
             }
-            self.emit(inst, Op::LoadVector { at, d, width, signed });
+            self.emit(inst, Op::LoadVector { at, d, width, signed, strong: spin });
         }
         Ok(())
     }
@@ -150,7 +150,8 @@ impl Lower<'_> {
         if let [s] = s[..] {
             self.emit(inst, Op::Store { at, s, width });
         } else {
-            self.emit(inst, Op::StoreVector { at, s, width });
+            let strong = op.has("volatile") || op.has("relaxed") || op.has("release");
+            self.emit(inst, Op::StoreVector { at, s, width, strong });
         }
         Ok(())
     }

@@ -129,6 +129,26 @@ fn a_caller_that_outruns_the_network_is_held_back() {
     appender.join().unwrap();
 }
 
+/// A thread is stuck in a write; others go on appending. They are held back too, or the queue would take all memory.
+#[test]
+fn callers_behind_a_blocked_write_into_shared_memory_are_held_back() {
+    let (queue, mut rx) = queue("shm", Duration::ZERO);
+    let wire = lock(&queue.shared.wire);
+    let commands = (2 * BYTES_MAX / 20) as u32;
+    thread::scope(|scope| {
+        let appender =
+            scope.spawn(|| (0..commands).for_each(|number| queue.append(&numbered(number), 0).unwrap()));
+        // It fills the queue and then waits for `wire`.
+        while queue.shared.gathered.count.load(Ordering::SeqCst) <= BYTES_MAX {
+            assert!(!appender.is_finished(), "it appended more than the queue may hold");
+            thread::yield_now();
+        }
+        drop(wire);
+        (0..commands).for_each(|number| assert_eq!(receive(&mut rx), (0, number)));
+        appender.join().unwrap();
+    });
+}
+
 #[test]
 fn many_threads_lose_nothing_and_each_keeps_its_order() {
     const THREADS: u32 = 4;
