@@ -13,6 +13,7 @@ PROMISES = (
     "small_results_come_first",
     "kernels_reach_pinned_memory",
     "running_kernels_see_pinned_memory",
+    "a_memset_of_pinned_memory_is_done",
     "pinned_memory_is_there_in_time",
     "pinned_memory_has_a_device_name",
     "capture_beside_work",

@@ -364,6 +364,20 @@ static void look(void *argument) {
     middle->ran++;
 }
 
+/* A memset of pinned memory without a stream has happened when it returns; one with a stream happens in the stream's turn. */
+static void a_memset_of_pinned_memory_is_done(void) {
+    CUstream stream = new_stream(STREAM_NON_BLOCKING);
+    unsigned char *host = pinned_bytes(64);
+    for (unsigned n = 0; n < 500; n++) {
+        MUST(cuMemsetD8_v2((CUdeviceptr)host, (unsigned char)n, 64));
+        HOLDS(host[0] == (unsigned char)n && host[63] == (unsigned char)n);
+        host[0] = host[63] = (unsigned char)(n + 1);
+        MUST(cuMemsetD32Async((CUdeviceptr)host, 0x01010101u * (unsigned char)(n + 2), 16, stream));
+        MUST(cuStreamSynchronize(stream));
+        HOLDS(host[0] == (unsigned char)(n + 2) && host[63] == (unsigned char)(n + 2));
+    }
+}
+
 /* What a kernel wrote into pinned memory is there by whatever means the program learns that the kernel is done. */
 static void pinned_memory_is_there_in_time(void) {
     CUstream stream = new_stream(STREAM_NON_BLOCKING), second = new_stream(STREAM_NON_BLOCKING);
@@ -524,6 +538,7 @@ int main(int argc, char **argv) {
         ROW(host_functions_keep_order), ROW(threads_keep_order), ROW(waiting_blocks_nobody),
         ROW(synchronous_copies_are_there), ROW(per_thread_default_streams), ROW(legacy_stream_order),
         ROW(small_results_come_first), ROW(kernels_reach_pinned_memory), ROW(running_kernels_see_pinned_memory),
+        ROW(a_memset_of_pinned_memory_is_done),
         ROW(pinned_memory_is_there_in_time),
         ROW(pinned_memory_has_a_device_name),
         ROW(capture_beside_work), ROW(copies_behind_a_graph), ROW(kernel_prints_in_time),

@@ -8,7 +8,7 @@ use crate::{
     },
 };
 use cuda_abi::*;
-use cuda_wire::{Op, Plane, Shape};
+use cuda_wire::{Command, Op, Plane, Shape};
 use std::sync::Arc;
 
 /// Fills `height` rows of `width` elements.
@@ -20,6 +20,7 @@ fn fill(
     width: usize,
     height: usize,
     stream: StreamArg,
+    is_awaited: bool,
 ) -> CuResult<()> {
     let stream = Stream::of(stream)?;
     let width = (width as u64).checked_mul(element_bytes.into()).ok_or(CudaError::INVALID_VALUE)?;
@@ -41,7 +42,14 @@ fn fill(
         // A wrong address is reported when the graph is instantiated.
         _ if concerns(&stream) => {}
         Some(device) => device.memory.check_range(address, span)?,
-        None => return fill_pinned(&stream, &target, &shape, element_bytes, value),
+        None => {
+            fill_pinned(&stream, &target, &shape, element_bytes, value)?;
+            // The forms without "Async" wait for the device if the memory is the host's, and only then.
+            return match is_awaited {
+                true => stream.context.call(&Command::StreamSynchronize { stream: stream.id }).map(drop),
+                false => Ok(()),
+            };
+        }
     }
     submit(&stream, NodeOp::Fill { target, shape, element_bytes, value, context })
 }
@@ -73,12 +81,12 @@ macro_rules! fills {
     ($($(#[$meta:meta])* $line:ident, $line_async:ident, $plane:ident, $plane_async:ident: $ty:ty;)*) => {$(
         $(#[$meta])*
         pub(crate) fn $line(dst_device: u64, value: $ty, count: usize, default_stream: StreamArg) -> CuResult<()> {
-            fill(dst_device, 0, value.into(), size_of::<$ty>() as u8, count, 1, default_stream)
+            fill(dst_device, 0, value.into(), size_of::<$ty>() as u8, count, 1, default_stream, true)
         }
 
         $(#[$meta])*
         pub(crate) fn $line_async(dst_device: u64, value: $ty, count: usize, stream: StreamArg) -> CuResult<()> {
-            fill(dst_device, 0, value.into(), size_of::<$ty>() as u8, count, 1, stream)
+            fill(dst_device, 0, value.into(), size_of::<$ty>() as u8, count, 1, stream, false)
         }
 
         $(#[$meta])*
@@ -90,7 +98,7 @@ macro_rules! fills {
             height: usize,
             default_stream: StreamArg,
         ) -> CuResult<()> {
-            fill(dst_device, dst_pitch, value.into(), size_of::<$ty>() as u8, width, height, default_stream)
+            fill(dst_device, dst_pitch, value.into(), size_of::<$ty>() as u8, width, height, default_stream, true)
         }
 
         $(#[$meta])*
@@ -102,13 +110,13 @@ macro_rules! fills {
             height: usize,
             stream: StreamArg,
         ) -> CuResult<()> {
-            fill(dst_device, dst_pitch, value.into(), size_of::<$ty>() as u8, width, height, stream)
+            fill(dst_device, dst_pitch, value.into(), size_of::<$ty>() as u8, width, height, stream, false)
         }
     )*};
 }
 
 fills! {
-    /// cuMemsetD8, cuMemsetD2D8 and their asynchronous forms: none waits for the device.
+    /// cuMemsetD8, cuMemsetD2D8 and their asynchronous forms. For device memory none waits for the device.
     d8, d8_async, d2d8, d2d8_async: u8;
     /// The same with 16-bit elements.
     d16, d16_async, d2d16, d2d16_async: u16;
