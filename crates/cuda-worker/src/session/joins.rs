@@ -26,7 +26,7 @@ struct State {
     reading: usize,
 }
 
-/// A session has at most one events connection and eight lanes; as many strangers at a time are enough.
+/// A session has at most one events connection and seven lanes; as many strangers at a time are enough.
 const READING_MAX: usize = 16;
 
 /// The events connection and the lanes.
