@@ -43,18 +43,18 @@ const LIBRARIES: [Library; 3] = [
 
 /// What the libraries are made of.
 const LIBRARY_CRATES: [&str; 12] = [
-    "libcuda",
-    "libnvml",
-    "cuda-client",
-    "cuda-wire",
-    "cuda-abi",
-    "cuda-image",
-    "bulk",
-    "transport",
-    "worker-link",
-    "cuda-trace",
-    "cuda-table",
-    "trace-log",
+    "cuda/libcuda",
+    "cuda/libnvml",
+    "cuda/client",
+    "cuda/wire",
+    "cuda/abi",
+    "cuda/image",
+    "net/bulk",
+    "net/transport",
+    "net/worker-link",
+    "study/cuda-trace",
+    "cuda/table",
+    "study/trace-log",
 ];
 
 /// A client library: the file that its variable names, or the workspace's own package, built apart because cargo cannot
@@ -75,8 +75,8 @@ fn client_library(root: &Path, out: &Path, library: &Library) {
 
 fn build_library(root: &Path, out: &Path, library: &Library) -> PathBuf {
     let workspace = root.join("../..");
-    for crate_name in LIBRARY_CRATES {
-        println!("cargo::rerun-if-changed={}", workspace.join("crates").join(crate_name).display());
+    for folder in LIBRARY_CRATES {
+        println!("cargo::rerun-if-changed={}", workspace.join("crates").join(folder).display());
     }
     let profile = env::var("PROFILE").expect("cargo sets PROFILE");
     let target_dir = out.join("library-target");

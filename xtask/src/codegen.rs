@@ -30,7 +30,7 @@ fn table() -> Result<Vec<Row<'static>>> {
     let commands: Vec<(&str, bool)> =
         cuda_wire::COMMANDS.iter().map(|command| (command.name, command.has_answer)).collect();
     let ops =
-        fs::read_to_string(root().join("crates/cuda-wire/src/op.rs")).context("reading the kinds of work")?;
+        fs::read_to_string(root().join("crates/cuda/wire/src/op.rs")).context("reading the kinds of work")?;
     faults.extend(cuda_table::check_commands(&rows, &commands, &op_names(&ops)));
     for row in &rows {
         if let cuda_table::Class::Refused { code, .. } = row.class
@@ -65,7 +65,7 @@ fn root() -> PathBuf {
 /// Every generated file: path from the root of the repository, and text.
 fn files() -> Result<BTreeMap<String, String>> {
     let rows = table()?;
-    let folder = "crates/libcuda/src/generated";
+    let folder = "crates/cuda/libcuda/src/generated";
     let mut files = BTreeMap::new();
     let mut modules = String::new();
     for (group, _) in TABLE_FILES {
@@ -153,9 +153,11 @@ mod tests {
     #[test]
     fn no_other_file_claims_to_be_generated() {
         let expected = files().unwrap_or_else(|error| panic!("{error}"));
-        for entry in fs::read_dir(root().join("crates/libcuda/src/generated")).expect("the folder is there") {
+        for entry in
+            fs::read_dir(root().join("crates/cuda/libcuda/src/generated")).expect("the folder is there")
+        {
             let name = entry.expect("readable").file_name().to_string_lossy().into_owned();
-            let path = format!("crates/libcuda/src/generated/{name}");
+            let path = format!("crates/cuda/libcuda/src/generated/{name}");
             assert!(expected.contains_key(&path), "{path} is left over; delete it");
         }
     }

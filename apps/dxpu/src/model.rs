@@ -53,7 +53,7 @@ impl Model {
 /// Where measured rows come from.
 #[derive(clap::Args)]
 struct Rows {
-    /// Measured rows instead of the paper's: a CSV file with the same columns (crates/model/data/dxpu-paper.csv)
+    /// Measured rows instead of the paper's: a CSV file with the same columns (crates/study/model/data/dxpu-paper.csv)
     #[arg(long, value_name = "FILE.csv")]
     rows: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ impl Rows {
                 .because(error)
         })?;
         parse(&text).map_err(|error| {
-            unusable(path, error, "give it the columns of crates/model/data/dxpu-paper.csv").into()
+            unusable(path, error, "give it the columns of crates/study/model/data/dxpu-paper.csv").into()
         })
     }
 }

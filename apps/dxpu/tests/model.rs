@@ -50,7 +50,7 @@ fn the_check_meets_its_targets_and_lists_every_row() {
 #[test]
 fn a_missed_target_is_exit_code_1_and_says_which() {
     let folder = tempfile::tempdir().unwrap();
-    let rows = std::fs::read_to_string(of_repository("crates/model/data/dxpu-paper.csv")).unwrap();
+    let rows = std::fs::read_to_string(of_repository("crates/study/model/data/dxpu-paper.csv")).unwrap();
     let changed = folder.path().join("rows.csv");
     std::fs::write(&changed, rows.replace("102.3,,82.4", "102.3,,62.4")).unwrap();
     fails(&["model", "check", "--rows", text(&changed)], &["missed: table 12: RMSE"]);
@@ -66,7 +66,7 @@ fn a_missed_target_is_exit_code_1_and_says_which() {
 fn a_profile_becomes_a_prediction_a_curve_and_a_plot() {
     let folder = tempfile::tempdir().unwrap();
     let (csv, svg) = (folder.path().join("curve.csv"), folder.path().join("curve.svg"));
-    let profile = of_repository("crates/model/samples/profile-v1.jsonl");
+    let profile = of_repository("crates/study/model/samples/profile-v1.jsonl");
     let asked =
         ["model", "predict", "--profile", text(&profile), "--plane", "api", "--rtt", "50us", "--json"];
     let found = json(&[&asked[..], &["--csv", text(&csv), "--plot", text(&svg)]].concat());
@@ -85,7 +85,7 @@ fn a_profile_becomes_a_prediction_a_curve_and_a_plot() {
 #[test]
 fn a_part_of_a_profile_is_refused_with_file_line_and_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = std::fs::read(of_repository("crates/model/samples/profile-v1.jsonl")).unwrap();
+    let whole = std::fs::read(of_repository("crates/study/model/samples/profile-v1.jsonl")).unwrap();
     let cut = folder.path().join("cut.profile");
     std::fs::write(&cut, &whole[..300]).unwrap();
     fails(

@@ -2,7 +2,7 @@
 
 #![allow(missing_docs, reason = "tests")]
 
-#[path = "../../../crates/cuda-worker/tests/support/client.rs"]
+#[path = "../../../crates/cuda/worker/tests/support/client.rs"]
 #[allow(dead_code, unreachable_pub, reason = "other tests use the rest")]
 mod client;
 

@@ -7,13 +7,13 @@ use std::{
 
 /// Samples of other crates that are seeds as they are: target, folder below the root of the repository, ending.
 const SAMPLES: &[(&str, &str, &str)] = &[
-    ("elf_length", "crates/cuda-image/samples", "cubin"),
-    ("fatbin", "crates/cuda-image/samples", "fatbin"),
-    ("image_length", "crates/cuda-image/samples", "fatbin"),
-    ("image_length", "crates/cuda-image/samples", "cubin"),
-    ("ptx_load", "crates/ptx/tests/samples", "ptx"),
-    ("ptx_run", "crates/ptx/tests/samples", "ptx"),
-    ("ptx_run", "crates/driver-soft/tests/samples", "ptx"),
+    ("elf_length", "crates/cuda/image/samples", "cubin"),
+    ("fatbin", "crates/cuda/image/samples", "fatbin"),
+    ("image_length", "crates/cuda/image/samples", "fatbin"),
+    ("image_length", "crates/cuda/image/samples", "cubin"),
+    ("ptx_load", "crates/cuda/ptx/tests/samples", "ptx"),
+    ("ptx_run", "crates/cuda/ptx/tests/samples", "ptx"),
+    ("ptx_run", "crates/cuda/driver-soft/tests/samples", "ptx"),
 ];
 
 fn root() -> PathBuf {

@@ -3,7 +3,7 @@
 //     tiled type=7 rank=2 address=0x600008000000 sizes=1024,512 ... -> CODE BYTES
 //
 // BYTES is the map after a success, from the first byte on and without the zeros at the end; after an error it is
-// "untouched" or "partial". A file of such lines in crates/cuda-client/src/tensor_map/samples becomes a test there.
+// "untouched" or "partial". A file of such lines in crates/cuda/client/src/tensor_map/samples becomes a test there.
 //
 // It needs cuda.h and no library: g++ -std=c++17 -x c++ -I CUDA/include samples.cu -ldl, or nvcc samples.cu.
 

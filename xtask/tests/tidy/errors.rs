@@ -5,20 +5,20 @@ use crate::tree;
 /// Where a crate still fails with a bare sentence.
 const EXCEPTIONS: &[&str] = &[
     // The sentence is shown to the operator who wrote the file or the setting; no code handles it.
-    "crates/cuda-table/src/parse.rs",
-    "crates/model/src/profile/wire.rs",
-    "crates/pool/src/ledger/keys.rs",
-    "crates/pool-manager/src/access.rs",
-    "crates/worker-link/src/config.rs",
-    "crates/worker-link/src/tokens.rs",
-    "crates/worker-link/src/users.rs",
+    "crates/cuda/table/src/parse.rs",
+    "crates/study/model/src/profile/wire.rs",
+    "crates/pool/core/src/ledger/keys.rs",
+    "crates/pool/manager/src/access.rs",
+    "crates/net/worker-link/src/config.rs",
+    "crates/net/worker-link/src/tokens.rs",
+    "crates/net/worker-link/src/users.rs",
     // The reason why a session or a link ended, to be typed.
-    "crates/cuda-worker/src/front/watchers.rs",
-    "crates/cuda-worker/src/session.rs",
-    "crates/cuda-worker/src/status.rs",
-    "crates/libcuda/src/link/events.rs",
-    "crates/libcuda/src/link/replies.rs",
-    "crates/libcuda/src/link/reply_reader.rs",
+    "crates/cuda/worker/src/front/watchers.rs",
+    "crates/cuda/worker/src/session.rs",
+    "crates/cuda/worker/src/status.rs",
+    "crates/cuda/libcuda/src/link/events.rs",
+    "crates/cuda/libcuda/src/link/replies.rs",
+    "crates/cuda/libcuda/src/link/reply_reader.rs",
 ];
 
 /// A caller cannot tell one `String` from another. (The binary in `apps/` may: there a sentence is shown, not handled.)

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn texts_of_compilers_really_run() {
-        let basics = execute(include_bytes!("../../../ptx/tests/samples/basics.ptx"));
+        let basics = execute(include_bytes!("../../../cuda/ptx/tests/samples/basics.ptx"));
         assert_eq!(basics.launches, RUNS_MAX as u32);
         assert!(basics.lane_instructions > 100, "{basics:?}");
     }

@@ -5,10 +5,10 @@ use cuda_image::{Compression, Fatbin};
 use cuda_wire::{COMMAND_BYTES_MAX, CommandHeader, HANDSHAKE_BYTES_MAX, NoticeHeader, Wire};
 
 /// A small fatbin with PTX in it, uncompressed, and two compressed ones.
-const PLAIN: &[u8] = include_bytes!("../../../cuda-image/samples/ptx-none.fatbin");
-const LZ4: &[u8] = include_bytes!("../../../cuda-image/samples/ptx-speed.fatbin");
-const ZSTD: &[u8] = include_bytes!("../../../cuda-image/samples/ptx-size.fatbin");
-const SMALL_PTX: &str = include_str!("../../../driver-soft/tests/samples/callee.ptx");
+const PLAIN: &[u8] = include_bytes!("../../../cuda/image/samples/ptx-none.fatbin");
+const LZ4: &[u8] = include_bytes!("../../../cuda/image/samples/ptx-speed.fatbin");
+const ZSTD: &[u8] = include_bytes!("../../../cuda/image/samples/ptx-size.fatbin");
+const SMALL_PTX: &str = include_str!("../../../cuda/driver-soft/tests/samples/callee.ptx");
 
 /// All of them.
 pub fn hostile() -> Vec<Seed> {

@@ -22,7 +22,7 @@ macro_rules! file {
         File {
             name: $name,
             kind: $kind,
-            content: include_str!(concat!("../../../../apps/dashboard/", $name)),
+            content: include_str!(concat!("../../../../../apps/dashboard/", $name)),
         }
     };
 }

@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-const EXPORTS: &str = include_str!("../../cuda-table/data/exports-580.txt");
+const EXPORTS: &str = include_str!("../../table/data/exports-580.txt");
 
 /// The shared library that cargo built beside this test: tests are in `deps`, the library above them.
 fn library() -> PathBuf {

@@ -364,12 +364,8 @@ fn images_that_do_not_fit_the_device_are_refused_with_words() {
         "version 12",
     );
     check(b"\x01\x02", CudaError::INVALID_IMAGE, "fatbin");
-    check(include_bytes!("../../cuda-image/samples/sample.cubin"), CudaError::NO_BINARY_FOR_GPU, "PTX");
-    check(
-        include_bytes!("../../cuda-image/samples/family.fatbin"),
-        CudaError::NO_BINARY_FOR_GPU,
-        "compute_120",
-    );
+    check(include_bytes!("../../image/samples/sample.cubin"), CudaError::NO_BINARY_FOR_GPU, "PTX");
+    check(include_bytes!("../../image/samples/family.fatbin"), CudaError::NO_BINARY_FOR_GPU, "compute_120");
 }
 
 /// The CUDA runtime loads a program's fatbins by itself, and some libraries drop the error: their results would be wrong
@@ -380,12 +376,12 @@ fn who_ignores_that_his_own_kernels_cannot_run_does_not_get_far() {
     let memory = session.alloc(64);
     let refused = Err(CudaError::NO_BINARY_FOR_GPU);
     // What a program loads by hand it looks at by itself.
-    let cubin = include_bytes!("../../cuda-image/samples/sample.cubin");
+    let cubin = include_bytes!("../../image/samples/sample.cubin");
     assert_eq!(session.load(1, cubin).map(|_| ()), refused);
     session.driver.stream_synchronize(LEGACY).unwrap();
     assert_eq!(session.driver.take_deferred(), None);
 
-    let fatbin = include_bytes!("../../cuda-image/samples/family.fatbin");
+    let fatbin = include_bytes!("../../image/samples/family.fatbin");
     assert_eq!(session.load(2, fatbin).map(|_| ()), refused);
     assert_eq!(session.driver.stream_synchronize(LEGACY), refused);
     assert_eq!(session.driver.read_back(LEGACY, Plane::line(memory), Shape::line(4)).map(|_| ()), refused);
@@ -397,9 +393,9 @@ fn who_ignores_that_his_own_kernels_cannot_run_does_not_get_far() {
 #[test]
 fn fatbins_load_by_their_ptx() {
     for image in [
-        &include_bytes!("../../cuda-image/samples/many.fatbin")[..],
-        include_bytes!("../../cuda-image/samples/ptx-speed.fatbin"),
-        include_bytes!("../../cuda-image/samples/pair-size.fatbin"),
+        &include_bytes!("../../image/samples/many.fatbin")[..],
+        include_bytes!("../../image/samples/ptx-speed.fatbin"),
+        include_bytes!("../../image/samples/pair-size.fatbin"),
     ] {
         let session = Session::new();
         let info = session.load(1, image).unwrap();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// The recorded clusters: in $DXPU_TRACES, or beside the repository.
 fn traces() -> Option<PathBuf> {
-    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/traces");
     let folder = std::env::var_os("DXPU_TRACES").map_or(beside, PathBuf::from);
     if folder.is_dir() {
         return Some(folder);
