@@ -3,6 +3,9 @@
 //! The stream gets all its orders at once: wait for part 0, copy it, wait for part 1, … Parts that land early are
 //! copied while others are still on their way. A pushed copy has a slot for each part, because its bytes may come long
 //! before the stream gets there; a pulled one is asked for when the stream is there, and uses a few slots in turn.
+//!
+//! The library's calls block when a stream holds about 1,000 orders, and a long copy has more. So a pulled copy is
+//! watched before its orders are given: its first parts are asked for and copied while the call waits for room.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +20,7 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::Landing;
 use cuda_wire::{Plane, Shape, TransferId};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +40,8 @@ pub(crate) struct Arrival {
     next: Mutex<usize>,
     /// 1 when the stream is there, then 1 more for each part copied; the stream writes it.
     copied: Arc<Word>,
+    /// The stream did not get all orders; what lands is of no use.
+    called_off: Arc<AtomicBool>,
     work: Arc<Work>,
 }
 
@@ -49,7 +54,8 @@ impl Arrival {
     fn wait_for_slot(&self, part: usize) {
         let Some(before) = part.checked_sub(self.slots.len()) else { return };
         let mut looks = 0u32;
-        while self.copied.get() < before as u64 + 2 && !self.work.is_aborted() {
+        let is_free = || self.copied.get() >= before as u64 + 2 || self.called_off.load(Ordering::Acquire);
+        while !is_free() && !self.work.is_aborted() {
             looks += 1;
             if looks < 2000 {
                 std::hint::spin_loop();
@@ -76,6 +82,12 @@ impl Arrival {
     /// Lets the stream go on without the bytes: they will not come.
     fn give_up(&self) {
         self.landed.set(u64::MAX >> 1);
+    }
+
+    /// The stream got only some of the orders: no thread waits for what it would have written.
+    fn call_off(&self) {
+        self.called_off.store(true, Ordering::Release);
+        self.give_up();
     }
 }
 
@@ -125,15 +137,10 @@ pub(crate) fn copy_in(
         landed: work.words.take()?,
         next: Mutex::new(0),
         copied: Arc::new(work.words.take()?),
+        called_off: Arc::default(),
         work: Arc::clone(work),
     });
     let raw = stream.enter()?;
-    if let Err(error) = issue(work, raw, &arrival, plane, shape) {
-        // The stream may have got some of the orders, so their words and slots stay until it has passed them.
-        arrival.give_up();
-        work.progress.keep_until_idle(stream, arrival);
-        return Err(error);
-    }
     let landing = Box::new(Lanes(Arc::clone(&arrival)));
     let over = {
         let (arrival, context) = (Arc::clone(&arrival), stream.context.id);
@@ -144,17 +151,31 @@ pub(crate) fn copy_in(
             }
         })
     };
-    if pull {
-        let given_up = Arc::clone(&arrival);
+    let mut receive = Some((landing, over));
+    if pull && let Some((landing, over)) = receive.take() {
+        let (arrival, link) = (Arc::clone(&arrival), link.clone());
         work.progress.watch(Watch {
-            until: Until::Written { word: Arc::clone(&arrival.copied), value: 1 },
+            until: Until::WrittenOrCalledOff {
+                word: Arc::clone(&arrival.copied),
+                value: 1,
+                called_off: Arc::clone(&arrival.called_off),
+            },
             stream: Arc::clone(stream),
             then: Box::new(move |reached| match reached {
+                _ if arrival.called_off.load(Ordering::Acquire) => {}
                 Ok(()) => link.receive_later(transfer, bytes, true, landing, over),
-                Err(_) => given_up.give_up(),
+                Err(_) => arrival.give_up(),
             }),
         });
-    } else {
+    }
+    if let Err(error) = issue(work, raw, &arrival, plane, shape) {
+        // The stream may have got some of the orders, so their words and slots stay until it has passed them.
+        arrival.call_off();
+        work.progress.keep_until_idle(stream, arrival);
+        return Err(error);
+    }
+    // Pushed bytes are taken only when the copy is: the session throws those of a refused one away.
+    if let Some((landing, over)) = receive {
         link.receive_later(transfer, bytes, false, landing, over);
     }
     // The slots and words are free again when the stream has passed the last part.

@@ -3,6 +3,9 @@
 //! The stream gets all its orders at once: copy part 0, say so, copy part 1, … Before a part whose slot is still being
 //! sent, the stream waits. At the end it waits until the last byte has left: so the bytes are ahead of the answer to
 //! any wait for the stream.
+//!
+//! The library's calls block when a stream holds about 1,000 orders, and a long copy has more. So the parts are watched
+//! before their orders are given: the first ones leave while the call waits for room.
 
 #![allow(unsafe_code)]
 
@@ -19,6 +22,7 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::Departure;
 use cuda_wire::{Plane, Shape, TransferId};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Slots that a copy uses in turn.
@@ -35,6 +39,8 @@ struct Leaving {
     /// Parts from the first on that have left; the stream waits for it.
     sent: Word,
     left: Mutex<Left>,
+    /// The stream did not get all orders; its parts are of no use.
+    called_off: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -67,6 +73,12 @@ impl Leaving {
     /// Lets the stream go on although the bytes are not sent.
     fn give_up(&self) {
         self.sent.set(u64::MAX >> 1);
+    }
+
+    /// The stream got only some of the orders: no thread waits for what it would have written.
+    fn call_off(&self) {
+        self.called_off.store(true, Ordering::Release);
+        self.give_up();
     }
 }
 
@@ -112,20 +124,22 @@ pub(crate) fn copy_out(
         ready: Arc::new(work.words.take()?),
         sent: work.words.take()?,
         left: Mutex::default(),
+        called_off: Arc::default(),
     });
     let raw = stream.enter()?;
-    if let Err(error) = issue(work, raw, &leaving, plane, shape) {
-        // The stream may have got some of the orders, so their words and slots stay until it has passed them.
-        leaving.give_up();
-        work.progress.keep_until_idle(stream, leaving);
-        return Err(error);
-    }
     for part in 0..parts {
         let (leaving, link) = (Arc::clone(&leaving), link.clone());
         work.progress.watch(Watch {
-            until: Until::Written { word: Arc::clone(&leaving.ready), value: part as u64 + 1 },
+            until: Until::WrittenOrCalledOff {
+                word: Arc::clone(&leaving.ready),
+                value: part as u64 + 1,
+                called_off: Arc::clone(&leaving.called_off),
+            },
             stream: Arc::clone(stream),
             then: Box::new(move |reached| {
+                if leaving.called_off.load(Ordering::Acquire) {
+                    return;
+                }
                 if reached.is_err() {
                     return leaving.give_up();
                 }
@@ -138,6 +152,12 @@ pub(crate) fn copy_out(
                 link.send_part(transfer, offset, bytes, departure, Box::new(over));
             }),
         });
+    }
+    if let Err(error) = issue(work, raw, &leaving, plane, shape) {
+        // The stream may have got some of the orders, so their words and slots stay until it has passed them.
+        leaving.call_off();
+        work.progress.keep_until_idle(stream, leaving);
+        return Err(error);
     }
     // The slots and words are free again when the stream has passed its last wait.
     work.progress.watch(Watch {

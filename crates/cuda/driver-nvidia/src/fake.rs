@@ -15,6 +15,8 @@
 //! - **Streams** are queues. The thread `fake-gpu` takes their work from the front; streams overlap in any order. After
 //!   [`Fake::hold`] nothing runs until the test says so. The legacy stream waits for the blocking streams of its
 //!   context and they wait for it. A destroyed stream still finishes its work.
+//!   [`Fake::limit_queues`] bounds them: a call that finds its stream full blocks until the stream has got on, as the
+//!   library's calls do (about 1,000 pieces of work on an H200).
 //! - **Events** have tickets: a wait is for the latest record at the moment of the call.
 //! - **Words**: waits for a value end when the word in host or device memory is at least the value.
 //! - **Copies** read and write their bytes when the stream gets there. A copy from pageable memory takes the bytes at the
@@ -87,6 +89,8 @@ struct State {
     blocked: Vec<&'static str>,
     /// Kernels that have run, in order.
     launched: Vec<work::Launched>,
+    /// The most work that waits in one stream; a call that adds more blocks.
+    queue_items_max: Option<usize>,
     next_ticket: u64,
     /// Tickets of records that are over.
     reached: HashSet<u64>,
@@ -183,6 +187,11 @@ impl Fake {
         let result = what();
         self.lock().unblockable.remove(&me);
         result
+    }
+
+    /// From now on a call blocks while its stream holds this much work.
+    pub(crate) fn limit_queues(&self, items: usize) {
+        self.lock().queue_items_max = Some(items);
     }
 
     /// Blocking calls so far that found work outstanding.

@@ -26,6 +26,8 @@ pub(crate) type Then = Box<dyn FnOnce(CuResult<()>) + Send>;
 pub(crate) enum Until {
     /// It has written this word: reached when the word is at least the value.
     Written { word: Arc<Word>, value: u64 },
+    /// The same, or the orders were called off: then it may never write the word.
+    WrittenOrCalledOff { word: Arc<Word>, value: u64, called_off: Arc<AtomicBool> },
     /// It has no work. For work that was given up in the middle: how much of it the stream has is not known.
     Idle,
 }
@@ -35,6 +37,9 @@ impl Until {
     fn is_written(&self) -> bool {
         match self {
             Self::Written { word, value } => word.get() >= *value,
+            Self::WrittenOrCalledOff { word, value, called_off } => {
+                word.get() >= *value || called_off.load(Ordering::Acquire)
+            }
             Self::Idle => false,
         }
     }

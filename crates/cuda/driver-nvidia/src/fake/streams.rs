@@ -72,12 +72,19 @@ impl State {
 
 impl Fake {
     /// Puts work at the end of a stream.
-    pub(super) fn enqueue(
-        &self,
-        mut state: MutexGuard<'_, State>,
+    pub(super) fn enqueue<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
         stream: Stream,
         work: Work,
     ) -> CuResult<()> {
+        if let Some(items_max) = state.queue_items_max {
+            state.stream(stream)?;
+            let key = key(stream, state.current()?);
+            let has_room =
+                |state: &State| state.streams.get(&key).is_none_or(|stream| stream.queue.len() < items_max);
+            state = self.block(state, "a call into a full stream", has_room);
+        }
         state.next_ticket += 1;
         let number = state.next_ticket;
         state.stream(stream)?.queue.push_back(Item { number, work });

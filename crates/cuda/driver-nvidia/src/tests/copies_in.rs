@@ -67,6 +67,19 @@ fn a_pulled_copy_longer_than_its_ring_uses_its_slots_in_turn() {
     session.check_nothing_left();
 }
 
+/// The library's calls block when a stream holds about 1,000 pieces of work. A copy of 2 GiB has more of them, so its
+/// bytes must begin to flow before its last order is given.
+#[test]
+fn a_pulled_copy_with_more_orders_than_a_stream_holds_arrives() {
+    let session = Session::new();
+    session.fake.limit_queues(6);
+    let count = 14 * PART + 77;
+    session.enqueue(STREAM, pulled(Plane::line(DATA), Shape::line(count), 5)).unwrap();
+    session.drain();
+    assert!(session.fake.peek(DATA, count as usize) == bytes(TransferId(5), count));
+    session.check_nothing_left();
+}
+
 #[test]
 fn the_client_is_asked_for_a_pulled_copy_when_the_stream_is_there() {
     let session = Session::new();

@@ -27,6 +27,20 @@ fn copies_of_every_length_around_a_slot_leave_whole() {
     }
 }
 
+/// As for copies to the device: the first bytes must leave before the last order is given.
+#[test]
+fn a_copy_with_more_orders_than_a_stream_holds_leaves_whole() {
+    let session = Session::new();
+    session.fake.limit_queues(6);
+    let count = 14 * PART + 3;
+    let data = bytes(TransferId(9), count);
+    session.fake.poke(DATA, &data);
+    session.enqueue(STREAM, out(Plane::line(DATA), Shape::line(count), 9)).unwrap();
+    session.drain();
+    assert!(session.link.sent(TransferId(9)) == data);
+    session.check_nothing_left();
+}
+
 #[test]
 fn parts_that_leave_in_another_order_free_the_right_slots() {
     let session = Session::new();
