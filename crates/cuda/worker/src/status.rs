@@ -10,7 +10,7 @@
 
 use crate::{
     config::SessionConfig,
-    end::{EndKind, SessionEnd},
+    end::{EndKind, NoDevices, SessionEnd, Unserved},
     session::handshake::{HandshakeError, read_hello, say_no},
     session::{full_text, say},
     sync::lock,
@@ -33,7 +33,7 @@ use transport::{Connection, RawConnection, ServerSecurity};
 
 /// Makes what answers for the devices from what a [`crate::Grant`] holds.
 pub type StatusFactory<'a> =
-    dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn StatusSource>, String> + 'a;
+    dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn StatusSource>, NoDevices> + 'a;
 
 /// The most connections at a time. Each costs a small thread; no sensible use needs more.
 const CONNECTIONS_MAX: usize = 512;
@@ -57,14 +57,13 @@ struct Desk {
 
 /// Serves until the front goes away or closes the control socket.
 pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: SessionConfig) -> SessionEnd {
-    let internal = |what: &str, error: String| SessionEnd::new(EndKind::Internal, format!("{what}: {error}"));
     let security = match config.security() {
         Ok(security) => security,
-        Err(error) => return internal("the TLS identity", error.to_string()),
+        Err(error) => return Unserved::Identity(error).into(),
     };
     let to_front = match control.try_clone() {
         Ok(stream) => Mutex::new(stream),
-        Err(error) => return internal("the control socket", error.to_string()),
+        Err(error) => return Unserved::Control(error).into(),
     };
     let (connections, unauthenticated) = Default::default();
     let desk = Arc::new(Desk { source, security, config, control: to_front, connections, unauthenticated });

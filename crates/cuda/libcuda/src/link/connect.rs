@@ -1,6 +1,6 @@
 //! Meeting a worker: connect, show the token, learn its devices, open the other connections.
 
-use super::{Config, Link, SharedLink, events, events::Events, queue::Queue, replies::Replies};
+use super::{Config, Link, LinkEnd, SharedLink, events, events::Events, queue::Queue, replies::Replies};
 use crate::reserve::Reserved;
 use bulk::{Lanes, LanesConfig};
 use cuda_wire::{DeviceInfo, Handshake, Join, Welcome, purpose};
@@ -97,7 +97,7 @@ fn build(
     let lanes_broken = Arc::clone(&broken);
     let lanes = Lanes::new(lanes, LanesConfig::default(), move |fault| {
         if let Some(link) = lanes_broken.get().and_then(std::sync::Weak::upgrade) {
-            link.lose(&fault.to_string());
+            link.lose(&LinkEnd::Lanes(fault.clone()));
         }
     });
     let link = Arc::new_cyclic(|me| Link {
@@ -126,7 +126,7 @@ fn build(
     let weak = Arc::downgrade(&link);
     link.queue.start(move |error| {
         if let Some(link) = weak.upgrade() {
-            link.lose(&error.to_string());
+            link.lose(&error.into());
         }
     })?;
     events::start(&link, events_rx, config.stall_timeout)?;

@@ -90,8 +90,7 @@ pub(crate) fn read_events(mut rx: Rx, events: &Events, link: &Arc<Link>, ending:
     loop {
         let notice = match read_notice(&mut rx, &mut body) {
             Ok(notice) => notice,
-            Err(ReadError::Gone(reason)) => return ending.end(EndKind::PeerLost, reason),
-            Err(ReadError::Malformed(reason)) => return ending.end(EndKind::Protocol, reason),
+            Err(error) => return ending.end(error.kind(), error.to_string()),
         };
         events.heard.touch();
         match notice {
@@ -115,21 +114,34 @@ pub(crate) fn read_events(mut rx: Rx, events: &Events, link: &Arc<Link>, ending:
     }
 }
 
+/// Why there is no next notice from the client.
+#[derive(Debug, thiserror::Error)]
 enum ReadError {
-    Gone(String),
-    Malformed(String),
+    #[error("the events connection ended: {0}")]
+    Gone(#[from] std::io::Error),
+    #[error("a notice: {0}")]
+    Malformed(#[from] cuda_wire::DecodeError),
+    #[error("a notice of {0} bytes")]
+    TooLong(u32),
+}
+
+impl ReadError {
+    fn kind(&self) -> EndKind {
+        match self {
+            Self::Gone(_) => EndKind::PeerLost,
+            Self::Malformed(_) | Self::TooLong(_) => EndKind::Protocol,
+        }
+    }
 }
 
 fn read_notice<'a>(rx: &mut Rx, body: &'a mut Vec<u8>) -> Result<Notice<'a>, ReadError> {
-    let gone = |error: std::io::Error| ReadError::Gone(format!("the events connection ended: {error}"));
-    let malformed = |error: cuda_wire::DecodeError| ReadError::Malformed(format!("a notice: {error}"));
     let mut bytes = [0; NoticeHeader::BYTES];
-    rx.recv_exact(&mut bytes).map_err(gone)?;
-    let head: NoticeHeader = header(&bytes).map_err(malformed)?;
+    rx.recv_exact(&mut bytes)?;
+    let head: NoticeHeader = header(&bytes)?;
     if head.bytes > NoticeHeader::BODY_MAX || head.reserved != 0 {
-        return Err(ReadError::Malformed(format!("a notice of {} bytes", head.bytes)));
+        return Err(ReadError::TooLong(head.bytes));
     }
     body.resize(head.bytes as usize, 0);
-    rx.recv_exact(body).map_err(gone)?;
-    Notice::from_bytes(body).map_err(malformed)
+    rx.recv_exact(body)?;
+    Ok(Notice::from_bytes(body)?)
 }
