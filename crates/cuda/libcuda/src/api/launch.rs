@@ -5,9 +5,8 @@
 use crate::{
     border::*,
     state::{
-        Event, Function, KernelNode, NodeOp, Stream, client, function_behind,
+        Event, Function, KernelNode, NodeOp, Stream, capturing, client, function_behind,
         shadow::{lend, note_lent},
-        submit,
     },
 };
 use cuda_abi::*;
@@ -106,7 +105,7 @@ fn launch(
     BLOCK.with_borrow_mut(|block| {
         block.clear();
         pack(&function.sheet.layout, pointers, extra, block)?;
-        if crate::state::concerns(&stream) {
+        if let Some(capturing) = capturing(&stream) {
             let node = KernelNode {
                 handle: handle.0,
                 function,
@@ -117,7 +116,7 @@ fn launch(
                 attributes,
                 parameters: block.clone(),
             };
-            return submit(&stream, NodeOp::Kernel(node));
+            return capturing.add(NodeOp::Kernel(node));
         }
         let lent = lend(&stream, block)?;
         let op = Op::Launch {
