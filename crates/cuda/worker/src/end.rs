@@ -1,6 +1,6 @@
 //! How a session ends.
 
-use crate::sync::{lock, wait_for};
+use locks::{lock, wait_for};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 use std::{error::Error, fmt, io};

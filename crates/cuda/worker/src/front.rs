@@ -11,10 +11,10 @@ mod turned_away;
 mod watchers;
 
 use crate::config::FrontConfig;
-use crate::sync::lock;
 use bell::Bell;
 pub use child::SessionEvent;
 use door::{Door, Hall};
+use locks::lock;
 use sessions::Sessions;
 use std::io;
 use std::sync::Arc;

@@ -21,7 +21,6 @@ mod front;
 mod images;
 mod session;
 mod status;
-mod sync;
 
 pub use admission::Admission;
 pub use config::{FrontConfig, Grant, GrantMaker, SessionConfig, SessionSpawn};

@@ -13,7 +13,6 @@ use crate::{
     end::{EndKind, NoDevices, SessionEnd, Unserved},
     session::handshake::{HandshakeError, read_hello, say_no},
     session::{full_text, say},
-    sync::lock,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::StatusSource;
@@ -21,6 +20,7 @@ use cuda_wire::{
     CommandHeader, DriverCommand, Handshake, PROTOCOL_VERSION, Received, ReplyHeader, SessionCommand,
     StatusWelcome, Wire, header,
 };
+use locks::lock;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;

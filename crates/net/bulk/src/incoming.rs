@@ -6,9 +6,9 @@ use crate::{
     ends::{Done, Sink},
     expectation::{Expected, Piece, refusal},
     fault::{Fault, LinkLost},
-    sync::lock,
 };
 use cuda_wire::TransferId;
+use locks::lock;
 use std::collections::HashMap;
 use std::collections::hash_map;
 use std::sync::{Arc, Mutex};

@@ -10,9 +10,9 @@ use crate::{
     outgoing::{Batch, Job, Outgoing, Queue},
     receiver,
     sender::{self, Chunk, LaneTx, Payload},
-    sync::lock,
 };
 use cuda_wire::{ASIDE, ChunkHeader, LANES_MAX, TransferId, WAYS};
+use locks::lock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};

@@ -11,11 +11,12 @@ use super::{
 };
 use crate::host::{self, HostRegion};
 use cuda_wire::{ASIDE, Notice, NoticeHeader, TransferId, WAYS, Wire, header};
+use locks::lock;
 use std::{
     collections::HashMap,
     io,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
@@ -50,10 +51,6 @@ struct State {
     host_calls: HashMap<u64, (HostFunction, bool)>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Events {
     pub(super) fn new(tx: Tx) -> Self {
         Self {
@@ -85,7 +82,7 @@ impl Events {
             if self.lost.load(Ordering::SeqCst) {
                 return Err(LinkEnd::Ended);
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = locks::wait(&self.changed, state);
         }
         Ok(())
     }
@@ -121,7 +118,7 @@ impl Events {
         state.offers.remove(&transfer);
         // The lanes always let go in the end: when the bytes are out, or when the link is lost.
         while state.serving.contains_key(&transfer) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = locks::wait(&self.changed, state);
         }
     }
 

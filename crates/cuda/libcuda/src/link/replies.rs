@@ -10,9 +10,10 @@ use super::{
     reply_reader::{Reply, ReplyReader},
 };
 use cuda_wire::TransferId;
+use locks::lock;
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -90,7 +91,7 @@ impl Waiter {
     fn sleep<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.asleep.store(true, Ordering::Relaxed);
         while !self.told.load(Ordering::Relaxed) {
-            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = locks::wait(&self.wake, state);
         }
         self.asleep.store(false, Ordering::Relaxed);
         state
@@ -118,10 +119,6 @@ impl State {
         self.lost = true;
         self.calls.iter().filter_map(|call| call.waiter.as_ref()).for_each(|waiter| waiter.tell());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Replies {

@@ -10,8 +10,9 @@ use cuda_wire::{
     Command, DeviceStatus, Handshake, ReplyHeader, StatusWelcome, Wire, begin_command, finish_command,
     header, purpose,
 };
+use locks::lock;
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use transport::{Address, Closer, Connection, ConnectionKind};
@@ -37,10 +38,6 @@ struct Line {
     connection: Option<Connection>,
     next_call: u32,
     lost_at: Option<Instant>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {
@@ -127,7 +124,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let line = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut line = lock(&self.line);
         if let Some(connection) = &mut line.connection {
             // A worker that does not hear it sees the connection end.
             let _ = connection.tx.send(&[&question(&Command::Goodbye {}, 0)]);

@@ -4,8 +4,8 @@ use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Grant, Role, Startup},
     end::{EndKind, SessionEnd},
-    sync::lock,
 };
+use locks::lock;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;

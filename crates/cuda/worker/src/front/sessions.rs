@@ -7,8 +7,8 @@ use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
     end::EndKind,
-    sync::{lock, wait, wait_for},
 };
+use locks::{lock, wait, wait_for};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream;

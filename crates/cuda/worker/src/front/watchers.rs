@@ -7,8 +7,8 @@ use crate::{
     config::{FrontConfig, Role},
     end::{EndKind, SessionEnd},
     front::sessions::{random_name, reap},
-    sync::{lock, wait},
 };
+use locks::{lock, wait};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::net::UnixStream;

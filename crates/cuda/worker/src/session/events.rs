@@ -3,10 +3,10 @@
 use crate::{
     end::{EndKind, Ending},
     session::link::Link,
-    sync::lock,
 };
 use cuda_driver::LinkLost;
 use cuda_wire::{Notice, NoticeHeader, Wire, header};
+use locks::lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -12,11 +12,11 @@ use crate::{
         holdings::{Claim, GraphChange, Holdings, Thing},
         link::Link,
     },
-    sync::lock,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, HostLink};
 use cuda_wire::{Bytes, ContextId, DriverCommand, HostData, ImageSource, Op, Subject, TransferId};
+use locks::lock;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -3,8 +3,8 @@
 use crate::{
     end::{EndKind, Ending},
     session::handshake::{HandshakeError, read_join, say_no},
-    sync::{lock, wait_for},
 };
+use locks::{lock, wait_for};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
