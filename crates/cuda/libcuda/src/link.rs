@@ -203,21 +203,17 @@ impl Link {
         self.take_push_window(bytes).then(|| self.next_transfer())
     }
 
-    /// The same, and waits while copies under way fill the window. `None`: it never holds that much.
+    /// [`Link::announce_push`], but waits while copies under way fill the window. `None`: it never holds that much.
     pub(crate) fn announce_push_soon(&self, bytes: u64) -> Option<TransferId> {
         if bytes > self.push_window_bytes {
             return None;
         }
-        loop {
-            if let Some(transfer) = self.announce_push(bytes) {
-                return Some(transfer);
-            }
-            if self.is_lost() {
-                // The push that follows says so.
-                return Some(self.next_transfer());
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        let announced = self.announce_push(bytes).or_else(|| {
+            // The worker gives room back with a notice (`PushConsumed`).
+            self.events.wait_until(|| self.announce_push(bytes)).ok()
+        });
+        // Lost: the push that follows says so.
+        Some(announced.unwrap_or_else(|| self.next_transfer()))
     }
 
     /// Sends the bytes of an announced push and returns when they are out of the program's memory.
@@ -340,3 +336,6 @@ impl Link {
 
 /// A link, shared by all that use it.
 pub(crate) type SharedLink = Arc<Link>;
+
+#[cfg(test)]
+mod tests;

@@ -80,7 +80,7 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     Ok(Session { link, devices: welcome.devices, cuda_version: welcome.cuda_version, addresses })
 }
 
-fn build(
+pub(super) fn build(
     command: Connection,
     events: Connection,
     lanes: Vec<Connection>,

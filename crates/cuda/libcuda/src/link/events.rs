@@ -77,14 +77,24 @@ impl Events {
         if !is_behind() {
             return Ok(());
         }
+        self.wait_until(|| (!is_behind()).then_some(()))
+    }
+
+    /// Waits until `look` gives something. It is asked again after every notice, when the notice has been handled, and after
+    /// every piece of text that was printed.
+    pub(super) fn wait_until<T>(&self, look: impl Fn() -> Option<T>) -> Result<T, LinkEnd> {
+        // `look` runs under the lock. The events thread takes the lock after it handled a notice and before it notifies, so
+        // a change that `look` did not see is notified when this thread sleeps already.
         let mut state = lock(&self.state);
-        while is_behind() {
+        loop {
+            if let Some(found) = look() {
+                return Ok(found);
+            }
             if self.lost.load(Ordering::SeqCst) {
                 return Err(LinkEnd::Ended);
             }
             state = locks::wait(&self.changed, state);
         }
-        Ok(())
     }
 
     pub(super) fn offer(&self, transfer: TransferId, region: HostRegion, once: bool) {
