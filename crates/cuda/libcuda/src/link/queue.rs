@@ -43,6 +43,9 @@ struct Shared {
     is_direct: bool,
     #[cfg(test)]
     wakes: AtomicUsize,
+    /// How often the sender thread looked whether there are bytes.
+    #[cfg(test)]
+    looks: AtomicUsize,
 }
 
 /// What every append touches and the sender thread polls: in one cache line, so that it moves between cores at once.
@@ -79,6 +82,8 @@ impl Queue {
             is_direct,
             #[cfg(test)]
             wakes: AtomicUsize::new(0),
+            #[cfg(test)]
+            looks: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -194,6 +199,8 @@ impl Shared {
     fn linger(&self) -> io::Result<()> {
         let mut since = Instant::now();
         while since.elapsed() < self.linger && !self.closed.load(Ordering::Relaxed) {
+            #[cfg(test)]
+            self.looks.fetch_add(1, Ordering::Relaxed);
             for _ in 0..LOOKS_PER_CLOCK {
                 if self.gathered.count.load(Ordering::Acquire) != 0
                     && let Some(mut wire) = try_lock(&self.wire)
