@@ -6,7 +6,6 @@
 
 use cuda_wire::WAYS;
 use locks::lock;
-use locks::lock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
