@@ -5,7 +5,7 @@
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::StatusSource;
 use cuda_wire::DeviceStatus;
-use cuda_worker::{FrontConfig, FrontHandle, Grant, SessionConfig, SessionSpawn, serve_listener};
+use cuda_worker::{FrontConfig, FrontHandle, Grant, NoDevices, SessionConfig, SessionSpawn, serve_listener};
 use driver_nvidia::NvidiaStatus;
 use nvml_wrapper_sys::bindings::*;
 use std::{
@@ -55,10 +55,11 @@ impl StatusSource for TwoDevices {
 #[ignore = "the entry of session processes"]
 fn session_process() {
     let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let end =
-        cuda_worker::run_session_process(control, &|_, _| Err("nobody here computes".to_owned()), &|_, _| {
-            Ok(Box::new(TwoDevices))
-        });
+    let end = cuda_worker::run_session_process(
+        control,
+        &|_, _| Err(NoDevices::because("this worker has no driver")),
+        &|_, _| Ok(Box::new(TwoDevices)),
+    );
     std::process::exit(end.kind.exit_code().into());
 }
 
