@@ -94,7 +94,10 @@ impl Link {
             return;
         }
         if !crate::process::is_ending() {
-            log::warn(&format!("worker {} is lost: {why}", self.address));
+            log::warn(&format!(
+                "worker {} is lost: {why}. Every CUDA call fails from now on; start the program again",
+                self.address
+            ));
         }
         self.closers.iter().for_each(Closer::close);
         self.lanes.close();

@@ -74,7 +74,7 @@ impl fmt::Display for SessionEnd {
     }
 }
 
-/// Why there is nothing to serve clients with, in words of the function that was to make it.
+/// Why there are no devices to serve clients with, in the words of the function that was to make the driver.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NoDevices(#[source] Box<dyn Error + Send + Sync>);
@@ -93,11 +93,11 @@ pub(crate) enum Unserved {
     Configuration(#[source] io::Error),
     #[error("{0}")]
     Devices(#[source] NoDevices),
-    #[error("the TLS identity: {0}")]
+    #[error("cannot use the TLS identity: {0}")]
     Identity(#[source] IdentityError),
-    #[error("the control socket: {0}")]
+    #[error("cannot share the control socket between threads: {0}")]
     Control(#[source] io::Error),
-    #[error("no randomness: {0}")]
+    #[error("cannot read /dev/urandom: {0}")]
     Randomness(#[source] io::Error),
 }
 

@@ -40,7 +40,7 @@ pub enum FrontError {
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     /// A certificate or key that cannot be used.
-    #[error("the TLS identity")]
+    #[error("cannot use the TLS identity")]
     Identity(#[source] IdentityError),
 }
 

@@ -67,7 +67,7 @@ pub fn run_session_process(
     say(&mut control, "ready");
     let raw = match RawConnection::take_over(control.as_fd()) {
         Ok(raw) => raw,
-        Err(_) => return SessionEnd::new(EndKind::Finished, "never used"),
+        Err(_) => return SessionEnd::new(EndKind::Finished, "the front closed it before a client came"),
     };
     let driver: Arc<dyn Driver> = driver.into();
     let end = match attach::attach(raw, &mut control, &driver, &config) {

@@ -69,13 +69,13 @@ pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: S
     let desk = Arc::new(Desk { source, security, config, control: to_front, connections, unauthenticated });
     loop {
         let Ok(raw) = RawConnection::take_over(control.as_fd()) else {
-            return SessionEnd::new(EndKind::Finished, "nobody looks any more");
+            return SessionEnd::new(EndKind::Finished, "no client looks at the devices any more");
         };
         let served = Served(desk.clone());
         let is_full = desk.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX
             || desk.unauthenticated.load(Ordering::SeqCst) >= UNAUTHENTICATED_MAX;
         if is_full {
-            raw.refuse("too many clients look at the devices of this worker");
+            raw.refuse("too many programs watch the devices (NVML)");
             continue;
         }
         let thread = std::thread::Builder::new().name("dxpu-status".to_owned()).stack_size(256 << 10);
@@ -143,7 +143,10 @@ impl Desk {
             let head: CommandHeader = header(&head).map_err(malformed)?;
             head.check().map_err(malformed)?;
             if head.bytes > QUESTION_BYTES_MAX {
-                return Err(HandshakeError::Malformed(format!("a question of {} bytes", head.bytes)));
+                return Err(HandshakeError::Malformed(format!(
+                    "a question of {} bytes, at most {QUESTION_BYTES_MAX} are allowed",
+                    head.bytes
+                )));
             }
             let mut body = vec![0; head.bytes as usize];
             connection.rx.recv_exact(&mut body)?;

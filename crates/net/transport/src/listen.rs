@@ -75,8 +75,7 @@ impl Listener {
                 (socket, if tls { Address::Tls(at) } else { Address::Tcp(at) }, None)
             }
             Address::Pcie(_) => {
-                let text =
-                    "nobody listens at a pcie: address; the worker behind the function listens at unix:/path";
+                let text = "a pcie: address is for clients; let the worker behind the PCI function listen at unix:/path";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, text));
             }
             Address::Unix(path) | Address::Shm(path) => {
@@ -164,7 +163,7 @@ impl Listener {
         if shortage.told.is_none_or(|told| told.elapsed() >= COMPLAIN_EVERY) {
             let clients = std::mem::take(&mut shortage.clients);
             shortage.told = Some(Instant::now());
-            tracing::warn!(%error, address = %self.address, clients, "cannot accept for the moment");
+            tracing::warn!(%error, address = %self.address, clients, "short of descriptors or memory: clients must wait or are turned away");
         }
     }
 

@@ -41,7 +41,11 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     let hello = config.hello(ranges.iter().map(Reserved::range).collect(), lanes);
     let welcome = match greet(&mut command, hello, CONNECT_TIMEOUT) {
         Ok(Handshake::Welcome(welcome)) => *welcome,
-        Ok(_) => return Err(unreachable("it answered another question".to_owned())),
+        Ok(_) => {
+            return Err(unreachable(
+                "its answer to the hello is no welcome; install the same dxpu on both machines".to_owned(),
+            ));
+        }
         Err((code, text)) => return Err((code, format!("worker {address}: {text}"))),
     };
     let Some(chosen) = ranges.iter().position(|range| range.range() == welcome.va) else {

@@ -15,10 +15,12 @@ pub(crate) enum LinkEnd {
     #[error("{0}")]
     Connection(#[from] io::Error),
     /// Nothing came on the events connection, not even an answer to our pings.
-    #[error("it said nothing for {0:?}")]
+    #[error(
+        "the worker sent nothing for {0:?}, not even an answer to a ping; check its machine and the network"
+    )]
     Silent(Duration),
     /// A notice began and its rest did not come.
-    #[error("it stopped in the middle of a notice for {0:?}")]
+    #[error("the worker stopped in the middle of a notice and sent nothing more for {0:?}")]
     SilentInNotice(Duration),
     /// The worker ended the session, in its words.
     #[error("{0}")]
@@ -30,16 +32,16 @@ pub(crate) enum LinkEnd {
     #[error("{0}")]
     Lanes(Fault),
     /// A call needed bytes or notices that will not come any more.
-    #[error("a lane broke")]
+    #[error("a call waited for bytes or notices that will not come any more: a lane broke")]
     Undelivered,
     /// A reply is waited for whose call was not announced: an error of this library.
-    #[error("call {0} was not announced")]
+    #[error("a thread waits for the reply to call {0}, which was not announced: please report this")]
     Unannounced(u32),
     /// A thread of this library is gone.
-    #[error("the thread {0} ended")]
+    #[error("the thread {0} of the client library ended: please report this")]
     ThreadEnded(&'static str),
     /// The link had ended before; the thread that noticed has said why.
-    #[error("the connection ended")]
+    #[error("another thread found the connection broken")]
     Ended,
 }
 
@@ -47,7 +49,7 @@ pub(crate) enum LinkEnd {
 #[derive(Debug, Error)]
 pub(crate) enum Breach {
     /// A frame cannot be decoded.
-    #[error("{what} makes no sense: {source}")]
+    #[error("the worker sent {what} that cannot be decoded: {source}")]
     Unreadable {
         /// Which frame.
         what: &'static str,
@@ -55,7 +57,7 @@ pub(crate) enum Breach {
         source: DecodeError,
     },
     /// The answer to a command cannot be decoded.
-    #[error("the answer to {command} makes no sense: {source}")]
+    #[error("the worker's answer to {command} cannot be decoded: {source}")]
     Answer {
         /// The command.
         command: &'static str,
@@ -63,7 +65,7 @@ pub(crate) enum Breach {
         source: DecodeError,
     },
     /// A frame is longer than any that this version sends.
-    #[error("{what} of {bytes} bytes")]
+    #[error("the worker announced {what} of {bytes} bytes, which is longer than the protocol allows")]
     TooLong {
         /// Which frame.
         what: &'static str,

@@ -50,9 +50,9 @@ struct State {
 /// Why clients that look cannot be served.
 #[derive(Debug, thiserror::Error)]
 enum StatusProcessError {
-    #[error("nothing to look at devices with: {0}")]
+    #[error("cannot get the devices for a status process: {0}")]
     NoGrant(#[source] io::Error),
-    #[error("cannot start a process: {0}")]
+    #[error("cannot start a status process: {0}")]
     NotStarted(#[source] io::Error),
     #[error("{0}")]
     Failed(SessionEnd),
@@ -88,7 +88,7 @@ impl Watchers {
         let mut state = lock(&self.state);
         if state.tickets.remove(&ticket).is_none() {
             drop(state);
-            raw.refuse("no such ticket; is the client of another version?");
+            raw.refuse("no such ticket: it was used or has expired");
             return Err((Reason::NoTicket, "there is no such ticket"));
         }
         if state.stopping {

@@ -149,7 +149,7 @@ fn gather(
         if input.held() < EARLY_BYTES_MAX {
             match input.try_receive() {
                 Ok(Some(0)) => {
-                    return Err(SessionEnd::new(EndKind::Finished, "the client only asked who is here"));
+                    return Err(SessionEnd::new(EndKind::Finished, "the client left after the welcome"));
                 }
                 Ok(_) => {}
                 Err(error) => return Err(SessionEnd::new(EndKind::PeerLost, error.to_string())),

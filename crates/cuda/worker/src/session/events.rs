@@ -102,13 +102,16 @@ pub(crate) fn read_events(mut rx: Rx, events: &Events, link: &Arc<Link>, ending:
             Notice::Pong { .. } => {}
             Notice::HostCallDone { token } => {
                 if !link.host_calls.done(token) {
-                    let reason = format!("a host function {token} returned that nobody called");
+                    let reason = format!(
+                        "the client reported the end of host function {token}, which this worker has not called"
+                    );
                     return ending.end(EndKind::Protocol, reason);
                 }
             }
             Notice::PullFailed { transfer } => link.pull_failed(transfer),
             other => {
-                return ending.end(EndKind::Protocol, format!("a client must not say {other:?}"));
+                return ending
+                    .end(EndKind::Protocol, format!("the client sent {other:?}, which only a worker sends"));
             }
         }
     }
@@ -119,9 +122,9 @@ pub(crate) fn read_events(mut rx: Rx, events: &Events, link: &Arc<Link>, ending:
 enum ReadError {
     #[error("the events connection ended: {0}")]
     Gone(#[from] std::io::Error),
-    #[error("a notice: {0}")]
+    #[error("the client sent a notice that cannot be decoded: {0}")]
     Malformed(#[from] cuda_wire::DecodeError),
-    #[error("a notice of {0} bytes")]
+    #[error("the client announced a notice of {0} bytes, which is longer than the protocol allows")]
     TooLong(u32),
 }
 

@@ -237,7 +237,7 @@ impl Gate {
             && let Err(error) = images.put(hash, &bytes)
         {
             // The client must send the image again for its next load; nothing else is lost.
-            tracing::warn!(%error, "cannot keep a module image");
+            tracing::warn!(%error, "cannot store a module image; the client sends it again at the next load");
         }
         Ok(bytes)
     }
