@@ -2,6 +2,7 @@
 
 use crate::exit::{Exit, Outcome};
 use crate::{devices, log, nvidia};
+use cuda_worker::NoDevices;
 use std::os::fd::AsFd;
 
 #[derive(clap::Args)]
@@ -22,7 +23,11 @@ impl WorkerSession {
         if self.nvidia {
             nvidia::move_away_from_programs();
         }
-        let end = cuda_worker::run_session_process(control, &devices::make_driver, &devices::make_status);
+        let end = cuda_worker::run_session_process(
+            control,
+            &|granted, fds| devices::make_driver(granted, fds).map_err(NoDevices::because),
+            &|granted, fds| devices::make_status(granted, fds).map_err(NoDevices::because),
+        );
         // Threads may still be in a kernel or a system call: nothing of theirs is worth waiting for.
         std::process::exit(end.kind.exit_code().into());
     }

@@ -12,13 +12,6 @@ const EXCEPTIONS: &[&str] = &[
     "crates/net/worker-link/src/config.rs",
     "crates/net/worker-link/src/tokens.rs",
     "crates/net/worker-link/src/users.rs",
-    // The reason why a session or a link ended, to be typed.
-    "crates/cuda/worker/src/front/watchers.rs",
-    "crates/cuda/worker/src/session.rs",
-    "crates/cuda/worker/src/status.rs",
-    "crates/cuda/libcuda/src/link/events.rs",
-    "crates/cuda/libcuda/src/link/replies.rs",
-    "crates/cuda/libcuda/src/link/reply_reader.rs",
 ];
 
 /// A caller cannot tell one `String` from another. (The binary in `apps/` may: there a sentence is shown, not handled.)

@@ -7,6 +7,7 @@
 mod errors;
 mod functions;
 mod layout;
+mod locks;
 mod markdown;
 mod pure;
 mod tree;

@@ -8,10 +8,11 @@
 //! answer "no" from one atomic number when there is nothing.
 
 use cuda_abi::{CuResult, CudaError};
+use locks::lock;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -148,11 +149,11 @@ impl HostMemory {
     }
 
     fn reading(&self) -> RwLockReadGuard<'_, BTreeMap<u64, HostRange>> {
-        self.ranges.read().unwrap_or_else(PoisonError::into_inner)
+        locks::read(&self.ranges)
     }
 
     fn writing(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, HostRange>> {
-        self.ranges.write().unwrap_or_else(PoisonError::into_inner)
+        locks::write(&self.ranges)
     }
 }
 
@@ -219,7 +220,7 @@ impl PendingWrites {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

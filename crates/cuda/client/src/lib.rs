@@ -13,7 +13,7 @@
 //! 5. [`launch`]: whether a launch fits them, and its parameters as one block of bytes.
 //! 6. [`occupancy`]: how many blocks of a kernel run at once.
 //! 7. [`graph`]: graphs and stream capture.
-//! 8. [`md2`] and [`integrity`]: the digest by which the CUDA runtime recognises a driver.
+//! 8. [`integrity`]: the digest by which the CUDA runtime recognises a driver.
 //! 9. [`stream_order`]: which stream comes after what another one freed; [`suballocator`]: the memory of a pool, given out
 //!    here; [`pool`]: a memory pool with its books.
 //! 10. [`tensor_map`]: descriptors for the copy engine of Hopper GPUs.
@@ -27,7 +27,6 @@ pub mod host_memory;
 pub mod integrity;
 pub mod launch;
 pub mod limits;
-pub mod md2;
 pub mod occupancy;
 pub mod pool;
 pub mod shadow;

@@ -12,7 +12,8 @@ use crate::{
     suballocator::{Block, Effort, Growth, Heap, Piece, STEP_BYTES, Step},
 };
 use cuda_abi::{CuResult, CudaError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use locks::lock;
+use std::sync::{Mutex, MutexGuard};
 
 /// `CUmemPool_attribute`.
 mod attribute {
@@ -238,7 +239,7 @@ impl Pool {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.books)
     }
 }
 

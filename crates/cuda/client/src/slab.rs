@@ -15,9 +15,10 @@
 //! exclusively: slots live in chunks that never move, and each slot has a lock of its own that readers share.
 
 use cuda_abi::{CuResult, CudaError};
+use locks::lock;
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 const INDEX_BITS: u32 = 24;
@@ -192,7 +193,7 @@ impl<T> Slab<T> {
 
     fn indices(&self) -> MutexGuard<'_, Indices> {
         // The two fields change by single operations that do not panic half-way.
-        self.indices.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.indices)
     }
 }
 
@@ -218,11 +219,11 @@ fn next_generation(handle: u64) -> u64 {
 
 #[inline]
 fn reading<T>(slot: &RwLock<Slot<T>>) -> RwLockReadGuard<'_, Slot<T>> {
-    slot.read().unwrap_or_else(PoisonError::into_inner)
+    locks::read(slot)
 }
 
 fn writing<T>(slot: &RwLock<Slot<T>>) -> RwLockWriteGuard<'_, Slot<T>> {
-    slot.write().unwrap_or_else(PoisonError::into_inner)
+    locks::write(slot)
 }
 
 #[cfg(test)]

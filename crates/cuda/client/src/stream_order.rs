@@ -13,10 +13,11 @@
 //! the right sequence: [`StreamOrder::record`] before the record is sent, [`StreamOrder::waited`] after the wait is, and
 //! [`StreamOrder::mark`] before a wait of the host begins. Shared by threads; locks itself.
 
+use locks::lock;
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -92,7 +93,7 @@ pub struct Expected {
 
 impl StreamOrder {
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     /// A number for a free that is made now.

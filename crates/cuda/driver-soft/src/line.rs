@@ -20,7 +20,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, OnceLock, PoisonError,
+        Arc, Condvar, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release},
     },
     thread::JoinHandle,
@@ -258,7 +258,7 @@ impl Line {
                 state.is_running = false;
                 return None;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = locks::wait_for(&self.changed, state, left);
         }
     }
 

@@ -7,7 +7,7 @@
 use crate::sync::{Lock, lock};
 use cuda_abi::{CuResult, CudaError};
 use std::{
-    sync::{Condvar, PoisonError},
+    sync::Condvar,
     time::{Duration, Instant},
 };
 
@@ -65,7 +65,7 @@ impl Load {
             if left.is_zero() {
                 return;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = locks::wait_for(&self.changed, state, left);
         }
     }
 

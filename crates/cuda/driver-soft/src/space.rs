@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, OnceLock, RwLock,
         atomic::{AtomicU8, Ordering::Relaxed},
     },
 };
@@ -111,7 +111,7 @@ impl Space {
     /// Adds a block where none is.
     pub(crate) fn insert(&self, block: Block) -> Arc<Block> {
         let block = Arc::new(block);
-        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = locks::write(&self.blocks);
         let old = blocks.insert(block.mapping.start(), block.clone());
         debug_assert!(old.is_none(), "blocks do not overlap");
         block
@@ -120,7 +120,7 @@ impl Space {
     /// Removes the block that starts at `start`, if it is still the one of that turn. Its pages go when the last work that
     /// holds them ends.
     pub(crate) fn remove(&self, start: u64, turn: u64) {
-        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = locks::write(&self.blocks);
         let removed = match blocks.get(&start) {
             Some(block) if block.turn == turn => blocks.remove(&start),
             _ => None,
@@ -150,7 +150,7 @@ impl Space {
 
     fn remove_where(&self, matches: impl Fn(&Block) -> bool) {
         let mut removed = Vec::new();
-        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = locks::write(&self.blocks);
         blocks.retain(|_, block| {
             let goes = matches(block);
             if goes {
@@ -165,7 +165,7 @@ impl Space {
 
     /// Whether any block overlaps the range.
     pub(crate) fn overlaps(&self, start: u64, bytes: u64) -> bool {
-        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let blocks = locks::read(&self.blocks);
         blocks.range(..start + bytes).next_back().is_some_and(|(_, block)| block.mapping.end() > start)
     }
 
@@ -181,7 +181,7 @@ impl Space {
 
     /// The block that holds an address.
     pub(crate) fn find(&self, address: u64) -> Option<Arc<Block>> {
-        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let blocks = locks::read(&self.blocks);
         let (_, block) = blocks.range(..=address).next_back()?;
         (address < block.mapping.end()).then(|| block.clone())
     }

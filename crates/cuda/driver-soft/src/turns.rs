@@ -7,7 +7,7 @@
 use crate::sync::{Lock, lock};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Condvar, PoisonError},
+    sync::{Arc, Condvar},
     time::Duration,
 };
 
@@ -71,8 +71,7 @@ impl Turn {
             if give_up() {
                 return false;
             }
-            let waited = self.turns.shared.1.wait_timeout(waiting, PATIENCE);
-            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+            waiting = locks::wait_for(&self.turns.shared.1, waiting, PATIENCE);
         }
         true
     }

@@ -1,4 +1,7 @@
 //! The program's own memory: the one place where host bytes are read and written on the program's behalf.
+//!
+//! `border` reads and writes the arguments of a call. Everything else that a call names by its address goes through here;
+//! `tests/arrows.rs` refuses pointers made anywhere else.
 
 #![allow(unsafe_code)]
 
@@ -129,6 +132,38 @@ impl bulk::Sink for HostRegion {
     }
 }
 
+/// The `index`-th word of an array of words in the program's memory.
+///
+/// # Safety
+///
+/// The array has more than `index` words.
+#[inline]
+pub(crate) unsafe fn word(array: u64, index: usize) -> u64 {
+    // SAFETY: our caller's promise.
+    unsafe { (array as *const u64).add(index).read_unaligned() }
+}
+
+/// Copies the bytes at `address` to `out`.
+///
+/// # Safety
+///
+/// The program has as many bytes there.
+#[inline]
+pub(crate) unsafe fn copy_out(address: u64, out: &mut [u8]) {
+    // SAFETY: our caller's promise; `out` is ours, so it does not overlap the program's bytes.
+    unsafe { std::ptr::copy_nonoverlapping(address as *const u8, out.as_mut_ptr(), out.len()) };
+}
+
+/// The `count` bytes at `address`, as they lie there.
+///
+/// # Safety
+///
+/// The program has as many bytes there and does not change them while `'a` lasts.
+pub(crate) unsafe fn bytes<'a>(address: u64, count: usize) -> &'a [u8] {
+    // SAFETY: our caller's promise.
+    unsafe { std::slice::from_raw_parts(address as *const u8, count) }
+}
+
 /// Writes the device's printf text to the program's standard output, after what C's stdio still holds.
 pub(crate) fn print(text: &[u8]) {
     // SAFETY: a null stream asks for all output streams; that is always allowed.
@@ -151,6 +186,22 @@ mod tests {
         region.write(2, &[102, 105]);
         assert_eq!((memory[2], memory[5], memory[6]), (102, 105, 6));
         assert_eq!(region.span().1, 20);
+    }
+
+    #[test]
+    fn words_and_bytes_are_read_where_they_lie() {
+        let words = [1u64, 0x0807_0605_0403_0201, 3];
+        let at = words.as_ptr() as u64;
+        // SAFETY: three words, the second is read.
+        assert_eq!(unsafe { word(at, 1) }, words[1]);
+        // SAFETY: a word that is not aligned, within the second and third.
+        assert_eq!(unsafe { word(at + 9, 0) }, 0x0308_0706_0504_0302);
+        let mut out = [0; 3];
+        // SAFETY: 24 bytes, three are read from the ninth on.
+        unsafe { copy_out(at + 8, &mut out) };
+        assert_eq!(out, [1, 2, 3]);
+        // SAFETY: as before.
+        assert_eq!(unsafe { bytes(at + 8, 3) }, out);
     }
 
     #[test]

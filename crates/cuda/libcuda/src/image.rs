@@ -4,6 +4,7 @@
 
 use crate::{
     api::device::attribute,
+    host,
     state::{Device, Image},
 };
 use cuda_abi::{CuResult, CudaError};
@@ -24,11 +25,11 @@ pub(crate) unsafe fn read_image(address: u64, device: &Device) -> CuResult<Image
     let address = unsafe { behind_wrapper(address) };
     let bytes = |offset: u64, count: usize| {
         // SAFETY: image_length asks only for bytes that an image of the kind it saw must have.
-        Some(unsafe { std::slice::from_raw_parts((address + offset) as *const u8, count) })
+        Some(unsafe { host::bytes(address + offset, count) })
     };
     let length = image_length(bytes).map_err(code)?;
     // SAFETY: the image has as many bytes by its own account.
-    let image = unsafe { std::slice::from_raw_parts(address as *const u8, length as usize) };
+    let image = unsafe { host::bytes(address, length as usize) };
     usable(image, device)
 }
 
@@ -62,10 +63,10 @@ unsafe fn behind_wrapper(address: u64) -> u64 {
     let magic = FATBIN_WRAPPER_MAGIC.to_le_bytes();
     for (offset, expected) in magic.iter().enumerate() {
         // SAFETY: every byte before this one matched the magic, which no text begins with (its first byte is 0xb1).
-        if unsafe { ((address + offset as u64) as *const u8).read() } != *expected {
+        if unsafe { host::bytes(address + offset as u64, 1) } != [*expected] {
             return address;
         }
     }
     // SAFETY: a wrapper has its fatbin's address at byte 8.
-    unsafe { ((address + 8) as *const u64).read_unaligned() }
+    unsafe { host::word(address + 8, 0) }
 }

@@ -11,6 +11,7 @@
 //! wakes all waiting threads, and every later call fails at once. No lock is held while the program's code runs.
 
 mod connect;
+mod end;
 mod events;
 mod queue;
 mod replies;
@@ -25,6 +26,7 @@ use crate::{host::HostRegion, log};
 use bulk::Lanes;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Command, TransferId, Wire};
+use end::{Breach, LinkEnd};
 use events::Events;
 use queue::Queue;
 use replies::Replies;
@@ -87,12 +89,15 @@ impl Link {
     }
 
     /// Ends the link: all waiting threads wake with an error.
-    pub(crate) fn lose(&self, why: &str) {
+    pub(crate) fn lose(&self, why: &LinkEnd) {
         if self.lost.swap(true, Ordering::SeqCst) {
             return;
         }
         if !crate::process::is_ending() {
-            log::warn(&format!("worker {} is lost: {why}", self.address));
+            log::warn(&format!(
+                "worker {} is lost: {why}. Every CUDA call fails from now on; start the program again",
+                self.address
+            ));
         }
         self.closers.iter().for_each(Closer::close);
         self.lanes.close();
@@ -115,12 +120,12 @@ impl Link {
         if self.is_lost() {
             return Err(WORKER_LOST);
         }
-        self.queue.append(command, 0).map_err(|error| self.broken(&error))
+        self.queue.append(command, 0).map_err(|error| self.broken(error))
     }
 
     #[cold]
-    fn broken(&self, error: &std::io::Error) -> CudaError {
-        self.lose(&error.to_string());
+    fn broken(&self, error: std::io::Error) -> CudaError {
+        self.lose(&error.into());
         WORKER_LOST
     }
 
@@ -132,12 +137,12 @@ impl Link {
         let call = self.next_call();
         self.replies.expect(call);
         if let Err(error) = self.queue.append_and_flush(command, call) {
-            self.lose(&error.to_string());
+            self.lose(&error.into());
         }
         let (header, body) = match self.replies.wait(call) {
             Ok(reply) => reply,
-            Err(error) => {
-                self.lose(&error);
+            Err(end) => {
+                self.lose(&end);
                 return Err(WORKER_LOST);
             }
         };
@@ -145,7 +150,7 @@ impl Link {
         if self.lanes.wait_landed(&header.chunks, None).is_err()
             || self.events.wait_handled(header.notices).is_err()
         {
-            self.lose("a lane broke");
+            self.lose(&LinkEnd::Undelivered);
             return Err(WORKER_LOST);
         }
         if let Some(error) = CudaError::from_code(header.deferred)
@@ -166,8 +171,8 @@ impl Link {
     /// Sends a command, waits for its answer and reads it.
     pub(crate) fn ask<T: for<'a> Wire<'a>>(&self, command: &Command<'_>) -> CuResult<T> {
         let body = self.call(command)?;
-        T::from_bytes(&body).map_err(|error| {
-            self.lose(&format!("the answer to {} makes no sense: {error}", command.name()));
+        T::from_bytes(&body).map_err(|source| {
+            self.lose(&Breach::Answer { command: command.name(), source }.into());
             WORKER_LOST
         })
     }
@@ -201,21 +206,17 @@ impl Link {
         self.take_push_window(bytes).then(|| self.next_transfer())
     }
 
-    /// The same, and waits while copies under way fill the window. `None`: it never holds that much.
+    /// [`Link::announce_push`], but waits while copies under way fill the window. `None`: it never holds that much.
     pub(crate) fn announce_push_soon(&self, bytes: u64) -> Option<TransferId> {
         if bytes > self.push_window_bytes {
             return None;
         }
-        loop {
-            if let Some(transfer) = self.announce_push(bytes) {
-                return Some(transfer);
-            }
-            if self.is_lost() {
-                // The push that follows says so.
-                return Some(self.next_transfer());
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        let announced = self.announce_push(bytes).or_else(|| {
+            // The worker gives room back with a notice (`PushConsumed`).
+            self.events.wait_until(|| self.announce_push(bytes)).ok()
+        });
+        // Lost: the push that follows says so.
+        Some(announced.unwrap_or_else(|| self.next_transfer()))
     }
 
     /// Sends the bytes of an announced push and returns when they are out of the program's memory.
@@ -338,3 +339,6 @@ impl Link {
 
 /// A link, shared by all that use it.
 pub(crate) type SharedLink = Arc<Link>;
+
+#[cfg(test)]
+mod tests;

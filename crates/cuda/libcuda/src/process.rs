@@ -5,8 +5,9 @@
 
 use crate::{log, state::Client};
 use cuda_abi::{CuResult, CudaError};
+use locks::lock;
 use std::sync::{
-    Mutex, Once, PoisonError,
+    Mutex, Once,
     atomic::{AtomicU32, Ordering},
 };
 
@@ -47,7 +48,7 @@ pub(crate) fn init() -> CuResult<()> {
         READY => return Ok(()),
         state => return Err(why_not(state)),
     }
-    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _starting = lock(&STARTING);
     if STATE.load(Ordering::Acquire) != COLD {
         return check();
     }

@@ -46,6 +46,43 @@ fn first_word(text: &str) -> &str {
     text.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).next().unwrap_or("")
 }
 
+/// How a pointer into the program's memory is made or followed.
+const POINTER_SIGNS: [&str; 12] = [
+    "as *const",
+    "as *mut",
+    "from_raw_parts",
+    "copy_nonoverlapping",
+    "read_unaligned",
+    "write_unaligned",
+    "read_volatile",
+    "write_volatile",
+    "CStr::from_ptr",
+    "ptr::copy",
+    "ptr::read",
+    "with_exposed_provenance",
+];
+
+/// Where that is allowed: `host` is for memory that a call names, `border` for the arguments of a call.
+const POINTER_PLACES: [&str; 3] = ["host.rs", "border", "generated"];
+
+/// Where addresses become pointers for the kernel alone, which maps and unmaps them; and tests, which look at tables that
+/// the library itself has made.
+const NOT_FOLLOWED: [&str; 3] = ["reserve.rs", "state/pinned.rs", "export_tables/tests.rs"];
+
+/// Lines under `path` that make or follow pointers.
+fn pointers(path: &Path, found: &mut Vec<String>) {
+    if path.is_dir() {
+        return fs::read_dir(path).unwrap().for_each(|entry| pointers(&entry.unwrap().path(), found));
+    }
+    let source = fs::read_to_string(path).unwrap();
+    for (at, line) in source.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or("");
+        if POINTER_SIGNS.iter().any(|sign| code.contains(sign)) {
+            found.push(format!("{}:{}: {}", path.display(), at + 1, line.trim()));
+        }
+    }
+}
+
 fn check(path: &Path, forbidden: &[&str], broken: &mut Vec<String>) {
     if path.is_dir() {
         for entry in fs::read_dir(path).unwrap() {
@@ -69,6 +106,20 @@ fn arrows_point_down() {
         check(&path, forbidden, &mut broken);
     }
     assert!(broken.is_empty(), "move what is shared down, or hand it in:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_programs_memory_is_touched_by_host_and_border_alone() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    pointers(&sources, &mut found);
+    for place in POINTER_PLACES.iter().chain(&NOT_FOLLOWED) {
+        let place = sources.join(place).display().to_string();
+        let before = found.len();
+        found.retain(|line| !line.starts_with(&place));
+        assert!(found.len() < before, "{place} makes no pointers any more: take it off the list");
+    }
+    assert!(found.is_empty(), "use host::HostRegion, host::bytes or border::slice_at:\n{}", found.join("\n"));
 }
 
 #[test]

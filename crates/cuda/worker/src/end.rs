@@ -1,9 +1,10 @@
 //! How a session ends.
 
-use crate::sync::{lock, wait_for};
-use std::fmt;
+use locks::{lock, wait_for};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
+use std::{error::Error, fmt, io};
+use transport::IdentityError;
 
 /// Why a session ended. The number is the exit code of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,39 @@ impl SessionEnd {
 impl fmt::Display for SessionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.kind, self.reason)
+    }
+}
+
+/// Why there are no devices to serve clients with, in the words of the function that was to make the driver.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoDevices(#[source] Box<dyn Error + Send + Sync>);
+
+impl NoDevices {
+    /// For the reason `why`: an error or a sentence.
+    pub fn because(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(why.into())
+    }
+}
+
+/// Why a session process or the status process ended before it could serve a client.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unserved {
+    #[error("cannot read the configuration: {0}")]
+    Configuration(#[source] io::Error),
+    #[error("{0}")]
+    Devices(#[source] NoDevices),
+    #[error("cannot use the TLS identity: {0}")]
+    Identity(#[source] IdentityError),
+    #[error("cannot share the control socket between threads: {0}")]
+    Control(#[source] io::Error),
+    #[error("cannot read /dev/urandom: {0}")]
+    Randomness(#[source] io::Error),
+}
+
+impl From<Unserved> for SessionEnd {
+    fn from(why: Unserved) -> Self {
+        Self::new(EndKind::Internal, why.to_string())
     }
 }
 

@@ -11,10 +11,10 @@ mod turned_away;
 mod watchers;
 
 use crate::config::FrontConfig;
-use crate::sync::lock;
 use bell::Bell;
 pub use child::SessionEvent;
 use door::{Door, Hall};
+use locks::lock;
 use sessions::Sessions;
 use std::io;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub enum FrontError {
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     /// A certificate or key that cannot be used.
-    #[error("the TLS identity")]
+    #[error("cannot use the TLS identity")]
     Identity(#[source] IdentityError),
 }
 

@@ -21,11 +21,10 @@ mod front;
 mod images;
 mod session;
 mod status;
-mod sync;
 
 pub use admission::Admission;
 pub use config::{FrontConfig, Grant, GrantMaker, SessionConfig, SessionSpawn};
-pub use end::{EndKind, SessionEnd};
+pub use end::{EndKind, NoDevices, SessionEnd};
 pub use front::{FrontError, FrontHandle, Reason, SessionEvent, serve_listener};
 pub use images::ImageCache;
 pub use session::{DriverFactory, run_session_process};

@@ -24,7 +24,7 @@ mod waiters;
 
 use crate::{
     config::{Role, Startup},
-    end::{EndKind, SessionEnd},
+    end::{EndKind, NoDevices, SessionEnd, Unserved},
     status::{self, StatusFactory},
 };
 use cuda_driver::Driver;
@@ -35,7 +35,8 @@ use std::sync::Arc;
 use transport::RawConnection;
 
 /// Makes the driver of a session from what its [`crate::Grant`] holds.
-pub type DriverFactory<'a> = dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> + 'a;
+pub type DriverFactory<'a> =
+    dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn Driver>, NoDevices> + 'a;
 
 /// The main function of a session process: `control` is its end of the socket pair to the front. The front may also
 /// make it the status process, which answers clients that only look; then `make_status` makes what answers.
@@ -49,27 +50,24 @@ pub fn run_session_process(
     let mut control = UnixStream::from(control);
     let (startup, fds) = match read_startup(&mut control) {
         Ok(startup) => startup,
-        Err(error) => {
-            let reason = format!("cannot read the configuration: {error}");
-            return report(&mut control, SessionEnd::new(EndKind::Internal, reason));
-        }
+        Err(error) => return report(&mut control, Unserved::Configuration(error).into()),
     };
     let config = startup.session;
     if startup.role == Role::Status {
         let end = match make_status(&startup.driver, fds) {
             Ok(source) => status::run(&control, source, config),
-            Err(reason) => SessionEnd::new(EndKind::Internal, reason),
+            Err(error) => Unserved::Devices(error).into(),
         };
         return report(&mut control, end);
     }
     let driver = match make_driver(&startup.driver, fds) {
         Ok(driver) => driver,
-        Err(reason) => return report(&mut control, SessionEnd::new(EndKind::Internal, reason)),
+        Err(error) => return report(&mut control, Unserved::Devices(error).into()),
     };
     say(&mut control, "ready");
     let raw = match RawConnection::take_over(control.as_fd()) {
         Ok(raw) => raw,
-        Err(_) => return SessionEnd::new(EndKind::Finished, "never used"),
+        Err(_) => return SessionEnd::new(EndKind::Finished, "the front closed it before a client came"),
     };
     let driver: Arc<dyn Driver> = driver.into();
     let end = match attach::attach(raw, &mut control, &driver, &config) {

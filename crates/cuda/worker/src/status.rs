@@ -10,10 +10,9 @@
 
 use crate::{
     config::SessionConfig,
-    end::{EndKind, SessionEnd},
+    end::{EndKind, NoDevices, SessionEnd, Unserved},
     session::handshake::{HandshakeError, read_hello, say_no},
     session::{full_text, say},
-    sync::lock,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::StatusSource;
@@ -21,6 +20,7 @@ use cuda_wire::{
     CommandHeader, DriverCommand, Handshake, PROTOCOL_VERSION, Received, ReplyHeader, SessionCommand,
     StatusWelcome, Wire, header,
 };
+use locks::lock;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -33,7 +33,7 @@ use transport::{Connection, RawConnection, ServerSecurity};
 
 /// Makes what answers for the devices from what a [`crate::Grant`] holds.
 pub type StatusFactory<'a> =
-    dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn StatusSource>, String> + 'a;
+    dyn Fn(&serde_json::Value, Vec<OwnedFd>) -> Result<Box<dyn StatusSource>, NoDevices> + 'a;
 
 /// The most connections at a time. Each costs a small thread; no sensible use needs more.
 const CONNECTIONS_MAX: usize = 512;
@@ -57,26 +57,25 @@ struct Desk {
 
 /// Serves until the front goes away or closes the control socket.
 pub(crate) fn run(control: &UnixStream, source: Box<dyn StatusSource>, config: SessionConfig) -> SessionEnd {
-    let internal = |what: &str, error: String| SessionEnd::new(EndKind::Internal, format!("{what}: {error}"));
     let security = match config.security() {
         Ok(security) => security,
-        Err(error) => return internal("the TLS identity", error.to_string()),
+        Err(error) => return Unserved::Identity(error).into(),
     };
     let to_front = match control.try_clone() {
         Ok(stream) => Mutex::new(stream),
-        Err(error) => return internal("the control socket", error.to_string()),
+        Err(error) => return Unserved::Control(error).into(),
     };
     let (connections, unauthenticated) = Default::default();
     let desk = Arc::new(Desk { source, security, config, control: to_front, connections, unauthenticated });
     loop {
         let Ok(raw) = RawConnection::take_over(control.as_fd()) else {
-            return SessionEnd::new(EndKind::Finished, "nobody looks any more");
+            return SessionEnd::new(EndKind::Finished, "no client looks at the devices any more");
         };
         let served = Served(desk.clone());
         let is_full = desk.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX
             || desk.unauthenticated.load(Ordering::SeqCst) >= UNAUTHENTICATED_MAX;
         if is_full {
-            raw.refuse("too many clients look at the devices of this worker");
+            raw.refuse("too many programs watch the devices (NVML)");
             continue;
         }
         let thread = std::thread::Builder::new().name("dxpu-status".to_owned()).stack_size(256 << 10);
@@ -144,7 +143,10 @@ impl Desk {
             let head: CommandHeader = header(&head).map_err(malformed)?;
             head.check().map_err(malformed)?;
             if head.bytes > QUESTION_BYTES_MAX {
-                return Err(HandshakeError::Malformed(format!("a question of {} bytes", head.bytes)));
+                return Err(HandshakeError::Malformed(format!(
+                    "a question of {} bytes, at most {QUESTION_BYTES_MAX} are allowed",
+                    head.bytes
+                )));
             }
             let mut body = vec![0; head.bytes as usize];
             connection.rx.recv_exact(&mut body)?;

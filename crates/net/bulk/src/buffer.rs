@@ -1,6 +1,6 @@
 //! Memory that bytes pass through: small enough to stay in a core's cache, used again and again.
 
-use crate::sync::{lock, wait};
+use locks::{lock, wait};
 use std::sync::{Condvar, Mutex};
 
 /// Bytes moved at a time. Larger pieces fall out of the second-level cache between the two copies of a byte.

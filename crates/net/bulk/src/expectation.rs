@@ -7,9 +7,9 @@ use crate::{
     fault::{Fault, LinkLost},
     landed::Landing,
     lanes::Shared,
-    sync::{lock, wait},
 };
 use cuda_wire::TransferId;
+use locks::{lock, wait};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 

@@ -11,10 +11,10 @@ pub struct LinkLost;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     /// This side closed them.
-    #[error("closed by this side")]
+    #[error("this side closed the lanes")]
     Closed,
     /// A connection broke.
-    #[error("lane {lane}: {text}")]
+    #[error("lane {lane} broke: {text}")]
     Connection {
         /// Which lane.
         lane: usize,

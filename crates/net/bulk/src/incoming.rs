@@ -6,9 +6,9 @@ use crate::{
     ends::{Done, Sink},
     expectation::{Expected, Piece, refusal},
     fault::{Fault, LinkLost},
-    sync::lock,
 };
 use cuda_wire::TransferId;
+use locks::lock;
 use std::collections::HashMap;
 use std::collections::hash_map;
 use std::sync::{Arc, Mutex};
@@ -65,7 +65,7 @@ impl Incoming {
                 return Ok(Claim::Expected(expected.clone()));
             }
             _ if self.window_bytes == 0 => {
-                return Err(Fault::protocol(format!("nobody expects {transfer}")));
+                return Err(Fault::protocol(format!("{transfer} came, but this side does not expect it")));
             }
             _ => {}
         }
@@ -73,10 +73,14 @@ impl Incoming {
         table.early_chunks += 1;
         if table.early_bytes > self.window_bytes || table.early_chunks > EARLY_CHUNKS_MAX {
             let window = self.window_bytes;
-            return Err(Fault::protocol(format!("more than the window of {window} bytes came unasked")));
+            return Err(Fault::protocol(format!(
+                "more than the window of {window} bytes came before this side expected them"
+            )));
         }
         let end = offset.checked_add(bytes.into());
-        let end = end.ok_or_else(|| Fault::protocol(format!("an offset of {offset} in {transfer}")))?;
+        let end = end.ok_or_else(|| {
+            Fault::protocol(format!("a chunk of {transfer} begins at {offset} and reaches past every length"))
+        })?;
         let entry = table.transfers.entry(transfer).or_insert_with(|| Entry::Early(Early::default()));
         if let Entry::Early(early) = entry {
             early.coverage.claim(offset, end).map_err(|refused| refusal(transfer, offset, refused))?;

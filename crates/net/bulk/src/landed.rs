@@ -4,10 +4,10 @@
 //! caller takes out of a mailbox may land after later chunks of the same lane, so a lane's count is that of the
 //! chunks before the oldest one that is still on its way.
 
-use crate::sync::lock;
 use cuda_wire::WAYS;
+use locks::lock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
 pub(crate) struct Landed {
@@ -108,13 +108,13 @@ impl Landed {
                 break false;
             }
             guard = match deadline {
-                None => self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
+                None => locks::wait(&self.changed, guard),
                 Some(at) => {
                     let left = at.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         break false;
                     }
-                    self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
+                    locks::wait_for(&self.changed, guard, left)
                 }
             };
         };

@@ -10,9 +10,9 @@ use crate::{
     outgoing::{Batch, Job, Outgoing, Queue},
     receiver,
     sender::{self, Chunk, LaneTx, Payload},
-    sync::lock,
 };
 use cuda_wire::{ASIDE, ChunkHeader, LANES_MAX, TransferId, WAYS};
+use locks::lock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};
@@ -226,7 +226,8 @@ impl Lanes {
         let expected = match shared.incoming.claim(transfer, 0, length) {
             Ok(Claim::Expected(expected)) if expected.sink.is_some() => expected,
             Ok(_) => {
-                let text = format!("{transfer} came beside the lanes and nobody has a place for it");
+                let text =
+                    format!("{transfer} came among the replies, but this side does not expect it there");
                 return Err(shared.broken(Fault::protocol(text)));
             }
             Err(fault) => return Err(shared.broken(fault)),

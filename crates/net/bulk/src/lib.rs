@@ -27,7 +27,6 @@ mod lanes;
 mod outgoing;
 mod receiver;
 mod sender;
-mod sync;
 
 pub use ends::{Done, Sink, Source};
 pub use expectation::Expectation;

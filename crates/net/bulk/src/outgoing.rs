@@ -7,9 +7,9 @@ use crate::{
     buffer::Buffer,
     ends::{Done, Source},
     fault::LinkLost,
-    sync::{lock, wait},
 };
 use cuda_wire::TransferId;
+use locks::{lock, wait};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 

@@ -6,9 +6,9 @@ use crate::{
     fault::Fault,
     lanes::Shared,
     outgoing::{Job, Outgoing},
-    sync::lock,
 };
 use cuda_wire::{ChunkHeader, TransferId, Wire};
+use locks::lock;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -289,7 +289,7 @@ fn hostile_chunks_break_the_session_with_a_reason() {
         let fault = receiver.recv_timeout(Duration::from_secs(5)).unwrap();
         assert!(matches!(&fault, Fault::Protocol { text } if text.contains(reason)), "{fault}, not {reason}");
     };
-    check(0, &[chunk(2, 0, 10, 0)], "nobody expects");
+    check(0, &[chunk(2, 0, 10, 0)], "does not expect it");
     check(0, &[chunk(1, 0, 0, 0)], "malformed");
     check(0, &[chunk(1, 0, (1 << 20) + 1, 0)], "malformed");
     check(0, &[chunk(1, 0, 10, 1)], "malformed");

@@ -70,7 +70,10 @@ pub enum ConnectError {
         reason: String,
     },
     /// The process that listens at a Unix socket runs as a user that is not trusted.
-    #[error("{address} belongs to a process of user {uid}, whom this program has no reason to trust")]
+    #[error(
+        "{address} belongs to a process of user {uid}, which is neither root nor the user of this program; to trust that user, set \
+             DXPU_WORKER_UID={uid}"
+    )]
     Owner {
         /// The address.
         address: Address,

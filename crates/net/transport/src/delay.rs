@@ -8,11 +8,12 @@
 //! nanosecond of delay), at least 4 MiB and at most 1 GiB; only then does a sender block. A byte is never early; it is
 //! late by as little as the scheduler allows, since the last part of a wait is spun away.
 
+use locks::lock;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::connection::{Closer, Connection, Link, Rx, RxHalf, Tx, TxHalf};
@@ -78,7 +79,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queued> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Waits for room. False when the queue is cancelled.
@@ -120,7 +121,7 @@ impl Queue {
                 None => self.wait_for_change(state),
                 Some(left) if left > SPIN_BEFORE_DUE => {
                     let sleep = left - SPIN_BEFORE_DUE;
-                    self.changed.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner).0
+                    locks::wait_for(&self.changed, state, sleep)
                 }
                 Some(left) => {
                     drop(state);
@@ -151,7 +152,7 @@ impl Queue {
     }
 
     fn wait_for_change<'a>(&self, state: MutexGuard<'a, Queued>) -> MutexGuard<'a, Queued> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+        locks::wait(&self.changed, state)
     }
 
     fn wait_until_complete(&self) {

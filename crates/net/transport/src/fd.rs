@@ -1,19 +1,30 @@
-//! The few system calls that no safe crate wraps: passing file descriptors, polling, memfd, eventfd.
+//! System calls on file descriptors: passing them, polling, memfd, eventfd. By rustix, which makes them safe.
 //!
-//! Every file descriptor made or received here is close-on-exec. This module and the shared-memory ring are the only
-//! ones of the crate with unsafe code.
+//! Every file descriptor made or received here is close-on-exec. Two calls are unsafe and say why; beside them only the
+//! mapped rings of the crate have unsafe code.
 
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::{DupFlags, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The most descriptors one message carries. The kernel allows 253; we never need more than a handful.
 pub const FDS_PER_MESSAGE_MAX: usize = 8;
 /// The most bytes beside the descriptors.
 pub const PAYLOAD_BYTES_MAX: usize = 4096;
+
+/// Room for the descriptors of one message.
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE_MAX));
 
 /// Sends one descriptor and a few bytes over a Unix socket. See [`send_fds`].
 pub fn send_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>, payload: &[u8]) -> io::Result<()> {
@@ -30,11 +41,16 @@ pub fn recv_fd(socket: BorrowedFd<'_>) -> io::Result<(OwnedFd, Vec<u8>)> {
     }
 }
 
-/// Sends descriptors and a payload of 1 to [`PAYLOAD_BYTES_MAX`] bytes as one message (`SCM_RIGHTS`).
+/// Sends descriptors and a payload of at most [`PAYLOAD_BYTES_MAX`] bytes as one message (`SCM_RIGHTS`).
 ///
 /// The payload carries its length in front, so that it also arrives whole over a stream socket that splits it.
 pub fn send_fds(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], payload: &[u8]) -> io::Result<()> {
-    if fds.is_empty() || fds.len() > FDS_PER_MESSAGE_MAX || payload.len() > PAYLOAD_BYTES_MAX {
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fits = (1..=FDS_PER_MESSAGE_MAX).contains(&fds.len())
+        && payload.len() <= PAYLOAD_BYTES_MAX
+        && control.push(SendAncillaryMessage::ScmRights(fds));
+    if !fits {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "too many descriptors or bytes for a message",
@@ -43,33 +59,8 @@ pub fn send_fds(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], payload: &[u8]) 
     let mut bytes = Vec::with_capacity(4 + payload.len());
     bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
     bytes.extend_from_slice(payload);
-
-    let mut control = Control([0; 64]);
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: msghdr is plain data for which all zeros is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    let fd_bytes = size_of_val(fds) as u32;
-    // SAFETY: CMSG_SPACE only computes.
-    message.msg_controllen = unsafe { libc::CMSG_SPACE(fd_bytes) } as usize;
-    // SAFETY: msg_control points at `control`, which is aligned and has room for FDS_PER_MESSAGE_MAX descriptors, so
-    // the first header lies inside it and is not null.
-    let header = unsafe { &mut *libc::CMSG_FIRSTHDR(&raw const message) };
-    header.cmsg_level = libc::SOL_SOCKET;
-    header.cmsg_type = libc::SCM_RIGHTS;
-    // SAFETY: CMSG_LEN only computes.
-    header.cmsg_len = unsafe { libc::CMSG_LEN(fd_bytes) } as usize;
-    // SAFETY: the header is inside `control`; its data begins right after it.
-    let data = unsafe { libc::CMSG_DATA(header) };
-    for (at, fd) in fds.iter().enumerate() {
-        // SAFETY: `at` is below FDS_PER_MESSAGE_MAX, for which `control` has room; the data may be unaligned.
-        unsafe { data.cast::<RawFd>().add(at).write_unaligned(fd.as_raw_fd()) };
-    }
-    let sent = retry(|| {
-        // SAFETY: `message` points at live buffers of the stated lengths.
-        unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) }
+    let sent = retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
     })?;
     send_rest(socket, &bytes[sent..])
 }
@@ -77,27 +68,26 @@ pub fn send_fds(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], payload: &[u8]) 
 /// Receives one message of [`send_fds`]. Blocks. `UnexpectedEof` when the peer has closed.
 pub fn recv_fds(socket: BorrowedFd<'_>) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     let mut length = [0u8; 4];
-    let mut control = Control([0; 64]);
-    let mut part = libc::iovec { iov_base: length.as_mut_ptr().cast(), iov_len: length.len() };
-    // SAFETY: msghdr is plain data for which all zeros is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = size_of::<Control>();
-    let received = retry(|| {
-        // SAFETY: `message` points at live buffers of the stated lengths, writable for the whole call.
-        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) }
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut length)];
+        rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
     // Take ownership of every descriptor first, so that none leaks when the rest is refused.
-    let fds = take_fds(&message);
-    if received == 0 {
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+    if received.flags.contains(ReturnFlags::CTRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "more file descriptors came than fit"));
     }
-    recv_rest(socket, &mut length[received..])?;
+    recv_rest(socket, &mut length[received.bytes..])?;
     let length = u32::from_le_bytes(length) as usize;
     if length > PAYLOAD_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a descriptor message is too long"));
@@ -107,45 +97,9 @@ pub fn recv_fds(socket: BorrowedFd<'_>) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     Ok((fds, payload))
 }
 
-/// Room for one control message with [`FDS_PER_MESSAGE_MAX`] descriptors, aligned as `cmsghdr` is.
-#[repr(align(8))]
-struct Control([u8; 64]);
-
-// SAFETY: CMSG_SPACE only computes.
-const _: () =
-    assert!(unsafe { libc::CMSG_SPACE((FDS_PER_MESSAGE_MAX * 4) as u32) } as usize <= size_of::<Control>());
-
-fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut fds = Vec::new();
-    // SAFETY: recvmsg filled `message`; its control buffer is alive and msg_controllen bytes of it are valid.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !header.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return null or a header inside the control buffer.
-        let this = unsafe { &*header };
-        if this.cmsg_level == libc::SOL_SOCKET && this.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: CMSG_LEN only computes.
-            let before = unsafe { libc::CMSG_LEN(0) } as usize;
-            for at in 0..(this.cmsg_len - before) / size_of::<RawFd>() {
-                // SAFETY: the data of this header lies in the control buffer.
-                let data = unsafe { libc::CMSG_DATA(header) };
-                // SAFETY: the kernel wrote cmsg_len bytes of whole descriptors; `at` counts them.
-                let raw = unsafe { data.cast::<RawFd>().add(at).read_unaligned() };
-                // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
-                fds.push(unsafe { OwnedFd::from_raw_fd(raw) });
-            }
-        }
-        // SAFETY: as above; `header` belongs to `message`.
-        header = unsafe { libc::CMSG_NXTHDR(message, header) };
-    }
-    fds
-}
-
 fn send_rest(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        let sent = retry(|| {
-            // SAFETY: the pointer and length are those of a live slice.
-            unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) }
-        })?;
+        let sent = retry_on_intr(|| rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))?;
         bytes = &bytes[sent..];
     }
     Ok(())
@@ -153,7 +107,7 @@ fn send_rest(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 
 fn recv_rest(socket: BorrowedFd<'_>, mut bytes: &mut [u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        match recv(socket, bytes, 0)? {
+        match recv(socket, bytes, RecvFlags::empty())? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => bytes = &mut bytes[count..],
         }
@@ -162,26 +116,9 @@ fn recv_rest(socket: BorrowedFd<'_>, mut bytes: &mut [u8]) -> io::Result<()> {
 }
 
 /// `recv(2)` with flags, repeated when a signal interrupts it.
-pub(crate) fn recv(socket: BorrowedFd<'_>, buf: &mut [u8], flags: i32) -> io::Result<usize> {
-    retry(|| {
-        // SAFETY: the pointer and length are those of a live, writable slice.
-        unsafe { libc::recv(socket.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), flags) }
-    })
-}
-
-/// Calls until the call is not interrupted; a negative result is `errno`.
-fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
-    loop {
-        match usize::try_from(call()) {
-            Ok(count) => return Ok(count),
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-        }
-    }
+pub(crate) fn recv(socket: BorrowedFd<'_>, buf: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+    let (count, _) = retry_on_intr(|| rustix::net::recv(socket, &mut *buf, flags))?;
+    Ok(count)
 }
 
 /// What [`poll`] waits for on a descriptor. Errors and hang-ups always count.
@@ -196,98 +133,64 @@ pub(crate) fn poll<const N: usize>(
     fds: [(BorrowedFd<'_>, Interest); N],
     deadline: Option<Instant>,
 ) -> io::Result<[bool; N]> {
-    let mut entries = fds.map(|(fd, interest)| libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: match interest {
-            Interest::Readable => libc::POLLIN | libc::POLLRDHUP,
-            Interest::Writable => libc::POLLOUT,
-        },
-        revents: 0,
+    let mut entries = fds.map(|(fd, interest)| {
+        let events = match interest {
+            Interest::Readable => PollFlags::IN | PollFlags::RDHUP,
+            Interest::Writable => PollFlags::OUT,
+        };
+        PollFd::from_borrowed_fd(fd, events)
     });
-    loop {
+    retry_on_intr(|| {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = left.map(timespec);
-        let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: `entries` has N live elements; the timeout is null or points at a live timespec; no signal mask.
-        let ready =
-            unsafe { libc::ppoll(entries.as_mut_ptr(), N as libc::nfds_t, timeout, std::ptr::null()) };
-        if ready >= 0 {
-            return Ok(entries.map(|entry| entry.revents != 0));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
-
-fn timespec(duration: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
+        // A time that no timespec holds is no limit.
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        rustix::event::poll(&mut entries, timeout.as_ref())
+    })?;
+    Ok(entries.map(|entry| !entry.revents().is_empty()))
 }
 
 /// A counter that wakes the thread that polls it.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: eventfd takes no pointers.
-    let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// Wakes the thread that polls the eventfd. A full counter means that it is awake already.
+/// Wakes the thread that polls the eventfd.
 pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: eight live bytes. The result does not matter: the only failure is a full counter.
-    let _ = unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    // The only failure is a full counter: then the thread has been woken already.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
 /// Sets the eventfd back to zero.
 pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
-    let mut count = [0u8; 8];
-    // SAFETY: eight live, writable bytes. The result does not matter: the only failure is a zero counter.
-    let _ = unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    // The only failure is a counter that is zero.
+    let _ = rustix::io::read(fd, &mut [0u8; 8]);
 }
 
 /// Anonymous memory of a fixed size as a file: sealed, so that no process can shrink or grow it any more.
 pub(crate) fn memfd(bytes: u64) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a C string literal.
-    let raw =
-        unsafe { libc::memfd_create(c"dxpu-ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
-    let file = unsafe { File::from_raw_fd(raw) };
-    file.set_len(bytes)?;
-    // SAFETY: fcntl with an integer argument.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS | libc::F_SEAL_SEAL) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(file.into())
+    let memory = rustix::fs::memfd_create(c"dxpu-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&memory, bytes)?;
+    rustix::fs::fcntl_add_seals(&memory, SIZE_SEALS | SealFlags::SEAL)?;
+    Ok(memory)
 }
 
 /// The seals that fix a memfd's size.
-const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// The size of the peer's memfd, if its size is sealed. A mapping of it then never faults.
 pub(crate) fn sealed_size(fd: &OwnedFd) -> io::Result<u64> {
-    // SAFETY: fcntl without a pointer argument.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    if seals < 0 || seals & SIZE_SEALS != SIZE_SEALS {
+    if !rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SIZE_SEALS)) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "the peer's shared memory is not sealed against a change of size",
         ));
     }
-    Ok(File::from(fd.try_clone()?).metadata()?.len())
+    Ok(rustix::fs::fstat(fd)?.st_size as u64)
 }
 
 /// Process and user at the other end of a Unix socket, as they were when it connected.
+///
+/// Not by rustix: a peer in another PID namespace has the process number 0, which its type for such numbers cannot hold.
 pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -307,23 +210,21 @@ pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32)>
 /// Makes each descriptor a descriptor of `/dev/null`, and so lets go of what it was: the number stays with its owner,
 /// which may still close it. Only system calls that are safe between `fork` and `exec` are used.
 pub(crate) fn let_go(fds: &[RawFd]) {
-    // SAFETY: the path is a C string literal.
-    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-    if null < 0 {
+    let Ok(null) = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
         return;
-    }
+    };
     for fd in fds {
-        // SAFETY: dup3 takes no pointers; the caller owns `fd` and expects it to be replaced.
-        unsafe { libc::dup3(null, *fd, libc::O_CLOEXEC) };
+        // SAFETY: the caller owns `fd`, keeps it open meanwhile and expects it to be replaced. It is not closed here.
+        let mut fd = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(*fd) });
+        // A descriptor that cannot be replaced stays what it was; nothing else can be done after a fork.
+        let _ = rustix::io::dup3(&null, &mut fd, DupFlags::CLOEXEC);
     }
-    // SAFETY: `null` was opened above and is closed once.
-    unsafe { libc::close(null) };
 }
 
 /// Asks the kernel to keep this thread's sleeps as short as they were asked to be (the default adds up to 50 us).
 pub(crate) fn sleep_precisely() {
-    // SAFETY: prctl with integer arguments; failure only means less precise sleeps.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
+    // Failure only means less precise sleeps.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
 /// A pair of connected Unix sockets, for instance to pass connections between a listener and a worker.
@@ -340,6 +241,7 @@ pub(crate) fn readable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<b
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
@@ -373,6 +275,34 @@ mod tests {
     }
 
     #[test]
+    fn a_message_takes_no_more_than_was_promised_and_leaks_nothing() {
+        let (a, b) = socket_pair().unwrap();
+        let many = [a.as_fd(); FDS_PER_MESSAGE_MAX + 1];
+        for (fds, payload) in [(&many[..], 0), (&many[..0], 0), (&many[..1], PAYLOAD_BYTES_MAX + 1)] {
+            let refused = send_fds(a.as_fd(), fds, &vec![0; payload]).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+        send_fds(a.as_fd(), &many[1..], b"all").unwrap();
+        let (fds, payload) = recv_fds(b.as_fd()).unwrap();
+        assert_eq!((fds.len(), payload.as_slice()), (FDS_PER_MESSAGE_MAX, &b"all"[..]));
+        for fd in &fds {
+            assert!(rustix::io::fcntl_getfd(fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        }
+        // More than there is room for: what came is closed again, and the message refused.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE_MAX + 1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        rustix::net::sendmsg(&a, &[IoSlice::new(&[0; 4])], &mut control, SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(recv_fds(b.as_fd()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop((fds, a));
+        assert_eq!(
+            recv_fds(b.as_fd()).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof,
+            "a copy of it is open"
+        );
+    }
+
+    #[test]
     fn unsealed_memory_is_refused() {
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
         assert!(sealed_size(&file).is_err());
@@ -390,5 +320,17 @@ mod tests {
         assert!(!readable(&near, Some(Instant::now())).unwrap(), "the peer must not notice");
         drop(far);
         assert!(readable(&near, Some(Instant::now())).unwrap());
+    }
+
+    #[test]
+    fn polling_ends_at_its_deadline_and_events_count_until_they_are_cleared() {
+        let event = eventfd().unwrap();
+        assert!(!readable(&event, Some(Instant::now())).unwrap());
+        eventfd_signal(event.as_fd());
+        eventfd_signal(event.as_fd());
+        assert!(readable(&event, None).unwrap());
+        eventfd_clear(event.as_fd());
+        eventfd_clear(event.as_fd());
+        assert!(!readable(&event, Some(Instant::now())).unwrap());
     }
 }

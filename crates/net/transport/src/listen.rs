@@ -1,11 +1,12 @@
 //! Accepting connections at an address, and surviving what comes.
 
+use locks::lock;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket as Socket2, Type};
@@ -74,8 +75,7 @@ impl Listener {
                 (socket, if tls { Address::Tls(at) } else { Address::Tcp(at) }, None)
             }
             Address::Pcie(_) => {
-                let text =
-                    "nobody listens at a pcie: address; the worker behind the function listens at unix:/path";
+                let text = "a pcie: address is for clients; let the worker behind the PCI function listen at unix:/path";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, text));
             }
             Address::Unix(path) | Address::Shm(path) => {
@@ -158,12 +158,12 @@ impl Listener {
     /// Says that the system is short of something, but not for every client that notices.
     fn complain(&self, error: &io::Error) {
         const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
-        let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shortage = lock(&self.shortage);
         shortage.clients += 1;
         if shortage.told.is_none_or(|told| told.elapsed() >= COMPLAIN_EVERY) {
             let clients = std::mem::take(&mut shortage.clients);
             shortage.told = Some(Instant::now());
-            tracing::warn!(%error, address = %self.address, clients, "cannot accept for the moment");
+            tracing::warn!(%error, address = %self.address, clients, "short of descriptors or memory: clients must wait or are turned away");
         }
     }
 
@@ -199,7 +199,7 @@ impl Listener {
     /// With every descriptor in use a waiting client would keep the listener readable and busy. So the reserve is
     /// given up for a moment: accept, close, take it back.
     fn turn_one_away(&self) {
-        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reserve = lock(&self.reserve);
         drop(reserve.take());
         drop(self.socket.accept());
         *reserve = open_reserve();

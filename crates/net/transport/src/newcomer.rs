@@ -115,7 +115,7 @@ impl Newcomer {
                 Err(error) => return Err(self.raw.set_up_error(error)),
             }
             if self.words.len() > most {
-                let what = "it says more than any client has to say";
+                let what = "the first message is longer than any client sends";
                 return Err(self.raw.set_up_error(io::Error::new(io::ErrorKind::InvalidData, what)));
             }
         }

@@ -8,6 +8,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use rustix::net::RecvFlags;
 use socket2::SockAddr;
 
 use crate::fd::{self, Interest};
@@ -127,7 +128,7 @@ impl Socket {
 
     /// At least one byte, or 0 at the end.
     pub(crate) fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        fd::recv(self.as_fd(), buf, 0)
+        fd::recv(self.as_fd(), buf, RecvFlags::empty())
     }
 
     /// As [`Self::recv`], but looks for `spin` before it sleeps.
@@ -151,7 +152,7 @@ impl Socket {
     pub(crate) fn recv_full(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut have = 0;
         while have < buf.len() {
-            match fd::recv(self.as_fd(), &mut buf[have..], libc::MSG_WAITALL)? {
+            match fd::recv(self.as_fd(), &mut buf[have..], RecvFlags::WAITALL)? {
                 0 => break,
                 count => have += count,
             }
@@ -161,7 +162,7 @@ impl Socket {
 
     /// `None` when nothing is there.
     pub(crate) fn try_recv(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
-        match fd::recv(self.as_fd(), buf, libc::MSG_DONTWAIT) {
+        match fd::recv(self.as_fd(), buf, RecvFlags::DONTWAIT) {
             Ok(count) => Ok(Some(count)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),

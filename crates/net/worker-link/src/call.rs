@@ -36,7 +36,9 @@ impl<'a> Caller<'a> {
         let knock = Knock { protocol: PROTOCOL_VERSION, token: config.token(), purpose };
         match converse(&mut door, &Handshake::Knock(knock), timeout) {
             Ok(Handshake::Ticket(ticket)) => Ok(Self { session: ticket.session, ..caller }),
-            Ok(_) => Err(caller.unreachable("it answered another question".to_owned())),
+            Ok(_) => Err(caller.unreachable(
+                "its answer to the knock is no ticket; install the same dxpu on both machines".to_owned(),
+            )),
             Err(Unheard::Refused((code, text))) => Err((code, format!("worker {address}: {text}"))),
             // A crowded door may close a waiting connection at any moment: come again.
             Err(Unheard::Closed(error)) => Err(caller.busy(error)),
@@ -134,7 +136,7 @@ fn converse(connection: &mut Connection, words: &Handshake, timeout: Duration) -
             Err(Unheard::Refused((code, refusal.text)))
         }
         Handshake::Hello(_) | Handshake::Join(_) | Handshake::Knock(_) => {
-            Err(Unheard::Broken("it answered like a client".to_owned()))
+            Err(Unheard::Broken("it sent a message that only clients send".to_owned()))
         }
         answer => Ok(answer),
     }

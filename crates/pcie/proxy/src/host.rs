@@ -9,6 +9,7 @@
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
 use fabric::{Event, LeaseId, Role};
+use locks::lock;
 use pcie::flow::RequesterOptions;
 use pcie::host::{HostPortOptions, Violations};
 use pcie::tables::{EntryId, Epoch, HostTable, NodeId, PathId, SlotId, TableError};
@@ -18,7 +19,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vfio_user::{AttachError, Options, Server, SlotHandle, Stop, Wire};
@@ -161,10 +162,6 @@ impl Side for HostSide {
     fn wake_in(&self, _now: Now) -> Option<Duration> {
         self.links.values().filter_map(|attached| attached.handle.wake_in()).min()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Plugged {

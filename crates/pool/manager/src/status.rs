@@ -1,8 +1,9 @@
 //! What any thread may know of this manager at any moment, without asking the thread that owns the books.
 
+use locks::lock;
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How this manager stands, and what it has counted.
@@ -112,8 +113,4 @@ impl Status {
     pub(crate) fn handshakes_refused(&self) -> u64 {
         self.handshakes_refused.load(Ordering::Relaxed)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -149,7 +149,7 @@ impl Region {
     }
 
     fn wait<'l>(&self, granules: crate::sync::Guard<'l, Granules>) -> crate::sync::Guard<'l, Granules> {
-        self.released.wait(granules).unwrap_or_else(std::sync::PoisonError::into_inner)
+        locks::wait(&self.released, granules)
     }
 
     fn map_private(&self, first: u64, count: u64) -> io::Result<()> {

@@ -5,7 +5,9 @@
 use crate::{
     border::*,
     host::HostRegion,
-    state::{Copy, NodeOp, Place, Stream, client, forbid_on_capturing, is_device_address, run_copy, submit},
+    state::{
+        Copy, NodeOp, Place, Stream, capturing, client, forbid_on_capturing, is_device_address, run_copy,
+    },
 };
 use cuda_abi::*;
 use cuda_wire::{Plane, Shape};
@@ -37,10 +39,10 @@ fn run(stream: &Arc<Stream>, copy: Copy, synchronous: bool) -> CuResult<()> {
         forbid_on_capturing(stream)?;
         return run_copy(stream, &copy, true);
     }
-    if crate::state::concerns(stream) {
+    if let Some(capturing) = capturing(stream) {
         copy.check()?;
         let context = Arc::clone(&stream.context);
-        return submit(stream, NodeOp::Copy { copy, context });
+        return capturing.add(NodeOp::Copy { copy, context });
     }
     run_copy(stream, &copy, false)
 }

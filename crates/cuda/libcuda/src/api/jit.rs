@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{border::InOutSlice, link::take_last_message};
+use crate::{border::InOutSlice, host::HostRegion, link::take_last_message};
 use cuda_abi::*;
 use cuda_wire::JitOption;
 
@@ -20,11 +20,10 @@ impl LogBuffer {
             return 0;
         }
         let kept = &text.as_bytes()[..text.len().min(self.bytes - 1)];
-        let target = self.address as *mut u8;
-        // SAFETY: the program gave a buffer of `bytes` bytes for this log; one less is written, then the zero.
-        unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), target, kept.len()) };
-        // SAFETY: as above.
-        unsafe { target.add(kept.len()).write(0) };
+        // SAFETY: the program gave a buffer of `bytes` bytes for this log, and keeps it while the call lasts.
+        let buffer = unsafe { HostRegion::line(self.address, self.bytes as u64) };
+        buffer.write(0, kept);
+        buffer.write(kept.len() as u64, &[0]);
         kept.len() + 1
     }
 }
@@ -112,5 +111,22 @@ impl<'a, 'b> JitArguments<'a, 'b> {
         if let Some(place) = self.wall_time_at {
             values.set(place, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_cut_to_its_buffer_and_ends_in_a_zero() {
+        let mut memory = [7u8; 8];
+        let log = LogBuffer { address: memory.as_mut_ptr() as u64, bytes: 6 };
+        assert_eq!(log.write("abc"), 4);
+        assert_eq!(memory, *b"abc\0\x07\x07\x07\x07");
+        assert_eq!(log.write("abcdefgh"), 6);
+        assert_eq!(memory, *b"abcde\0\x07\x07");
+        assert_eq!(LogBuffer { bytes: 0, ..log }.write("abc"), 0);
+        assert_eq!(LogBuffer { address: 0, ..log }.write("abc"), 0);
     }
 }

@@ -4,10 +4,10 @@
 
 use crate::{
     border::*,
+    host,
     state::{
-        Event, Function, KernelNode, NodeOp, Stream, client, function_behind,
+        Event, Function, KernelNode, NodeOp, Stream, capturing, client, function_behind,
         shadow::{lend, note_lent},
-        submit,
     },
 };
 use cuda_abi::*;
@@ -43,43 +43,27 @@ pub(crate) fn function_of(handle: FunctionHandle, stream: &Stream) -> CuResult<A
     }
 }
 
-/// Reads the n-th pointer of an array of pointers.
-///
-/// # Safety
-///
-/// `array` has more than `index` words.
-unsafe fn word(array: u64, index: usize) -> u64 {
-    // SAFETY: our caller's promise.
-    unsafe { (array as *const u64).add(index).read_unaligned() }
-}
-
 /// Lays a launch's parameters out as one block, wherever the program has them.
 pub(crate) fn pack(layout: &ParameterLayout, pointers: u64, extra: u64, block: &mut Vec<u8>) -> CuResult<()> {
     let extra = match extra {
         0 => None,
         // SAFETY: an `extra` array ends in a zero key, and parse_extra reads no further.
-        extra => Some(parse_extra(|index| unsafe { word(extra, index) })?),
+        extra => Some(parse_extra(|index| unsafe { host::word(extra, index) })?),
     };
     match layout.source(pointers != 0, extra)? {
         Source::Nothing => {}
         Source::Pointers => layout.pack(block, |index, target| {
             // SAFETY: `kernelParams` has a pointer for each parameter of the kernel.
-            let source = unsafe { word(pointers, index) } as *const u8;
-            // SAFETY: that pointer is good for the parameter's bytes; `target` is ours and has as many.
-            unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+            let source = unsafe { host::word(pointers, index) };
+            // SAFETY: that pointer is good for the parameter's bytes; `target` has as many.
+            unsafe { host::copy_out(source, target) };
         }),
         Source::Buffer(extra) => {
             // SAFETY: the key said that a size is there.
-            let bytes = layout.buffer_bytes(unsafe { word(extra.size_at, 0) })?;
+            let bytes = layout.buffer_bytes(unsafe { host::word(extra.size_at, 0) })?;
             layout.pack_buffer(block, bytes, |target| {
                 // SAFETY: the program's buffer has at least `bytes` bytes; `target` has exactly as many.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(
-                        extra.buffer as *const u8,
-                        target.as_mut_ptr(),
-                        target.len(),
-                    )
-                };
+                unsafe { host::copy_out(extra.buffer, target) };
             });
         }
     }
@@ -106,7 +90,7 @@ fn launch(
     BLOCK.with_borrow_mut(|block| {
         block.clear();
         pack(&function.sheet.layout, pointers, extra, block)?;
-        if crate::state::concerns(&stream) {
+        if let Some(capturing) = capturing(&stream) {
             let node = KernelNode {
                 handle: handle.0,
                 function,
@@ -117,7 +101,7 @@ fn launch(
                 attributes,
                 parameters: block.clone(),
             };
-            return submit(&stream, NodeOp::Kernel(node));
+            return capturing.add(NodeOp::Kernel(node));
         }
         let lent = lend(&stream, block)?;
         let op = Op::Launch {
@@ -199,7 +183,7 @@ pub(crate) fn attribute_for_wire(attribute: &CUlaunchAttribute) -> CuResult<Laun
 /// What a configuration says beyond the plain launch: the shape it asks for, and the attributes to send.
 pub(crate) fn shape_of(config: &CUlaunchConfig) -> CuResult<(LaunchShape, Vec<LaunchAttribute>)> {
     // SAFETY: the program says how many attributes are at this address.
-    let attributes: &[CUlaunchAttribute] = unsafe { slice(config.attrs as *const _, config.num_attrs) }?;
+    let attributes: &[CUlaunchAttribute] = unsafe { slice_at(config.attrs, config.num_attrs) }?;
     let mut shape = LaunchShape {
         grid: [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z],
         block: [config.block_dim_x, config.block_dim_y, config.block_dim_z],

@@ -113,7 +113,7 @@ fn link(linker: &Linker) -> CuResult<LinkOutput> {
 
 fn write_logs(linker: &MutexGuard<'_, Linker>, output: &LinkOutput) -> CuResult<()> {
     // SAFETY: CUDA has the program keep the option arrays of cuLinkCreate until the state is destroyed.
-    let mut values = unsafe { in_out_slice(linker.values_at as *mut u64, linker.keys.len()) }?;
+    let mut values = unsafe { in_out_slice_at::<u64>(linker.values_at, linker.keys.len()) }?;
     JitArguments::new(&linker.keys, Some(&mut values))?.write_logs(&output.info_log, &output.error_log);
     Ok(())
 }

@@ -3,8 +3,8 @@
 use crate::{
     border::*,
     state::{
-        NodeOp, PinnedFill, Stream, client, concerns, end_write, memory_of, plane_span, shadow::fetch_all,
-        submit,
+        NodeOp, PinnedFill, Stream, capturing, client, end_write, memory_of, plane_span, run_op,
+        shadow::fetch_all,
     },
 };
 use cuda_abi::*;
@@ -37,10 +37,12 @@ fn fill(
     let target = Plane { address, row_pitch: pitch, slice_pitch: 0 };
     let shape = Shape { width, height: height as u64, depth: 1 };
     let span = plane_span(&target, &shape)?;
-    match memory_of(address) {
+    if let Some(capturing) = capturing(&stream) {
         // A capture takes any address: cuDNN captures fills at addresses without memory to see what they would launch.
         // A wrong address is reported when the graph is instantiated.
-        _ if concerns(&stream) => {}
+        return capturing.add(NodeOp::Fill { target, shape, element_bytes, value, context });
+    }
+    match memory_of(address) {
         Some(device) => device.memory.check_range(address, span)?,
         None => {
             fill_pinned(&stream, &target, &shape, element_bytes, value)?;
@@ -51,7 +53,7 @@ fn fill(
             };
         }
     }
-    submit(&stream, NodeOp::Fill { target, shape, element_bytes, value, context })
+    run_op(&stream, NodeOp::Fill { target, shape, element_bytes, value, context })
 }
 
 /// Fills memory of the program's when the stream comes to it.

@@ -3,8 +3,8 @@
 use crate::{
     border::*,
     state::{
-        AllocationKind, MemoryPool, NodeOp, Stream, captures_exist, client, forbid_unsafe_call, memory_of,
-        note_pool_use, submit,
+        AllocationKind, MemoryPool, NodeOp, Stream, captures_exist, capturing, client, forbid_unsafe_call,
+        memory_of, note_pool_use, run_op,
     },
 };
 use cuda_abi::*;
@@ -49,9 +49,9 @@ fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc
     if bytes > device.info.memory_bytes {
         return Err(CudaError::OUT_OF_MEMORY);
     }
-    if crate::state::concerns(stream) {
+    if let Some(capturing) = capturing(stream) {
         let address = device.memory.place(&stream.context, bytes, AllocationKind::Graph)?;
-        submit(stream, NodeOp::Allocate { address, bytes }).inspect_err(|_| {
+        capturing.add(NodeOp::Allocate { address, bytes }).inspect_err(|_| {
             let _ = device.memory.remove(address);
         })?;
         device_pointer.set(address);
@@ -82,16 +82,16 @@ pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()>
     let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
     let known = device.memory.find(device_pointer).filter(|known| known.base == device_pointer);
     known.ok_or(CudaError::INVALID_VALUE)?;
-    if crate::state::concerns(&stream) {
-        return submit(&stream, NodeOp::Free { address: device_pointer });
+    if let Some(capturing) = capturing(&stream) {
+        return capturing.add(NodeOp::Free { address: device_pointer });
     }
     forbid_unsafe_call()?;
     if crate::state::free_graph_memory(device_pointer)? {
-        return submit(&stream, NodeOp::Free { address: device_pointer });
+        return run_op(&stream, NodeOp::Free { address: device_pointer });
     }
     match device.memory.remove(device_pointer)?.as_block() {
         Some(block) => block.free_in(&stream),
-        None => submit(&stream, NodeOp::Free { address: device_pointer }),
+        None => run_op(&stream, NodeOp::Free { address: device_pointer }),
     }
 }
 

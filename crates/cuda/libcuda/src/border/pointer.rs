@@ -382,6 +382,19 @@ pub(crate) unsafe fn in_out_slice<'a, T: CType>(
     Ok(InOutSlice { start: pointer, len: array_length(pointer, len)?, borrow: PhantomData })
 }
 
+/// The same at an address that the caller keeps.
+///
+/// # Safety
+/// As [`in_out_slice`].
+#[inline]
+pub(crate) unsafe fn in_out_slice_at<'a, T: CType>(
+    address: u64,
+    len: impl Length,
+) -> CuResult<InOutSlice<'a, T>> {
+    // SAFETY: handed on from the caller.
+    unsafe { in_out_slice(address as usize as *mut T, len) }
+}
+
 /// A C string that must be there.
 ///
 /// # Safety

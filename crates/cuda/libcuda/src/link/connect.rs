@@ -1,6 +1,6 @@
 //! Meeting a worker: connect, show the token, learn its devices, open the other connections.
 
-use super::{Config, Link, SharedLink, events, events::Events, queue::Queue, replies::Replies};
+use super::{Config, Link, LinkEnd, SharedLink, events, events::Events, queue::Queue, replies::Replies};
 use crate::reserve::Reserved;
 use bulk::{Lanes, LanesConfig};
 use cuda_wire::{DeviceInfo, Handshake, Join, Welcome, purpose};
@@ -41,7 +41,11 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     let hello = config.hello(ranges.iter().map(Reserved::range).collect(), lanes);
     let welcome = match greet(&mut command, hello, CONNECT_TIMEOUT) {
         Ok(Handshake::Welcome(welcome)) => *welcome,
-        Ok(_) => return Err(unreachable("it answered another question".to_owned())),
+        Ok(_) => {
+            return Err(unreachable(
+                "its answer to the hello is no welcome; install the same dxpu on both machines".to_owned(),
+            ));
+        }
         Err((code, text)) => return Err((code, format!("worker {address}: {text}"))),
     };
     let Some(chosen) = ranges.iter().position(|range| range.range() == welcome.va) else {
@@ -80,7 +84,7 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     Ok(Session { link, devices: welcome.devices, cuda_version: welcome.cuda_version, addresses })
 }
 
-fn build(
+pub(super) fn build(
     command: Connection,
     events: Connection,
     lanes: Vec<Connection>,
@@ -97,7 +101,7 @@ fn build(
     let lanes_broken = Arc::clone(&broken);
     let lanes = Lanes::new(lanes, LanesConfig::default(), move |fault| {
         if let Some(link) = lanes_broken.get().and_then(std::sync::Weak::upgrade) {
-            link.lose(&fault.to_string());
+            link.lose(&LinkEnd::Lanes(fault.clone()));
         }
     });
     let link = Arc::new_cyclic(|me| Link {
@@ -126,7 +130,7 @@ fn build(
     let weak = Arc::downgrade(&link);
     link.queue.start(move |error| {
         if let Some(link) = weak.upgrade() {
-            link.lose(&error.to_string());
+            link.lose(&error.into());
         }
     })?;
     events::start(&link, events_rx, config.stall_timeout)?;

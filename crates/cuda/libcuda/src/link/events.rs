@@ -5,14 +5,18 @@
 //! another thread for the same reason: the program's standard output may be a pipe that its reader leaves full for a
 //! while.
 
-use super::{Link, SharedLink};
+use super::{
+    Link, SharedLink,
+    end::{Breach, LinkEnd},
+};
 use crate::host::{self, HostRegion};
 use cuda_wire::{ASIDE, Notice, NoticeHeader, TransferId, WAYS, Wire, header};
+use locks::lock;
 use std::{
     collections::HashMap,
     io,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
@@ -47,10 +51,6 @@ struct State {
     host_calls: HashMap<u64, (HostFunction, bool)>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Events {
     pub(super) fn new(tx: Tx) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Events {
     }
 
     /// Waits until `notices` of them were handled; they were sent before the reply that carries this number.
-    pub(super) fn wait_handled(&self, notices: u32) -> Result<(), ()> {
+    pub(super) fn wait_handled(&self, notices: u32) -> Result<(), LinkEnd> {
         let is_behind = || {
             let handled = self.handled.load(Ordering::Acquire);
             // Text of later notices may be among it; a moment too long is harmless.
@@ -77,14 +77,24 @@ impl Events {
         if !is_behind() {
             return Ok(());
         }
+        self.wait_until(|| (!is_behind()).then_some(()))
+    }
+
+    /// Waits until `look` gives something. It is asked again after every notice, when the notice has been handled, and after
+    /// every piece of text that was printed.
+    pub(super) fn wait_until<T>(&self, look: impl Fn() -> Option<T>) -> Result<T, LinkEnd> {
+        // `look` runs under the lock. The events thread takes the lock after it handled a notice and before it notifies, so
+        // a change that `look` did not see is notified when this thread sleeps already.
         let mut state = lock(&self.state);
-        while is_behind() {
-            if self.lost.load(Ordering::SeqCst) {
-                return Err(());
+        loop {
+            if let Some(found) = look() {
+                return Ok(found);
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if self.lost.load(Ordering::SeqCst) {
+                return Err(LinkEnd::Ended);
+            }
+            state = locks::wait(&self.changed, state);
         }
-        Ok(())
     }
 
     pub(super) fn offer(&self, transfer: TransferId, region: HostRegion, once: bool) {
@@ -118,7 +128,7 @@ impl Events {
         state.offers.remove(&transfer);
         // The lanes always let go in the end: when the bytes are out, or when the link is lost.
         while state.serving.contains_key(&transfer) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = locks::wait(&self.changed, state);
         }
     }
 
@@ -164,13 +174,17 @@ impl Events {
     }
 }
 
+const HOST_CALL_THREAD: &str = "dxpu-host-fn";
+const PULL_THREAD: &str = "dxpu-pull";
+const PRINT_THREAD: &str = "dxpu-print";
+
 /// Starts the events thread, and the threads that run host functions, serve pulls and print.
 pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::Result<()> {
-    let run_host_call = start_after_landing("dxpu-host-fn", link, Link::run_host_call)?;
-    let serve_pull = start_after_landing("dxpu-pull", link, Link::serve_pull)?;
+    let run_host_call = start_after_landing(HOST_CALL_THREAD, link, Link::run_host_call)?;
+    let serve_pull = start_after_landing(PULL_THREAD, link, Link::serve_pull)?;
     let (print, texts) = mpsc::sync_channel::<Vec<u8>>(TEXTS_WAITING_MAX);
     let printer = Arc::clone(link);
-    crate::threads::spawn("dxpu-print", move || {
+    crate::threads::spawn(PRINT_THREAD, move || {
         for text in texts {
             host::print(&text);
             printer.events.text_printed();
@@ -178,8 +192,8 @@ pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::R
     })?;
     let link = Arc::clone(link);
     crate::threads::spawn("dxpu-events", move || {
-        let why = Reader { link: &link, rx, run_host_call, serve_pull, print, stall_timeout }.run();
-        link.lose(&why);
+        let end = Reader { link: &link, rx, run_host_call, serve_pull, print, stall_timeout }.run();
+        link.lose(&end);
     })
 }
 
@@ -249,40 +263,40 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads until the link breaks, and says why it did.
-    fn run(mut self) -> String {
+    /// Reads until the link ends, and says why it did.
+    fn run(mut self) -> LinkEnd {
         let mut heard = Instant::now();
         loop {
             match self.rx.wait(Some(self.stall_timeout / 4)) {
                 Ok(true) => {
                     heard = Instant::now();
-                    if let Err(why) = self.read_one() {
-                        return why;
+                    if let Err(end) = self.read_one() {
+                        return end;
                     }
                 }
                 Ok(false) if heard.elapsed() >= self.stall_timeout => {
-                    return format!("it said nothing for {:?}", self.stall_timeout);
+                    return LinkEnd::Silent(self.stall_timeout);
                 }
                 Ok(false) => {
                     if let Err(error) = self.link.events.send(&Notice::Ping { nonce: 0 }) {
-                        return error.to_string();
+                        return error.into();
                     }
                 }
-                Err(error) => return error.to_string(),
+                Err(error) => return error.into(),
             }
         }
     }
 
-    fn read_one(&mut self) -> Result<(), String> {
+    fn read_one(&mut self) -> Result<(), LinkEnd> {
         let mut head = [0; NoticeHeader::BYTES];
         self.fill(&mut head)?;
-        let head: NoticeHeader = header(&head).map_err(|error| error.to_string())?;
+        let head: NoticeHeader = header(&head).map_err(LinkEnd::unreadable("a notice"))?;
         if head.bytes > NoticeHeader::BODY_MAX {
-            return Err(format!("a notice of {} bytes", head.bytes));
+            return Err(LinkEnd::too_long("a notice", head.bytes));
         }
         let mut body = vec![0; head.bytes as usize];
         self.fill(&mut body)?;
-        let notice = Notice::from_bytes(&body).map_err(|error| error.to_string())?;
+        let notice = Notice::from_bytes(&body).map_err(LinkEnd::unreadable("a notice"))?;
         self.handle(notice)?;
         let events = &self.link.events;
         let state = lock(&events.state);
@@ -293,45 +307,40 @@ impl Reader<'_> {
     }
 
     /// Reads exactly what fits into `target`. A worker may freeze in the middle of a notice, too.
-    fn fill(&mut self, target: &mut [u8]) -> Result<(), String> {
+    fn fill(&mut self, target: &mut [u8]) -> Result<(), LinkEnd> {
         let mut have = 0;
         while have < target.len() {
-            match self.rx.try_recv(&mut target[have..]).map_err(|error| error.to_string())? {
-                Some(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).to_string()),
+            match self.rx.try_recv(&mut target[have..])? {
+                Some(0) => return Err(LinkEnd::Closed),
                 Some(count) => have += count,
-                None if self.rx.wait(Some(self.stall_timeout)).map_err(|error| error.to_string())? => {}
-                None => {
-                    return Err(format!("it stopped in the middle of a notice for {:?}", self.stall_timeout));
-                }
+                None if self.rx.wait(Some(self.stall_timeout))? => {}
+                None => return Err(LinkEnd::SilentInNotice(self.stall_timeout)),
             }
         }
         Ok(())
     }
 
-    fn handle(&self, notice: Notice<'_>) -> Result<(), String> {
+    fn handle(&self, notice: Notice<'_>) -> Result<(), LinkEnd> {
         let events = &self.link.events;
         match notice {
-            Notice::HostCall { token, chunks } => self
-                .run_host_call
-                .send((chunks, token))
-                .map_err(|_| "the thread of host functions ended".to_owned()),
+            Notice::HostCall { token, chunks } => {
+                self.run_host_call.send((chunks, token)).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))
+            }
             Notice::Pull { transfer, chunks } => {
-                self.serve_pull.send((chunks, transfer)).map_err(|_| "the thread of pulls ended".to_owned())
+                self.serve_pull.send((chunks, transfer)).map_err(|_| LinkEnd::ThreadEnded(PULL_THREAD))
             }
             Notice::Print { text } => {
                 events.texts_taken.fetch_add(1, Ordering::Relaxed);
-                self.print.send(text.0.to_vec()).map_err(|_| "the thread that prints ended".to_owned())
+                self.print.send(text.0.to_vec()).map_err(|_| LinkEnd::ThreadEnded(PRINT_THREAD))
             }
             Notice::PushConsumed { bytes } => {
                 self.link.push_window.fetch_add(bytes.min(i64::MAX as u64) as i64, Ordering::Relaxed);
                 Ok(())
             }
-            Notice::Ping { nonce } => events.send(&Notice::Pong { nonce }).map_err(|error| error.to_string()),
+            Notice::Ping { nonce } => Ok(events.send(&Notice::Pong { nonce })?),
             Notice::Pong { .. } => Ok(()),
-            Notice::Closing { text } => Err(String::from_utf8_lossy(text.0).into_owned()),
-            Notice::HostCallDone { .. } | Notice::PullFailed { .. } => {
-                Err("the worker sent a notice that only clients send".to_owned())
-            }
+            Notice::Closing { text } => Err(LinkEnd::Told(String::from_utf8_lossy(text.0).into_owned())),
+            Notice::HostCallDone { .. } | Notice::PullFailed { .. } => Err(Breach::ClientNotice.into()),
         }
     }
 }

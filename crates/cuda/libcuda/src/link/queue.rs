@@ -9,10 +9,11 @@
 //! Callers block on `wire` only for backpressure (more than `BYTES_MAX`) and in `append_last`.
 
 use cuda_wire::{Command, begin_command, finish_command};
+use locks::{lock, try_lock};
 use std::{
     io,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -42,11 +43,15 @@ struct Shared {
     is_direct: bool,
     #[cfg(test)]
     wakes: AtomicUsize,
+    /// How often the sender thread looked whether there are bytes.
+    #[cfg(test)]
+    looks: AtomicUsize,
 }
 
 /// What every append touches and the sender thread polls: in one cache line, so that it moves between cores at once.
 #[repr(align(64))]
 struct Gathered {
+    /// A panic while appending leaves at worst a torn command, and the worker then closes the session.
     bytes: Mutex<Vec<u8>>,
     /// How many bytes there are, for the sender thread, which polls it without the lock. Changed under the lock.
     count: AtomicUsize,
@@ -58,19 +63,6 @@ struct Wire {
     tx: Tx,
     /// The other buffer: emptied by the last write, filled by the next swap.
     spare: Vec<u8>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while appending leaves at worst a torn command, and the worker then closes the session.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 impl Queue {
@@ -90,6 +82,8 @@ impl Queue {
             is_direct,
             #[cfg(test)]
             wakes: AtomicUsize::new(0),
+            #[cfg(test)]
+            looks: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -205,6 +199,8 @@ impl Shared {
     fn linger(&self) -> io::Result<()> {
         let mut since = Instant::now();
         while since.elapsed() < self.linger && !self.closed.load(Ordering::Relaxed) {
+            #[cfg(test)]
+            self.looks.fetch_add(1, Ordering::Relaxed);
             for _ in 0..LOOKS_PER_CLOCK {
                 if self.gathered.count.load(Ordering::Acquire) != 0
                     && let Some(mut wire) = try_lock(&self.wire)
@@ -225,7 +221,7 @@ impl Shared {
         if bytes.is_empty() && !self.closed.load(Ordering::SeqCst) {
             // Set under the lock that guards the bytes: an append after it sees the flag.
             self.gathered.sleeping.store(true, Ordering::Relaxed);
-            bytes = self.wake.wait(bytes).unwrap_or_else(PoisonError::into_inner);
+            bytes = locks::wait(&self.wake, bytes);
             self.gathered.sleeping.store(false, Ordering::Relaxed);
         }
         drop(bytes);

@@ -5,11 +5,15 @@
 //! that waits alone takes only two free locks. A thread that waits while another reads polls for `spin` before it
 //! sleeps, so that often it need not be woken either.
 
-use super::reply_reader::{Reply, ReplyReader};
+use super::{
+    end::{Breach, LinkEnd},
+    reply_reader::{Reply, ReplyReader},
+};
 use cuda_wire::TransferId;
+use locks::lock;
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -87,7 +91,7 @@ impl Waiter {
     fn sleep<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.asleep.store(true, Ordering::Relaxed);
         while !self.told.load(Ordering::Relaxed) {
-            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = locks::wait(&self.wake, state);
         }
         self.asleep.store(false, Ordering::Relaxed);
         state
@@ -117,10 +121,6 @@ impl State {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Replies {
     /// Replies from `rx`. A waiting thread polls for `spin` before it sleeps; `None`: as seems best to the transport.
     pub(super) fn new(rx: Rx, spin: Option<Duration>) -> Self {
@@ -133,13 +133,13 @@ impl Replies {
         let _ = self.land.set(Box::new(land));
     }
 
-    /// Reads until `is_enough` of the transfers among the replies are there; they are on their way. The error is what
-    /// broke the link.
-    pub(super) fn read_transfers(&self, is_enough: impl Fn() -> bool) -> Result<(), String> {
+    /// Reads until `is_enough` of the transfers among the replies are there; they are on their way. The error says
+    /// why the link ended.
+    pub(super) fn read_transfers(&self, is_enough: impl Fn() -> bool) -> Result<(), LinkEnd> {
         while !is_enough() {
             let mut state = lock(&self.state);
             if state.lost {
-                return Err("the connection ended".to_owned());
+                return Err(LinkEnd::Ended);
             }
             if state.somebody_reads {
                 drop(state);
@@ -153,9 +153,9 @@ impl Replies {
             state.somebody_reads = false;
             match read {
                 Ok(_) => state.pass_reading_on(),
-                Err(error) => {
+                Err(end) => {
                     state.lose();
-                    return Err(error);
+                    return Err(end);
                 }
             }
         }
@@ -167,20 +167,20 @@ impl Replies {
         lock(&self.state).calls.push(Call { name, reply: None, waiter: None });
     }
 
-    /// Waits for the reply of an announced call. The error is what broke the link.
-    pub(super) fn wait(&self, name: u32) -> Result<Reply, String> {
+    /// Waits for the reply of an announced call. The error says why the link ended.
+    pub(super) fn wait(&self, name: u32) -> Result<Reply, LinkEnd> {
         let mut state = lock(&self.state);
         loop {
             let is_lost = state.lost;
             let is_read = state.somebody_reads;
-            let Some(call) = state.call(name) else { return Err("a call was not announced".to_owned()) };
+            let Some(call) = state.call(name) else { return Err(LinkEnd::Unannounced(name)) };
             if let Some(reply) = call.reply.take() {
                 state.forget(name);
                 return Ok(reply);
             }
             if is_lost {
                 state.forget(name);
-                return Err("the connection ended".to_owned());
+                return Err(LinkEnd::Ended);
             }
             if !is_read {
                 state.somebody_reads = true;
@@ -199,7 +199,7 @@ impl Replies {
     }
 
     /// Reads for all until the reply of `name` is there.
-    fn read(&self, name: u32) -> Result<Reply, String> {
+    fn read(&self, name: u32) -> Result<Reply, LinkEnd> {
         let read = self.read_until(name);
         let mut state = lock(&self.state);
         state.somebody_reads = false;
@@ -211,7 +211,7 @@ impl Replies {
         read
     }
 
-    fn read_until(&self, name: u32) -> Result<Reply, String> {
+    fn read_until(&self, name: u32) -> Result<Reply, LinkEnd> {
         let mut reader = lock(&self.reader);
         loop {
             if let Some(reply) = self.read_one(&mut reader, Some(name))? {
@@ -221,24 +221,24 @@ impl Replies {
     }
 
     /// Reads one frame. Returns the reply of call `mine`, gives any other reply to its call and a transfer to `land`.
-    fn read_one(&self, reader: &mut ReplyReader, mine: Option<u32>) -> Result<Option<Reply>, String> {
+    fn read_one(&self, reader: &mut ReplyReader, mine: Option<u32>) -> Result<Option<Reply>, LinkEnd> {
         let reply = reader.next()?;
         if Some(reply.0.call) == mine {
             return Ok(Some(reply));
         }
         if reply.0.call == 0 {
             let Some((name, bytes)) = reply.1.split_first_chunk::<8>() else {
-                return Err("a transfer without a name".to_owned());
+                return Err(Breach::UnnamedTransfer.into());
             };
             let transfer = TransferId(u64::from_le_bytes(*name));
             if !self.land.get().is_some_and(|land| land(transfer, bytes)) {
-                return Err("a transfer that nobody expects".to_owned());
+                return Err(Breach::UnexpectedTransfer(transfer).into());
             }
             return Ok(None);
         }
         let mut state = lock(&self.state);
         let Some(call) = state.call(reply.0.call) else {
-            return Err(format!("a reply to call {} that nobody made", reply.0.call));
+            return Err(Breach::UnexpectedReply(reply.0.call).into());
         };
         call.reply = Some(reply);
         if let Some(waiter) = &call.waiter {

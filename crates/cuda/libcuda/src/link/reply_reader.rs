@@ -1,5 +1,6 @@
 //! Replies out of a stream of bytes: many with one receive, where many have come.
 
+use super::end::LinkEnd;
 use cuda_wire::{ReplyHeader, header};
 use std::time::Duration;
 use transport::Rx;
@@ -28,16 +29,16 @@ impl ReplyReader {
         Self { rx, buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0 }
     }
 
-    /// Blocks for the next reply. The error is what broke the link.
-    pub(super) fn next(&mut self) -> Result<Reply, String> {
+    /// Blocks for the next reply. The error says why the link ended.
+    pub(super) fn next(&mut self) -> Result<Reply, LinkEnd> {
         while self.end - self.start < ReplyHeader::BYTES {
             self.receive()?;
         }
         let bytes = &self.buffer[self.start..self.start + ReplyHeader::BYTES];
-        let head: ReplyHeader = header(bytes).map_err(|error| error.to_string())?;
+        let head: ReplyHeader = header(bytes).map_err(LinkEnd::unreadable("a reply"))?;
         self.start += ReplyHeader::BYTES;
         if head.bytes > BODY_BYTES_MAX {
-            return Err(format!("a reply of {} bytes", head.bytes));
+            return Err(LinkEnd::too_long("a reply", head.bytes));
         }
         if head.bytes == 0 {
             return Ok((head, Vec::new()));
@@ -48,22 +49,21 @@ impl ReplyReader {
         first.copy_from_slice(&self.buffer[self.start..self.start + here]);
         self.start += here;
         if !rest.is_empty() {
-            self.rx.recv_exact(rest).map_err(|error| error.to_string())?;
+            self.rx.recv_exact(rest)?;
         }
         Ok((head, body))
     }
 
-    fn receive(&mut self) -> Result<(), String> {
+    fn receive(&mut self) -> Result<(), LinkEnd> {
         // Less than a header is left, so this moves little and makes room.
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        match self.rx.recv(&mut self.buffer[self.end..]) {
-            Ok(0) => Err("the worker closed the connection".to_owned()),
-            Ok(count) => {
+        match self.rx.recv(&mut self.buffer[self.end..])? {
+            0 => Err(LinkEnd::Closed),
+            count => {
                 self.end += count;
                 Ok(())
             }
-            Err(error) => Err(error.to_string()),
         }
     }
 }

@@ -53,10 +53,15 @@ pub(crate) fn capture_stream(stream: &Stream) -> CaptureStream {
     CaptureStream { stream: stream.handle, context: stream.context.handle, kind }
 }
 
-/// Whether work of a stream must go through [`submit`](super::submit): the stream is captured, or a capture blocks it.
+/// A stream whose work must not run now: it is captured, or a capture blocks it. [`Capturing::add`] takes the work.
+pub(crate) struct Capturing<'a>(pub(super) &'a Arc<Stream>);
+
+/// Asks whether a stream is captured or blocked. `None`: its work runs now.
 #[inline]
-pub(crate) fn concerns(stream: &Stream) -> bool {
-    captures_exist() && (stream.capture.active.load(Ordering::Acquire) || legacy_rests(stream))
+pub(crate) fn capturing(stream: &Arc<Stream>) -> Option<Capturing<'_>> {
+    let is_taken =
+        captures_exist() && (stream.capture.active.load(Ordering::Acquire) || legacy_rests(stream));
+    is_taken.then_some(Capturing(stream))
 }
 
 /// Whether a capture blocks this stream. Only a legacy stream can be blocked.
@@ -67,11 +72,12 @@ fn legacy_rests(stream: &Stream) -> bool {
 /// Gives work to the capture of its stream. Returns the work if no capture takes it: then it runs at once.
 #[inline]
 pub(crate) fn intercept(stream: &Arc<Stream>, op: NodeOp) -> CuResult<Option<NodeOp>> {
-    if captures_exist() { intercept_slowly(stream, op) } else { Ok(Some(op)) }
+    if captures_exist() { give_to_capture(stream, op) } else { Ok(Some(op)) }
 }
 
+/// [`intercept`] while captures exist.
 #[cold]
-fn intercept_slowly(stream: &Arc<Stream>, op: NodeOp) -> CuResult<Option<NodeOp>> {
+pub(super) fn give_to_capture(stream: &Arc<Stream>, op: NodeOp) -> CuResult<Option<NodeOp>> {
     let mut store = graphs();
     let key = capture_stream(stream);
     let captured = match &op {

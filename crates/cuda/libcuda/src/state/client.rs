@@ -7,8 +7,9 @@ use super::{
 use crate::link::{self, Config, Link};
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::{slab::Slab, stream_order::StreamOrder};
+pub(crate) use locks::lock;
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicU32, Ordering},
 };
 
@@ -63,11 +64,6 @@ pub(crate) fn client() -> CuResult<&'static Client> {
 
 /// Created contexts are numbered from here; below are the primary contexts.
 const FIRST_ID: u32 = 0x100;
-
-/// Locks a mutex whose data cannot be left half changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Client {
     /// Connects to every worker of the environment. The error is for cuInit, with words for the user.

@@ -177,10 +177,10 @@ impl Context {
 
     /// The stream that stands for 0.
     pub(crate) fn legacy_stream(&self) -> CuResult<Arc<Stream>> {
-        if let Some(stream) = &*self.legacy.read().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        if let Some(stream) = &*locks::read(&self.legacy) {
             return Ok(Arc::clone(stream));
         }
-        let mut legacy = self.legacy.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut legacy = locks::write(&self.legacy);
         if let Some(stream) = &*legacy {
             return Ok(Arc::clone(stream));
         }
@@ -194,7 +194,7 @@ impl Context {
         let client = client()?;
         self.alive.store(false, Ordering::SeqCst);
         self.local_storage.clear(self.handle);
-        *self.legacy.write().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        *locks::write(&self.legacy) = None;
         let mine = |context: &Arc<Context>| std::ptr::eq(Arc::as_ptr(context), self);
         client.streams.snapshot().iter().filter(|(_, stream)| mine(&stream.context)).for_each(
             |(handle, _)| {

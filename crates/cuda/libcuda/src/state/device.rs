@@ -150,11 +150,11 @@ impl Device {
 
     /// The pool that cuMemAllocAsync takes from.
     pub(crate) fn current_pool(&self) -> u64 {
-        *self.current_pool.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        *locks::read(&self.current_pool)
     }
 
     /// Chooses it.
     pub(crate) fn set_current_pool(&self, pool: u64) {
-        *self.current_pool.write().unwrap_or_else(std::sync::PoisonError::into_inner) = pool;
+        *locks::write(&self.current_pool) = pool;
     }
 }

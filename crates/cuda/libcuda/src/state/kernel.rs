@@ -8,7 +8,7 @@ use std::{
     collections::BTreeMap,
     ffi::CString,
     sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
+        Arc, Mutex, RwLock, Weak,
         atomic::{AtomicI32, Ordering},
     },
 };
@@ -56,11 +56,11 @@ impl KernelSheet {
     /// What launches of it must keep to.
     #[inline]
     pub(crate) fn limits(&self) -> KernelLimits {
-        *self.limits.read().unwrap_or_else(PoisonError::into_inner)
+        *locks::read(&self.limits)
     }
 
     fn set_attribute(&self, number: u32, value: i32, device: &Device) -> CuResult<()> {
-        self.limits.write().unwrap_or_else(PoisonError::into_inner).set(number, value, &device.limits)?;
+        locks::write(&self.limits).set(number, value, &device.limits)?;
         if let Some(place) = self.attributes.get(number as usize) {
             place.store(value, Ordering::Relaxed);
         }
@@ -116,7 +116,7 @@ impl Kernel {
     /// Its function in `context`, loading the library there if need be.
     #[inline]
     pub(crate) fn function(&self, context: &Context) -> CuResult<Arc<Function>> {
-        let known = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        let known = locks::read(&self.functions);
         match known.iter().find(|function| std::ptr::eq(Arc::as_ptr(&function.context), context)) {
             Some(function) => Ok(Arc::clone(function)),
             None => {
@@ -133,7 +133,7 @@ impl Kernel {
         for (number, value) in lock(&self.set).iter() {
             function.set_attribute(*number, *value)?;
         }
-        let mut known = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locks::write(&self.functions);
         if !known.iter().any(|other| Arc::ptr_eq(other, &function)) {
             known.push(Arc::clone(&function));
         }
@@ -150,13 +150,13 @@ impl Kernel {
         self.sheet.set_attribute(number, value, device)?;
         forget_attributes(self.handle);
         lock(&self.set).insert(number, value);
-        let known = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        let known = locks::read(&self.functions);
         known.iter().try_for_each(|function| function.set_attribute(number, value))
     }
 
     /// Forgets its function in a context that ended.
     pub(crate) fn forget(&self, context: &Context) {
-        let mut known = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locks::write(&self.functions);
         known.retain(|function| !std::ptr::eq(Arc::as_ptr(&function.context), context));
     }
 }
@@ -166,11 +166,11 @@ static ALIASES: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
 
 /// Makes an address one more handle of a function.
 pub(crate) fn add_function_alias(address: u64, function: u64) {
-    ALIASES.write().unwrap_or_else(PoisonError::into_inner).insert(address, function);
+    locks::write(&ALIASES).insert(address, function);
 }
 
 /// The handle of the function at such an address.
 #[cold]
 pub(crate) fn function_behind(address: u64) -> Option<u64> {
-    ALIASES.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied()
+    locks::read(&ALIASES).get(&address).copied()
 }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use cuda_abi::{CuResult, CudaError};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Called with the context, the key and the value when the context ends.
 pub(crate) type Destructor = unsafe extern "C" fn(context: u64, key: u64, value: u64);
@@ -68,11 +68,11 @@ impl LocalStorage {
     }
 
     fn reading(&self) -> RwLockReadGuard<'_, Vec<Entry>> {
-        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+        locks::read(&self.entries)
     }
 
     fn writing(&self) -> RwLockWriteGuard<'_, Vec<Entry>> {
-        self.entries.write().unwrap_or_else(PoisonError::into_inner)
+        locks::write(&self.entries)
     }
 }
 

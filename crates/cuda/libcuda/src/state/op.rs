@@ -1,6 +1,6 @@
 //! Work for a stream as an owned value: what a capture keeps and a graph is made of.
 
-use super::{Context, Copy, Event, Function, Stream, capture, pool_order};
+use super::{Capturing, Context, Copy, Event, Function, Stream, capture, pool_order};
 use crate::border::HostFn;
 use cuda_abi::CuResult;
 use cuda_wire::{Bytes, LaunchAttribute, MemoryOp, Op, Plane, Shape};
@@ -115,7 +115,26 @@ impl KernelNode {
 
 /// Puts work behind a stream, or into the graph it is captured to.
 pub(crate) fn submit(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
-    let Some(op) = capture::intercept(stream, op)? else { return Ok(()) };
+    match capture::intercept(stream, op)? {
+        None => Ok(()),
+        Some(op) => run_op(stream, op),
+    }
+}
+
+impl Capturing<'_> {
+    /// Puts work into the graph that the stream is captured to, or refuses it if the stream is blocked. If another thread
+    /// has ended the capture since [`capturing`](super::capturing), the work runs.
+    #[cold]
+    pub(crate) fn add(self, op: NodeOp) -> CuResult<()> {
+        match capture::give_to_capture(self.0, op)? {
+            None => Ok(()),
+            Some(op) => run_op(self.0, op),
+        }
+    }
+}
+
+/// Puts work behind a stream that is not captured.
+pub(crate) fn run_op(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
     let send = |op: Op<'_>| stream.enqueue(op);
     match op {
         NodeOp::Empty => Ok(()),

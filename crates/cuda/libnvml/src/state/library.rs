@@ -2,7 +2,7 @@
 
 use super::{device::Session, fork};
 use crate::abi::{NvmlError, NvmlResult};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Held while the first nvmlInit connects, so that no thread sees half of it. A fork waits for it as well.
 static LIBRARY: Mutex<Library> = Mutex::new(Library { references: 0, session: None });
@@ -14,7 +14,7 @@ pub(super) struct Library {
 }
 
 pub(super) fn lock() -> MutexGuard<'static, Library> {
-    LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
+    locks::lock(&LIBRARY)
 }
 
 /// nvmlInit: the first one connects.

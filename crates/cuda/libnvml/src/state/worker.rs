@@ -10,8 +10,9 @@ use cuda_wire::{
     Command, DeviceStatus, Handshake, ReplyHeader, StatusWelcome, Wire, begin_command, finish_command,
     header, purpose,
 };
+use locks::lock;
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use transport::{Address, Closer, Connection, ConnectionKind};
@@ -37,10 +38,6 @@ struct Line {
     connection: Option<Connection>,
     next_call: u32,
     lost_at: Option<Instant>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {
@@ -78,7 +75,7 @@ impl Worker {
                     return answer;
                 }
                 Err(Fault::Ended(error)) => self.note_loss(&error),
-                Err(Fault::Silent) => return Err(self.lose(&mut line, "it is silent")),
+                Err(Fault::Silent) => return Err(self.lose(&mut line, "no answer within DXPU_STALL_TIMEOUT")),
             }
         } else if line.lost_at.is_some_and(|lost_at| lost_at.elapsed() < LOST_PAUSE) {
             return Err(NvmlError::GpuIsLost);
@@ -93,7 +90,7 @@ impl Worker {
                 answer
             }
             Err(Fault::Ended(error)) => Err(self.lose(&mut line, &error)),
-            Err(Fault::Silent) => Err(self.lose(&mut line, "it is silent")),
+            Err(Fault::Silent) => Err(self.lose(&mut line, "no answer within DXPU_STALL_TIMEOUT")),
         }
     }
 
@@ -109,7 +106,9 @@ impl Worker {
         let mut connection = caller.open(ConnectionKind::Status, 0, timeout)?;
         match greet(&mut connection, self.config.hello(Vec::new(), 0), timeout) {
             Ok(Handshake::StatusWelcome(welcome)) => Ok((connection, welcome)),
-            Ok(_) => Err(unreachable("it answered another question".to_owned())),
+            Ok(_) => Err(unreachable(
+                "its answer to the hello is no welcome; install the same dxpu on both machines".to_owned(),
+            )),
             Err((code, text)) => Err((code, format!("worker {}: {text}", self.address))),
         }
     }
@@ -127,7 +126,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let line = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut line = lock(&self.line);
         if let Some(connection) = &mut line.connection {
             // A worker that does not hear it sees the connection end.
             let _ = connection.tx.send(&[&question(&Command::Goodbye {}, 0)]);
@@ -174,7 +173,11 @@ fn ask(
     connection.rx.recv_exact(&mut bytes)?;
     let head: ReplyHeader = header(&bytes)?;
     if head.call != *next_call || head.bytes > ANSWER_BYTES_MAX {
-        return Err(Fault::Ended("an answer that nobody asked for".to_owned()));
+        let text = format!(
+            "it answered call {} with {} bytes, but call {next_call} was asked",
+            head.call, head.bytes
+        );
+        return Err(Fault::Ended(text));
     }
     let mut body = vec![0; head.bytes as usize];
     connection.rx.recv_exact(&mut body)?;

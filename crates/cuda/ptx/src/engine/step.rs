@@ -15,7 +15,8 @@ use crate::{
     hooks::Hooks,
     memory::DeviceMemory,
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use locks::lock;
+use std::sync::{Mutex, MutexGuard};
 
 /// What became of a turn.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,7 @@ impl Turn {
 /// up to 16 bytes at once, and scans that look back at other blocks rely on it. Such accesses are rare: one lock is enough.
 fn whole_vectors() -> MutexGuard<'static, ()> {
     static WHOLE: Mutex<()> = Mutex::new(());
-    WHOLE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&WHOLE)
 }
 
 /// Why a group stopped.

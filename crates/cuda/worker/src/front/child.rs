@@ -4,8 +4,8 @@ use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Grant, Role, Startup},
     end::{EndKind, SessionEnd},
-    sync::lock,
 };
+use locks::lock;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -132,7 +132,7 @@ pub(crate) fn read_lines(lines: UnixStream, mut on_line: impl FnMut(Line)) {
             ("ready", _) => on_line(Line::Ready),
             ("authenticated", who) => on_line(Line::Authenticated(who.to_owned())),
             ("ended", reason) => on_line(Line::Ended(reason.to_owned())),
-            _ => tracing::warn!(line, "a session process said something odd"),
+            _ => tracing::warn!(line, "a session process sent a line that the front does not know"),
         }
     }
 }
@@ -141,15 +141,20 @@ pub(crate) fn read_lines(lines: UnixStream, mut on_line: impl FnMut(Line)) {
 pub(crate) fn end_of(said: Option<String>, status: io::Result<ExitStatus>) -> SessionEnd {
     let status = match status {
         Ok(status) => status,
-        Err(error) => return SessionEnd::new(EndKind::Internal, format!("it cannot be waited for: {error}")),
+        Err(error) => {
+            return SessionEnd::new(
+                EndKind::Internal,
+                format!("cannot wait for the session process: {error}"),
+            );
+        }
     };
     match (status.code().and_then(EndKind::from_exit_code), said) {
         (Some(kind), Some(reason)) => SessionEnd::new(kind, reason),
-        (Some(kind), None) => SessionEnd::new(kind, "it said no more"),
+        (Some(kind), None) => SessionEnd::new(kind, "the session process gave no reason"),
         (None, _) => {
             let how = match status.signal() {
-                Some(signal) => format!("its process was ended by signal {signal}"),
-                None => format!("its process ended with {status}"),
+                Some(signal) => format!("the session process was ended by signal {signal}"),
+                None => format!("the session process ended with {status}"),
             };
             SessionEnd::new(EndKind::Internal, how)
         }

@@ -18,9 +18,9 @@ use super::{OnEvent, SessionEvent, bell::Bell};
 use crate::config::FrontConfig;
 use crate::session::full_text;
 use crate::session::handshake::{HandshakeError, check_version};
-use crate::sync::lock;
 use cuda_abi::CudaError;
 use cuda_wire::{Handshake, Knock, Refusal, Ticket, purpose};
+use locks::lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::io;
@@ -100,7 +100,7 @@ impl Door {
     /// Attends all connections that come until the listener is stopped.
     pub(super) fn attend(mut self) {
         if let Err(error) = self.turns() {
-            tracing::error!(address = %self.listener.address(), %error, "stopped listening");
+            tracing::error!(address = %self.listener.address(), %error, "cannot accept connections any more; restart the worker");
         }
     }
 
@@ -266,7 +266,7 @@ impl Door {
             Err(error) => return Err(HandshakeError::Malformed(error.to_string())),
         };
         if !(purpose::SESSION..=purpose::LOOK).contains(&wants) {
-            return Err(HandshakeError::Malformed(format!("{wants} is no purpose")));
+            return Err(HandshakeError::Malformed(format!("purpose {wants} is unknown")));
         }
         self.hall.config.session.admission.admit(&token)?;
         Ok(wants)

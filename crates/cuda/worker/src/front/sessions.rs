@@ -7,8 +7,8 @@ use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
     end::EndKind,
-    sync::{lock, wait, wait_for},
 };
+use locks::{lock, wait, wait_for};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -186,7 +186,7 @@ impl Sessions {
         let mut state = lock(&self.state);
         let Some((child, _)) = state.tickets.remove(&name) else {
             drop(state);
-            raw.refuse("no such ticket; is the client of another version?");
+            raw.refuse("no such ticket: it was used or has expired");
             return Err((Reason::NoTicket, "there is no such ticket"));
         };
         let peer = raw.peer().to_owned();
@@ -366,13 +366,15 @@ fn keep_spares(sessions: &Weak<Sessions>) {
 fn start_one(sessions: &Arc<Sessions>) {
     let grant = match (sessions.config.grant)() {
         Ok(grant) => grant,
-        Err(error) => return sessions.not_started(&format!("nothing left for one more session: {error}")),
+        Err(error) => {
+            return sessions.not_started(&format!("cannot get devices for one more session: {error}"));
+        }
     };
     let (child, process, lines) = match SessionChild::start(&sessions.config, &grant, Role::Session) {
         Ok(started) => started,
         Err(error) => {
             (grant.release)();
-            return sessions.not_started(&format!("cannot start a process: {error}"));
+            return sessions.not_started(&format!("cannot start a session process: {error}"));
         }
     };
     let (attended, release) = (sessions.clone(), grant.release);
@@ -382,7 +384,7 @@ fn start_one(sessions: &Arc<Sessions>) {
     if let Err(error) = thread {
         // Its control socket closes, so the process leaves by itself; no thread waits for it.
         stopper.stop();
-        sessions.not_started(&format!("cannot start a thread: {error}"));
+        sessions.not_started(&format!("cannot start the thread that attends a session process: {error}"));
     }
 }
 

@@ -5,10 +5,10 @@ use super::child::{self, SessionChild, SessionEvent};
 use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
-    end::EndKind,
+    end::{EndKind, SessionEnd},
     front::sessions::{random_name, reap},
-    sync::{lock, wait},
 };
+use locks::{lock, wait};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -47,6 +47,17 @@ struct State {
     stopping: bool,
 }
 
+/// Why clients that look cannot be served.
+#[derive(Debug, thiserror::Error)]
+enum StatusProcessError {
+    #[error("cannot get the devices for a status process: {0}")]
+    NoGrant(#[source] io::Error),
+    #[error("cannot start a status process: {0}")]
+    NotStarted(#[source] io::Error),
+    #[error("{0}")]
+    Failed(SessionEnd),
+}
+
 impl Watchers {
     pub(crate) fn start(
         config: Arc<FrontConfig>,
@@ -77,7 +88,7 @@ impl Watchers {
         let mut state = lock(&self.state);
         if state.tickets.remove(&ticket).is_none() {
             drop(state);
-            raw.refuse("no such ticket; is the client of another version?");
+            raw.refuse("no such ticket: it was used or has expired");
             return Err((Reason::NoTicket, "there is no such ticket"));
         }
         if state.stopping {
@@ -126,24 +137,23 @@ impl Watchers {
                 return;
             }
             drop(state);
-            if let Err(reason) = self.start_and_attend() {
+            if let Err(error) = self.start_and_attend() {
                 for raw in std::mem::take(&mut lock(&self.state).waiting) {
                     raw.refuse("this worker cannot show its devices");
                 }
-                (self.on_event)(SessionEvent::Broken { reason });
+                (self.on_event)(SessionEvent::Broken { reason: error.to_string() });
             }
         }
     }
 
-    fn start_and_attend(&self) -> Result<(), String> {
-        let grant =
-            (self.config.grant)().map_err(|error| format!("nothing to look at devices with: {error}"))?;
+    fn start_and_attend(&self) -> Result<(), StatusProcessError> {
+        let grant = (self.config.grant)().map_err(StatusProcessError::NoGrant)?;
         let started = SessionChild::start(&self.config, &grant, Role::Status);
         let (child, process, lines) = match started {
             Ok(started) => started,
             Err(error) => {
                 (grant.release)();
-                return Err(format!("cannot start a process: {error}"));
+                return Err(StatusProcessError::NotStarted(error));
             }
         };
         {
@@ -163,7 +173,12 @@ impl Watchers {
     }
 
     /// Hears from the process until it ends, and ends it when it has no client to serve.
-    fn attend(&self, child: &Arc<SessionChild>, mut process: Child, lines: UnixStream) -> Result<(), String> {
+    fn attend(
+        &self,
+        child: &Arc<SessionChild>,
+        mut process: Child,
+        lines: UnixStream,
+    ) -> Result<(), StatusProcessError> {
         let mut said = None;
         let is_timed = lines.set_read_timeout(Some(STAYS_IDLE)).is_ok();
         let mut lines = BufReader::new(lines);
@@ -196,6 +211,6 @@ impl Watchers {
         lock(&self.state).child = None;
         child.stop();
         let end = child::end_of(said, reap(&mut process));
-        if end.kind == EndKind::Internal { Err(end.to_string()) } else { Ok(()) }
+        if end.kind == EndKind::Internal { Err(StatusProcessError::Failed(end)) } else { Ok(()) }
     }
 }

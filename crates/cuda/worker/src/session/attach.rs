@@ -3,7 +3,7 @@
 use crate::{
     admission::Admitted,
     config::SessionConfig,
-    end::{EndKind, Ending, SessionEnd},
+    end::{EndKind, Ending, SessionEnd, Unserved},
     session::{
         full_text,
         handshake::{HandshakeError, read_hello, refused, say_no},
@@ -15,7 +15,6 @@ use crate::{
 use cuda_abi::CudaError;
 use cuda_driver::Driver;
 use cuda_wire::{Handshake, Hello, PROTOCOL_VERSION, Welcome};
-use std::fmt::Display;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -45,8 +44,8 @@ pub(crate) fn attach(
     config: &SessionConfig,
 ) -> Result<Attached, SessionEnd> {
     let deadline = Instant::now() + config.handshake_timeout;
-    let security = Arc::new(config.security().map_err(|error| internal("the TLS identity", error))?);
-    let secret = random_secret().map_err(|error| internal("no randomness", error))?;
+    let security = Arc::new(config.security().map_err(Unserved::Identity)?);
+    let secret = random_secret().map_err(Unserved::Randomness)?;
     let ending = Arc::new(Ending::default());
     let joins = take_joins(control, &security, secret, config.handshake_timeout, &ending)?;
 
@@ -70,10 +69,6 @@ pub(crate) fn attach(
     Ok(Attached { admitted, credit_bytes, input, tx, closer, joined, ending })
 }
 
-fn internal(what: &str, error: impl Display) -> SessionEnd {
-    SessionEnd::new(EndKind::Internal, format!("{what}: {error}"))
-}
-
 /// Starts the thread that takes further connections from the front, and notices when the front is gone.
 fn take_joins(
     control: &UnixStream,
@@ -82,7 +77,7 @@ fn take_joins(
     timeout: Duration,
     ending: &Arc<Ending>,
 ) -> Result<Arc<Joins>, SessionEnd> {
-    let from_front = control.try_clone().map_err(|error| internal("the control socket", error))?;
+    let from_front = control.try_clone().map_err(Unserved::Control)?;
     let joins = Arc::new(Joins::default());
     let (taken, security, ending) = (joins.clone(), security.clone(), ending.clone());
     spawn("dxpu-control", move || {
@@ -154,7 +149,7 @@ fn gather(
         if input.held() < EARLY_BYTES_MAX {
             match input.try_receive() {
                 Ok(Some(0)) => {
-                    return Err(SessionEnd::new(EndKind::Finished, "the client only asked who is here"));
+                    return Err(SessionEnd::new(EndKind::Finished, "the client left after the welcome"));
                 }
                 Ok(_) => {}
                 Err(error) => return Err(SessionEnd::new(EndKind::PeerLost, error.to_string())),

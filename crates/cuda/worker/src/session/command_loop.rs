@@ -73,7 +73,10 @@ impl CommandLoop {
         }
         self.link.events.heard().touch();
         match input.receive() {
-            Ok(0) => Err(SessionEnd::new(EndKind::PeerLost, "the client closed without a goodbye")),
+            Ok(0) => Err(SessionEnd::new(
+                EndKind::PeerLost,
+                "the client closed its connection without a goodbye: its process ended early or was killed",
+            )),
             Ok(_) => Ok(()),
             Err(error) => {
                 Err(SessionEnd::new(EndKind::PeerLost, format!("the command connection broke: {error}")))
@@ -155,9 +158,10 @@ impl CommandLoop {
         let is_taken = self.waiters.run(Box::new(Awaited { driver, replies, call, pending }));
         match is_taken {
             true => Ok(()),
-            false => {
-                Err(SessionEnd::new(EndKind::Protocol, "more waits at once than any program has threads"))
-            }
+            false => Err(SessionEnd::new(
+                EndKind::Protocol,
+                "the client waits for more things at once than any program has threads",
+            )),
         }
     }
 }

@@ -3,10 +3,10 @@
 use crate::{
     end::{EndKind, Ending},
     session::link::Link,
-    sync::lock,
 };
 use cuda_driver::LinkLost;
 use cuda_wire::{Notice, NoticeHeader, Wire, header};
+use locks::lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -90,8 +90,7 @@ pub(crate) fn read_events(mut rx: Rx, events: &Events, link: &Arc<Link>, ending:
     loop {
         let notice = match read_notice(&mut rx, &mut body) {
             Ok(notice) => notice,
-            Err(ReadError::Gone(reason)) => return ending.end(EndKind::PeerLost, reason),
-            Err(ReadError::Malformed(reason)) => return ending.end(EndKind::Protocol, reason),
+            Err(error) => return ending.end(error.kind(), error.to_string()),
         };
         events.heard.touch();
         match notice {
@@ -103,33 +102,49 @@ pub(crate) fn read_events(mut rx: Rx, events: &Events, link: &Arc<Link>, ending:
             Notice::Pong { .. } => {}
             Notice::HostCallDone { token } => {
                 if !link.host_calls.done(token) {
-                    let reason = format!("a host function {token} returned that nobody called");
+                    let reason = format!(
+                        "the client reported the end of host function {token}, which this worker has not called"
+                    );
                     return ending.end(EndKind::Protocol, reason);
                 }
             }
             Notice::PullFailed { transfer } => link.pull_failed(transfer),
             other => {
-                return ending.end(EndKind::Protocol, format!("a client must not say {other:?}"));
+                return ending
+                    .end(EndKind::Protocol, format!("the client sent {other:?}, which only a worker sends"));
             }
         }
     }
 }
 
+/// Why there is no next notice from the client.
+#[derive(Debug, thiserror::Error)]
 enum ReadError {
-    Gone(String),
-    Malformed(String),
+    #[error("the events connection ended: {0}")]
+    Gone(#[from] std::io::Error),
+    #[error("the client sent a notice that cannot be decoded: {0}")]
+    Malformed(#[from] cuda_wire::DecodeError),
+    #[error("the client announced a notice of {0} bytes, which is longer than the protocol allows")]
+    TooLong(u32),
+}
+
+impl ReadError {
+    fn kind(&self) -> EndKind {
+        match self {
+            Self::Gone(_) => EndKind::PeerLost,
+            Self::Malformed(_) | Self::TooLong(_) => EndKind::Protocol,
+        }
+    }
 }
 
 fn read_notice<'a>(rx: &mut Rx, body: &'a mut Vec<u8>) -> Result<Notice<'a>, ReadError> {
-    let gone = |error: std::io::Error| ReadError::Gone(format!("the events connection ended: {error}"));
-    let malformed = |error: cuda_wire::DecodeError| ReadError::Malformed(format!("a notice: {error}"));
     let mut bytes = [0; NoticeHeader::BYTES];
-    rx.recv_exact(&mut bytes).map_err(gone)?;
-    let head: NoticeHeader = header(&bytes).map_err(malformed)?;
+    rx.recv_exact(&mut bytes)?;
+    let head: NoticeHeader = header(&bytes)?;
     if head.bytes > NoticeHeader::BODY_MAX || head.reserved != 0 {
-        return Err(ReadError::Malformed(format!("a notice of {} bytes", head.bytes)));
+        return Err(ReadError::TooLong(head.bytes));
     }
     body.resize(head.bytes as usize, 0);
-    rx.recv_exact(body).map_err(gone)?;
-    Notice::from_bytes(body).map_err(malformed)
+    rx.recv_exact(body)?;
+    Ok(Notice::from_bytes(body)?)
 }

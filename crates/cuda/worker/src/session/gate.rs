@@ -12,11 +12,11 @@ use crate::{
         holdings::{Claim, GraphChange, Holdings, Thing},
         link::Link,
     },
-    sync::lock,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, HostLink};
 use cuda_wire::{Bytes, ContextId, DriverCommand, HostData, ImageSource, Op, Subject, TransferId};
+use locks::lock;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -237,7 +237,7 @@ impl Gate {
             && let Err(error) = images.put(hash, &bytes)
         {
             // The client must send the image again for its next load; nothing else is lost.
-            tracing::warn!(%error, "cannot keep a module image");
+            tracing::warn!(%error, "cannot store a module image; the client sends it again at the next load");
         }
         Ok(bytes)
     }

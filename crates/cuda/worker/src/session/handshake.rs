@@ -17,7 +17,7 @@ const HELLO_BYTES_MAX: usize = 64 << 10;
 pub(crate) enum HandshakeError {
     #[error("the connection broke during the handshake")]
     Io(#[from] io::Error),
-    #[error("the client's first words are malformed: {0}")]
+    #[error("the client's first message is malformed: {0}")]
     Malformed(String),
     #[error("refused: {}", .0.text)]
     Refused(Refusal),
@@ -47,7 +47,9 @@ fn read_body(rx: &mut Rx, deadline: Instant) -> Result<Vec<u8>, HandshakeError> 
     let malformed = |error: cuda_wire::DecodeError| HandshakeError::Malformed(error.to_string());
     let length = Handshake::body_length(prefix).map_err(malformed)?;
     if length > HELLO_BYTES_MAX {
-        return Err(HandshakeError::Malformed(format!("{length} bytes are more than any client has to say")));
+        return Err(HandshakeError::Malformed(format!(
+            "it has {length} bytes, at most {HELLO_BYTES_MAX} are allowed"
+        )));
     }
     let mut body = vec![0; length];
     read_by(rx, &mut body, deadline)?;

@@ -9,11 +9,11 @@
 //!
 //! Commands come one after the other, so what was free at the claim is still free when the thing is kept.
 
-use crate::sync::lock;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{
     ContextId, EventId, ExecId, GraphNode, HostData, MemoryHandleId, ModuleId, Op, StreamId, Subject,
 };
+use locks::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
 

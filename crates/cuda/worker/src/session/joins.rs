@@ -3,8 +3,8 @@
 use crate::{
     end::{EndKind, Ending},
     session::handshake::{HandshakeError, read_join, say_no},
-    sync::{lock, wait_for},
 };
+use locks::{lock, wait_for};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -95,7 +95,9 @@ pub(crate) fn take_connections(
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 return ending.end(EndKind::Stopped, "the worker is shutting down");
             }
-            Err(error) => return ending.end(EndKind::Stopped, format!("the front is gone: {error}")),
+            Err(error) => {
+                return ending.end(EndKind::Stopped, format!("the worker's front process is gone: {error}"));
+            }
         };
         {
             let mut state = lock(&joins.state);
@@ -120,18 +122,18 @@ fn join(raw: RawConnection, joins: &Joins, security: &ServerSecurity, secret: [u
     let peer = raw.peer().to_owned();
     let mut connection = match raw.serve(security, deadline) {
         Ok(connection) => connection,
-        Err(error) => return tracing::debug!(peer, %error, "a connection was not set up"),
+        Err(error) => return tracing::debug!(peer, %error, "a further connection of a client was not set up"),
     };
     match read_join(&mut connection.rx, &secret, deadline) {
         Ok(()) => {
             if !joins.put(preamble.kind, preamble.lane, connection) {
-                tracing::warn!(peer, kind = ?preamble.kind, lane = preamble.lane, "a connection came twice");
+                tracing::warn!(peer, kind = ?preamble.kind, lane = preamble.lane, "a client opened a connection that it has already, or that is none of its session");
             }
         }
         Err(HandshakeError::Refused(refusal)) => {
-            tracing::warn!(peer, "a connection showed the wrong secret");
+            tracing::warn!(peer, "a connection showed a wrong session secret and was refused");
             say_no(connection, refusal);
         }
-        Err(error) => tracing::debug!(peer, %error, "a connection did not join"),
+        Err(error) => tracing::debug!(peer, %error, "a connection did not join its session"),
     }
 }

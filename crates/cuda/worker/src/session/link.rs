@@ -1,12 +1,10 @@
 //! The way from a driver's streams back to the client.
 
-use crate::{
-    session::{events::Events, outgoing::Outgoing},
-    sync::{lock, wait},
-};
+use crate::session::{events::Events, outgoing::Outgoing};
 use bulk::Lanes;
 use cuda_driver::{Departure, HostLink, Landing, LinkLost, Over, PendingRead, Sink, Source};
 use cuda_wire::{Notice, NoticeHeader, TransferId};
+use locks::{lock, wait};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
 

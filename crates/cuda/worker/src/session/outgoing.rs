@@ -1,9 +1,9 @@
 //! The sending side of the command connection: replies, and ahead of them small transfers that wait for their streams.
 
-use crate::sync::lock;
 use bulk::Lanes;
 use cuda_driver::{LinkLost, PendingRead};
 use cuda_wire::{ReplyHeader, TransferId, WAYS, Wire};
+use locks::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use transport::{Closer, Tx};

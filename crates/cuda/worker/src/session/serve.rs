@@ -52,7 +52,7 @@ fn assemble(attached: Attached, driver: &Arc<dyn Driver>, config: &SessionConfig
     let Attached { admitted, credit_bytes, mut input, tx, closer, joined, ending } = attached;
     let images = config.image_cache.as_deref().and_then(|directory| {
         ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)
-            .inspect_err(|error| tracing::warn!(%error, "module images are not kept"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot open the cache of module images; clients send every image again"))
             .ok()
     });
     let (events_tx, events_rx, events_closer) = joined.events.split();
@@ -140,7 +140,10 @@ fn watch(ending: &Ending, events: &Events, stall_timeout: Duration) -> SessionEn
             return ending.explained(GOODBYE_WITHIN).unwrap_or(end);
         }
         if events.heard().silence() > stall_timeout {
-            ending.end(EndKind::Stalled, format!("nothing was heard from the client for {stall_timeout:?}"));
+            ending.end(
+                EndKind::Stalled,
+                format!("the client sent nothing for {stall_timeout:?}, not even an answer to a ping"),
+            );
         }
     }
 }

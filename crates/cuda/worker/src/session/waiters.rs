@@ -3,7 +3,7 @@
 //! Each wait takes a thread of its own, up to `THREADS_MAX`. Threads start as waits need them and end after a while
 //! without work. Further waits share one thread, which polls them in turn: they end a little later, and cost no thread.
 
-use crate::sync::{lock, wait, wait_for};
+use locks::{lock, wait, wait_for};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};

@@ -4,9 +4,10 @@
 //! them. Files that cannot be read, or that do not belong together because one of them was replaced a moment before the
 //! other, change nothing: what was read last goes on.
 
+use locks::lock;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -39,7 +40,7 @@ impl Renewed {
     }
 
     fn current(&self) -> Arc<CertifiedKey> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         let stamp = stamp_of(&self.certificate);
         if stamp.is_some()
             && stamp != held.0

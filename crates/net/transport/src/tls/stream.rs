@@ -8,11 +8,12 @@
 //!
 //! Order of locks: `outbox`, then `state`.
 
+use locks::lock;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Link, RxHalf, TxHalf};
@@ -79,7 +80,7 @@ pub(crate) fn extract(tls: &mut rustls::Connection, out: &mut Vec<u8>) {
 
 impl TlsLink {
     fn state(&self) -> MutexGuard<'_, rustls::Connection> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Sends what the receiving half, or a close, left to be sent, if no thread is writing. Never blocks.
@@ -95,7 +96,7 @@ impl TlsLink {
 
     /// Encrypts `slices` and sends them.
     fn seal_and_send(&self, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outbox = lock(&self.outbox);
         {
             let mut state = self.state();
             let _all = state.writer().write_vectored(slices)?;

@@ -39,7 +39,7 @@ fn is_asleep(queue: &Queue) -> bool {
 }
 
 #[test]
-fn while_the_sender_lingers_a_call_wakes_nobody() {
+fn while_the_sender_lingers_a_call_wakes_no_thread() {
     let (queue, mut rx) = queue("tcp", PATIENCE);
     start(&queue);
     queue.append(&numbered(0), 0).unwrap();
@@ -62,9 +62,10 @@ fn a_sender_that_was_woken_lingers_though_another_has_written_the_bytes() {
     // The caller is faster than the sender it wakes: as if its next call, which needs an answer, came at once.
     queue.shared.append(&numbered(0), 0);
     queue.shared.flush().unwrap();
+    let looks_before = queue.shared.looks.load(Ordering::Relaxed);
     queue.shared.wake_sender();
-    thread::sleep(Duration::from_millis(50));
-    assert!(!is_asleep(&queue), "it went back to sleep");
+    // It finds nothing to write, and looks for more all the same: a sender that went back to sleep would not.
+    until("the sender looks", || queue.shared.looks.load(Ordering::Relaxed) > looks_before);
     let wakes_before = wakes(&queue);
     for number in 1..100 {
         queue.append(&numbered(number), 0).unwrap();
@@ -90,7 +91,7 @@ fn a_sender_that_has_nothing_to_do_sleeps_in_the_end_and_is_woken() {
 }
 
 #[test]
-fn into_shared_memory_everybody_writes_for_itself() {
+fn into_shared_memory_every_caller_writes_by_itself() {
     // There is not even a sender thread.
     let (queue, mut rx) = queue("shm", PATIENCE);
     for number in 0..1000 {
@@ -102,12 +103,12 @@ fn into_shared_memory_everybody_writes_for_itself() {
 }
 
 #[test]
-fn who_finds_the_wire_taken_leaves_its_bytes_to_whoever_has_it() {
+fn a_caller_that_finds_the_wire_locked_leaves_its_bytes_to_the_holder() {
     let (queue, mut rx) = queue("unix", Duration::ZERO);
     // No sender thread helps.
     let wire = lock(&queue.shared.wire);
     queue.append_and_flush(&numbered(1), 7).unwrap();
-    assert!(!rx.wait(Some(Duration::from_millis(20))).unwrap(), "it cannot have been written");
+    assert_ne!(queue.shared.gathered.count.load(Ordering::SeqCst), 0, "the bytes must still be in the queue");
     drop(wire);
     // As the thread that held `wire` does.
     queue.shared.flush().unwrap();
@@ -118,15 +119,23 @@ fn who_finds_the_wire_taken_leaves_its_bytes_to_whoever_has_it() {
 fn a_caller_that_outruns_the_network_is_held_back() {
     let (queue, mut rx) = queue("unix", Duration::ZERO);
     let commands = (2 * BYTES_MAX / 20) as u32;
-    let appender = thread::spawn(move || {
-        (0..commands).for_each(|number| queue.append(&numbered(number), 0).unwrap());
-        queue.append_last(&numbered(commands)).unwrap();
-        queue
+    let appended = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let appender = scope.spawn(|| {
+            for number in 0..commands {
+                queue.append(&numbered(number), 0).unwrap();
+                appended.fetch_add(1, Ordering::SeqCst);
+            }
+            queue.append_last(&numbered(commands)).unwrap();
+        });
+        // There is no sender thread, so the caller has locked `wire`: it writes what it appended, and no socket takes all of
+        // that while nothing is read.
+        until("the caller writes", || try_lock(&queue.shared.wire).is_none());
+        let before = appended.load(Ordering::SeqCst);
+        assert!(before < commands as usize, "it appended more than the queue may hold");
+        (0..=commands).for_each(|number| assert_eq!(receive(&mut rx), (0, number)));
+        appender.join().unwrap();
     });
-    thread::sleep(Duration::from_millis(100));
-    assert!(!appender.is_finished(), "nobody takes what it appends");
-    (0..=commands).for_each(|number| assert_eq!(receive(&mut rx), (0, number)));
-    appender.join().unwrap();
 }
 
 /// A thread is stuck in a write; others go on appending. They are held back too, or the queue would take all memory.

@@ -29,7 +29,7 @@ fn is_waited_for(replies: &Replies, name: u32) -> bool {
     lock(&replies.state).call(name).is_some_and(|call| call.waiter.is_some())
 }
 
-fn waiter(replies: &Arc<Replies>, name: u32) -> thread::JoinHandle<Result<u32, String>> {
+fn waiter(replies: &Arc<Replies>, name: u32) -> thread::JoinHandle<Result<u32, LinkEnd>> {
     replies.expect(name);
     let replies = Arc::clone(replies);
     thread::spawn(move || replies.wait(name).map(|reply| reply.0.call))
@@ -60,9 +60,9 @@ fn who_has_its_reply_hands_the_reading_over() {
         let second = waiter(&replies, 2);
         until("the second waits", || is_waited_for(&replies, 2));
         worker.send(&[&reply_to(1, b"")]).unwrap();
-        assert_eq!(first.join().unwrap(), Ok(1));
+        assert_eq!(first.join().unwrap().unwrap(), 1);
         worker.send(&[&reply_to(2, b"")]).unwrap();
-        assert_eq!(second.join().unwrap(), Ok(2));
+        assert_eq!(second.join().unwrap().unwrap(), 2);
     }
 }
 
@@ -84,7 +84,7 @@ fn reading_is_not_handed_to_one_who_has_its_reply() {
         state.pass_reading_on();
         drop(state);
         worker.send(&[&reply_to(2, b"")]).unwrap();
-        assert_eq!(second.join().unwrap(), Ok(2));
+        assert_eq!(second.join().unwrap().unwrap(), 2);
         assert_eq!(replies.wait(1).unwrap().0.call, 1);
     }
 }
@@ -96,9 +96,14 @@ fn the_end_wakes_everybody() {
         let waiters: Vec<_> = (1..5).map(|name| waiter(&replies, name)).collect();
         until("all wait", || (1..5).filter(|name| is_waited_for(&replies, *name)).count() == 3);
         drop(worker);
-        assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap().is_err()));
+        let ends: Vec<LinkEnd> =
+            waiters.into_iter().map(|waiter| waiter.join().unwrap().unwrap_err()).collect();
+        // The thread that read has seen why; the others are told that it is over.
+        assert_eq!(ends.iter().filter(|end| matches!(end, LinkEnd::Closed)).count(), 1, "{ends:?}");
+        assert_eq!(ends.iter().filter(|end| matches!(end, LinkEnd::Ended)).count(), 3, "{ends:?}");
         replies.expect(9);
-        assert!(replies.wait(9).is_err());
+        assert!(matches!(replies.wait(9), Err(LinkEnd::Ended)));
+        assert!(matches!(replies.wait(10), Err(LinkEnd::Unannounced(10))));
     }
 }
 
@@ -107,7 +112,25 @@ fn an_answer_that_nobody_asked_for_ends_the_link() {
     let (replies, mut worker) = replies(Duration::ZERO);
     replies.expect(1);
     worker.send(&[&reply_to(2, b"")]).unwrap();
-    assert!(replies.wait(1).unwrap_err().contains("nobody made"));
+    let end = replies.wait(1).unwrap_err();
+    assert!(matches!(end, LinkEnd::Protocol(Breach::UnexpectedReply(2))), "{end:?}");
+}
+
+#[test]
+fn transfers_among_the_replies_must_be_named_and_expected() {
+    // What the worker sends under the name of no call, and how the link ends.
+    let ends_with = |body: &[u8]| {
+        let (replies, mut worker) = replies(Duration::ZERO);
+        replies.land_with(|_, _| false);
+        replies.expect(1);
+        worker.send(&[&reply_to(0, body)]).unwrap();
+        replies.wait(1).unwrap_err()
+    };
+    let end = ends_with(&[1, 2, 3]);
+    assert!(matches!(end, LinkEnd::Protocol(Breach::UnnamedTransfer)), "{end:?}");
+    let end = ends_with(&77u64.to_le_bytes());
+    assert!(matches!(end, LinkEnd::Protocol(Breach::UnexpectedTransfer(TransferId(77)))), "{end:?}");
+    assert!(end.to_string().contains("77"), "{end}");
 }
 
 #[test]
@@ -171,7 +194,7 @@ fn replies_are_read_whatever_pieces_they_come_in() {
         }
     }
     drop(sender.join().unwrap());
-    assert!(reader.next().unwrap_err().contains("closed"));
+    assert!(matches!(reader.next(), Err(LinkEnd::Closed)));
 }
 
 #[test]
@@ -180,6 +203,6 @@ fn a_reply_without_end_is_refused_before_memory_is_taken() {
     let mut bytes = reply_to(1, b"");
     bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     worker.tx.send(&[&bytes]).unwrap();
-    let error = ReplyReader::new(client.rx, None).next().unwrap_err();
-    assert!(error.contains("4294967295"), "{error}");
+    let end = ReplyReader::new(client.rx, None).next().unwrap_err();
+    assert!(matches!(end, LinkEnd::Protocol(Breach::TooLong { bytes: u32::MAX, .. })), "{end:?}");
 }
