@@ -3,13 +3,13 @@
 use crate::{
     buffer::Buffer,
     coverage::{Coverage, Refused},
-    ends::{Done, Sink},
-    fault::{Fault, LinkLost},
+    ends::Done,
+    fault::Fault,
     landed::Landing,
     lanes::Shared,
     sync::{lock, wait},
 };
-use cuda_wire::TransferId;
+use cuda_wire::{LinkLost, Sink, TransferId};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 

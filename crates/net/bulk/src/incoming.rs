@@ -3,12 +3,12 @@
 use crate::{
     buffer::Spares,
     coverage::Coverage,
-    ends::{Done, Sink},
+    ends::Done,
     expectation::{Expected, Piece, refusal},
-    fault::{Fault, LinkLost},
+    fault::Fault,
     sync::lock,
 };
-use cuda_wire::TransferId;
+use cuda_wire::{LinkLost, Sink, TransferId};
 use std::collections::HashMap;
 use std::collections::hash_map;
 use std::sync::{Arc, Mutex};

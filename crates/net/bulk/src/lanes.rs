@@ -2,9 +2,9 @@
 
 use crate::{
     buffer::{PIECE_BYTES, Pool},
-    ends::{Done, Sink, Source},
+    ends::Done,
     expectation::{Expectation, Expected, Piece},
-    fault::{Fault, LinkLost},
+    fault::Fault,
     incoming::{Claim, Incoming, Refusal},
     landed::Landed,
     outgoing::{Batch, Job, Outgoing, Queue},
@@ -12,7 +12,7 @@ use crate::{
     sender::{self, Chunk, LaneTx, Payload},
     sync::lock,
 };
-use cuda_wire::{ASIDE, ChunkHeader, LANES_MAX, TransferId, WAYS};
+use cuda_wire::{ASIDE, ChunkHeader, LANES_MAX, LinkLost, Sink, Source, TransferId, WAYS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock};

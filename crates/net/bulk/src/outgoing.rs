@@ -5,11 +5,10 @@
 
 use crate::{
     buffer::Buffer,
-    ends::{Done, Source},
-    fault::LinkLost,
+    ends::Done,
     sync::{lock, wait},
 };
-use cuda_wire::TransferId;
+use cuda_wire::{LinkLost, Source, TransferId};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 

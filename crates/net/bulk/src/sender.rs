@@ -2,13 +2,12 @@
 
 use crate::{
     buffer::{Buffer, PIECE_BYTES},
-    ends::Source,
     fault::Fault,
     lanes::Shared,
     outgoing::{Job, Outgoing},
     sync::lock,
 };
-use cuda_wire::{ChunkHeader, TransferId, Wire};
+use cuda_wire::{ChunkHeader, Source, TransferId, Wire};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
