@@ -16,9 +16,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use gpu_function::GpuEndpoint;
-use pcie::Packet;
 use pcie::endpoint::{Endpoint, FunctionOptions};
 use pcie::host::HostPortOptions;
+use pcie::{Packet, Time};
 use tlp::{TLP_BYTES_MAX, Tlp};
 use vfio_user::{Options, Server, SlotHandle};
 
@@ -26,6 +26,10 @@ use vfio_user::{Options, Server, SlotHandle};
 type ForBox = Option<Vec<u8>>;
 
 const IDLE: Duration = Duration::from_millis(100);
+
+fn now(start: Instant) -> Time {
+    Time::at(start.elapsed())
+}
 
 fn to_bytes(packet: &Packet) -> Vec<u8> {
     let mut bytes = vec![0; TLP_BYTES_MAX];
@@ -43,15 +47,15 @@ fn from_bytes(bytes: &[u8]) -> Packet {
 fn run_box(mut device: GpuEndpoint, inbox: Receiver<ForBox>, outbox: Sender<Vec<u8>>, cut: Arc<AtomicBool>) {
     let start = Instant::now();
     loop {
-        let wake = device.wake_at().map_or(IDLE, |at| at.saturating_sub(start.elapsed()).min(IDLE));
+        let wake = device.wake_at().map_or(IDLE, |at| at.since(now(start)).min(IDLE));
         match inbox.recv_timeout(wake) {
             Ok(_) if cut.load(Ordering::Relaxed) => continue,
-            Ok(Some(bytes)) => device.receive(from_bytes(&bytes), start.elapsed()),
+            Ok(Some(bytes)) => device.receive(from_bytes(&bytes), now(start)),
             Ok(None) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        device.on_tick(start.elapsed());
-        while let Some(packet) = device.transmit(start.elapsed()) {
+        device.on_tick(now(start));
+        while let Some(packet) = device.transmit(now(start)) {
             if outbox.send(to_bytes(&packet)).is_err() {
                 return;
             }

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxProxy, Now, Packet, Switch, SwitchOptions, SwitchOutput};
+use pcie::{BoxProxy, Packet, Switch, SwitchOptions, SwitchOutput, Time};
 use tlp::{TLP_BYTES_MAX, Tlp};
 
 const HOST: NodeId = NodeId(1);
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         input.read_exact(frame)?;
         let tlp = Tlp::decode(frame)?;
         let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
-        switch.receive_from_host(packet, Now::ZERO);
+        switch.receive_from_host(packet, Time::ZERO);
         for packet in settle(&mut switch, &mut boxes) {
             let mut frame = vec![0; packet.as_tlp().encoded_bytes()];
             let length = packet.as_tlp().encode(&mut frame)?;
@@ -80,14 +80,14 @@ fn settle(switch: &mut Switch, boxes: &mut BoxProxy) -> Vec<Packet> {
             match output {
                 SwitchOutput::Up(packet) => up.push(packet),
                 SwitchOutput::Down { route, packet, .. } => {
-                    boxes.receive(HOST, route.slot, route.epoch, packet, Now::ZERO);
+                    boxes.receive(HOST, route.slot, route.epoch, packet, Time::ZERO);
                 }
                 SwitchOutput::Reset(entry) => boxes.reset(SlotId(entry.0)),
             }
         }
-        while let Some(out) = boxes.transmit(Now::ZERO) {
+        while let Some(out) = boxes.transmit(Time::ZERO) {
             moved = true;
-            switch.receive_from_network(BOX, out.slot, out.epoch, out.packet, Now::ZERO);
+            switch.receive_from_network(BOX, out.slot, out.epoch, out.packet, Time::ZERO);
         }
         if !moved {
             return up;

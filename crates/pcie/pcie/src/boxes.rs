@@ -4,8 +4,9 @@
 //! from the network reach a device only when they come from its host, in the current pairing.
 
 use crate::endpoint::Endpoint;
-use crate::packet::{Now, Packet};
+use crate::packet::Packet;
 use crate::tables::{BoxTable, Epoch, NodeId, PathId, SlotId, TableError};
+use units::Time;
 
 /// A packet for a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl BoxProxy {
     }
 
     /// A packet from the network.
-    pub fn receive(&mut self, source: NodeId, slot: SlotId, epoch: Epoch, packet: Packet, now: Now) {
+    pub fn receive(&mut self, source: NodeId, slot: SlotId, epoch: Epoch, packet: Packet, now: Time) {
         match self.devices.get_mut(usize::from(slot.0)) {
             Some(Some(device)) if self.table.admits(slot, source, epoch) => device.receive(packet, now),
             _ => self.refused += 1,
@@ -91,11 +92,11 @@ impl BoxProxy {
     }
 
     /// The next packet of any device, each slot in turn.
-    pub fn transmit(&mut self, now: Now) -> Option<Outgoing> {
+    pub fn transmit(&mut self, now: Time) -> Option<Outgoing> {
         let count = self.devices.len();
         for step in 0..count {
             let index = (self.next_slot + step) % count;
-            let slot = SlotId(index as u16);
+            let slot = self.table.entries()[index].slot;
             let Some(device) = &mut self.devices[index] else { continue };
             let Some((host, path, epoch)) = self.table.host_of(slot) else { continue };
             if let Some(packet) = device.transmit(now) {
@@ -107,18 +108,18 @@ impl BoxProxy {
     }
 
     /// The next packet of one slot's device: for a caller that has room for that slot and perhaps not for others.
-    pub fn transmit_slot(&mut self, slot: SlotId, now: Now) -> Option<Packet> {
+    pub fn transmit_slot(&mut self, slot: SlotId, now: Time) -> Option<Packet> {
         self.table.host_of(slot)?;
         self.devices.get_mut(usize::from(slot.0))?.as_mut()?.transmit(now)
     }
 
     /// Time has passed.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         self.devices.iter_mut().flatten().for_each(|device| device.on_tick(now));
     }
 
     /// When [`BoxProxy::on_tick`] must be called at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         self.devices.iter().flatten().filter_map(|device| device.wake_at()).min()
     }
 }

@@ -8,6 +8,7 @@ mod discover;
 mod learn;
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 pub use discover::{DiscoverError, DiscoveredBar, Discovery};
 use learn::Learnt;
@@ -15,12 +16,13 @@ use tlp::{
     Bdf, Body, Class, Header, Memory, MemoryOp, ReadCompletionBoundary, SizeLimit, Status, TransactionId,
     code,
 };
+use units::Time;
 
 use crate::config::register;
 use crate::flow::{
     Failure, Finished, JobId, Request, Requester, RequesterOptions, as_completion, memory_reads,
 };
-use crate::packet::{Now, Packet, enabled_runs};
+use crate::packet::{Packet, enabled_runs};
 use crate::tables::Window;
 
 /// The guest's memory. The implementation refuses whatever is not the guest's.
@@ -88,7 +90,7 @@ pub struct HostPortOptions {
 
 impl Default for HostPortOptions {
     fn default() -> Self {
-        let timeout = Now::from_millis(200);
+        let timeout = Duration::from_millis(200);
         Self {
             device: Bdf::new(1, 0, 0),
             root: Bdf::default(),
@@ -149,17 +151,17 @@ impl HostPort {
     }
 
     /// The next packet for the device.
-    pub fn transmit(&mut self, now: Now) -> Option<Packet> {
+    pub fn transmit(&mut self, now: Time) -> Option<Packet> {
         self.out.pop_front().or_else(|| self.requester.transmit(self.options.root, now))
     }
 
     /// When [`HostPort::on_tick`] must be called at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         self.requester.wake_at()
     }
 
     /// Time has passed.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         for finished in self.requester.on_tick(now) {
             self.finish(finished);
         }

@@ -27,6 +27,7 @@ pub mod measure;
 pub mod tables;
 
 pub use boxes::{BoxProxy, Outgoing};
-pub use packet::{Now, Packet, enabled_runs};
+pub use packet::{Packet, enabled_runs};
 pub use switch::{Route, Switch, SwitchOptions, SwitchOutput, SwitchViolations};
 pub use tlp::{Bdf, SizeLimit, TagSpace};
+pub use units::Time;

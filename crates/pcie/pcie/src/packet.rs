@@ -1,11 +1,6 @@
 //! A packet that owns its payload, as queues and state machines pass it around.
 
-use std::time::Duration;
-
 use tlp::{Bdf, CompletionPieces, Header, ReadCompletionBoundary, SizeLimit, Span, Status, Tlp};
-
-/// Time since some beginning that only has to be the same for all calls to one value. Cores never look at a clock.
-pub type Now = Duration;
 
 /// A transaction layer packet with its payload: whole double words, in the order of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]

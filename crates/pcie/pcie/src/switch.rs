@@ -21,12 +21,14 @@ mod port;
 mod transit;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tlp::{Bdf, Body, Class, Config, Header, MessageRouting, ReadCompletionBoundary, Routing, Status, code};
+use units::Time;
 
 use crate::config::register;
 use crate::flow::as_completion;
-use crate::packet::{Now, Packet};
+use crate::packet::Packet;
 use crate::tables::{EntryId, Epoch, HostRoute, HostTable, NodeId, PathId, SlotId, TableError};
 use port::Port;
 use transit::Transit;
@@ -71,12 +73,12 @@ pub struct SwitchOptions {
     /// another slot goes up, where an IOMMU can look at it.
     pub peer_to_peer: bool,
     /// How long a device may take to answer before the switch answers for it.
-    pub timeout: Now,
+    pub timeout: Duration,
 }
 
 impl Default for SwitchOptions {
     fn default() -> Self {
-        Self { slots: 4, peer_to_peer: false, timeout: Now::from_millis(50) }
+        Self { slots: 4, peer_to_peer: false, timeout: Duration::from_millis(50) }
     }
 }
 
@@ -142,7 +144,7 @@ impl Switch {
     }
 
     /// A packet from the root complex.
-    pub fn receive_from_host(&mut self, packet: Packet, now: Now) {
+    pub fn receive_from_host(&mut self, packet: Packet, now: Time) {
         match packet.header.body {
             Body::Config(config) => self.on_config(packet, config, now),
             Body::Message(message) if message.code == code::PME_TURN_OFF => {
@@ -175,12 +177,12 @@ impl Switch {
         self.table.entries().filter(|(_, entry)| entry.used).map(|(id, _)| id)
     }
 
-    fn broadcast(&mut self, packet: &Packet, now: Now) {
+    fn broadcast(&mut self, packet: &Packet, now: Time) {
         let present: Vec<EntryId> = self.present().collect();
         present.into_iter().for_each(|entry| self.send_down(entry, packet.clone(), now));
     }
 
-    fn send_down(&mut self, entry: EntryId, packet: Packet, now: Now) {
+    fn send_down(&mut self, entry: EntryId, packet: Packet, now: Time) {
         let Some(row) = self.table.entry(entry).filter(|row| row.used) else {
             return self.refuse(&packet.header);
         };
@@ -207,7 +209,7 @@ impl Switch {
         }
     }
 
-    fn on_config(&mut self, mut packet: Packet, config: Config, now: Now) {
+    fn on_config(&mut self, mut packet: Packet, config: Config, now: Time) {
         if !config.is_type_1 {
             return match config.target.function() {
                 0 => self.own_registers(None, &packet.header, config, &packet.payload),
@@ -291,7 +293,7 @@ impl Switch {
         slot: SlotId,
         epoch: Epoch,
         packet: Packet,
-        now: Now,
+        now: Time,
     ) {
         let Some(entry) = self.table.by_slot(source, slot, epoch) else {
             self.violations.not_paired += 1;
@@ -313,7 +315,7 @@ impl Switch {
         self.on_upward(entry, packet, now);
     }
 
-    fn on_upward(&mut self, entry: EntryId, packet: Packet, now: Now) {
+    fn on_upward(&mut self, entry: EntryId, packet: Packet, now: Time) {
         match packet.header.routing() {
             Routing::Memory(address) => {
                 let bus_master = self.upstream.config.bus_master();
@@ -348,7 +350,7 @@ impl Switch {
 
     /// Slots reach each other with writes. A read would need its answer to find the way back between two boxes; it goes
     /// the long way, through the root complex.
-    fn send_across(&mut self, from: EntryId, to: EntryId, packet: Packet, now: Now) {
+    fn send_across(&mut self, from: EntryId, to: EntryId, packet: Packet, now: Time) {
         match packet.header.class() {
             Class::Posted => self.send_down(to, packet, now),
             _ => self.refuse_down(from, &packet.header, now),
@@ -356,7 +358,7 @@ impl Switch {
     }
 
     /// Tells a device that its request has no target.
-    fn refuse_down(&mut self, entry: EntryId, header: &Header, now: Now) {
+    fn refuse_down(&mut self, entry: EntryId, header: &Header, now: Time) {
         if header.class() == Class::NonPosted {
             let completer = self.ports[usize::from(entry.0)].id();
             self.send_down(entry, Packet::completion(header, completer, Status::UnsupportedRequest), now);
@@ -369,7 +371,7 @@ impl Switch {
     }
 
     /// Answers for devices that did not.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         for entry in 0..self.ports.len() {
             let late = self.transits[entry].take_late(now);
             if !late.is_empty() {
@@ -380,7 +382,7 @@ impl Switch {
     }
 
     /// When [`Switch::on_tick`] must be called at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         self.transits.iter().filter_map(Transit::wake_at).min()
     }
 

@@ -1,10 +1,11 @@
 //! Tags and timeouts under every schedule: answers that are lost, repeated, late, out of order, or made up.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use pcie::flow::{Failure, JobId, Request, Requester, RequesterOptions};
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
-use pcie::{Bdf, Now, Packet, SizeLimit, TagSpace};
+use pcie::{Bdf, Packet, SizeLimit, TagSpace, Time};
 use proptest::prelude::*;
 use tlp::{Body, Header, ReadCompletionBoundary, Span, Status, Tag, TransactionId};
 
@@ -64,7 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Completions of one request stay in order; those of different requests come in any.
 struct Model {
     requester: Requester,
-    now: Now,
+    now: Time,
     /// Answers on their way, a queue for each request.
     answers: Vec<(Header, Vec<Packet>)>,
     wanted: BTreeMap<JobId, (u64, usize)>,
@@ -141,12 +142,12 @@ impl Model {
                     assert!(!self.give(&answers(&Packet::bare(asked))[0]), "nobody asked");
                 }
             }
-            Step::Wait { ms } => self.wait(Now::from_millis(ms.into())),
+            Step::Wait { ms } => self.wait(Duration::from_millis(ms.into())),
         }
         assert!(self.requester.open_count() <= usize::from(TAGS));
     }
 
-    fn wait(&mut self, time: Now) {
+    fn wait(&mut self, time: Duration) {
         self.now += time;
         for finished in self.requester.on_tick(self.now) {
             self.end(finished.job, finished.outcome);
@@ -158,10 +159,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
     fn every_read_ends_once_and_right(steps in proptest::collection::vec(step(), 1..200)) {
-        let options = RequesterOptions { space: TagSpace::EightBits, tags_max: TAGS, timeout: Now::from_millis(50) };
+        let options = RequesterOptions { space: TagSpace::EightBits, tags_max: TAGS, timeout: Duration::from_millis(50) };
         let mut model = Model {
             requester: Requester::new(options),
-            now: Now::ZERO,
+            now: Time::ZERO,
             answers: Vec::new(),
             wanted: BTreeMap::new(),
             ended: 0,
@@ -174,7 +175,7 @@ proptest! {
                 prop_assert!(packet.header.tag().value() < 256);
             }
             match model.requester.wake_at() {
-                Some(at) => model.wait(at.saturating_sub(model.now)),
+                Some(at) => model.wait(at.since(model.now)),
                 None => break,
             }
         }
@@ -220,7 +221,7 @@ proptest! {
         for access in 0..accesses {
             port.config_read(Access(access), 0, 4);
         }
-        while port.transmit(Now::ZERO).is_some() {}
+        while port.transmit(Time::ZERO).is_some() {}
         let mut foreign_writes = 0;
         for (mut bytes, own_name, kind) in packets {
             // Steer random bytes towards headers that decode: kind, length 1, small addresses, the device's name.
@@ -269,7 +270,7 @@ fn a_number_that_is_used_twice_is_answered_twice() {
     port.config_read(Access(7), 0, 4);
     assert_eq!(port.next_output(), Some(HostOutput::Done { access: Access(7), data: None }));
     assert_eq!(port.next_output(), None);
-    let asked = port.transmit(Now::ZERO).unwrap();
+    let asked = port.transmit(Time::ZERO).unwrap();
     let (limit, boundary) = (SizeLimit::new(128).unwrap(), ReadCompletionBoundary::Bytes128);
     let answer =
         Packet::completions(&asked.header, Bdf::new(1, 0, 0), 0, &[1, 2, 3, 4], limit, boundary).next();

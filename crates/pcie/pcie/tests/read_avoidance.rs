@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::FunctionOptions;
 use pcie::endpoint::dma::{DmaDevice, DmaOptions, doorbell};
-use pcie::{Bdf, Now, Packet, SizeLimit, TagSpace};
+use pcie::{Bdf, Packet, SizeLimit, TagSpace, Time};
 use tlp::{Body, Header, MemoryOp, ReadCompletionBoundary, Tag, TransactionId};
 
 const DEVICE: Bdf = Bdf::new(1, 0, 0);
@@ -43,7 +43,7 @@ impl Link {
         let function = FunctionOptions {
             tags_max: tags,
             read_bytes_max: SizeLimit::new(read_bytes).unwrap(),
-            timeout: Now::from_secs(1),
+            timeout: std::time::Duration::from_secs(1),
             force_tags: Some(if tags > 256 { TagSpace::TenBits } else { TagSpace::EightBits }),
         };
         let device = DmaDevice::new(DmaOptions { memory_bytes: 4 << 20, function });
@@ -62,14 +62,14 @@ impl Link {
             let id = TransactionId::new(Bdf::default(), Tag::truncated(0));
             let header = Header::config_write(id, false, DEVICE, register, 0xf);
             let payload = u32::to_le_bytes(value).to_vec();
-            link.device.receive(Packet { header, payload }, Now::ZERO);
-            while link.device.transmit(Now::ZERO).is_some() {}
+            link.device.receive(Packet { header, payload }, Time::ZERO);
+            while link.device.transmit(Time::ZERO).is_some() {}
         }
         link
     }
 
-    fn time(&self) -> Now {
-        Now::from_nanos(self.now as u64)
+    fn time(&self) -> Time {
+        Time(self.now as u64)
     }
 
     fn write(&mut self, address: u64, data: &[u8]) {

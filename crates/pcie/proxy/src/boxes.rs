@@ -2,15 +2,16 @@
 
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
-use fabric::{Event, LeaseId, Role};
+use fabric::{Event, Role};
 use fabric_net::Waker;
 use pcie::endpoint::Endpoint;
-use pcie::tables::{Epoch, NodeId, PathId, SlotId, TableError};
-use pcie::{BoxProxy, Now, Packet};
+use pcie::tables::TableError;
+use pcie::{BoxProxy, Packet};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use units::{Epoch, LinkName, NodeId, PathId, SlotId, Time};
 
 /// Why a slot was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +35,7 @@ pub struct SlotStatus {
     /// A host has it.
     pub used: bool,
     /// Of the last pairing.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// The host has greeted.
     pub is_established: bool,
     /// How long an answer takes.
@@ -44,17 +45,17 @@ pub struct SlotStatus {
 struct BoxSide {
     proxy: BoxProxy,
     /// Which slot each link serves, for which host, in which pairing.
-    links: HashMap<LeaseId, (SlotId, NodeId, Epoch)>,
+    links: HashMap<LinkName, (SlotId, NodeId, Epoch)>,
 }
 
 impl Side for BoxSide {
-    fn receive(&mut self, link: LeaseId, packet: Packet, now: Now) {
+    fn receive(&mut self, link: LinkName, packet: Packet, now: Time) {
         if let Some((slot, host, epoch)) = self.links.get(&link) {
             self.proxy.receive(*host, *slot, *epoch, packet, now);
         }
     }
 
-    fn event(&mut self, link: LeaseId, event: Event) {
+    fn event(&mut self, link: LinkName, event: Event) {
         match event {
             Event::Established => tracing::info!(%link, "the host has greeted"),
             Event::PathDown(path) => tracing::warn!(%link, %path, "a path does not answer"),
@@ -64,17 +65,17 @@ impl Side for BoxSide {
         }
     }
 
-    fn transmit(&mut self, link: LeaseId, now: Now) -> Option<Packet> {
+    fn transmit(&mut self, link: LinkName, now: Time) -> Option<Packet> {
         let (slot, ..) = self.links.get(&link)?;
         self.proxy.transmit_slot(*slot, now)
     }
 
-    fn on_tick(&mut self, now: Now) {
+    fn on_tick(&mut self, now: Time) {
         self.proxy.on_tick(now);
     }
 
-    fn wake_in(&self, now: Now) -> Option<Duration> {
-        self.proxy.wake_at().map(|at| at.saturating_sub(now))
+    fn wake_in(&self, now: Time) -> Option<Duration> {
+        self.proxy.wake_at().map(|at| at.since(now))
     }
 }
 
@@ -108,14 +109,14 @@ impl BoxSlots {
     }
 
     /// Puts a device into a slot.
-    pub fn insert(&self, slot: u8, device: Box<dyn Endpoint>) -> Result<(), SlotError> {
-        let inserted = self.carrier.call(move |core| core.side.proxy.insert(SlotId(slot.into()), device));
+    pub fn insert(&self, slot: SlotId, device: Box<dyn Endpoint>) -> Result<(), SlotError> {
+        let inserted = self.carrier.call(move |core| core.side.proxy.insert(slot, device));
         Ok(inserted.ok_or(SlotError::Stopped)??)
     }
 
     /// Takes a device out, whichever host has it.
-    pub fn take_out(&self, slot: u8) -> Result<Option<Box<dyn Endpoint>>, SlotError> {
-        let taken = self.carrier.call(move |core| core.side.proxy.take_out(SlotId(slot.into())));
+    pub fn take_out(&self, slot: SlotId) -> Result<Option<Box<dyn Endpoint>>, SlotError> {
+        let taken = self.carrier.call(move |core| core.side.proxy.take_out(slot));
         Ok(taken.ok_or(SlotError::Stopped)??)
     }
 
@@ -123,8 +124,7 @@ impl BoxSlots {
     pub fn pair(&self, pairing: &Pairing) -> Result<(), SlotError> {
         let pairing = pairing.clone();
         let paired = self.carrier.call(move |core| {
-            let (slot, host) = (SlotId(pairing.box_slot.into()), NodeId(pairing.host_node));
-            let epoch = Epoch(pairing.epoch);
+            let (slot, host, epoch) = (pairing.box_slot, pairing.host_node, pairing.epoch);
             if core.side.proxy.table().admits(slot, host, epoch) {
                 return Ok(());
             }
@@ -140,11 +140,10 @@ impl BoxSlots {
     }
 
     /// Clears the row of a slot and resets its device. Nothing of this epoch or an older one is ever heard again.
-    pub fn clear(&self, slot: u8, epoch: u64) -> Result<(), SlotError> {
+    pub fn clear(&self, slot: SlotId, epoch: Epoch) -> Result<(), SlotError> {
         let cleared = self.carrier.call(move |core| {
-            let slot = SlotId(slot.into());
-            core.side.proxy.clear(slot, Epoch(epoch))?;
-            let ended: Vec<LeaseId> =
+            core.side.proxy.clear(slot, epoch)?;
+            let ended: Vec<LinkName> =
                 core.side.links.iter().filter(|(_, (of, ..))| *of == slot).map(|(link, _)| *link).collect();
             for link in ended {
                 core.side.links.remove(&link);
@@ -156,16 +155,15 @@ impl BoxSlots {
     }
 
     /// How a slot stands.
-    pub fn status(&self, slot: u8) -> SlotStatus {
+    pub fn status(&self, slot: SlotId) -> SlotStatus {
         let looked = self.carrier.call(move |core| {
-            let slot = SlotId(slot.into());
             let entry = core.side.proxy.table().entry(slot).copied().unwrap_or_default();
             let link = core.side.links.iter().find(|(_, (of, ..))| *of == slot).map(|(link, _)| *link);
             let (is_established, round_trip) = link.map_or((false, None), |link| core.link_state(link));
             SlotStatus {
                 valid: entry.valid,
                 used: entry.used,
-                epoch: entry.epoch.0,
+                epoch: entry.epoch,
                 is_established,
                 round_trip,
             }

@@ -10,32 +10,33 @@
 
 use crate::lane::Lane;
 use crate::pairing::{Pairing, PairingError};
-use fabric::{Event, LeaseId, Link, PathId, Protection, Role, Trunk, Willing};
+use fabric::{Event, Link, Protection, Role, Trunk, Willing};
 use fabric_net::{Pump, UdpPort, Waker};
-use pcie::{Now, Packet};
+use pcie::Packet;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use units::{LinkName, PathId, Time};
 
 /// What a proxy has on its side of the network. Called by one thread.
 pub trait Side: Send + 'static {
     /// A packet has come over a link.
-    fn receive(&mut self, link: LeaseId, packet: Packet, now: Now);
+    fn receive(&mut self, link: LinkName, packet: Packet, now: Time);
 
     /// Something happened to a link.
-    fn event(&mut self, link: LeaseId, event: Event);
+    fn event(&mut self, link: LinkName, event: Event);
 
     /// The next packet for the other end of a link.
-    fn transmit(&mut self, link: LeaseId, now: Now) -> Option<Packet>;
+    fn transmit(&mut self, link: LinkName, now: Time) -> Option<Packet>;
 
     /// Time has passed.
-    fn on_tick(&mut self, now: Now);
+    fn on_tick(&mut self, now: Time);
 
     /// How long it may take until [`Side::on_tick`] is called.
-    fn wake_in(&self, now: Now) -> Option<Duration>;
+    fn wake_in(&self, now: Time) -> Option<Duration>;
 }
 
 /// How a carrier behaves.
@@ -74,45 +75,42 @@ pub struct Carrier<S: Side> {
 pub(crate) struct Core<S> {
     pub(crate) side: S,
     pump: Pump<UdpPort>,
-    lanes: HashMap<LeaseId, Lane>,
+    lanes: HashMap<LinkName, Lane>,
     protection: Protection,
     path_count: usize,
-    start: Instant,
 }
 
 impl<S: Side> Core<S> {
     /// Begins a link. The one that had its name before is gone.
     pub(crate) fn begin(&mut self, pairing: &Pairing, role: Role) -> Result<(), PairingError> {
-        let config = pairing.link_config(role, self.path_count, self.protection)?;
+        let link = pairing.make_link(role, self.path_count, self.protection, self.pump.now())?;
         let node = pairing.remote_node(role);
         for (path, address) in pairing.addresses(self.path_count) {
             self.pump.port_mut().set_address(node, path, address);
         }
-        let now = self.pump.now();
-        let link = Link::new(config, now).expect("our own sizes are within bounds");
         self.lanes.insert(pairing.link(), Lane::default());
         self.pump.trunk.add(link);
         Ok(())
     }
 
     /// Ends a link. What is on its way is dropped.
-    pub(crate) fn end(&mut self, link: LeaseId) {
+    pub(crate) fn end(&mut self, link: LinkName) {
         self.pump.trunk.remove(link);
         self.lanes.remove(&link);
     }
 
     /// Whether both ends of a link have greeted each other, and how long an answer takes.
-    pub(crate) fn link_state(&self, link: LeaseId) -> (bool, Option<Duration>) {
+    pub(crate) fn link_state(&self, link: LinkName) -> (bool, Option<Duration>) {
         let link = self.pump.trunk.link(link);
         (link.is_some_and(Link::is_established), link.and_then(Link::round_trip))
     }
 
-    fn now(&self) -> Now {
-        self.start.elapsed()
+    fn now(&self) -> Time {
+        self.pump.now()
     }
 
     /// Asks the side for packets of a link and hands on what the link takes.
-    fn feed(&mut self, link: LeaseId) {
+    fn feed(&mut self, link: LinkName) {
         let now = self.now();
         let Some(lane) = self.lanes.get_mut(&link) else { return };
         loop {
@@ -124,7 +122,7 @@ impl<S: Side> Core<S> {
     }
 
     /// Gives the side what has come over a link.
-    fn take(&mut self, link: LeaseId) {
+    fn take(&mut self, link: LinkName) {
         while let Some(event) = self.pump.trunk.next_event(link) {
             self.side.event(link, event);
         }
@@ -134,7 +132,7 @@ impl<S: Side> Core<S> {
             let willing = if has_room { Willing::ALL } else { Willing::NO_REQUESTS };
             let Some(tlp) = self.pump.trunk.receive(link, willing) else { break };
             let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
-            let now = self.start.elapsed();
+            let now = self.now();
             self.side.receive(link, packet, now);
             if !has_room {
                 continue;
@@ -148,7 +146,7 @@ impl<S: Side> Core<S> {
 }
 
 /// Asks the side for as much as the lane has room for.
-fn fill<S: Side>(lane: &mut Lane, side: &mut S, link: LeaseId, now: Now) {
+fn fill<S: Side>(lane: &mut Lane, side: &mut S, link: LinkName, now: Time) {
     while lane.has_room() {
         let Some(packet) = side.transmit(link, now) else { break };
         lane.push(packet);
@@ -178,7 +176,6 @@ impl<S: Side> Carrier<S> {
             lanes: HashMap::new(),
             protection: options.protection,
             path_count: paths.len(),
-            start: Instant::now(),
         };
         let (calls, inbox) = channel();
         let its_waker = waker.clone();

@@ -8,11 +8,11 @@
 
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
-use fabric::{Event, LeaseId, Role};
+use fabric::{Event, Role};
+use pcie::Packet;
 use pcie::flow::RequesterOptions;
 use pcie::host::{HostPortOptions, Violations};
-use pcie::tables::{EntryId, Epoch, HostTable, NodeId, PathId, SlotId, TableError};
-use pcie::{Now, Packet};
+use pcie::tables::{EntryId, HostTable, TableError};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use units::{Epoch, LinkName, PathId, Time};
 use vfio_user::{AttachError, Options, Server, SlotHandle, Stop, Wire};
 
 /// The link is given this long to say that its box is silent before what the guest waits for is given up: the guest should
@@ -89,7 +90,7 @@ pub struct HostSlotStatus {
     /// A device is shown, or was until its box fell silent.
     pub plugged: bool,
     /// Of the pairing, or of the last one.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// The box is silent: whatever the guest asks is answered as if no device were there.
     pub lost: bool,
     /// How long an answer takes.
@@ -123,17 +124,17 @@ impl Wire for SlotWire {
 
 #[derive(Default)]
 struct HostSide {
-    links: HashMap<LeaseId, Attached>,
+    links: HashMap<LinkName, Attached>,
 }
 
 impl Side for HostSide {
-    fn receive(&mut self, link: LeaseId, packet: Packet, _now: Now) {
+    fn receive(&mut self, link: LinkName, packet: Packet, _now: Time) {
         if let Some(attached) = self.links.get(&link) {
             attached.handle.deliver(&packet);
         }
     }
 
-    fn event(&mut self, link: LeaseId, event: Event) {
+    fn event(&mut self, link: LinkName, event: Event) {
         let Some(attached) = self.links.get(&link) else { return };
         match event {
             Event::Established => tracing::info!(%link, "the box has answered"),
@@ -147,18 +148,18 @@ impl Side for HostSide {
         }
     }
 
-    fn transmit(&mut self, link: LeaseId, _now: Now) -> Option<Packet> {
+    fn transmit(&mut self, link: LinkName, _now: Time) -> Option<Packet> {
         lock(&self.links.get(&link)?.out).pop_front()
     }
 
-    fn on_tick(&mut self, _now: Now) {
+    fn on_tick(&mut self, _now: Time) {
         // Each slot has a clock of its own and knows what is due.
         self.links.values().for_each(|attached| {
             attached.handle.tick();
         });
     }
 
-    fn wake_in(&self, _now: Now) -> Option<Duration> {
+    fn wake_in(&self, _now: Time) -> Option<Duration> {
         self.links.values().filter_map(|attached| attached.handle.wake_in()).min()
     }
 }
@@ -242,8 +243,8 @@ impl HostProxy {
             return Ok(self.socket(slot));
         }
         let entry = EntryId(slot.into());
-        let (node, box_slot) = (NodeId(pairing.box_node), SlotId(pairing.box_slot.into()));
-        lock(&self.table).pair(entry, node, box_slot, PathId(1), Epoch(pairing.epoch))?;
+        let Pairing { box_node, box_slot, epoch, .. } = *pairing;
+        lock(&self.table).pair(entry, box_node, box_slot, PathId(1), epoch)?;
         match self.show(slot, pairing, is_wanted) {
             Ok(plugged) => {
                 *place = Some(plugged);
@@ -311,7 +312,7 @@ impl HostProxy {
         }
     }
 
-    fn forget(&self, link: LeaseId) {
+    fn forget(&self, link: LinkName) {
         self.carrier.call(move |core| {
             core.side.links.remove(&link);
             core.end(link);
@@ -320,7 +321,7 @@ impl HostProxy {
 
     /// Ends what a slot shows, if its epoch is not newer than this one, and clears its row: what is still on its way
     /// is dropped. Unplug it from the virtual machine first.
-    pub fn unplug(&self, slot: u8, epoch: u64) -> Result<(), PlugError> {
+    pub fn unplug(&self, slot: u8, epoch: Epoch) -> Result<(), PlugError> {
         let mut place = self.slot(slot)?;
         if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch > epoch) {
             return Ok(());
@@ -365,8 +366,8 @@ impl HostProxy {
 
 impl Drop for HostProxy {
     fn drop(&mut self) {
-        for slot in 0..self.slots.len() {
-            let _ = self.unplug(slot as u8, u64::MAX);
+        for (slot, _) in (0..=u8::MAX).zip(&self.slots) {
+            let _ = self.unplug(slot, Epoch(u64::MAX));
         }
     }
 }

@@ -3,10 +3,11 @@
 //! A link that has no room for requests still takes writes and answers, and they must be able to pass: what the
 //! requests wait for may be behind them.
 
-use fabric::{LeaseId, SendError, Trunk};
+use fabric::{SendError, Trunk};
 use pcie::Packet;
 use std::collections::VecDeque;
 use tlp::Class;
+use units::LinkName;
 
 /// Packets that may wait here. The side is asked for more when there are fewer.
 const WAITING_MAX: usize = 512;
@@ -26,7 +27,7 @@ impl Lane {
     }
 
     /// Hands over what the link takes now. Says whether anything went.
-    pub(crate) fn flush(&mut self, trunk: &mut Trunk, link: LeaseId) -> bool {
+    pub(crate) fn flush(&mut self, trunk: &mut Trunk, link: LinkName) -> bool {
         let before = self.waiting.len();
         let mut is_full = [false; 3];
         let mut at = 0;
@@ -53,7 +54,7 @@ enum Sent {
     Full,
 }
 
-fn send(trunk: &mut Trunk, link: LeaseId, packet: &Packet) -> Sent {
+fn send(trunk: &mut Trunk, link: LinkName, packet: &Packet) -> Sent {
     let tlp = packet.as_tlp();
     match trunk.send(link, &tlp) {
         Some(Err(SendError::Full(_))) => Sent::Full,

@@ -30,4 +30,5 @@ pub use files::FileStore;
 pub use host::{HostProxy, HostProxyOptions, HostSlotStatus, PlugError};
 pub use pairing::{DEVICE_WAITS, Pairing, PairingError, parse_path};
 pub use qmp::{Qmp, QmpError};
+pub use units::{Epoch, NodeId, SlotId};
 pub use watch::watch;

@@ -19,10 +19,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pcie::Packet;
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::host::HostPortOptions;
+use pcie::{Packet, Time};
 use tlp::{TLP_BYTES_MAX, Tlp};
 use vfio_user::{Options, Server, SlotHandle};
 
@@ -78,6 +78,10 @@ fn next(inbox: &Receiver<Sent>, early: &mut VecDeque<Sent>, until: Instant) -> R
 
 const IDLE: Duration = Duration::from_millis(100);
 
+fn now(start: Instant) -> Time {
+    Time::at(start.elapsed())
+}
+
 /// The box: one device, its packets in and out.
 fn run_box(
     mut device: impl Endpoint,
@@ -89,16 +93,16 @@ fn run_box(
     let start = Instant::now();
     let mut early = VecDeque::new();
     loop {
-        let wake = device.wake_at().map_or(IDLE, |at| at.saturating_sub(start.elapsed()).min(IDLE));
+        let wake = device.wake_at().map_or(IDLE, |at| at.since(now(start)).min(IDLE));
         let Ok(packet) = next(&inbox, &mut early, Instant::now() + wake) else { return };
         if cut.load(Ordering::Relaxed) {
             continue;
         }
         if let Some(packet) = packet {
-            device.receive(packet, start.elapsed());
+            device.receive(packet, now(start));
         }
-        device.on_tick(start.elapsed());
-        while let Some(packet) = device.transmit(start.elapsed()) {
+        device.on_tick(now(start));
+        while let Some(packet) = device.transmit(now(start)) {
             if outbox.send((Instant::now() + delay, to_bytes(&packet))).is_err() {
                 return;
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use pcie::config::register;
 use pcie::endpoint::Endpoint;
 use pcie::flow::{Failure, Finished, JobId, Request, Requester, RequesterOptions};
-use pcie::{Bdf, Now, Packet, SizeLimit, enabled_runs};
+use pcie::{Bdf, Packet, SizeLimit, Time, enabled_runs};
 use rustix::event::{EventfdFlags, eventfd};
 use tlp::{
     Body, Class, Config, Header, Memory, MemoryOp, ReadCompletionBoundary, Span, Status, TransactionId,
@@ -420,7 +420,7 @@ fn reads(address: u64, bytes: usize, limit: SizeLimit) -> Vec<Request> {
 }
 
 impl Endpoint for ClientEndpoint {
-    fn receive(&mut self, packet: Packet, _now: Now) {
+    fn receive(&mut self, packet: Packet, _now: Time) {
         if !self.is_alive {
             return self.refuse(&packet.header);
         }
@@ -441,20 +441,20 @@ impl Endpoint for ClientEndpoint {
         }
     }
 
-    fn transmit(&mut self, now: Now) -> Option<Packet> {
+    fn transmit(&mut self, now: Time) -> Option<Packet> {
         if self.out.is_empty() {
             self.attempt(Self::poll);
         }
         self.out.pop_front().or_else(|| self.requester.transmit(self.id, now))
     }
 
-    fn on_tick(&mut self, now: Now) {
+    fn on_tick(&mut self, now: Time) {
         for finished in self.requester.on_tick(now) {
             self.attempt(|this| this.on_finished(finished));
         }
     }
 
-    fn wake_at(&self) -> Option<Now> {
+    fn wake_at(&self) -> Option<Time> {
         self.requester.wake_at()
     }
 

@@ -14,7 +14,7 @@ use pcie::host::{
     Access, DiscoverError, Discovery, HostMemory, HostOutput, HostPort, HostPortOptions, Violations,
 };
 use pcie::tables::Window;
-use pcie::{Now, Packet};
+use pcie::{Packet, Time};
 
 use crate::access::{AccessId, Answer};
 use crate::device::{Bus, Device, Shape};
@@ -82,8 +82,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn now(&self) -> Now {
-        self.start.elapsed()
+    fn now(&self) -> Time {
+        Time::at(self.start.elapsed())
     }
 
     /// Hands on what the core has for others.
@@ -168,13 +168,13 @@ impl SlotHandle {
         let mut state = self.shared.lock();
         state.port.on_tick(self.shared.now());
         self.shared.drain(&mut state);
-        state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
+        state.port.wake_at().map(|at| at.since(self.shared.now()))
     }
 
     /// How long it may take until [`SlotHandle::tick`] must be called; forever, if nothing is waited for.
     pub fn wake_in(&self) -> Option<Duration> {
         let state = self.shared.lock();
-        state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
+        state.port.wake_at().map(|at| at.since(self.shared.now()))
     }
 
     /// The device is gone: from now on the guest reads all ones from its registers, what is remembered from its configuration

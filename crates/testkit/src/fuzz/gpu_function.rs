@@ -6,11 +6,12 @@
 //! only between an opening and a close, never more of them unread than the function's window.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use gpu_registers::{CHANNELS, RING_BYTES_MAX, channel_at, control, register, status};
 use pcie::endpoint::FunctionOptions;
 use pcie::endpoint::gpu::{Action, GpuFunction};
-use pcie::{Now, Packet};
+use pcie::{Packet, Time};
 use tlp::{Bdf, Body, Header, MemoryOp, ReadCompletionBoundary, SizeLimit, Span, Status, Tag, TransactionId};
 
 /// Where the guest has put the function's registers.
@@ -66,7 +67,7 @@ struct Seen {
 
 struct World {
     function: GpuFunction,
-    now: Now,
+    now: Time,
     seen: [Seen; CHANNELS],
     /// Halves of addresses that the guest has ever written. Any two of them may have become an address.
     low: HashSet<u32>,
@@ -81,7 +82,7 @@ impl World {
     fn new() -> Self {
         let mut world = Self {
             function: GpuFunction::new(FunctionOptions::default()),
-            now: Now::ZERO,
+            now: Time::ZERO,
             seen: [Seen::default(); CHANNELS],
             low: HashSet::from([0]),
             high: HashSet::from([0]),
@@ -240,7 +241,7 @@ impl World {
             8 => self.function.finish(input.channel()),
             9 => self.function.desert(input.channel()),
             10 => {
-                self.now += Now::from_millis(u64::from(input.byte()) << 2);
+                self.now += Duration::from_millis(u64::from(input.byte()) << 2);
                 self.function.on_tick(self.now);
             }
             _ => {

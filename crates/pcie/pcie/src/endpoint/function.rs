@@ -4,17 +4,19 @@
 //! calls [`Function::dma_read`], [`Function::dma_write`] and [`Function::interrupt`]. Packets stay in here.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tlp::{
     Bdf, Body, Class, Config, Header, Memory, MemoryOp, MessageRouting, ReadCompletionBoundary, SizeLimit,
     Status, TagSpace, code,
 };
+use units::Time;
 
 use super::interrupts::Msix;
 use crate::config::{ConfigSpace, find_capability, find_extended, register};
 use crate::flow::{Failure, Finished, JobId, Requester, RequesterOptions, Unexpected};
 use crate::flow::{as_completion, memory_reads};
-use crate::packet::{Now, Packet, enabled_runs};
+use crate::packet::{Packet, enabled_runs};
 
 /// Something the device on top must see to.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,7 +59,7 @@ pub struct FunctionOptions {
     /// The most it asks for at once, below what the driver allows.
     pub read_bytes_max: SizeLimit,
     /// How long it waits for an answer.
-    pub timeout: Now,
+    pub timeout: Duration,
     /// Use these tags whatever the driver allowed: for measurements of links longer than drivers expect.
     pub force_tags: Option<TagSpace>,
 }
@@ -67,7 +69,7 @@ impl Default for FunctionOptions {
         Self {
             tags_max: 256,
             read_bytes_max: SizeLimit::new(4096).expect("a size of the specification"),
-            timeout: Now::from_millis(500),
+            timeout: Duration::from_millis(500),
             force_tags: None,
         }
     }
@@ -127,12 +129,12 @@ impl Function {
     }
 
     /// The next packet for the host.
-    pub fn transmit(&mut self, now: Now) -> Option<Packet> {
+    pub fn transmit(&mut self, now: Time) -> Option<Packet> {
         self.out.pop_front().or_else(|| self.requester.transmit(self.id, now))
     }
 
     /// Time has passed.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         let ended = self.requester.on_tick(now);
         if !ended.is_empty() {
             self.report(register::ERROR_TIMEOUT, None);
@@ -141,7 +143,7 @@ impl Function {
     }
 
     /// When time must pass at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         self.requester.wake_at()
     }
 
@@ -234,7 +236,7 @@ impl Function {
     }
 
     /// A packet from the host has come.
-    pub fn receive(&mut self, packet: Packet, _now: Now) {
+    pub fn receive(&mut self, packet: Packet, _now: Time) {
         match &packet.header.body {
             Body::Config(config) => self.on_config(&packet.header, *config, &packet.payload),
             Body::Memory(memory) => self.on_memory(&packet.header, *memory, &packet.payload),

@@ -11,10 +11,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use tlp::{Bdf, Body, Completion, Header, Status, TagSpace, TransactionId};
+use units::Time;
 
-use crate::packet::{Now, Packet};
+use crate::packet::Packet;
 
 /// Requests of one job. A megabyte at the smallest read size.
 pub const REQUESTS_PER_JOB_MAX: usize = 8192;
@@ -80,12 +82,12 @@ pub struct RequesterOptions {
     /// How many of them may be used at once.
     pub tags_max: u16,
     /// How long to wait for an answer. PCI Express says 50 us to 50 ms by default; a network may need more.
-    pub timeout: Now,
+    pub timeout: Duration,
 }
 
 impl Default for RequesterOptions {
     fn default() -> Self {
-        let timeout = Now::from_millis(50);
+        let timeout = Duration::from_millis(50);
         Self { space: TagSpace::EightBits, tags_max: 256, timeout }
     }
 }
@@ -95,7 +97,7 @@ struct Open {
     left: Range<usize>,
     next_byte: u64,
     wants_data: bool,
-    deadline: Now,
+    deadline: Time,
 }
 
 struct Job {
@@ -110,8 +112,8 @@ pub struct Requester {
     /// First freed, first used: a tag rests as long as it can.
     free: VecDeque<u16>,
     open: HashMap<u16, Open>,
-    deadlines: BTreeSet<(Now, u16)>,
-    resting: BTreeMap<(Now, u16), ()>,
+    deadlines: BTreeSet<(Time, u16)>,
+    resting: BTreeMap<(Time, u16), ()>,
     waiting: VecDeque<(JobId, Request)>,
     jobs: HashMap<JobId, Job>,
 }
@@ -171,7 +173,7 @@ impl Requester {
     }
 
     /// The next request that has a tag.
-    pub fn transmit(&mut self, requester: Bdf, now: Now) -> Option<Packet> {
+    pub fn transmit(&mut self, requester: Bdf, now: Time) -> Option<Packet> {
         self.wake_rested(now);
         loop {
             let job = self.waiting.front()?.0;
@@ -269,7 +271,7 @@ impl Requester {
     }
 
     /// Gives up on requests that were not answered in time.
-    pub fn on_tick(&mut self, now: Now) -> Vec<Finished> {
+    pub fn on_tick(&mut self, now: Time) -> Vec<Finished> {
         self.wake_rested(now);
         let mut finished = Vec::new();
         while let Some(&(deadline, index)) = self.deadlines.first()
@@ -287,14 +289,14 @@ impl Requester {
     }
 
     /// When [`Requester::on_tick`] must be called at the latest. Rested tags count, since requests may wait for them.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         let rested =
             if self.waiting.is_empty() { None } else { self.resting.first_key_value().map(|(k, _)| k.0) };
         deadline.into_iter().chain(rested).min()
     }
 
-    fn wake_rested(&mut self, now: Now) {
+    fn wake_rested(&mut self, now: Time) {
         while let Some((&(until, index), ())) = self.resting.first_key_value()
             && until <= now
         {
@@ -353,8 +355,8 @@ mod tests {
         Requester::new(RequesterOptions { tags_max, ..RequesterOptions::default() })
     }
 
-    fn ms(n: u64) -> Now {
-        Now::from_millis(n)
+    fn ms(n: u64) -> Time {
+        Time::from_millis(n)
     }
 
     fn read(requester: &mut Requester, job: u64, address: u64, bytes: usize) {

@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, StoreError};
 use pcie::flow::{JobId, Requester, RequesterOptions};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{Bdf, BoxProxy, Now, Packet, Switch, SwitchOptions, SwitchOutput};
+use pcie::{Bdf, BoxProxy, Packet, Switch, SwitchOptions, SwitchOutput, Time};
 use tlp::{Body, Header, MemoryOp, ReadCompletionBoundary, SizeLimit, Span, Status, TransactionId};
 
 pub const HOST: NodeId = NodeId(1);
@@ -55,7 +56,7 @@ pub struct World {
     pub messages: Vec<u8>,
     /// Packets dropped between the proxies when set.
     pub cut: bool,
-    pub now: Now,
+    pub now: Time,
     requester: Requester,
     next_job: u64,
     answers: BTreeMap<JobId, Option<Vec<u8>>>,
@@ -65,7 +66,7 @@ pub struct World {
 
 impl World {
     pub fn new(slots: u16) -> Self {
-        let timeout = Now::from_millis(100);
+        let timeout = Duration::from_millis(100);
         Self {
             switch: Switch::new(SwitchOptions { slots, ..SwitchOptions::default() }),
             boxes: BoxProxy::new(slots),
@@ -73,7 +74,7 @@ impl World {
             interrupts: Vec::new(),
             messages: Vec::new(),
             cut: false,
-            now: Now::ZERO,
+            now: Time::ZERO,
             requester: Requester::new(RequesterOptions { timeout, ..RequesterOptions::default() }),
             next_job: 0,
             answers: BTreeMap::new(),
@@ -130,7 +131,7 @@ impl World {
     }
 
     /// Lets time pass.
-    pub fn pass(&mut self, time: Now) {
+    pub fn pass(&mut self, time: Duration) {
         self.now += time;
         self.switch.on_tick(self.now);
         self.boxes.on_tick(self.now);
@@ -197,7 +198,7 @@ impl World {
             if let Some(answer) = self.answers.remove(&job) {
                 return answer;
             }
-            self.pass(Now::from_millis(10));
+            self.pass(Duration::from_millis(10));
         }
         panic!("neither an answer nor a timeout");
     }

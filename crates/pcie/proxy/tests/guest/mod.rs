@@ -4,8 +4,8 @@
 #![allow(unreachable_pub, reason = "a part of a test")]
 
 use fabric::{
-    Endpoint as LinkEnd, Epoch as LinkEpoch, Event, Faults, LeaseId, LeaseSecret, Link, LinkConfig,
-    PathId as LinkPath, Role, Scripted, SendError, Time, Willing,
+    Endpoint as LinkEnd, Event, Faults, LeaseSecret, Link, LinkConfig, LinkName, PathId as LinkPath, Role,
+    Scripted, SendError, Time, Willing,
 };
 use pcie::endpoint::FunctionOptions;
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
@@ -174,7 +174,7 @@ impl World {
         let ends = if role == Role::Host { [host, slot] } else { [slot, host] };
         let secret = LeaseSecret([9; 32]);
         let random = [role as u8 + 1; 32];
-        let mut config = LinkConfig::new(role, LeaseId(7), LinkEpoch(1), secret, random, ends);
+        let mut config = LinkConfig::new(role, LinkName(7), Epoch(1), secret, random, ends);
         config.silent_after = PATIENCE;
         Link::new(config, now).unwrap()
     }
@@ -214,7 +214,7 @@ impl World {
     /// One turn of one end's thread.
     fn turn(&mut self, end: usize) -> bool {
         let Some(mut link) = self.links[end].take() else { return false };
-        let now = Duration::from_nanos(self.now.0);
+        let now = self.now;
         let mut has_moved = false;
         while let Some(datagram) = self.nets[1 - end].receive(self.now) {
             link.on_datagram(self.now, datagram);
@@ -283,7 +283,7 @@ impl World {
             let mut due: Vec<Option<Time>> = vec![self.nets[1 - end].next_at()];
             due.push(self.links[end].as_mut().and_then(Link::wake_at));
             let own = if end == HOST { self.port.wake_at() } else { self.boxes.wake_at() };
-            due.push(own.map(|at| Time(at.as_nanos() as u64)));
+            due.push(own);
             if let Some(at) = due.into_iter().flatten().min() {
                 next = next.min(at.max(self.stopped_until[end]));
             }
