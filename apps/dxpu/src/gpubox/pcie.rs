@@ -4,7 +4,7 @@ use anyhow::Context;
 use fabric::Protection;
 use gpu_function::{GpuEndpoint, Pass};
 use pcie::endpoint::Endpoint;
-use pcie_proxy::{BoxSlots, CarrierOptions, Epoch, NodeId, Pairing, SlotId, parse_path};
+use pcie_proxy::{BoxProxy, CarrierOptions, Epoch, NodeId, Pairing, SlotId, parse_path};
 use pool_api::{PciePairing, SLOTS_PER_BOX_MAX};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Shared by all slots of a box.
 #[derive(Clone)]
 pub(crate) struct PciePlane {
-    slots: Arc<BoxSlots>,
+    slots: Arc<BoxProxy>,
     /// This box's number on the network, once the manager has given it one.
     node: Arc<AtomicU16>,
 }
@@ -29,7 +29,7 @@ impl std::fmt::Debug for PciePlane {
 impl PciePlane {
     pub(crate) fn start(listen: &[SocketAddr], spin: Duration) -> anyhow::Result<Self> {
         let options = CarrierOptions { listen: listen.to_vec(), spin, protection: Protection::Encrypted };
-        let slots = BoxSlots::start(SLOTS_PER_BOX_MAX, &options).context("cannot start the PCIe proxy")?;
+        let slots = BoxProxy::start(SLOTS_PER_BOX_MAX, &options).context("cannot start the PCIe proxy")?;
         Ok(Self { slots: Arc::new(slots), node: Arc::default() })
     }
 

@@ -1,6 +1,6 @@
 //! One slot of a host: plugs and unplugs until the slot is what the manager ordered.
 
-use pcie_proxy::{Epoch, HostProxy, NodeId, Pairing, PlugError, Qmp, QmpError, SlotId, parse_path};
+use pcie_proxy::{Epoch, HostProxy, HostSlotError, NodeId, Pairing, Qmp, QmpError, SlotId, parse_path};
 use pool_api::{HostSlotReport, HostWant};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -240,7 +240,7 @@ impl Slot {
             if let Err(error) = self.proxy.plug(self.number, pairing, is_wanted) {
                 // The box may have taken this greeting, and takes no other in this epoch: only a new grant helps.
                 self.cleared_epoch = self.cleared_epoch.max(epoch);
-                self.failures += u32::from(!matches!(error, PlugError::NotWanted));
+                self.failures += u32::from(!matches!(error, HostSlotError::NotWanted));
                 return Err(error.into());
             }
             self.failures = 0;

@@ -19,8 +19,9 @@ use gpu_function::GpuEndpoint;
 use pcie::endpoint::{Endpoint, FunctionOptions};
 use pcie::host::HostPortOptions;
 use pcie::{Packet, Time};
+use pcie_proxy::HostSlot;
 use tlp::{TLP_BYTES_MAX, Tlp};
-use vfio_user::{Options, Server, SlotHandle};
+use vfio_user::{Options, Server};
 
 /// Something for the box: a packet as bytes, or nothing but a reason to look.
 type ForBox = Option<Vec<u8>>;
@@ -64,7 +65,7 @@ fn run_box(mut device: GpuEndpoint, inbox: Receiver<ForBox>, outbox: Sender<Vec<
 }
 
 /// The host's side: packets of the box reach the guest's memory.
-fn run_host(handle: SlotHandle, from_box: Receiver<Vec<u8>>) {
+fn run_host(handle: HostSlot, from_box: Receiver<Vec<u8>>) {
     loop {
         let wake = handle.tick().unwrap_or(IDLE).min(IDLE);
         match from_box.recv_timeout(wake) {
@@ -75,14 +76,14 @@ fn run_host(handle: SlotHandle, from_box: Receiver<Vec<u8>>) {
     }
 }
 
-fn start_slot(socket: PathBuf, worker: &Path) -> (SlotHandle, Arc<AtomicBool>) {
+fn start_slot(socket: PathBuf, worker: &Path) -> (HostSlot, Arc<AtomicBool>) {
     let (to_box, inbox) = channel::<ForBox>();
     let (to_host, from_box) = channel();
     let wake = {
         let to_box = to_box.clone();
         Arc::new(move || drop(to_box.send(None)))
     };
-    let handle = SlotHandle::new(HostPortOptions::default(), move |packet: Packet| {
+    let handle = HostSlot::new(HostPortOptions::default(), move |packet: Packet| {
         let _ = to_box.send(Some(to_bytes(&packet)));
     });
     let device = GpuEndpoint::new(worker.into(), FunctionOptions::default(), wake);

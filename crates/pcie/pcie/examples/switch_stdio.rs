@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxProxy, Packet, Switch, SwitchOptions, SwitchOutput, Time};
+use pcie::{BoxEndpoints, Packet, Switch, SwitchOptions, SwitchOutput, Time};
 use tlp::{TLP_BYTES_MAX, Tlp};
 
 const HOST: NodeId = NodeId(1);
@@ -38,7 +38,7 @@ impl BlockStore for Memory {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut switch = Switch::new(SwitchOptions { slots: 3, ..SwitchOptions::default() });
-    let mut boxes = BoxProxy::new(3);
+    let mut boxes = BoxEndpoints::new(3);
     let dma = DmaDevice::new(DmaOptions { memory_bytes: 1 << 20, ..DmaOptions::default() });
     boxes.insert(SlotId(0), Box::new(dma))?;
     let disk = (0..1 << 20).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Moves packets between the proxies until nothing moves. Gives what goes up.
-fn settle(switch: &mut Switch, boxes: &mut BoxProxy) -> Vec<Packet> {
+fn settle(switch: &mut Switch, boxes: &mut BoxEndpoints) -> Vec<Packet> {
     let mut up = Vec::new();
     loop {
         let mut moved = false;

@@ -1,4 +1,4 @@
-//! The box's proxy: slots with devices, each of which serves one host.
+//! What the box's proxy has on its side: slots with endpoints, each of which serves one host.
 //!
 //! A device's packets always go to its host: nothing in them says where to, so nothing in them can lead astray. Packets
 //! from the network reach a device only when they come from its host, in the current pairing.
@@ -23,8 +23,8 @@ pub struct Outgoing {
     pub packet: Packet,
 }
 
-/// The box's proxy.
-pub struct BoxProxy {
+/// The endpoints of a box, and the table of who has them.
+pub struct BoxEndpoints {
     table: BoxTable,
     devices: Vec<Option<Box<dyn Endpoint>>>,
     /// The slot to look at first, so that none is always last.
@@ -32,7 +32,7 @@ pub struct BoxProxy {
     refused: u64,
 }
 
-impl BoxProxy {
+impl BoxEndpoints {
     /// A box with empty slots.
     pub fn new(slots: u16) -> Self {
         let devices = (0..slots).map(|_| None).collect();
@@ -118,7 +118,7 @@ impl BoxProxy {
         self.devices.iter_mut().flatten().for_each(|device| device.on_tick(now));
     }
 
-    /// When [`BoxProxy::on_tick`] must be called at the latest.
+    /// When [`BoxEndpoints::on_tick`] must be called at the latest.
     pub fn wake_at(&self) -> Option<Time> {
         self.devices.iter().flatten().filter_map(|device| device.wake_at()).min()
     }

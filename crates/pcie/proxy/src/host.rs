@@ -6,6 +6,10 @@
 //!     └───────────────── unplug: socket, link, row ───────────────────────┴────────────────────────────────┘
 //! ```
 
+mod slot;
+
+pub use slot::{AttachError, HostSlot, HostSlotDevice, Wire};
+
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
 use fabric::{Event, Role};
@@ -22,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use units::{Epoch, LinkName, PathId, Time};
-use vfio_user::{AttachError, Options, Server, SlotHandle, Stop, Wire};
+use vfio_user::{Options, Server, Stop};
 
 /// The link is given this long to say that its box is silent before what the guest waits for is given up: the guest should
 /// lose one device, not one answer. Then the guest's own request, then the virtual machine's, each this much later.
@@ -51,7 +55,7 @@ pub struct HostProxyOptions {
 
 /// Why a slot shows nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum PlugError {
+pub enum HostSlotError {
     /// The pairing cannot be.
     #[error(transparent)]
     Pairing(#[from] PairingError),
@@ -100,7 +104,7 @@ pub struct HostSlotStatus {
 }
 
 struct Attached {
-    handle: SlotHandle,
+    handle: HostSlot,
     out: Arc<Mutex<VecDeque<Packet>>>,
     lost: Arc<AtomicBool>,
 }
@@ -170,7 +174,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Plugged {
     pairing: Pairing,
-    handle: SlotHandle,
+    handle: HostSlot,
     lost: Arc<AtomicBool>,
     stop: Stop,
     server: JoinHandle<()>,
@@ -222,8 +226,8 @@ impl HostProxy {
         self.directory.join(format!("slot-{slot}"))
     }
 
-    fn slot(&self, slot: u8) -> Result<MutexGuard<'_, Option<Plugged>>, PlugError> {
-        self.slots.get(usize::from(slot)).map(lock).ok_or(PlugError::NoSlot(slot))
+    fn slot(&self, slot: u8) -> Result<MutexGuard<'_, Option<Plugged>>, HostSlotError> {
+        self.slots.get(usize::from(slot)).map(lock).ok_or(HostSlotError::NoSlot(slot))
     }
 
     /// Writes the row of a slot and shows the device: when this returns, its socket can be connected to. The same
@@ -237,7 +241,7 @@ impl HostProxy {
         slot: u8,
         pairing: &Pairing,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<PathBuf, PlugError> {
+    ) -> Result<PathBuf, HostSlotError> {
         let mut place = self.slot(slot)?;
         if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch == pairing.epoch) {
             return Ok(self.socket(slot));
@@ -258,14 +262,19 @@ impl HostProxy {
         }
     }
 
-    fn show(&self, slot: u8, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<Plugged, PlugError> {
+    fn show(
+        &self,
+        slot: u8,
+        pairing: &Pairing,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Plugged, HostSlotError> {
         let out = Arc::new(Mutex::new(VecDeque::new()));
         let lost = Arc::new(AtomicBool::new(false));
         let wire = SlotWire { out: out.clone(), wake: self.wake.clone() };
         let timeout = pairing.patience + VERDICT_MARGIN;
         let requester = RequesterOptions { timeout, ..RequesterOptions::default() };
         let options = HostPortOptions { msix: self.msix, requester, ..HostPortOptions::default() };
-        let handle = SlotHandle::new(options, wire);
+        let handle = HostSlot::new(options, wire);
         let attached = Attached { handle: handle.clone(), out, lost: lost.clone() };
         let its = pairing.clone();
         let begun = self.carrier.call(move |core| {
@@ -273,12 +282,12 @@ impl HostProxy {
             core.side.links.insert(its.link(), attached);
             Ok::<(), PairingError>(())
         });
-        begun.ok_or(PlugError::Stopped)??;
+        begun.ok_or(HostSlotError::Stopped)??;
         self.wait_for_box(pairing, is_wanted)?;
         let device = handle.attach(timeout)?;
         let mut device = if self.msix { device } else { device.without_msix() };
         let path = self.socket(slot);
-        let failed = |source: io::Error| PlugError::Socket { path: path.clone(), source };
+        let failed = |source: io::Error| HostSlotError::Socket { path: path.clone(), source };
         let unhurried = pairing.patience + 2 * VERDICT_MARGIN;
         let completion_timeout = self.guest_waits.map_or(unhurried, |most| most.min(unhurried));
         let server = Server::bind(&path, Options { completion_timeout }).map_err(failed)?;
@@ -294,19 +303,19 @@ impl HostProxy {
         Ok(Plugged { pairing: pairing.clone(), handle, lost, stop, server })
     }
 
-    fn wait_for_box(&self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<(), PlugError> {
+    fn wait_for_box(&self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<(), HostSlotError> {
         let (link, until) = (pairing.link(), Instant::now() + pairing.patience);
         loop {
             let (is_established, _) =
-                self.carrier.call(move |core| core.link_state(link)).ok_or(PlugError::Stopped)?;
+                self.carrier.call(move |core| core.link_state(link)).ok_or(HostSlotError::Stopped)?;
             if is_established {
                 return Ok(());
             }
             if Instant::now() >= until {
-                return Err(PlugError::NoBox);
+                return Err(HostSlotError::NoBox);
             }
             if !is_wanted() {
-                return Err(PlugError::NotWanted);
+                return Err(HostSlotError::NotWanted);
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -321,7 +330,7 @@ impl HostProxy {
 
     /// Ends what a slot shows, if its epoch is not newer than this one, and clears its row: what is still on its way
     /// is dropped. Unplug it from the virtual machine first.
-    pub fn unplug(&self, slot: u8, epoch: Epoch) -> Result<(), PlugError> {
+    pub fn unplug(&self, slot: u8, epoch: Epoch) -> Result<(), HostSlotError> {
         let mut place = self.slot(slot)?;
         if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch > epoch) {
             return Ok(());

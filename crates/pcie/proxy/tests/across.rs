@@ -5,7 +5,7 @@
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{Nvme, NvmeOptions};
 use pcie_proxy::{
-    BoxSlots, CarrierOptions, Epoch, FileStore, HostProxy, HostProxyOptions, NodeId, Pairing, PlugError,
+    BoxProxy, CarrierOptions, Epoch, FileStore, HostProxy, HostProxyOptions, HostSlotError, NodeId, Pairing,
     SlotId,
 };
 use std::path::Path;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct World {
     folder: tempfile::TempDir,
     host: HostProxy,
-    boxes: BoxSlots,
+    boxes: BoxProxy,
 }
 
 impl World {
@@ -36,7 +36,7 @@ impl World {
             guest_waits: None,
             carrier: carrier(paths),
         };
-        let boxes = BoxSlots::start(4, &carrier(paths)).unwrap();
+        let boxes = BoxProxy::start(4, &carrier(paths)).unwrap();
         Self { host: HostProxy::start(&options).unwrap(), boxes, folder }
     }
 
@@ -116,7 +116,7 @@ fn an_old_epoch_or_another_secret_gets_no_device() {
     world.boxes.pair(&boxs).unwrap();
     for wrong in [Pairing { epoch: Epoch(4), ..hosts.clone() }, Pairing { secret: [9; 32], ..hosts.clone() }]
     {
-        assert!(matches!(world.host.plug(0, &wrong, &|| true), Err(PlugError::NoBox)), "{wrong:?}");
+        assert!(matches!(world.host.plug(0, &wrong, &|| true), Err(HostSlotError::NoBox)), "{wrong:?}");
     }
     world.host.plug(0, &hosts, &|| true).unwrap();
     // The box takes it back: an older pairing is refused for ever.
@@ -146,7 +146,7 @@ fn a_box_that_dies_is_noticed_and_the_slot_can_be_used_again() {
     assert_eq!(config_read(&mut client, 4096), Some(known), "as it was when it was attached");
     host.unplug(0, Epoch(5)).unwrap();
 
-    let boxes = BoxSlots::start(4, &carrier(1)).unwrap();
+    let boxes = BoxProxy::start(4, &carrier(1)).unwrap();
     let world = World { folder, host, boxes };
     world.boxes.insert(SlotId(2), world.nvme("other")).unwrap();
     let [hosts, boxs] = world.pairing(2, 1, 3);

@@ -7,7 +7,7 @@ use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::host::{Access, HostMemory, HostPort, HostPortOptions};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxProxy, Packet, Switch, SwitchOptions, SwitchOutput, Time};
+use pcie::{BoxEndpoints, Packet, Switch, SwitchOptions, SwitchOutput, Time};
 use tlp::Tlp;
 use vfio_user::message::{Capabilities, Direction, HEADER_BYTES, Header, Reply, Request};
 use vfio_user::{AccessId, Answer, Bus, Completions, DATA_BYTES_MAX, Device, Session, Shape};
@@ -127,7 +127,7 @@ const NODES: [NodeId; 2] = [NodeId(1), NodeId(2)];
 /// Packets of a host, for a switch with an NVMe device and a copying device. Everything that comes out is a packet.
 pub fn pcie_from_host(bytes: &[u8]) {
     let mut switch = Switch::new(SwitchOptions { slots: 2, ..SwitchOptions::default() });
-    let mut boxes = BoxProxy::new(2);
+    let mut boxes = BoxEndpoints::new(2);
     let dma = DmaDevice::new(DmaOptions { memory_bytes: 1 << 16, ..DmaOptions::default() });
     let devices: [Box<dyn Endpoint>; 2] =
         [Box::new(dma), Box::new(Nvme::new(Blocks(vec![0; 1 << 16]), NvmeOptions::default()))];

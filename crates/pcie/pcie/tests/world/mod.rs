@@ -9,7 +9,7 @@ use std::time::Duration;
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, StoreError};
 use pcie::flow::{JobId, Requester, RequesterOptions};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{Bdf, BoxProxy, Packet, Switch, SwitchOptions, SwitchOutput, Time};
+use pcie::{Bdf, BoxEndpoints, Packet, Switch, SwitchOptions, SwitchOutput, Time};
 use tlp::{Body, Header, MemoryOp, ReadCompletionBoundary, SizeLimit, Span, Status, TransactionId};
 
 pub const HOST: NodeId = NodeId(1);
@@ -49,7 +49,7 @@ impl BlockStore for Blocks {
 /// A host with memory, a switch and one box. Time passes only when the test says so.
 pub struct World {
     pub switch: Switch,
-    pub boxes: BoxProxy,
+    pub boxes: BoxEndpoints,
     pub memory: Vec<u8>,
     /// Writes to where no memory is: interrupts.
     pub interrupts: Vec<(u64, u32)>,
@@ -69,7 +69,7 @@ impl World {
         let timeout = Duration::from_millis(100);
         Self {
             switch: Switch::new(SwitchOptions { slots, ..SwitchOptions::default() }),
-            boxes: BoxProxy::new(slots),
+            boxes: BoxEndpoints::new(slots),
             memory: vec![0; 1 << 20],
             interrupts: Vec::new(),
             messages: Vec::new(),

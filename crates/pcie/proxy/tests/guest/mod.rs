@@ -12,7 +12,7 @@ use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreErro
 use pcie::flow::RequesterOptions;
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
 use pcie::tables::{Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxProxy, Packet};
+use pcie::{BoxEndpoints, Packet};
 use pcie_proxy::DEVICE_WAITS;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -120,7 +120,7 @@ pub struct World {
     pub datagrams: u64,
     pub blocks: Blocks,
     port: HostPort,
-    boxes: BoxProxy,
+    boxes: BoxEndpoints,
     memory: Memory,
     links: [Option<Link>; 2],
     nets: [Scripted; 2],
@@ -141,7 +141,7 @@ impl World {
         let blocks = Blocks(Arc::new(Mutex::new(vec![0x5a; BLOCKS * BLOCK_BYTES])));
         let function = FunctionOptions { timeout: DEVICE_WAITS, ..FunctionOptions::default() };
         let nvme = Nvme::new(blocks.clone(), NvmeOptions { function, ..NvmeOptions::default() });
-        let mut boxes = BoxProxy::new(1);
+        let mut boxes = BoxEndpoints::new(1);
         boxes.insert(SLOT, Box::new(nvme)).unwrap();
         let timeout = PATIENCE + Duration::from_secs(1);
         let requester = RequesterOptions { timeout, ..RequesterOptions::default() };

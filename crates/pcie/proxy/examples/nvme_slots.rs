@@ -23,8 +23,9 @@ use pcie::endpoint::Endpoint;
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::host::HostPortOptions;
 use pcie::{Packet, Time};
+use pcie_proxy::HostSlot;
 use tlp::{TLP_BYTES_MAX, Tlp};
-use vfio_user::{Options, Server, SlotHandle};
+use vfio_user::{Options, Server};
 
 struct FileStore(File);
 
@@ -112,7 +113,7 @@ fn run_box(
 
 struct Slot {
     file: PathBuf,
-    handle: SlotHandle,
+    handle: HostSlot,
     cut: Arc<AtomicBool>,
     to_box: Arc<Mutex<Sender<Sent>>>,
     to_host: Sender<Sent>,
@@ -143,7 +144,7 @@ fn start_slot(socket: &Path, file: &Path, number: usize, msix: bool, delay: Dura
             let _ = sender.send((Instant::now() + delay, to_bytes(&packet)));
         }
     };
-    let handle = SlotHandle::new(HostPortOptions { msix, ..HostPortOptions::default() }, wire);
+    let handle = HostSlot::new(HostPortOptions { msix, ..HostPortOptions::default() }, wire);
     let mut slot = Slot { file: file.into(), handle, cut: Arc::default(), to_box, to_host };
     slot.plug_in(number, msix, delay);
     let handle = slot.handle.clone();
@@ -162,7 +163,7 @@ fn start_slot(socket: &Path, file: &Path, number: usize, msix: bool, delay: Dura
     slot
 }
 
-fn serve(handle: SlotHandle, socket: PathBuf, msix: bool) {
+fn serve(handle: HostSlot, socket: PathBuf, msix: bool) {
     std::thread::spawn(move || {
         let device = handle.attach(Duration::from_secs(5)).expect("our own device answers");
         let mut device = if msix { device } else { device.without_msix() };

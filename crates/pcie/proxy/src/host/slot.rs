@@ -1,10 +1,10 @@
 //! A slot whose device is elsewhere: the virtual machine's accesses become packets, packets become its memory accesses.
 //!
 //! ```text
-//!   VM ◀─ socket ─▶ Server ─▶ SlotDevice ─┐                     ┌─▶ Wire ─▶ network ─▶ device
-//!                                         ├─▶ HostPort (core) ──┤
-//!                        SlotHandle ──────┘                     └─▶ guest memory, interrupts
-//!   network ─▶ deliver, tick, remove ─▶
+//!   VM ◀─ socket ─▶ Server ─▶ HostSlotDevice ─┐                     ┌─▶ Wire ─▶ network ─▶ device
+//!                                             ├─▶ HostPort (core) ──┤
+//!                                  HostSlot ──┘                     └─▶ guest memory, interrupts
+//!           network ─▶ deliver, tick, remove ─▶
 //! ```
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -15,22 +15,8 @@ use pcie::host::{
 };
 use pcie::tables::Window;
 use pcie::{Packet, Time};
-
-use crate::access::{AccessId, Answer};
-use crate::device::{Bus, Device, Shape};
-use crate::interrupts::IrqKind;
-use crate::memory::GuestMemory;
-use crate::message::{irq, region};
-
-impl HostMemory for GuestMemory {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        GuestMemory::read(self, address, into).is_ok()
-    }
-
-    fn write(&self, address: u64, from: &[u8]) -> bool {
-        GuestMemory::write(self, address, from).is_ok()
-    }
-}
+use vfio_user::message::{irq, region};
+use vfio_user::{AccessId, Answer, Bus, Device, IrqKind, Shape};
 
 /// No memory at all, while no virtual machine is connected.
 struct NoMemory;
@@ -135,11 +121,11 @@ pub enum AttachError {
 
 /// The network's end of a slot. Copies are the same slot.
 #[derive(Clone)]
-pub struct SlotHandle {
+pub struct HostSlot {
     shared: Arc<Shared>,
 }
 
-impl SlotHandle {
+impl HostSlot {
     /// A slot whose device is reached by `wire`.
     pub fn new(options: HostPortOptions, wire: impl Wire + 'static) -> Self {
         let state = State { port: HostPort::new(options), bus: None, discovered: None, errors: 0 };
@@ -171,7 +157,7 @@ impl SlotHandle {
         state.port.wake_at().map(|at| at.since(self.shared.now()))
     }
 
-    /// How long it may take until [`SlotHandle::tick`] must be called; forever, if nothing is waited for.
+    /// How long it may take until [`HostSlot::tick`] must be called; forever, if nothing is waited for.
     pub fn wake_in(&self) -> Option<Duration> {
         let state = self.shared.lock();
         state.port.wake_at().map(|at| at.since(self.shared.now()))
@@ -202,9 +188,9 @@ impl SlotHandle {
         self.shared.lock().port.windows()
     }
 
-    /// Looks at the device, and gives what a [`crate::Server`] can show. Another thread must deliver and tick
+    /// Looks at the device, and gives what a [`vfio_user::Server`] can show. Another thread must deliver and tick
     /// meanwhile.
-    pub fn attach(&self, timeout: Duration) -> Result<SlotDevice, AttachError> {
+    pub fn attach(&self, timeout: Duration) -> Result<HostSlotDevice, AttachError> {
         let mut state = self.shared.lock();
         state.discovered = None;
         state.port.discover();
@@ -214,7 +200,7 @@ impl SlotHandle {
         let found = state.discovered.take().ok_or(AttachError::NoAnswer)?.map_err(AttachError::Discover)?;
         drop(state);
         let bars = found.bars.map(|bar| bar.map_or(0, |bar| bar.size));
-        Ok(SlotDevice {
+        Ok(HostSlotDevice {
             shared: self.shared.clone(),
             shape: Shape::pci_express(&bars, found.msi, found.msix),
         })
@@ -222,12 +208,12 @@ impl SlotHandle {
 }
 
 /// What a server shows.
-pub struct SlotDevice {
+pub struct HostSlotDevice {
     shared: Arc<Shared>,
     shape: Shape,
 }
 
-impl SlotDevice {
+impl HostSlotDevice {
     /// Without MSI-X: for virtual machines that cannot unplug a device that has it.
     pub fn without_msix(mut self) -> Self {
         self.shape.irqs[irq::MSIX as usize] = 0;
@@ -235,7 +221,7 @@ impl SlotDevice {
     }
 }
 
-impl Device for SlotDevice {
+impl Device for HostSlotDevice {
     fn shape(&self) -> Shape {
         self.shape.clone()
     }
