@@ -23,8 +23,8 @@ use pcie_proxy::HostSlot;
 use tlp::{TLP_BYTES_MAX, Tlp};
 use vfio_user::{Options, Server};
 
-/// Something for the box: a packet as bytes, or nothing but a reason to look.
-type ForBox = Option<Vec<u8>>;
+/// Something for the other end: a packet as bytes, or nothing but a reason to look.
+type Sent = Option<Vec<u8>>;
 
 const IDLE: Duration = Duration::from_millis(100);
 
@@ -45,7 +45,7 @@ fn from_bytes(bytes: &[u8]) -> Packet {
 }
 
 /// The box: the function, its packets in and out.
-fn run_box(mut device: GpuEndpoint, inbox: Receiver<ForBox>, outbox: Sender<Vec<u8>>, cut: Arc<AtomicBool>) {
+fn run_box(mut device: GpuEndpoint, inbox: Receiver<Sent>, outbox: Sender<Sent>, cut: Arc<AtomicBool>) {
     let start = Instant::now();
     loop {
         let wake = device.wake_at().map_or(IDLE, |at| at.since(now(start)).min(IDLE));
@@ -57,7 +57,7 @@ fn run_box(mut device: GpuEndpoint, inbox: Receiver<ForBox>, outbox: Sender<Vec<
         }
         device.on_tick(now(start));
         while let Some(packet) = device.transmit(now(start)) {
-            if outbox.send(to_bytes(&packet)).is_err() {
+            if outbox.send(Some(to_bytes(&packet))).is_err() {
                 return;
             }
         }
@@ -65,40 +65,42 @@ fn run_box(mut device: GpuEndpoint, inbox: Receiver<ForBox>, outbox: Sender<Vec<
 }
 
 /// The host's side: packets of the box reach the guest's memory.
-fn run_host(handle: HostSlot, from_box: Receiver<Vec<u8>>) {
+fn run_host(slot: HostSlot, from_box: Receiver<Sent>, to_box: Sender<Sent>) {
     loop {
-        let wake = handle.tick().unwrap_or(IDLE).min(IDLE);
+        let wake = slot.tick().unwrap_or(IDLE).min(IDLE);
         match from_box.recv_timeout(wake) {
-            Ok(bytes) => handle.deliver(&from_bytes(&bytes)),
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Some(bytes)) => slot.deliver(&from_bytes(&bytes)),
+            Ok(None) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
+        }
+        while let Some(packet) = slot.transmit() {
+            let _ = to_box.send(Some(to_bytes(&packet)));
         }
     }
 }
 
 fn start_slot(socket: PathBuf, worker: &Path) -> (HostSlot, Arc<AtomicBool>) {
-    let (to_box, inbox) = channel::<ForBox>();
-    let (to_host, from_box) = channel();
+    let (to_box, inbox) = channel::<Sent>();
+    let (to_host, from_box) = channel::<Sent>();
     let wake = {
         let to_box = to_box.clone();
         Arc::new(move || drop(to_box.send(None)))
     };
-    let handle = HostSlot::new(HostPortOptions::default(), move |packet: Packet| {
-        let _ = to_box.send(Some(to_bytes(&packet)));
-    });
+    let wake_host = to_host.clone();
+    let slot = HostSlot::new(HostPortOptions::default(), move || drop(wake_host.send(None)));
     let device = GpuEndpoint::new(worker.into(), FunctionOptions::default(), wake);
     let cut = Arc::new(AtomicBool::new(false));
     let boxes = cut.clone();
     std::thread::spawn(move || run_box(device, inbox, to_host, boxes));
-    let host = handle.clone();
-    std::thread::spawn(move || run_host(host, from_box));
-    let served = handle.clone();
+    let host = slot.clone();
+    std::thread::spawn(move || run_host(host, from_box, to_box));
+    let served = slot.clone();
     std::thread::spawn(move || {
         let mut device = served.attach(Duration::from_secs(5)).expect("our own device answers");
         let server = Server::bind(&socket, Options::default()).expect("the socket can be made");
         server.serve(&mut device).expect("the socket can be served");
     });
-    (handle, cut)
+    (slot, cut)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -109,6 +109,7 @@ const OWN_JOB: u64 = 1 << 63;
 pub struct HostPort {
     options: HostPortOptions,
     requester: Requester,
+    /// For the device, in the order in which it leaves.
     out: VecDeque<Packet>,
     outputs: VecDeque<HostOutput>,
     /// Which part of its padded buffer a configuration read wants.
@@ -148,6 +149,20 @@ impl HostPort {
     /// Takes the next output.
     pub fn next_output(&mut self) -> Option<HostOutput> {
         self.outputs.pop_front()
+    }
+
+    /// Gives requests that wait their tags, as far as there are any, and puts them behind what is to be sent already. A
+    /// caller that takes packets later than the guest makes them calls this after each access: then they leave in the
+    /// guest's order, and a read that was made before a write leaves before it.
+    pub fn stage(&mut self, now: Time) {
+        while let Some(request) = self.requester.transmit(self.options.root, now) {
+            self.out.push_back(request);
+        }
+    }
+
+    /// Packets that [`HostPort::transmit`] gives without another access or answer.
+    pub fn staged_count(&self) -> usize {
+        self.out.len()
     }
 
     /// The next packet for the device.
@@ -330,9 +345,10 @@ impl HostPort {
         self.is_present = true;
     }
 
-    /// The guest resets the device: a function-level reset. What was asked before is not waited for.
+    /// The guest resets the device: a function-level reset. What was asked before is not waited for, and not asked if it has
+    /// not left yet. Writes and answers leave ahead of the reset, as the guest made them.
     pub fn reset(&mut self, access: Access) {
-        self.out.clear();
+        self.out.retain(|packet| packet.header.class() != Class::NonPosted);
         for finished in self.requester.abort_all(Failure::Removed) {
             self.finish(finished);
         }

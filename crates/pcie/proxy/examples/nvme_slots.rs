@@ -44,7 +44,7 @@ impl BlockStore for FileStore {
     }
 }
 
-/// A packet as bytes, and when it arrives.
+/// A packet as bytes, and when it arrives; no bytes are a reason to look.
 type Sent = (Instant, Vec<u8>);
 
 fn to_bytes(packet: &Packet) -> Vec<u8> {
@@ -59,11 +59,12 @@ fn from_bytes(bytes: &[u8]) -> Packet {
     Packet { header: tlp.header, payload: tlp.payload.to_vec() }
 }
 
-/// Waits for the next packet whose time has come, or until `until`.
+/// Waits for the next packet whose time has come, for a reason to look, or until `until`.
 fn next(inbox: &Receiver<Sent>, early: &mut VecDeque<Sent>, until: Instant) -> Result<Option<Packet>, ()> {
     loop {
         let due = early.front().map_or(until, |(at, _)| (*at).min(until));
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok((_, bytes)) if bytes.is_empty() => return Ok(None),
             Ok(sent) => early.push_back(sent),
             Err(RecvTimeoutError::Disconnected) => return Err(()),
             Err(RecvTimeoutError::Timeout) => {}
@@ -137,14 +138,10 @@ fn start_slot(socket: &Path, file: &Path, number: usize, msix: bool, delay: Dura
     let (unused, _) = channel();
     let to_box = Arc::new(Mutex::new(unused));
     let (to_host, from_box) = channel();
-    let wire = {
-        let to_box = to_box.clone();
-        move |packet: Packet| {
-            let sender = to_box.lock().expect("nobody panics with it");
-            let _ = sender.send((Instant::now() + delay, to_bytes(&packet)));
-        }
-    };
-    let handle = HostSlot::new(HostPortOptions { msix, ..HostPortOptions::default() }, wire);
+    let wake: Sender<Sent> = to_host.clone();
+    let wake = move || drop(wake.send((Instant::now(), Vec::new())));
+    let handle = HostSlot::new(HostPortOptions { msix, ..HostPortOptions::default() }, wake);
+    let outbox = to_box.clone();
     let mut slot = Slot { file: file.into(), handle, cut: Arc::default(), to_box, to_host };
     slot.plug_in(number, msix, delay);
     let handle = slot.handle.clone();
@@ -156,6 +153,10 @@ fn start_slot(socket: &Path, file: &Path, number: usize, msix: bool, delay: Dura
                 Ok(Some(packet)) => handle.deliver(&packet),
                 Ok(None) => {}
                 Err(()) => return,
+            }
+            while let Some(packet) = handle.transmit() {
+                let sender = outbox.lock().expect("no thread panics with it");
+                let _ = sender.send((Instant::now() + delay, to_bytes(&packet)));
             }
         }
     });

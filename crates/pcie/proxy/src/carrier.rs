@@ -1,14 +1,14 @@
 //! One thread that moves packets between a proxy's side and the network.
 //!
 //! ```text
-//!   calls (pair, clear, look) ─▶ ┌─ the side: ports or devices ─▶ lanes ─▶ trunk ─▶ UDP ─▶
-//!   wake ─▶                      └─ ◀──────────────────────────────────── trunk ◀─ UDP ◀─
+//!   calls (pair, clear, look) ─▶ ┌─ the side: ports or devices ─▶ backlog ─▶ trunk ─▶ UDP ─▶
+//!   wake ─▶                      └─ ◀────────────────────────────────────── trunk ◀─ UDP ◀─
 //! ```
 //!
 //! Everything of a proxy happens on this thread, so that a packet goes from the network to memory and its answer back
 //! without another thread having to wake up.
 
-use crate::lane::Lane;
+use crate::backlog::Backlog;
 use crate::pairing::{Pairing, PairingError};
 use fabric::{Event, Link, Protection, Role, Trunk, Willing};
 use fabric_net::{Pump, UdpPort, Waker};
@@ -75,7 +75,8 @@ pub struct Carrier<S: Side> {
 pub(crate) struct Core<S> {
     pub(crate) side: S,
     pump: Pump<UdpPort>,
-    lanes: HashMap<LinkName, Lane>,
+    /// One for each link.
+    backlogs: HashMap<LinkName, Backlog>,
     protection: Protection,
     path_count: usize,
 }
@@ -88,7 +89,7 @@ impl<S: Side> Core<S> {
         for (path, address) in pairing.addresses(self.path_count) {
             self.pump.port_mut().set_address(node, path, address);
         }
-        self.lanes.insert(pairing.link(), Lane::default());
+        self.backlogs.insert(pairing.link(), Backlog::default());
         self.pump.trunk.add(link);
         Ok(())
     }
@@ -96,7 +97,7 @@ impl<S: Side> Core<S> {
     /// Ends a link. What is on its way is dropped.
     pub(crate) fn end(&mut self, link: LinkName) {
         self.pump.trunk.remove(link);
-        self.lanes.remove(&link);
+        self.backlogs.remove(&link);
     }
 
     /// Whether both ends of a link have greeted each other, and how long an answer takes.
@@ -112,12 +113,9 @@ impl<S: Side> Core<S> {
     /// Asks the side for packets of a link and hands on what the link takes.
     fn feed(&mut self, link: LinkName) {
         let now = self.now();
-        let Some(lane) = self.lanes.get_mut(&link) else { return };
-        loop {
-            fill(lane, &mut self.side, link, now);
-            if !lane.flush(&mut self.pump.trunk, link) {
-                return;
-            }
+        let Self { side, pump, backlogs, .. } = self;
+        if let Some(backlog) = backlogs.get_mut(&link) {
+            backlog.feed(&mut pump.trunk, link, || side.transmit(link, now));
         }
     }
 
@@ -127,8 +125,8 @@ impl<S: Side> Core<S> {
             self.side.event(link, event);
         }
         loop {
-            let has_room = self.lanes.get(&link).is_none_or(Lane::has_room);
-            // Requests are answered through the lane. A peer that asks faster than answers go out has to wait.
+            let has_room = self.backlogs.get(&link).is_none_or(Backlog::has_room);
+            // Requests make answers. A peer that asks faster than answers go out has to wait.
             let willing = if has_room { Willing::ALL } else { Willing::NO_REQUESTS };
             let Some(tlp) = self.pump.trunk.receive(link, willing) else { break };
             let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
@@ -137,19 +135,9 @@ impl<S: Side> Core<S> {
             if !has_room {
                 continue;
             }
-            // Answers go into the lane as they are made, so that its room is known.
-            if let Some(lane) = self.lanes.get_mut(&link) {
-                fill(lane, &mut self.side, link, now);
-            }
+            // Answers go on their way as they are made, so that the room for more is known.
+            self.feed(link);
         }
-    }
-}
-
-/// Asks the side for as much as the lane has room for.
-fn fill<S: Side>(lane: &mut Lane, side: &mut S, link: LinkName, now: Time) {
-    while lane.has_room() {
-        let Some(packet) = side.transmit(link, now) else { break };
-        lane.push(packet);
     }
 }
 
@@ -173,7 +161,7 @@ impl<S: Side> Carrier<S> {
         let core = Core {
             side: make(waker.clone()),
             pump: Pump::new(Trunk::new(IN_FLIGHT_BYTES_MAX), port),
-            lanes: HashMap::new(),
+            backlogs: HashMap::new(),
             protection: options.protection,
             path_count: paths.len(),
         };
@@ -238,7 +226,7 @@ fn run<S: Side>(mut core: Core<S>, calls: &Receiver<Call<S>>, waker: &Waker) {
         let is_long_ago = looked_at.elapsed() >= LOOK_EVERY;
         if is_called || is_due || is_long_ago {
             looked_at = Instant::now();
-            for link in core.lanes.keys().copied().collect::<Vec<_>>() {
+            for link in core.backlogs.keys().copied().collect::<Vec<_>>() {
                 core.take(link);
                 core.feed(link);
             }

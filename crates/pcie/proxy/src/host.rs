@@ -8,7 +8,7 @@
 
 mod slot;
 
-pub use slot::{AttachError, HostSlot, HostSlotDevice, Wire};
+pub use slot::{AttachError, HostSlot, HostSlotDevice};
 
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
@@ -17,7 +17,7 @@ use pcie::Packet;
 use pcie::flow::RequesterOptions;
 use pcie::host::{HostPortOptions, Violations};
 use pcie::tables::{EntryId, HostTable, TableError};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -31,9 +31,6 @@ use vfio_user::{Options, Server, Stop};
 /// The link is given this long to say that its box is silent before what the guest waits for is given up: the guest should
 /// lose one device, not one answer. Then the guest's own request, then the virtual machine's, each this much later.
 const VERDICT_MARGIN: Duration = Duration::from_secs(1);
-/// Packets of a guest that may wait for the network. A guest that writes faster has to wait: a box may be paused for as long
-/// as the pool forgives it, and the host's memory is not the guest's.
-const WAITING_MAX: usize = 4096;
 /// How often to look whether the box has greeted.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -104,26 +101,8 @@ pub struct HostSlotStatus {
 }
 
 struct Attached {
-    handle: HostSlot,
-    out: Arc<Mutex<VecDeque<Packet>>>,
+    slot: HostSlot,
     lost: Arc<AtomicBool>,
-}
-
-/// What the guest's accesses become, on their way to the carrier's thread.
-struct SlotWire {
-    out: Arc<Mutex<VecDeque<Packet>>>,
-    wake: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl Wire for SlotWire {
-    fn send(&self, packet: Packet) {
-        lock(&self.out).push_back(packet);
-        (self.wake)();
-    }
-
-    fn has_room(&self) -> bool {
-        lock(&self.out).len() < WAITING_MAX
-    }
 }
 
 #[derive(Default)]
@@ -134,7 +113,7 @@ struct HostSide {
 impl Side for HostSide {
     fn receive(&mut self, link: LinkName, packet: Packet, _now: Time) {
         if let Some(attached) = self.links.get(&link) {
-            attached.handle.deliver(&packet);
+            attached.slot.deliver(&packet);
         }
     }
 
@@ -147,24 +126,24 @@ impl Side for HostSide {
             Event::Silent => {
                 tracing::error!(%link, "the box is silent: its device is gone");
                 attached.lost.store(true, Ordering::SeqCst);
-                attached.handle.remove();
+                attached.slot.remove();
             }
         }
     }
 
     fn transmit(&mut self, link: LinkName, _now: Time) -> Option<Packet> {
-        lock(&self.links.get(&link)?.out).pop_front()
+        self.links.get(&link)?.slot.transmit()
     }
 
     fn on_tick(&mut self, _now: Time) {
         // Each slot has a clock of its own and knows what is due.
         self.links.values().for_each(|attached| {
-            attached.handle.tick();
+            attached.slot.tick();
         });
     }
 
     fn wake_in(&self, _now: Time) -> Option<Duration> {
-        self.links.values().filter_map(|attached| attached.handle.wake_in()).min()
+        self.links.values().filter_map(|attached| attached.slot.wake_in()).min()
     }
 }
 
@@ -174,7 +153,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Plugged {
     pairing: Pairing,
-    handle: HostSlot,
+    slot: HostSlot,
     lost: Arc<AtomicBool>,
     stop: Stop,
     server: JoinHandle<()>,
@@ -268,14 +247,13 @@ impl HostProxy {
         pairing: &Pairing,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Plugged, HostSlotError> {
-        let out = Arc::new(Mutex::new(VecDeque::new()));
         let lost = Arc::new(AtomicBool::new(false));
-        let wire = SlotWire { out: out.clone(), wake: self.wake.clone() };
         let timeout = pairing.patience + VERDICT_MARGIN;
         let requester = RequesterOptions { timeout, ..RequesterOptions::default() };
         let options = HostPortOptions { msix: self.msix, requester, ..HostPortOptions::default() };
-        let handle = HostSlot::new(options, wire);
-        let attached = Attached { handle: handle.clone(), out, lost: lost.clone() };
+        let wake = self.wake.clone();
+        let shown = HostSlot::new(options, move || wake());
+        let attached = Attached { slot: shown.clone(), lost: lost.clone() };
         let its = pairing.clone();
         let begun = self.carrier.call(move |core| {
             core.begin(&its, Role::Host)?;
@@ -284,7 +262,7 @@ impl HostProxy {
         });
         begun.ok_or(HostSlotError::Stopped)??;
         self.wait_for_box(pairing, is_wanted)?;
-        let device = handle.attach(timeout)?;
+        let device = shown.attach(timeout)?;
         let mut device = if self.msix { device } else { device.without_msix() };
         let path = self.socket(slot);
         let failed = |source: io::Error| HostSlotError::Socket { path: path.clone(), source };
@@ -300,7 +278,7 @@ impl HostProxy {
                 }
             })
             .map_err(failed)?;
-        Ok(Plugged { pairing: pairing.clone(), handle, lost, stop, server })
+        Ok(Plugged { pairing: pairing.clone(), slot: shown, lost, stop, server })
     }
 
     fn wait_for_box(&self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<(), HostSlotError> {
@@ -336,7 +314,7 @@ impl HostProxy {
             return Ok(());
         }
         if let Some(plugged) = place.take() {
-            plugged.handle.remove();
+            plugged.slot.remove();
             plugged.stop.stop();
             let _ = plugged.server.join();
             self.forget(plugged.pairing.link());
@@ -349,7 +327,7 @@ impl HostProxy {
     pub fn status(&self, slot: u8) -> HostSlotStatus {
         let Ok(place) = self.slot(slot) else { return HostSlotStatus::default() };
         let Some(plugged) = place.as_ref() else { return HostSlotStatus::default() };
-        let (low, high) = plugged.handle.windows();
+        let (low, high) = plugged.slot.windows();
         lock(&self.table).learn_windows(EntryId(slot.into()), low, high);
         let link = plugged.pairing.link();
         let round_trip = self.carrier.call(move |core| core.link_state(link).1).flatten();
@@ -358,7 +336,7 @@ impl HostProxy {
             epoch: plugged.pairing.epoch,
             lost: plugged.lost.load(Ordering::SeqCst),
             round_trip,
-            violations: plugged.handle.violations(),
+            violations: plugged.slot.violations(),
         }
     }
 

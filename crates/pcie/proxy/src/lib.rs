@@ -15,11 +15,11 @@
 
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod boxes;
 mod carrier;
 mod files;
 mod host;
-mod lane;
 mod pairing;
 mod qmp;
 mod watch;
@@ -28,7 +28,7 @@ pub use boxes::{BoxProxy, BoxSlotError, BoxSlotStatus};
 pub use carrier::{Carrier, CarrierOptions, Side};
 pub use files::FileStore;
 pub use host::{
-    AttachError, HostProxy, HostProxyOptions, HostSlot, HostSlotDevice, HostSlotError, HostSlotStatus, Wire,
+    AttachError, HostProxy, HostProxyOptions, HostSlot, HostSlotDevice, HostSlotError, HostSlotStatus,
 };
 pub use pairing::{DEVICE_WAITS, Pairing, PairingError, parse_path};
 pub use qmp::{Qmp, QmpError};

@@ -1,0 +1,167 @@
+//! TLPs that a link refused for now, and the way of all others past them.
+//!
+//! A link that has no room for requests still takes writes and answers, and they must be able to pass: what the
+//! requests wait for may be behind them. Nothing passes a write that waits.
+
+use fabric::{SendError, Trunk};
+use pcie::Packet;
+use std::collections::VecDeque;
+use tlp::Class;
+use units::LinkName;
+
+/// Packets that may wait here. The side is asked for more when there are fewer.
+const WAITING_MAX: usize = 512;
+
+/// What one link refused. It is empty while the link has room.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    waiting: VecDeque<Packet>,
+}
+
+impl Backlog {
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.len() < WAITING_MAX
+    }
+
+    /// Hands the link what waits here, then what `next` gives, as far as the link has room. What it refuses stays here; when
+    /// there is no room for that either, `next` is not asked any more.
+    pub(crate) fn feed(
+        &mut self,
+        trunk: &mut Trunk,
+        link: LinkName,
+        mut next: impl FnMut() -> Option<Packet>,
+    ) {
+        // The link gets no new room meanwhile, so a class that was full stays so.
+        let mut is_full = [false; 3];
+        let mut refuses = |packet: &Packet| {
+            let class = packet.header.class().index();
+            let is_refused =
+                is_full[Class::Posted.index()] || is_full[class] || send(trunk, link, packet) == Sent::Full;
+            is_full[class] |= is_refused;
+            is_refused
+        };
+        self.waiting.retain(&mut refuses);
+        while self.has_room() {
+            let Some(packet) = next() else { break };
+            if refuses(&packet) {
+                self.waiting.push_back(packet);
+            }
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Sent {
+    Done,
+    Full,
+}
+
+fn send(trunk: &mut Trunk, link: LinkName, packet: &Packet) -> Sent {
+    let tlp = packet.as_tlp();
+    match trunk.send(link, &tlp) {
+        Some(Err(SendError::Full(_))) => Sent::Full,
+        Some(Err(SendError::Request(_))) => {
+            // The requester gave the old request up and uses its tag again; what still comes for it is dropped.
+            trunk.forget_request(link, packet.header.id());
+            match trunk.send(link, &tlp) {
+                Some(Err(SendError::Full(_))) => Sent::Full,
+                Some(Err(error)) => {
+                    tracing::warn!(%link, %error, "a packet was dropped");
+                    Sent::Done
+                }
+                _ => Sent::Done,
+            }
+        }
+        Some(Err(error)) => {
+            tracing::warn!(%link, %error, "a packet was dropped");
+            Sent::Done
+        }
+        // A link that has ended takes everything with it.
+        Some(Ok(())) | None => Sent::Done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fabric::{Endpoint, Epoch, LeaseSecret, Link, LinkConfig, Role, Time};
+    use tlp::{Bdf, Header, Span, Status, Tag, TransactionId};
+
+    const LINK: LinkName = LinkName(1);
+    /// TLPs of each class that the link of these tests takes.
+    const QUEUED_MAX: usize = 4;
+
+    fn trunk() -> Trunk {
+        let ends = [Endpoint::host(1), Endpoint::new(2, 0)];
+        let secret = LeaseSecret([1; 32]);
+        let mut config = LinkConfig::new(Role::Host, LINK, Epoch(1), secret, [1; 32], ends);
+        config.queued_max = QUEUED_MAX;
+        let mut trunk = Trunk::new(1 << 20);
+        trunk.add(Link::new(config, Time::ZERO).unwrap());
+        trunk
+    }
+
+    fn packet(class: Class, number: u16) -> Packet {
+        let id = TransactionId::new(Bdf::new(1, 0, 0), Tag::truncated(number));
+        let span = Span::of_bytes(0x1000, 4).unwrap();
+        let read = Header::memory_read(id, span);
+        match class {
+            Class::Posted => Packet::memory_write(Bdf::new(1, 0, 0), 0x1000, &[0; 4]).unwrap(),
+            Class::NonPosted => Packet::bare(read),
+            Class::Completion => Packet::completion(&read, Bdf::default(), Status::UnsupportedRequest),
+        }
+    }
+
+    /// Feeds packets of these classes; gives how many were asked for and which classes wait afterwards.
+    fn feed(backlog: &mut Backlog, trunk: &mut Trunk, classes: &[Class]) -> (usize, Vec<Class>) {
+        let mut packets = (0..).zip(classes).map(|(number, class)| packet(*class, number));
+        let mut asked = 0;
+        backlog.feed(trunk, LINK, || packets.next().inspect(|_| asked += 1));
+        (asked, backlog.waiting.iter().map(|packet| packet.header.class()).collect())
+    }
+
+    fn sent(trunk: &Trunk) -> u64 {
+        trunk.link_counters(LINK).unwrap().tlps_sent
+    }
+
+    #[test]
+    fn what_the_link_takes_never_waits_here() {
+        let (mut backlog, mut trunk) = (Backlog::default(), trunk());
+        let classes = [Class::Posted, Class::NonPosted, Class::Completion].repeat(QUEUED_MAX);
+        assert_eq!(feed(&mut backlog, &mut trunk, &classes), (classes.len(), vec![]));
+        assert_eq!(sent(&trunk), classes.len() as u64);
+    }
+
+    #[test]
+    fn writes_and_answers_pass_requests_that_wait() {
+        let (mut backlog, mut trunk) = (Backlog::default(), trunk());
+        let mut classes = vec![Class::NonPosted; QUEUED_MAX + 2];
+        classes.extend([Class::Posted, Class::Completion, Class::NonPosted]);
+        let waiting = vec![Class::NonPosted; 3];
+        assert_eq!(feed(&mut backlog, &mut trunk, &classes), (classes.len(), waiting));
+        assert_eq!(sent(&trunk), QUEUED_MAX as u64 + 2);
+    }
+
+    #[test]
+    fn nothing_passes_a_write_that_waits() {
+        let (mut backlog, mut trunk) = (Backlog::default(), trunk());
+        let mut classes = vec![Class::Posted; QUEUED_MAX + 1];
+        classes.extend([Class::Completion, Class::NonPosted]);
+        let waiting = vec![Class::Posted, Class::Completion, Class::NonPosted];
+        assert_eq!(feed(&mut backlog, &mut trunk, &classes), (classes.len(), waiting.clone()));
+        assert_eq!(sent(&trunk), QUEUED_MAX as u64);
+        // Nor later, from one call to the next.
+        assert_eq!(feed(&mut backlog, &mut trunk, &[Class::Completion]).1.len(), waiting.len() + 1);
+        assert_eq!(sent(&trunk), QUEUED_MAX as u64);
+    }
+
+    #[test]
+    fn the_side_is_asked_for_no_more_than_there_is_room_for() {
+        let (mut backlog, mut trunk) = (Backlog::default(), trunk());
+        let many = vec![Class::Posted; 2 * WAITING_MAX];
+        let (asked, waiting) = feed(&mut backlog, &mut trunk, &many);
+        assert_eq!((asked, waiting.len()), (QUEUED_MAX + WAITING_MAX, WAITING_MAX));
+        assert!(!backlog.has_room());
+        assert_eq!(feed(&mut backlog, &mut trunk, &many).0, 0);
+    }
+}
