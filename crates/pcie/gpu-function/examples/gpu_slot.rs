@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use gpu_function::GpuEndpoint;
 use pcie::endpoint::{Endpoint, FunctionOptions};
 use pcie::host::HostPortOptions;
-use pcie::{Packet, Time};
+use pcie::{Time, TlpBuf};
 use pcie_proxy::HostSlot;
 use tlp::{TLP_BYTES_MAX, Tlp};
 use vfio_user::{Options, Server};
@@ -32,16 +32,16 @@ fn now(start: Instant) -> Time {
     Time::at(start.elapsed())
 }
 
-fn to_bytes(packet: &Packet) -> Vec<u8> {
+fn to_bytes(packet: &TlpBuf) -> Vec<u8> {
     let mut bytes = vec![0; TLP_BYTES_MAX];
     let len = packet.as_tlp().encode(&mut bytes).expect("our own packets can be encoded");
     bytes.truncate(len);
     bytes
 }
 
-fn from_bytes(bytes: &[u8]) -> Packet {
+fn from_bytes(bytes: &[u8]) -> TlpBuf {
     let tlp = Tlp::decode(bytes).expect("our own packets can be decoded");
-    Packet { header: tlp.header, payload: tlp.payload.to_vec() }
+    TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() }
 }
 
 /// The box: the function, its packets in and out.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pcie::endpoint::gpu::{Action, ChannelId, GpuFunction};
 use pcie::endpoint::{Endpoint, FunctionOptions};
-use pcie::{Packet, Time};
+use pcie::{Time, TlpBuf};
 
 use crate::bridge::Bridge;
 
@@ -140,7 +140,7 @@ impl GpuEndpoint {
 }
 
 impl Endpoint for GpuEndpoint {
-    fn receive(&mut self, packet: Packet, now: Time) {
+    fn receive(&mut self, packet: TlpBuf, now: Time) {
         // It hardly ever has, and this is asked for every packet: a look costs less than an exchange.
         if self.pass.changed.load(Ordering::Relaxed) && self.pass.changed.swap(false, Ordering::AcqRel) {
             let text = self.pass.text.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +150,7 @@ impl Endpoint for GpuEndpoint {
         self.act();
     }
 
-    fn transmit(&mut self, now: Time) -> Option<Packet> {
+    fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         loop {
             let packet = self.function.transmit(now);
             self.act();

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxEndpoints, Packet, Switch, SwitchOptions, SwitchOutput, Time};
+use pcie::{BoxEndpoints, Switch, SwitchOptions, SwitchOutput, Time, TlpBuf};
 use tlp::{TLP_BYTES_MAX, Tlp};
 
 const HOST: NodeId = NodeId(1);
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let frame = bytes.get_mut(..u32::from_le_bytes(length) as usize).ok_or("a frame too long")?;
         input.read_exact(frame)?;
         let tlp = Tlp::decode(frame)?;
-        let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
+        let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
         switch.receive_from_host(packet, Time::ZERO);
         for packet in settle(&mut switch, &mut boxes) {
             let mut frame = vec![0; packet.as_tlp().encoded_bytes()];
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Moves packets between the proxies until nothing moves. Gives what goes up.
-fn settle(switch: &mut Switch, boxes: &mut BoxEndpoints) -> Vec<Packet> {
+fn settle(switch: &mut Switch, boxes: &mut BoxEndpoints) -> Vec<TlpBuf> {
     let mut up = Vec::new();
     loop {
         let mut moved = false;

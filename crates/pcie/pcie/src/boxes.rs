@@ -4,8 +4,8 @@
 //! from the network reach a device only when they come from its host, in the current pairing.
 
 use crate::endpoint::Endpoint;
-use crate::packet::Packet;
 use crate::tables::{BoxTable, Epoch, NodeId, PathId, SlotId, TableError};
+use crate::tlp_buf::TlpBuf;
 use units::Time;
 
 /// A packet for a host.
@@ -20,7 +20,7 @@ pub struct Outgoing {
     /// In which pairing.
     pub epoch: Epoch,
     /// What.
-    pub packet: Packet,
+    pub packet: TlpBuf,
 }
 
 /// The endpoints of a box, and the table of who has them.
@@ -84,7 +84,7 @@ impl BoxEndpoints {
     }
 
     /// A packet from the network.
-    pub fn receive(&mut self, source: NodeId, slot: SlotId, epoch: Epoch, packet: Packet, now: Time) {
+    pub fn receive(&mut self, source: NodeId, slot: SlotId, epoch: Epoch, packet: TlpBuf, now: Time) {
         match self.devices.get_mut(usize::from(slot.0)) {
             Some(Some(device)) if self.table.admits(slot, source, epoch) => device.receive(packet, now),
             _ => self.refused += 1,
@@ -108,7 +108,7 @@ impl BoxEndpoints {
     }
 
     /// The next packet of one slot's device: for a caller that has room for that slot and perhaps not for others.
-    pub fn transmit_slot(&mut self, slot: SlotId, now: Time) -> Option<Packet> {
+    pub fn transmit_slot(&mut self, slot: SlotId, now: Time) -> Option<TlpBuf> {
         self.table.host_of(slot)?;
         self.devices.get_mut(usize::from(slot.0))?.as_mut()?.transmit(now)
     }

@@ -9,16 +9,16 @@ pub mod nvme;
 
 pub use function::{Event, Function, FunctionOptions, RegisterRead};
 
-use crate::packet::Packet;
+use crate::tlp_buf::TlpBuf;
 use units::Time;
 
 /// A device in a slot, without I/O of its own: its driver brings packets and the time, and takes packets away.
 pub trait Endpoint: Send {
     /// A packet from the host has come.
-    fn receive(&mut self, packet: Packet, now: Time);
+    fn receive(&mut self, packet: TlpBuf, now: Time);
 
     /// The next packet for the host. Call it until there is none, after everything else.
-    fn transmit(&mut self, now: Time) -> Option<Packet>;
+    fn transmit(&mut self, now: Time) -> Option<TlpBuf>;
 
     /// Time has passed.
     fn on_tick(&mut self, now: Time);

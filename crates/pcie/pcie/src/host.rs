@@ -22,8 +22,8 @@ use crate::config::register;
 use crate::flow::{
     Failure, Finished, JobId, Request, Requester, RequesterOptions, as_completion, memory_reads,
 };
-use crate::packet::{Packet, enabled_runs};
 use crate::tables::Window;
+use crate::tlp_buf::{TlpBuf, enabled_runs};
 
 /// The guest's memory. The implementation refuses whatever is not the guest's.
 pub trait HostMemory {
@@ -110,7 +110,7 @@ pub struct HostPort {
     options: HostPortOptions,
     requester: Requester,
     /// For the device, in the order in which it leaves.
-    out: VecDeque<Packet>,
+    out: VecDeque<TlpBuf>,
     outputs: VecDeque<HostOutput>,
     /// Which part of its padded buffer a configuration read wants.
     trims: HashMap<JobId, (usize, usize)>,
@@ -166,7 +166,7 @@ impl HostPort {
     }
 
     /// The next packet for the device.
-    pub fn transmit(&mut self, now: Time) -> Option<Packet> {
+    pub fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         self.out.pop_front().or_else(|| self.requester.transmit(self.options.root, now))
     }
 
@@ -258,7 +258,7 @@ impl HostPort {
         for (at, bytes) in tlp::split_request(address, data.len() as u64, self.learnt.max_payload()) {
             let piece = &data[done..done + bytes as usize];
             done += bytes as usize;
-            self.out.extend(Packet::memory_write(self.options.root, at, piece));
+            self.out.extend(TlpBuf::memory_write(self.options.root, at, piece));
         }
     }
 
@@ -365,7 +365,7 @@ impl HostPort {
     }
 
     /// A packet from the device has come.
-    pub fn receive(&mut self, packet: &Packet, memory: &dyn HostMemory) {
+    pub fn receive(&mut self, packet: &TlpBuf, memory: &dyn HostMemory) {
         if !self.is_present {
             return;
         }
@@ -398,7 +398,7 @@ impl HostPort {
     fn refuse(&mut self, header: &Header) {
         self.violations.unsupported += 1;
         if header.class() == Class::NonPosted {
-            let refusal = Packet::completion(header, self.options.root, Status::UnsupportedRequest);
+            let refusal = TlpBuf::completion(header, self.options.root, Status::UnsupportedRequest);
             self.out.push_back(refusal);
         }
     }
@@ -413,13 +413,13 @@ impl HostPort {
                 let is_flush = span.length_dw == 1 && span.enables.first == 0;
                 if !is_flush && !memory.read(first, &mut data) {
                     self.violations.outside_memory += 1;
-                    let refusal = Packet::completion(header, self.options.root, Status::UnsupportedRequest);
+                    let refusal = TlpBuf::completion(header, self.options.root, Status::UnsupportedRequest);
                     self.out.push_back(refusal);
                     return;
                 }
                 let (limit, boundary) = (self.learnt.max_payload(), ReadCompletionBoundary::Bytes64);
                 let root = self.options.root;
-                self.out.extend(Packet::completions(header, root, first, &data, limit, boundary));
+                self.out.extend(TlpBuf::completions(header, root, first, &data, limit, boundary));
             }
             MemoryOp::Write if header.is_poisoned => {}
             MemoryOp::Write => {

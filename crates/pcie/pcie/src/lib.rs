@@ -16,8 +16,8 @@
 #![forbid(unsafe_code)]
 
 mod boxes;
-mod packet;
 mod switch;
+mod tlp_buf;
 
 pub mod config;
 pub mod endpoint;
@@ -27,7 +27,7 @@ pub mod measure;
 pub mod tables;
 
 pub use boxes::{BoxEndpoints, Outgoing};
-pub use packet::{Packet, enabled_runs};
 pub use switch::{Route, Switch, SwitchOptions, SwitchOutput, SwitchViolations};
 pub use tlp::{Bdf, SizeLimit, TagSpace};
+pub use tlp_buf::{TlpBuf, enabled_runs};
 pub use units::Time;

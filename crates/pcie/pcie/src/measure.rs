@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::endpoint::dma::{DmaDevice, DmaOptions, ENGINE_BYTES};
 use crate::endpoint::{Endpoint, FunctionOptions};
 use crate::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
-use crate::packet::Packet;
+use crate::tlp_buf::TlpBuf;
 use tlp::{Bdf, SizeLimit, TagSpace};
 use units::Time;
 
@@ -141,7 +141,7 @@ pub fn ring(device: &mut DmaDevice, engine: u64, host: u64, at: u64, bytes: u32,
         (0x14, kind.to_le_bytes().to_vec()),
     ];
     for (offset, value) in registers {
-        let packet = Packet::memory_write(Bdf::default(), base + offset, &value).expect("within a page");
+        let packet = TlpBuf::memory_write(Bdf::default(), base + offset, &value).expect("within a page");
         device.receive(packet, now);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pcie::flow::{Failure, JobId, Request, Requester, RequesterOptions};
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
-use pcie::{Bdf, Packet, SizeLimit, TagSpace, Time};
+use pcie::{Bdf, SizeLimit, TagSpace, Time, TlpBuf};
 use proptest::prelude::*;
 use tlp::{Body, Header, ReadCompletionBoundary, Span, Status, Tag, TransactionId};
 
@@ -28,12 +28,12 @@ fn requests(address: u64, bytes: usize) -> Vec<Request> {
         .collect()
 }
 
-fn answers(request: &Packet) -> Vec<Packet> {
+fn answers(request: &TlpBuf) -> Vec<TlpBuf> {
     let Body::Memory(memory) = request.header.body else { unreachable!() };
     let (first, count) = (memory.span().first_byte(), u64::from(memory.span().byte_count()));
     let data: Vec<u8> = (first..first + count).map(byte_at).collect();
     let (limit, boundary) = (SizeLimit::new(128).unwrap(), ReadCompletionBoundary::Bytes64);
-    Packet::completions(&request.header, Bdf::default(), first, &data, limit, boundary).collect()
+    TlpBuf::completions(&request.header, Bdf::default(), first, &data, limit, boundary).collect()
 }
 
 /// What happens next.
@@ -67,14 +67,14 @@ struct Model {
     requester: Requester,
     now: Time,
     /// Answers on their way, a queue for each request.
-    answers: Vec<(Header, Vec<Packet>)>,
+    answers: Vec<(Header, Vec<TlpBuf>)>,
     wanted: BTreeMap<JobId, (u64, usize)>,
     ended: usize,
     started: usize,
 }
 
 impl Model {
-    fn give(&mut self, packet: &Packet) -> bool {
+    fn give(&mut self, packet: &TlpBuf) -> bool {
         let Body::Completion(completion) = packet.header.body else { unreachable!() };
         match self.requester.on_completion(ME, &packet.header, &completion, &packet.payload) {
             Ok(finished) => {
@@ -131,7 +131,7 @@ impl Model {
             Step::Refuse { which } => {
                 if let Some(n) = pick(which, self.answers.len()) {
                     let (header, _) = self.answers.remove(n);
-                    self.give(&Packet::completion(&header, Bdf::default(), Status::CompleterAbort));
+                    self.give(&TlpBuf::completion(&header, Bdf::default(), Status::CompleterAbort));
                 }
             }
             Step::Invent { tag } => {
@@ -139,7 +139,7 @@ impl Model {
                 if !open.contains(&tag) {
                     let id = TransactionId::new(Bdf::new(9, 0, 0), Tag::truncated(tag));
                     let asked = Header::memory_read(id, Span::of_bytes(0, 64).unwrap());
-                    assert!(!self.give(&answers(&Packet::bare(asked))[0]), "nobody asked");
+                    assert!(!self.give(&answers(&TlpBuf::bare(asked))[0]), "nobody asked");
                 }
             }
             Step::Wait { ms } => self.wait(Duration::from_millis(ms.into())),
@@ -243,7 +243,7 @@ proptest! {
                 foreign_writes += 1;
             }
             let before = memory.0.borrow().clone();
-            port.receive(&Packet { header, payload }, &memory);
+            port.receive(&TlpBuf { header, payload }, &memory);
             if header.id().requester != options.device {
                 prop_assert!(*memory.0.borrow() == before);
             }
@@ -273,7 +273,7 @@ fn a_number_that_is_used_twice_is_answered_twice() {
     let asked = port.transmit(Time::ZERO).unwrap();
     let (limit, boundary) = (SizeLimit::new(128).unwrap(), ReadCompletionBoundary::Bytes128);
     let answer =
-        Packet::completions(&asked.header, Bdf::new(1, 0, 0), 0, &[1, 2, 3, 4], limit, boundary).next();
+        TlpBuf::completions(&asked.header, Bdf::new(1, 0, 0), 0, &[1, 2, 3, 4], limit, boundary).next();
     let memory = Guarded(std::cell::RefCell::new(Vec::new()), 0..0);
     port.receive(&answer.unwrap(), &memory);
     assert_eq!(port.next_output(), Some(HostOutput::Done { access: Access(7), data: Some(vec![2, 3]) }));

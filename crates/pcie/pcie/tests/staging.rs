@@ -3,7 +3,7 @@
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
-use pcie::{Packet, Time};
+use pcie::{Time, TlpBuf};
 use tlp::Class;
 
 struct NoMemory;
@@ -40,7 +40,7 @@ fn settle(port: &mut HostPort, device: &mut DmaDevice) {
 }
 
 fn classes(port: &mut HostPort) -> Vec<Class> {
-    let packets: Vec<Packet> = std::iter::from_fn(|| port.transmit(Time::ZERO)).collect();
+    let packets: Vec<TlpBuf> = std::iter::from_fn(|| port.transmit(Time::ZERO)).collect();
     packets.iter().map(|packet| packet.header.class()).collect()
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::host::HostPortOptions;
-use pcie::{Packet, Time};
+use pcie::{Time, TlpBuf};
 use pcie_proxy::HostSlot;
 use tlp::{TLP_BYTES_MAX, Tlp};
 use vfio_user::{Options, Server};
@@ -47,20 +47,20 @@ impl BlockStore for FileStore {
 /// A packet as bytes, and when it arrives; no bytes are a reason to look.
 type Sent = (Instant, Vec<u8>);
 
-fn to_bytes(packet: &Packet) -> Vec<u8> {
+fn to_bytes(packet: &TlpBuf) -> Vec<u8> {
     let mut bytes = vec![0; TLP_BYTES_MAX];
     let len = packet.as_tlp().encode(&mut bytes).expect("our own packets can be encoded");
     bytes.truncate(len);
     bytes
 }
 
-fn from_bytes(bytes: &[u8]) -> Packet {
+fn from_bytes(bytes: &[u8]) -> TlpBuf {
     let tlp = Tlp::decode(bytes).expect("our own packets can be decoded");
-    Packet { header: tlp.header, payload: tlp.payload.to_vec() }
+    TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() }
 }
 
 /// Waits for the next packet whose time has come, for a reason to look, or until `until`.
-fn next(inbox: &Receiver<Sent>, early: &mut VecDeque<Sent>, until: Instant) -> Result<Option<Packet>, ()> {
+fn next(inbox: &Receiver<Sent>, early: &mut VecDeque<Sent>, until: Instant) -> Result<Option<TlpBuf>, ()> {
     loop {
         let due = early.front().map_or(until, |(at, _)| (*at).min(until));
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {

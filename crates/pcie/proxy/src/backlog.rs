@@ -4,7 +4,7 @@
 //! requests wait for may be behind them. Nothing passes a write that waits.
 
 use fabric::{SendError, Trunk};
-use pcie::Packet;
+use pcie::TlpBuf;
 use std::collections::VecDeque;
 use tlp::Class;
 use units::LinkName;
@@ -15,7 +15,7 @@ const WAITING_MAX: usize = 512;
 /// What one link refused. It is empty while the link has room.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    waiting: VecDeque<Packet>,
+    waiting: VecDeque<TlpBuf>,
 }
 
 impl Backlog {
@@ -29,11 +29,11 @@ impl Backlog {
         &mut self,
         trunk: &mut Trunk,
         link: LinkName,
-        mut next: impl FnMut() -> Option<Packet>,
+        mut next: impl FnMut() -> Option<TlpBuf>,
     ) {
         // The link gets no new room meanwhile, so a class that was full stays so.
         let mut is_full = [false; 3];
-        let mut refuses = |packet: &Packet| {
+        let mut refuses = |packet: &TlpBuf| {
             let class = packet.header.class().index();
             let is_refused =
                 is_full[Class::Posted.index()] || is_full[class] || send(trunk, link, packet) == Sent::Full;
@@ -56,7 +56,7 @@ enum Sent {
     Full,
 }
 
-fn send(trunk: &mut Trunk, link: LinkName, packet: &Packet) -> Sent {
+fn send(trunk: &mut Trunk, link: LinkName, packet: &TlpBuf) -> Sent {
     let tlp = packet.as_tlp();
     match trunk.send(link, &tlp) {
         Some(Err(SendError::Full(_))) => Sent::Full,
@@ -101,14 +101,14 @@ mod tests {
         trunk
     }
 
-    fn packet(class: Class, number: u16) -> Packet {
+    fn packet(class: Class, number: u16) -> TlpBuf {
         let id = TransactionId::new(Bdf::new(1, 0, 0), Tag::truncated(number));
         let span = Span::of_bytes(0x1000, 4).unwrap();
         let read = Header::memory_read(id, span);
         match class {
-            Class::Posted => Packet::memory_write(Bdf::new(1, 0, 0), 0x1000, &[0; 4]).unwrap(),
-            Class::NonPosted => Packet::bare(read),
-            Class::Completion => Packet::completion(&read, Bdf::default(), Status::UnsupportedRequest),
+            Class::Posted => TlpBuf::memory_write(Bdf::new(1, 0, 0), 0x1000, &[0; 4]).unwrap(),
+            Class::NonPosted => TlpBuf::bare(read),
+            Class::Completion => TlpBuf::completion(&read, Bdf::default(), Status::UnsupportedRequest),
         }
     }
 

@@ -6,7 +6,7 @@ use fabric::{Event, Role};
 use fabric_net::Waker;
 use pcie::endpoint::Endpoint;
 use pcie::tables::TableError;
-use pcie::{BoxEndpoints, Packet};
+use pcie::{BoxEndpoints, TlpBuf};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ struct BoxSide {
 }
 
 impl Side for BoxSide {
-    fn receive(&mut self, link: LinkName, packet: Packet, now: Time) {
+    fn receive(&mut self, link: LinkName, packet: TlpBuf, now: Time) {
         if let Some((slot, host, epoch)) = self.links.get(&link) {
             self.endpoints.receive(*host, *slot, *epoch, packet, now);
         }
@@ -65,7 +65,7 @@ impl Side for BoxSide {
         }
     }
 
-    fn transmit(&mut self, link: LinkName, now: Time) -> Option<Packet> {
+    fn transmit(&mut self, link: LinkName, now: Time) -> Option<TlpBuf> {
         let (slot, ..) = self.links.get(&link)?;
         self.endpoints.transmit_slot(*slot, now)
     }

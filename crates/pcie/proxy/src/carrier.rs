@@ -12,7 +12,7 @@ use crate::backlog::Backlog;
 use crate::pairing::{Pairing, PairingError};
 use fabric::{Event, Link, Protection, Role, Trunk, Willing};
 use fabric_net::{Pump, UdpPort, Waker};
-use pcie::Packet;
+use pcie::TlpBuf;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -24,13 +24,13 @@ use units::{LinkName, PathId, Time};
 /// What a proxy has on its side of the network. Called by one thread.
 pub trait Side: Send + 'static {
     /// A packet has come over a link.
-    fn receive(&mut self, link: LinkName, packet: Packet, now: Time);
+    fn receive(&mut self, link: LinkName, packet: TlpBuf, now: Time);
 
     /// Something happened to a link.
     fn event(&mut self, link: LinkName, event: Event);
 
     /// The next packet for the other end of a link.
-    fn transmit(&mut self, link: LinkName, now: Time) -> Option<Packet>;
+    fn transmit(&mut self, link: LinkName, now: Time) -> Option<TlpBuf>;
 
     /// Time has passed.
     fn on_tick(&mut self, now: Time);
@@ -129,7 +129,7 @@ impl<S: Side> Core<S> {
             // Requests make answers. A peer that asks faster than answers go out has to wait.
             let willing = if has_room { Willing::ALL } else { Willing::NO_REQUESTS };
             let Some(tlp) = self.pump.trunk.receive(link, willing) else { break };
-            let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
+            let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
             let now = self.now();
             self.side.receive(link, packet, now);
             if !has_room {

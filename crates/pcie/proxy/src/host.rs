@@ -13,7 +13,7 @@ pub use slot::{AttachError, HostSlot, HostSlotDevice};
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
 use fabric::{Event, Role};
-use pcie::Packet;
+use pcie::TlpBuf;
 use pcie::flow::RequesterOptions;
 use pcie::host::{HostPortOptions, Violations};
 use pcie::tables::{EntryId, HostTable, TableError};
@@ -111,7 +111,7 @@ struct HostSide {
 }
 
 impl Side for HostSide {
-    fn receive(&mut self, link: LinkName, packet: Packet, _now: Time) {
+    fn receive(&mut self, link: LinkName, packet: TlpBuf, _now: Time) {
         if let Some(attached) = self.links.get(&link) {
             attached.slot.deliver(&packet);
         }
@@ -131,7 +131,7 @@ impl Side for HostSide {
         }
     }
 
-    fn transmit(&mut self, link: LinkName, _now: Time) -> Option<Packet> {
+    fn transmit(&mut self, link: LinkName, _now: Time) -> Option<TlpBuf> {
         self.links.get(&link)?.slot.transmit()
     }
 

@@ -7,7 +7,7 @@ use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::host::{Access, HostMemory, HostPort, HostPortOptions};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxEndpoints, Packet, Switch, SwitchOptions, SwitchOutput, Time};
+use pcie::{BoxEndpoints, Switch, SwitchOptions, SwitchOutput, Time, TlpBuf};
 use tlp::Tlp;
 use vfio_user::message::{Capabilities, Direction, HEADER_BYTES, Header, Reply, Request};
 use vfio_user::{AccessId, Answer, Bus, Completions, DATA_BYTES_MAX, Device, Session, Shape};
@@ -114,11 +114,11 @@ impl BlockStore for Blocks {
 }
 
 /// The packets that `bytes` are, up to the first that is none.
-fn packets(mut bytes: &[u8]) -> impl Iterator<Item = Packet> {
+fn packets(mut bytes: &[u8]) -> impl Iterator<Item = TlpBuf> {
     std::iter::from_fn(move || {
         let (tlp, rest) = Tlp::decode_front(bytes).ok()?;
         bytes = rest;
-        Some(Packet { header: tlp.header, payload: tlp.payload.to_vec() })
+        Some(TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() })
     })
 }
 

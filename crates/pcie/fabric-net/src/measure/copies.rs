@@ -3,7 +3,7 @@
 use super::{LINK, SET_UP_WAIT, TURN, establish, pump, with_peer};
 use crate::{Port, Pump};
 use fabric::{Link, Protection, Role, SendError, Willing};
-use pcie::Packet;
+use pcie::TlpBuf;
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::doorbell;
 use pcie::host::{HostMemory, HostPort};
@@ -59,8 +59,8 @@ impl HostMemory for Memory {
 /// Hands packets to the link until there are none or it takes no more; keeps the one that did not fit.
 fn hand_over<P: Port>(
     pump: &mut Pump<P>,
-    unsent: &mut Option<Packet>,
-    mut next: impl FnMut() -> Option<Packet>,
+    unsent: &mut Option<TlpBuf>,
+    mut next: impl FnMut() -> Option<TlpBuf>,
 ) -> io::Result<bool> {
     for _ in 0..BURST {
         let Some(packet) = unsent.take().or_else(&mut next) else { return Ok(false) };
@@ -78,9 +78,9 @@ fn hand_over<P: Port>(
 }
 
 /// Takes the next packet from the link.
-fn take<P: Port>(pump: &mut Pump<P>) -> Option<Packet> {
+fn take<P: Port>(pump: &mut Pump<P>) -> Option<TlpBuf> {
     let tlp = pump.trunk.receive(LINK, Willing::ALL)?;
-    Some(Packet { header: tlp.header, payload: tlp.payload.to_vec() })
+    Some(TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() })
 }
 
 /// Bytes a second that a copier moves through a link over these ports, with at least `bytes` bytes and for at most about

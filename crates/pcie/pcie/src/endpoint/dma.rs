@@ -14,7 +14,7 @@
 
 use crate::config::{BarKind, Builder, DeviceType, Identity};
 use crate::flow::{Finished, JobId};
-use crate::packet::Packet;
+use crate::tlp_buf::TlpBuf;
 use units::Time;
 
 use super::{Endpoint, Event, Function, FunctionOptions, RegisterRead};
@@ -314,12 +314,12 @@ impl DmaDevice {
 }
 
 impl Endpoint for DmaDevice {
-    fn receive(&mut self, packet: Packet, now: Time) {
+    fn receive(&mut self, packet: TlpBuf, now: Time) {
         self.function.receive(packet, now);
         self.run();
     }
 
-    fn transmit(&mut self, now: Time) -> Option<Packet> {
+    fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         loop {
             if let Some(packet) = self.function.transmit(now) {
                 return Some(packet);

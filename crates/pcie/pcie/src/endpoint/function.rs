@@ -16,7 +16,7 @@ use super::interrupts::Msix;
 use crate::config::{ConfigSpace, find_capability, find_extended, register};
 use crate::flow::{Failure, Finished, JobId, Requester, RequesterOptions, Unexpected};
 use crate::flow::{as_completion, memory_reads};
-use crate::packet::{Packet, enabled_runs};
+use crate::tlp_buf::{TlpBuf, enabled_runs};
 
 /// Something the device on top must see to.
 #[derive(Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub struct Function {
     id: Bdf,
     requester: Requester,
     /// Posted packets and completions, in order. Requests that wait for tags are behind all of them.
-    out: VecDeque<Packet>,
+    out: VecDeque<TlpBuf>,
     events: VecDeque<Event>,
     msix: Option<Msix>,
     express: Option<u16>,
@@ -129,7 +129,7 @@ impl Function {
     }
 
     /// The next packet for the host.
-    pub fn transmit(&mut self, now: Time) -> Option<Packet> {
+    pub fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         self.out.pop_front().or_else(|| self.requester.transmit(self.id, now))
     }
 
@@ -208,7 +208,7 @@ impl Function {
         for (at, bytes) in tlp::split_request(address, data.len() as u64, self.max_payload()) {
             let piece = &data[done..done + bytes as usize];
             done += bytes as usize;
-            self.out.extend(Packet::memory_write(self.id, at, piece));
+            self.out.extend(TlpBuf::memory_write(self.id, at, piece));
         }
     }
 
@@ -226,17 +226,17 @@ impl Function {
     /// Answers a read of registers. An answer of another length is a completer abort.
     pub fn answer(&mut self, read: &RegisterRead, data: &[u8]) {
         if data.len() != read.bytes {
-            let abort = Packet::completion(&read.request, self.id, Status::CompleterAbort);
+            let abort = TlpBuf::completion(&read.request, self.id, Status::CompleterAbort);
             self.out.push_back(abort);
             return;
         }
         let (limit, boundary) = (self.max_payload(), ReadCompletionBoundary::Bytes128);
         let id = self.id;
-        self.out.extend(Packet::completions(&read.request, id, read.first_byte, data, limit, boundary));
+        self.out.extend(TlpBuf::completions(&read.request, id, read.first_byte, data, limit, boundary));
     }
 
     /// A packet from the host has come.
-    pub fn receive(&mut self, packet: Packet, _now: Time) {
+    pub fn receive(&mut self, packet: TlpBuf, _now: Time) {
         match &packet.header.body {
             Body::Config(config) => self.on_config(&packet.header, *config, &packet.payload),
             Body::Memory(memory) => self.on_memory(&packet.header, *memory, &packet.payload),
@@ -244,14 +244,14 @@ impl Function {
             // Turning off is acknowledged; other messages to an endpoint (unlock, slot power) need nothing.
             Body::Message(message) if message.code == code::PME_TURN_OFF => {
                 let ack = Header::message(self.id, MessageRouting::Gather, code::PME_TO_ACK);
-                self.out.push_back(Packet::bare(ack));
+                self.out.push_back(TlpBuf::bare(ack));
             }
             Body::Message(_) => {}
             Body::Io(_) | Body::Atomic(_) => self.refuse(&packet.header),
         }
     }
 
-    fn on_completion(&mut self, packet: &Packet) {
+    fn on_completion(&mut self, packet: &TlpBuf) {
         let Some(completion) = as_completion(&packet.header) else { return };
         match self.requester.on_completion(self.id, &packet.header, completion, &packet.payload) {
             Ok(finished) => {
@@ -276,13 +276,13 @@ impl Function {
             let data = self.config.read(config.register);
             let (limit, boundary) = (tlp::MAX_PAYLOAD_BYTES_RESET, ReadCompletionBoundary::Bytes128);
             let id = self.id;
-            self.out.extend(Packet::completions(header, id, 0, &data, limit, boundary));
+            self.out.extend(TlpBuf::completions(header, id, 0, &data, limit, boundary));
             return;
         };
         self.id = config.target;
         let tags_before = self.tag_space();
         self.config.write(config.register, config.first_enable, data);
-        self.out.push_back(Packet::completion(header, self.id, Status::Success));
+        self.out.push_back(TlpBuf::completion(header, self.id, Status::Success));
         if let Some(at) = self.express
             && config.register == at + register::EXPRESS_DEVICE_CONTROL
             && config.first_enable & 0b10 != 0
@@ -349,7 +349,7 @@ impl Function {
     /// and the error is noted.
     fn refuse(&mut self, header: &Header) {
         if header.class() == Class::NonPosted {
-            self.out.push_back(Packet::completion(header, self.id, Status::UnsupportedRequest));
+            self.out.push_back(TlpBuf::completion(header, self.id, Status::UnsupportedRequest));
         }
         self.report(register::ERROR_UNSUPPORTED, Some(header));
     }
@@ -376,7 +376,7 @@ impl Function {
         if !is_masked && is_first && control & wanted != 0 && !unsupported_quiet {
             let code = if is_fatal { code::ERR_FATAL } else { code::ERR_NONFATAL };
             let message = Header::message(self.id, MessageRouting::RootComplex, code);
-            self.out.push_back(Packet::bare(message));
+            self.out.push_back(TlpBuf::bare(message));
         }
     }
 

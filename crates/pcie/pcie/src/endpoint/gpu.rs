@@ -20,7 +20,7 @@ use self::channel::{Channel, Finish, Phase};
 use super::{Event, Function, FunctionOptions, RegisterRead};
 use crate::config::{BarKind, Builder, DeviceType, Identity};
 use crate::flow::{Finished, JobId};
-use crate::packet::Packet;
+use crate::tlp_buf::TlpBuf;
 use units::Time;
 
 /// Requests that wait for a tag, below which another job is begun. The link must never lack work.
@@ -91,13 +91,13 @@ impl GpuFunction {
     }
 
     /// A packet from the host has come.
-    pub fn receive(&mut self, packet: Packet, now: Time) {
+    pub fn receive(&mut self, packet: TlpBuf, now: Time) {
         self.function.receive(packet, now);
         self.run();
     }
 
     /// The next packet for the host.
-    pub fn transmit(&mut self, now: Time) -> Option<Packet> {
+    pub fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         if let Some(packet) = self.function.transmit(now) {
             return Some(packet);
         }

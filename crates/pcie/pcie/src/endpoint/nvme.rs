@@ -21,7 +21,7 @@ pub use command::{Command, Status};
 
 use crate::config::{BarKind, Builder, DeviceType, Identity};
 use crate::flow::{Finished, JobId};
-use crate::packet::Packet;
+use crate::tlp_buf::TlpBuf;
 use units::Time;
 
 use super::{Endpoint, Event, Function, FunctionOptions, RegisterRead};
@@ -304,12 +304,12 @@ fn capabilities() -> u64 {
 }
 
 impl<S: BlockStore> Endpoint for Nvme<S> {
-    fn receive(&mut self, packet: Packet, now: Time) {
+    fn receive(&mut self, packet: TlpBuf, now: Time) {
         self.function.receive(packet, now);
         self.run();
     }
 
-    fn transmit(&mut self, now: Time) -> Option<Packet> {
+    fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         self.function.transmit(now)
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, StoreError};
 use pcie::flow::{JobId, Requester, RequesterOptions};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{Bdf, BoxEndpoints, Packet, Switch, SwitchOptions, SwitchOutput, Time};
+use pcie::{Bdf, BoxEndpoints, Switch, SwitchOptions, SwitchOutput, Time, TlpBuf};
 use tlp::{Body, Header, MemoryOp, ReadCompletionBoundary, SizeLimit, Span, Status, TransactionId};
 
 pub const HOST: NodeId = NodeId(1);
@@ -61,7 +61,7 @@ pub struct World {
     next_job: u64,
     answers: BTreeMap<JobId, Option<Vec<u8>>>,
     /// Everything that went through the network, oldest first.
-    pub passed: VecDeque<(bool, Packet)>,
+    pub passed: VecDeque<(bool, TlpBuf)>,
 }
 
 impl World {
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// A packet at the root complex.
-    fn at_root(&mut self, packet: Packet) {
+    fn at_root(&mut self, packet: TlpBuf) {
         let header = packet.header;
         match header.body {
             Body::Completion(completion) => {
@@ -160,13 +160,13 @@ impl World {
                     MemoryOp::Read => {
                         let limit = SizeLimit::new(128).unwrap();
                         let boundary = ReadCompletionBoundary::Bytes64;
-                        let answers: Vec<Packet> = match inside {
+                        let answers: Vec<TlpBuf> = match inside {
                             true => {
                                 let data = self.memory[first..first + count].to_vec();
-                                Packet::completions(&header, ROOT, first as u64, &data, limit, boundary)
+                                TlpBuf::completions(&header, ROOT, first as u64, &data, limit, boundary)
                                     .collect()
                             }
-                            false => vec![Packet::completion(&header, ROOT, Status::UnsupportedRequest)],
+                            false => vec![TlpBuf::completion(&header, ROOT, Status::UnsupportedRequest)],
                         };
                         for answer in answers {
                             self.switch.receive_from_host(answer, self.now);
@@ -237,7 +237,7 @@ impl World {
     }
 
     pub fn write(&mut self, address: u64, data: &[u8]) {
-        let packet = Packet::memory_write(ROOT, address, data).unwrap();
+        let packet = TlpBuf::memory_write(ROOT, address, data).unwrap();
         self.switch.receive_from_host(packet, self.now);
         self.settle();
     }

@@ -16,7 +16,7 @@ use pcie::host::{
     Access, DiscoverError, Discovery, HostMemory, HostOutput, HostPort, HostPortOptions, Violations,
 };
 use pcie::tables::Window;
-use pcie::{Packet, Time};
+use pcie::{Time, TlpBuf};
 use vfio_user::message::{irq, region};
 use vfio_user::{AccessId, Answer, Bus, Device, IrqKind, Shape};
 
@@ -130,13 +130,13 @@ impl HostSlot {
     }
 
     /// The next packet for the device.
-    pub fn transmit(&self) -> Option<Packet> {
+    pub fn transmit(&self) -> Option<TlpBuf> {
         let mut state = self.shared.lock();
         state.port.transmit(self.shared.now())
     }
 
     /// A packet from the device has come.
-    pub fn deliver(&self, packet: &Packet) {
+    pub fn deliver(&self, packet: &TlpBuf) {
         let mut state = self.shared.lock();
         let memory = state.bus.as_ref().map(|bus| bus.memory.clone());
         match &memory {
@@ -334,9 +334,9 @@ mod tests {
     }
 
     /// A read of memory that is not the guest's: it is answered with a refusal.
-    fn pcie_request(options: HostPortOptions) -> Packet {
+    fn pcie_request(options: HostPortOptions) -> TlpBuf {
         let id = tlp::TransactionId::new(options.device, tlp::Tag::truncated(1));
         let span = tlp::Span::of_bytes(0x1000, 4).unwrap();
-        Packet::bare(tlp::Header::memory_read(id, span))
+        TlpBuf::bare(tlp::Header::memory_read(id, span))
     }
 }

@@ -12,7 +12,7 @@ use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreErro
 use pcie::flow::RequesterOptions;
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
 use pcie::tables::{Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxEndpoints, Packet};
+use pcie::{BoxEndpoints, TlpBuf};
 use pcie_proxy::DEVICE_WAITS;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -124,7 +124,7 @@ pub struct World {
     memory: Memory,
     links: [Option<Link>; 2],
     nets: [Scripted; 2],
-    waiting: [VecDeque<Packet>; 2],
+    waiting: [VecDeque<TlpBuf>; 2],
     stopped_until: [Time; 2],
     pause: Option<Pause>,
     lost: bool,
@@ -227,7 +227,7 @@ impl World {
             }
         }
         while let Some(tlp) = link.receive(Willing::ALL) {
-            let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
+            let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
             has_moved = true;
             match end {
                 HOST => self.port.receive(&packet, &self.memory),

@@ -12,7 +12,7 @@ use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::{DmaDevice, doorbell};
 use pcie::host::HostPort;
 use pcie::measure::{Copier, MEMORY_BAR, MEMORY_BYTES, copier, ring, window};
-use pcie::{Packet, SizeLimit, Time};
+use pcie::{SizeLimit, Time, TlpBuf};
 use std::collections::VecDeque;
 use tlp::{Body, Class};
 
@@ -36,7 +36,7 @@ enum Event {
     AtProxy {
         gpu: usize,
         way: Way,
-        packet: Packet,
+        packet: TlpBuf,
     },
     /// A proxy looks for something to send.
     Ask {
@@ -59,20 +59,20 @@ enum Event {
     Crossed {
         gpu: usize,
         way: Way,
-        packet: Packet,
+        packet: TlpBuf,
     },
     AtHost {
         gpu: usize,
-        packet: Packet,
+        packet: TlpBuf,
     },
     /// Host memory has the data of a read.
     FromHost {
         gpu: usize,
-        packet: Packet,
+        packet: TlpBuf,
     },
     AtGpu {
         gpu: usize,
-        packet: Packet,
+        packet: TlpBuf,
     },
 }
 
@@ -87,7 +87,7 @@ struct Gpu {
     /// Of a step that is under way.
     bytes_awaited: u64,
     /// Stores of the host that are not sent yet, and where the next ones go.
-    stores: VecDeque<Packet>,
+    stores: VecDeque<TlpBuf>,
     store_at: u64,
 }
 
@@ -249,7 +249,7 @@ impl CoreWorld {
     }
 
     /// Data, headers and framing, as a wire carries them.
-    fn bytes_on_wire(&self, packet: &Packet) -> f64 {
+    fn bytes_on_wire(&self, packet: &TlpBuf) -> f64 {
         let (constants, payload) = (&self.constants, packet.payload.len() as f64);
         match packet.header.class() {
             Class::Completion => {
@@ -315,7 +315,7 @@ impl CoreWorld {
     }
 
     /// Read avoidance: the host's port turns a piece of memory into writes.
-    fn next_store(&mut self, gpu: usize) -> Packet {
+    fn next_store(&mut self, gpu: usize) -> TlpBuf {
         let now = self.time();
         let side = &mut self.gpus[gpu];
         loop {
@@ -331,7 +331,7 @@ impl CoreWorld {
         }
     }
 
-    fn at_proxy(&mut self, gpu: usize, way: Way, packet: &Packet) {
+    fn at_proxy(&mut self, gpu: usize, way: Way, packet: &TlpBuf) {
         let Some(pair) = self.pair_of(gpu) else { return };
         let sent = self.pairs[pair].proxy(way).trunk.send(LinkName(gpu as u32), &packet.as_tlp());
         assert_eq!(sent, Some(Ok(())), "credits keep the queue short, and tags are used once at a time");
@@ -418,7 +418,7 @@ impl CoreWorld {
         while self.has_room_ahead(gpu, way) {
             let trunk = &mut self.pairs[pair].proxy(back).trunk;
             let Some(tlp) = trunk.receive(LinkName(gpu as u32), Willing::ALL) else { break };
-            let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
+            let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
             if let Traffic::WritePeer { peer } = self.gpus[gpu].traffic
                 && way == Way::Up
             {
@@ -430,7 +430,7 @@ impl CoreWorld {
     }
 
     /// A packet reached the host: its port answers reads and writes memory.
-    fn at_host(&mut self, gpu: usize, packet: &Packet) {
+    fn at_host(&mut self, gpu: usize, packet: &TlpBuf) {
         if self.layout == Layout::Native {
             self.gpus[gpu].waiting[Way::Up as usize] -= 1;
             self.issue(gpu);
@@ -450,7 +450,7 @@ impl CoreWorld {
         }
     }
 
-    fn down_from_host(&mut self, gpu: usize, packet: Packet) {
+    fn down_from_host(&mut self, gpu: usize, packet: TlpBuf) {
         let bytes = self.bytes_on_wire(&packet);
         match self.pair_of(gpu) {
             Some(pair) => {
@@ -461,13 +461,13 @@ impl CoreWorld {
         }
     }
 
-    fn towards_gpu(&mut self, gpu: usize, packet: Packet) {
+    fn towards_gpu(&mut self, gpu: usize, packet: TlpBuf) {
         let bytes = self.bytes_on_wire(&packet);
         let at = self.gpus[gpu].down.send(self.now, bytes);
         self.agenda.put(at, Event::AtGpu { gpu, packet });
     }
 
-    fn at_gpu(&mut self, gpu: usize, packet: Packet) {
+    fn at_gpu(&mut self, gpu: usize, packet: TlpBuf) {
         let (now, bytes) = (self.time(), packet.payload.len() as u64);
         let is_answer = matches!(packet.header.body, Body::Completion(_));
         self.gpus[gpu].device.receive(packet, now);
