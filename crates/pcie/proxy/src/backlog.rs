@@ -16,6 +16,8 @@ const WAITING_MAX: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     waiting: VecDeque<TlpBuf>,
+    /// How many of each class wait.
+    counts: [usize; 3],
 }
 
 impl Backlog {
@@ -23,27 +25,34 @@ impl Backlog {
         self.waiting.len() < WAITING_MAX
     }
 
-    /// Hands the link what waits here, then what `next` gives, as far as the link has room. What it refuses stays here; when
-    /// there is no room for that either, `next` is not asked any more.
-    pub(crate) fn feed(
+    /// Hands the link what waits here, as far as it has room again.
+    pub(crate) fn retry(&mut self, trunk: &mut Trunk, link: LinkName) {
+        let Self { waiting, counts } = self;
+        let mut is_full = [false; 3];
+        waiting.retain(|packet| {
+            let class = packet.header.class().index();
+            let must_wait = is_full[Class::Posted.index()] || is_full[class];
+            let is_refused = must_wait || send(trunk, link, packet) == Sent::Full;
+            is_full[class] |= is_refused;
+            counts[class] -= usize::from(!is_refused);
+            is_refused
+        });
+    }
+
+    /// Hands the link what `next` gives. What the link refuses, or what may not pass those that wait, stays here; when there
+    /// is no room for that either, `next` is not asked any more.
+    pub(crate) fn pass(
         &mut self,
         trunk: &mut Trunk,
         link: LinkName,
         mut next: impl FnMut() -> Option<TlpBuf>,
     ) {
-        // The link gets no new room meanwhile, so a class that was full stays so.
-        let mut is_full = [false; 3];
-        let mut refuses = |packet: &TlpBuf| {
-            let class = packet.header.class().index();
-            let is_refused =
-                is_full[Class::Posted.index()] || is_full[class] || send(trunk, link, packet) == Sent::Full;
-            is_full[class] |= is_refused;
-            is_refused
-        };
-        self.waiting.retain(&mut refuses);
         while self.has_room() {
             let Some(packet) = next() else { break };
-            if refuses(&packet) {
+            let class = packet.header.class().index();
+            let must_wait = self.counts[Class::Posted.index()] > 0 || self.counts[class] > 0;
+            if must_wait || send(trunk, link, &packet) == Sent::Full {
+                self.counts[class] += 1;
                 self.waiting.push_back(packet);
             }
         }
@@ -116,7 +125,8 @@ mod tests {
     fn feed(backlog: &mut Backlog, trunk: &mut Trunk, classes: &[Class]) -> (usize, Vec<Class>) {
         let mut packets = (0..).zip(classes).map(|(number, class)| packet(*class, number));
         let mut asked = 0;
-        backlog.feed(trunk, LINK, || packets.next().inspect(|_| asked += 1));
+        backlog.retry(trunk, LINK);
+        backlog.pass(trunk, LINK, || packets.next().inspect(|_| asked += 1));
         (asked, backlog.waiting.iter().map(|packet| packet.header.class()).collect())
     }
 
@@ -163,5 +173,18 @@ mod tests {
         assert_eq!((asked, waiting.len()), (QUEUED_MAX + WAITING_MAX, WAITING_MAX));
         assert!(!backlog.has_room());
         assert_eq!(feed(&mut backlog, &mut trunk, &many).0, 0);
+    }
+
+    #[test]
+    fn what_waits_goes_in_order_when_the_link_has_room_again() {
+        let (mut backlog, mut trunk) = (Backlog::default(), trunk());
+        let full = [Class::Posted, Class::NonPosted].map(|class| vec![class; QUEUED_MAX]).concat();
+        let more = [Class::NonPosted, Class::Posted, Class::Completion, Class::NonPosted];
+        let (_, waiting) = feed(&mut backlog, &mut trunk, &[full, more.to_vec()].concat());
+        assert_eq!(waiting, more);
+        // A new link under the same name has all its room.
+        trunk = self::trunk();
+        assert_eq!(feed(&mut backlog, &mut trunk, &[Class::Completion]), (1, vec![]));
+        assert_eq!((sent(&trunk), backlog.counts), (more.len() as u64 + 1, [0; 3]));
     }
 }

@@ -110,12 +110,20 @@ impl<S: Side> Core<S> {
         self.pump.now()
     }
 
-    /// Asks the side for packets of a link and hands on what the link takes.
+    /// Hands on what a link refused earlier and what the side has for it, as far as the link takes it.
     fn feed(&mut self, link: LinkName) {
         let now = self.now();
+        if let Some(backlog) = self.backlogs.get_mut(&link) {
+            backlog.retry(&mut self.pump.trunk, link);
+        }
+        self.pass(link, now);
+    }
+
+    /// Hands on what the side has for a link.
+    fn pass(&mut self, link: LinkName, now: Time) {
         let Self { side, pump, backlogs, .. } = self;
         if let Some(backlog) = backlogs.get_mut(&link) {
-            backlog.feed(&mut pump.trunk, link, || side.transmit(link, now));
+            backlog.pass(&mut pump.trunk, link, || side.transmit(link, now));
         }
     }
 
@@ -136,7 +144,7 @@ impl<S: Side> Core<S> {
                 continue;
             }
             // Answers go on their way as they are made, so that the room for more is known.
-            self.feed(link);
+            self.pass(link, now);
         }
     }
 }
@@ -146,8 +154,7 @@ impl<S: Side> Carrier<S> {
     pub fn start(options: &CarrierOptions, name: &str, make: impl FnOnce(Waker) -> S) -> io::Result<Self> {
         let waker = Waker::new()?;
         let mut sockets = Vec::new();
-        for (index, address) in options.listen.iter().enumerate() {
-            let path = PathId(index as u16 + 1);
+        for (path, address) in (1..=u16::MAX).map(PathId).zip(&options.listen) {
             let socket = UdpSocket::bind(address).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
             })?;
