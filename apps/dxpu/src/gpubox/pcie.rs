@@ -4,7 +4,7 @@ use anyhow::Context;
 use fabric::Protection;
 use gpu_function::{GpuEndpoint, Pass};
 use pcie::endpoint::Endpoint;
-use pcie_proxy::{BoxSlots, CarrierOptions, Pairing, parse_path};
+use pcie_proxy::{BoxProxy, CarrierOptions, Epoch, NodeId, Pairing, SlotId, parse_path};
 use pool_api::{PciePairing, SLOTS_PER_BOX_MAX};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Shared by all slots of a box.
 #[derive(Clone)]
 pub(crate) struct PciePlane {
-    slots: Arc<BoxSlots>,
+    slots: Arc<BoxProxy>,
     /// This box's number on the network, once the manager has given it one.
     node: Arc<AtomicU16>,
 }
@@ -29,7 +29,7 @@ impl std::fmt::Debug for PciePlane {
 impl PciePlane {
     pub(crate) fn start(listen: &[SocketAddr], spin: Duration) -> anyhow::Result<Self> {
         let options = CarrierOptions { listen: listen.to_vec(), spin, protection: Protection::Encrypted };
-        let slots = BoxSlots::start(SLOTS_PER_BOX_MAX, &options).context("cannot start the PCIe proxy")?;
+        let slots = BoxProxy::start(SLOTS_PER_BOX_MAX, &options).context("cannot start the PCIe proxy")?;
         Ok(Self { slots: Arc::new(slots), node: Arc::default() })
     }
 
@@ -48,7 +48,7 @@ impl PciePlane {
     }
 
     pub(crate) fn insert(&self, slot: u8, device: Box<dyn Endpoint>) -> anyhow::Result<()> {
-        Ok(self.slots.insert(slot, device)?)
+        Ok(self.slots.insert(SlotId(slot.into()), device)?)
     }
 
     /// Puts a GPU function into a slot, with the worker at this socket behind it.
@@ -65,10 +65,10 @@ impl PciePlane {
         anyhow::ensure!(box_node != 0, "the manager has given this box no number on the network yet");
         let paths = with.host_paths.iter().map(|path| parse_path(path));
         let pairing = Pairing {
-            epoch,
-            host_node: with.host_node,
-            box_node,
-            box_slot: slot,
+            epoch: Epoch(epoch),
+            host_node: NodeId(with.host_node),
+            box_node: NodeId(box_node),
+            box_slot: SlotId(slot.into()),
             remote_paths: paths.collect::<Result<_, _>>()?,
             secret: with.secret.to_bytes().context("the manager gave no secret")?,
             patience: Duration::from_millis(with.patience_ms),
@@ -78,6 +78,6 @@ impl PciePlane {
 
     /// Takes a slot's device back from its host; the device is as after power-on.
     pub(crate) fn clear(&self, slot: u8, epoch: u64) -> anyhow::Result<()> {
-        Ok(self.slots.clear(slot, epoch)?)
+        Ok(self.slots.clear(SlotId(slot.into()), Epoch(epoch))?)
     }
 }

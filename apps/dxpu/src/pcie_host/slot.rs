@@ -1,6 +1,6 @@
 //! One slot of a host: plugs and unplugs until the slot is what the manager ordered.
 
-use pcie_proxy::{HostProxy, Pairing, PlugError, Qmp, QmpError, parse_path};
+use pcie_proxy::{Epoch, HostProxy, HostSlotError, NodeId, Pairing, Qmp, QmpError, SlotId, parse_path};
 use pool_api::{HostSlotReport, HostWant};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,10 +123,10 @@ impl Slot {
                 match (paths, secret.to_bytes()) {
                     (Ok(remote_paths), Some(secret)) => {
                         let pairing = Pairing {
-                            epoch: *epoch,
-                            host_node: node,
-                            box_node: *box_node,
-                            box_slot: *box_slot,
+                            epoch: Epoch(*epoch),
+                            host_node: NodeId(node),
+                            box_node: NodeId(*box_node),
+                            box_slot: SlotId((*box_slot).into()),
                             remote_paths,
                             secret,
                             patience: Duration::from_millis(*patience_ms),
@@ -184,7 +184,7 @@ impl Slot {
     fn take_out(&mut self) -> anyhow::Result<()> {
         let let_go = self.take_out_of_guest();
         if let Some(shown) = self.shown.take() {
-            self.proxy.unplug(self.number, shown)?;
+            self.proxy.unplug(self.number, Epoch(shown))?;
             tracing::info!(slot = self.number, epoch = shown, "unplugged");
         }
         // A guest that did not let go sees a dead device; it is asked again before the next one is plugged.
@@ -227,8 +227,9 @@ impl Slot {
     }
 
     fn plug(&mut self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> anyhow::Result<bool> {
-        if self.shown != Some(pairing.epoch) {
-            if pairing.epoch <= self.cleared_epoch {
+        let Epoch(epoch) = pairing.epoch;
+        if self.shown != Some(epoch) {
+            if epoch <= self.cleared_epoch {
                 // The order came late: this epoch is cleared already.
                 return Ok(false);
             }
@@ -238,21 +239,21 @@ impl Slot {
             self.take_out_of_guest()?;
             if let Err(error) = self.proxy.plug(self.number, pairing, is_wanted) {
                 // The box may have taken this greeting, and takes no other in this epoch: only a new grant helps.
-                self.cleared_epoch = self.cleared_epoch.max(pairing.epoch);
-                self.failures += u32::from(!matches!(error, PlugError::NotWanted));
+                self.cleared_epoch = self.cleared_epoch.max(epoch);
+                self.failures += u32::from(!matches!(error, HostSlotError::NotWanted));
                 return Err(error.into());
             }
             self.failures = 0;
-            self.shown = Some(pairing.epoch);
-            self.bound_epoch = self.bound_epoch.max(pairing.epoch);
+            self.shown = Some(epoch);
+            self.bound_epoch = self.bound_epoch.max(epoch);
             self.detail.clear();
-            tracing::info!(slot = self.number, epoch = pairing.epoch, "the device is here");
+            tracing::info!(slot = self.number, epoch, "the device is here");
             return Ok(true);
         }
         if self.proxy.status(self.number).lost {
             self.take_out()?;
             // A link is established once in its epoch. The cleared epoch in the report makes the manager grant anew.
-            self.cleared_epoch = self.cleared_epoch.max(pairing.epoch);
+            self.cleared_epoch = self.cleared_epoch.max(epoch);
             self.detail = "its box is silent".to_owned();
             return Ok(true);
         }

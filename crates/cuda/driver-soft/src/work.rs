@@ -192,7 +192,7 @@ fn fail_if(missed: &AtomicBool) -> CuResult<()> {
 
 /// Receives the bytes that the client pushes for a copy that does not happen, and drops them.
 fn discard(session: &Session, transfer: TransferId, bytes: u64) -> CuResult<()> {
-    session.link()?.receive(transfer, bytes, false, &|_, _| {}).map_err(|_| session.lost_link())
+    session.link()?.receive(transfer, bytes, false, &|_: u64, _: &[u8]| {}).map_err(|_| session.lost_link())
 }
 
 /// Waits for or writes one word.

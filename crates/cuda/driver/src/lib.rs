@@ -18,7 +18,7 @@ use cuda_wire::{
 };
 use std::sync::Arc;
 
-pub use cuda_wire::DRIVER_VA_BYTES;
+pub use cuda_wire::{DRIVER_VA_BYTES, LinkLost, Sink, Source};
 
 /// A device driver that serves one session.
 pub trait Driver: Execute + Send + Sync {
@@ -107,22 +107,6 @@ pub enum WaitTarget {
     Event(EventId),
 }
 
-/// The client is gone or broke the protocol; the session ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkLost;
-
-impl From<LinkLost> for CudaError {
-    fn from(_: LinkLost) -> Self {
-        CudaError::DEVICE_UNAVAILABLE
-    }
-}
-
-/// Takes packed host bytes as they arrive: `(offset in the transfer, bytes)`. Called from several threads at once.
-pub type Sink<'a> = dyn Fn(u64, &[u8]) + Sync + 'a;
-
-/// Gives packed device bytes: fills the slice from `offset` on. Called from several threads at once.
-pub type Source<'a> = dyn Fn(u64, &mut [u8]) + Sync + 'a;
-
 /// Memory that the bytes of a transfer are received into. Called from several threads at once, never twice for a byte.
 pub trait Landing: Send + Sync {
     /// Hands the memory of the `bytes` from `offset` on to `fill`, in order, in as many pieces as it lies in. When
@@ -145,11 +129,11 @@ pub type Over = Box<dyn FnOnce(Result<(), LinkLost>) + Send>;
 pub trait HostLink: Send + Sync {
     /// Hands all `bytes` of a transfer to `sink` and returns when the last was taken. With `pull` the client is
     /// asked for them first; else it sends them unasked.
-    fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &Sink<'_>) -> Result<(), LinkLost>;
+    fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &dyn Sink) -> Result<(), LinkLost>;
 
     /// Sends all `bytes` of a transfer to the client and returns when the last left, so that what completes after
     /// this is seen by the program after the data.
-    fn send(&self, transfer: TransferId, bytes: u64, source: &Source<'_>) -> Result<(), LinkLost>;
+    fn send(&self, transfer: TransferId, bytes: u64, source: &dyn Source) -> Result<(), LinkLost>;
 
     /// The same as [`Self::receive`] for a thread that must not wait: the bytes go to `landing` as they come, then
     /// `over` is called, once. Never blocks for the network.

@@ -29,6 +29,7 @@ mod op;
 mod status;
 mod stream;
 mod subject;
+mod transfer;
 
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
 pub use command::{
@@ -51,6 +52,7 @@ pub use stream::{
     finish_command, header,
 };
 pub use subject::Subject;
+pub use transfer::{LinkLost, Sink, Source};
 
 /// The version of everything in this crate. A peer that speaks another one is told so and refused.
 ///

@@ -1,45 +1,6 @@
-//! Where the bytes of a transfer come from and go to.
+//! How a transfer tells that it is over.
 
-use crate::fault::LinkLost;
-
-/// Gives the bytes of a transfer. Called from several threads at once.
-pub trait Source: Sync {
-    /// Fills `target` with the bytes from `offset` on.
-    fn fill(&self, offset: u64, target: &mut [u8]);
-
-    /// Hands the `bytes` from `offset` on to `send` as they lie in memory, in order, and returns true; or returns
-    /// false without a call, and [`Self::fill`] is used. It saves a copy.
-    fn view(&self, offset: u64, bytes: usize, send: &mut dyn FnMut(&[u8])) -> bool {
-        let _ = (offset, bytes, send);
-        false
-    }
-}
-
-impl<F: Fn(u64, &mut [u8]) + Sync> Source for F {
-    fn fill(&self, offset: u64, target: &mut [u8]) {
-        self(offset, target);
-    }
-}
-
-/// Takes the bytes of a transfer. Called from several threads at once, for parts that never overlap.
-pub trait Sink: Sync {
-    /// Takes the bytes from `offset` on.
-    fn take(&self, offset: u64, bytes: &[u8]);
-
-    /// Hands the memory of the `bytes` from `offset` on to `read`, which fills it from the network, and returns true;
-    /// or returns false without a call, and [`Self::take`] is used. It saves a copy. When the connection breaks the
-    /// memory holds anything.
-    fn target(&self, offset: u64, bytes: usize, read: &mut dyn FnMut(&mut [u8])) -> bool {
-        let _ = (offset, bytes, read);
-        false
-    }
-}
-
-impl<F: Fn(u64, &[u8]) + Sync> Sink for F {
-    fn take(&self, offset: u64, bytes: &[u8]) {
-        self(offset, bytes);
-    }
-}
+use cuda_wire::LinkLost;
 
 /// Called once, when a transfer is over: its source or sink is not called any more.
 pub type Done = Box<dyn FnOnce(Result<(), LinkLost>) + Send>;

@@ -3,12 +3,12 @@
 use crate::{
     buffer::Buffer,
     coverage::{Coverage, Refused},
-    ends::{Done, Sink},
-    fault::{Fault, LinkLost},
+    ends::Done,
+    fault::Fault,
     landed::Landing,
     lanes::Shared,
 };
-use cuda_wire::TransferId;
+use cuda_wire::{LinkLost, Sink, TransferId};
 use locks::{lock, wait};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};

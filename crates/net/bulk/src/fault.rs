@@ -2,12 +2,7 @@
 
 use thiserror::Error;
 
-/// The lanes are broken or closed; [`crate::Lanes::fault`] says why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the bulk lanes are closed")]
-pub struct LinkLost;
-
-/// Why the lanes ended. The first reason counts.
+/// Why the lanes ended. The first reason counts. Callers that only must stop get a [`cuda_wire::LinkLost`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     /// This side closed them.

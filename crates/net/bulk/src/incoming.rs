@@ -3,11 +3,11 @@
 use crate::{
     buffer::Spares,
     coverage::Coverage,
-    ends::{Done, Sink},
+    ends::Done,
     expectation::{Expected, Piece, refusal},
-    fault::{Fault, LinkLost},
+    fault::Fault,
 };
-use cuda_wire::TransferId;
+use cuda_wire::{LinkLost, Sink, TransferId};
 use locks::lock;
 use std::collections::HashMap;
 use std::collections::hash_map;

@@ -2,16 +2,16 @@
 
 use crate::{
     buffer::{PIECE_BYTES, Pool},
-    ends::{Done, Sink, Source},
+    ends::Done,
     expectation::{Expectation, Expected, Piece},
-    fault::{Fault, LinkLost},
+    fault::Fault,
     incoming::{Claim, Incoming, Refusal},
     landed::Landed,
     outgoing::{Batch, Job, Outgoing, Queue},
     receiver,
     sender::{self, Chunk, LaneTx, Payload},
 };
-use cuda_wire::{ASIDE, ChunkHeader, LANES_MAX, TransferId, WAYS};
+use cuda_wire::{ASIDE, ChunkHeader, LANES_MAX, LinkLost, Sink, Source, TransferId, WAYS};
 use locks::lock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -28,7 +28,8 @@ mod outgoing;
 mod receiver;
 mod sender;
 
-pub use ends::{Done, Sink, Source};
+pub use cuda_wire::{LinkLost, Sink, Source};
+pub use ends::Done;
 pub use expectation::Expectation;
-pub use fault::{Fault, LinkLost};
+pub use fault::Fault;
 pub use lanes::{Lanes, LanesConfig};

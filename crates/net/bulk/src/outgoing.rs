@@ -5,10 +5,9 @@
 
 use crate::{
     buffer::Buffer,
-    ends::{Done, Source},
-    fault::LinkLost,
+    ends::Done,
 };
-use cuda_wire::TransferId;
+use cuda_wire::{LinkLost, Source, TransferId};
 use locks::{lock, wait};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};

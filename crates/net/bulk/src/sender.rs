@@ -2,12 +2,11 @@
 
 use crate::{
     buffer::{Buffer, PIECE_BYTES},
-    ends::Source,
     fault::Fault,
     lanes::Shared,
     outgoing::{Job, Outgoing},
 };
-use cuda_wire::{ChunkHeader, TransferId, Wire};
+use cuda_wire::{ChunkHeader, Source, TransferId, Wire};
 use locks::lock;
 use std::sync::Arc;
 use std::sync::Mutex;

@@ -8,7 +8,7 @@ pub use raw::raw_throughput;
 
 use crate::{Port, Pump, StreamPort, UdpPort};
 use fabric::{
-    Endpoint, Epoch, LeaseId, LeaseSecret, Link, LinkConfig, NodeId, PathId, Protection, Role, Time, Trunk,
+    Endpoint, Epoch, LeaseSecret, Link, LinkConfig, LinkName, NodeId, PathId, Protection, Role, Time, Trunk,
     Willing,
 };
 use std::io;
@@ -28,7 +28,7 @@ pub const HOST: NodeId = NodeId(1);
 pub const BOX: NodeId = NodeId(2);
 /// The path between them.
 pub const PATH: PathId = PathId(1);
-const LEASE: LeaseId = LeaseId(1);
+const LINK: LinkName = LinkName(1);
 const SET_UP_WAIT: Duration = Duration::from_secs(10);
 const TURN: Duration = Duration::from_millis(10);
 
@@ -128,7 +128,7 @@ pub fn raw_round_trips<P: Port + Send>(
 fn pump<P: Port>(role: Role, port: P, protection: Protection, datagram_bytes: usize) -> io::Result<Pump<P>> {
     let (host, slot) = (Endpoint::host(HOST.0), Endpoint::new(BOX.0, 1));
     let ends = if role == Role::Host { [host, slot] } else { [slot, host] };
-    let mut config = LinkConfig::new(role, LEASE, Epoch(1), LeaseSecret([1; 32]), [role as u8; 32], ends);
+    let mut config = LinkConfig::new(role, LINK, Epoch(1), LeaseSecret([1; 32]), [role as u8; 32], ends);
     (config.paths, config.protection, config.datagram_bytes) = (vec![PATH], protection, datagram_bytes);
     let mut trunk = Trunk::new(raw::IN_FLIGHT_BYTES);
     trunk.add(Link::new(config, Time(0)).map_err(io::Error::other)?);
@@ -138,7 +138,7 @@ fn pump<P: Port>(role: Role, port: P, protection: Protection, datagram_bytes: us
 /// Turns until the link is established.
 fn establish<P: Port>(pump: &mut Pump<P>) -> io::Result<()> {
     let began = Instant::now();
-    while !pump.trunk.link(LEASE).is_some_and(Link::is_established) {
+    while !pump.trunk.link(LINK).is_some_and(Link::is_established) {
         pump.turn(TURN)?;
         if began.elapsed() > SET_UP_WAIT {
             return Err(io::ErrorKind::TimedOut.into());
@@ -164,9 +164,9 @@ pub fn read_round_trips<P: Port + Send>(
         for round in 0..rounds {
             let id = TransactionId::new(Bdf(0x100), Tag::truncated(0x100 + (round % 768) as u16));
             let began = Instant::now();
-            let sent = ours.trunk.send(LEASE, &Tlp::new(Header::memory_read(id, span), &[]));
+            let sent = ours.trunk.send(LINK, &Tlp::new(Header::memory_read(id, span), &[]));
             sent.ok_or(io::ErrorKind::NotConnected)?.map_err(io::Error::other)?;
-            while ours.trunk.receive(LEASE, Willing::ALL).is_none() {
+            while ours.trunk.receive(LINK, Willing::ALL).is_none() {
                 ours.turn(TURN)?;
                 if began.elapsed() > SET_UP_WAIT {
                     return Err(io::ErrorKind::TimedOut.into());
@@ -183,7 +183,7 @@ pub fn read_round_trips<P: Port + Send>(
         while !is_over.load(Ordering::Relaxed) {
             theirs.turn(TURN)?;
             while let Some(Header { body: Body::Memory(memory), .. }) =
-                theirs.trunk.receive(LEASE, Willing::ALL).map(|tlp| tlp.header)
+                theirs.trunk.receive(LINK, Willing::ALL).map(|tlp| tlp.header)
             {
                 let request = Header::new(Body::Memory(memory));
                 let span = memory.span();
@@ -193,7 +193,7 @@ pub fn read_round_trips<P: Port + Send>(
                     let tlp = Tlp::new(header, &data[..header.payload_bytes()]);
                     theirs
                         .trunk
-                        .send(LEASE, &tlp)
+                        .send(LINK, &tlp)
                         .ok_or(io::ErrorKind::NotConnected)?
                         .map_err(io::Error::other)?;
                 }
@@ -225,9 +225,8 @@ pub fn write_throughput<P: Port + Send>(
         establish(&mut ours)?;
         let began = Instant::now();
         let mut sent = 0;
-        while !(sent == count && ours.trunk.link(LEASE).is_some_and(Link::is_idle)) {
-            while sent < count && matches!(ours.trunk.send(LEASE, &Tlp::new(header, &payload)), Some(Ok(())))
-            {
+        while !(sent == count && ours.trunk.link(LINK).is_some_and(Link::is_idle)) {
+            while sent < count && matches!(ours.trunk.send(LINK, &Tlp::new(header, &payload)), Some(Ok(()))) {
                 sent += 1;
             }
             ours.turn(TURN)?;
@@ -237,7 +236,7 @@ pub fn write_throughput<P: Port + Send>(
     with_peer(host, move |is_over| {
         while !is_over.load(Ordering::Relaxed) {
             theirs.turn(TURN)?;
-            while theirs.trunk.receive(LEASE, Willing::ALL).is_some() {}
+            while theirs.trunk.receive(LINK, Willing::ALL).is_some() {}
         }
         Ok(())
     })
@@ -256,12 +255,12 @@ pub fn writes_in_turn<P: Port>(
     let (header, payload) = posted_write(payload_bytes)?;
     let (mut sent, mut received, began) = (0, 0, Instant::now());
     while received < count {
-        while sent < count && matches!(ours.trunk.send(LEASE, &Tlp::new(header, &payload)), Some(Ok(()))) {
+        while sent < count && matches!(ours.trunk.send(LINK, &Tlp::new(header, &payload)), Some(Ok(()))) {
             sent += 1;
         }
         ours.turn(Duration::ZERO)?;
         theirs.turn(Duration::ZERO)?;
-        while theirs.trunk.receive(LEASE, Willing::ALL).is_some() {
+        while theirs.trunk.receive(LINK, Willing::ALL).is_some() {
             received += 1;
         }
     }

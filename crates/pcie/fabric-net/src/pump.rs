@@ -1,7 +1,7 @@
 //! One thread's work for a proxy: datagrams out, datagrams in, and what time it is.
 
 use crate::Port;
-use fabric::{LeaseId, Time, Trunk};
+use fabric::{LinkName, Time, Trunk};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub struct Pump<P> {
     pub trunk: Trunk,
     port: P,
     began: Instant,
-    touched: Vec<LeaseId>,
+    touched: Vec<LinkName>,
 }
 
 impl<P: Port> Pump<P> {
@@ -30,8 +30,8 @@ impl<P: Port> Pump<P> {
     }
 
     /// Sends what is to be sent, then takes what comes, for which it waits for at most `wait` and never longer than the
-    /// links allow. Gives the leases that may have TLPs or events now; each at least once.
-    pub fn turn(&mut self, wait: Duration) -> io::Result<&[LeaseId]> {
+    /// links allow. Gives the links that may have TLPs or events now; each at least once.
+    pub fn turn(&mut self, wait: Duration) -> io::Result<&[LinkName]> {
         let now = self.now();
         self.send_at(now)?;
         let wait = match self.trunk.wake_at() {
@@ -44,10 +44,10 @@ impl<P: Port> Pump<P> {
         let mut arrived_at = None;
         port.receive(wait, &mut |datagram| {
             let now = *arrived_at.get_or_insert_with(|| Time(began.elapsed().as_nanos() as u64));
-            if let Some(lease) = trunk.on_datagram(now, datagram)
-                && touched.last() != Some(&lease)
+            if let Some(link) = trunk.on_datagram(now, datagram)
+                && touched.last() != Some(&link)
             {
-                touched.push(lease);
+                touched.push(link);
             }
         })?;
         Ok(&self.touched)

@@ -1,7 +1,7 @@
 //! Two proxies in two threads over real networks: every TLP once and in order, and a path that goes away in the middle.
 
 use fabric::{
-    Endpoint, Epoch, LeaseId, LeaseSecret, Link, LinkConfig, NodeId, PathId, Protection, Role, Time, Trunk,
+    Endpoint, Epoch, LeaseSecret, Link, LinkConfig, LinkName, NodeId, PathId, Protection, Role, Time, Trunk,
     Willing,
 };
 use fabric_net::{Port, Pump, StreamPort, UdpPort};
@@ -15,14 +15,14 @@ use transport::{
 
 const HOST: NodeId = NodeId(1);
 const BOX: NodeId = NodeId(2);
-const LEASE: LeaseId = LeaseId(7);
+const LINK: LinkName = LinkName(7);
 const PATHS: [PathId; 2] = [PathId(1), PathId(2)];
 
 fn pump<P: Port>(role: Role, port: P, datagram_bytes: usize, protection: Protection) -> Pump<P> {
     let (host, slot) = (Endpoint::host(HOST.0), Endpoint::new(BOX.0, 4));
     let ends = if role == Role::Host { [host, slot] } else { [slot, host] };
     let secret = LeaseSecret([3; 32]);
-    let mut config = LinkConfig::new(role, LEASE, Epoch(1), secret, [role as u8; 32], ends);
+    let mut config = LinkConfig::new(role, LINK, Epoch(1), secret, [role as u8; 32], ends);
     config.paths = PATHS.to_vec();
     config.datagram_bytes = datagram_bytes;
     config.protection = protection;
@@ -48,7 +48,7 @@ fn host<P: Port>(mut pump: Pump<P>, count: u64, halfway: impl FnOnce(&mut P)) {
             let payload = payload(written);
             let span = Span::of_bytes(written * 4096, payload.len() as u32).unwrap();
             let tlp = Tlp::new(Header::memory_write(Bdf(0x100), span), &payload);
-            if pump.trunk.send(LEASE, &tlp).unwrap().is_err() {
+            if pump.trunk.send(LINK, &tlp).unwrap().is_err() {
                 break;
             }
             written += 1;
@@ -56,7 +56,7 @@ fn host<P: Port>(mut pump: Pump<P>, count: u64, halfway: impl FnOnce(&mut P)) {
         while asked < count && asked - answered < 64 {
             let id = TransactionId::new(Bdf(0x100), Tag::new(0x100 + (asked % 512) as u16).unwrap());
             let tlp = Tlp::new(Header::memory_read(id, Span::of_bytes(asked * 4096, 4).unwrap()), &[]);
-            if pump.trunk.send(LEASE, &tlp).unwrap().is_err() {
+            if pump.trunk.send(LINK, &tlp).unwrap().is_err() {
                 break;
             }
             asked += 1;
@@ -65,7 +65,7 @@ fn host<P: Port>(mut pump: Pump<P>, count: u64, halfway: impl FnOnce(&mut P)) {
             halfway.take().into_iter().for_each(|halfway| halfway(pump.port_mut()));
         }
         pump.turn(Duration::from_millis(5)).unwrap();
-        while let Some(tlp) = pump.trunk.receive(LEASE, Willing::ALL) {
+        while let Some(tlp) = pump.trunk.receive(LINK, Willing::ALL) {
             assert_eq!(u64::from(tlp.header.tag().value()), 0x100 + answered % 512);
             answered += 1;
         }
@@ -82,9 +82,9 @@ fn serve<P: Port>(mut pump: Pump<P>, count: u64) -> Pump<P> {
     let (mut written, mut answered) = (0, 0);
     let mut owed = Vec::new();
     let began = Instant::now();
-    while written < count || answered < count || !pump.trunk.link(LEASE).unwrap().is_idle() {
+    while written < count || answered < count || !pump.trunk.link(LINK).unwrap().is_idle() {
         pump.turn(Duration::from_millis(5)).unwrap();
-        while let Some(tlp) = pump.trunk.receive(LEASE, Willing::ALL) {
+        while let Some(tlp) = pump.trunk.receive(LINK, Willing::ALL) {
             let Body::Memory(memory) = tlp.header.body else { panic!("{tlp}") };
             if tlp.class() == Class::Posted {
                 assert_eq!((memory.address / 4096, tlp.payload), (written, payload(written).as_slice()));
@@ -93,8 +93,8 @@ fn serve<P: Port>(mut pump: Pump<P>, count: u64) -> Pump<P> {
                 owed.push(tlp.header.completion(Bdf(0x200), Status::UnsupportedRequest));
             }
         }
-        owed.retain(|header| pump.trunk.send(LEASE, &Tlp::new(*header, &[])).unwrap().is_err());
-        answered = count.min(pump.trunk.link_counters(LEASE).unwrap().tlps_sent);
+        owed.retain(|header| pump.trunk.send(LINK, &Tlp::new(*header, &[])).unwrap().is_err());
+        answered = count.min(pump.trunk.link_counters(LINK).unwrap().tlps_sent);
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", pump.trunk);
     }
     pump
@@ -123,7 +123,7 @@ fn udp_with_large_and_small_datagrams() {
         let ours = pump(Role::Host, ours, datagram_bytes, protection);
         let server = thread::spawn(move || serve(theirs, 20_000));
         host(ours, 20_000, |_| {});
-        let counters = *server.join().unwrap().trunk.link_counters(LEASE).unwrap();
+        let counters = *server.join().unwrap().trunk.link_counters(LINK).unwrap();
         assert_eq!(counters.refused(), counters.other_sessions + counters.foreign_hellos, "{counters:?}");
     }
 }

@@ -22,8 +22,8 @@ pub struct Counters {
 
     /// Dropped: not the beginning of a datagram, or its CRC is wrong.
     pub malformed_datagrams: u64,
-    /// Dropped: of a lease that is not this one's.
-    pub foreign_leases: u64,
+    /// Dropped: of another link than this one.
+    pub foreign_links: u64,
     /// Dropped: of an older or newer epoch.
     pub other_epochs: u64,
     /// Dropped: of another session of this epoch, or before there was one.
@@ -60,7 +60,7 @@ impl Counters {
     /// Everything that was dropped for being wrong; repeated packets are not.
     pub const fn refused(&self) -> u64 {
         self.malformed_datagrams
-            + self.foreign_leases
+            + self.foreign_links
             + self.other_epochs
             + self.other_sessions
             + self.foreign_paths

@@ -9,9 +9,9 @@
 //! written into a log in the order of sending. A packet is lost when a datagram well after the one that carried it
 //! arrived, or when nothing arrived for a timeout. Taking a late packet for lost costs its repetition, nothing more.
 
-use crate::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
+use units::Time;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

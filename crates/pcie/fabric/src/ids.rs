@@ -1,33 +1,6 @@
-//! The ends of a link: nodes, slots, paths, leases and their epochs.
+//! The ends of a link, and the way of a packet between them.
 
-use std::fmt;
-
-macro_rules! ids {
-    ($($(#[$meta:meta])* $name:ident($inner:ty) = $word:literal;)*) => {$(
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub $inner);
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($word, "-{}"), self.0)
-            }
-        }
-    )*};
-}
-
-ids! {
-    /// Counts how often a lease changed hands; packets of an older one are dropped.
-    Epoch(u32) = "epoch";
-    /// Names a link. A lease with several GPUs has one for each slot.
-    LeaseId(u32) = "lease";
-    /// A proxy, on a host or on a box. The manager gives them out.
-    NodeId(u16) = "node";
-    /// One network route between a host and a box.
-    PathId(u16) = "path";
-    /// A place for a device in a box; 0 on a host.
-    SlotId(u16) = "slot";
-}
+use units::{NodeId, PathId, SlotId};
 
 /// One end of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! A link: one leased slot, its host at one end and its box at the other.
+//! A link: one slot of a box, its host at one end and its box at the other.
 //!
 //! ```text
 //!                  hello answered (host), hello heard (box)
@@ -19,17 +19,18 @@ pub use transmit::{Allowance, Transmit};
 use crate::assembly::Assembly;
 use crate::credit::Credits;
 use crate::flight::Flight;
-use crate::ids::{Endpoint, Epoch, LeaseId, PathId};
+use crate::ids::Endpoint;
 use crate::inbox::{InTlp, Inbox, Willing};
 use crate::outbox::Outbox;
 use crate::path::{Change, Paths, Patience};
 use crate::requests::{RequestError, Requests};
 use crate::seal::{GreetingKey, ReplayWindow, Session};
-use crate::time::Time;
+use crate::wire::EpochField;
 use crate::{Counters, wire};
 use std::collections::VecDeque;
 use std::time::Duration;
 use tlp::{Class, EncodeError, Tlp, TransactionId};
+use units::{Epoch, LinkName, PathId, Time};
 
 /// Something that the owner of the link should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +132,8 @@ const DEPARTURES: usize = 256;
 pub struct Link {
     config: LinkConfig,
     patience: Patience,
+    /// The configuration's epoch, which is known to fit.
+    epoch_field: EpochField,
     greeting_key: GreetingKey,
     phase: Phase,
     session: Option<Session>,
@@ -177,7 +180,7 @@ impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { config, phase, flight, counters, .. } = self;
         f.debug_struct("Link")
-            .field("lease", &config.lease)
+            .field("name", &config.name)
             .field("epoch", &config.epoch)
             .field("phase", phase)
             .field("in_flight_bytes", &flight.in_flight_bytes())
@@ -190,6 +193,7 @@ impl Link {
     /// One end of a link, which greets or waits to be greeted.
     pub fn new(config: LinkConfig, now: Time) -> Result<Self, LinkConfigError> {
         config.check()?;
+        let epoch_field = EpochField::try_from(config.epoch)?;
         let phase = match config.role {
             Role::Host => Phase::Greeting { next_at: now, turn: 0 },
             Role::Box => Phase::Waiting,
@@ -197,7 +201,8 @@ impl Link {
         let granted = Credits::limit_of(&config.room, &Credits::default());
         let (window, patience) = (config.window as usize, config.patience());
         Ok(Self {
-            greeting_key: GreetingKey::new(&config.secret, config.lease, config.epoch),
+            greeting_key: GreetingKey::new(&config.secret, config.name, epoch_field),
+            epoch_field,
             phase,
             session: None,
             peer_random: None,
@@ -233,12 +238,12 @@ impl Link {
         })
     }
 
-    /// Which lease.
-    pub fn lease(&self) -> LeaseId {
-        self.config.lease
+    /// Its name on the network.
+    pub fn name(&self) -> LinkName {
+        self.config.name
     }
 
-    /// Which epoch of it.
+    /// In which pairing of its slot.
     pub fn epoch(&self) -> Epoch {
         self.config.epoch
     }

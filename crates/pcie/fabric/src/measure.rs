@@ -3,8 +3,8 @@
 //! The clock is an argument, as everywhere here; the measuring program brings one.
 
 use crate::{
-    Endpoint, Epoch, Faults, LeaseId, LeaseSecret, Link, LinkConfig, Protection, Role, Scripted, Time, Trunk,
-    Willing,
+    Endpoint, Epoch, Faults, LeaseSecret, Link, LinkConfig, LinkName, Protection, Role, Scripted, Time,
+    Trunk, Willing,
 };
 use std::time::Duration;
 use tlp::{Bdf, Header, Span, Tlp};
@@ -28,7 +28,7 @@ pub struct Conversion {
 pub fn established_pair(protection: Protection, datagram_bytes: usize) -> (Link, Link) {
     let make = |role, random, ends| {
         let secret = LeaseSecret([1; 32]);
-        let mut config = LinkConfig::new(role, LeaseId(1), Epoch(1), secret, [random; 32], ends);
+        let mut config = LinkConfig::new(role, LinkName(1), Epoch(1), secret, [random; 32], ends);
         (config.protection, config.datagram_bytes) = (protection, datagram_bytes);
         Link::new(config, Time(0)).expect("the configuration is sound")
     };
@@ -104,13 +104,13 @@ pub fn fairness(leases: u32, datagrams: u64) -> Fairness {
     let mut trunks = [Trunk::new(256 << 10), Trunk::new(256 << 10)];
     let faults = Faults { delay: Duration::from_micros(5), ..Faults::default() };
     let mut nets = [Scripted::new(5, faults), Scripted::new(6, faults)];
-    for lease in 0..leases {
-        let (host, slot) = (Endpoint::host(1), Endpoint::new(2, lease as u16 + 1));
+    for link in 0..leases {
+        let (host, slot) = (Endpoint::host(1), Endpoint::new(2, link as u16 + 1));
         for (trunk, (role, ends)) in
             trunks.iter_mut().zip([(Role::Host, [host, slot]), (Role::Box, [slot, host])])
         {
             let (secret, random) = (LeaseSecret([1; 32]), [role as u8 + 1; 32]);
-            let config = LinkConfig::new(role, LeaseId(lease), Epoch(1), secret, random, ends);
+            let config = LinkConfig::new(role, LinkName(link), Epoch(1), secret, random, ends);
             trunk.add(Link::new(config, Time(0)).expect("the configuration is sound"));
         }
     }
@@ -120,16 +120,16 @@ pub fn fairness(leases: u32, datagrams: u64) -> Fairness {
     let mut arrived = vec![0u64; leases as usize];
     let (mut now, mut sent, mut datagram) = (Time(0), 0, vec![0; 2000]);
     while sent < datagrams {
-        for lease in 0..leases {
-            let header = writes[lease as usize % 2];
+        for link in 0..leases {
+            let header = writes[link as usize % 2];
             let tlp = Tlp::new(header, &payload[..header.payload_bytes()]);
-            while matches!(trunks[0].send(LeaseId(lease), &tlp), Some(Ok(()))) {}
+            while matches!(trunks[0].send(LinkName(link), &tlp), Some(Ok(()))) {}
         }
         for end in 0..2 {
             while let Some(datagram) = nets[1 - end].receive(now) {
-                let Some(lease) = trunks[end].on_datagram(now, datagram) else { continue };
-                while let Some(tlp) = trunks[end].receive(lease, Willing::ALL) {
-                    arrived[lease.0 as usize] += tlp.payload.len() as u64;
+                let Some(link) = trunks[end].on_datagram(now, datagram) else { continue };
+                while let Some(tlp) = trunks[end].receive(link, Willing::ALL) {
+                    arrived[link.0 as usize] += tlp.payload.len() as u64;
                 }
             }
             while let Some(transmit) = trunks[end].transmit(now, &mut datagram) {

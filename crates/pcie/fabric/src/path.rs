@@ -7,9 +7,8 @@
 //!       └────────────────────────── answered ────────────────────┘
 //! ```
 
-use crate::ids::PathId;
-use crate::time::Time;
 use std::time::Duration;
+use units::{PathId, Time};
 
 /// Timeouts, and what follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,10 @@
 //!
 //! One value is one direction. It is a pure value too: datagrams and the time go in, datagrams come out when they are due.
 
-use crate::ids::PathId;
-use crate::time::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
+use units::{PathId, Time};
 
 /// How bad, in thousandths of all datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,17 +1,17 @@
 //! Keys from the lease's secret, and the seal on every datagram.
 //!
 //! ```text
-//!   secret ─ HKDF(salt: lease, epoch) ─▶ greeting key: MAC of greetings
-//!          └ HKDF(salt: lease, epoch, both randoms) ─▶ host's key and IV │ box's key and IV │ session number
+//!   secret ─ HKDF(salt: link, epoch) ─▶ greeting key: MAC of greetings
+//!          └ HKDF(salt: link, epoch, both randoms) ─▶ host's key and IV │ box's key and IV │ session number
 //! ```
 //!
 //! AES-256-GCM. The nonce is the sender's IV with the datagram's number laid over it. Numbers only grow, each end has a
 //! key of its own, and keys have fresh randomness of both ends in them: no nonce is used twice, not even by a proxy
 //! that forgot everything and starts again in the same epoch.
 
-use crate::ids::{Epoch, LeaseId};
-use crate::wire::{MAC_BYTES, RANDOM_BYTES, SEAL_BYTES};
+use crate::wire::{EpochField, MAC_BYTES, RANDOM_BYTES, SEAL_BYTES};
 use ring::{aead, hkdf, hmac};
+use units::LinkName;
 
 /// Datagrams under one key, far below what AES-GCM bears.
 pub(crate) const DATAGRAMS_MAX: u64 = 1 << 48;
@@ -71,8 +71,8 @@ fn derive<const N: usize>(secret: &LeaseSecret, salt: &[u8], what: &[u8]) -> [u8
 }
 
 impl GreetingKey {
-    pub(crate) fn new(secret: &LeaseSecret, lease: LeaseId, epoch: Epoch) -> Self {
-        let salt = [lease.0.to_be_bytes(), epoch.0.to_be_bytes()].concat();
+    pub(crate) fn new(secret: &LeaseSecret, name: LinkName, epoch: EpochField) -> Self {
+        let salt = [name.0.to_be_bytes(), epoch.to_bytes()].concat();
         let key: [u8; 32] = derive(secret, &salt, b"greeting");
         Self(hmac::Key::new(hmac::HMAC_SHA256, &key))
     }
@@ -91,14 +91,14 @@ impl GreetingKey {
 impl Session {
     pub(crate) fn new(
         secret: &LeaseSecret,
-        lease: LeaseId,
-        epoch: Epoch,
+        name: LinkName,
+        epoch: EpochField,
         randoms: [&[u8; RANDOM_BYTES]; 2],
         is_host: bool,
         protection: Protection,
     ) -> Self {
         let [host, other] = randoms;
-        let salt = [&lease.0.to_be_bytes()[..], &epoch.0.to_be_bytes(), host, other].concat();
+        let salt = [&name.0.to_be_bytes()[..], &epoch.to_bytes(), host, other].concat();
         let sealer = |is_host: bool| {
             let what: &[u8] = if is_host { b"from host" } else { b"from box" };
             let made: [u8; 44] = derive(secret, &salt, what);
@@ -200,11 +200,24 @@ impl ReplayWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::Epoch;
+
+    fn field(epoch: u64) -> EpochField {
+        EpochField::try_from(Epoch(epoch)).unwrap()
+    }
+
+    #[test]
+    fn keys_are_made_of_four_bytes_of_link_name_and_four_of_epoch() {
+        let (secret, [host, other]) = (LeaseSecret([7; 32]), [[3; 32], [4; 32]]);
+        let made = Session::new(&secret, LinkName(1), field(2), [&host, &other], true, Protection::Encrypted);
+        let salt = [&[0, 0, 0, 1, 0, 0, 0, 2][..], &host, &other].concat();
+        assert_eq!(made.number, u32::from_be_bytes(derive(&secret, &salt, b"session")));
+    }
 
     fn pair(protection: Protection) -> (Session, Session) {
         let secret = LeaseSecret([7; 32]);
         let make =
-            |is_host| Session::new(&secret, LeaseId(1), Epoch(2), [&[3; 32], &[4; 32]], is_host, protection);
+            |is_host| Session::new(&secret, LinkName(1), field(2), [&[3; 32], &[4; 32]], is_host, protection);
         (make(true), make(false))
     }
 
@@ -229,12 +242,12 @@ mod tests {
 
     #[test]
     fn keys_differ_by_everything_they_are_made_of() {
-        let make = |lease, epoch, random: u8| {
+        let make = |link, epoch, random: u8| {
             let randoms = [&[random; 32], &[4; 32]];
             Session::new(
                 &LeaseSecret([7; 32]),
-                LeaseId(lease),
-                Epoch(epoch),
+                LinkName(link),
+                field(epoch),
                 randoms,
                 true,
                 Protection::Encrypted,

@@ -6,21 +6,20 @@
 //! place in the line, whatever else happens to it; acknowledgements and greetings go at once and do not count.
 
 use crate::Counters;
-use crate::ids::{LeaseId, NodeId, PathId};
 use crate::inbox::Willing;
 use crate::link::{Allowance, Event, Link, SendError};
-use crate::time::Time;
 use crate::wire::DatagramHeader;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use tlp::{Tlp, TransactionId};
+use units::{LinkName, NodeId, PathId, Time};
 
 /// A datagram is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrunkTransmit {
-    /// The lease of the link.
-    pub lease: LeaseId,
+    /// Of which link.
+    pub link: LinkName,
     /// To which proxy.
     pub node: NodeId,
     /// Over which path.
@@ -34,8 +33,8 @@ pub struct TrunkTransmit {
 pub struct TrunkCounters {
     /// Not the beginning of a datagram, or its CRC is wrong.
     pub malformed_datagrams: u64,
-    /// Of a lease that has ended, or never was.
-    pub unknown_leases: u64,
+    /// Of a link that has ended, or never was.
+    pub unknown_links: u64,
 }
 
 #[derive(Debug)]
@@ -49,12 +48,12 @@ struct Entry {
     in_flight: Allowance,
 }
 
-/// Spreads lease numbers. The manager gives them out, so no attacker can choose ones that collide; and a lookup is
+/// Spreads the names of links. The manager gives them out, so no attacker can choose ones that collide; and a lookup is
 /// made for every TLP, which a hash against attackers would dominate.
 #[derive(Clone, Copy, Debug, Default)]
-struct LeaseHasher(u64);
+struct NameHasher(u64);
 
-impl Hasher for LeaseHasher {
+impl Hasher for NameHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -75,7 +74,7 @@ impl Hasher for LeaseHasher {
 pub struct Trunk {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
-    by_lease: HashMap<LeaseId, u32, BuildHasherDefault<LeaseHasher>>,
+    by_name: HashMap<LinkName, u32, BuildHasherDefault<NameHasher>>,
     /// Links to which something happened: they may have to acknowledge, or have packets now.
     called: VecDeque<u32>,
     /// Those that have packets.
@@ -92,7 +91,7 @@ impl Trunk {
         Self {
             entries: Vec::new(),
             free: Vec::new(),
-            by_lease: HashMap::default(),
+            by_name: HashMap::default(),
             called: VecDeque::new(),
             line: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -108,14 +107,14 @@ impl Trunk {
         self.in_flight_max.tlps = in_flight_tlps_max.max(1);
     }
 
-    /// Begins to serve a link. Gives back the one that had its lease: an older epoch of it, most likely.
+    /// Begins to serve a link. Gives back the one that had its name: an older epoch of the same slot, most likely.
     pub fn add(&mut self, link: Link) -> Option<Link> {
-        let old = self.remove(link.lease());
+        let old = self.remove(link.name());
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             (self.entries.len() - 1) as u32
         });
-        self.by_lease.insert(link.lease(), index);
+        self.by_name.insert(link.name(), index);
         let remote = link.remote().node;
         let entry = Entry {
             link,
@@ -131,8 +130,8 @@ impl Trunk {
     }
 
     /// Ends a link. Whatever is still on its way for it is dropped.
-    pub fn remove(&mut self, lease: LeaseId) -> Option<Link> {
-        let index = self.by_lease.remove(&lease)?;
+    pub fn remove(&mut self, name: LinkName) -> Option<Link> {
+        let index = self.by_name.remove(&name)?;
         let entry = self.entries[index as usize].take()?;
         self.in_flight.bytes -= entry.in_flight.bytes;
         self.in_flight.tlps -= entry.in_flight.tlps;
@@ -143,15 +142,15 @@ impl Trunk {
         Some(entry.link)
     }
 
-    /// The link of a lease.
-    pub fn link(&self, lease: LeaseId) -> Option<&Link> {
-        let index = *self.by_lease.get(&lease)?;
+    /// The link of this name.
+    pub fn link(&self, name: LinkName) -> Option<&Link> {
+        let index = *self.by_name.get(&name)?;
         self.entries[index as usize].as_ref().map(|entry| &entry.link)
     }
 
-    /// Leases that are served, in no order.
-    pub fn leases(&self) -> impl Iterator<Item = LeaseId> + '_ {
-        self.by_lease.keys().copied()
+    /// The links that are served, in no order.
+    pub fn names(&self) -> impl Iterator<Item = LinkName> + '_ {
+        self.by_name.keys().copied()
     }
 
     /// What was dropped before any link saw it.
@@ -160,52 +159,52 @@ impl Trunk {
     }
 
     /// The counters of one link.
-    pub fn link_counters(&self, lease: LeaseId) -> Option<&Counters> {
-        self.link(lease).map(Link::counters)
+    pub fn link_counters(&self, name: LinkName) -> Option<&Counters> {
+        self.link(name).map(Link::counters)
     }
 
-    /// See [`Link::send`]. None when there is no such lease.
-    pub fn send(&mut self, lease: LeaseId, tlp: &Tlp<'_>) -> Option<Result<(), SendError>> {
-        let index = *self.by_lease.get(&lease)?;
+    /// See [`Link::send`]. None when there is no such link.
+    pub fn send(&mut self, name: LinkName, tlp: &Tlp<'_>) -> Option<Result<(), SendError>> {
+        let index = *self.by_name.get(&name)?;
         let sent = self.entries[index as usize].as_mut()?.link.send(tlp);
         self.call(index);
         Some(sent)
     }
 
     /// See [`Link::receive`].
-    pub fn receive(&mut self, lease: LeaseId, willing: Willing) -> Option<Tlp<'_>> {
-        let index = *self.by_lease.get(&lease)?;
+    pub fn receive(&mut self, name: LinkName, willing: Willing) -> Option<Tlp<'_>> {
+        let index = *self.by_name.get(&name)?;
         self.call(index);
         self.entries[index as usize].as_mut()?.link.receive(willing)
     }
 
     /// See [`Link::next_event`].
-    pub fn next_event(&mut self, lease: LeaseId) -> Option<Event> {
-        let index = *self.by_lease.get(&lease)?;
+    pub fn next_event(&mut self, name: LinkName) -> Option<Event> {
+        let index = *self.by_name.get(&name)?;
         self.entries[index as usize].as_mut()?.link.next_event()
     }
 
     /// See [`Link::forget_request`].
-    pub fn forget_request(&mut self, lease: LeaseId, id: TransactionId) -> bool {
-        let index = self.by_lease.get(&lease).copied();
+    pub fn forget_request(&mut self, name: LinkName, id: TransactionId) -> bool {
+        let index = self.by_name.get(&name).copied();
         let entry = index.and_then(|index| self.entries[index as usize].as_mut());
         entry.is_some_and(|entry| entry.link.forget_request(id))
     }
 
-    /// Takes a datagram; gives the lease it was for, which may have TLPs or events now.
-    pub fn on_datagram(&mut self, now: Time, datagram: &mut [u8]) -> Option<LeaseId> {
+    /// Takes a datagram; gives the link it was for, which may have TLPs or events now.
+    pub fn on_datagram(&mut self, now: Time, datagram: &mut [u8]) -> Option<LinkName> {
         let Ok((header, _)) = DatagramHeader::decode(datagram) else {
             self.counters.malformed_datagrams += 1;
             return None;
         };
-        let Some(index) = self.by_lease.get(&header.lease).copied() else {
-            self.counters.unknown_leases += 1;
+        let Some(index) = self.by_name.get(&header.link).copied() else {
+            self.counters.unknown_links += 1;
             return None;
         };
         self.entries[index as usize].as_mut()?.link.on_decoded(now, header, datagram);
         self.recount(index);
         self.call(index);
-        Some(header.lease)
+        Some(header.link)
     }
 
     /// Writes the next datagram into `out`; None when no link has anything to send now.
@@ -227,10 +226,10 @@ impl Trunk {
             let is_alone = self.line.is_empty() && self.called.is_empty();
             let allowance = if is_alone { left(self.in_flight_max, self.in_flight) } else { Allowance::NONE };
             if let Some(transmit) = entry.link.transmit_within(now, allowance, out) {
-                let (lease, node) = (entry.link.lease(), entry.remote);
+                let (link, node) = (entry.link.name(), entry.remote);
                 self.recount(index);
                 self.call(index);
-                return Some(TrunkTransmit { lease, node, path: transmit.path, bytes: transmit.bytes });
+                return Some(TrunkTransmit { link, node, path: transmit.path, bytes: transmit.bytes });
             }
             if entry.link.has_packets_waiting() && !std::mem::replace(&mut entry.is_in_line, true) {
                 self.line.push_back(index);
@@ -249,7 +248,7 @@ impl Trunk {
             let Some(entry) = self.entries[index as usize].as_mut() else { continue };
             entry.is_in_line = false;
             let transmit = entry.link.transmit_within(now, allowance, out);
-            let (lease, node) = (entry.link.lease(), entry.remote);
+            let (link, node) = (entry.link.name(), entry.remote);
             if entry.link.has_packets_waiting() {
                 entry.is_in_line = true;
                 self.line.push_back(index);
@@ -257,7 +256,7 @@ impl Trunk {
             self.recount(index);
             self.set_timer(index);
             if let Some(transmit) = transmit {
-                return Some(TrunkTransmit { lease, node, path: transmit.path, bytes: transmit.bytes });
+                return Some(TrunkTransmit { link, node, path: transmit.path, bytes: transmit.bytes });
             }
         }
         None

@@ -12,7 +12,7 @@ mod hello;
 mod packet;
 
 pub use crc::{crc, crc_and};
-pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, SEAL_BYTES};
+pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, EpochField, SEAL_BYTES};
 pub use hello::{Hello, MAC_BYTES, RANDOM_BYTES};
 pub use packet::{
     ACK_WORDS_MAX, Ack, DATA_PACKET_OVERHEAD, DataPacket, HEADER_PACKET_BYTES_MAX, HEADER_PACKET_OVERHEAD,

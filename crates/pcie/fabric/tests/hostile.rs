@@ -4,7 +4,7 @@ mod pair;
 
 use fabric::wire::{DatagramHeader, DatagramKind, HeaderPacket, Packet, Sums};
 use fabric::{
-    Counters, Endpoint, Epoch, Faults, LeaseId, LeaseSecret, Link, LinkConfig, PathId, Route, Time,
+    Counters, Endpoint, Epoch, Faults, LeaseSecret, Link, LinkConfig, LinkName, PathId, Route, Time,
 };
 use pair::{ALL, HOST, Pair, SLOT, completion, config, payload, plain, read, write};
 use tlp::{Bdf, Header, Status, Tag, Tlp, TransactionId};
@@ -85,8 +85,8 @@ fn datagrams_of_another_lease_epoch_session_or_path() {
     pair.ends[0].send(&write(1, &payload(1, 64))).unwrap();
     let datagram = next_datagram(&mut pair);
     let (header, _) = DatagramHeader::decode(&datagram).unwrap();
-    let with = |header: DatagramHeader| [header.encode().as_slice(), &datagram[28..]].concat();
-    deliver(&mut pair, with(DatagramHeader { lease: LeaseId(8), ..header }));
+    let with = |header: DatagramHeader| [header.encode().unwrap().as_slice(), &datagram[28..]].concat();
+    deliver(&mut pair, with(DatagramHeader { link: LinkName(8), ..header }));
     deliver(&mut pair, with(DatagramHeader { epoch: Epoch(2), ..header }));
     deliver(&mut pair, with(DatagramHeader { epoch: Epoch(4), ..header }));
     deliver(&mut pair, with(DatagramHeader { session: !header.session, ..header }));
@@ -94,7 +94,7 @@ fn datagrams_of_another_lease_epoch_session_or_path() {
     deliver(&mut pair, with(DatagramHeader { path: PathId(2), ..header }));
     deliver(&mut pair, with(DatagramHeader { number: header.number + 1, ..header }));
     let expected = Counters {
-        foreign_leases: 1,
+        foreign_links: 1,
         other_epochs: 2,
         other_sessions: 2,
         foreign_paths: 1,
@@ -160,7 +160,7 @@ fn lie(pair: &mut Pair, number: u64, packets: &[Packet<'_>]) {
     let (header, _) = DatagramHeader::decode(&honest).unwrap();
     assert_eq!(header.kind, DatagramKind::Packets);
     let header = DatagramHeader { number: 1000 + number, ..header };
-    let mut datagram = header.encode().to_vec();
+    let mut datagram = header.encode().unwrap().to_vec();
     for packet in packets {
         let at = datagram.len();
         datagram.resize(at + packet.encoded_bytes(), 0);

@@ -3,7 +3,7 @@
 mod pair;
 
 use fabric::{
-    Endpoint, Epoch, Event, Faults, LeaseId, LeaseSecret, Link, LinkConfig, Role, Scripted, Time, Trunk,
+    Endpoint, Epoch, Event, Faults, LeaseSecret, Link, LinkConfig, LinkName, Role, Scripted, Time, Trunk,
     Willing,
 };
 use pair::{payload, write};
@@ -17,7 +17,8 @@ fn link(role: Role, lease: u32, epoch: u32) -> Link {
     let mut random = [role as u8; 32];
     random[..4].copy_from_slice(&lease.to_be_bytes());
     let secret = LeaseSecret([lease as u8; 32]);
-    Link::new(LinkConfig::new(role, LeaseId(lease), Epoch(epoch), secret, random, ends), Time(0)).unwrap()
+    Link::new(LinkConfig::new(role, LinkName(lease), Epoch::from(epoch), secret, random, ends), Time(0))
+        .unwrap()
 }
 
 struct Proxies {
@@ -98,7 +99,7 @@ fn fairness(faults: Faults) -> (f64, f64) {
     while proxies.host_datagrams < most {
         for lease in 0..LEASES {
             let bytes = if lease % 2 == 0 { &small } else { &large };
-            while proxies.trunks[0].send(LeaseId(lease), &write(1, bytes)).unwrap().is_ok() {}
+            while proxies.trunks[0].send(LinkName(lease), &write(1, bytes)).unwrap().is_ok() {}
         }
         proxies.settle(most);
         proxies.advance();
@@ -129,13 +130,13 @@ fn a_bound_on_tlps_holds_and_losses_do_not_stop_it() {
     let mut sent = 0;
     for _ in 0..20_000 {
         for lease in 0..4 {
-            while sent < 4000 && proxies.trunks[0].send(LeaseId(lease), &write(1, &bytes)).unwrap().is_ok() {
+            while sent < 4000 && proxies.trunks[0].send(LinkName(lease), &write(1, &bytes)).unwrap().is_ok() {
                 sent += 1;
             }
         }
         proxies.settle(u64::MAX);
         let in_flight: usize =
-            (0..4).map(|lease| proxies.trunks[0].link(LeaseId(lease)).unwrap().in_flight_tlps()).sum();
+            (0..4).map(|lease| proxies.trunks[0].link(LinkName(lease)).unwrap().in_flight_tlps()).sum();
         assert!(in_flight <= 8, "{in_flight} on their way");
         proxies.advance();
     }
@@ -155,16 +156,16 @@ fn an_ended_lease_reaches_nobody_and_its_next_epoch_begins_clean() {
         proxies.settle(u64::MAX);
         proxies.advance();
     }
-    assert_eq!(proxies.trunks[0].next_event(LeaseId(3)), Some(Event::Established));
+    assert_eq!(proxies.trunks[0].next_event(LinkName(3)), Some(Event::Established));
     // The host's datagrams are on their way while the box ends the lease, and then begins its next epoch.
-    proxies.trunks[0].send(LeaseId(3), &write(1, &bytes)).unwrap().unwrap();
+    proxies.trunks[0].send(LinkName(3), &write(1, &bytes)).unwrap().unwrap();
     while let Some(transmit) = proxies.trunks[0].transmit(proxies.now, &mut proxies.datagram) {
         proxies.nets[0].send(proxies.now, transmit.path, &proxies.datagram[..transmit.bytes]);
     }
-    assert!(proxies.trunks[1].remove(LeaseId(3)).is_some());
+    assert!(proxies.trunks[1].remove(LinkName(3)).is_some());
     proxies.now = Time(proxies.now.0 + 100_000);
     proxies.settle(u64::MAX);
-    assert_eq!(proxies.trunks[1].counters().unknown_leases, 1);
+    assert_eq!(proxies.trunks[1].counters().unknown_links, 1);
     assert!(proxies.trunks[1].add(link(Role::Box, 3, 2)).is_none());
     for _ in 0..20 {
         proxies.advance();
@@ -172,12 +173,12 @@ fn an_ended_lease_reaches_nobody_and_its_next_epoch_begins_clean() {
     }
     assert_eq!(proxies.arrived[3], 0);
     assert!(
-        proxies.trunks[1].link_counters(LeaseId(3)).unwrap().other_epochs > 0,
+        proxies.trunks[1].link_counters(LinkName(3)).unwrap().other_epochs > 0,
         "the host tries again, in vain"
     );
     // The host learns of the new epoch too.
     assert!(proxies.trunks[0].add(link(Role::Host, 3, 2)).is_some());
-    proxies.trunks[0].send(LeaseId(3), &write(1, &bytes)).unwrap().unwrap();
+    proxies.trunks[0].send(LinkName(3), &write(1, &bytes)).unwrap().unwrap();
     for _ in 0..20 {
         proxies.settle(u64::MAX);
         proxies.advance();

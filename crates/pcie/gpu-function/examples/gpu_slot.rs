@@ -16,43 +16,48 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use gpu_function::GpuEndpoint;
-use pcie::Packet;
 use pcie::endpoint::{Endpoint, FunctionOptions};
 use pcie::host::HostPortOptions;
+use pcie::{Time, TlpBuf};
+use pcie_proxy::HostSlot;
 use tlp::{TLP_BYTES_MAX, Tlp};
-use vfio_user::{Options, Server, SlotHandle};
+use vfio_user::{Options, Server};
 
-/// Something for the box: a packet as bytes, or nothing but a reason to look.
-type ForBox = Option<Vec<u8>>;
+/// Something for the other end: a packet as bytes, or nothing but a reason to look.
+type Sent = Option<Vec<u8>>;
 
 const IDLE: Duration = Duration::from_millis(100);
 
-fn to_bytes(packet: &Packet) -> Vec<u8> {
+fn now(start: Instant) -> Time {
+    Time::at(start.elapsed())
+}
+
+fn to_bytes(packet: &TlpBuf) -> Vec<u8> {
     let mut bytes = vec![0; TLP_BYTES_MAX];
     let len = packet.as_tlp().encode(&mut bytes).expect("our own packets can be encoded");
     bytes.truncate(len);
     bytes
 }
 
-fn from_bytes(bytes: &[u8]) -> Packet {
+fn from_bytes(bytes: &[u8]) -> TlpBuf {
     let tlp = Tlp::decode(bytes).expect("our own packets can be decoded");
-    Packet { header: tlp.header, payload: tlp.payload.to_vec() }
+    TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() }
 }
 
 /// The box: the function, its packets in and out.
-fn run_box(mut device: GpuEndpoint, inbox: Receiver<ForBox>, outbox: Sender<Vec<u8>>, cut: Arc<AtomicBool>) {
+fn run_box(mut device: GpuEndpoint, inbox: Receiver<Sent>, outbox: Sender<Sent>, cut: Arc<AtomicBool>) {
     let start = Instant::now();
     loop {
-        let wake = device.wake_at().map_or(IDLE, |at| at.saturating_sub(start.elapsed()).min(IDLE));
+        let wake = device.wake_at().map_or(IDLE, |at| at.since(now(start)).min(IDLE));
         match inbox.recv_timeout(wake) {
             Ok(_) if cut.load(Ordering::Relaxed) => continue,
-            Ok(Some(bytes)) => device.receive(from_bytes(&bytes), start.elapsed()),
+            Ok(Some(bytes)) => device.receive(from_bytes(&bytes), now(start)),
             Ok(None) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        device.on_tick(start.elapsed());
-        while let Some(packet) = device.transmit(start.elapsed()) {
-            if outbox.send(to_bytes(&packet)).is_err() {
+        device.on_tick(now(start));
+        while let Some(packet) = device.transmit(now(start)) {
+            if outbox.send(Some(to_bytes(&packet))).is_err() {
                 return;
             }
         }
@@ -60,40 +65,42 @@ fn run_box(mut device: GpuEndpoint, inbox: Receiver<ForBox>, outbox: Sender<Vec<
 }
 
 /// The host's side: packets of the box reach the guest's memory.
-fn run_host(handle: SlotHandle, from_box: Receiver<Vec<u8>>) {
+fn run_host(slot: HostSlot, from_box: Receiver<Sent>, to_box: Sender<Sent>) {
     loop {
-        let wake = handle.tick().unwrap_or(IDLE).min(IDLE);
+        let wake = slot.tick().unwrap_or(IDLE).min(IDLE);
         match from_box.recv_timeout(wake) {
-            Ok(bytes) => handle.deliver(&from_bytes(&bytes)),
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Some(bytes)) => slot.deliver(&from_bytes(&bytes)),
+            Ok(None) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
+        }
+        while let Some(packet) = slot.transmit() {
+            let _ = to_box.send(Some(to_bytes(&packet)));
         }
     }
 }
 
-fn start_slot(socket: PathBuf, worker: &Path) -> (SlotHandle, Arc<AtomicBool>) {
-    let (to_box, inbox) = channel::<ForBox>();
-    let (to_host, from_box) = channel();
+fn start_slot(socket: PathBuf, worker: &Path) -> (HostSlot, Arc<AtomicBool>) {
+    let (to_box, inbox) = channel::<Sent>();
+    let (to_host, from_box) = channel::<Sent>();
     let wake = {
         let to_box = to_box.clone();
         Arc::new(move || drop(to_box.send(None)))
     };
-    let handle = SlotHandle::new(HostPortOptions::default(), move |packet: Packet| {
-        let _ = to_box.send(Some(to_bytes(&packet)));
-    });
+    let wake_host = to_host.clone();
+    let slot = HostSlot::new(HostPortOptions::default(), move || drop(wake_host.send(None)));
     let device = GpuEndpoint::new(worker.into(), FunctionOptions::default(), wake);
     let cut = Arc::new(AtomicBool::new(false));
     let boxes = cut.clone();
     std::thread::spawn(move || run_box(device, inbox, to_host, boxes));
-    let host = handle.clone();
-    std::thread::spawn(move || run_host(host, from_box));
-    let served = handle.clone();
+    let host = slot.clone();
+    std::thread::spawn(move || run_host(host, from_box, to_box));
+    let served = slot.clone();
     std::thread::spawn(move || {
         let mut device = served.attach(Duration::from_secs(5)).expect("our own device answers");
         let server = Server::bind(&socket, Options::default()).expect("the socket can be made");
         server.serve(&mut device).expect("the socket can be served");
     });
-    (handle, cut)
+    (slot, cut)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

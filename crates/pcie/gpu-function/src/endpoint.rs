@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pcie::endpoint::gpu::{Action, ChannelId, GpuFunction};
 use pcie::endpoint::{Endpoint, FunctionOptions};
-use pcie::{Now, Packet};
+use pcie::{Time, TlpBuf};
 
 use crate::bridge::Bridge;
 
@@ -140,7 +140,7 @@ impl GpuEndpoint {
 }
 
 impl Endpoint for GpuEndpoint {
-    fn receive(&mut self, packet: Packet, now: Now) {
+    fn receive(&mut self, packet: TlpBuf, now: Time) {
         // It hardly ever has, and this is asked for every packet: a look costs less than an exchange.
         if self.pass.changed.load(Ordering::Relaxed) && self.pass.changed.swap(false, Ordering::AcqRel) {
             let text = self.pass.text.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +150,7 @@ impl Endpoint for GpuEndpoint {
         self.act();
     }
 
-    fn transmit(&mut self, now: Now) -> Option<Packet> {
+    fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         loop {
             let packet = self.function.transmit(now);
             self.act();
@@ -163,12 +163,12 @@ impl Endpoint for GpuEndpoint {
         }
     }
 
-    fn on_tick(&mut self, now: Now) {
+    fn on_tick(&mut self, now: Time) {
         self.function.on_tick(now);
         self.act();
     }
 
-    fn wake_at(&self) -> Option<Now> {
+    fn wake_at(&self) -> Option<Time> {
         self.function.wake_at()
     }
 

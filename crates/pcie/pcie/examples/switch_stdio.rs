@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxProxy, Now, Packet, Switch, SwitchOptions, SwitchOutput};
+use pcie::{BoxEndpoints, Switch, SwitchOptions, SwitchOutput, Time, TlpBuf};
 use tlp::{TLP_BYTES_MAX, Tlp};
 
 const HOST: NodeId = NodeId(1);
@@ -38,7 +38,7 @@ impl BlockStore for Memory {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut switch = Switch::new(SwitchOptions { slots: 3, ..SwitchOptions::default() });
-    let mut boxes = BoxProxy::new(3);
+    let mut boxes = BoxEndpoints::new(3);
     let dma = DmaDevice::new(DmaOptions { memory_bytes: 1 << 20, ..DmaOptions::default() });
     boxes.insert(SlotId(0), Box::new(dma))?;
     let disk = (0..1 << 20).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -57,8 +57,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let frame = bytes.get_mut(..u32::from_le_bytes(length) as usize).ok_or("a frame too long")?;
         input.read_exact(frame)?;
         let tlp = Tlp::decode(frame)?;
-        let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
-        switch.receive_from_host(packet, Now::ZERO);
+        let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
+        switch.receive_from_host(packet, Time::ZERO);
         for packet in settle(&mut switch, &mut boxes) {
             let mut frame = vec![0; packet.as_tlp().encoded_bytes()];
             let length = packet.as_tlp().encode(&mut frame)?;
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Moves packets between the proxies until nothing moves. Gives what goes up.
-fn settle(switch: &mut Switch, boxes: &mut BoxProxy) -> Vec<Packet> {
+fn settle(switch: &mut Switch, boxes: &mut BoxEndpoints) -> Vec<TlpBuf> {
     let mut up = Vec::new();
     loop {
         let mut moved = false;
@@ -80,14 +80,14 @@ fn settle(switch: &mut Switch, boxes: &mut BoxProxy) -> Vec<Packet> {
             match output {
                 SwitchOutput::Up(packet) => up.push(packet),
                 SwitchOutput::Down { route, packet, .. } => {
-                    boxes.receive(HOST, route.slot, route.epoch, packet, Now::ZERO);
+                    boxes.receive(HOST, route.slot, route.epoch, packet, Time::ZERO);
                 }
                 SwitchOutput::Reset(entry) => boxes.reset(SlotId(entry.0)),
             }
         }
-        while let Some(out) = boxes.transmit(Now::ZERO) {
+        while let Some(out) = boxes.transmit(Time::ZERO) {
             moved = true;
-            switch.receive_from_network(BOX, out.slot, out.epoch, out.packet, Now::ZERO);
+            switch.receive_from_network(BOX, out.slot, out.epoch, out.packet, Time::ZERO);
         }
         if !moved {
             return up;

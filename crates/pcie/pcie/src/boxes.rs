@@ -1,11 +1,12 @@
-//! The box's proxy: slots with devices, each of which serves one host.
+//! What the box's proxy has on its side: slots with endpoints, each of which serves one host.
 //!
 //! A device's packets always go to its host: nothing in them says where to, so nothing in them can lead astray. Packets
 //! from the network reach a device only when they come from its host, in the current pairing.
 
 use crate::endpoint::Endpoint;
-use crate::packet::{Now, Packet};
 use crate::tables::{BoxTable, Epoch, NodeId, PathId, SlotId, TableError};
+use crate::tlp_buf::TlpBuf;
+use units::Time;
 
 /// A packet for a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,11 +20,11 @@ pub struct Outgoing {
     /// In which pairing.
     pub epoch: Epoch,
     /// What.
-    pub packet: Packet,
+    pub packet: TlpBuf,
 }
 
-/// The box's proxy.
-pub struct BoxProxy {
+/// The endpoints of a box, and the table of who has them.
+pub struct BoxEndpoints {
     table: BoxTable,
     devices: Vec<Option<Box<dyn Endpoint>>>,
     /// The slot to look at first, so that none is always last.
@@ -31,7 +32,7 @@ pub struct BoxProxy {
     refused: u64,
 }
 
-impl BoxProxy {
+impl BoxEndpoints {
     /// A box with empty slots.
     pub fn new(slots: u16) -> Self {
         let devices = (0..slots).map(|_| None).collect();
@@ -83,7 +84,7 @@ impl BoxProxy {
     }
 
     /// A packet from the network.
-    pub fn receive(&mut self, source: NodeId, slot: SlotId, epoch: Epoch, packet: Packet, now: Now) {
+    pub fn receive(&mut self, source: NodeId, slot: SlotId, epoch: Epoch, packet: TlpBuf, now: Time) {
         match self.devices.get_mut(usize::from(slot.0)) {
             Some(Some(device)) if self.table.admits(slot, source, epoch) => device.receive(packet, now),
             _ => self.refused += 1,
@@ -91,11 +92,11 @@ impl BoxProxy {
     }
 
     /// The next packet of any device, each slot in turn.
-    pub fn transmit(&mut self, now: Now) -> Option<Outgoing> {
+    pub fn transmit(&mut self, now: Time) -> Option<Outgoing> {
         let count = self.devices.len();
         for step in 0..count {
             let index = (self.next_slot + step) % count;
-            let slot = SlotId(index as u16);
+            let slot = self.table.entries()[index].slot;
             let Some(device) = &mut self.devices[index] else { continue };
             let Some((host, path, epoch)) = self.table.host_of(slot) else { continue };
             if let Some(packet) = device.transmit(now) {
@@ -107,18 +108,18 @@ impl BoxProxy {
     }
 
     /// The next packet of one slot's device: for a caller that has room for that slot and perhaps not for others.
-    pub fn transmit_slot(&mut self, slot: SlotId, now: Now) -> Option<Packet> {
+    pub fn transmit_slot(&mut self, slot: SlotId, now: Time) -> Option<TlpBuf> {
         self.table.host_of(slot)?;
         self.devices.get_mut(usize::from(slot.0))?.as_mut()?.transmit(now)
     }
 
     /// Time has passed.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         self.devices.iter_mut().flatten().for_each(|device| device.on_tick(now));
     }
 
-    /// When [`BoxProxy::on_tick`] must be called at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    /// When [`BoxEndpoints::on_tick`] must be called at the latest.
+    pub fn wake_at(&self) -> Option<Time> {
         self.devices.iter().flatten().filter_map(|device| device.wake_at()).min()
     }
 }

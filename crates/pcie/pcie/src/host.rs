@@ -8,6 +8,7 @@ mod discover;
 mod learn;
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 pub use discover::{DiscoverError, DiscoveredBar, Discovery};
 use learn::Learnt;
@@ -15,13 +16,14 @@ use tlp::{
     Bdf, Body, Class, Header, Memory, MemoryOp, ReadCompletionBoundary, SizeLimit, Status, TransactionId,
     code,
 };
+use units::Time;
 
 use crate::config::register;
 use crate::flow::{
     Failure, Finished, JobId, Request, Requester, RequesterOptions, as_completion, memory_reads,
 };
-use crate::packet::{Now, Packet, enabled_runs};
 use crate::tables::Window;
+use crate::tlp_buf::{TlpBuf, enabled_runs};
 
 /// The guest's memory. The implementation refuses whatever is not the guest's.
 pub trait HostMemory {
@@ -88,7 +90,7 @@ pub struct HostPortOptions {
 
 impl Default for HostPortOptions {
     fn default() -> Self {
-        let timeout = Now::from_millis(200);
+        let timeout = Duration::from_millis(200);
         Self {
             device: Bdf::new(1, 0, 0),
             root: Bdf::default(),
@@ -107,7 +109,8 @@ const OWN_JOB: u64 = 1 << 63;
 pub struct HostPort {
     options: HostPortOptions,
     requester: Requester,
-    out: VecDeque<Packet>,
+    /// For the device, in the order in which it leaves.
+    out: VecDeque<TlpBuf>,
     outputs: VecDeque<HostOutput>,
     /// Which part of its padded buffer a configuration read wants.
     trims: HashMap<JobId, (usize, usize)>,
@@ -148,18 +151,32 @@ impl HostPort {
         self.outputs.pop_front()
     }
 
+    /// Gives requests that wait their tags, as far as there are any, and puts them behind what is to be sent already. A
+    /// caller that takes packets later than the guest makes them calls this after each access: then they leave in the
+    /// guest's order, and a read that was made before a write leaves before it.
+    pub fn stage(&mut self, now: Time) {
+        while let Some(request) = self.requester.transmit(self.options.root, now) {
+            self.out.push_back(request);
+        }
+    }
+
+    /// Packets that [`HostPort::transmit`] gives without another access or answer.
+    pub fn staged_count(&self) -> usize {
+        self.out.len()
+    }
+
     /// The next packet for the device.
-    pub fn transmit(&mut self, now: Now) -> Option<Packet> {
+    pub fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         self.out.pop_front().or_else(|| self.requester.transmit(self.options.root, now))
     }
 
     /// When [`HostPort::on_tick`] must be called at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         self.requester.wake_at()
     }
 
     /// Time has passed.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         for finished in self.requester.on_tick(now) {
             self.finish(finished);
         }
@@ -241,7 +258,7 @@ impl HostPort {
         for (at, bytes) in tlp::split_request(address, data.len() as u64, self.learnt.max_payload()) {
             let piece = &data[done..done + bytes as usize];
             done += bytes as usize;
-            self.out.extend(Packet::memory_write(self.options.root, at, piece));
+            self.out.extend(TlpBuf::memory_write(self.options.root, at, piece));
         }
     }
 
@@ -328,9 +345,10 @@ impl HostPort {
         self.is_present = true;
     }
 
-    /// The guest resets the device: a function-level reset. What was asked before is not waited for.
+    /// The guest resets the device: a function-level reset. What was asked before is not waited for, and not asked if it has
+    /// not left yet. Writes and answers leave ahead of the reset, as the guest made them.
     pub fn reset(&mut self, access: Access) {
-        self.out.clear();
+        self.out.retain(|packet| packet.header.class() != Class::NonPosted);
         for finished in self.requester.abort_all(Failure::Removed) {
             self.finish(finished);
         }
@@ -347,7 +365,7 @@ impl HostPort {
     }
 
     /// A packet from the device has come.
-    pub fn receive(&mut self, packet: &Packet, memory: &dyn HostMemory) {
+    pub fn receive(&mut self, packet: &TlpBuf, memory: &dyn HostMemory) {
         if !self.is_present {
             return;
         }
@@ -380,7 +398,7 @@ impl HostPort {
     fn refuse(&mut self, header: &Header) {
         self.violations.unsupported += 1;
         if header.class() == Class::NonPosted {
-            let refusal = Packet::completion(header, self.options.root, Status::UnsupportedRequest);
+            let refusal = TlpBuf::completion(header, self.options.root, Status::UnsupportedRequest);
             self.out.push_back(refusal);
         }
     }
@@ -395,13 +413,13 @@ impl HostPort {
                 let is_flush = span.length_dw == 1 && span.enables.first == 0;
                 if !is_flush && !memory.read(first, &mut data) {
                     self.violations.outside_memory += 1;
-                    let refusal = Packet::completion(header, self.options.root, Status::UnsupportedRequest);
+                    let refusal = TlpBuf::completion(header, self.options.root, Status::UnsupportedRequest);
                     self.out.push_back(refusal);
                     return;
                 }
                 let (limit, boundary) = (self.learnt.max_payload(), ReadCompletionBoundary::Bytes64);
                 let root = self.options.root;
-                self.out.extend(Packet::completions(header, root, first, &data, limit, boundary));
+                self.out.extend(TlpBuf::completions(header, root, first, &data, limit, boundary));
             }
             MemoryOp::Write if header.is_poisoned => {}
             MemoryOp::Write => {

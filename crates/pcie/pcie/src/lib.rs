@@ -7,7 +7,7 @@
 //! - [`tables`]: the two mapping tables of the paper, and the three routings.
 //! - [`flow`]: tags, completion timeout, ordering rules.
 //! - [`Switch`]: the host's proxy as a switch with slots, for a program that has a root complex.
-//! - [`BoxProxy`]: the box's proxy.
+//! - [`BoxEndpoints`]: the box's end of its slots: devices, and which host each serves.
 //! - [`host`]: the host's end of one slot: accesses of a guest become packets, a device's packets become memory accesses.
 //! - [`measure`]: a copier, set up to measure with.
 //! - [`endpoint`]: devices: NVMe, and engines that copy memory.
@@ -16,8 +16,8 @@
 #![forbid(unsafe_code)]
 
 mod boxes;
-mod packet;
 mod switch;
+mod tlp_buf;
 
 pub mod config;
 pub mod endpoint;
@@ -26,7 +26,8 @@ pub mod host;
 pub mod measure;
 pub mod tables;
 
-pub use boxes::{BoxProxy, Outgoing};
-pub use packet::{Now, Packet, enabled_runs};
+pub use boxes::{BoxEndpoints, Outgoing};
 pub use switch::{Route, Switch, SwitchOptions, SwitchOutput, SwitchViolations};
 pub use tlp::{Bdf, SizeLimit, TagSpace};
+pub use tlp_buf::{TlpBuf, enabled_runs};
+pub use units::Time;

@@ -2,11 +2,14 @@
 //!
 //! What lies between them is the caller's: nothing, a link in made-up time, or a network.
 
+use std::time::Duration;
+
 use crate::endpoint::dma::{DmaDevice, DmaOptions, ENGINE_BYTES};
 use crate::endpoint::{Endpoint, FunctionOptions};
 use crate::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
-use crate::packet::{Now, Packet};
+use crate::tlp_buf::TlpBuf;
 use tlp::{Bdf, SizeLimit, TagSpace};
+use units::Time;
 
 /// Memory of each device; BAR 2 shows it.
 pub const MEMORY_BYTES: u64 = 64 << 20;
@@ -79,7 +82,7 @@ pub fn copier(how: Copier, number: usize) -> (DmaDevice, HostPort) {
     let function = FunctionOptions {
         tags_max,
         read_bytes_max: how.read_bytes,
-        timeout: Now::from_secs(10),
+        timeout: Duration::from_secs(10),
         force_tags: Some(if tags_max > 256 { TagSpace::TenBits } else { TagSpace::EightBits }),
     };
     let mut device = DmaDevice::new(DmaOptions { memory_bytes: MEMORY_BYTES, function });
@@ -113,11 +116,11 @@ pub fn copier(how: Copier, number: usize) -> (DmaDevice, HostPort) {
 fn settle(port: &mut HostPort, device: &mut DmaDevice) {
     loop {
         let mut is_quiet = true;
-        while let Some(packet) = port.transmit(Now::ZERO) {
-            device.receive(packet, Now::ZERO);
+        while let Some(packet) = port.transmit(Time::ZERO) {
+            device.receive(packet, Time::ZERO);
             is_quiet = false;
         }
-        while let Some(packet) = device.transmit(Now::ZERO) {
+        while let Some(packet) = device.transmit(Time::ZERO) {
             port.receive(&packet, &NoMemory);
             is_quiet = false;
         }
@@ -128,7 +131,7 @@ fn settle(port: &mut HostPort, device: &mut DmaDevice) {
 }
 
 /// Begins a copy of an engine, as the device's own scheduler would: the registers are written where the device is.
-pub fn ring(device: &mut DmaDevice, engine: u64, host: u64, at: u64, bytes: u32, kind: u32, now: Now) {
+pub fn ring(device: &mut DmaDevice, engine: u64, host: u64, at: u64, bytes: u32, kind: u32, now: Time) {
     let base = REGISTERS + engine * ENGINE_BYTES;
     let registers: [(u64, Vec<u8>); 5] = [
         (0x00, host.to_le_bytes().to_vec()),
@@ -138,7 +141,7 @@ pub fn ring(device: &mut DmaDevice, engine: u64, host: u64, at: u64, bytes: u32,
         (0x14, kind.to_le_bytes().to_vec()),
     ];
     for (offset, value) in registers {
-        let packet = Packet::memory_write(Bdf::default(), base + offset, &value).expect("within a page");
+        let packet = TlpBuf::memory_write(Bdf::default(), base + offset, &value).expect("within a page");
         device.receive(packet, now);
     }
 }

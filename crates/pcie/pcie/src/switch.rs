@@ -21,13 +21,15 @@ mod port;
 mod transit;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tlp::{Bdf, Body, Class, Config, Header, MessageRouting, ReadCompletionBoundary, Routing, Status, code};
+use units::Time;
 
 use crate::config::register;
 use crate::flow::as_completion;
-use crate::packet::{Now, Packet};
 use crate::tables::{EntryId, Epoch, HostRoute, HostTable, NodeId, PathId, SlotId, TableError};
+use crate::tlp_buf::TlpBuf;
 use port::Port;
 use transit::Transit;
 
@@ -35,7 +37,7 @@ use transit::Transit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwitchOutput {
     /// To the root complex.
-    Up(Packet),
+    Up(TlpBuf),
     /// To the device of a slot, through the network.
     Down {
         /// Which row of the table.
@@ -43,7 +45,7 @@ pub enum SwitchOutput {
         /// Where it is.
         route: Route,
         /// What.
-        packet: Packet,
+        packet: TlpBuf,
     },
     /// The host's software resets what is in the slot, or turns its power off.
     Reset(EntryId),
@@ -71,12 +73,12 @@ pub struct SwitchOptions {
     /// another slot goes up, where an IOMMU can look at it.
     pub peer_to_peer: bool,
     /// How long a device may take to answer before the switch answers for it.
-    pub timeout: Now,
+    pub timeout: Duration,
 }
 
 impl Default for SwitchOptions {
     fn default() -> Self {
-        Self { slots: 4, peer_to_peer: false, timeout: Now::from_millis(50) }
+        Self { slots: 4, peer_to_peer: false, timeout: Duration::from_millis(50) }
     }
 }
 
@@ -142,7 +144,7 @@ impl Switch {
     }
 
     /// A packet from the root complex.
-    pub fn receive_from_host(&mut self, packet: Packet, now: Now) {
+    pub fn receive_from_host(&mut self, packet: TlpBuf, now: Time) {
         match packet.header.body {
             Body::Config(config) => self.on_config(packet, config, now),
             Body::Message(message) if message.code == code::PME_TURN_OFF => {
@@ -175,12 +177,12 @@ impl Switch {
         self.table.entries().filter(|(_, entry)| entry.used).map(|(id, _)| id)
     }
 
-    fn broadcast(&mut self, packet: &Packet, now: Now) {
+    fn broadcast(&mut self, packet: &TlpBuf, now: Time) {
         let present: Vec<EntryId> = self.present().collect();
         present.into_iter().for_each(|entry| self.send_down(entry, packet.clone(), now));
     }
 
-    fn send_down(&mut self, entry: EntryId, packet: Packet, now: Now) {
+    fn send_down(&mut self, entry: EntryId, packet: TlpBuf, now: Time) {
         let Some(row) = self.table.entry(entry).filter(|row| row.used) else {
             return self.refuse(&packet.header);
         };
@@ -195,7 +197,7 @@ impl Switch {
         self.out.push_back(SwitchOutput::Down { entry, route, packet });
     }
 
-    fn up(&mut self, packet: Packet) {
+    fn up(&mut self, packet: TlpBuf) {
         self.out.push_back(SwitchOutput::Up(packet));
     }
 
@@ -203,11 +205,11 @@ impl Switch {
     fn refuse(&mut self, header: &Header) {
         if header.class() == Class::NonPosted {
             let completer = self.upstream.id();
-            self.up(Packet::completion(header, completer, Status::UnsupportedRequest));
+            self.up(TlpBuf::completion(header, completer, Status::UnsupportedRequest));
         }
     }
 
-    fn on_config(&mut self, mut packet: Packet, config: Config, now: Now) {
+    fn on_config(&mut self, mut packet: TlpBuf, config: Config, now: Time) {
         if !config.is_type_1 {
             return match config.target.function() {
                 0 => self.own_registers(None, &packet.header, config, &packet.payload),
@@ -246,7 +248,7 @@ impl Switch {
             let data = port.config.read(config.register);
             let (limit, boundary) = (tlp::MAX_PAYLOAD_BYTES_RESET, ReadCompletionBoundary::Bytes128);
             let id = config.target;
-            self.out.extend(Packet::completions(header, id, 0, &data, limit, boundary).map(SwitchOutput::Up));
+            self.out.extend(TlpBuf::completions(header, id, 0, &data, limit, boundary).map(SwitchOutput::Up));
             return;
         };
         let bridge_control = port.config.u16(register::BRIDGE_CONTROL);
@@ -255,7 +257,7 @@ impl Switch {
         let id = port.id();
         let reset_asked = bridge_control & register::BRIDGE_CONTROL_RESET == 0
             && port.config.u16(register::BRIDGE_CONTROL) & register::BRIDGE_CONTROL_RESET != 0;
-        self.up(Packet::completion(header, id, Status::Success));
+        self.up(TlpBuf::completion(header, id, Status::Success));
         self.learn();
         match which {
             Some(entry) => {
@@ -290,8 +292,8 @@ impl Switch {
         source: NodeId,
         slot: SlotId,
         epoch: Epoch,
-        packet: Packet,
-        now: Now,
+        packet: TlpBuf,
+        now: Time,
     ) {
         let Some(entry) = self.table.by_slot(source, slot, epoch) else {
             self.violations.not_paired += 1;
@@ -313,7 +315,7 @@ impl Switch {
         self.on_upward(entry, packet, now);
     }
 
-    fn on_upward(&mut self, entry: EntryId, packet: Packet, now: Now) {
+    fn on_upward(&mut self, entry: EntryId, packet: TlpBuf, now: Time) {
         match packet.header.routing() {
             Routing::Memory(address) => {
                 let bus_master = self.upstream.config.bus_master();
@@ -348,7 +350,7 @@ impl Switch {
 
     /// Slots reach each other with writes. A read would need its answer to find the way back between two boxes; it goes
     /// the long way, through the root complex.
-    fn send_across(&mut self, from: EntryId, to: EntryId, packet: Packet, now: Now) {
+    fn send_across(&mut self, from: EntryId, to: EntryId, packet: TlpBuf, now: Time) {
         match packet.header.class() {
             Class::Posted => self.send_down(to, packet, now),
             _ => self.refuse_down(from, &packet.header, now),
@@ -356,20 +358,20 @@ impl Switch {
     }
 
     /// Tells a device that its request has no target.
-    fn refuse_down(&mut self, entry: EntryId, header: &Header, now: Now) {
+    fn refuse_down(&mut self, entry: EntryId, header: &Header, now: Time) {
         if header.class() == Class::NonPosted {
             let completer = self.ports[usize::from(entry.0)].id();
-            self.send_down(entry, Packet::completion(header, completer, Status::UnsupportedRequest), now);
+            self.send_down(entry, TlpBuf::completion(header, completer, Status::UnsupportedRequest), now);
         }
     }
 
     fn acknowledge_turn_off(&mut self) {
         let ack = Header::message(self.upstream.id(), MessageRouting::Gather, code::PME_TO_ACK);
-        self.up(Packet::bare(ack));
+        self.up(TlpBuf::bare(ack));
     }
 
     /// Answers for devices that did not.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         for entry in 0..self.ports.len() {
             let late = self.transits[entry].take_late(now);
             if !late.is_empty() {
@@ -380,14 +382,14 @@ impl Switch {
     }
 
     /// When [`Switch::on_tick`] must be called at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         self.transits.iter().filter_map(Transit::wake_at).min()
     }
 
     fn fail_all(&mut self, entry: EntryId, requests: Vec<Header>) {
         let completer = self.ports[usize::from(entry.0)].id();
         for header in requests {
-            self.up(Packet::completion(&header, completer, Status::UnsupportedRequest));
+            self.up(TlpBuf::completion(&header, completer, Status::UnsupportedRequest));
         }
     }
 

@@ -5,22 +5,7 @@
 //! pairing has an epoch. The peer of an older pairing has an older epoch, and its packets are dropped.
 
 use tlp::{Bdf, Header, MessageRouting, Routing};
-
-/// A proxy in the network, as the manager numbered it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub u16);
-
-/// A slot of a box. On a host it is always 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SlotId(pub u16);
-
-/// A way through the network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PathId(pub u8);
-
-/// Which pairing of a host's entry with a box's slot this is. Later pairings have greater numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Epoch(pub u64);
+pub use units::{Epoch, NodeId, PathId, SlotId};
 
 /// A row of the host's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,7 +67,7 @@ pub enum TableError {
     #[error("entry {0} is in use")]
     InUse(u16),
     /// The order is older than what the row has seen.
-    #[error("epoch {asked:?} is not above {seen:?}")]
+    #[error("{asked} is not above {seen}")]
     Stale {
         /// Of the order.
         asked: Epoch,
@@ -90,7 +75,7 @@ pub enum TableError {
         seen: Epoch,
     },
     /// Nothing is in that slot of the box.
-    #[error("slot {0:?} is empty")]
+    #[error("{0} is empty")]
     Empty(SlotId),
 }
 
@@ -126,7 +111,7 @@ impl HostTable {
 
     /// All rows.
     pub fn entries(&self) -> impl Iterator<Item = (EntryId, &HostEntry)> {
-        self.entries.iter().enumerate().map(|(index, entry)| (EntryId(index as u16), entry))
+        (0..=u16::MAX).map(EntryId).zip(&self.entries)
     }
 
     /// The first free row, as the manager looks for one.

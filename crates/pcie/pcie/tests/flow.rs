@@ -1,10 +1,11 @@
 //! Tags and timeouts under every schedule: answers that are lost, repeated, late, out of order, or made up.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use pcie::flow::{Failure, JobId, Request, Requester, RequesterOptions};
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
-use pcie::{Bdf, Now, Packet, SizeLimit, TagSpace};
+use pcie::{Bdf, SizeLimit, TagSpace, Time, TlpBuf};
 use proptest::prelude::*;
 use tlp::{Body, Header, ReadCompletionBoundary, Span, Status, Tag, TransactionId};
 
@@ -27,12 +28,12 @@ fn requests(address: u64, bytes: usize) -> Vec<Request> {
         .collect()
 }
 
-fn answers(request: &Packet) -> Vec<Packet> {
+fn answers(request: &TlpBuf) -> Vec<TlpBuf> {
     let Body::Memory(memory) = request.header.body else { unreachable!() };
     let (first, count) = (memory.span().first_byte(), u64::from(memory.span().byte_count()));
     let data: Vec<u8> = (first..first + count).map(byte_at).collect();
     let (limit, boundary) = (SizeLimit::new(128).unwrap(), ReadCompletionBoundary::Bytes64);
-    Packet::completions(&request.header, Bdf::default(), first, &data, limit, boundary).collect()
+    TlpBuf::completions(&request.header, Bdf::default(), first, &data, limit, boundary).collect()
 }
 
 /// What happens next.
@@ -64,16 +65,16 @@ fn step() -> impl Strategy<Value = Step> {
 /// Completions of one request stay in order; those of different requests come in any.
 struct Model {
     requester: Requester,
-    now: Now,
+    now: Time,
     /// Answers on their way, a queue for each request.
-    answers: Vec<(Header, Vec<Packet>)>,
+    answers: Vec<(Header, Vec<TlpBuf>)>,
     wanted: BTreeMap<JobId, (u64, usize)>,
     ended: usize,
     started: usize,
 }
 
 impl Model {
-    fn give(&mut self, packet: &Packet) -> bool {
+    fn give(&mut self, packet: &TlpBuf) -> bool {
         let Body::Completion(completion) = packet.header.body else { unreachable!() };
         match self.requester.on_completion(ME, &packet.header, &completion, &packet.payload) {
             Ok(finished) => {
@@ -130,7 +131,7 @@ impl Model {
             Step::Refuse { which } => {
                 if let Some(n) = pick(which, self.answers.len()) {
                     let (header, _) = self.answers.remove(n);
-                    self.give(&Packet::completion(&header, Bdf::default(), Status::CompleterAbort));
+                    self.give(&TlpBuf::completion(&header, Bdf::default(), Status::CompleterAbort));
                 }
             }
             Step::Invent { tag } => {
@@ -138,15 +139,15 @@ impl Model {
                 if !open.contains(&tag) {
                     let id = TransactionId::new(Bdf::new(9, 0, 0), Tag::truncated(tag));
                     let asked = Header::memory_read(id, Span::of_bytes(0, 64).unwrap());
-                    assert!(!self.give(&answers(&Packet::bare(asked))[0]), "nobody asked");
+                    assert!(!self.give(&answers(&TlpBuf::bare(asked))[0]), "nobody asked");
                 }
             }
-            Step::Wait { ms } => self.wait(Now::from_millis(ms.into())),
+            Step::Wait { ms } => self.wait(Duration::from_millis(ms.into())),
         }
         assert!(self.requester.open_count() <= usize::from(TAGS));
     }
 
-    fn wait(&mut self, time: Now) {
+    fn wait(&mut self, time: Duration) {
         self.now += time;
         for finished in self.requester.on_tick(self.now) {
             self.end(finished.job, finished.outcome);
@@ -158,10 +159,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
     fn every_read_ends_once_and_right(steps in proptest::collection::vec(step(), 1..200)) {
-        let options = RequesterOptions { space: TagSpace::EightBits, tags_max: TAGS, timeout: Now::from_millis(50) };
+        let options = RequesterOptions { space: TagSpace::EightBits, tags_max: TAGS, timeout: Duration::from_millis(50) };
         let mut model = Model {
             requester: Requester::new(options),
-            now: Now::ZERO,
+            now: Time::ZERO,
             answers: Vec::new(),
             wanted: BTreeMap::new(),
             ended: 0,
@@ -174,7 +175,7 @@ proptest! {
                 prop_assert!(packet.header.tag().value() < 256);
             }
             match model.requester.wake_at() {
-                Some(at) => model.wait(at.saturating_sub(model.now)),
+                Some(at) => model.wait(at.since(model.now)),
                 None => break,
             }
         }
@@ -220,7 +221,7 @@ proptest! {
         for access in 0..accesses {
             port.config_read(Access(access), 0, 4);
         }
-        while port.transmit(Now::ZERO).is_some() {}
+        while port.transmit(Time::ZERO).is_some() {}
         let mut foreign_writes = 0;
         for (mut bytes, own_name, kind) in packets {
             // Steer random bytes towards headers that decode: kind, length 1, small addresses, the device's name.
@@ -242,7 +243,7 @@ proptest! {
                 foreign_writes += 1;
             }
             let before = memory.0.borrow().clone();
-            port.receive(&Packet { header, payload }, &memory);
+            port.receive(&TlpBuf { header, payload }, &memory);
             if header.id().requester != options.device {
                 prop_assert!(*memory.0.borrow() == before);
             }
@@ -269,10 +270,10 @@ fn a_number_that_is_used_twice_is_answered_twice() {
     port.config_read(Access(7), 0, 4);
     assert_eq!(port.next_output(), Some(HostOutput::Done { access: Access(7), data: None }));
     assert_eq!(port.next_output(), None);
-    let asked = port.transmit(Now::ZERO).unwrap();
+    let asked = port.transmit(Time::ZERO).unwrap();
     let (limit, boundary) = (SizeLimit::new(128).unwrap(), ReadCompletionBoundary::Bytes128);
     let answer =
-        Packet::completions(&asked.header, Bdf::new(1, 0, 0), 0, &[1, 2, 3, 4], limit, boundary).next();
+        TlpBuf::completions(&asked.header, Bdf::new(1, 0, 0), 0, &[1, 2, 3, 4], limit, boundary).next();
     let memory = Guarded(std::cell::RefCell::new(Vec::new()), 0..0);
     port.receive(&answer.unwrap(), &memory);
     assert_eq!(port.next_output(), Some(HostOutput::Done { access: Access(7), data: Some(vec![2, 3]) }));

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpu_registers::{CHANNELS, channel_at, control, identity, register, state, status};
-use pcie::Now;
+use pcie::Time;
 use pcie::endpoint::FunctionOptions;
 use pcie::endpoint::gpu::{Action, GpuFunction};
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
@@ -43,7 +43,7 @@ struct World {
     port: HostPort,
     function: GpuFunction,
     memory: Memory,
-    now: Now,
+    now: Time,
     accesses: u64,
     answers: BTreeMap<u64, Option<Vec<u8>>>,
     actions: VecDeque<Action>,
@@ -57,7 +57,7 @@ impl World {
             port: HostPort::new(HostPortOptions::default()),
             function: GpuFunction::new(FunctionOptions::default()),
             memory: Memory { bytes, reads: RefCell::default(), writes: RefCell::default() },
-            now: Now::ZERO,
+            now: Time::ZERO,
             accesses: 0,
             answers: BTreeMap::new(),
             actions: VecDeque::new(),

@@ -123,7 +123,7 @@ impl Driver {
                 assert_eq!(done, id);
                 return (status, result);
             }
-            self.world.pass(pcie::Now::from_millis(20));
+            self.world.pass(std::time::Duration::from_millis(20));
         }
         panic!("never completed: {entry:?}");
     }
@@ -277,7 +277,7 @@ fn memory_that_never_answers_fails_the_command_and_not_the_controller() {
     // The network dies between the doorbell and the data: everything up to now is delivered, nothing after.
     driver.world.cut = true;
     driver.submit(1, write);
-    driver.world.pass(pcie::Now::from_secs(2));
+    driver.world.pass(std::time::Duration::from_secs(2));
     driver.world.cut = false;
     // The doorbell was lost with it. The driver rings again.
     let tail = driver.rings[1].tail;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::FunctionOptions;
 use pcie::endpoint::dma::{DmaDevice, DmaOptions, doorbell};
-use pcie::{Bdf, Now, Packet, SizeLimit, TagSpace};
+use pcie::{Bdf, SizeLimit, TagSpace, Time, TlpBuf};
 use tlp::{Body, Header, MemoryOp, ReadCompletionBoundary, Tag, TransactionId};
 
 const DEVICE: Bdf = Bdf::new(1, 0, 0);
@@ -17,12 +17,12 @@ const LINK_BYTES_PER_NS: f64 = 15.75;
 /// One direction: packets queue for the wire, then travel.
 #[derive(Default)]
 struct Wire {
-    packets: VecDeque<(f64, Packet)>,
+    packets: VecDeque<(f64, TlpBuf)>,
     busy_until: f64,
 }
 
 impl Wire {
-    fn send(&mut self, now: f64, delay: f64, packet: Packet) {
+    fn send(&mut self, now: f64, delay: f64, packet: TlpBuf) {
         let length = packet.as_tlp().encoded_bytes() as f64;
         self.busy_until = self.busy_until.max(now) + length / LINK_BYTES_PER_NS;
         self.packets.push_back((self.busy_until + delay, packet));
@@ -43,7 +43,7 @@ impl Link {
         let function = FunctionOptions {
             tags_max: tags,
             read_bytes_max: SizeLimit::new(read_bytes).unwrap(),
-            timeout: Now::from_secs(1),
+            timeout: std::time::Duration::from_secs(1),
             force_tags: Some(if tags > 256 { TagSpace::TenBits } else { TagSpace::EightBits }),
         };
         let device = DmaDevice::new(DmaOptions { memory_bytes: 4 << 20, function });
@@ -62,18 +62,18 @@ impl Link {
             let id = TransactionId::new(Bdf::default(), Tag::truncated(0));
             let header = Header::config_write(id, false, DEVICE, register, 0xf);
             let payload = u32::to_le_bytes(value).to_vec();
-            link.device.receive(Packet { header, payload }, Now::ZERO);
-            while link.device.transmit(Now::ZERO).is_some() {}
+            link.device.receive(TlpBuf { header, payload }, Time::ZERO);
+            while link.device.transmit(Time::ZERO).is_some() {}
         }
         link
     }
 
-    fn time(&self) -> Now {
-        Now::from_nanos(self.now as u64)
+    fn time(&self) -> Time {
+        Time(self.now as u64)
     }
 
     fn write(&mut self, address: u64, data: &[u8]) {
-        let packet = Packet::memory_write(Bdf::default(), address, data).unwrap();
+        let packet = TlpBuf::memory_write(Bdf::default(), address, data).unwrap();
         self.down.send(self.now, self.delay, packet);
     }
 
@@ -101,8 +101,8 @@ impl Link {
                 let (first, count) = (memory.span().first_byte(), memory.span().byte_count());
                 let data = vec![first as u8; usize::from(count)];
                 let boundary = ReadCompletionBoundary::Bytes64;
-                let answers: Vec<Packet> =
-                    Packet::completions(&packet.header, Bdf::default(), first, &data, self.payload, boundary)
+                let answers: Vec<TlpBuf> =
+                    TlpBuf::completions(&packet.header, Bdf::default(), first, &data, self.payload, boundary)
                         .collect();
                 answers.into_iter().for_each(|answer| self.down.send(self.now, self.delay, answer));
             }

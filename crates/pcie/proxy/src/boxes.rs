@@ -2,19 +2,20 @@
 
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
-use fabric::{Event, LeaseId, Role};
+use fabric::{Event, Role};
 use fabric_net::Waker;
 use pcie::endpoint::Endpoint;
-use pcie::tables::{Epoch, NodeId, PathId, SlotId, TableError};
-use pcie::{BoxProxy, Now, Packet};
+use pcie::tables::TableError;
+use pcie::{BoxEndpoints, TlpBuf};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use units::{Epoch, LinkName, NodeId, PathId, SlotId, Time};
 
 /// Why a slot was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SlotError {
+pub enum BoxSlotError {
     /// The pairing cannot be.
     #[error(transparent)]
     Pairing(#[from] PairingError),
@@ -28,13 +29,13 @@ pub enum SlotError {
 
 /// How a slot stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotStatus {
+pub struct BoxSlotStatus {
     /// A device is in it.
     pub valid: bool,
     /// A host has it.
     pub used: bool,
     /// Of the last pairing.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// The host has greeted.
     pub is_established: bool,
     /// How long an answer takes.
@@ -42,19 +43,19 @@ pub struct SlotStatus {
 }
 
 struct BoxSide {
-    proxy: BoxProxy,
+    endpoints: BoxEndpoints,
     /// Which slot each link serves, for which host, in which pairing.
-    links: HashMap<LeaseId, (SlotId, NodeId, Epoch)>,
+    links: HashMap<LinkName, (SlotId, NodeId, Epoch)>,
 }
 
 impl Side for BoxSide {
-    fn receive(&mut self, link: LeaseId, packet: Packet, now: Now) {
+    fn receive(&mut self, link: LinkName, packet: TlpBuf, now: Time) {
         if let Some((slot, host, epoch)) = self.links.get(&link) {
-            self.proxy.receive(*host, *slot, *epoch, packet, now);
+            self.endpoints.receive(*host, *slot, *epoch, packet, now);
         }
     }
 
-    fn event(&mut self, link: LeaseId, event: Event) {
+    fn event(&mut self, link: LinkName, event: Event) {
         match event {
             Event::Established => tracing::info!(%link, "the host has greeted"),
             Event::PathDown(path) => tracing::warn!(%link, %path, "a path does not answer"),
@@ -64,33 +65,33 @@ impl Side for BoxSide {
         }
     }
 
-    fn transmit(&mut self, link: LeaseId, now: Now) -> Option<Packet> {
+    fn transmit(&mut self, link: LinkName, now: Time) -> Option<TlpBuf> {
         let (slot, ..) = self.links.get(&link)?;
-        self.proxy.transmit_slot(*slot, now)
+        self.endpoints.transmit_slot(*slot, now)
     }
 
-    fn on_tick(&mut self, now: Now) {
-        self.proxy.on_tick(now);
+    fn on_tick(&mut self, now: Time) {
+        self.endpoints.on_tick(now);
     }
 
-    fn wake_in(&self, now: Now) -> Option<Duration> {
-        self.proxy.wake_at().map(|at| at.saturating_sub(now))
+    fn wake_in(&self, now: Time) -> Option<Duration> {
+        self.endpoints.wake_at().map(|at| at.since(now))
     }
 }
 
 /// The box's proxy at work.
-pub struct BoxSlots {
+pub struct BoxProxy {
     carrier: Carrier<BoxSide>,
     waker: Waker,
 }
 
-impl BoxSlots {
+impl BoxProxy {
     /// A proxy with empty slots.
     pub fn start(slots: u8, options: &CarrierOptions) -> io::Result<Self> {
         let mut kept = None;
         let carrier = Carrier::start(options, "dxpu-box-proxy", |waker| {
             kept = Some(waker);
-            BoxSide { proxy: BoxProxy::new(slots.into()), links: HashMap::new() }
+            BoxSide { endpoints: BoxEndpoints::new(slots.into()), links: HashMap::new() }
         })?;
         let waker = kept.expect("the carrier has called");
         Ok(Self { carrier, waker })
@@ -108,64 +109,61 @@ impl BoxSlots {
     }
 
     /// Puts a device into a slot.
-    pub fn insert(&self, slot: u8, device: Box<dyn Endpoint>) -> Result<(), SlotError> {
-        let inserted = self.carrier.call(move |core| core.side.proxy.insert(SlotId(slot.into()), device));
-        Ok(inserted.ok_or(SlotError::Stopped)??)
+    pub fn insert(&self, slot: SlotId, device: Box<dyn Endpoint>) -> Result<(), BoxSlotError> {
+        let inserted = self.carrier.call(move |core| core.side.endpoints.insert(slot, device));
+        Ok(inserted.ok_or(BoxSlotError::Stopped)??)
     }
 
     /// Takes a device out, whichever host has it.
-    pub fn take_out(&self, slot: u8) -> Result<Option<Box<dyn Endpoint>>, SlotError> {
-        let taken = self.carrier.call(move |core| core.side.proxy.take_out(SlotId(slot.into())));
-        Ok(taken.ok_or(SlotError::Stopped)??)
+    pub fn take_out(&self, slot: SlotId) -> Result<Option<Box<dyn Endpoint>>, BoxSlotError> {
+        let taken = self.carrier.call(move |core| core.side.endpoints.take_out(slot));
+        Ok(taken.ok_or(BoxSlotError::Stopped)??)
     }
 
     /// Writes the row of a slot: from now on its device is this host's. The same pairing once more changes nothing.
-    pub fn pair(&self, pairing: &Pairing) -> Result<(), SlotError> {
+    pub fn pair(&self, pairing: &Pairing) -> Result<(), BoxSlotError> {
         let pairing = pairing.clone();
         let paired = self.carrier.call(move |core| {
-            let (slot, host) = (SlotId(pairing.box_slot.into()), NodeId(pairing.host_node));
-            let epoch = Epoch(pairing.epoch);
-            if core.side.proxy.table().admits(slot, host, epoch) {
+            let (slot, host, epoch) = (pairing.box_slot, pairing.host_node, pairing.epoch);
+            if core.side.endpoints.table().admits(slot, host, epoch) {
                 return Ok(());
             }
-            core.side.proxy.pair(slot, host, PathId(1), epoch)?;
+            core.side.endpoints.pair(slot, host, PathId(1), epoch)?;
             if let Err(error) = core.begin(&pairing, Role::Box) {
-                core.side.proxy.clear(slot, epoch)?;
+                core.side.endpoints.clear(slot, epoch)?;
                 return Err(error.into());
             }
             core.side.links.insert(pairing.link(), (slot, host, epoch));
-            Ok::<(), SlotError>(())
+            Ok::<(), BoxSlotError>(())
         });
-        paired.ok_or(SlotError::Stopped)?
+        paired.ok_or(BoxSlotError::Stopped)?
     }
 
     /// Clears the row of a slot and resets its device. Nothing of this epoch or an older one is ever heard again.
-    pub fn clear(&self, slot: u8, epoch: u64) -> Result<(), SlotError> {
+    pub fn clear(&self, slot: SlotId, epoch: Epoch) -> Result<(), BoxSlotError> {
         let cleared = self.carrier.call(move |core| {
-            let slot = SlotId(slot.into());
-            core.side.proxy.clear(slot, Epoch(epoch))?;
-            let ended: Vec<LeaseId> =
+            core.side.endpoints.clear(slot, epoch)?;
+            let ended: Vec<LinkName> =
                 core.side.links.iter().filter(|(_, (of, ..))| *of == slot).map(|(link, _)| *link).collect();
             for link in ended {
                 core.side.links.remove(&link);
                 core.end(link);
             }
-            Ok::<(), SlotError>(())
+            Ok::<(), BoxSlotError>(())
         });
-        cleared.ok_or(SlotError::Stopped)?
+        cleared.ok_or(BoxSlotError::Stopped)?
     }
 
     /// How a slot stands.
-    pub fn status(&self, slot: u8) -> SlotStatus {
+    pub fn status(&self, slot: SlotId) -> BoxSlotStatus {
         let looked = self.carrier.call(move |core| {
-            let slot = SlotId(slot.into());
-            let entry = core.side.proxy.table().entry(slot).copied().unwrap_or_default();
+            let entry = core.side.endpoints.table().entry(slot).copied().unwrap_or_default();
             let link = core.side.links.iter().find(|(_, (of, ..))| *of == slot).map(|(link, _)| *link);
             let (is_established, round_trip) = link.map_or((false, None), |link| core.link_state(link));
-            SlotStatus {
+            BoxSlotStatus {
                 valid: entry.valid,
                 used: entry.used,
-                epoch: entry.epoch.0,
+                epoch: entry.epoch,
                 is_established,
                 round_trip,
             }

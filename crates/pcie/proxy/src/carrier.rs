@@ -1,41 +1,42 @@
 //! One thread that moves packets between a proxy's side and the network.
 //!
 //! ```text
-//!   calls (pair, clear, look) ─▶ ┌─ the side: ports or devices ─▶ lanes ─▶ trunk ─▶ UDP ─▶
-//!   wake ─▶                      └─ ◀──────────────────────────────────── trunk ◀─ UDP ◀─
+//!   calls (pair, clear, look) ─▶ ┌─ the side: ports or devices ─▶ backlog ─▶ trunk ─▶ UDP ─▶
+//!   wake ─▶                      └─ ◀────────────────────────────────────── trunk ◀─ UDP ◀─
 //! ```
 //!
 //! Everything of a proxy happens on this thread, so that a packet goes from the network to memory and its answer back
 //! without another thread having to wake up.
 
-use crate::lane::Lane;
+use crate::backlog::Backlog;
 use crate::pairing::{Pairing, PairingError};
-use fabric::{Event, LeaseId, Link, PathId, Protection, Role, Trunk, Willing};
+use fabric::{Event, Link, Protection, Role, Trunk, Willing};
 use fabric_net::{Pump, UdpPort, Waker};
-use pcie::{Now, Packet};
+use pcie::TlpBuf;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use units::{LinkName, PathId, Time};
 
 /// What a proxy has on its side of the network. Called by one thread.
 pub trait Side: Send + 'static {
     /// A packet has come over a link.
-    fn receive(&mut self, link: LeaseId, packet: Packet, now: Now);
+    fn receive(&mut self, link: LinkName, packet: TlpBuf, now: Time);
 
     /// Something happened to a link.
-    fn event(&mut self, link: LeaseId, event: Event);
+    fn event(&mut self, link: LinkName, event: Event);
 
     /// The next packet for the other end of a link.
-    fn transmit(&mut self, link: LeaseId, now: Now) -> Option<Packet>;
+    fn transmit(&mut self, link: LinkName, now: Time) -> Option<TlpBuf>;
 
     /// Time has passed.
-    fn on_tick(&mut self, now: Now);
+    fn on_tick(&mut self, now: Time);
 
     /// How long it may take until [`Side::on_tick`] is called.
-    fn wake_in(&self, now: Now) -> Option<Duration>;
+    fn wake_in(&self, now: Time) -> Option<Duration>;
 }
 
 /// How a carrier behaves.
@@ -74,84 +75,77 @@ pub struct Carrier<S: Side> {
 pub(crate) struct Core<S> {
     pub(crate) side: S,
     pump: Pump<UdpPort>,
-    lanes: HashMap<LeaseId, Lane>,
+    /// One for each link.
+    backlogs: HashMap<LinkName, Backlog>,
     protection: Protection,
     path_count: usize,
-    start: Instant,
 }
 
 impl<S: Side> Core<S> {
     /// Begins a link. The one that had its name before is gone.
     pub(crate) fn begin(&mut self, pairing: &Pairing, role: Role) -> Result<(), PairingError> {
-        let config = pairing.link_config(role, self.path_count, self.protection)?;
+        let link = pairing.make_link(role, self.path_count, self.protection, self.pump.now())?;
         let node = pairing.remote_node(role);
         for (path, address) in pairing.addresses(self.path_count) {
             self.pump.port_mut().set_address(node, path, address);
         }
-        let now = self.pump.now();
-        let link = Link::new(config, now).expect("our own sizes are within bounds");
-        self.lanes.insert(pairing.link(), Lane::default());
+        self.backlogs.insert(pairing.link(), Backlog::default());
         self.pump.trunk.add(link);
         Ok(())
     }
 
     /// Ends a link. What is on its way is dropped.
-    pub(crate) fn end(&mut self, link: LeaseId) {
+    pub(crate) fn end(&mut self, link: LinkName) {
         self.pump.trunk.remove(link);
-        self.lanes.remove(&link);
+        self.backlogs.remove(&link);
     }
 
     /// Whether both ends of a link have greeted each other, and how long an answer takes.
-    pub(crate) fn link_state(&self, link: LeaseId) -> (bool, Option<Duration>) {
+    pub(crate) fn link_state(&self, link: LinkName) -> (bool, Option<Duration>) {
         let link = self.pump.trunk.link(link);
         (link.is_some_and(Link::is_established), link.and_then(Link::round_trip))
     }
 
-    fn now(&self) -> Now {
-        self.start.elapsed()
+    fn now(&self) -> Time {
+        self.pump.now()
     }
 
-    /// Asks the side for packets of a link and hands on what the link takes.
-    fn feed(&mut self, link: LeaseId) {
+    /// Hands on what a link refused earlier and what the side has for it, as far as the link takes it.
+    fn feed(&mut self, link: LinkName) {
         let now = self.now();
-        let Some(lane) = self.lanes.get_mut(&link) else { return };
-        loop {
-            fill(lane, &mut self.side, link, now);
-            if !lane.flush(&mut self.pump.trunk, link) {
-                return;
-            }
+        if let Some(backlog) = self.backlogs.get_mut(&link) {
+            backlog.retry(&mut self.pump.trunk, link);
+        }
+        self.pass(link, now);
+    }
+
+    /// Hands on what the side has for a link.
+    fn pass(&mut self, link: LinkName, now: Time) {
+        let Self { side, pump, backlogs, .. } = self;
+        if let Some(backlog) = backlogs.get_mut(&link) {
+            backlog.pass(&mut pump.trunk, link, || side.transmit(link, now));
         }
     }
 
     /// Gives the side what has come over a link.
-    fn take(&mut self, link: LeaseId) {
+    fn take(&mut self, link: LinkName) {
         while let Some(event) = self.pump.trunk.next_event(link) {
             self.side.event(link, event);
         }
         loop {
-            let has_room = self.lanes.get(&link).is_none_or(Lane::has_room);
-            // Requests are answered through the lane. A peer that asks faster than answers go out has to wait.
+            let has_room = self.backlogs.get(&link).is_none_or(Backlog::has_room);
+            // Requests make answers. A peer that asks faster than answers go out has to wait.
             let willing = if has_room { Willing::ALL } else { Willing::NO_REQUESTS };
             let Some(tlp) = self.pump.trunk.receive(link, willing) else { break };
-            let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
-            let now = self.start.elapsed();
+            let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
+            let now = self.now();
             self.side.receive(link, packet, now);
             if !has_room {
                 continue;
             }
-            // Answers go into the lane as they are made, so that its room is known.
-            if let Some(lane) = self.lanes.get_mut(&link) {
-                fill(lane, &mut self.side, link, now);
-            }
+            // Answers go on their way as they are made, so that the room for more is known.
+            self.pass(link, now);
         }
-    }
-}
-
-/// Asks the side for as much as the lane has room for.
-fn fill<S: Side>(lane: &mut Lane, side: &mut S, link: LeaseId, now: Now) {
-    while lane.has_room() {
-        let Some(packet) = side.transmit(link, now) else { break };
-        lane.push(packet);
     }
 }
 
@@ -160,8 +154,7 @@ impl<S: Side> Carrier<S> {
     pub fn start(options: &CarrierOptions, name: &str, make: impl FnOnce(Waker) -> S) -> io::Result<Self> {
         let waker = Waker::new()?;
         let mut sockets = Vec::new();
-        for (index, address) in options.listen.iter().enumerate() {
-            let path = PathId(index as u16 + 1);
+        for (path, address) in (1..=u16::MAX).map(PathId).zip(&options.listen) {
             let socket = UdpSocket::bind(address).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
             })?;
@@ -175,10 +168,9 @@ impl<S: Side> Carrier<S> {
         let core = Core {
             side: make(waker.clone()),
             pump: Pump::new(Trunk::new(IN_FLIGHT_BYTES_MAX), port),
-            lanes: HashMap::new(),
+            backlogs: HashMap::new(),
             protection: options.protection,
             path_count: paths.len(),
-            start: Instant::now(),
         };
         let (calls, inbox) = channel();
         let its_waker = waker.clone();
@@ -241,7 +233,7 @@ fn run<S: Side>(mut core: Core<S>, calls: &Receiver<Call<S>>, waker: &Waker) {
         let is_long_ago = looked_at.elapsed() >= LOOK_EVERY;
         if is_called || is_due || is_long_ago {
             looked_at = Instant::now();
-            for link in core.lanes.keys().copied().collect::<Vec<_>>() {
+            for link in core.backlogs.keys().copied().collect::<Vec<_>>() {
                 core.take(link);
                 core.feed(link);
             }

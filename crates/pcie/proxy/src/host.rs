@@ -6,15 +6,19 @@
 //!     └───────────────── unplug: socket, link, row ───────────────────────┴────────────────────────────────┘
 //! ```
 
+mod slot;
+
+pub use slot::{AttachError, HostSlot, HostSlotDevice};
+
 use crate::carrier::{Carrier, CarrierOptions, Side};
 use crate::pairing::{Pairing, PairingError};
-use fabric::{Event, LeaseId, Role};
+use fabric::{Event, Role};
 use locks::lock;
+use pcie::TlpBuf;
 use pcie::flow::RequesterOptions;
 use pcie::host::{HostPortOptions, Violations};
-use pcie::tables::{EntryId, Epoch, HostTable, NodeId, PathId, SlotId, TableError};
-use pcie::{Now, Packet};
-use std::collections::{HashMap, VecDeque};
+use pcie::tables::{EntryId, HostTable, TableError};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,14 +26,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use vfio_user::{AttachError, Options, Server, SlotHandle, Stop, Wire};
+use units::{Epoch, LinkName, PathId, Time};
+use vfio_user::{Options, Server, Stop};
 
 /// The link is given this long to say that its box is silent before what the guest waits for is given up: the guest should
 /// lose one device, not one answer. Then the guest's own request, then the virtual machine's, each this much later.
 const VERDICT_MARGIN: Duration = Duration::from_secs(1);
-/// Packets of a guest that may wait for the network. A guest that writes faster has to wait: a box may be paused for as long
-/// as the pool forgives it, and the host's memory is not the guest's.
-const WAITING_MAX: usize = 4096;
 /// How often to look whether the box has greeted.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -51,7 +53,7 @@ pub struct HostProxyOptions {
 
 /// Why a slot shows nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum PlugError {
+pub enum HostSlotError {
     /// The pairing cannot be.
     #[error(transparent)]
     Pairing(#[from] PairingError),
@@ -90,7 +92,7 @@ pub struct HostSlotStatus {
     /// A device is shown, or was until its box fell silent.
     pub plugged: bool,
     /// Of the pairing, or of the last one.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// The box is silent: whatever the guest asks is answered as if no device were there.
     pub lost: bool,
     /// How long an answer takes.
@@ -100,41 +102,23 @@ pub struct HostSlotStatus {
 }
 
 struct Attached {
-    handle: SlotHandle,
-    out: Arc<Mutex<VecDeque<Packet>>>,
+    slot: HostSlot,
     lost: Arc<AtomicBool>,
-}
-
-/// What the guest's accesses become, on their way to the carrier's thread.
-struct SlotWire {
-    out: Arc<Mutex<VecDeque<Packet>>>,
-    wake: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl Wire for SlotWire {
-    fn send(&self, packet: Packet) {
-        lock(&self.out).push_back(packet);
-        (self.wake)();
-    }
-
-    fn has_room(&self) -> bool {
-        lock(&self.out).len() < WAITING_MAX
-    }
 }
 
 #[derive(Default)]
 struct HostSide {
-    links: HashMap<LeaseId, Attached>,
+    links: HashMap<LinkName, Attached>,
 }
 
 impl Side for HostSide {
-    fn receive(&mut self, link: LeaseId, packet: Packet, _now: Now) {
+    fn receive(&mut self, link: LinkName, packet: TlpBuf, _now: Time) {
         if let Some(attached) = self.links.get(&link) {
-            attached.handle.deliver(&packet);
+            attached.slot.deliver(&packet);
         }
     }
 
-    fn event(&mut self, link: LeaseId, event: Event) {
+    fn event(&mut self, link: LinkName, event: Event) {
         let Some(attached) = self.links.get(&link) else { return };
         match event {
             Event::Established => tracing::info!(%link, "the box has answered"),
@@ -143,30 +127,30 @@ impl Side for HostSide {
             Event::Silent => {
                 tracing::error!(%link, "the box is silent: its device is gone");
                 attached.lost.store(true, Ordering::SeqCst);
-                attached.handle.remove();
+                attached.slot.remove();
             }
         }
     }
 
-    fn transmit(&mut self, link: LeaseId, _now: Now) -> Option<Packet> {
-        lock(&self.links.get(&link)?.out).pop_front()
+    fn transmit(&mut self, link: LinkName, _now: Time) -> Option<TlpBuf> {
+        self.links.get(&link)?.slot.transmit()
     }
 
-    fn on_tick(&mut self, _now: Now) {
+    fn on_tick(&mut self, _now: Time) {
         // Each slot has a clock of its own and knows what is due.
         self.links.values().for_each(|attached| {
-            attached.handle.tick();
+            attached.slot.tick();
         });
     }
 
-    fn wake_in(&self, _now: Now) -> Option<Duration> {
-        self.links.values().filter_map(|attached| attached.handle.wake_in()).min()
+    fn wake_in(&self, _now: Time) -> Option<Duration> {
+        self.links.values().filter_map(|attached| attached.slot.wake_in()).min()
     }
 }
 
 struct Plugged {
     pairing: Pairing,
-    handle: SlotHandle,
+    slot: HostSlot,
     lost: Arc<AtomicBool>,
     stop: Stop,
     server: JoinHandle<()>,
@@ -218,8 +202,8 @@ impl HostProxy {
         self.directory.join(format!("slot-{slot}"))
     }
 
-    fn slot(&self, slot: u8) -> Result<MutexGuard<'_, Option<Plugged>>, PlugError> {
-        self.slots.get(usize::from(slot)).map(lock).ok_or(PlugError::NoSlot(slot))
+    fn slot(&self, slot: u8) -> Result<MutexGuard<'_, Option<Plugged>>, HostSlotError> {
+        self.slots.get(usize::from(slot)).map(lock).ok_or(HostSlotError::NoSlot(slot))
     }
 
     /// Writes the row of a slot and shows the device: when this returns, its socket can be connected to. The same
@@ -233,14 +217,14 @@ impl HostProxy {
         slot: u8,
         pairing: &Pairing,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<PathBuf, PlugError> {
+    ) -> Result<PathBuf, HostSlotError> {
         let mut place = self.slot(slot)?;
         if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch == pairing.epoch) {
             return Ok(self.socket(slot));
         }
         let entry = EntryId(slot.into());
-        let (node, box_slot) = (NodeId(pairing.box_node), SlotId(pairing.box_slot.into()));
-        lock(&self.table).pair(entry, node, box_slot, PathId(1), Epoch(pairing.epoch))?;
+        let Pairing { box_node, box_slot, epoch, .. } = *pairing;
+        lock(&self.table).pair(entry, box_node, box_slot, PathId(1), epoch)?;
         match self.show(slot, pairing, is_wanted) {
             Ok(plugged) => {
                 *place = Some(plugged);
@@ -254,27 +238,31 @@ impl HostProxy {
         }
     }
 
-    fn show(&self, slot: u8, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<Plugged, PlugError> {
-        let out = Arc::new(Mutex::new(VecDeque::new()));
+    fn show(
+        &self,
+        slot: u8,
+        pairing: &Pairing,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Plugged, HostSlotError> {
         let lost = Arc::new(AtomicBool::new(false));
-        let wire = SlotWire { out: out.clone(), wake: self.wake.clone() };
         let timeout = pairing.patience + VERDICT_MARGIN;
         let requester = RequesterOptions { timeout, ..RequesterOptions::default() };
         let options = HostPortOptions { msix: self.msix, requester, ..HostPortOptions::default() };
-        let handle = SlotHandle::new(options, wire);
-        let attached = Attached { handle: handle.clone(), out, lost: lost.clone() };
+        let wake = self.wake.clone();
+        let shown = HostSlot::new(options, move || wake());
+        let attached = Attached { slot: shown.clone(), lost: lost.clone() };
         let its = pairing.clone();
         let begun = self.carrier.call(move |core| {
             core.begin(&its, Role::Host)?;
             core.side.links.insert(its.link(), attached);
             Ok::<(), PairingError>(())
         });
-        begun.ok_or(PlugError::Stopped)??;
+        begun.ok_or(HostSlotError::Stopped)??;
         self.wait_for_box(pairing, is_wanted)?;
-        let device = handle.attach(timeout)?;
+        let device = shown.attach(timeout)?;
         let mut device = if self.msix { device } else { device.without_msix() };
         let path = self.socket(slot);
-        let failed = |source: io::Error| PlugError::Socket { path: path.clone(), source };
+        let failed = |source: io::Error| HostSlotError::Socket { path: path.clone(), source };
         let unhurried = pairing.patience + 2 * VERDICT_MARGIN;
         let completion_timeout = self.guest_waits.map_or(unhurried, |most| most.min(unhurried));
         let server = Server::bind(&path, Options { completion_timeout }).map_err(failed)?;
@@ -287,28 +275,28 @@ impl HostProxy {
                 }
             })
             .map_err(failed)?;
-        Ok(Plugged { pairing: pairing.clone(), handle, lost, stop, server })
+        Ok(Plugged { pairing: pairing.clone(), slot: shown, lost, stop, server })
     }
 
-    fn wait_for_box(&self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<(), PlugError> {
+    fn wait_for_box(&self, pairing: &Pairing, is_wanted: &dyn Fn() -> bool) -> Result<(), HostSlotError> {
         let (link, until) = (pairing.link(), Instant::now() + pairing.patience);
         loop {
             let (is_established, _) =
-                self.carrier.call(move |core| core.link_state(link)).ok_or(PlugError::Stopped)?;
+                self.carrier.call(move |core| core.link_state(link)).ok_or(HostSlotError::Stopped)?;
             if is_established {
                 return Ok(());
             }
             if Instant::now() >= until {
-                return Err(PlugError::NoBox);
+                return Err(HostSlotError::NoBox);
             }
             if !is_wanted() {
-                return Err(PlugError::NotWanted);
+                return Err(HostSlotError::NotWanted);
             }
             std::thread::sleep(LOOK_EVERY);
         }
     }
 
-    fn forget(&self, link: LeaseId) {
+    fn forget(&self, link: LinkName) {
         self.carrier.call(move |core| {
             core.side.links.remove(&link);
             core.end(link);
@@ -317,13 +305,13 @@ impl HostProxy {
 
     /// Ends what a slot shows, if its epoch is not newer than this one, and clears its row: what is still on its way
     /// is dropped. Unplug it from the virtual machine first.
-    pub fn unplug(&self, slot: u8, epoch: u64) -> Result<(), PlugError> {
+    pub fn unplug(&self, slot: u8, epoch: Epoch) -> Result<(), HostSlotError> {
         let mut place = self.slot(slot)?;
         if place.as_ref().is_some_and(|plugged| plugged.pairing.epoch > epoch) {
             return Ok(());
         }
         if let Some(plugged) = place.take() {
-            plugged.handle.remove();
+            plugged.slot.remove();
             plugged.stop.stop();
             let _ = plugged.server.join();
             self.forget(plugged.pairing.link());
@@ -336,7 +324,7 @@ impl HostProxy {
     pub fn status(&self, slot: u8) -> HostSlotStatus {
         let Ok(place) = self.slot(slot) else { return HostSlotStatus::default() };
         let Some(plugged) = place.as_ref() else { return HostSlotStatus::default() };
-        let (low, high) = plugged.handle.windows();
+        let (low, high) = plugged.slot.windows();
         lock(&self.table).learn_windows(EntryId(slot.into()), low, high);
         let link = plugged.pairing.link();
         let round_trip = self.carrier.call(move |core| core.link_state(link).1).flatten();
@@ -345,7 +333,7 @@ impl HostProxy {
             epoch: plugged.pairing.epoch,
             lost: plugged.lost.load(Ordering::SeqCst),
             round_trip,
-            violations: plugged.handle.violations(),
+            violations: plugged.slot.violations(),
         }
     }
 
@@ -362,8 +350,8 @@ impl HostProxy {
 
 impl Drop for HostProxy {
     fn drop(&mut self) {
-        for slot in 0..self.slots.len() {
-            let _ = self.unplug(slot as u8, u64::MAX);
+        for (slot, _) in (0..=u8::MAX).zip(&self.slots) {
+            let _ = self.unplug(slot, Epoch(u64::MAX));
         }
     }
 }

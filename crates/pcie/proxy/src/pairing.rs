@@ -1,9 +1,10 @@
 //! Pairings of a host's slot with a box's slot, as the manager says them.
 
-use fabric::{Endpoint, Epoch, LeaseId, LeaseSecret, LinkConfig, NodeId, PathId, Protection, Role};
+use fabric::{Endpoint, LeaseSecret, Link, LinkConfig, LinkConfigError, Protection, Role};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::net::SocketAddr;
 use std::time::Duration;
+use units::{Epoch, LinkName, NodeId, PathId, SlotId, Time};
 
 /// How long a device waits for what it reads from its guest's memory: for as long as it is paired, in effect. Packets are not
 /// lost between the proxies, so an answer that is late is late because the host or the network is paused. Whether that has
@@ -14,13 +15,13 @@ pub const DEVICE_WAITS: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug)]
 pub struct Pairing {
     /// Raised with every pairing of the box's slot.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// The host's proxy.
-    pub host_node: u16,
+    pub host_node: NodeId,
     /// The box's proxy.
-    pub box_node: u16,
+    pub box_node: NodeId,
     /// The slot of the box.
-    pub box_slot: u8,
+    pub box_slot: SlotId,
     /// Where the other proxy is, by path: the first is path 1.
     pub remote_paths: Vec<SocketAddr>,
     /// Known to both ends.
@@ -33,9 +34,9 @@ pub struct Pairing {
 /// Why a pairing cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PairingError {
-    /// An epoch that the network's packets have no room for.
-    #[error("epoch {0} is too large for the network's packets")]
-    Epoch(u64),
+    /// The link refuses it, for example because its epoch does not fit into a datagram.
+    #[error("no link can be made for it")]
+    Link(#[from] LinkConfigError),
     /// No address of the other proxy.
     #[error("the other proxy has no path in common with this one")]
     NoPath,
@@ -55,34 +56,43 @@ pub fn parse_path(text: &str) -> Result<SocketAddr, PairingError> {
 
 impl Pairing {
     /// The link's name on the network: a box's slot has one link at a time.
-    pub fn link(&self) -> LeaseId {
-        LeaseId(u32::from(self.box_node) << 16 | u32::from(self.box_slot))
+    pub fn link(&self) -> LinkName {
+        LinkName::of(self.box_node, self.box_slot)
     }
 
     /// Where the other end is on each path that both have.
     pub(crate) fn addresses(&self, local_paths: usize) -> impl Iterator<Item = (PathId, SocketAddr)> + '_ {
-        let numbered = self.remote_paths.iter().take(local_paths).enumerate();
-        numbered.map(|(index, address)| (PathId(index as u16 + 1), *address))
+        (1..=u16::MAX).map(PathId).zip(self.remote_paths.iter().take(local_paths).copied())
     }
 
     pub(crate) fn remote_node(&self, role: Role) -> NodeId {
-        NodeId(if role == Role::Host { self.box_node } else { self.host_node })
+        if role == Role::Host { self.box_node } else { self.host_node }
     }
 
-    pub(crate) fn link_config(
+    /// This proxy's end of the link, which begins now.
+    pub(crate) fn make_link(
+        &self,
+        role: Role,
+        local_paths: usize,
+        protection: Protection,
+        now: Time,
+    ) -> Result<Link, PairingError> {
+        Ok(Link::new(self.link_config(role, local_paths, protection)?, now)?)
+    }
+
+    fn link_config(
         &self,
         role: Role,
         local_paths: usize,
         protection: Protection,
     ) -> Result<LinkConfig, PairingError> {
-        let epoch = u32::try_from(self.epoch).map_err(|_| PairingError::Epoch(self.epoch))?;
-        let host = Endpoint::host(self.host_node);
-        let slot = Endpoint::new(self.box_node, self.box_slot.into());
+        let host = Endpoint { node: self.host_node, slot: SlotId(0) };
+        let slot = Endpoint { node: self.box_node, slot: self.box_slot };
         let ends = if role == Role::Host { [host, slot] } else { [slot, host] };
         let mut random = [0; fabric::wire::RANDOM_BYTES];
         SystemRandom::new().fill(&mut random).map_err(|_| PairingError::Random)?;
         let secret = LeaseSecret(self.secret);
-        let mut config = LinkConfig::new(role, self.link(), Epoch(epoch), secret, random, ends);
+        let mut config = LinkConfig::new(role, self.link(), self.epoch, secret, random, ends);
         config.paths = self.addresses(local_paths).map(|(path, _)| path).collect();
         config.protection = protection;
         config.silent_after = self.patience;
@@ -96,6 +106,7 @@ impl Pairing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::TooLarge;
 
     #[test]
     fn paths_are_read_as_people_write_them() {
@@ -110,10 +121,10 @@ mod tests {
     fn a_pairing_without_a_common_path_or_with_an_epoch_too_large_is_refused() {
         let remote_paths = vec!["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
         let good = Pairing {
-            epoch: 3,
-            host_node: 1,
-            box_node: 2,
-            box_slot: 5,
+            epoch: Epoch(3),
+            host_node: NodeId(1),
+            box_node: NodeId(2),
+            box_slot: SlotId(5),
             remote_paths,
             secret: [7; 32],
             patience: Duration::from_secs(15),
@@ -121,11 +132,15 @@ mod tests {
         let config = good.link_config(Role::Host, 1, Protection::Encrypted).unwrap();
         assert_eq!(config.paths, [PathId(1)]);
         assert_eq!(config.silent_after, Duration::from_secs(15));
-        assert_eq!((config.lease, config.remote), (LeaseId(2 << 16 | 5), Endpoint::new(2, 5)));
+        assert_eq!((config.name, config.remote), (LinkName(2 << 16 | 5), Endpoint::new(2, 5)));
         let refused = |pairing: Pairing| {
-            pairing.link_config(Role::Box, 2, Protection::Encrypted).expect_err("it must be refused")
+            let made = pairing.make_link(Role::Box, 2, Protection::Encrypted, Time::ZERO);
+            made.expect_err("it must be refused")
         };
-        assert_eq!(refused(Pairing { epoch: 1 << 32, ..good.clone() }), PairingError::Epoch(1 << 32));
+        // Cut off at 32 bits it would be epoch 3, whose tenant is gone and whose datagrams may still be on their way.
+        let value = (1 << 32) + 3;
+        let too_large = LinkConfigError::Epoch(TooLarge { what: "epoch", value, bits: 32 });
+        assert_eq!(refused(Pairing { epoch: Epoch(value), ..good.clone() }), PairingError::Link(too_large));
         assert_eq!(refused(Pairing { remote_paths: vec![], ..good }), PairingError::NoPath);
     }
 }

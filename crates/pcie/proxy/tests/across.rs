@@ -4,7 +4,10 @@
 
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{Nvme, NvmeOptions};
-use pcie_proxy::{BoxSlots, CarrierOptions, FileStore, HostProxy, HostProxyOptions, Pairing, PlugError};
+use pcie_proxy::{
+    BoxProxy, CarrierOptions, Epoch, FileStore, HostProxy, HostProxyOptions, HostSlotError, NodeId, Pairing,
+    SlotId,
+};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use vfio_user::message::region;
@@ -20,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct World {
     folder: tempfile::TempDir,
     host: HostProxy,
-    boxes: BoxSlots,
+    boxes: BoxProxy,
 }
 
 impl World {
@@ -33,16 +36,16 @@ impl World {
             guest_waits: None,
             carrier: carrier(paths),
         };
-        let boxes = BoxSlots::start(4, &carrier(paths)).unwrap();
+        let boxes = BoxProxy::start(4, &carrier(paths)).unwrap();
         Self { host: HostProxy::start(&options).unwrap(), boxes, folder }
     }
 
     fn pairing(&self, box_slot: u8, epoch: u64, secret: u8) -> [Pairing; 2] {
         let both = |remote_paths: &[std::net::SocketAddr]| Pairing {
-            epoch,
-            host_node: 7,
-            box_node: 9,
-            box_slot,
+            epoch: Epoch(epoch),
+            host_node: NodeId(7),
+            box_node: NodeId(9),
+            box_slot: SlotId(box_slot.into()),
             remote_paths: remote_paths.to_vec(),
             secret: [secret; 32],
             patience: PATIENCE,
@@ -79,8 +82,8 @@ fn config_word(client: &mut Client, at: u64) -> u32 {
 #[test]
 fn a_device_is_plugged_read_unplugged_and_another_takes_its_place() {
     let world = World::new(1);
-    world.boxes.insert(0, world.nvme("disk")).unwrap();
-    world.boxes.insert(3, Box::new(DmaDevice::new(DmaOptions::default()))).unwrap();
+    world.boxes.insert(SlotId(0), world.nvme("disk")).unwrap();
+    world.boxes.insert(SlotId(3), Box::new(DmaDevice::new(DmaOptions::default()))).unwrap();
 
     let [hosts, boxs] = world.pairing(0, 5, 1);
     world.boxes.pair(&boxs).unwrap();
@@ -90,12 +93,12 @@ fn a_device_is_plugged_read_unplugged_and_another_takes_its_place() {
     let class = config_word(&mut client, 8) >> 8;
     assert_eq!(class, 0x01_08_02, "an NVMe controller");
     let status = world.host.status(1);
-    assert!(status.plugged && !status.lost && status.epoch == 5 && status.round_trip.is_some());
-    assert!(world.boxes.status(0).is_established);
+    assert!(status.plugged && !status.lost && status.epoch == Epoch(5) && status.round_trip.is_some());
+    assert!(world.boxes.status(SlotId(0)).is_established);
     drop(client);
 
-    world.host.unplug(1, 5).unwrap();
-    world.boxes.clear(0, 5).unwrap();
+    world.host.unplug(1, Epoch(5)).unwrap();
+    world.boxes.clear(SlotId(0), Epoch(5)).unwrap();
     assert!(!socket.exists(), "its socket is gone");
     // The same slot of the host, another slot of the box.
     let [hosts, boxs] = world.pairing(3, 6, 2);
@@ -108,15 +111,16 @@ fn a_device_is_plugged_read_unplugged_and_another_takes_its_place() {
 #[test]
 fn an_old_epoch_or_another_secret_gets_no_device() {
     let world = World::new(1);
-    world.boxes.insert(0, world.nvme("disk")).unwrap();
+    world.boxes.insert(SlotId(0), world.nvme("disk")).unwrap();
     let [hosts, boxs] = world.pairing(0, 5, 1);
     world.boxes.pair(&boxs).unwrap();
-    for wrong in [Pairing { epoch: 4, ..hosts.clone() }, Pairing { secret: [9; 32], ..hosts.clone() }] {
-        assert!(matches!(world.host.plug(0, &wrong, &|| true), Err(PlugError::NoBox)), "{wrong:?}");
+    for wrong in [Pairing { epoch: Epoch(4), ..hosts.clone() }, Pairing { secret: [9; 32], ..hosts.clone() }]
+    {
+        assert!(matches!(world.host.plug(0, &wrong, &|| true), Err(HostSlotError::NoBox)), "{wrong:?}");
     }
     world.host.plug(0, &hosts, &|| true).unwrap();
     // The box takes it back: an older pairing is refused for ever.
-    world.boxes.clear(0, 5).unwrap();
+    world.boxes.clear(SlotId(0), Epoch(5)).unwrap();
     assert!(world.boxes.pair(&boxs).is_err());
 }
 
@@ -124,7 +128,7 @@ fn an_old_epoch_or_another_secret_gets_no_device() {
 fn a_box_that_dies_is_noticed_and_the_slot_can_be_used_again() {
     let World { folder, host, boxes } = World::new(1);
     let world = World { folder, host, boxes };
-    world.boxes.insert(0, world.nvme("disk")).unwrap();
+    world.boxes.insert(SlotId(0), world.nvme("disk")).unwrap();
     let [hosts, boxs] = world.pairing(0, 5, 1);
     world.boxes.pair(&boxs).unwrap();
     let socket = world.host.plug(0, &hosts, &|| true).unwrap();
@@ -140,11 +144,11 @@ fn a_box_that_dies_is_noticed_and_the_slot_can_be_used_again() {
     assert!(began.elapsed() >= PATIENCE, "{:?}", began.elapsed());
     assert!(host.status(0).lost);
     assert_eq!(config_read(&mut client, 4096), Some(known), "as it was when it was attached");
-    host.unplug(0, 5).unwrap();
+    host.unplug(0, Epoch(5)).unwrap();
 
-    let boxes = BoxSlots::start(4, &carrier(1)).unwrap();
+    let boxes = BoxProxy::start(4, &carrier(1)).unwrap();
     let world = World { folder, host, boxes };
-    world.boxes.insert(2, world.nvme("other")).unwrap();
+    world.boxes.insert(SlotId(2), world.nvme("other")).unwrap();
     let [hosts, boxs] = world.pairing(2, 1, 3);
     world.boxes.pair(&boxs).unwrap();
     let mut client = connect(&world.host.plug(0, &hosts, &|| true).unwrap());
@@ -155,7 +159,7 @@ fn a_box_that_dies_is_noticed_and_the_slot_can_be_used_again() {
 fn two_hosts_slots_have_two_devices_at_once_over_two_paths() {
     let world = World::new(2);
     for slot in [0, 1] {
-        world.boxes.insert(slot, world.nvme(&format!("disk{slot}"))).unwrap();
+        world.boxes.insert(SlotId(slot.into()), world.nvme(&format!("disk{slot}"))).unwrap();
         let [hosts, boxs] = world.pairing(slot, 3, slot + 1);
         world.boxes.pair(&boxs).unwrap();
         world.host.plug(slot, &hosts, &|| true).unwrap();

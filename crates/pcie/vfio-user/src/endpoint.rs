@@ -11,7 +11,7 @@ use std::time::Duration;
 use pcie::config::register;
 use pcie::endpoint::Endpoint;
 use pcie::flow::{Failure, Finished, JobId, Request, Requester, RequesterOptions};
-use pcie::{Bdf, Now, Packet, SizeLimit, enabled_runs};
+use pcie::{Bdf, SizeLimit, Time, TlpBuf, enabled_runs};
 use rustix::event::{EventfdFlags, eventfd};
 use tlp::{
     Body, Class, Config, Header, Memory, MemoryOp, ReadCompletionBoundary, Span, Status, TransactionId,
@@ -65,7 +65,7 @@ pub struct ClientEndpoint {
     /// Which request of the device each job answers.
     dma: HashMap<JobId, (u16, u64)>,
     next_job: u64,
-    out: VecDeque<Packet>,
+    out: VecDeque<TlpBuf>,
 }
 
 impl ClientEndpoint {
@@ -161,7 +161,7 @@ impl ClientEndpoint {
         self.is_alive = false;
         for (_, waiting) in std::mem::take(&mut self.waiting) {
             let (Waiting::Read { request, .. } | Waiting::Write { request, .. }) = waiting;
-            self.out.push_back(Packet::completion(&request, self.id, Status::UnsupportedRequest));
+            self.out.push_back(TlpBuf::completion(&request, self.id, Status::UnsupportedRequest));
         }
         self.requester.abort_all(Failure::Removed);
         self.dma.clear();
@@ -169,13 +169,13 @@ impl ClientEndpoint {
 
     fn refuse(&mut self, header: &Header) {
         if header.class() == Class::NonPosted {
-            self.out.push_back(Packet::completion(header, self.id, Status::UnsupportedRequest));
+            self.out.push_back(TlpBuf::completion(header, self.id, Status::UnsupportedRequest));
         }
     }
 
     fn answer(&mut self, request: &Header, first_byte: u64, data: &[u8]) {
         let (limit, boundary, id) = (self.max_payload(), ReadCompletionBoundary::Bytes128, self.id);
-        self.out.extend(Packet::completions(request, id, first_byte, data, limit, boundary));
+        self.out.extend(TlpBuf::completions(request, id, first_byte, data, limit, boundary));
     }
 
     fn on_config(&mut self, header: &Header, config: Config, payload: &[u8]) -> Result<(), ClientError> {
@@ -195,7 +195,7 @@ impl ClientEndpoint {
         self.id = config.target;
         if self.read_bar_register(config.register).is_some() {
             self.write_bar_register(config.register, config.first_enable, *data);
-            self.out.push_back(Packet::completion(header, self.id, Status::Success));
+            self.out.push_back(TlpBuf::completion(header, self.id, Status::Success));
             return Ok(());
         }
         let span = Span {
@@ -205,7 +205,7 @@ impl ClientEndpoint {
         };
         let runs: Vec<(usize, usize)> = enabled_runs(&span).collect();
         if runs.is_empty() {
-            self.out.push_back(Packet::completion(header, self.id, Status::Success));
+            self.out.push_back(TlpBuf::completion(header, self.id, Status::Success));
         }
         for (n, (at, bytes)) in runs.iter().enumerate() {
             let (offset, piece) = (u64::from(config.register) + *at as u64, &data[*at..at + bytes]);
@@ -329,7 +329,7 @@ impl ClientEndpoint {
             }
             ClientEvent::Written { request, .. } => {
                 if let Some(Waiting::Write { request, is_last: true }) = self.waiting.remove(&request) {
-                    self.out.push_back(Packet::completion(&request, self.id, Status::Success));
+                    self.out.push_back(TlpBuf::completion(&request, self.id, Status::Success));
                 }
             }
             ClientEvent::DmaRead { id, address, count } => {
@@ -347,7 +347,7 @@ impl ClientEndpoint {
                 for (at, bytes) in tlp::split_request(address, data.len() as u64, self.max_payload()) {
                     let piece = &data[done..done + bytes as usize];
                     done += bytes as usize;
-                    self.out.extend(Packet::memory_write(self.id, at, piece));
+                    self.out.extend(TlpBuf::memory_write(self.id, at, piece));
                 }
                 if !no_reply {
                     // Posted: that it is on its way is all that the device is ever told.
@@ -378,7 +378,7 @@ impl ClientEndpoint {
         let address = high | u64::from(self.u32(at + register::MSI_ADDRESS) & !3);
         let first = u32::from(self.u16(at + data_at)) & !(vectors - 1);
         let message = (first | (vector % vectors)).to_le_bytes();
-        self.out.extend(Packet::memory_write(self.id, address, &message));
+        self.out.extend(TlpBuf::memory_write(self.id, address, &message));
     }
 
     fn on_finished(&mut self, finished: Finished) -> Result<(), ClientError> {
@@ -420,7 +420,7 @@ fn reads(address: u64, bytes: usize, limit: SizeLimit) -> Vec<Request> {
 }
 
 impl Endpoint for ClientEndpoint {
-    fn receive(&mut self, packet: Packet, _now: Now) {
+    fn receive(&mut self, packet: TlpBuf, _now: Time) {
         if !self.is_alive {
             return self.refuse(&packet.header);
         }
@@ -441,20 +441,20 @@ impl Endpoint for ClientEndpoint {
         }
     }
 
-    fn transmit(&mut self, now: Now) -> Option<Packet> {
+    fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         if self.out.is_empty() {
             self.attempt(Self::poll);
         }
         self.out.pop_front().or_else(|| self.requester.transmit(self.id, now))
     }
 
-    fn on_tick(&mut self, now: Now) {
+    fn on_tick(&mut self, now: Time) {
         for finished in self.requester.on_tick(now) {
             self.attempt(|this| this.on_finished(finished));
         }
     }
 
-    fn wake_at(&self) -> Option<Now> {
+    fn wake_at(&self) -> Option<Time> {
         self.requester.wake_at()
     }
 

@@ -11,8 +11,7 @@
 //! used, and memory is reached only through [`GuestMemory`], which checks every range and survives files that shrink.
 //!
 //! Reading order: [`message`] (the protocol), [`GuestMemory`] and [`Interrupts`] (what a device does to its guest),
-//! [`Device`], [`Session`] (one peer, without I/O of its own), [`Server`], [`Client`], [`SlotHandle`] (a device that is
-//! elsewhere).
+//! [`Device`], [`Session`] (one peer, without I/O of its own), [`Server`], [`Client`].
 
 // Modules that need unsafe code say so at their top; everything else is held to safe code.
 #![deny(unsafe_code)]
@@ -27,7 +26,6 @@ mod endpoint;
 mod interrupts;
 mod mapping;
 mod memory;
-mod proxy;
 mod server;
 mod session;
 mod socket;
@@ -38,7 +36,6 @@ pub use device::{Bus, Device, RegionShape, Shape};
 pub use endpoint::ClientEndpoint;
 pub use interrupts::{Interrupts, IrqKind, SetIrqsError};
 pub use memory::{DMA_MAPS_MAX, GuestMemory, MapError, MemoryFault, Rights};
-pub use proxy::{AttachError, SlotDevice, SlotHandle, Wire};
 pub use server::{Options, ServeError, Server, Stop};
 pub use session::{DATA_BYTES_MAX, PENDING_MAX, Session, Violation};
 pub use socket::{Connection, FDS_MAX, Incoming, ReceiveError};

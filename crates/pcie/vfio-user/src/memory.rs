@@ -1,5 +1,6 @@
 //! The guest's memory as its device sees it: ranges the peer allowed, and nothing else.
 
+use pcie::host::HostMemory;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, RwLock, Weak};
@@ -282,6 +283,16 @@ impl Table {
         let backing = range.backing.as_deref().ok_or(MemoryFault::NotShared { address })?;
         let here = (range.size - into).min(len as u64) as usize;
         Ok((backing, range.offset + into, here))
+    }
+}
+
+impl HostMemory for GuestMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        GuestMemory::read(self, address, into).is_ok()
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> bool {
+        GuestMemory::write(self, address, from).is_ok()
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use pcie::Time;
 use pcie::endpoint::Endpoint;
 use pcie::flow::RequesterOptions;
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
@@ -146,7 +147,7 @@ impl Carried {
     fn until<T>(&mut self, what: &str, wanted: impl Fn(HostOutput) -> Option<T>) -> T {
         let deadline = Instant::now() + Duration::from_secs(5);
         while Instant::now() < deadline {
-            let now = self.start.elapsed();
+            let now = Time::at(self.start.elapsed());
             while let Some(packet) = self.port.transmit(now) {
                 self.endpoint.receive(packet, now);
             }

@@ -61,8 +61,9 @@ fn its_memory_and_its_interrupts_are_reached() {
 }
 
 #[test]
-fn a_late_answer_arrives_and_a_missing_one_is_all_ones() {
-    let slot = Slot::new(Duration::from_millis(200));
+fn a_late_answer_arrives() {
+    // Nothing is given up in this test: the answer is as late as this machine is busy.
+    let slot = Slot::new(Duration::from_secs(3600));
     let mut client = Client::new(&slot.path).unwrap();
     let bus = slot.bus();
     std::thread::scope(|scope| {
@@ -76,14 +77,22 @@ fn a_late_answer_arrives_and_a_missing_one_is_all_ones() {
         client.region_read(0, LATE_PAGE, &mut late).unwrap();
         assert_eq!(late, [1, 2, 3, 4]);
     });
-    let began = std::time::Instant::now();
+    assert_eq!(slot.seen.lock().unwrap().abandoned, []);
+}
+
+/// `patience.rs` says when an answer is missing; here is what becomes of it.
+#[test]
+fn a_missing_answer_is_all_ones_and_comes_too_late_for_the_next_read() {
+    let slot = Slot::new(Duration::from_millis(20));
+    let mut client = Client::new(&slot.path).unwrap();
+    let bus = slot.bus();
     let mut never = [0; 4];
     client.region_read(0, LATE_PAGE, &mut never).unwrap();
     assert_eq!(never, [0xff; 4]);
-    assert!(began.elapsed() < Duration::from_secs(1));
-    // The answer that comes after all must not be taken for the next one's.
-    let access = slot.seen.lock().unwrap().late[1];
+    // The cause: the server gave this read up, and told the device.
+    let access = slot.seen.lock().unwrap().late[0];
     assert_eq!(slot.seen.lock().unwrap().abandoned, [access]);
+    // The answer that comes after all must not be taken for the next one's.
     bus.completions.complete(access, vec![7, 7, 7, 7]);
     client.region_read(0, 0, &mut never).unwrap();
     assert_eq!(never, [0; 4]);

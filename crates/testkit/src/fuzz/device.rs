@@ -16,11 +16,11 @@ const MEMORY_BYTES: u64 = 32 << 20;
 struct NoClient;
 
 impl HostLink for NoClient {
-    fn receive(&self, _: TransferId, _: u64, _: bool, _: &Sink<'_>) -> Result<(), LinkLost> {
+    fn receive(&self, _: TransferId, _: u64, _: bool, _: &dyn Sink) -> Result<(), LinkLost> {
         Err(LinkLost)
     }
 
-    fn send(&self, _: TransferId, _: u64, _: &Source<'_>) -> Result<(), LinkLost> {
+    fn send(&self, _: TransferId, _: u64, _: &dyn Source) -> Result<(), LinkLost> {
         Err(LinkLost)
     }
 

@@ -7,7 +7,7 @@ use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::host::{Access, HostMemory, HostPort, HostPortOptions};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxProxy, Now, Packet, Switch, SwitchOptions, SwitchOutput};
+use pcie::{BoxEndpoints, Switch, SwitchOptions, SwitchOutput, Time, TlpBuf};
 use tlp::Tlp;
 use vfio_user::message::{Capabilities, Direction, HEADER_BYTES, Header, Reply, Request};
 use vfio_user::{AccessId, Answer, Bus, Completions, DATA_BYTES_MAX, Device, Session, Shape};
@@ -114,11 +114,11 @@ impl BlockStore for Blocks {
 }
 
 /// The packets that `bytes` are, up to the first that is none.
-fn packets(mut bytes: &[u8]) -> impl Iterator<Item = Packet> {
+fn packets(mut bytes: &[u8]) -> impl Iterator<Item = TlpBuf> {
     std::iter::from_fn(move || {
         let (tlp, rest) = Tlp::decode_front(bytes).ok()?;
         bytes = rest;
-        Some(Packet { header: tlp.header, payload: tlp.payload.to_vec() })
+        Some(TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() })
     })
 }
 
@@ -127,7 +127,7 @@ const NODES: [NodeId; 2] = [NodeId(1), NodeId(2)];
 /// Packets of a host, for a switch with an NVMe device and a copying device. Everything that comes out is a packet.
 pub fn pcie_from_host(bytes: &[u8]) {
     let mut switch = Switch::new(SwitchOptions { slots: 2, ..SwitchOptions::default() });
-    let mut boxes = BoxProxy::new(2);
+    let mut boxes = BoxEndpoints::new(2);
     let dma = DmaDevice::new(DmaOptions { memory_bytes: 1 << 16, ..DmaOptions::default() });
     let devices: [Box<dyn Endpoint>; 2] =
         [Box::new(dma), Box::new(Nvme::new(Blocks(vec![0; 1 << 16]), NvmeOptions::default()))];
@@ -137,9 +137,9 @@ pub fn pcie_from_host(bytes: &[u8]) {
         boxes.pair(slot, NODES[0], PathId(0), Epoch(1)).expect("the slot is free");
         switch.plug(entry, NODES[1], slot, PathId(0), Epoch(1)).expect("the row is free");
     }
-    let mut now = Now::ZERO;
+    let mut now = Time::ZERO;
     for packet in packets(bytes) {
-        now += Now::from_millis(1);
+        now += Duration::from_millis(1);
         switch.receive_from_host(packet, now);
         while let Some(output) = switch.next_output() {
             match output {
@@ -157,8 +157,8 @@ pub fn pcie_from_host(bytes: &[u8]) {
             switch.receive_from_network(NODES[1], out.slot, out.epoch, out.packet, now);
         }
     }
-    switch.on_tick(now + Now::from_secs(1));
-    boxes.on_tick(now + Now::from_secs(10));
+    switch.on_tick(now + Duration::from_secs(1));
+    boxes.on_tick(now + Duration::from_secs(10));
 }
 
 /// A page of guest memory.
@@ -185,7 +185,7 @@ pub fn pcie_from_box(bytes: &[u8]) {
     port.discover();
     let mut accesses = 0;
     for (n, packet) in packets(bytes).enumerate() {
-        let now = Now::from_millis(n as u64);
+        let now = Time::from_millis(n as u64);
         while port.transmit(now).is_some() {}
         port.receive(&packet, &memory);
         if n % 4 == 0 {
@@ -199,7 +199,7 @@ pub fn pcie_from_box(bytes: &[u8]) {
             assert!(packet.header.check().is_ok());
         }
     }
-    port.on_tick(Now::from_secs(1_000));
+    port.on_tick(Time::from_secs(1_000));
     let mut answered = 0;
     port.remove();
     while let Some(output) = port.next_output() {

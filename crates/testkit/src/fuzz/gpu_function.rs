@@ -6,11 +6,12 @@
 //! only between an opening and a close, never more of them unread than the function's window.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use gpu_registers::{CHANNELS, RING_BYTES_MAX, channel_at, control, register, status};
 use pcie::endpoint::FunctionOptions;
 use pcie::endpoint::gpu::{Action, GpuFunction};
-use pcie::{Now, Packet};
+use pcie::{Time, TlpBuf};
 use tlp::{Bdf, Body, Header, MemoryOp, ReadCompletionBoundary, SizeLimit, Span, Status, Tag, TransactionId};
 
 /// Where the guest has put the function's registers.
@@ -66,7 +67,7 @@ struct Seen {
 
 struct World {
     function: GpuFunction,
-    now: Now,
+    now: Time,
     seen: [Seen; CHANNELS],
     /// Halves of addresses that the guest has ever written. Any two of them may have become an address.
     low: HashSet<u32>,
@@ -81,7 +82,7 @@ impl World {
     fn new() -> Self {
         let mut world = Self {
             function: GpuFunction::new(FunctionOptions::default()),
-            now: Now::ZERO,
+            now: Time::ZERO,
             seen: [Seen::default(); CHANNELS],
             low: HashSet::from([0]),
             high: HashSet::from([0]),
@@ -92,12 +93,12 @@ impl World {
         for (at, value) in [(0x10, BAR as u32), (0x04, 6)] {
             let id = TransactionId::new(Bdf(0), Tag::truncated(0));
             let header = Header::config_write(id, false, Bdf(0x0100), at, 0xf);
-            world.deliver(Packet { header, payload: value.to_le_bytes().to_vec() });
+            world.deliver(TlpBuf { header, payload: value.to_le_bytes().to_vec() });
         }
         world
     }
 
-    fn deliver(&mut self, packet: Packet) {
+    fn deliver(&mut self, packet: TlpBuf) {
         self.function.receive(packet, self.now);
         self.settle();
     }
@@ -113,7 +114,7 @@ impl World {
             _ => {}
         }
         let address = BAR + channel_at(channel) + at;
-        self.deliver(Packet::memory_write(Bdf(0), address, &value.to_le_bytes()).expect("a double word"));
+        self.deliver(TlpBuf::memory_write(Bdf(0), address, &value.to_le_bytes()).expect("a double word"));
     }
 
     /// Takes what the function has for the host and for the worker, and holds it to what it promised.
@@ -184,14 +185,14 @@ impl World {
         let Some((span, _)) = memory_of(&request) else { return };
         let how = input.byte();
         if how & 3 == 3 {
-            return self.deliver(Packet::completion(&request, Bdf(0), Status::UnsupportedRequest));
+            return self.deliver(TlpBuf::completion(&request, Bdf(0), Status::UnsupportedRequest));
         }
         let bytes = if how & 3 == 2 { usize::from(input.byte()) } else { usize::from(span.length_dw) * 4 };
         let data = vec![how; bytes];
         let limit = SizeLimit::new(128).expect("a size of the specification");
         let boundary = ReadCompletionBoundary::Bytes64;
-        let pieces: Vec<Packet> =
-            Packet::completions(&request, Bdf(0), span.address, &data, limit, boundary).collect();
+        let pieces: Vec<TlpBuf> =
+            TlpBuf::completions(&request, Bdf(0), span.address, &data, limit, boundary).collect();
         // Some hosts say everything twice.
         let times = 1 + usize::from(how & 4 != 0);
         for packet in std::iter::repeat_n(pieces, times).flatten() {
@@ -240,13 +241,13 @@ impl World {
             8 => self.function.finish(input.channel()),
             9 => self.function.desert(input.channel()),
             10 => {
-                self.now += Now::from_millis(u64::from(input.byte()) << 2);
+                self.now += Duration::from_millis(u64::from(input.byte()) << 2);
                 self.function.on_tick(self.now);
             }
             _ => {
                 let Ok((tlp, rest)) = tlp::Tlp::decode_front(input.0) else { return };
                 input.0 = rest;
-                let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
+                let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
                 // Configuration is the host's business: it alone says where the function's interrupts go.
                 if !matches!(packet.header.body, Body::Config(_)) {
                     self.deliver(packet);

@@ -2,7 +2,7 @@
 
 use super::Seed;
 use fabric::wire::{Ack, DataPacket, DatagramHeader, DatagramKind, HeaderPacket, Hello, Packet, Sums, crc};
-use fabric::{Credits, Endpoint, Epoch, LeaseId, PathId, Route};
+use fabric::{Credits, Endpoint, Epoch, LinkName, PathId, Route};
 use tlp::{
     AtomicOp, Bdf, Header, MemoryOp, MessageRouting, Prefixes, ReadCompletionBoundary, SizeLimit, Span,
     Status, Tag, Tlp, TransactionId, code, split_completion,
@@ -58,7 +58,7 @@ fn tlps() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn datagram(header: DatagramHeader, body: &[u8]) -> Vec<u8> {
-    [header.encode().as_slice(), body].concat()
+    [header.encode().expect("a small epoch").as_slice(), body].concat()
 }
 
 /// A TLP, an acknowledgement and a ping in one datagram.
@@ -89,7 +89,7 @@ pub fn pcie() -> Vec<Seed> {
         kind: DatagramKind::Packets,
         is_encrypted: false,
         path: PathId(4),
-        lease: LeaseId(10),
+        link: LinkName(10),
         epoch: Epoch(11),
         session: 12,
         number: 13,

@@ -98,7 +98,7 @@ impl FakeLink {
 }
 
 impl HostLink for FakeLink {
-    fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &Sink<'_>) -> Result<(), LinkLost> {
+    fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &dyn Sink) -> Result<(), LinkLost> {
         let mut state = self.state.lock().unwrap();
         state.pulls += u64::from(pull);
         let data = loop {
@@ -121,17 +121,17 @@ impl HostLink for FakeLink {
             let (first, second) = pieces.split_at(pieces.len() / 2);
             for half in [second, first] {
                 scope.spawn(move || {
-                    half.iter().rev().for_each(|(index, piece)| sink(*index as u64 * 1000, piece))
+                    half.iter().rev().for_each(|(index, piece)| sink.take(*index as u64 * 1000, piece))
                 });
             }
         });
         Ok(())
     }
 
-    fn send(&self, transfer: TransferId, bytes: u64, source: &Source<'_>) -> Result<(), LinkLost> {
+    fn send(&self, transfer: TransferId, bytes: u64, source: &dyn Source) -> Result<(), LinkLost> {
         let mut data = vec![0; bytes as usize];
         for (index, piece) in data.chunks_mut(777).enumerate() {
-            source(index as u64 * 777, piece);
+            source.fill(index as u64 * 777, piece);
         }
         let mut state = self.state.lock().unwrap();
         if state.is_lost {

@@ -54,7 +54,7 @@ impl Link {
             return;
         }
         let link = self.clone();
-        let done = move |result: Result<(), bulk::LinkLost>| {
+        let done = move |result: Result<(), LinkLost>| {
             if result.is_ok() {
                 let _ = link.events.send(&Notice::PushConsumed { bytes });
             }
@@ -97,25 +97,23 @@ impl Drop for Busy<'_> {
 }
 
 impl HostLink for Link {
-    fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &Sink<'_>) -> Result<(), LinkLost> {
+    fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &dyn Sink) -> Result<(), LinkLost> {
         let _busy = self.occupy(transfer)?;
         // More than the window is never pushed unasked, whatever the command says.
         let pull = pull || bytes > self.push_window_bytes;
-        let expectation = self.lanes.expect(transfer, bytes).map_err(|_| LinkLost)?;
+        let expectation = self.lanes.expect(transfer, bytes)?;
         if pull {
             // Small transfers whose streams got there must leave first: the pull travels on another connection.
             self.outgoing.send_reads()?;
             self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() })?;
         }
-        expectation.wait(&|offset, bytes: &[u8]| sink(offset, bytes)).map_err(|_| LinkLost)?;
+        expectation.wait(sink)?;
         if pull { Ok(()) } else { self.events.send(&Notice::PushConsumed { bytes }) }
     }
 
-    fn send(&self, transfer: TransferId, bytes: u64, source: &Source<'_>) -> Result<(), LinkLost> {
+    fn send(&self, transfer: TransferId, bytes: u64, source: &dyn Source) -> Result<(), LinkLost> {
         let _busy = self.occupy(transfer)?;
-        self.lanes
-            .send(transfer, bytes, &|offset, target: &mut [u8]| source(offset, target))
-            .map_err(|_| LinkLost)
+        self.lanes.send(transfer, bytes, source)
     }
 
     fn receive_later(
@@ -128,8 +126,7 @@ impl HostLink for Link {
     ) {
         let pull = pull || bytes > self.push_window_bytes;
         let events = self.events.clone();
-        let done = move |result: Result<(), bulk::LinkLost>| {
-            let result = result.map_err(|_| LinkLost);
+        let done = move |result: Result<(), LinkLost>| {
             let told = if pull { Ok(()) } else { events.send(&Notice::PushConsumed { bytes }) };
             over(result.and(told));
         };
@@ -149,8 +146,7 @@ impl HostLink for Link {
         departure: Box<dyn Departure>,
         over: Over,
     ) {
-        let done = move |result: Result<(), bulk::LinkLost>| over(result.map_err(|_| LinkLost));
-        self.lanes.send_part_later(transfer, offset, bytes, Box::new(Depart(departure)), Box::new(done));
+        self.lanes.send_part_later(transfer, offset, bytes, Box::new(Depart(departure)), over);
     }
 
     fn send_when_read(
@@ -179,7 +175,7 @@ impl HostLink for Link {
 /// A driver's landing as the lanes see it.
 struct Land(Box<dyn Landing>);
 
-impl bulk::Sink for Land {
+impl Sink for Land {
     fn take(&self, offset: u64, bytes: &[u8]) {
         let mut left = bytes;
         self.0.land(offset, bytes.len(), &mut |piece| {
@@ -198,7 +194,7 @@ impl bulk::Sink for Land {
 /// A driver's departure as the lanes see it.
 struct Depart(Box<dyn Departure>);
 
-impl bulk::Source for Depart {
+impl Source for Depart {
     fn fill(&self, offset: u64, target: &mut [u8]) {
         let mut at = 0;
         self.0.depart(offset, target.len(), &mut |piece| {

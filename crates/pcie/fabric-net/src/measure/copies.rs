@@ -1,13 +1,13 @@
 //! A device's copies through a link: its engines read and write the host's memory, or the host pushes into the device's.
 
-use super::{LEASE, SET_UP_WAIT, TURN, establish, pump, with_peer};
+use super::{LINK, SET_UP_WAIT, TURN, establish, pump, with_peer};
 use crate::{Port, Pump};
 use fabric::{Link, Protection, Role, SendError, Willing};
+use pcie::TlpBuf;
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::doorbell;
 use pcie::host::{HostMemory, HostPort};
 use pcie::measure::{Copier, MEMORY_BAR, copier, ring};
-use pcie::{Now, Packet};
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,12 +59,12 @@ impl HostMemory for Memory {
 /// Hands packets to the link until there are none or it takes no more; keeps the one that did not fit.
 fn hand_over<P: Port>(
     pump: &mut Pump<P>,
-    unsent: &mut Option<Packet>,
-    mut next: impl FnMut() -> Option<Packet>,
+    unsent: &mut Option<TlpBuf>,
+    mut next: impl FnMut() -> Option<TlpBuf>,
 ) -> io::Result<bool> {
     for _ in 0..BURST {
         let Some(packet) = unsent.take().or_else(&mut next) else { return Ok(false) };
-        match pump.trunk.send(LEASE, &packet.as_tlp()) {
+        match pump.trunk.send(LINK, &packet.as_tlp()) {
             Some(Ok(())) => {}
             Some(Err(SendError::Full(_))) => {
                 *unsent = Some(packet);
@@ -78,9 +78,9 @@ fn hand_over<P: Port>(
 }
 
 /// Takes the next packet from the link.
-fn take<P: Port>(pump: &mut Pump<P>) -> Option<Packet> {
-    let tlp = pump.trunk.receive(LEASE, Willing::ALL)?;
-    Some(Packet { header: tlp.header, payload: tlp.payload.to_vec() })
+fn take<P: Port>(pump: &mut Pump<P>) -> Option<TlpBuf> {
+    let tlp = pump.trunk.receive(LINK, Willing::ALL)?;
+    Some(TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() })
 }
 
 /// Bytes a second that a copier moves through a link over these ports, with at least `bytes` bytes and for at most about
@@ -140,7 +140,7 @@ fn run_host<P: Port>(mut pump: Pump<P>, mut port: HostPort, goal: &Goal<'_>) -> 
     let memory = Memory { bytes: RefCell::new(vec![0x5a; HOST_BYTES]), written: RefCell::new(0) };
     let (began, mut first, mut unsent, mut pushed, mut rate) = (Instant::now(), None, None, 0u64, None);
     while !goal.is_done.load(Ordering::Relaxed) {
-        let now = Now::from_nanos(pump.now().0);
+        let now = pump.now();
         let is_more = hand_over(&mut pump, &mut unsent, || {
             let packet = port.transmit(now);
             if packet.is_some() || goal.kind != Copy::Push {
@@ -175,8 +175,8 @@ fn run_box<P: Port>(
     // What the engines were told to copy so far.
     let mut told = 0u64;
     while !is_over.load(Ordering::Relaxed) {
-        let now = Now::from_nanos(pump.now().0);
-        is_begun |= pump.trunk.link(LEASE).is_some_and(Link::is_established);
+        let now = pump.now();
+        is_begun |= pump.trunk.link(LINK).is_some_and(Link::is_established);
         let copied = if goal.kind == Copy::Read { arrived } else { told };
         if is_begun && goal.kind != Copy::Push && copied >= told && unsent.is_none() {
             let kind = if goal.kind == Copy::Read { doorbell::READ } else { doorbell::WRITE };

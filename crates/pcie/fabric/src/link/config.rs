@@ -1,13 +1,14 @@
 //! What a link is told when it is made.
 
 use crate::credit::Credits;
-use crate::ids::{Endpoint, Epoch, LeaseId, PathId};
+use crate::ids::Endpoint;
 use crate::path::Patience;
 use crate::seal::{LeaseSecret, Protection};
 use crate::wire::{
     self, ACK_WORDS_MAX, DATA_PACKET_OVERHEAD, DATAGRAM_HEADER_BYTES, HEADER_PACKET_BYTES_MAX, SEAL_BYTES,
 };
 use std::time::Duration;
+use units::{Epoch, LinkName, PathId, TooLarge};
 
 /// Which end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +23,8 @@ pub enum Role {
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
     /// Names the link on the network.
-    pub lease: LeaseId,
-    /// Raised whenever a lease, or a proxy that serves it, begins anew.
+    pub name: LinkName,
+    /// Raised with every pairing of the slot, and when a proxy that serves it begins anew. It must fit into a datagram.
     pub epoch: Epoch,
     /// Known to both ends.
     pub secret: LeaseSecret,
@@ -72,6 +73,9 @@ pub struct LinkConfig {
 /// Why a link cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkConfigError {
+    /// An epoch that a datagram has no room for. It is refused: cut off, it would be an earlier pairing's.
+    #[error("a link whose epoch datagrams cannot carry")]
+    Epoch(#[from] TooLarge),
     /// There must be a path.
     #[error("a link without a path")]
     NoPath,
@@ -102,14 +106,14 @@ impl LinkConfig {
     /// bytes, room for two TLPs of 4 KiB for each microsecond of a 10 us round trip.
     pub fn new(
         role: Role,
-        lease: LeaseId,
+        name: LinkName,
         epoch: Epoch,
         secret: LeaseSecret,
         random: [u8; wire::RANDOM_BYTES],
         [local, remote]: [Endpoint; 2],
     ) -> Self {
         Self {
-            lease,
+            name,
             epoch,
             secret,
             random,

@@ -2,9 +2,9 @@
 
 use super::{Event, Link, Phase, Role, Transmit};
 use crate::credit::Credits;
-use crate::ids::PathId;
 use crate::seal::{Protection, Session};
 use crate::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Hello, RANDOM_BYTES};
+use units::PathId;
 
 impl Link {
     pub(super) fn write_greeting(
@@ -17,7 +17,7 @@ impl Link {
             kind,
             is_encrypted: self.config.protection == Protection::Encrypted,
             path,
-            lease: self.config.lease,
+            link: self.config.name,
             epoch: self.config.epoch,
             session: 0,
             number: 0,
@@ -34,7 +34,7 @@ impl Link {
         };
         let bytes = DATAGRAM_HEADER_BYTES + Hello::BYTES;
         let out = out.get_mut(..bytes)?;
-        let (header, body) = (header.encode(), hello.encode());
+        let (header, body) = (header.encode().ok()?, hello.encode());
         out[..header.len()].copy_from_slice(&header);
         out[header.len()..header.len() + body.len()].copy_from_slice(&body);
         let (signed, mac) = out.split_at_mut(header.len() + body.len());
@@ -77,9 +77,9 @@ impl Link {
             Role::Host => [&self.config.random, &hello.random],
             Role::Box => [&hello.random, &self.config.random],
         };
-        let (secret, lease, epoch) = (&self.config.secret, self.config.lease, self.config.epoch);
+        let (secret, name, epoch) = (&self.config.secret, self.config.name, self.epoch_field);
         let is_host = self.config.role == Role::Host;
-        self.session = Some(Session::new(secret, lease, epoch, randoms, is_host, self.config.protection));
+        self.session = Some(Session::new(secret, name, epoch, randoms, is_host, self.config.protection));
         self.limit = hello.credits;
         self.peer_window = u64::from(hello.window);
         self.peer_datagram_bytes = hello.datagram_bytes as usize;

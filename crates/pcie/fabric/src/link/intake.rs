@@ -3,11 +3,11 @@
 use super::{DEPARTURES, Link, Partial, Phase};
 use crate::assembly::{Arrival, Held};
 use crate::credit::{Credits, data_credits};
-use crate::ids::{PathId, Route};
+use crate::ids::Route;
 use crate::seal::Protection;
-use crate::time::Time;
 use crate::wire::{Ack, DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Packet, crc, crc_and};
 use tlp::{Body, Class, DecodedHeader, Header, Prefixes};
+use units::{PathId, Time};
 
 impl Link {
     /// Takes a datagram that may be for this link; decrypts it in place. Whatever is wrong with it is counted, and
@@ -21,8 +21,8 @@ impl Link {
 
     /// The same for a caller that has read the header already.
     pub(crate) fn on_decoded(&mut self, now: Time, header: DatagramHeader, datagram: &mut [u8]) {
-        if header.lease != self.config.lease {
-            self.counters.foreign_leases += 1;
+        if header.link != self.config.name {
+            self.counters.foreign_links += 1;
             return;
         }
         if header.epoch != self.config.epoch {

@@ -3,14 +3,14 @@
 use super::{Current, DEPARTURES, Departure, Event, Link, Phase, Waiting};
 use crate::credit::Credits;
 use crate::flight::Piece;
-use crate::ids::{PathId, Route};
+use crate::ids::Route;
 use crate::seal::{DATAGRAMS_MAX, Protection};
-use crate::time::Time;
 use crate::wire::{
     ACK_WORDS_MAX, Ack, DATA_PACKET_OVERHEAD, DATAGRAM_HEADER_BYTES, DataPacket, DatagramHeader,
     DatagramKind, HEADER_PACKET_OVERHEAD, HeaderPacket, Packet, SEAL_BYTES, Sums,
 };
 use std::time::Duration;
+use units::{PathId, Time};
 
 /// A piece of payload shorter than this part of a datagram waits for the next one, unless it is the last: a payload that
 /// travels whole needs one CRC where one that was cut needs two. The datagram stays shorter, which costs nothing but its
@@ -216,13 +216,13 @@ impl Link {
         let is_encrypted = self.config.protection == Protection::Encrypted;
         let session = self.session.as_ref()?;
         if number >= DATAGRAMS_MAX {
-            return None; // The lease needs a new epoch; at 10 million datagrams a second that is a year away.
+            return None; // The slot needs a new epoch; at 10 million datagrams a second that is a year away.
         }
         let header = DatagramHeader {
             kind: DatagramKind::Packets,
             is_encrypted,
             path: purpose.path,
-            lease: self.config.lease,
+            link: self.config.name,
             epoch: self.config.epoch,
             session: session.number,
             number,
@@ -231,7 +231,7 @@ impl Link {
         let most = out.len().min(self.config.datagram_bytes).min(self.peer_datagram_bytes);
         let end = most.checked_sub(seal_bytes)?;
         let (front, body) = out.get_mut(..end)?.split_at_mut_checked(DATAGRAM_HEADER_BYTES)?;
-        front.copy_from_slice(&header.encode());
+        front.copy_from_slice(&header.encode().ok()?);
 
         let mut at = 0;
         if let Some(echo) = purpose.echo {

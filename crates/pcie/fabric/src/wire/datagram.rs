@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! byte 0         1       2          4        8        12        16                 24
-//!    | 1 │ kind | flags | path     | lease  | epoch  | session | datagram number  | CRC of bytes 0 to 23 |
+//!    | 1 │ kind | flags | path     | link   | epoch  | session | datagram number  | CRC of bytes 0 to 23 |
 //! ```
 //!
 //! The header is in the clear, since it says which link's key opens the rest; the seal covers it. Its CRC lets a
 //! receiver drop noise before it looks anything up.
 
 use super::{WireError, be16, be32, crc};
-use crate::ids::{Epoch, LeaseId, PathId};
+use units::{Epoch, LinkName, PathId, TooLarge};
 
 /// Length of the header.
 pub const DATAGRAM_HEADER_BYTES: usize = 28;
@@ -30,6 +30,25 @@ pub enum DatagramKind {
     Packets = 3,
 }
 
+/// An epoch as a datagram has it, and as a link's keys are made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochField(u32);
+
+impl EpochField {
+    /// In the order in which they travel.
+    pub const fn to_bytes(self) -> [u8; 4] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl TryFrom<Epoch> for EpochField {
+    type Error = TooLarge;
+
+    fn try_from(epoch: Epoch) -> Result<Self, TooLarge> {
+        epoch.in_32_bits().map(Self)
+    }
+}
+
 /// The front of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramHeader {
@@ -39,8 +58,8 @@ pub struct DatagramHeader {
     pub is_encrypted: bool,
     /// Over which path.
     pub path: PathId,
-    /// Of which lease.
-    pub lease: LeaseId,
+    /// Of which link.
+    pub link: LinkName,
     /// Of which epoch.
     pub epoch: Epoch,
     /// Which of the sessions that epoch may have seen; 0 in greetings.
@@ -71,26 +90,62 @@ impl DatagramHeader {
             kind,
             is_encrypted: raw[1] & ENCRYPTED != 0,
             path: PathId(be16(raw, 2)),
-            lease: LeaseId(be32(raw, 4)),
-            epoch: Epoch(be32(raw, 8)),
+            link: LinkName(be32(raw, 4)),
+            epoch: Epoch::from(be32(raw, 8)),
             session: be32(raw, 12),
             number: u64::from(be32(raw, 16)) << 32 | u64::from(be32(raw, 20)),
         };
         Ok((header, rest))
     }
 
-    /// The bytes of it.
-    pub fn encode(&self) -> [u8; DATAGRAM_HEADER_BYTES] {
+    /// The bytes of it. An epoch that they have no room for is refused.
+    pub fn encode(&self) -> Result<[u8; DATAGRAM_HEADER_BYTES], TooLarge> {
+        let epoch = EpochField::try_from(self.epoch)?;
         let mut raw = [0; DATAGRAM_HEADER_BYTES];
         raw[0] = VERSION | self.kind as u8;
         raw[1] = u8::from(self.is_encrypted);
         raw[2..4].copy_from_slice(&self.path.0.to_be_bytes());
-        raw[4..8].copy_from_slice(&self.lease.0.to_be_bytes());
-        raw[8..12].copy_from_slice(&self.epoch.0.to_be_bytes());
+        raw[4..8].copy_from_slice(&self.link.0.to_be_bytes());
+        raw[8..12].copy_from_slice(&epoch.to_bytes());
         raw[12..16].copy_from_slice(&self.session.to_be_bytes());
         raw[16..24].copy_from_slice(&self.number.to_be_bytes());
         let check = crc(&raw[..24]);
         raw[24..].copy_from_slice(&check.to_be_bytes());
-        raw
+        Ok(raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(epoch: u64) -> DatagramHeader {
+        DatagramHeader {
+            kind: DatagramKind::Packets,
+            is_encrypted: true,
+            path: PathId(0x0203),
+            link: LinkName(0x0405_0607),
+            epoch: Epoch(epoch),
+            session: 0x0c0d_0e0f,
+            number: 0x1011_1213_1415_1617,
+        }
+    }
+
+    #[test]
+    fn every_field_has_the_width_and_place_that_the_page_says() {
+        let bytes = header(0x0809_0a0b).encode().unwrap();
+        let expected: Vec<u8> = [0x13, 1].into_iter().chain(2..24).collect();
+        assert_eq!(bytes[..24], expected);
+        assert_eq!(DatagramHeader::decode(&bytes), Ok((header(0x0809_0a0b), &[][..])));
+    }
+
+    #[test]
+    fn an_epoch_that_the_field_has_no_room_for_is_refused_and_not_cut_off() {
+        let last = header(u32::MAX.into());
+        assert_eq!(DatagramHeader::decode(&last.encode().unwrap()).unwrap().0, last);
+        for epoch in [1 << 32, (1 << 32) + 3, u64::MAX] {
+            let refused = header(epoch).encode();
+            assert_eq!(refused, Err(TooLarge { what: "epoch", value: epoch, bits: 32 }));
+        }
     }
 }

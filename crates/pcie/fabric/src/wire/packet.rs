@@ -18,7 +18,8 @@
 use super::hello::{get_credits, put_credits};
 use super::{WireError, be16, be32, crc, crc_and};
 use crate::credit::Credits;
-use crate::ids::{Endpoint, NodeId, PathId, Route, SlotId};
+use crate::ids::{Endpoint, Route};
+use units::{NodeId, PathId, SlotId};
 
 const HEADER: u8 = 1;
 const DATA: u8 = 2;

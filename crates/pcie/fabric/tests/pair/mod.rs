@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test uses a part of it.
 
 use fabric::{
-    Endpoint, Epoch, Faults, LeaseId, LeaseSecret, Link, LinkConfig, PathId, Protection, Role, Scripted,
+    Endpoint, Epoch, Faults, LeaseSecret, Link, LinkConfig, LinkName, PathId, Protection, Role, Scripted,
     Time, Willing,
 };
 use tlp::{Bdf, Body, Header, MessageRouting, Span, Status, Tag, Tlp, TransactionId};
@@ -14,7 +14,7 @@ pub(crate) const SLOT: Endpoint = Endpoint::new(22, 5);
 pub(crate) fn config(role: Role) -> LinkConfig {
     let ends = if role == Role::Host { [HOST, SLOT] } else { [SLOT, HOST] };
     let random = if role == Role::Host { [1; 32] } else { [2; 32] };
-    LinkConfig::new(role, LeaseId(7), Epoch(3), LeaseSecret([9; 32]), random, ends)
+    LinkConfig::new(role, LinkName(7), Epoch(3), LeaseSecret([9; 32]), random, ends)
 }
 
 pub(crate) struct Pair {

@@ -14,7 +14,8 @@
 
 use crate::config::{BarKind, Builder, DeviceType, Identity};
 use crate::flow::{Finished, JobId};
-use crate::packet::{Now, Packet};
+use crate::tlp_buf::TlpBuf;
+use units::Time;
 
 use super::{Endpoint, Event, Function, FunctionOptions, RegisterRead};
 
@@ -313,12 +314,12 @@ impl DmaDevice {
 }
 
 impl Endpoint for DmaDevice {
-    fn receive(&mut self, packet: Packet, now: Now) {
+    fn receive(&mut self, packet: TlpBuf, now: Time) {
         self.function.receive(packet, now);
         self.run();
     }
 
-    fn transmit(&mut self, now: Now) -> Option<Packet> {
+    fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         loop {
             if let Some(packet) = self.function.transmit(now) {
                 return Some(packet);
@@ -332,12 +333,12 @@ impl Endpoint for DmaDevice {
         }
     }
 
-    fn on_tick(&mut self, now: Now) {
+    fn on_tick(&mut self, now: Time) {
         self.function.on_tick(now);
         self.run();
     }
 
-    fn wake_at(&self) -> Option<Now> {
+    fn wake_at(&self) -> Option<Time> {
         self.function.wake_at()
     }
 

@@ -4,17 +4,19 @@
 //! calls [`Function::dma_read`], [`Function::dma_write`] and [`Function::interrupt`]. Packets stay in here.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tlp::{
     Bdf, Body, Class, Config, Header, Memory, MemoryOp, MessageRouting, ReadCompletionBoundary, SizeLimit,
     Status, TagSpace, code,
 };
+use units::Time;
 
 use super::interrupts::Msix;
 use crate::config::{ConfigSpace, find_capability, find_extended, register};
 use crate::flow::{Failure, Finished, JobId, Requester, RequesterOptions, Unexpected};
 use crate::flow::{as_completion, memory_reads};
-use crate::packet::{Now, Packet, enabled_runs};
+use crate::tlp_buf::{TlpBuf, enabled_runs};
 
 /// Something the device on top must see to.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,7 +59,7 @@ pub struct FunctionOptions {
     /// The most it asks for at once, below what the driver allows.
     pub read_bytes_max: SizeLimit,
     /// How long it waits for an answer.
-    pub timeout: Now,
+    pub timeout: Duration,
     /// Use these tags whatever the driver allowed: for measurements of links longer than drivers expect.
     pub force_tags: Option<TagSpace>,
 }
@@ -67,7 +69,7 @@ impl Default for FunctionOptions {
         Self {
             tags_max: 256,
             read_bytes_max: SizeLimit::new(4096).expect("a size of the specification"),
-            timeout: Now::from_millis(500),
+            timeout: Duration::from_millis(500),
             force_tags: None,
         }
     }
@@ -81,7 +83,7 @@ pub struct Function {
     id: Bdf,
     requester: Requester,
     /// Posted packets and completions, in order. Requests that wait for tags are behind all of them.
-    out: VecDeque<Packet>,
+    out: VecDeque<TlpBuf>,
     events: VecDeque<Event>,
     msix: Option<Msix>,
     express: Option<u16>,
@@ -127,12 +129,12 @@ impl Function {
     }
 
     /// The next packet for the host.
-    pub fn transmit(&mut self, now: Now) -> Option<Packet> {
+    pub fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         self.out.pop_front().or_else(|| self.requester.transmit(self.id, now))
     }
 
     /// Time has passed.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         let ended = self.requester.on_tick(now);
         if !ended.is_empty() {
             self.report(register::ERROR_TIMEOUT, None);
@@ -141,7 +143,7 @@ impl Function {
     }
 
     /// When time must pass at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         self.requester.wake_at()
     }
 
@@ -206,7 +208,7 @@ impl Function {
         for (at, bytes) in tlp::split_request(address, data.len() as u64, self.max_payload()) {
             let piece = &data[done..done + bytes as usize];
             done += bytes as usize;
-            self.out.extend(Packet::memory_write(self.id, at, piece));
+            self.out.extend(TlpBuf::memory_write(self.id, at, piece));
         }
     }
 
@@ -224,17 +226,17 @@ impl Function {
     /// Answers a read of registers. An answer of another length is a completer abort.
     pub fn answer(&mut self, read: &RegisterRead, data: &[u8]) {
         if data.len() != read.bytes {
-            let abort = Packet::completion(&read.request, self.id, Status::CompleterAbort);
+            let abort = TlpBuf::completion(&read.request, self.id, Status::CompleterAbort);
             self.out.push_back(abort);
             return;
         }
         let (limit, boundary) = (self.max_payload(), ReadCompletionBoundary::Bytes128);
         let id = self.id;
-        self.out.extend(Packet::completions(&read.request, id, read.first_byte, data, limit, boundary));
+        self.out.extend(TlpBuf::completions(&read.request, id, read.first_byte, data, limit, boundary));
     }
 
     /// A packet from the host has come.
-    pub fn receive(&mut self, packet: Packet, _now: Now) {
+    pub fn receive(&mut self, packet: TlpBuf, _now: Time) {
         match &packet.header.body {
             Body::Config(config) => self.on_config(&packet.header, *config, &packet.payload),
             Body::Memory(memory) => self.on_memory(&packet.header, *memory, &packet.payload),
@@ -242,14 +244,14 @@ impl Function {
             // Turning off is acknowledged; other messages to an endpoint (unlock, slot power) need nothing.
             Body::Message(message) if message.code == code::PME_TURN_OFF => {
                 let ack = Header::message(self.id, MessageRouting::Gather, code::PME_TO_ACK);
-                self.out.push_back(Packet::bare(ack));
+                self.out.push_back(TlpBuf::bare(ack));
             }
             Body::Message(_) => {}
             Body::Io(_) | Body::Atomic(_) => self.refuse(&packet.header),
         }
     }
 
-    fn on_completion(&mut self, packet: &Packet) {
+    fn on_completion(&mut self, packet: &TlpBuf) {
         let Some(completion) = as_completion(&packet.header) else { return };
         match self.requester.on_completion(self.id, &packet.header, completion, &packet.payload) {
             Ok(finished) => {
@@ -274,13 +276,13 @@ impl Function {
             let data = self.config.read(config.register);
             let (limit, boundary) = (tlp::MAX_PAYLOAD_BYTES_RESET, ReadCompletionBoundary::Bytes128);
             let id = self.id;
-            self.out.extend(Packet::completions(header, id, 0, &data, limit, boundary));
+            self.out.extend(TlpBuf::completions(header, id, 0, &data, limit, boundary));
             return;
         };
         self.id = config.target;
         let tags_before = self.tag_space();
         self.config.write(config.register, config.first_enable, data);
-        self.out.push_back(Packet::completion(header, self.id, Status::Success));
+        self.out.push_back(TlpBuf::completion(header, self.id, Status::Success));
         if let Some(at) = self.express
             && config.register == at + register::EXPRESS_DEVICE_CONTROL
             && config.first_enable & 0b10 != 0
@@ -347,7 +349,7 @@ impl Function {
     /// and the error is noted.
     fn refuse(&mut self, header: &Header) {
         if header.class() == Class::NonPosted {
-            self.out.push_back(Packet::completion(header, self.id, Status::UnsupportedRequest));
+            self.out.push_back(TlpBuf::completion(header, self.id, Status::UnsupportedRequest));
         }
         self.report(register::ERROR_UNSUPPORTED, Some(header));
     }
@@ -374,7 +376,7 @@ impl Function {
         if !is_masked && is_first && control & wanted != 0 && !unsupported_quiet {
             let code = if is_fatal { code::ERR_FATAL } else { code::ERR_NONFATAL };
             let message = Header::message(self.id, MessageRouting::RootComplex, code);
-            self.out.push_back(Packet::bare(message));
+            self.out.push_back(TlpBuf::bare(message));
         }
     }
 

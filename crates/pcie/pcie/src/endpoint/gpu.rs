@@ -20,7 +20,8 @@ use self::channel::{Channel, Finish, Phase};
 use super::{Event, Function, FunctionOptions, RegisterRead};
 use crate::config::{BarKind, Builder, DeviceType, Identity};
 use crate::flow::{Finished, JobId};
-use crate::packet::{Now, Packet};
+use crate::tlp_buf::TlpBuf;
+use units::Time;
 
 /// Requests that wait for a tag, below which another job is begun. The link must never lack work.
 const WAITING_MIN: usize = 64;
@@ -90,13 +91,13 @@ impl GpuFunction {
     }
 
     /// A packet from the host has come.
-    pub fn receive(&mut self, packet: Packet, now: Now) {
+    pub fn receive(&mut self, packet: TlpBuf, now: Time) {
         self.function.receive(packet, now);
         self.run();
     }
 
     /// The next packet for the host.
-    pub fn transmit(&mut self, now: Now) -> Option<Packet> {
+    pub fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         if let Some(packet) = self.function.transmit(now) {
             return Some(packet);
         }
@@ -106,13 +107,13 @@ impl GpuFunction {
     }
 
     /// Time has passed.
-    pub fn on_tick(&mut self, now: Now) {
+    pub fn on_tick(&mut self, now: Time) {
         self.function.on_tick(now);
         self.run();
     }
 
     /// When [`GpuFunction::on_tick`] must be called at the latest.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         self.function.wake_at()
     }
 

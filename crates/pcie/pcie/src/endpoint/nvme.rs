@@ -21,7 +21,8 @@ pub use command::{Command, Status};
 
 use crate::config::{BarKind, Builder, DeviceType, Identity};
 use crate::flow::{Finished, JobId};
-use crate::packet::{Now, Packet};
+use crate::tlp_buf::TlpBuf;
+use units::Time;
 
 use super::{Endpoint, Event, Function, FunctionOptions, RegisterRead};
 use queue::{CompletionQueue, SubmissionQueue};
@@ -303,21 +304,21 @@ fn capabilities() -> u64 {
 }
 
 impl<S: BlockStore> Endpoint for Nvme<S> {
-    fn receive(&mut self, packet: Packet, now: Now) {
+    fn receive(&mut self, packet: TlpBuf, now: Time) {
         self.function.receive(packet, now);
         self.run();
     }
 
-    fn transmit(&mut self, now: Now) -> Option<Packet> {
+    fn transmit(&mut self, now: Time) -> Option<TlpBuf> {
         self.function.transmit(now)
     }
 
-    fn on_tick(&mut self, now: Now) {
+    fn on_tick(&mut self, now: Time) {
         self.function.on_tick(now);
         self.run();
     }
 
-    fn wake_at(&self) -> Option<Now> {
+    fn wake_at(&self) -> Option<Time> {
         self.function.wake_at()
     }
 

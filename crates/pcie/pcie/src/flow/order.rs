@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use tlp::{Class, Header};
 
-use crate::packet::Packet;
+use crate::tlp_buf::TlpBuf;
 
 /// Whether `later` may overtake `earlier`.
 pub fn may_pass(later: &Header, earlier: &Header) -> bool {
@@ -46,7 +46,7 @@ pub struct QueueFull(pub Class);
 ///
 /// Each class has its own bound: a queue full of requests still takes completions.
 pub struct OrderedQueue {
-    packets: VecDeque<Packet>,
+    packets: VecDeque<TlpBuf>,
     counts: [usize; 3],
     bound: usize,
 }
@@ -68,7 +68,7 @@ impl OrderedQueue {
     }
 
     /// Adds one at the end. A full class gives it back as an error: the sender waits.
-    pub fn push(&mut self, packet: Packet) -> Result<(), QueueFull> {
+    pub fn push(&mut self, packet: TlpBuf) -> Result<(), QueueFull> {
         let class = packet.header.class();
         if self.counts[class.index()] >= self.bound {
             return Err(QueueFull(class));
@@ -79,7 +79,7 @@ impl OrderedQueue {
     }
 
     /// Takes the first packet that the receiver has room for and that may pass all packets before it.
-    pub fn pop(&mut self, mut has_room: impl FnMut(&Header) -> bool) -> Option<Packet> {
+    pub fn pop(&mut self, mut has_room: impl FnMut(&Header) -> bool) -> Option<TlpBuf> {
         let at = (0..self.packets.len()).find(|&at| {
             let header = &self.packets[at].header;
             let passes = self.packets.iter().take(at).all(|earlier| may_pass(header, &earlier.header));
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn an_interrupt_follows_its_data() {
         let mut queue = OrderedQueue::new(8);
-        let data = Packet::memory_write(Bdf::new(1, 0, 0), 0x1000, &[1; 4]).unwrap();
-        let interrupt = Packet::memory_write(Bdf::new(1, 0, 0), 0xfee0_0000, &[2; 4]).unwrap();
+        let data = TlpBuf::memory_write(Bdf::new(1, 0, 0), 0x1000, &[1; 4]).unwrap();
+        let interrupt = TlpBuf::memory_write(Bdf::new(1, 0, 0), 0xfee0_0000, &[2; 4]).unwrap();
         queue.push(data.clone()).unwrap();
         queue.push(interrupt.clone()).unwrap();
         // The receiver has no room for the data, but would have for the interrupt.
@@ -194,7 +194,7 @@ mod tests {
         ) {
             let mut queue = OrderedQueue::new(64);
             for (n, header) in headers.iter().enumerate() {
-                queue.push(Packet { header: *header, payload: vec![n as u8; 4] }).unwrap();
+                queue.push(TlpBuf { header: *header, payload: vec![n as u8; 4] }).unwrap();
             }
             let mut left = Vec::new();
             for room in rooms {

@@ -11,10 +11,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use tlp::{Bdf, Body, Completion, Header, Status, TagSpace, TransactionId};
+use units::Time;
 
-use crate::packet::{Now, Packet};
+use crate::tlp_buf::TlpBuf;
 
 /// Requests of one job. A megabyte at the smallest read size.
 pub const REQUESTS_PER_JOB_MAX: usize = 8192;
@@ -80,12 +82,12 @@ pub struct RequesterOptions {
     /// How many of them may be used at once.
     pub tags_max: u16,
     /// How long to wait for an answer. PCI Express says 50 us to 50 ms by default; a network may need more.
-    pub timeout: Now,
+    pub timeout: Duration,
 }
 
 impl Default for RequesterOptions {
     fn default() -> Self {
-        let timeout = Now::from_millis(50);
+        let timeout = Duration::from_millis(50);
         Self { space: TagSpace::EightBits, tags_max: 256, timeout }
     }
 }
@@ -95,7 +97,7 @@ struct Open {
     left: Range<usize>,
     next_byte: u64,
     wants_data: bool,
-    deadline: Now,
+    deadline: Time,
 }
 
 struct Job {
@@ -110,8 +112,8 @@ pub struct Requester {
     /// First freed, first used: a tag rests as long as it can.
     free: VecDeque<u16>,
     open: HashMap<u16, Open>,
-    deadlines: BTreeSet<(Now, u16)>,
-    resting: BTreeMap<(Now, u16), ()>,
+    deadlines: BTreeSet<(Time, u16)>,
+    resting: BTreeMap<(Time, u16), ()>,
     waiting: VecDeque<(JobId, Request)>,
     jobs: HashMap<JobId, Job>,
 }
@@ -171,7 +173,7 @@ impl Requester {
     }
 
     /// The next request that has a tag.
-    pub fn transmit(&mut self, requester: Bdf, now: Now) -> Option<Packet> {
+    pub fn transmit(&mut self, requester: Bdf, now: Time) -> Option<TlpBuf> {
         self.wake_rested(now);
         loop {
             let job = self.waiting.front()?.0;
@@ -190,7 +192,7 @@ impl Requester {
             let open = Open { job, left: request.into, next_byte: request.first_byte, wants_data, deadline };
             self.open.insert(index, open);
             self.deadlines.insert((deadline, index));
-            return Some(Packet { header: request.header, payload: request.payload });
+            return Some(TlpBuf { header: request.header, payload: request.payload });
         }
     }
 
@@ -269,7 +271,7 @@ impl Requester {
     }
 
     /// Gives up on requests that were not answered in time.
-    pub fn on_tick(&mut self, now: Now) -> Vec<Finished> {
+    pub fn on_tick(&mut self, now: Time) -> Vec<Finished> {
         self.wake_rested(now);
         let mut finished = Vec::new();
         while let Some(&(deadline, index)) = self.deadlines.first()
@@ -287,14 +289,14 @@ impl Requester {
     }
 
     /// When [`Requester::on_tick`] must be called at the latest. Rested tags count, since requests may wait for them.
-    pub fn wake_at(&self) -> Option<Now> {
+    pub fn wake_at(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         let rested =
             if self.waiting.is_empty() { None } else { self.resting.first_key_value().map(|(k, _)| k.0) };
         deadline.into_iter().chain(rested).min()
     }
 
-    fn wake_rested(&mut self, now: Now) {
+    fn wake_rested(&mut self, now: Time) {
         while let Some((&(until, index), ())) = self.resting.first_key_value()
             && until <= now
         {
@@ -353,8 +355,8 @@ mod tests {
         Requester::new(RequesterOptions { tags_max, ..RequesterOptions::default() })
     }
 
-    fn ms(n: u64) -> Now {
-        Now::from_millis(n)
+    fn ms(n: u64) -> Time {
+        Time::from_millis(n)
     }
 
     fn read(requester: &mut Requester, job: u64, address: u64, bytes: usize) {
@@ -367,16 +369,16 @@ mod tests {
         (address ^ address >> 8) as u8
     }
 
-    fn answer(request: &Packet) -> Vec<Packet> {
+    fn answer(request: &TlpBuf) -> Vec<TlpBuf> {
         let Body::Memory(memory) = &request.header.body else { panic!("reads only") };
         let (first, count) = (memory.span().first_byte(), u64::from(memory.span().byte_count()));
         let data: Vec<u8> = (first..first + count).map(byte_at).collect();
         let limit = SizeLimit::new(128).unwrap();
-        Packet::completions(&request.header, THEM, first, &data, limit, ReadCompletionBoundary::Bytes64)
+        TlpBuf::completions(&request.header, THEM, first, &data, limit, ReadCompletionBoundary::Bytes64)
             .collect()
     }
 
-    fn give(requester: &mut Requester, packet: &Packet) -> Result<Option<Finished>, Unexpected> {
+    fn give(requester: &mut Requester, packet: &TlpBuf) -> Result<Option<Finished>, Unexpected> {
         let completion = as_completion(&packet.header).unwrap();
         requester.on_completion(ME, &packet.header, completion, &packet.payload)
     }
@@ -385,7 +387,7 @@ mod tests {
     fn a_read_of_many_packets_is_put_together_whatever_their_order() {
         let mut r = requester(32);
         read(&mut r, 1, 0x1003, 5000);
-        let mut requests: Vec<Packet> = std::iter::from_fn(|| r.transmit(ME, ms(0))).collect();
+        let mut requests: Vec<TlpBuf> = std::iter::from_fn(|| r.transmit(ME, ms(0))).collect();
         assert_eq!(requests.len(), 10);
         requests.reverse();
         let mut finished = None;
@@ -404,14 +406,14 @@ mod tests {
     fn no_more_requests_are_open_than_there_are_tags() {
         let mut r = requester(4);
         read(&mut r, 1, 0, 512 * 10);
-        let mut open: VecDeque<Packet> = std::iter::from_fn(|| r.transmit(ME, ms(0))).collect();
+        let mut open: VecDeque<TlpBuf> = std::iter::from_fn(|| r.transmit(ME, ms(0))).collect();
         assert_eq!((open.len(), r.open_count(), r.waiting_count()), (4, 4, 6));
         let mut seen = 4;
         while let Some(request) = open.pop_front() {
             for piece in answer(&request) {
                 give(&mut r, &piece).unwrap();
             }
-            let more: Vec<Packet> = std::iter::from_fn(|| r.transmit(ME, ms(0))).collect();
+            let more: Vec<TlpBuf> = std::iter::from_fn(|| r.transmit(ME, ms(0))).collect();
             assert!(more.len() <= 1);
             seen += more.len();
             open.extend(more);
@@ -467,7 +469,7 @@ mod tests {
         read(&mut r, 1, 0, 512 * 6);
         let first = r.transmit(ME, ms(0)).unwrap();
         let second = r.transmit(ME, ms(0)).unwrap();
-        let refusal = Packet::completion(&first.header, THEM, Status::UnsupportedRequest);
+        let refusal = TlpBuf::completion(&first.header, THEM, Status::UnsupportedRequest);
         assert_eq!(give(&mut r, &refusal), Ok(None), "the other request is still open");
         assert!(r.transmit(ME, ms(0)).is_none());
         let mut last = None;

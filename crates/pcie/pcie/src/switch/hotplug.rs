@@ -4,8 +4,8 @@ use tlp::Config;
 
 use super::{Switch, SwitchOutput};
 use crate::config::{find_capability, register};
-use crate::packet::Packet;
 use crate::tables::{EntryId, Epoch, NodeId, PathId, SlotId, TableError};
+use crate::tlp_buf::TlpBuf;
 
 /// Slot status bits that say that something happened.
 const EVENTS: u16 = register::SLOT_STATUS_BUTTON
@@ -99,7 +99,7 @@ impl Switch {
         let address = u64::from(port.config.u32(at + register::MSI_ADDRESS + 4)) << 32
             | u64::from(port.config.u32(at + register::MSI_ADDRESS));
         let data = u32::from(port.config.u16(at + register::MSI_DATA));
-        let message = Packet::memory_write(port.id(), address, &data.to_le_bytes());
+        let message = TlpBuf::memory_write(port.id(), address, &data.to_le_bytes());
         self.out.extend(message.map(SwitchOutput::Up));
     }
 

@@ -3,20 +3,19 @@
 use std::collections::HashMap;
 
 use tlp::{Completion, Header, TransactionId};
-
-use crate::packet::Now;
+use units::Time;
 
 /// More than any requester has tags, for a few requesters.
 const OPEN_MAX: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Transit {
-    open: HashMap<TransactionId, (Header, Now)>,
+    open: HashMap<TransactionId, (Header, Time)>,
 }
 
 impl Transit {
     /// Notes a request; false when its transaction is open already.
-    pub(super) fn open(&mut self, header: &Header, deadline: Now) -> bool {
+    pub(super) fn open(&mut self, header: &Header, deadline: Time) -> bool {
         let id = header.id();
         if self.open.len() >= OPEN_MAX || self.open.contains_key(&id) {
             return false;
@@ -37,7 +36,7 @@ impl Transit {
     }
 
     /// Takes the requests that have waited too long, in the order of their transactions.
-    pub(super) fn take_late(&mut self, now: Now) -> Vec<Header> {
+    pub(super) fn take_late(&mut self, now: Time) -> Vec<Header> {
         let late: Vec<TransactionId> =
             self.open.iter().filter(|(_, (_, deadline))| *deadline <= now).map(|(id, _)| *id).collect();
         self.take(late)
@@ -54,7 +53,7 @@ impl Transit {
         ids.iter().filter_map(|id| self.open.remove(id)).map(|(header, _)| header).collect()
     }
 
-    pub(super) fn wake_at(&self) -> Option<Now> {
+    pub(super) fn wake_at(&self) -> Option<Time> {
         self.open.values().map(|(_, deadline)| *deadline).min()
     }
 }

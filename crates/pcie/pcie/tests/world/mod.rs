@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, StoreError};
 use pcie::flow::{JobId, Requester, RequesterOptions};
 use pcie::tables::{EntryId, Epoch, NodeId, PathId, SlotId};
-use pcie::{Bdf, BoxProxy, Now, Packet, Switch, SwitchOptions, SwitchOutput};
+use pcie::{Bdf, BoxEndpoints, Switch, SwitchOptions, SwitchOutput, Time, TlpBuf};
 use tlp::{Body, Header, MemoryOp, ReadCompletionBoundary, SizeLimit, Span, Status, TransactionId};
 
 pub const HOST: NodeId = NodeId(1);
@@ -48,32 +49,32 @@ impl BlockStore for Blocks {
 /// A host with memory, a switch and one box. Time passes only when the test says so.
 pub struct World {
     pub switch: Switch,
-    pub boxes: BoxProxy,
+    pub boxes: BoxEndpoints,
     pub memory: Vec<u8>,
     /// Writes to where no memory is: interrupts.
     pub interrupts: Vec<(u64, u32)>,
     pub messages: Vec<u8>,
     /// Packets dropped between the proxies when set.
     pub cut: bool,
-    pub now: Now,
+    pub now: Time,
     requester: Requester,
     next_job: u64,
     answers: BTreeMap<JobId, Option<Vec<u8>>>,
     /// Everything that went through the network, oldest first.
-    pub passed: VecDeque<(bool, Packet)>,
+    pub passed: VecDeque<(bool, TlpBuf)>,
 }
 
 impl World {
     pub fn new(slots: u16) -> Self {
-        let timeout = Now::from_millis(100);
+        let timeout = Duration::from_millis(100);
         Self {
             switch: Switch::new(SwitchOptions { slots, ..SwitchOptions::default() }),
-            boxes: BoxProxy::new(slots),
+            boxes: BoxEndpoints::new(slots),
             memory: vec![0; 1 << 20],
             interrupts: Vec::new(),
             messages: Vec::new(),
             cut: false,
-            now: Now::ZERO,
+            now: Time::ZERO,
             requester: Requester::new(RequesterOptions { timeout, ..RequesterOptions::default() }),
             next_job: 0,
             answers: BTreeMap::new(),
@@ -130,7 +131,7 @@ impl World {
     }
 
     /// Lets time pass.
-    pub fn pass(&mut self, time: Now) {
+    pub fn pass(&mut self, time: Duration) {
         self.now += time;
         self.switch.on_tick(self.now);
         self.boxes.on_tick(self.now);
@@ -141,7 +142,7 @@ impl World {
     }
 
     /// A packet at the root complex.
-    fn at_root(&mut self, packet: Packet) {
+    fn at_root(&mut self, packet: TlpBuf) {
         let header = packet.header;
         match header.body {
             Body::Completion(completion) => {
@@ -159,13 +160,13 @@ impl World {
                     MemoryOp::Read => {
                         let limit = SizeLimit::new(128).unwrap();
                         let boundary = ReadCompletionBoundary::Bytes64;
-                        let answers: Vec<Packet> = match inside {
+                        let answers: Vec<TlpBuf> = match inside {
                             true => {
                                 let data = self.memory[first..first + count].to_vec();
-                                Packet::completions(&header, ROOT, first as u64, &data, limit, boundary)
+                                TlpBuf::completions(&header, ROOT, first as u64, &data, limit, boundary)
                                     .collect()
                             }
-                            false => vec![Packet::completion(&header, ROOT, Status::UnsupportedRequest)],
+                            false => vec![TlpBuf::completion(&header, ROOT, Status::UnsupportedRequest)],
                         };
                         for answer in answers {
                             self.switch.receive_from_host(answer, self.now);
@@ -197,7 +198,7 @@ impl World {
             if let Some(answer) = self.answers.remove(&job) {
                 return answer;
             }
-            self.pass(Now::from_millis(10));
+            self.pass(Duration::from_millis(10));
         }
         panic!("neither an answer nor a timeout");
     }
@@ -236,7 +237,7 @@ impl World {
     }
 
     pub fn write(&mut self, address: u64, data: &[u8]) {
-        let packet = Packet::memory_write(ROOT, address, data).unwrap();
+        let packet = TlpBuf::memory_write(ROOT, address, data).unwrap();
         self.switch.receive_from_host(packet, self.now);
         self.settle();
     }

@@ -4,15 +4,15 @@
 #![allow(unreachable_pub, reason = "a part of a test")]
 
 use fabric::{
-    Endpoint as LinkEnd, Epoch as LinkEpoch, Event, Faults, LeaseId, LeaseSecret, Link, LinkConfig,
-    PathId as LinkPath, Role, Scripted, SendError, Time, Willing,
+    Endpoint as LinkEnd, Event, Faults, LeaseSecret, Link, LinkConfig, LinkName, PathId as LinkPath, Role,
+    Scripted, SendError, Time, Willing,
 };
 use pcie::endpoint::FunctionOptions;
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::flow::RequesterOptions;
 use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
 use pcie::tables::{Epoch, NodeId, PathId, SlotId};
-use pcie::{BoxProxy, Packet};
+use pcie::{BoxEndpoints, TlpBuf};
 use pcie_proxy::DEVICE_WAITS;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -120,11 +120,11 @@ pub struct World {
     pub datagrams: u64,
     pub blocks: Blocks,
     port: HostPort,
-    boxes: BoxProxy,
+    boxes: BoxEndpoints,
     memory: Memory,
     links: [Option<Link>; 2],
     nets: [Scripted; 2],
-    waiting: [VecDeque<Packet>; 2],
+    waiting: [VecDeque<TlpBuf>; 2],
     stopped_until: [Time; 2],
     pause: Option<Pause>,
     lost: bool,
@@ -141,7 +141,7 @@ impl World {
         let blocks = Blocks(Arc::new(Mutex::new(vec![0x5a; BLOCKS * BLOCK_BYTES])));
         let function = FunctionOptions { timeout: DEVICE_WAITS, ..FunctionOptions::default() };
         let nvme = Nvme::new(blocks.clone(), NvmeOptions { function, ..NvmeOptions::default() });
-        let mut boxes = BoxProxy::new(1);
+        let mut boxes = BoxEndpoints::new(1);
         boxes.insert(SLOT, Box::new(nvme)).unwrap();
         let timeout = PATIENCE + Duration::from_secs(1);
         let requester = RequesterOptions { timeout, ..RequesterOptions::default() };
@@ -174,7 +174,7 @@ impl World {
         let ends = if role == Role::Host { [host, slot] } else { [slot, host] };
         let secret = LeaseSecret([9; 32]);
         let random = [role as u8 + 1; 32];
-        let mut config = LinkConfig::new(role, LeaseId(7), LinkEpoch(1), secret, random, ends);
+        let mut config = LinkConfig::new(role, LinkName(7), Epoch(1), secret, random, ends);
         config.silent_after = PATIENCE;
         Link::new(config, now).unwrap()
     }
@@ -214,7 +214,7 @@ impl World {
     /// One turn of one end's thread.
     fn turn(&mut self, end: usize) -> bool {
         let Some(mut link) = self.links[end].take() else { return false };
-        let now = Duration::from_nanos(self.now.0);
+        let now = self.now;
         let mut has_moved = false;
         while let Some(datagram) = self.nets[1 - end].receive(self.now) {
             link.on_datagram(self.now, datagram);
@@ -227,7 +227,7 @@ impl World {
             }
         }
         while let Some(tlp) = link.receive(Willing::ALL) {
-            let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
+            let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
             has_moved = true;
             match end {
                 HOST => self.port.receive(&packet, &self.memory),
@@ -283,7 +283,7 @@ impl World {
             let mut due: Vec<Option<Time>> = vec![self.nets[1 - end].next_at()];
             due.push(self.links[end].as_mut().and_then(Link::wake_at));
             let own = if end == HOST { self.port.wake_at() } else { self.boxes.wake_at() };
-            due.push(own.map(|at| Time(at.as_nanos() as u64)));
+            due.push(own);
             if let Some(at) = due.into_iter().flatten().min() {
                 next = next.min(at.max(self.stopped_until[end]));
             }

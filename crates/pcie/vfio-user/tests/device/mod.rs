@@ -33,6 +33,13 @@ pub struct Remembering {
     bar: Vec<u8>,
 }
 
+impl Remembering {
+    pub fn new() -> Self {
+        let config = (0..4096).map(|n| (n % 251) as u8).collect();
+        Self { seen: Arc::default(), config, bar: vec![0; BAR_BYTES as usize] }
+    }
+}
+
 impl Device for Remembering {
     fn shape(&self) -> Shape {
         Shape::pci_express(&[BAR_BYTES], 4, 0)
@@ -89,9 +96,8 @@ impl Slot {
         let path = folder.path().join("slot");
         let server = Server::bind(&path, Options { completion_timeout }).unwrap();
         let stop = server.stop_handle();
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let config = (0..4096).map(|n| (n % 251) as u8).collect();
-        let mut device = Remembering { seen: seen.clone(), config, bar: vec![0; BAR_BYTES as usize] };
+        let mut device = Remembering::new();
+        let seen = device.seen.clone();
         let thread = Some(std::thread::spawn(move || server.serve(&mut device).unwrap()));
         Self { path, seen, stop, thread, _folder: folder }
     }

@@ -102,7 +102,7 @@ impl Bell {
 impl Machine {
     /// Moves packets until nothing moves.
     fn settle(&self, state: &mut State) {
-        let now = self.start.elapsed();
+        let now = ::pcie::Time::at(self.start.elapsed());
         state.port.on_tick(now);
         state.endpoint.on_tick(now);
         loop {

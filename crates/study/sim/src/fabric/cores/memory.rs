@@ -2,14 +2,14 @@
 
 use pcie::host::HostMemory;
 use pcie::measure::owner;
-use pcie::{Bdf, Packet};
+use pcie::{Bdf, TlpBuf};
 use std::cell::RefCell;
 
 /// Counts what is written, and hands on what is a device's.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub(super) written: RefCell<u64>,
-    pub(super) for_peers: RefCell<Vec<(usize, Packet)>>,
+    pub(super) for_peers: RefCell<Vec<(usize, TlpBuf)>>,
 }
 
 impl HostMemory for Memory {
@@ -21,7 +21,7 @@ impl HostMemory for Memory {
     fn write(&self, address: u64, from: &[u8]) -> bool {
         match owner(address) {
             Some(peer) => {
-                let packet = Packet::memory_write(Bdf::default(), address, from);
+                let packet = TlpBuf::memory_write(Bdf::default(), address, from);
                 self.for_peers.borrow_mut().extend(packet.map(|packet| (peer, packet)));
             }
             None => *self.written.borrow_mut() += from.len() as u64,

@@ -4,7 +4,7 @@ use super::super::agenda::Instant;
 use super::super::constants::Constants;
 use super::super::crossing::Wire;
 use fabric::{
-    Credits, Endpoint, Epoch, LeaseId, LeaseSecret, Link, LinkConfig, Protection, Role, Time, Trunk,
+    Credits, Endpoint, Epoch, LeaseSecret, Link, LinkConfig, LinkName, Protection, Role, Time, Trunk,
 };
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) struct Proxy {
 
 /// A datagram that left.
 pub(super) struct Left {
-    pub(super) lease: LeaseId,
+    pub(super) link: LinkName,
     pub(super) bytes: Vec<u8>,
     /// TLPs that began their way with it.
     pub(super) tlps: usize,
@@ -55,7 +55,8 @@ fn link(role: Role, gpu: usize, constants: &Constants, datagram_bytes: usize) ->
     let (host, slot) = (Endpoint::host(1), Endpoint::new(2, gpu as u16 + 1));
     let ends = if role == Role::Host { [host, slot] } else { [slot, host] };
     let random = [role as u8 + 1; 32];
-    let mut config = LinkConfig::new(role, LeaseId(gpu as u32), Epoch(1), LeaseSecret([1; 32]), random, ends);
+    let mut config =
+        LinkConfig::new(role, LinkName(gpu as u32), Epoch(1), LeaseSecret([1; 32]), random, ends);
     let slots = constants.proxy_slots.round().max(1.0) as u32;
     (config.protection, config.datagram_bytes) = (Protection::Plain, datagram_bytes);
     (config.window, config.in_flight_bytes_max) = (4096, IN_FLIGHT_BYTES);
@@ -106,9 +107,9 @@ impl Pair {
         &mut self.proxies[way as usize]
     }
 
-    /// TLPs of a lease that are on their way.
-    fn on_their_way(&self, way: Way, lease: LeaseId) -> usize {
-        self.proxies[way as usize].trunk.link(lease).map_or(0, Link::in_flight_tlps)
+    /// TLPs of a link that are on their way.
+    fn on_their_way(&self, way: Way, link: LinkName) -> usize {
+        self.proxies[way as usize].trunk.link(link).map_or(0, Link::in_flight_tlps)
     }
 
     /// The next datagram of the proxy that sends `way`. What carries TLPs is converted first; acknowledgements are the
@@ -122,14 +123,14 @@ impl Pair {
     ) -> Option<Left> {
         let proxy = &mut self.proxies[way as usize];
         let sent = proxy.trunk.transmit(time(now), &mut self.datagram)?;
-        let (lease, count) = (sent.lease, &mut counts[sent.lease.0 as usize]);
-        let after = self.on_their_way(way, lease);
+        let (link, count) = (sent.link, &mut counts[sent.link.0 as usize]);
+        let after = self.on_their_way(way, link);
         let tlps = after - std::mem::replace(count, after);
         let cable = &mut self.proxies[way as usize].cable;
         let arrives_at = cable.send(now, (sent.bytes + FRAMING_BYTES) as f64);
         let conversion = if tlps > 0 { conversion } else { 0 };
         let bytes = self.datagram[..sent.bytes].to_vec();
-        Some(Left { lease, bytes, tlps, arrives_at: arrives_at + conversion })
+        Some(Left { link, bytes, tlps, arrives_at: arrives_at + conversion })
     }
 
     /// A datagram arrives at the proxy that sends `way`; what it acknowledged is on its way no more.
@@ -137,11 +138,11 @@ impl Pair {
         &mut self,
         way: Way,
         now: Instant,
-        lease: LeaseId,
+        link: LinkName,
         mut bytes: Vec<u8>,
         counts: &mut [usize],
     ) {
         self.proxies[way as usize].trunk.on_datagram(time(now), &mut bytes);
-        counts[lease.0 as usize] = self.on_their_way(way, lease);
+        counts[link.0 as usize] = self.on_their_way(way, link);
     }
 }

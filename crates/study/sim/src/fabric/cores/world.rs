@@ -7,12 +7,12 @@ use super::super::traffic::{Traffic, Volume};
 use super::super::world::{Layout, WIRE_PART, memory_us, next_unit};
 use super::memory::Memory;
 use super::pair::{Pair, Way};
-use fabric::{LeaseId, Willing};
+use fabric::{LinkName, Willing};
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::{DmaDevice, doorbell};
 use pcie::host::HostPort;
 use pcie::measure::{Copier, MEMORY_BAR, MEMORY_BYTES, copier, ring, window};
-use pcie::{Now, Packet, SizeLimit};
+use pcie::{SizeLimit, Time, TlpBuf};
 use std::collections::VecDeque;
 use tlp::{Body, Class};
 
@@ -36,7 +36,7 @@ enum Event {
     AtProxy {
         gpu: usize,
         way: Way,
-        packet: Packet,
+        packet: TlpBuf,
     },
     /// A proxy looks for something to send.
     Ask {
@@ -47,7 +47,7 @@ enum Event {
     Datagram {
         pair: usize,
         way: Way,
-        lease: LeaseId,
+        link: LinkName,
         bytes: Vec<u8>,
     },
     /// The far proxy takes TLPs from its link.
@@ -59,20 +59,20 @@ enum Event {
     Crossed {
         gpu: usize,
         way: Way,
-        packet: Packet,
+        packet: TlpBuf,
     },
     AtHost {
         gpu: usize,
-        packet: Packet,
+        packet: TlpBuf,
     },
     /// Host memory has the data of a read.
     FromHost {
         gpu: usize,
-        packet: Packet,
+        packet: TlpBuf,
     },
     AtGpu {
         gpu: usize,
-        packet: Packet,
+        packet: TlpBuf,
     },
 }
 
@@ -87,7 +87,7 @@ struct Gpu {
     /// Of a step that is under way.
     bytes_awaited: u64,
     /// Stores of the host that are not sent yet, and where the next ones go.
-    stores: VecDeque<Packet>,
+    stores: VecDeque<TlpBuf>,
     store_at: u64,
 }
 
@@ -218,8 +218,8 @@ impl CoreWorld {
         }
     }
 
-    fn time(&self) -> Now {
-        Now::from_nanos(self.now / 1000)
+    fn time(&self) -> Time {
+        Time(self.now / 1000)
     }
 
     fn handle(&mut self, event: Event) {
@@ -233,7 +233,7 @@ impl CoreWorld {
                     self.ask(pair, way);
                 }
             }
-            Event::Datagram { pair, way, lease, bytes } => self.on_datagram(pair, way, lease, bytes),
+            Event::Datagram { pair, way, link, bytes } => self.on_datagram(pair, way, link, bytes),
             Event::Take { gpu, way } => self.take(gpu, way),
             Event::Crossed { gpu, way: Way::Up, packet } => {
                 let bytes = self.bytes_on_wire(&packet);
@@ -249,7 +249,7 @@ impl CoreWorld {
     }
 
     /// Data, headers and framing, as a wire carries them.
-    fn bytes_on_wire(&self, packet: &Packet) -> f64 {
+    fn bytes_on_wire(&self, packet: &TlpBuf) -> f64 {
         let (constants, payload) = (&self.constants, packet.payload.len() as f64);
         match packet.header.class() {
             Class::Completion => {
@@ -315,7 +315,7 @@ impl CoreWorld {
     }
 
     /// Read avoidance: the host's port turns a piece of memory into writes.
-    fn next_store(&mut self, gpu: usize) -> Packet {
+    fn next_store(&mut self, gpu: usize) -> TlpBuf {
         let now = self.time();
         let side = &mut self.gpus[gpu];
         loop {
@@ -331,9 +331,9 @@ impl CoreWorld {
         }
     }
 
-    fn at_proxy(&mut self, gpu: usize, way: Way, packet: &Packet) {
+    fn at_proxy(&mut self, gpu: usize, way: Way, packet: &TlpBuf) {
         let Some(pair) = self.pair_of(gpu) else { return };
-        let sent = self.pairs[pair].proxy(way).trunk.send(LeaseId(gpu as u32), &packet.as_tlp());
+        let sent = self.pairs[pair].proxy(way).trunk.send(LinkName(gpu as u32), &packet.as_tlp());
         assert_eq!(sent, Some(Ok(())), "credits keep the queue short, and tags are used once at a time");
         self.ask(pair, way);
     }
@@ -348,8 +348,8 @@ impl CoreWorld {
             }
             let counts = &mut self.counts[way as usize];
             let Some(left) = self.pairs[pair].transmit(way, self.now, conversion, counts) else { break };
-            let gpu = left.lease.0 as usize;
-            let event = Event::Datagram { pair, way, lease: left.lease, bytes: left.bytes };
+            let gpu = left.link.0 as usize;
+            let event = Event::Datagram { pair, way, link: left.link, bytes: left.bytes };
             self.agenda.put(left.arrives_at, event);
             let waiting = &mut self.gpus[gpu].waiting[way as usize];
             // Completions have room of their own, and were not counted.
@@ -375,10 +375,10 @@ impl CoreWorld {
     }
 
     /// A datagram of `way` reaches the far proxy, which sends the other way.
-    fn on_datagram(&mut self, pair: usize, way: Way, lease: LeaseId, bytes: Vec<u8>) {
-        let (gpu, back) = (lease.0 as usize, if way == Way::Up { Way::Down } else { Way::Up });
+    fn on_datagram(&mut self, pair: usize, way: Way, link: LinkName, bytes: Vec<u8>) {
+        let (gpu, back) = (link.0 as usize, if way == Way::Up { Way::Down } else { Way::Up });
         let counts = &mut self.counts[back as usize];
-        self.pairs[pair].on_datagram(back, self.now, lease, bytes, counts);
+        self.pairs[pair].on_datagram(back, self.now, link, bytes, counts);
         self.take_ready(gpu, way);
         self.ask(pair, back);
     }
@@ -417,8 +417,8 @@ impl CoreWorld {
         let conversion = ps(self.constants.conversion_rtt_us / 4.0);
         while self.has_room_ahead(gpu, way) {
             let trunk = &mut self.pairs[pair].proxy(back).trunk;
-            let Some(tlp) = trunk.receive(LeaseId(gpu as u32), Willing::ALL) else { break };
-            let packet = Packet { header: tlp.header, payload: tlp.payload.to_vec() };
+            let Some(tlp) = trunk.receive(LinkName(gpu as u32), Willing::ALL) else { break };
+            let packet = TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() };
             if let Traffic::WritePeer { peer } = self.gpus[gpu].traffic
                 && way == Way::Up
             {
@@ -430,7 +430,7 @@ impl CoreWorld {
     }
 
     /// A packet reached the host: its port answers reads and writes memory.
-    fn at_host(&mut self, gpu: usize, packet: &Packet) {
+    fn at_host(&mut self, gpu: usize, packet: &TlpBuf) {
         if self.layout == Layout::Native {
             self.gpus[gpu].waiting[Way::Up as usize] -= 1;
             self.issue(gpu);
@@ -450,7 +450,7 @@ impl CoreWorld {
         }
     }
 
-    fn down_from_host(&mut self, gpu: usize, packet: Packet) {
+    fn down_from_host(&mut self, gpu: usize, packet: TlpBuf) {
         let bytes = self.bytes_on_wire(&packet);
         match self.pair_of(gpu) {
             Some(pair) => {
@@ -461,13 +461,13 @@ impl CoreWorld {
         }
     }
 
-    fn towards_gpu(&mut self, gpu: usize, packet: Packet) {
+    fn towards_gpu(&mut self, gpu: usize, packet: TlpBuf) {
         let bytes = self.bytes_on_wire(&packet);
         let at = self.gpus[gpu].down.send(self.now, bytes);
         self.agenda.put(at, Event::AtGpu { gpu, packet });
     }
 
-    fn at_gpu(&mut self, gpu: usize, packet: Packet) {
+    fn at_gpu(&mut self, gpu: usize, packet: TlpBuf) {
         let (now, bytes) = (self.time(), packet.payload.len() as u64);
         let is_answer = matches!(packet.header.body, Body::Completion(_));
         self.gpus[gpu].device.receive(packet, now);

@@ -1,22 +1,18 @@
-//! A packet that owns its payload, as queues and state machines pass it around.
-
-use std::time::Duration;
+//! A TLP that owns its payload, as queues and state machines pass it around. [`Tlp`] borrows it. (A *packet* is what the
+//! fabric cuts TLPs into.)
 
 use tlp::{Bdf, CompletionPieces, Header, ReadCompletionBoundary, SizeLimit, Span, Status, Tlp};
 
-/// Time since some beginning that only has to be the same for all calls to one value. Cores never look at a clock.
-pub type Now = Duration;
-
-/// A transaction layer packet with its payload: whole double words, in the order of addresses.
+/// A transaction layer packet (TLP) with its payload: whole double words, in the order of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct TlpBuf {
     /// What it is and where it goes.
     pub header: Header,
     /// As long as the header says.
     pub payload: Vec<u8>,
 }
 
-impl Packet {
+impl TlpBuf {
     /// A packet without payload.
     pub fn bare(header: Header) -> Self {
         Self { header, payload: Vec::new() }
@@ -107,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_write_at_an_odd_address_is_padded_to_double_words() {
-        let packet = Packet::memory_write(Bdf::new(1, 0, 0), 0x1003, &[1, 2, 3]).unwrap();
+        let packet = TlpBuf::memory_write(Bdf::new(1, 0, 0), 0x1003, &[1, 2, 3]).unwrap();
         assert_eq!(packet.payload, [0, 0, 0, 1, 2, 3, 0, 0]);
         assert_eq!(packet.as_tlp().encoded_bytes(), 12 + 8);
     }

@@ -19,12 +19,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pcie::Packet;
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::nvme::{BLOCK_BYTES, BlockStore, Nvme, NvmeOptions, StoreError};
 use pcie::host::HostPortOptions;
+use pcie::{Time, TlpBuf};
+use pcie_proxy::HostSlot;
 use tlp::{TLP_BYTES_MAX, Tlp};
-use vfio_user::{Options, Server, SlotHandle};
+use vfio_user::{Options, Server};
 
 struct FileStore(File);
 
@@ -43,26 +44,27 @@ impl BlockStore for FileStore {
     }
 }
 
-/// A packet as bytes, and when it arrives.
+/// A packet as bytes, and when it arrives; no bytes are a reason to look.
 type Sent = (Instant, Vec<u8>);
 
-fn to_bytes(packet: &Packet) -> Vec<u8> {
+fn to_bytes(packet: &TlpBuf) -> Vec<u8> {
     let mut bytes = vec![0; TLP_BYTES_MAX];
     let len = packet.as_tlp().encode(&mut bytes).expect("our own packets can be encoded");
     bytes.truncate(len);
     bytes
 }
 
-fn from_bytes(bytes: &[u8]) -> Packet {
+fn from_bytes(bytes: &[u8]) -> TlpBuf {
     let tlp = Tlp::decode(bytes).expect("our own packets can be decoded");
-    Packet { header: tlp.header, payload: tlp.payload.to_vec() }
+    TlpBuf { header: tlp.header, payload: tlp.payload.to_vec() }
 }
 
-/// Waits for the next packet whose time has come, or until `until`.
-fn next(inbox: &Receiver<Sent>, early: &mut VecDeque<Sent>, until: Instant) -> Result<Option<Packet>, ()> {
+/// Waits for the next packet whose time has come, for a reason to look, or until `until`.
+fn next(inbox: &Receiver<Sent>, early: &mut VecDeque<Sent>, until: Instant) -> Result<Option<TlpBuf>, ()> {
     loop {
         let due = early.front().map_or(until, |(at, _)| (*at).min(until));
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok((_, bytes)) if bytes.is_empty() => return Ok(None),
             Ok(sent) => early.push_back(sent),
             Err(RecvTimeoutError::Disconnected) => return Err(()),
             Err(RecvTimeoutError::Timeout) => {}
@@ -78,6 +80,10 @@ fn next(inbox: &Receiver<Sent>, early: &mut VecDeque<Sent>, until: Instant) -> R
 
 const IDLE: Duration = Duration::from_millis(100);
 
+fn now(start: Instant) -> Time {
+    Time::at(start.elapsed())
+}
+
 /// The box: one device, its packets in and out.
 fn run_box(
     mut device: impl Endpoint,
@@ -89,16 +95,16 @@ fn run_box(
     let start = Instant::now();
     let mut early = VecDeque::new();
     loop {
-        let wake = device.wake_at().map_or(IDLE, |at| at.saturating_sub(start.elapsed()).min(IDLE));
+        let wake = device.wake_at().map_or(IDLE, |at| at.since(now(start)).min(IDLE));
         let Ok(packet) = next(&inbox, &mut early, Instant::now() + wake) else { return };
         if cut.load(Ordering::Relaxed) {
             continue;
         }
         if let Some(packet) = packet {
-            device.receive(packet, start.elapsed());
+            device.receive(packet, now(start));
         }
-        device.on_tick(start.elapsed());
-        while let Some(packet) = device.transmit(start.elapsed()) {
+        device.on_tick(now(start));
+        while let Some(packet) = device.transmit(now(start)) {
             if outbox.send((Instant::now() + delay, to_bytes(&packet))).is_err() {
                 return;
             }
@@ -108,7 +114,7 @@ fn run_box(
 
 struct Slot {
     file: PathBuf,
-    handle: SlotHandle,
+    handle: HostSlot,
     cut: Arc<AtomicBool>,
     to_box: Arc<Mutex<Sender<Sent>>>,
     to_host: Sender<Sent>,
@@ -132,14 +138,10 @@ fn start_slot(socket: &Path, file: &Path, number: usize, msix: bool, delay: Dura
     let (unused, _) = channel();
     let to_box = Arc::new(Mutex::new(unused));
     let (to_host, from_box) = channel();
-    let wire = {
-        let to_box = to_box.clone();
-        move |packet: Packet| {
-            let sender = to_box.lock().expect("nobody panics with it");
-            let _ = sender.send((Instant::now() + delay, to_bytes(&packet)));
-        }
-    };
-    let handle = SlotHandle::new(HostPortOptions { msix, ..HostPortOptions::default() }, wire);
+    let wake: Sender<Sent> = to_host.clone();
+    let wake = move || drop(wake.send((Instant::now(), Vec::new())));
+    let handle = HostSlot::new(HostPortOptions { msix, ..HostPortOptions::default() }, wake);
+    let outbox = to_box.clone();
     let mut slot = Slot { file: file.into(), handle, cut: Arc::default(), to_box, to_host };
     slot.plug_in(number, msix, delay);
     let handle = slot.handle.clone();
@@ -152,13 +154,17 @@ fn start_slot(socket: &Path, file: &Path, number: usize, msix: bool, delay: Dura
                 Ok(None) => {}
                 Err(()) => return,
             }
+            while let Some(packet) = handle.transmit() {
+                let sender = outbox.lock().expect("no thread panics with it");
+                let _ = sender.send((Instant::now() + delay, to_bytes(&packet)));
+            }
         }
     });
     serve(slot.handle.clone(), socket.into(), msix);
     slot
 }
 
-fn serve(handle: SlotHandle, socket: PathBuf, msix: bool) {
+fn serve(handle: HostSlot, socket: PathBuf, msix: bool) {
     std::thread::spawn(move || {
         let device = handle.attach(Duration::from_secs(5)).expect("our own device answers");
         let mut device = if msix { device } else { device.without_msix() };

@@ -1,11 +1,13 @@
 //! A slot whose device is elsewhere: the virtual machine's accesses become packets, packets become its memory accesses.
 //!
 //! ```text
-//!   VM ◀─ socket ─▶ Server ─▶ SlotDevice ─┐                     ┌─▶ Wire ─▶ network ─▶ device
-//!                                         ├─▶ HostPort (core) ──┤
-//!                        SlotHandle ──────┘                     └─▶ guest memory, interrupts
-//!   network ─▶ deliver, tick, remove ─▶
+//!   VM ◀─ socket ─▶ Server ─▶ HostSlotDevice ─┐                     ┌─▶ transmit ─▶ network ─▶ device
+//!                                             ├─▶ HostPort (core) ──┤
+//!           network ─▶ deliver ─▶ HostSlot  ──┘                     └─▶ guest memory, interrupts
 //! ```
+//!
+//! The server's thread and the network's thread work on one `HostPort` under one lock. The server's thread leaves packets in
+//! the port and wakes the network's thread, which takes them.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -14,23 +16,13 @@ use pcie::host::{
     Access, DiscoverError, Discovery, HostMemory, HostOutput, HostPort, HostPortOptions, Violations,
 };
 use pcie::tables::Window;
-use pcie::{Now, Packet};
+use pcie::{Time, TlpBuf};
+use vfio_user::message::{irq, region};
+use vfio_user::{AccessId, Answer, Bus, Device, IrqKind, Shape};
 
-use crate::access::{AccessId, Answer};
-use crate::device::{Bus, Device, Shape};
-use crate::interrupts::IrqKind;
-use crate::memory::GuestMemory;
-use crate::message::{irq, region};
-
-impl HostMemory for GuestMemory {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        GuestMemory::read(self, address, into).is_ok()
-    }
-
-    fn write(&self, address: u64, from: &[u8]) -> bool {
-        GuestMemory::write(self, address, from).is_ok()
-    }
-}
+/// Packets of a guest that may wait for the network. A guest that writes faster has to wait: a box may be paused for as long
+/// as the pool forgives it, and the host's memory is not the guest's. Each access adds a few at most.
+const STAGED_MAX: usize = 4096;
 
 /// No memory at all, while no virtual machine is connected.
 struct NoMemory;
@@ -45,24 +37,6 @@ impl HostMemory for NoMemory {
     }
 }
 
-/// The way to the device. Packets are handed over in order, under the slot's lock: sending must neither wait nor call
-/// back into the slot.
-pub trait Wire: Send + Sync {
-    /// Sends one packet to the device.
-    fn send(&self, packet: Packet);
-
-    /// Whether it takes more accesses of the guest now. Each is a few packets at most; those are always taken.
-    fn has_room(&self) -> bool {
-        true
-    }
-}
-
-impl<F: Fn(Packet) + Send + Sync> Wire for F {
-    fn send(&self, packet: Packet) {
-        self(packet);
-    }
-}
-
 struct State {
     port: HostPort,
     bus: Option<Bus>,
@@ -73,7 +47,8 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    wire: Box<dyn Wire>,
+    /// Wakes the thread that calls [`HostSlot::transmit`]. Called under the lock of `state`.
+    wake: Box<dyn Fn() + Send + Sync>,
     start: Instant,
 }
 
@@ -82,8 +57,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn now(&self) -> Now {
-        self.start.elapsed()
+    fn now(&self) -> Time {
+        Time::at(self.start.elapsed())
     }
 
     /// Hands on what the core has for others.
@@ -116,8 +91,9 @@ impl Shared {
                 }
             }
         }
-        while let Some(packet) = state.port.transmit(self.now()) {
-            self.wire.send(packet);
+        state.port.stage(self.now());
+        if state.port.staged_count() > 0 {
+            (self.wake)();
         }
     }
 }
@@ -135,25 +111,32 @@ pub enum AttachError {
 
 /// The network's end of a slot. Copies are the same slot.
 #[derive(Clone)]
-pub struct SlotHandle {
+pub struct HostSlot {
     shared: Arc<Shared>,
 }
 
-impl SlotHandle {
-    /// A slot whose device is reached by `wire`.
-    pub fn new(options: HostPortOptions, wire: impl Wire + 'static) -> Self {
+impl HostSlot {
+    /// A slot whose packets another thread takes with [`HostSlot::transmit`]. `wake` tells it that there are some; it is
+    /// called under the slot's lock and must neither wait nor call back into the slot.
+    pub fn new(options: HostPortOptions, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let state = State { port: HostPort::new(options), bus: None, discovered: None, errors: 0 };
         let shared = Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            wire: Box::new(wire),
+            wake: Box::new(wake),
             start: Instant::now(),
         };
         Self { shared: Arc::new(shared) }
     }
 
+    /// The next packet for the device.
+    pub fn transmit(&self) -> Option<TlpBuf> {
+        let mut state = self.shared.lock();
+        state.port.transmit(self.shared.now())
+    }
+
     /// A packet from the device has come.
-    pub fn deliver(&self, packet: &Packet) {
+    pub fn deliver(&self, packet: &TlpBuf) {
         let mut state = self.shared.lock();
         let memory = state.bus.as_ref().map(|bus| bus.memory.clone());
         match &memory {
@@ -168,17 +151,17 @@ impl SlotHandle {
         let mut state = self.shared.lock();
         state.port.on_tick(self.shared.now());
         self.shared.drain(&mut state);
-        state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
+        state.port.wake_at().map(|at| at.since(self.shared.now()))
     }
 
-    /// How long it may take until [`SlotHandle::tick`] must be called; forever, if nothing is waited for.
+    /// How long it may take until [`HostSlot::tick`] must be called; forever, if nothing is waited for.
     pub fn wake_in(&self) -> Option<Duration> {
         let state = self.shared.lock();
-        state.port.wake_at().map(|at| at.saturating_sub(self.shared.now()))
+        state.port.wake_at().map(|at| at.since(self.shared.now()))
     }
 
     /// The device is gone: from now on the guest reads all ones from its registers, what is remembered from its configuration
-    /// space, and waits for nothing.
+    /// space, and waits for nothing. Packets that were not taken are dropped.
     pub fn remove(&self) {
         let mut state = self.shared.lock();
         state.port.remove();
@@ -202,9 +185,9 @@ impl SlotHandle {
         self.shared.lock().port.windows()
     }
 
-    /// Looks at the device, and gives what a [`crate::Server`] can show. Another thread must deliver and tick
+    /// Looks at the device, and gives what a [`vfio_user::Server`] can show. Another thread must deliver and tick
     /// meanwhile.
-    pub fn attach(&self, timeout: Duration) -> Result<SlotDevice, AttachError> {
+    pub fn attach(&self, timeout: Duration) -> Result<HostSlotDevice, AttachError> {
         let mut state = self.shared.lock();
         state.discovered = None;
         state.port.discover();
@@ -214,7 +197,7 @@ impl SlotHandle {
         let found = state.discovered.take().ok_or(AttachError::NoAnswer)?.map_err(AttachError::Discover)?;
         drop(state);
         let bars = found.bars.map(|bar| bar.map_or(0, |bar| bar.size));
-        Ok(SlotDevice {
+        Ok(HostSlotDevice {
             shared: self.shared.clone(),
             shape: Shape::pci_express(&bars, found.msi, found.msix),
         })
@@ -222,12 +205,12 @@ impl SlotHandle {
 }
 
 /// What a server shows.
-pub struct SlotDevice {
+pub struct HostSlotDevice {
     shared: Arc<Shared>,
     shape: Shape,
 }
 
-impl SlotDevice {
+impl HostSlotDevice {
     /// Without MSI-X: for virtual machines that cannot unplug a device that has it.
     pub fn without_msix(mut self) -> Self {
         self.shape.irqs[irq::MSIX as usize] = 0;
@@ -235,7 +218,7 @@ impl SlotDevice {
     }
 }
 
-impl Device for SlotDevice {
+impl Device for HostSlotDevice {
     fn shape(&self) -> Shape {
         self.shape.clone()
     }
@@ -296,7 +279,7 @@ impl Device for SlotDevice {
     }
 
     fn has_room(&self) -> bool {
-        self.shared.wire.has_room()
+        self.shared.lock().port.staged_count() < STAGED_MAX
     }
 
     fn abandoned(&mut self, access: AccessId) {
@@ -305,5 +288,55 @@ impl Device for SlotDevice {
 
     fn detach(&mut self) {
         self.shared.lock().bus = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn slot() -> (HostSlot, HostSlotDevice, Arc<AtomicUsize>) {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let count = woken.clone();
+        let slot = HostSlot::new(HostPortOptions::default(), move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let device = HostSlotDevice { shared: slot.shared.clone(), shape: Shape::pci_express(&[4096], 0, 0) };
+        (slot, device, woken)
+    }
+
+    #[test]
+    fn an_access_of_many_packets_wakes_the_network_once() {
+        let (slot, mut device, woken) = slot();
+        let answer = device.read(AccessId(1), region::CONFIG, 0, 256);
+        assert_eq!(answer, Answer::Later);
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        assert_eq!(std::iter::from_fn(|| slot.transmit()).count(), 64);
+        slot.tick();
+        assert_eq!(woken.load(Ordering::Relaxed), 1, "nothing is left to be taken");
+    }
+
+    #[test]
+    fn a_guest_that_is_ahead_of_the_network_by_too_much_has_to_wait() {
+        let (slot, mut device, _) = slot();
+        let completions = vfio_user::Completions::new().unwrap();
+        let interrupts = vfio_user::Interrupts::new(device.shape.irqs);
+        device.attach(Bus { memory: vfio_user::GuestMemory::new(), interrupts, completions });
+        // Answers to what the device asks count too: they wait in the same place.
+        let asked = pcie_request(HostPortOptions::default());
+        for _ in 0..STAGED_MAX {
+            assert!(device.has_room());
+            slot.deliver(&asked);
+        }
+        assert!(!device.has_room());
+        assert!(slot.transmit().is_some() && device.has_room());
+    }
+
+    /// A read of memory that is not the guest's: it is answered with a refusal.
+    fn pcie_request(options: HostPortOptions) -> TlpBuf {
+        let id = tlp::TransactionId::new(options.device, tlp::Tag::truncated(1));
+        let span = tlp::Span::of_bytes(0x1000, 4).unwrap();
+        TlpBuf::bare(tlp::Header::memory_read(id, span))
     }
 }
