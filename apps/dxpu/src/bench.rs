@@ -11,9 +11,10 @@ mod report;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::worker::{front_config, listen_failure};
-use crate::{devices::Devices, files, library, log, run, soft};
+use crate::{devices::Devices, library, log, run, soft};
 use anyhow::{Context, bail};
 use cuda_worker::{FrontHandle, SessionConfig, serve_listener};
+use machine::files;
 use report::{Report, Transport};
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -138,7 +139,7 @@ impl Bed {
         let program = directory.path().join("bench");
         files::write_new(&program, 0o700, PROGRAM)?;
         let token = directory.path().join("token");
-        files::write_new(&token, 0o600, files::random_hex(32)?.as_bytes())?;
+        files::write_new(&token, 0o600, machine::random_hex(32)?.as_bytes())?;
         let (certificate, key) = ServerIdentity::generate_pem(&["localhost".to_owned()])?;
         let identity = ServerIdentity::from_pem(&certificate, &key)?;
         let ways = ways(directory.path(), identity.fingerprint())?;

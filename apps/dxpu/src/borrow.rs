@@ -14,7 +14,7 @@ mod wait;
 
 use crate::exit::Outcome;
 use crate::pool_access::{PoolAccess, failure};
-use crate::{files, quantity};
+use crate::quantity;
 use pool_api::{BoxKind, LeaseId, LeaseRequest, Model, Share, Topology};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl Borrow {
             return program::run(program, settings, &keeper, &client, &lease, &signals);
         }
         let request = self.request(&program[0]);
-        let key = files::random_hex(16)?;
+        let key = machine::random_hex(16)?;
         let lease = client.create_lease(&request, &key).map_err(failure)?;
         let held = wait::Held::new(&client, lease.id);
         let lease = wait::until_granted(&client, lease, self.wait, &signals)?;

@@ -1,6 +1,9 @@
 //! How `dxpu` ends: every failure says what happened, why, and what to do next.
 
 use crate::log;
+use machine::files::FileError;
+use pool_agent::AgentError;
+use pool_client::ClientError;
 use std::process::ExitCode;
 
 /// The exit codes of `dxpu` itself. `dxpu run` that starts its program ends as that program does.
@@ -41,6 +44,30 @@ impl Exit {
             Self::Program(code) => code,
         }
     }
+
+    /// How a command ends that managers do not serve.
+    pub(crate) fn of_client(error: &ClientError) -> Self {
+        match error {
+            ClientError::Refused(_) | ClientError::Certificate { .. } => Self::Refused,
+            ClientError::Unreachable { .. } => Self::Unreachable,
+            ClientError::Answer(_) => Self::Failure,
+            ClientError::Settings(_) => Self::Usage,
+        }
+    }
+
+    fn of_agent(error: &AgentError) -> Self {
+        match error {
+            AgentError::NoMember { .. }
+            | AgentError::NoAuthority
+            | AgentError::NoAddress { .. }
+            | AgentError::NoSlot { .. } => Self::Usage,
+            AgentError::JoinRefused { .. } | AgentError::Replaced { .. } | AgentError::Revoked { .. } => {
+                Self::Refused
+            }
+            AgentError::NoDriver(_) | AgentError::NoGpu => Self::Unsupported,
+            AgentError::Damaged(_) => Self::Failure,
+        }
+    }
 }
 
 /// A failure with an exit code and a next step.
@@ -77,12 +104,71 @@ pub(crate) fn report(outcome: Outcome) -> ExitCode {
             for cause in error.chain().skip(1) {
                 log::say(format_args!("  because: {cause}"));
             }
-            let failure = error.downcast_ref::<Failure>();
-            if let Some(failure) = failure.filter(|failure| !failure.hint.is_empty()) {
-                log::say(format_args!("  what to do: {}", failure.hint));
+            let (exit, hint) = exit_and_hint(&error);
+            if !hint.is_empty() {
+                log::say(format_args!("  what to do: {hint}"));
             }
-            failure.map_or(Exit::Failure, |failure| failure.exit)
+            exit
         }
     };
     ExitCode::from(exit.code())
+}
+
+/// The exit code of an error, and what its user should do; empty if the error does not say.
+fn exit_and_hint(error: &anyhow::Error) -> (Exit, String) {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        (failure.exit, failure.hint.clone())
+    } else if let Some(error) = error.downcast_ref::<AgentError>() {
+        (Exit::of_agent(error), error.hint().to_owned())
+    } else if let Some(error) = error.downcast_ref::<ClientError>() {
+        (Exit::of_client(error), error.hint().to_owned())
+    } else if let Some(error) = error.downcast_ref::<FileError>() {
+        (Exit::Failure, error.hint())
+    } else {
+        (Exit::Failure, String::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use anyhow::Context;
+    use clap::Parser;
+    use pool_agent::Role;
+
+    #[test]
+    fn errors_of_other_crates_end_the_command_with_their_code_and_their_next_step() {
+        let replaced = || AgentError::Replaced { role: Role::Box, reason: "box-1 is taken".to_owned() };
+        let (exit, hint) = exit_and_hint(&replaced().into());
+        assert!(exit == Exit::Refused && hint.contains("give this one another name"), "{hint}");
+        let wrapped = Err::<(), _>(replaced()).context("the box ends").unwrap_err();
+        assert_eq!(exit_and_hint(&wrapped).0, Exit::Refused, "under a context, too");
+        let (exit, hint) = exit_and_hint(&ClientError::Settings("no address".to_owned()).into());
+        assert!(exit == Exit::Usage && !hint.is_empty());
+        let exposed = FileError::Exposed { path: "/etc/token".into(), mode: 0o644 };
+        assert_eq!(
+            exit_and_hint(&exposed.into()),
+            (Exit::Failure, "make it private: chmod 600 /etc/token".to_owned())
+        );
+        assert_eq!(exit_and_hint(&anyhow::anyhow!("other")), (Exit::Failure, String::new()));
+    }
+
+    /// Commands in hints are typed as they stand: their options must exist.
+    #[test]
+    fn commands_that_agents_advise_are_commands() {
+        let mut advised = 0;
+        for role in [Role::Box, Role::Host] {
+            let (name, reason) = ("a".to_owned(), String::new());
+            for error in [AgentError::NoMember { role, name }, AgentError::Revoked { role, reason }] {
+                let hint = error.hint();
+                let command = hint.split('`').nth(1).expect("a command between backticks");
+                if let Err(error) = Cli::try_parse_from(command.split(' ')) {
+                    panic!("`{command}` is advised and refused: {error}");
+                }
+                advised += 1;
+            }
+        }
+        assert_eq!(advised, 4);
+    }
 }

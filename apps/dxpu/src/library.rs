@@ -11,8 +11,8 @@
 //! sees its libraries change.
 
 use crate::exit::{Exit, Failure};
-use crate::files;
 use anyhow::Context;
+use machine::files;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,9 @@
 //! `dxpu manager`: leases GPUs out of boxes.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::{files, log, quantity, store_option::StoreOption};
+use crate::{log, quantity, store_option::StoreOption};
 use anyhow::Context;
+use machine::files;
 use pool_manager::{AUDIT_KEEP, CERTIFICATE_LIFE, CONNECTIONS_MAX, Manager as Running, Settings, StartError};
 use pool_store::Older;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -1,34 +1,17 @@
-//! `dxpu host`: shows GPUs of the pool to the virtual machines of this machine, as PCI devices in slots.
-//!
-//! ```text
-//!   agent (this process) ──▶ manager: which slots are plugged, which should be
-//!     ├ slot 0…n: a thread each; plugs and unplugs ──▶ QEMU's monitor
-//!     └ proxy: sockets of slots ◀─▶ the fabric ◀─▶ boxes
-//! ```
+//! `dxpu host`: shows GPUs of the pool to the virtual machines of this machine. The agent itself is in `pool-agent`.
 
-mod agent;
-mod slot;
-
-use crate::exit::{Exit, Failure, Outcome};
-use crate::membership::{Home, Invitation, Membership};
-use crate::reporting::Retired;
-use crate::{files, log, pool, quantity};
-use agent::Host;
+use crate::exit::{Exit, Outcome};
+use crate::join_token::join_token;
+use crate::{log, pool, quantity};
 use anyhow::Context;
-use fabric::Protection;
-use pcie_proxy::{CarrierOptions, HostProxy, HostProxyOptions};
+use machine::files;
+use pool_agent::Joining;
+use pool_agent::host::{self, HostOptions, HostStarted};
 use pool_api::Name;
-use pool_auth::Identity;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
-
-/// How long QEMU waits for an answer of a vfio-user device, unless it is told otherwise (x-msg-timeout).
-const QEMU_WAITS: Duration = Duration::from_secs(5);
-/// How much earlier the answer must be on its way.
-const REPLY_MARGIN: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -109,107 +92,43 @@ impl PcieHost {
 impl Serve {
     fn run(self) -> Outcome {
         log::start("info");
-        let state = match &self.state_dir {
-            Some(directory) => directory.clone(),
-            None => files::state_directory()?.join("host"),
-        };
-        let state = std::path::absolute(state).context("cannot find the current directory")?;
-        files::make_private(&state)?;
-        let _only_one = files::only_one(&state)?;
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
-        let membership = self.membership(&state)?;
-        let name = membership.credential.identity.short_name().to_owned();
-        let proxy = Arc::new(self.proxy(&state)?);
-        let paths = proxy.paths().iter().map(|path| format!("udp:{path}")).collect();
-        let monitor = self.qmp.clone().map(|path| Arc::new(slot::Monitor::new(path)));
-        let slots = (0..self.slots).map(|slot| {
-            slot::Slot::new(slot, proxy.clone(), monitor.clone(), format!("{}{}", self.ports, slot + 1))
-        });
-        let home = Home { identity: membership.credential.identity.clone(), state };
-        let host = Host { name: Name::new(&name)?, home, paths };
-        let running = agent::start(host, membership, slots.collect())?;
-        println!("host {name} has {} slots; sockets in {}", self.slots, proxy.directory().display());
-        let stopped = loop {
-            if let Some(signal) = signals.pending().next() {
+        let mut started = |HostStarted { name, slots, sockets }: HostStarted| {
+            println!("host {name} has {slots} slots; sockets in {}", sockets.display());
+        };
+        let mut stop = || {
+            let signal = signals.pending().next();
+            if let Some(signal) = signal {
                 tracing::info!(signal, "stopping: slots are emptied");
-                break Ok(Exit::Success);
             }
-            match running.retired() {
-                Some(Retired::Replaced(reason)) => {
-                    let what = format!("the pool does not listen to this agent: {reason}");
-                    let hint =
-                        "another agent speaks for this host; stop that one, or give this one another name";
-                    break Err(Failure::new(Exit::Refused, what, hint).into());
-                }
-                // Slots are emptied as ever.
-                Some(Retired::Revoked(reason)) => {
-                    let what = format!("this host is no member of the pool any more: {reason}");
-                    let hint = "have an admin make a new join token (`dxpu token create host/NAME`) and start again with --join-token-file";
-                    break Err(Failure::new(Exit::Refused, what, hint).into());
-                }
-                None => {}
-            }
-            std::thread::sleep(Duration::from_millis(50));
+            signal.is_some()
         };
-        running.stop();
-        stopped
+        host::serve(&self.options()?, &mut started, &mut stop)?;
+        Ok(Exit::Success)
     }
 
-    fn membership(&self, state: &Path) -> anyhow::Result<Membership> {
-        let text = match &self.join_token_file {
-            Some(file) => Some(files::read_secret(file)?),
-            None => std::env::var("DXPU_JOIN_TOKEN").ok(),
+    fn options(self) -> anyhow::Result<HostOptions> {
+        let state = match self.state_dir {
+            Some(directory) => directory,
+            None => files::state_directory()?.join("host"),
         };
-        let read = |text: String| Invitation::read(&text, self.authority.as_deref(), &self.manager);
-        let invitation = text.map(read).transpose()?;
-        let kept = Membership::kept(state)?;
-        let known = kept.as_ref().map(|kept| kept.credential.identity.short_name().to_owned());
-        let name = self.name.as_ref().map(|name| name.as_str().to_owned()).or_else(|| known.clone());
-        let name = name.or_else(|| invitation.as_ref().and_then(|invited| invited.name.clone()));
-        let name = name.unwrap_or_else(|| crate::worker::host_name().to_lowercase());
-        Name::new(&name)
-            .with_context(|| format!("`{name}` cannot be the name of a host; give one with --name"))?;
-        match (kept.filter(|_| known.as_deref() == Some(&name)), invitation) {
-            (Some(mut kept), _) => {
-                if !self.manager.is_empty() {
-                    kept.credential.managers = self.manager.clone();
-                }
-                Ok(kept)
-            }
-            (None, Some(invitation)) => {
-                let home = Home { identity: Identity::Host(name), state: state.to_owned() };
-                Membership::join(&home, &invitation)
-            }
-            (None, None) => Err(Failure::new(
-                Exit::Usage,
-                format!("{name} is not a member of any pool"),
-                "have an admin make a join token (`dxpu token create --host NAME`) and give it with --join-token-file",
-            )
-            .into()),
-        }
-    }
-
-    fn proxy(&self, state: &Path) -> anyhow::Result<HostProxy> {
-        if let Some(address) = self.fabric.iter().find(|address| address.ip().is_unspecified()) {
-            let what = format!("boxes cannot be told to send to {address}");
-            return Err(Failure::new(Exit::Usage, what, "give the address they reach this machine by").into());
-        }
-        let directory = self.sockets.clone().unwrap_or_else(|| state.join("slots"));
-        let directory = std::path::absolute(directory).context("cannot find the current directory")?;
-        files::make_private(&directory)?;
-        let carrier = CarrierOptions {
-            listen: self.fabric.clone(),
+        Ok(HostOptions {
+            joining: Joining {
+                token: join_token(self.join_token_file.as_deref())?,
+                managers: self.manager,
+                authority: self.authority,
+                name: self.name,
+            },
+            slots: self.slots,
+            fabric: self.fabric,
+            qmp: self.qmp,
+            ports: self.ports,
+            sockets: self.sockets,
+            guest_waits: self.guest_waits,
+            msix: self.msix,
             spin: self.spin,
-            protection: Protection::Encrypted,
-        };
-        // A reply must be there before the virtual machine stops waiting for it.
-        let guest_waits = match (&self.qmp, self.guest_waits) {
-            (Some(_), _) => None,
-            (None, waits) => Some(waits.unwrap_or(QEMU_WAITS).saturating_sub(REPLY_MARGIN).max(REPLY_MARGIN)),
-        };
-        let options =
-            HostProxyOptions { slots: self.slots, directory, msix: self.msix, guest_waits, carrier };
-        HostProxy::start(&options).context("cannot start the proxy")
+            state: std::path::absolute(state).context("cannot find the current directory")?,
+        })
     }
 }

@@ -13,8 +13,9 @@
 //! The first that is there counts. `--manager` and `DXPU_MANAGER` say where, with any credential.
 
 use crate::exit::{Exit, Failure};
-use crate::{files, manager};
+use crate::manager;
 use anyhow::Context;
+use machine::files;
 use pool_auth::Credential;
 use pool_client::{Client, ClientError, Patience};
 use serde::Deserialize;
@@ -137,12 +138,7 @@ fn nowhere() -> Failure {
 
 /// What went wrong, as a person is told it.
 pub(crate) fn failure(error: ClientError) -> Failure {
-    let exit = match &error {
-        ClientError::Refused(_) | ClientError::Certificate { .. } => Exit::Refused,
-        ClientError::Unreachable { .. } => Exit::Unreachable,
-        ClientError::Answer(_) => Exit::Failure,
-        ClientError::Settings(_) => Exit::Usage,
-    };
+    let exit = Exit::of_client(&error);
     let (what, hint) = (error.to_string(), error.hint().to_owned());
     let failure = Failure::new(exit, what, hint);
     match error {

@@ -6,8 +6,9 @@
 
 use crate::borrow::Borrow;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::{files, library, preflight, quantity};
+use crate::{library, preflight, quantity};
 use anyhow::Context;
+use machine::files;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

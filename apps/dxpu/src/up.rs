@@ -13,9 +13,10 @@ mod child;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::pool_access::{self, failure};
-use crate::{files, log, quantity};
+use crate::{log, quantity};
 use anyhow::Context;
 use child::Child;
+use machine::files;
 use pool_api::{AccessKind, BoxRecord, Gpu, GpuState, NewToken, Page, TokenRequest, WhoAmI};
 use pool_auth::{Credential, Identity, Secret};
 use pool_client::{Client, Patience};
@@ -373,7 +374,7 @@ fn invite(client: &Client, name: &str, file: &Path) -> anyhow::Result<()> {
         key: None,
     };
     let text = Secret::new(serde_json::to_string_pretty(&credential)?);
-    files::replace(file, 0o600, text.reveal().as_bytes())
+    Ok(files::replace(file, 0o600, text.reveal().as_bytes())?)
 }
 
 /// A client of the manager, once it leads.

@@ -1,16 +1,16 @@
 //! `dxpu worker`: lends GPUs.
 
-pub(crate) mod by_lease;
 mod identity;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::{devices, devices::Devices, files, log, nvidia, quantity, soft};
+use crate::{devices, devices::Devices, log, nvidia, quantity, soft};
 use anyhow::Context;
-use by_lease::Teller;
 use cuda_worker::{
     Admission, FrontConfig, FrontError, SessionConfig, SessionEvent, SessionSpawn, serve_listener,
 };
 use identity::{Identity, Token};
+use machine::{files, host_name};
+use pool_agent::worker_word::{self, Teller, UseOfSoft};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
 use std::path::PathBuf;
@@ -120,7 +120,7 @@ impl Worker {
             false => None,
         };
         let admission = match (&self.by_lease, &token) {
-            (Some(directory), _) => Admission::Lease(by_lease::admission(directory)?),
+            (Some(directory), _) => Admission::Lease(worker_word::admission(directory)?),
             (None, token) => {
                 Admission::Secret(token.as_ref().map_or_else(String::new, |token| token.secret.clone()))
             }
@@ -129,7 +129,7 @@ impl Worker {
         session.tls = identity.as_ref().map(|identity| (identity.certificate.clone(), identity.key.clone()));
         session.tls_files = self.tls_cert.clone().zip(self.tls_key.clone());
         session.image_cache = Some(match &self.by_lease {
-            Some(slot) => by_lease::new_image_directory(slot)?,
+            Some(slot) => worker_word::new_image_directory(slot)?,
             None => files::cache_directory()?.join("images"),
         });
         if let Some(bytes) = self.host_memory {
@@ -147,12 +147,18 @@ impl Worker {
             // One more place in the ledger, for the meter, which only looks. It is kept as long as this process lives.
             let grant = (config.grant)()?;
             let source = devices::make_status(&grant.driver, grant.fds).map_err(anyhow::Error::msg)?;
-            teller.watch(source);
+            teller.watch(move || {
+                let status = source.device_status(0).ok()?;
+                Some(UseOfSoft {
+                    percent: status.utilization_gpu_percent,
+                    used_bytes: status.memory_used_bytes,
+                })
+            });
         }
         let hears = teller.clone();
         let on_event = move |event| {
             if let Some(teller) = &hears {
-                teller.hear(&event);
+                tell(teller, &event);
             }
             log_event(event);
         };
@@ -261,6 +267,18 @@ pub(crate) fn listen_failure(error: FrontError) -> Failure {
     Failure::new(Exit::Failure, "the worker cannot start", hint).because(error)
 }
 
+/// Tells the box what it should know of a session.
+fn tell(teller: &Teller, event: &SessionEvent) {
+    match event {
+        SessionEvent::Ready { .. } => teller.session_is_ready(),
+        SessionEvent::Broken { reason } => teller.session_is_broken(reason),
+        SessionEvent::Began { .. }
+        | SessionEvent::Ended { .. }
+        | SessionEvent::Reaped { .. }
+        | SessionEvent::TurnedAway { .. } => {}
+    }
+}
+
 fn log_event(event: SessionEvent) {
     match event {
         SessionEvent::Began { pid, client, peer } => tracing::info!(pid, client, peer, "session began"),
@@ -308,9 +326,4 @@ fn reachable(address: &Address) -> Address {
         }
         other => other.clone(),
     }
-}
-
-pub(crate) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }

@@ -7,9 +7,9 @@
 
 use super::program::Signals;
 use crate::exit::{Exit, Failure};
-use crate::files;
 use crate::pool_access::failure;
 use crate::{preflight, run};
+use machine::files;
 use pool_api::{Lease, LeaseTokens, SignedGrant};
 use pool_auth::Identity;
 use pool_client::Client;
@@ -64,7 +64,7 @@ impl Keeper {
 
     fn write(&self, tokens: &LeaseTokens) -> anyhow::Result<()> {
         let text: String = tokens.grants.iter().map(|grant| format!("{}\n", grant.token)).collect();
-        files::replace(&self.token_file(), 0o600, text.as_bytes())
+        Ok(files::replace(&self.token_file(), 0o600, text.as_bytes())?)
     }
 
     fn token_file(&self) -> PathBuf {
@@ -109,7 +109,7 @@ fn way_to(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
         format!("the box of {} does not say where its worker is", grant.gpu),
         "try again in a moment",
     );
-    for address in ways(&grant.endpoints, files::boot_id().as_deref()) {
+    for address in ways(&grant.endpoints, machine::boot_id().as_deref()) {
         let tls = ClientSecurity::CaNamed { ca: authority.to_owned(), name: name.clone() };
         let security = preflight::security_of(&address, tls)?;
         match preflight::check(&address, &security, &grant.token, Duration::ZERO) {
@@ -123,7 +123,7 @@ fn way_to(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
 /// The ways that this machine can try, the fastest first. Sockets count if the box says that they are on this machine: one
 /// elsewhere may have the same path, and the process that listens there must not see our token.
 fn ways(endpoints: &[String], our_boot: Option<&str>) -> Vec<Address> {
-    let their_boot = endpoints.iter().find_map(|endpoint| endpoint.strip_prefix(files::BOOT_PREFIX));
+    let their_boot = endpoints.iter().find_map(|endpoint| endpoint.strip_prefix(machine::BOOT_PREFIX));
     let is_here = their_boot.is_some() && their_boot == our_boot;
     let mut ways: Vec<Address> = endpoints.iter().filter_map(|endpoint| endpoint.parse().ok()).collect();
     ways.retain(|address| match address {

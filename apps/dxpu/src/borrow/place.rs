@@ -7,7 +7,6 @@
 //! It is removed at the end, however that comes, except by SIGKILL or a power cut. So its name has the process in it,
 //! and the next `dxpu run` of the same user removes those whose process is gone.
 
-use crate::files;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -31,7 +30,7 @@ impl Owner {
     fn this() -> Option<Self> {
         let pid = std::process::id();
         let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
-        let boot = files::boot_id()?.chars().filter(char::is_ascii_hexdigit).take(12).collect();
+        let boot = machine::boot_id()?.chars().filter(char::is_ascii_hexdigit).take(12).collect();
         Some(Self { pid, started: started(pid)?, namespace, boot })
     }
 

@@ -1,8 +1,8 @@
 //! What a worker shows (its certificate) and what it wants to see (its token), made once and kept.
 
 use crate::exit::{Exit, Failure};
-use crate::files;
 use anyhow::Context;
+use machine::{files, host_name, random_hex};
 use std::path::{Path, PathBuf};
 use transport::{Fingerprint, ServerIdentity};
 
@@ -25,7 +25,7 @@ impl Identity {
         }
         let path = directory.join("identity.pem");
         if !path.exists() {
-            let names = vec![super::host_name(), "localhost".to_owned()];
+            let names = vec![host_name(), "localhost".to_owned()];
             let made = rcgen::generate_simple_self_signed(names).context("cannot make a certificate")?;
             // One file, so that certificate and key always belong together.
             let both = format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem());
@@ -64,7 +64,7 @@ impl Token {
         }
         let path = given.map_or_else(|| directory.join("token"), Path::to_owned);
         if given.is_none() && !path.exists() {
-            files::write_new(&path, 0o600, format!("{}\n", files::random_hex(32)?).as_bytes())?;
+            files::write_new(&path, 0o600, format!("{}\n", random_hex(32)?).as_bytes())?;
         }
         Self::new(files::read_secret(&path)?, Some(path))
     }

@@ -2,11 +2,13 @@
 
 use super::agent::Hands;
 use super::brain::{self, Action, Seen, WorkerSeen};
-use crate::quantity;
 use lease_fence::Epochs;
 use pool_api::{BoxKind, BurnIn, Counters, GpuReport, Health, Model, Name, Want};
 use serde::Deserialize;
 use std::path::PathBuf;
+
+/// Reads an amount of memory as people write it, such as `80GiB`.
+pub type ReadBytes = fn(&str) -> anyhow::Result<u64>;
 
 /// What `--simulate FILE` holds.
 #[derive(Debug, Deserialize)]
@@ -45,10 +47,10 @@ fn one() -> u8 {
 
 impl PlannedBox {
     /// The slots of the box. They begin as new: a simulated box has no disk.
-    pub(crate) fn slots(&self) -> anyhow::Result<Vec<Box<dyn Hands>>> {
+    pub(crate) fn slots(&self, read_bytes: ReadBytes) -> anyhow::Result<Vec<Box<dyn Hands>>> {
         let mut slots: Vec<Box<dyn Hands>> = Vec::new();
         for gpus in &self.gpus {
-            let memory_bytes = quantity::bytes(&gpus.memory).map_err(anyhow::Error::msg)?;
+            let memory_bytes = read_bytes(&gpus.memory)?;
             for _ in 0..gpus.count {
                 let slot = u8::try_from(slots.len())?;
                 anyhow::ensure!(slot < pool_api::SLOTS_PER_BOX_MAX, "{} has too many GPUs", self.name);
@@ -159,10 +161,10 @@ mod tests {
     #[test]
     fn a_plan_is_read_and_its_slots_obey() {
         let plan: Plan = serde_json::from_str(
-            r#"{"boxes":[{"name":"a","kind":"nvlink","gpus":[{"model":"H200","memory":"141GB","count":8,"nvlink_group":0}]}]}"#,
+            r#"{"boxes":[{"name":"a","kind":"nvlink","gpus":[{"model":"H200","memory":"141","count":8,"nvlink_group":0}]}]}"#,
         )
         .unwrap();
-        let mut slots = plan.boxes[0].slots().unwrap();
+        let mut slots = plan.boxes[0].slots(|text| Ok(text.parse()?)).unwrap();
         assert_eq!(slots.len(), 8);
         let slot = &mut slots[3];
         let serve = Want::Serve {

@@ -5,9 +5,9 @@
 use super::agent::Hands;
 use super::pcie::PciePlane;
 use super::slot::Surroundings;
-use crate::files;
 use anyhow::{Context, bail};
 use lease_fence::{Epochs, Fence};
+use machine::files;
 use pcie::endpoint::dma::{DmaDevice, DmaOptions};
 use pcie::endpoint::nvme::{Nvme, NvmeOptions};
 use pcie::endpoint::{Endpoint, FunctionOptions};
@@ -19,9 +19,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use vfio_user::{Client, ClientEndpoint};
 
-/// What the operator put into a slot.
+/// What the operator put into a slot, written `nvme:FILE`, `vfio-user:SOCKET` or `dma`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum DeviceKind {
     /// A disk whose blocks are in a file.
     Nvme(PathBuf),
     /// Engines that copy, for measurements.
@@ -30,20 +30,25 @@ pub(crate) enum Kind {
     VfioUser(PathBuf),
 }
 
-impl FromStr for Kind {
-    type Err = String;
+/// A text that names no [`DeviceKind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write nvme:FILE, vfio-user:SOCKET or dma")]
+pub struct UnknownDevice;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for DeviceKind {
+    type Err = UnknownDevice;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDevice> {
         match text.split_once(':') {
             Some(("nvme", path)) if !path.is_empty() => Ok(Self::Nvme(path.into())),
             Some(("vfio-user", path)) if !path.is_empty() => Ok(Self::VfioUser(path.into())),
             None if text == "dma" => Ok(Self::Dma),
-            _ => Err("write nvme:FILE, vfio-user:SOCKET or dma".to_owned()),
+            _ => Err(UnknownDevice),
         }
     }
 }
 
-impl Kind {
+impl DeviceKind {
     fn model(&self) -> &'static str {
         match self {
             Self::Nvme(_) => "nvme",
@@ -62,7 +67,7 @@ impl Kind {
 
 pub(crate) struct DeviceSlot {
     slot: u8,
-    kind: Kind,
+    kind: DeviceKind,
     plane: PciePlane,
     fence: Fence,
     memory_bytes: u64,
@@ -78,7 +83,7 @@ impl DeviceSlot {
     /// Puts the device into its slot.
     pub(crate) fn new(
         slot: u8,
-        kind: Kind,
+        kind: DeviceKind,
         around: &Surroundings,
         plane: &PciePlane,
     ) -> anyhow::Result<Self> {
@@ -159,7 +164,7 @@ impl DeviceSlot {
 
     /// Deletes what a lease left before another lease can read it. The device itself was reset when it was taken back.
     fn scrub(&mut self) -> anyhow::Result<()> {
-        if let Kind::Nvme(path) = &self.kind {
+        if let DeviceKind::Nvme(path) = &self.kind {
             let file = std::fs::File::options().write(true).open(path);
             let file = file.with_context(|| format!("cannot empty {}", path.display()))?;
             let bytes = file.metadata()?.len();
@@ -176,20 +181,20 @@ pub(super) fn patient() -> FunctionOptions {
 
 type Made = (Box<dyn Endpoint>, u64, Option<Arc<dyn Send + Sync>>);
 
-fn make(kind: &Kind, around: &Surroundings, slot: u8, plane: &PciePlane) -> anyhow::Result<Made> {
+fn make(kind: &DeviceKind, around: &Surroundings, slot: u8, plane: &PciePlane) -> anyhow::Result<Made> {
     match kind {
-        Kind::Nvme(path) => {
+        DeviceKind::Nvme(path) => {
             let store = FileStore::open(path).with_context(|| format!("cannot use {}", path.display()))?;
             let bytes = std::fs::metadata(path)?.len();
             let serial = format!("{}-{slot}", around.box_name);
             let options = NvmeOptions { serial, function: patient(), ..NvmeOptions::default() };
             Ok((Box::new(Nvme::new(store, options)), bytes, None))
         }
-        Kind::Dma => {
+        DeviceKind::Dma => {
             let options = DmaOptions { function: patient(), ..DmaOptions::default() };
             Ok((Box::new(DmaDevice::new(options)), options.memory_bytes, None))
         }
-        Kind::VfioUser(path) => {
+        DeviceKind::VfioUser(path) => {
             let client =
                 Client::connect(path).with_context(|| format!("no device answers at {}", path.display()))?;
             let patient = RequesterOptions { timeout: DEVICE_WAITS, ..RequesterOptions::default() };
@@ -255,6 +260,7 @@ impl Hands for DeviceSlot {
 
 #[cfg(test)]
 mod tests {
+    use super::super::check::Carried;
     use super::*;
 
     fn serve(epoch: u64, since_epoch: u64) -> Want {
@@ -295,13 +301,14 @@ mod tests {
             advertised_host: String::new(),
             port: 0,
             pcie: None,
+            carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
         };
         // As an agent that starts: its rows are empty, and only the disk knows.
         let new = || {
             let listen = ["127.0.0.1:0".parse().unwrap()];
             let plane = PciePlane::start(&listen, std::time::Duration::ZERO).unwrap();
             plane.set_node(1);
-            DeviceSlot::new(0, Kind::Nvme(disk.clone()), &around, &plane).unwrap()
+            DeviceSlot::new(0, DeviceKind::Nvme(disk.clone()), &around, &plane).unwrap()
         };
         let settle = |slot: &mut DeviceSlot, want: &Want| {
             while slot.step(want) {}
@@ -334,11 +341,11 @@ mod tests {
 
     #[test]
     fn devices_are_named_as_people_write_them() {
-        assert_eq!("nvme:/a/b".parse(), Ok(Kind::Nvme("/a/b".into())));
-        assert_eq!("vfio-user:/run/x".parse(), Ok(Kind::VfioUser("/run/x".into())));
-        assert_eq!("dma".parse(), Ok(Kind::Dma));
+        assert_eq!("nvme:/a/b".parse(), Ok(DeviceKind::Nvme("/a/b".into())));
+        assert_eq!("vfio-user:/run/x".parse(), Ok(DeviceKind::VfioUser("/run/x".into())));
+        assert_eq!("dma".parse(), Ok(DeviceKind::Dma));
         for wrong in ["nvme", "nvme:", "gpu", "dma:1", ""] {
-            assert!(wrong.parse::<Kind>().is_err(), "{wrong}");
+            assert!(wrong.parse::<DeviceKind>().is_err(), "{wrong}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The GPUs of a box.
 
 use super::nvml::Nvml;
-use crate::exit::{Exit, Failure};
+use crate::error::AgentError;
 use driver_soft::SoftConfig;
 use pool_api::{Counters, Model};
 use std::sync::Arc;
@@ -56,18 +56,10 @@ pub(crate) fn soft(box_name: &str, count: u8, memory_bytes: u64, model: &Model) 
 
 /// The GPUs of this machine.
 pub(crate) fn nvidia() -> anyhow::Result<Vec<Gpu>> {
-    let nvml = Arc::new(Nvml::open().map_err(|error| {
-        Failure::new(
-            Exit::Unsupported,
-            "this machine shows no NVIDIA GPU",
-            "install NVIDIA's driver, or lend GPUs in software with --soft N",
-        )
-        .because(error)
-    })?);
+    let nvml = Arc::new(Nvml::open().map_err(AgentError::NoDriver)?);
     let found = nvml.gpus()?;
     if found.is_empty() {
-        let what = "NVIDIA's driver is here and shows no GPU";
-        return Err(Failure::new(Exit::Unsupported, what, "look at `nvidia-smi`").into());
+        return Err(AgentError::NoGpu.into());
     }
     let gpu = |(slot, found): (usize, super::nvml::Found)| Gpu {
         slot: slot as u8,

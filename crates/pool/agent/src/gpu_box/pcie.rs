@@ -20,12 +20,6 @@ pub(crate) struct PciePlane {
     node: Arc<AtomicU16>,
 }
 
-impl std::fmt::Debug for PciePlane {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PciePlane").field("node", &self.node).finish_non_exhaustive()
-    }
-}
-
 impl PciePlane {
     pub(crate) fn start(listen: &[SocketAddr], spin: Duration) -> anyhow::Result<Self> {
         let options = CarrierOptions { listen: listen.to_vec(), spin, protection: Protection::Encrypted };

@@ -8,7 +8,6 @@
 //!
 //! Nothing here waits for a manager: slots go on with the last orders.
 
-use crate::files;
 use crate::given::Given;
 use crate::membership::{Home, Membership};
 use anyhow::Context;
@@ -132,8 +131,7 @@ impl<M: Member, T: Send + 'static> Running<M, T> {
         groups: Vec<G>,
         keep: fn(&Reporting<M>, G) -> T,
     ) -> anyhow::Result<Self> {
-        let client = Client::new(membership.credential.clone(), Patience::ONCE)
-            .map_err(crate::pool_access::failure)?;
+        let client = Client::new(membership.credential.clone(), Patience::ONCE)?;
         let state = State {
             wants: BTreeMap::new(),
             ordered: Given::default(),
@@ -149,7 +147,7 @@ impl<M: Member, T: Send + 'static> Running<M, T> {
         };
         let reporting = Arc::new(Reporting {
             member,
-            run: files::random_hex(8)?,
+            run: machine::random_hex(8)?,
             state: Mutex::new(state),
             changed: Condvar::new(),
             access: Mutex::new((membership, Arc::new(client))),

@@ -1,4 +1,6 @@
-//! A worker of a pool's box: it lets programs in by lease, and leaves word of itself in its slot's directory.
+//! What a box and the worker of a slot tell each other, through files in the slot's directory.
+//!
+//! The worker (`dxpu worker --by-lease DIR`) reads which leases it admits, and leaves word of itself with a [`Teller`].
 //!
 //! ```text
 //! DIR/admission.json   which leases it admits (written by the box before the worker starts)
@@ -7,11 +9,9 @@
 //! ```
 
 use crate::complaint::Complaint;
-use crate::files;
 use anyhow::Context;
-use cuda_driver::StatusSource;
-use cuda_worker::SessionEvent;
 use lease_fence::LeaseAdmission;
+use machine::files::{self, FileError};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -37,7 +37,7 @@ pub(crate) struct WorkerWord {
 }
 
 /// Where the box says which leases the worker admits.
-pub(crate) fn admission_file(directory: &Path) -> PathBuf {
+fn admission_file(directory: &Path) -> PathBuf {
     directory.join("admission.json")
 }
 
@@ -46,19 +46,30 @@ fn word_file(directory: &Path) -> PathBuf {
 }
 
 /// Where module images of the slot's tenants are. They end with their lease: the box removes them when it scrubs the GPU.
-pub(crate) fn image_directory(directory: &Path) -> PathBuf {
+fn image_directory(directory: &Path) -> PathBuf {
     directory.join("images")
 }
 
-/// The same, empty: a worker that was killed may have left something.
-pub(super) fn new_image_directory(directory: &Path) -> anyhow::Result<PathBuf> {
-    let images = image_directory(directory);
-    files::remove_directory(&images)?;
-    Ok(images)
+/// Removes the module images of the slot's last tenant.
+pub(crate) fn remove_images(directory: &Path) -> Result<(), FileError> {
+    files::remove_directory(&image_directory(directory))
 }
 
-/// Reads which leases the worker admits.
-pub(super) fn admission(directory: &Path) -> anyhow::Result<LeaseAdmission> {
+/// For the worker: the directory for module images of this slot's tenants, empty. A worker that was killed may have left
+/// something in it.
+pub fn new_image_directory(directory: &Path) -> Result<PathBuf, FileError> {
+    remove_images(directory)?;
+    Ok(image_directory(directory))
+}
+
+/// For the box: writes which leases the worker of this slot admits.
+pub(crate) fn write_admission(directory: &Path, admission: &LeaseAdmission) -> anyhow::Result<()> {
+    let text = serde_json::to_vec(admission)?;
+    Ok(files::replace(&admission_file(directory), 0o600, &text)?)
+}
+
+/// For the worker: reads which leases it admits.
+pub fn admission(directory: &Path) -> anyhow::Result<LeaseAdmission> {
     let path = admission_file(directory);
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))
@@ -70,9 +81,18 @@ pub(crate) fn word_of(directory: &Path, pid: u32) -> Option<WorkerWord> {
     serde_json::from_slice::<WorkerWord>(&text).ok().filter(|word| word.pid == pid)
 }
 
+/// What a GPU in software measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UseOfSoft {
+    /// Percent of the time at work, if it is known.
+    pub percent: Option<u32>,
+    /// Bytes in use.
+    pub used_bytes: u64,
+}
+
 /// Keeps what the worker says up to date, whatever the disk does: a thread of its own writes, and tries again until it
 /// could. No other thread waits for the disk.
-pub(super) struct Teller {
+pub struct Teller {
     told: Arc<Told>,
 }
 
@@ -112,7 +132,7 @@ struct WordFile(PathBuf);
 
 impl Place for WordFile {
     fn leave(&self, text: &[u8]) -> anyhow::Result<()> {
-        files::replace(&self.0, 0o600, text)
+        Ok(files::replace(&self.0, 0o600, text)?)
     }
 
     fn is_kept(&self) -> bool {
@@ -161,7 +181,8 @@ impl Told {
 }
 
 impl Teller {
-    pub(super) fn new(directory: &Path) -> anyhow::Result<Self> {
+    /// A worker of the slot with this directory begins.
+    pub fn new(directory: &Path) -> anyhow::Result<Self> {
         Self::with(WordFile(word_file(directory)))
     }
 
@@ -177,43 +198,42 @@ impl Teller {
         Ok(Self { told })
     }
 
-    pub(super) fn listens_at(&self, addresses: &[Address]) {
+    /// Where the worker listens.
+    pub fn listens_at(&self, addresses: &[Address]) {
         self.change(|word| word.addresses = addresses.iter().map(ToString::to_string).collect());
     }
 
-    /// Looks at a GPU in software again and again, as long as this process lives.
-    pub(super) fn watch(self: &Arc<Self>, source: Box<dyn StatusSource>) {
+    /// Looks at a GPU in software again and again, as long as this process lives: `look` gives what
+    /// it measures, if it answers.
+    pub fn watch(self: &Arc<Self>, look: impl Fn() -> Option<UseOfSoft> + Send + 'static) {
         const LOOK_EVERY: Duration = Duration::from_secs(1);
         let teller = self.clone();
         let watch = move || loop {
             std::thread::sleep(LOOK_EVERY);
-            if let Ok(status) = source.device_status(0) {
-                let used = status.memory_used_bytes;
-                teller.change(|word| {
-                    word.use_of_soft = status.utilization_gpu_percent.map(|percent| (percent, used))
-                });
+            if let Some(seen) = look() {
+                teller
+                    .change(|word| word.use_of_soft = seen.percent.map(|percent| (percent, seen.used_bytes)));
             }
         };
         // Without the thread the pool does not see how busy the GPU is; it works all the same.
         let _ = std::thread::Builder::new().name("dxpu-meter".to_owned()).spawn(watch);
     }
 
-    pub(super) fn hear(&self, event: &SessionEvent) {
-        match event {
-            SessionEvent::Ready { .. } => self.change(|word| {
-                word.ready = true;
-                word.failures = 0;
-                word.failure = None;
-            }),
-            SessionEvent::Broken { reason } => self.change(|word| {
-                word.failures += 1;
-                word.failure = Some(reason.clone());
-            }),
-            SessionEvent::Began { .. }
-            | SessionEvent::Ended { .. }
-            | SessionEvent::Reaped { .. }
-            | SessionEvent::TurnedAway { .. } => {}
-        }
+    /// A session process has made its driver and waits for a program.
+    pub fn session_is_ready(&self) {
+        self.change(|word| {
+            word.ready = true;
+            word.failures = 0;
+            word.failure = None;
+        });
+    }
+
+    /// A session process could not prepare itself.
+    pub fn session_is_broken(&self, reason: &str) {
+        self.change(|word| {
+            word.failures += 1;
+            word.failure = Some(reason.to_owned());
+        });
     }
 
     fn change(&self, change: impl FnOnce(&mut WorkerWord)) {
@@ -250,11 +270,11 @@ mod tests {
         let teller = Teller::new(directory.path()).unwrap();
         let pid = std::process::id();
         teller.listens_at(&["unix:/run/a".parse().unwrap()]);
-        teller.hear(&SessionEvent::Broken { reason: "no driver".to_owned() });
-        teller.hear(&SessionEvent::Broken { reason: "no driver".to_owned() });
+        teller.session_is_broken("no driver");
+        teller.session_is_broken("no driver");
         let word = heard(directory.path(), pid, |word| word.failures == 2);
         assert!(!word.ready);
-        teller.hear(&SessionEvent::Ready { pid: 1 });
+        teller.session_is_ready();
         let word = heard(directory.path(), pid, |word| word.ready);
         assert_eq!((word.failures, word.failure), (0, None));
         assert_eq!(word.addresses, ["unix:/run/a"]);
@@ -265,7 +285,7 @@ mod tests {
     fn a_word_that_somebody_removed_is_written_again() {
         let directory = tempfile::tempdir().unwrap();
         let teller = Teller::new(directory.path()).unwrap();
-        teller.hear(&SessionEvent::Ready { pid: 1 });
+        teller.session_is_ready();
         heard(directory.path(), std::process::id(), |word| word.ready);
         std::fs::remove_file(word_file(directory.path())).unwrap();
         heard(directory.path(), std::process::id(), |word| word.ready);
@@ -298,7 +318,7 @@ mod tests {
         let disk = WordFile(word_file(directory.path()));
         let teller = Teller::with(FullFor { attempts: attempts.clone(), full_for: 5, disk }).unwrap();
         teller.listens_at(&["unix:/run/a".parse().unwrap()]);
-        teller.hear(&SessionEvent::Ready { pid: 1 });
+        teller.session_is_ready();
         let word = heard(directory.path(), std::process::id(), |word| word.ready);
         assert_eq!(word.addresses, ["unix:/run/a"]);
         assert!(attempts.load(Ordering::SeqCst) > 5);

@@ -3,9 +3,9 @@
 //! The key is on disk before a manager is asked to certify it: should the answer be lost, the same token works for the
 //! same key again.
 
-use crate::exit::{Exit, Failure};
-use crate::files;
+use crate::error::{AgentError, Role};
 use anyhow::Context;
+use machine::files;
 use pool_api::{JoinAnswer, Name};
 use pool_auth::{Credential, Identity, NewKey, Secret};
 use pool_client::{Client, ClientError};
@@ -41,6 +41,70 @@ pub(crate) struct Membership {
 /// The longest that a certificate is used before it is replaced.
 const RENEW_AFTER_MS: u64 = 8 * 3600 * 1000;
 
+/// What an agent is told of the pool that its machine belongs to, or should join.
+#[derive(Clone, Debug, Default)]
+pub struct Joining {
+    /// Managers to ask, in place of those that the token or the kept identity names.
+    pub managers: Vec<String>,
+    /// What an admin made to join with: a credential (JSON), or a token alone. Needed once.
+    pub token: Option<Secret>,
+    /// A file with the certificate of the pool's authority (PEM), beside a token that does not bring it along.
+    pub authority: Option<PathBuf>,
+    /// The name of this machine in the pool; `None`: the one it joined with, what the token says, or the machine's own.
+    pub name: Option<Name>,
+}
+
+impl Joining {
+    /// Reads the token, if there is one.
+    pub(crate) fn invitation(&self) -> anyhow::Result<Option<Invitation>> {
+        self.token.as_ref().map(|token| self.read(token.reveal())).transpose()
+    }
+
+    /// Reads another token for the same pool.
+    pub(crate) fn read(&self, token: &str) -> anyhow::Result<Invitation> {
+        Invitation::read(token, self.authority.as_deref(), &self.managers)
+    }
+
+    /// The name of this machine in the pool.
+    pub(crate) fn name(
+        &self,
+        role: Role,
+        kept: Option<&Membership>,
+        invited: Option<&Invitation>,
+    ) -> anyhow::Result<Name> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        let kept = kept.map(|kept| kept.credential.identity.short_name().to_owned());
+        let name = kept.or_else(|| invited.and_then(|invited| invited.name.clone()));
+        let name = name.unwrap_or_else(|| machine::host_name().to_lowercase());
+        Name::new(&name).with_context(|| {
+            format!("`{name}` cannot be the name of a {}; give one with --name", role.word())
+        })
+    }
+
+    /// The kept membership, if it is for this name; otherwise joins.
+    pub(crate) fn membership(
+        &self,
+        home: &Home,
+        role: Role,
+        kept: Option<Membership>,
+        invitation: Option<Invitation>,
+    ) -> anyhow::Result<Membership> {
+        let name = home.identity.short_name();
+        match (kept.filter(|kept| kept.credential.identity.short_name() == name), invitation) {
+            (Some(mut kept), _) => {
+                if !self.managers.is_empty() {
+                    kept.credential.managers = self.managers.clone();
+                }
+                Ok(kept)
+            }
+            (None, Some(invitation)) => Membership::join(home, &invitation),
+            (None, None) => Err(AgentError::NoMember { role, name: name.to_owned() }.into()),
+        }
+    }
+}
+
 /// What a machine that is not a member yet brings along.
 pub(crate) struct Invitation {
     pub(crate) token: Secret,
@@ -63,11 +127,7 @@ impl Membership {
         }
         let text = files::read_secret(&path)?;
         // The parser's error is dropped: it may quote the key.
-        let kept = serde_json::from_str(&text).map_err(|_| {
-            let what = format!("{} is damaged", path.display());
-            Failure::new(Exit::Failure, what, "remove it and join again with a new token")
-        })?;
-        Ok(Some(kept))
+        Ok(Some(serde_json::from_str(&text).map_err(|_| AgentError::Damaged(path))?))
     }
 
     /// Joins.
@@ -82,17 +142,11 @@ impl Membership {
                 key
             }
         };
-        let client = Client::to_join(invitation.managers.clone(), invitation.authority.clone())
-            .map_err(crate::pool_access::failure)?;
+        let client = Client::to_join(invitation.managers.clone(), invitation.authority.clone())?;
         let name = Name::new(home.identity.short_name())?;
-        let answer = client.join(&name, &invitation.token, &key.request_pem).map_err(|error| {
-            Failure::new(
-                Exit::Refused,
-                format!("the pool does not let {name} join"),
-                "a token works once, for one name, for a while; have an admin make another with `dxpu token create`",
-            )
-            .because(error)
-        })?;
+        let answer = client.join(&name, &invitation.token, &key.request_pem);
+        let answer =
+            answer.map_err(|source| AgentError::JoinRefused { name: name.as_str().to_owned(), source })?;
         let membership = Self::of(&home.identity, &invitation.managers, &key, answer);
         membership.keep(home)?;
         Ok(membership)
@@ -101,7 +155,7 @@ impl Membership {
     /// The same with a new certificate.
     pub(crate) fn renewed(&self, home: &Home, client: &Client) -> anyhow::Result<Self> {
         let key = NewKey::again(self.credential.key.as_ref().context("a member has a key")?)?;
-        let answer = client.renew_certificate(&key.request_pem).map_err(crate::pool_access::failure)?;
+        let answer = client.renew_certificate(&key.request_pem)?;
         let membership = Self::of(&home.identity, &self.credential.managers, &key, answer);
         membership.keep(home)?;
         Ok(membership)
@@ -185,12 +239,7 @@ impl Invitation {
             return Ok(Self { token, authority: credential.authority, managers, name });
         }
         let Some(authority) = authority else {
-            return Err(Failure::new(
-                Exit::Usage,
-                "a token alone does not say which pool is the right one",
-                "give the file that `dxpu token create` wrote with --join-token-file, or add --authority FILE",
-            )
-            .into());
+            return Err(AgentError::NoAuthority.into());
         };
         let read = std::fs::read_to_string(authority);
         let authority = read.with_context(|| format!("cannot read {}", authority.display()))?;

@@ -5,8 +5,9 @@
 //! way, through a worker of its own on a private socket.
 
 use super::gpu::{Gpu, What};
-use crate::{files, library, run};
 use anyhow::{Context, bail};
+use machine::files;
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -15,7 +16,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use transport::Address;
 
-static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucheck"));
+/// What an executable with an agent in it carries to test GPUs with.
+#[derive(Clone, Copy)]
+pub struct Carried {
+    /// An executable file that scrubs or tests the GPU of its environment: `scrub`, or `burn-in MIB`.
+    pub program: &'static [u8],
+    /// The environment variables that make a program use the GPUs of these workers.
+    pub client_environment: fn(&[Address]) -> anyhow::Result<Vec<(&'static str, OsString)>>,
+}
 
 /// Overwriting all memory of the largest GPU takes a second; a GPU that takes minutes is broken.
 const SCRUB_WITHIN: Duration = Duration::from_secs(120);
@@ -26,44 +34,49 @@ const BURN_IN_SOFT_MIB: u64 = 16;
 const WORKER_WITHIN: Duration = Duration::from_secs(20);
 
 /// Makes the memory of a GPU unreadable for the next borrower. No process may use it meanwhile. Says what was done.
-pub(crate) fn scrub(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
+pub(crate) fn scrub(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => Ok("its memory went with its processes".to_owned()),
-        What::Nvidia(_) => run_on_driver(gpu, directory, &["scrub"], SCRUB_WITHIN),
+        What::Nvidia(_) => run_on_driver(gpu, program(directory, carried)?, &["scrub"], SCRUB_WITHIN),
     }
 }
 
 /// Tests a GPU that is not in use. Says what was seen.
-pub(crate) fn burn_in(gpu: &Gpu, directory: &Path) -> anyhow::Result<String> {
+pub(crate) fn burn_in(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => {
             let arguments = ["burn-in".to_owned(), BURN_IN_SOFT_MIB.to_string()];
-            through_worker(gpu, directory, &[&arguments[0], &arguments[1]])
+            through_worker(gpu, directory, carried, &[&arguments[0], &arguments[1]])
         }
         What::Nvidia(_) => {
-            run_on_driver(gpu, directory, &["burn-in", &BURN_IN_MIB.to_string()], BURN_IN_WITHIN)?;
+            let program = program(directory, carried)?;
+            run_on_driver(gpu, program, &["burn-in", &BURN_IN_MIB.to_string()], BURN_IN_WITHIN)?;
             // The same once more through a worker, as a borrower would.
-            through_worker(gpu, directory, &["burn-in", &BURN_IN_SOFT_MIB.to_string()])
+            through_worker(gpu, directory, carried, &["burn-in", &BURN_IN_SOFT_MIB.to_string()])
         }
     }
 }
 
 fn run_on_driver(
     gpu: &Gpu,
-    directory: &Path,
+    mut command: Command,
     arguments: &[&str],
     patience: Duration,
 ) -> anyhow::Result<String> {
-    let mut command = program(directory)?;
     command.args(arguments).env("CUDA_VISIBLE_DEVICES", &gpu.uuid);
     finish(command, patience)
 }
 
-fn through_worker(gpu: &Gpu, directory: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+fn through_worker(
+    gpu: &Gpu,
+    directory: &Path,
+    carried: &Carried,
+    arguments: &[&str],
+) -> anyhow::Result<String> {
     let place = tempfile::Builder::new().prefix("check-").tempdir_in(directory)?;
     let address: Address = format!("unix:{}/socket", place.path().display()).parse()?;
     let token = place.path().join("token");
-    files::write_new(&token, 0o600, files::random_hex(32)?.as_bytes())?;
+    files::write_new(&token, 0o600, machine::random_hex(32)?.as_bytes())?;
     let mut worker = Command::new(std::env::current_exe()?);
     worker.args(["worker", "--devices", "1", "--listen", &address.to_string(), "--token-file"]).arg(&token);
     worker
@@ -81,8 +94,8 @@ fn through_worker(gpu: &Gpu, directory: &Path, arguments: &[&str]) -> anyhow::Re
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let mut command = program(directory)?;
-    command.args(arguments).envs(run::client_environment(&library::extract()?, &[address]));
+    let mut command = program(directory, carried)?;
+    command.args(arguments).envs((carried.client_environment)(&[address])?);
     for unset in ["DXPU_FINGERPRINT", "DXPU_CA", "DXPU_DELAY", "DXPU_TOKEN", "DXPU_WORKER_NAMES"] {
         command.env_remove(unset);
     }
@@ -128,11 +141,11 @@ impl Drop for Ended {
 }
 
 /// The program, as a file that can be started.
-fn program(directory: &Path) -> anyhow::Result<Command> {
+fn program(directory: &Path, carried: &Carried) -> anyhow::Result<Command> {
     let path = directory.join("gpucheck");
-    if std::fs::read(&path).ok().as_deref() != Some(PROGRAM) {
+    if std::fs::read(&path).ok().as_deref() != Some(carried.program) {
         let mut file = tempfile::Builder::new().prefix(".gpucheck-").tempfile_in(directory)?;
-        file.write_all(PROGRAM)?;
+        file.write_all(carried.program)?;
         file.as_file().set_permissions(std::fs::Permissions::from_mode(0o700))?;
         // Closed before it is started: a program that is open for writing cannot be.
         file.into_temp_path().persist(&path).context("cannot write the test program")?;

@@ -9,18 +9,18 @@
 
 use super::agent::Hands;
 use super::brain::{self, Action, Seen, WorkerSeen};
-use super::check;
+use super::check::{self, Carried};
 use super::disk::Disk;
 use super::gpu::{Gpu, Reading};
 use super::pcie::PciePlane;
 use super::process::{self, Process};
 use crate::complaint::Complaint;
-use crate::files;
 use crate::membership::Home;
-use crate::worker::by_lease::{self, WorkerWord};
+use crate::worker_word::{self, WorkerWord};
 use anyhow::Context;
 use gpu_function::Pass;
 use lease_fence::{Fence, FenceError, LeaseAdmission};
+use machine::files;
 use pool_api::{BurnIn, Counters, GpuReport, Health, Want};
 use pool_auth::Identity;
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What every slot of a box needs to know.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Surroundings {
     pub(crate) box_name: String,
     pub(crate) state: PathBuf,
@@ -41,6 +41,8 @@ pub(crate) struct Surroundings {
     pub(crate) port: u16,
     /// Hosts may have slots as PCI devices.
     pub(crate) pcie: Option<PciePlane>,
+    /// What GPUs are tested with.
+    pub(crate) carried: Carried,
 }
 
 impl Surroundings {
@@ -153,15 +155,14 @@ impl Slot {
             trust_file: around.trust_file(),
             fence_file: fence_file.clone(),
         };
-        let text = serde_json::to_vec(&admission)?;
-        files::replace(&by_lease::admission_file(&directory), 0o600, &text)?;
+        worker_word::write_admission(&directory, &admission)?;
         let port = if around.port == 0 { 0 } else { around.port.saturating_add(gpu.slot.into()) };
         let pass = match &around.pcie {
             Some(plane) => plane.insert_gpu(gpu.slot, directory.join("unix"))?,
             None => Pass::default(),
         };
         let worker = left.map(|process| {
-            let word = by_lease::word_of(&directory, process.pid);
+            let word = worker_word::word_of(&directory, process.pid);
             Worker::new(process, None, word)
         });
         Ok(Self {
@@ -225,7 +226,7 @@ impl Slot {
         }
         if worker.process.is_alive() {
             // A living worker's last word counts while its file cannot be read.
-            let word = by_lease::word_of(&self.directory, worker.process.pid);
+            let word = worker_word::word_of(&self.directory, worker.process.pid);
             let is_same = word.as_ref().is_none_or(|word| worker.word.as_ref() == Some(word));
             worker.word = word.or(worker.word.take());
             // Not counted as silence while the disk takes no files: another worker could not write either.
@@ -341,8 +342,8 @@ impl Slot {
 
     fn scrub(&mut self) -> anyhow::Result<()> {
         // Module images of the last lease are removed with its data.
-        let emptied = files::remove_directory(&by_lease::image_directory(&self.directory));
-        match emptied.and_then(|()| check::scrub(&self.gpu, &self.directory)) {
+        let emptied = worker_word::remove_images(&self.directory).map_err(anyhow::Error::from);
+        match emptied.and_then(|()| check::scrub(&self.gpu, &self.directory, &self.around.carried)) {
             Ok(done) => {
                 tracing::info!(slot = self.gpu.slot, done, "scrubbed");
                 self.is_scrubbed = true;
@@ -362,7 +363,8 @@ impl Slot {
     fn burn_in(&mut self, epoch: u64) {
         let tested = match self.what_is_wrong() {
             Some(reason) => Err(reason),
-            None => check::burn_in(&self.gpu, &self.directory).map_err(|error| format!("{error:#}")),
+            None => check::burn_in(&self.gpu, &self.directory, &self.around.carried)
+                .map_err(|error| format!("{error:#}")),
         };
         tracing::info!(slot = self.gpu.slot, ?tested, "burn-in");
         let (passed, detail) = match tested {
@@ -442,7 +444,7 @@ impl Slot {
         // Sockets are of use on this machine alone: borrowers elsewhere must not show a token to a stranger at the same
         // path.
         if word.addresses.iter().any(|address| address.starts_with("unix:") || address.starts_with("shm:")) {
-            endpoints.extend(files::boot_id().map(|boot| format!("{}{boot}", files::BOOT_PREFIX)));
+            endpoints.extend(machine::boot_id().map(|boot| format!("{}{boot}", machine::BOOT_PREFIX)));
         }
         endpoints
     }

@@ -3,7 +3,7 @@
 //! Everything that a slot promises goes through its directory: the fence, the worker's word. On a disk that is full or
 //! read-only no borrower could be admitted, so nothing is lent there until it takes files again.
 
-use crate::files;
+use machine::files;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,7 @@ impl Disk {
             }
             Ok(()) => {}
             Err(error) => {
+                let error = anyhow::Error::from(error);
                 let cause = error.root_cause();
                 let why = format!("its files cannot be written: {cause} ({})", self.directory.display());
                 if self.trouble.is_none() {
