@@ -4,9 +4,7 @@
 //! `-o json` exactly as the API gave it.
 
 mod ask;
-mod columns;
 mod list;
-mod paint;
 mod revoke;
 mod words;
 

@@ -1,11 +1,11 @@
 //! `dxpu borrower`: users with leases.
 
 use super::ask;
-use super::columns::{self, Column};
 use super::list::Look;
-use super::paint::Paper;
 use super::words::{or_dash, who};
 use crate::support::exit::Outcome;
+use crate::support::paint::Paper;
+use crate::support::table::{self, Column};
 use pool_api::{Borrower as Record, ErrorCode, ErrorDetail, Lease};
 use pool_client::{Client, ClientError};
 use serde::Serialize;
@@ -95,7 +95,7 @@ fn find(client: &Client, owner: &str) -> Result<Detail, ClientError> {
 
 fn detail(detail: &Detail, paper: Paper) -> Vec<String> {
     let borrower = &detail.borrower;
-    let mut lines = columns::pairs(
+    let mut lines = table::pairs(
         &[
             ("borrower", borrower.owner.clone()),
             ("tenants", or_dash(tenants(borrower))),

@@ -1,12 +1,12 @@
 //! `dxpu event`: what happened.
 
 use super::ask;
-use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, print};
-use super::paint::{Paper, Tone};
 use super::words::{name_of, or_dash, time};
 use crate::support::exit::{Exit, Outcome};
+use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::failure;
+use crate::support::table::{self, Cell, Column};
 use pool_api::{ErrorCode, ErrorDetail, Event as Record, EventKind, Page};
 use pool_client::{Client, ClientError};
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Ls {
             Format::Json => serde_json::to_string_pretty(events)? + "\n",
             Format::Table | Format::Wide => {
                 let rows: Vec<Vec<Cell>> = events.iter().map(row).collect();
-                let lines = columns::lines(&COLUMNS, &rows, paper);
+                let lines = table::lines(&COLUMNS, &rows, paper);
                 lines.iter().skip(usize::from(!is_first)).map(|line| format!("{line}\n")).collect()
             }
         };
@@ -197,5 +197,5 @@ fn detail(event: &Record, paper: Paper) -> Vec<String> {
         ("about", or_dash(about(event))),
         ("what", event.message.clone()),
     ];
-    columns::pairs(&pairs, paper)
+    table::pairs(&pairs, paper)
 }

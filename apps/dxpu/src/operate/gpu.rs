@@ -1,12 +1,12 @@
 //! `dxpu gpu`: every GPU of the pool, and what an operator does to one.
 
 use super::ask;
-use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, changed};
-use super::paint::{Paper, Tone};
 use super::words::{bytes, name_of, or_dash, time, who};
 use crate::support::exit::Outcome;
+use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::PoolAccess;
+use crate::support::table::{self, Cell, Column};
 use pool_api::{Gpu as Record, GpuId, GpuState, TaintRequest};
 use std::time::Duration;
 
@@ -241,5 +241,5 @@ fn detail(gpu: &Record, paper: Paper) -> Vec<String> {
     if let Some(taint) = &gpu.taint {
         pairs.push(("tainted by", format!("{} at {}", who(&taint.by), time(taint.since_ms))));
     }
-    columns::pairs(&pairs, paper)
+    table::pairs(&pairs, paper)
 }

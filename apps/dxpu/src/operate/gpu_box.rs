@@ -3,13 +3,13 @@
 //! `dxpu box` alone is the agent that runs on such a machine; it hands these words over to this file.
 
 use super::ask;
-use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, changed};
-use super::paint::{Paper, Tone};
 use super::revoke::Terms;
 use super::words::{age, bytes, name_of, or_dash, time, who};
 use crate::support::exit::Outcome;
+use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::PoolAccess;
+use crate::support::table::{self, Cell, Column};
 use pool_api::{BoxDetail, BoxRecord, BoxState, Name, Taint, TaintRequest};
 use pool_auth::Identity;
 use serde::Serialize;
@@ -156,7 +156,7 @@ fn tone(state: BoxState) -> Tone {
 
 fn detail(detail: &BoxDetail, paper: Paper) -> Vec<String> {
     let record = &detail.record;
-    let mut lines = columns::pairs(
+    let mut lines = table::pairs(
         &[
             ("box", record.name.to_string()),
             ("kind", name_of(&record.kind)),
@@ -191,6 +191,6 @@ fn detail(detail: &BoxDetail, paper: Paper) -> Vec<String> {
             ]
         })
         .collect();
-    lines.extend(columns::lines(&columns, &rows, paper));
+    lines.extend(table::lines(&columns, &rows, paper));
     lines
 }

@@ -1,13 +1,13 @@
 //! `dxpu host`: the machines whose proxies show GPUs to their guests, and what is plugged into them.
 
 use super::ask;
-use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, changed};
-use super::paint::{Paper, Tone};
 use super::revoke::Terms;
 use super::words::{age, name_of, or_dash, time};
 use crate::support::exit::Outcome;
+use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::{PoolAccess, failure};
+use crate::support::table::{self, Cell, Column};
 use pool_api::{HostDetail, HostRecord, HostSlot, HostState, Name, Phase};
 use pool_auth::Identity;
 use serde::Serialize;
@@ -159,7 +159,7 @@ fn phase_tone(phase: Phase) -> Tone {
 
 fn detail(detail: &HostDetail, paper: Paper) -> Vec<String> {
     let record = &detail.record;
-    let mut lines = columns::pairs(
+    let mut lines = table::pairs(
         &[
             ("host", record.name.to_string()),
             ("node", record.node.to_string()),
@@ -181,7 +181,7 @@ fn detail(detail: &HostDetail, paper: Paper) -> Vec<String> {
         Column::Cut("NOTE"),
     ];
     let rows: Vec<Vec<Cell>> = detail.slots.iter().map(slot_row).collect();
-    lines.extend(columns::lines(&columns, &rows, paper));
+    lines.extend(table::lines(&columns, &rows, paper));
     if record.monitors_silent > 0 {
         lines.push(String::new());
         lines.push(

@@ -5,13 +5,13 @@ pub(crate) use create::long_duration;
 mod explain;
 
 use super::ask;
-use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, changed};
-use super::paint::{Paper, Tone};
 use super::revoke::Terms;
 use super::words::{age, left, name_of, or_dash, time, who};
 use crate::support::exit::{Exit, Outcome};
+use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::{PoolAccess, failure};
+use crate::support::table::{self, Cell, Column};
 use pool_api::{Lease as Record, LeaseId, LeaseState};
 use serde::Serialize;
 use std::time::Duration;
@@ -257,7 +257,7 @@ pub(super) fn short_table(leases: &[Record], paper: Paper) -> Vec<String> {
             or_dash(note(lease)).into(),
         ]
     };
-    columns::lines(&columns, &leases.iter().map(row).collect::<Vec<_>>(), paper)
+    table::lines(&columns, &leases.iter().map(row).collect::<Vec<_>>(), paper)
 }
 
 fn detail(lease: &Record, paper: Paper) -> Vec<String> {
@@ -297,7 +297,7 @@ fn detail(lease: &Record, paper: Paper) -> Vec<String> {
     if let Some(ended) = &lease.ended {
         pairs.push(("ended", format!("{} ({})", time(ended.at_ms), ended.reason)));
     }
-    let mut lines = columns::pairs(&pairs, paper);
+    let mut lines = table::pairs(&pairs, paper);
     if !lease.grants.is_empty() {
         lines.push(String::new());
         let columns =
@@ -314,12 +314,12 @@ fn detail(lease: &Record, paper: Paper) -> Vec<String> {
                 .into(),
             ]
         };
-        lines.extend(columns::lines(&columns, &lease.grants.iter().map(row).collect::<Vec<_>>(), paper));
+        lines.extend(table::lines(&columns, &lease.grants.iter().map(row).collect::<Vec<_>>(), paper));
     }
     for moved in &lease.moves {
         let to = moved.to.as_ref().map_or_else(|| "nothing yet".to_owned(), ToString::to_string);
         let line = format!("moved {} from {} to {to}: {}", time(moved.at_ms), moved.from, moved.reason);
-        lines.push(columns::cut(&line, usize::MAX));
+        lines.push(table::cut(&line, usize::MAX));
     }
     lines
 }

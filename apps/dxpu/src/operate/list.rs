@@ -1,10 +1,10 @@
 //! `ls` and `show`: once or for as long as the user watches, as a table or as JSON.
 
 use super::ask;
-use super::columns::{self, Cell, Column};
-use super::paint::Paper;
 use crate::support::exit::{Exit, Outcome};
+use crate::support::paint::Paper;
 use crate::support::pool_access::{PoolAccess, failure};
+use crate::support::table::{self, Cell, Column};
 use anyhow::Context;
 use pool_client::{Client, ClientError};
 use serde::Serialize;
@@ -79,7 +79,7 @@ impl Look {
     ) -> Outcome {
         self.show(fetch, |items: &Vec<T>, paper| {
             let rows: Vec<Vec<Cell>> = items.iter().map(&row).collect();
-            if rows.is_empty() { vec![empty.to_owned()] } else { columns::lines(columns, &rows, paper) }
+            if rows.is_empty() { vec![empty.to_owned()] } else { table::lines(columns, &rows, paper) }
         })
     }
 }

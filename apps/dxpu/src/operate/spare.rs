@@ -1,12 +1,12 @@
 //! `dxpu spare`: GPUs held back for leases whose GPU breaks.
 
 use super::ask;
-use super::columns::{self, Cell, Column};
 use super::list::{Format, Look, changed};
-use super::paint::{Paper, Tone};
 use super::words::or_dash;
 use crate::support::exit::{Exit, Failure, Outcome};
+use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::{PoolAccess, failure};
+use crate::support::table::{self, Cell, Column};
 use pool_api::{ErrorCode, ErrorDetail, Model, SparePlanRequest, SpareRecord, SpareRequest, SpareStatus};
 use pool_client::{Client, ClientError};
 
@@ -159,5 +159,5 @@ fn detail(status: &SpareStatus, paper: Paper) -> Vec<String> {
         ("spares wanted", status.wanted.to_string()),
         ("spares held", or_dash(names.join(" "))),
     ];
-    columns::pairs(&pairs, paper)
+    table::pairs(&pairs, paper)
 }

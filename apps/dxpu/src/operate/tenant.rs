@@ -1,14 +1,14 @@
 //! `dxpu tenant`: the tenants that GPUs are for, and how many each may have.
 
 use super::ask;
-use super::columns::{self, Column};
 use super::lease::long_duration;
 use super::list::{Format, Look, changed};
-use super::paint::Paper;
 use super::revoke::Terms;
 use super::words::or_dash;
 use crate::support::exit::Outcome;
+use crate::support::paint::Paper;
 use crate::support::pool_access::{PoolAccess, failure};
+use crate::support::table::{self, Column};
 use pool_api::{ErrorCode, Model, Name, Quota, TenantRecord, TenantRequest, TenantStatus};
 use pool_auth::Identity;
 use pool_client::Client;
@@ -224,7 +224,7 @@ fn detail(tenant: &TenantStatus, paper: Paper) -> Vec<String> {
         ("has", or_dash(used(tenant))),
         ("leases", format!("{} granted, {} pending", tenant.leases_granted, tenant.leases_pending)),
     ];
-    columns::pairs(&pairs, paper)
+    table::pairs(&pairs, paper)
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! `dxpu token`: lets machines and people into the pool.
 
 use super::ask;
-use super::columns::{Cell, Column};
 use super::lease::long_duration;
 use super::list::{Look, print};
-use super::paint::Tone;
 use super::revoke::Terms;
 use super::words::{name_of, or_dash, time, who};
 use crate::support::exit::{Exit, Failure, Outcome};
+use crate::support::paint::Tone;
 use crate::support::pool_access::PoolAccess;
+use crate::support::table::{Cell, Column};
 use machine::files;
 use pool_api::{AccessKind, NewToken, RevocationInfo, TokenInfo, TokenRequest};
 use pool_auth::{Credential, Identity, Secret};

@@ -5,8 +5,8 @@ mod screen;
 
 use super::ask;
 use super::list::{Format, print};
-use super::paint::Paper;
 use crate::support::exit::{Exit, Outcome};
+use crate::support::paint::Paper;
 use crate::support::pool_access::{PoolAccess, failure};
 use crate::support::quantity;
 use picture::{Order, Picture, View};

@@ -1,9 +1,9 @@
 //! `dxpu inject`: the time that a network would add, put into a program on this machine's own GPU.
 
-use crate::study::model::table;
 use crate::study::{pass_through, trace};
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::quantity;
+use crate::support::table;
 use anyhow::Context;
 use model::equation::{PciePath, V100};
 use serde_json::json;
@@ -137,7 +137,7 @@ fn print(rtt_us: f64, added_us: f64, injected: &Injected) {
             ]
         })
         .collect();
-    eprint!("{}", table::text(&["delayed", "operations", "asked, ms", "added, ms", "achieved"], &rows));
+    eprint!("{}", table::figures(&["delayed", "operations", "asked, ms", "added, ms", "achieved"], &rows));
     eprintln!(
         "a filler of no length costs a busy queue {:.2} us, its launch the calling thread {:.2} us",
         injected.filler_gpu_us, injected.filler_host_us

@@ -3,7 +3,6 @@
 mod check;
 mod fit;
 mod predict;
-pub(crate) mod table;
 
 use crate::support::exit::{Exit, Failure, Outcome};
 use model::paper::{Row, paper_rows, parse};

@@ -1,9 +1,9 @@
 //! `dxpu lease explain`: which GPUs fall out where, and what would help.
 
 use crate::operate::list::Look;
-use crate::operate::paint::{Paper, Tone};
 use crate::operate::words::name_of;
 use crate::support::exit::Outcome;
+use crate::support::paint::{Paper, Tone};
 use pool_api::{Explanation, Filter, LeaseId};
 use std::time::Duration;
 

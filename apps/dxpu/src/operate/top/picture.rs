@@ -1,9 +1,9 @@
 //! What `dxpu top` shows. Pure.
 
-use crate::operate::columns::{self, Cell, Column, cut};
 use crate::operate::gpu;
-use crate::operate::paint::{Paper, Tone};
 use crate::operate::words::{age, bytes, name_of, or_dash, time};
+use crate::support::paint::{Paper, Tone};
+use crate::support::table::{self, Cell, Column, cut};
 use pool_api::{BoxRecord, BoxState, Gpu, GpuState, Lease, LeaseId};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ impl Picture {
                 gpu::note(gpu).into(),
             ]
         };
-        columns::lines(&columns, &gpus.iter().map(row).collect::<Vec<_>>(), paper)
+        table::lines(&columns, &gpus.iter().map(row).collect::<Vec<_>>(), paper)
     }
 
     fn queue(&self, paper: Paper) -> Vec<String> {
@@ -219,7 +219,7 @@ impl Picture {
         };
         let rows: Vec<Vec<Cell>> = waiting.iter().take(QUEUE_LINES_MAX).map(|lease| row(&lease)).collect();
         let mut lines = vec![String::new()];
-        lines.extend(columns::lines(&columns, &rows, paper));
+        lines.extend(table::lines(&columns, &rows, paper));
         let hidden = waiting.len().saturating_sub(QUEUE_LINES_MAX);
         if hidden > 0 {
             lines.push(Tone::Faint.paint(&format!("… {hidden} more wait"), paper.is_colourful));

@@ -2,9 +2,10 @@
 
 mod figure;
 
+use super::Rows;
 use super::fit::{parameter_json, parameter_row};
-use super::{Rows, table};
 use crate::support::exit::{Exit, Outcome};
+use crate::support::table;
 use anyhow::Context;
 use model::check::{Report, RowReport, SINGLE_MODEL_RMSE_PCT_MAX, Verdict, WHY, check};
 use model::closed_form::Parameters;
@@ -158,7 +159,7 @@ fn print(report: &Report) {
             vec![row.name.clone(), format!("{:.1}", row.measured_pct), predicted, error, left_out]
         })
         .collect();
-    table::print(&["row", "measured %", "model %", "error", "left out"], &rows);
+    table::print_figures(&["row", "measured %", "model %", "error", "left out"], &rows);
     println!(
         "\n* inputs inferred from the paper's text. -: the paper publishes nothing to predict it from.\n"
     );
@@ -191,7 +192,7 @@ fn print(report: &Report) {
         .collect();
     let header =
         ["family (points of error)", "rows", "RMSE", "max", "left out", "alone: RMSE", "max", "target", ""];
-    table::print(&header, &families);
+    table::print_figures(&header, &families);
 
     println!(
         "\nOne model, {} constants, {} rows: RMSE {:.2} (target below {SINGLE_MODEL_RMSE_PCT_MAX}), max {:.2}, left out {:.2}; \
@@ -205,7 +206,7 @@ fn print(report: &Report) {
         report.stated_mechanism_rmse_pct,
     );
     let parameters: Vec<Vec<String>> = report.parameters.iter().map(parameter_row).collect();
-    table::print(&["constant", "value", "with any row left out", "rows it moves"], &parameters);
+    table::print_figures(&["constant", "value", "with any row left out", "rows it moves"], &parameters);
     println!("\nWhy it works:");
     for why in WHY {
         println!("  - {why}");
@@ -222,5 +223,5 @@ fn print(report: &Report) {
             ]
         })
         .collect();
-    table::print(&["the formula without a part, fitted again", "RMSE", "worst family"], &without);
+    table::print_figures(&["the formula without a part, fitted again", "RMSE", "worst family"], &without);
 }

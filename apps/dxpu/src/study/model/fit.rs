@@ -1,7 +1,8 @@
 //! `dxpu model fit`: the constants.
 
-use super::{Rows, table};
+use super::Rows;
 use crate::support::exit::{Exit, Outcome};
+use crate::support::table;
 use model::check::{ParameterReport, check};
 use model::equation::V100;
 use serde_json::{Value, json};
@@ -30,7 +31,7 @@ impl Fit {
         let count = report.parameters.len();
         println!("{count} constants, {} rows, RMSE {:.2} points\n", report.rows_predicted, report.rmse_pct);
         let rows: Vec<Vec<String>> = report.parameters.iter().map(parameter_row).collect();
-        table::print(&["constant", "value", "with any row left out", "rows it moves"], &rows);
+        table::print_figures(&["constant", "value", "with any row left out", "rows it moves"], &rows);
         println!();
         for parameter in &report.parameters {
             println!("{}: {}", parameter.name, parameter.meaning);

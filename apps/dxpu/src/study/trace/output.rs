@@ -1,6 +1,6 @@
 //! A recording for people, for programs and as a figure.
 
-use crate::study::model::table;
+use crate::support::table;
 use model::profile::{CopyClass, Profile, Summary};
 use serde_json::{Value, json};
 use sim::plot::{Axis, Chart, Series, Stroke};
@@ -105,7 +105,7 @@ fn kernels(summary: &Summary) -> String {
             ]
         })
         .collect();
-    table::text(&["kernels with the most GPU time", "launches", "us each", "share"], &rows)
+    table::figures(&["kernels with the most GPU time", "launches", "us each", "share"], &rows)
 }
 
 fn copies(copies: &[CopyClass]) -> String {
@@ -123,7 +123,7 @@ fn copies(copies: &[CopyClass]) -> String {
             ]
         })
         .collect();
-    table::text(&["copies", "from bytes", "number", "MB", "ms"], &rows)
+    table::figures(&["copies", "from bytes", "number", "MB", "ms"], &rows)
 }
 
 pub(super) fn object(path: &Path, profile: &Profile, summary: &Summary) -> Value {

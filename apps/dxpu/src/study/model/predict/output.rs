@@ -1,6 +1,6 @@
 //! A prediction for people, for programs and as a figure.
 
-use crate::study::model::table;
+use crate::support::table;
 use model::predict::{PlaneKind, Prediction, Question};
 use model::profile::Profile;
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ pub(super) fn print(profile: &Profile, question: &Question, prediction: &Predict
                 ]
             })
             .collect();
-        table::print(&["what costs (terms overlap)", "points", "ms"], &rows);
+        table::print_figures(&["what costs (terms overlap)", "points", "ms"], &rows);
     }
     println!("\nAdvice:");
     for advice in &prediction.advice {

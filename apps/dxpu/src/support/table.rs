@@ -1,6 +1,6 @@
-//! Tables that fit. Pure.
+//! Tables: those of the pool's tools, which fit the terminal, and those of figures.
 
-use super::paint::{Paper, Tone};
+use crate::support::paint::{Paper, Tone};
 
 /// One value, and how it is meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,6 +112,25 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     clean.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
+/// A table of figures as text: the first column, which names the rows, to the left and all others to the right. Nothing is
+/// cut.
+pub(crate) fn figures(heads: &[&'static str], rows: &[Vec<String>]) -> String {
+    let column = |(index, head): (usize, &&'static str)| match index {
+        0 => Column::Whole(head),
+        _ => Column::Number(head),
+    };
+    let columns: Vec<Column> = heads.iter().enumerate().map(column).collect();
+    let rows: Vec<Vec<Cell>> =
+        rows.iter().map(|row| row.iter().map(|text| text.as_str().into()).collect()).collect();
+    let plain = Paper { width: None, height: None, is_colourful: false };
+    lines(&columns, &rows, plain).into_iter().map(|line| line + "\n").collect()
+}
+
+/// Prints [`figures`].
+pub(crate) fn print_figures(heads: &[&'static str], rows: &[Vec<String>]) {
+    print!("{}", figures(heads, rows));
+}
+
 /// Names and values of one thing, one below the other.
 pub(crate) fn pairs(pairs: &[(&str, String)], paper: Paper) -> Vec<String> {
     let width = pairs.iter().map(|(name, _)| width_of(name)).max().unwrap_or(0);
@@ -156,6 +175,16 @@ mod tests {
     fn what_cannot_be_cut_is_shown_whole_even_without_room() {
         let rows = [row("a-long-identifier", "1", "note")];
         assert!(lines(&COLUMNS, &rows, paper(Some(10)))[1].starts_with("a-long-identifier"));
+    }
+
+    #[test]
+    fn figures_stand_to_the_right_of_the_name_of_their_row() {
+        let rows = [["warm", "2", "1.50"], ["cold start", "11", ""]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(
+            figures(&["what", "number", "ms"], &rows),
+            "what        number    ms\nwarm             2  1.50\ncold start      11\n"
+        );
     }
 
     #[test]
