@@ -2,13 +2,14 @@
 
 use crate::support::exit::{Exit, Outcome};
 use anyhow::{Context, bail};
+use bench_harness::bare;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use transport::{
     Address, ClientSecurity, Connection, ConnectionKind, Listener, Preamble, RawConnection, ServerIdentity,
-    ServerSecurity, bench,
+    ServerSecurity,
 };
 
 /// Bytes of a ping-pong message: those of a reply, the larger of the two messages of a synchronise.
@@ -71,8 +72,8 @@ fn serve(mut raw: RawConnection, security: &ServerSecurity) {
     let Ok(mut connection) = raw.serve(security, deadline) else { return };
     // A client that ends the connection ends the measurement.
     let _ = match preamble.kind {
-        ConnectionKind::Lane => bench::serve_throughput(&mut connection),
-        _ => bench::serve_ping_pong(&mut connection, MESSAGE_BYTES),
+        ConnectionKind::Lane => bare::serve_throughput(&mut connection),
+        _ => bare::serve_ping_pong(&mut connection, MESSAGE_BYTES),
     };
 }
 
@@ -85,14 +86,14 @@ pub(super) fn measure(
     lanes: usize,
 ) -> anyhow::Result<Bare> {
     let mut one = connect(address, security, ConnectionKind::Command, 0)?;
-    bench::ping_pong(&mut one, MESSAGE_BYTES, rounds / 10)?;
-    let latencies = bench::ping_pong(&mut one, MESSAGE_BYTES, rounds)?;
+    bare::ping_pong(&mut one, MESSAGE_BYTES, rounds / 10)?;
+    let latencies = bare::ping_pong(&mut one, MESSAGE_BYTES, rounds)?;
     let mut all = (0..lanes as u16)
         .map(|lane| connect(address, security, ConnectionKind::Lane, lane))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut speeds = [0.0; 3];
     for speed in &mut speeds {
-        *speed = bench::throughput(&mut all, bytes / lanes as u64)? / 1e9;
+        *speed = bare::throughput(&mut all, bytes / lanes as u64)? / 1e9;
     }
     speeds.sort_by(f64::total_cmp);
     Ok(Bare { rtt_us_p50: latencies.p50().as_secs_f64() * 1e6, gbps: speeds[1] })

@@ -2,15 +2,15 @@
 
 use super::report::{Clock, Conversion, Reads, Shell};
 use anyhow::Context;
-use fabric::Protection;
-use fabric::measure::Fairness;
-use fabric_net::measure::{
+use bench_harness::copier::Copier;
+use bench_harness::link::{self, Fairness};
+use bench_harness::network::{
     Copy, copy_throughput, raw_round_trips, raw_throughput, read_round_trips, shm_pair, udp_pair,
     write_throughput,
 };
+use fabric::Protection;
 use fabric_net::{MemoryPort, Port};
 use pcie::SizeLimit;
-use pcie::measure::Copier;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ impl Bed {
     pub(super) fn conversion(&self) -> Conversion {
         eprintln!("measuring the conversion …");
         let best_ns = |protection, batch| {
-            let what = fabric::measure::Conversion {
+            let what = link::Conversion {
                 protection,
                 payload_bytes: CONVERSION_BYTES,
                 batch,
@@ -58,7 +58,7 @@ impl Bed {
                 datagram_bytes: 8952,
             };
             let began = Instant::now();
-            let run = |_| fabric::measure::conversion(what, || began.elapsed());
+            let run = |_| link::conversion(what, || began.elapsed());
             let best = (0..CONVERSION_RUNS * self.repeat).map(run).min();
             best.map_or(f64::NAN, |best| best.as_nanos() as f64)
         };
@@ -171,6 +171,6 @@ impl Bed {
 
     pub(super) fn fairness(&self) -> Fairness {
         eprintln!("measuring fairness …");
-        fabric::measure::fairness(LEASES, FAIRNESS_DATAGRAMS)
+        link::fairness(LEASES, FAIRNESS_DATAGRAMS)
     }
 }

@@ -1,6 +1,6 @@
 //! The figures, as JSON and as tables, and which of them miss their mark.
 
-use fabric::measure::Fairness;
+use bench_harness::link::Fairness;
 use serde_json::{Value, json};
 
 /// Nanoseconds for each TLP, both ends.

@@ -1,12 +1,12 @@
 //! A device's copies through a link: its engines read and write the host's memory, or the host pushes into the device's.
 
 use super::{LEASE, SET_UP_WAIT, TURN, establish, pump, with_peer};
-use crate::{Port, Pump};
+use crate::copier::{Copier, MEMORY_BAR, copier, ring};
 use fabric::{Link, Protection, Role, SendError, Willing};
+use fabric_net::{Port, Pump};
 use pcie::endpoint::Endpoint;
 use pcie::endpoint::dma::doorbell;
 use pcie::host::{HostMemory, HostPort};
-use pcie::measure::{Copier, MEMORY_BAR, copier, ring};
 use pcie::{Now, Packet};
 use std::cell::RefCell;
 use std::io;

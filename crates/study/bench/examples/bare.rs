@@ -1,8 +1,9 @@
 //! Prints what each transport costs on this machine, without anything above it:
-//! `cargo run --release -p transport --example bare [tcp|tls|unix|shm]`.
+//! `cargo run --release -p bench-harness --example bare [tcp|tls|unix|shm]`.
 
 use std::time::{Duration, Instant};
 
+use bench_harness::bare;
 use transport::*;
 
 const ROUNDS: usize = 20_000;
@@ -30,18 +31,18 @@ fn main() {
             Scheme::Shm | Scheme::Pcie => Address::Shm(path),
         };
         let (mut client, mut server) = pair(&address, ConnectionKind::Command, &identity);
-        let echo = std::thread::spawn(move || bench::serve_ping_pong(&mut server, MESSAGE_BYTES));
-        let latencies = bench::ping_pong(&mut client, MESSAGE_BYTES, ROUNDS).expect("a working echo");
+        let echo = std::thread::spawn(move || bare::serve_ping_pong(&mut server, MESSAGE_BYTES));
+        let latencies = bare::ping_pong(&mut client, MESSAGE_BYTES, ROUNDS).expect("a working echo");
         let mut delayed = client.delayed(DELAY).expect("two more threads");
-        let longer = bench::ping_pong(&mut delayed, MESSAGE_BYTES, ROUNDS / 50).expect("a working echo");
+        let longer = bare::ping_pong(&mut delayed, MESSAGE_BYTES, ROUNDS / 50).expect("a working echo");
         drop(delayed);
         echo.join().expect("the echo ends").expect("a clean end");
 
         let (client, mut server) = pair(&address, ConnectionKind::Lane, &identity);
-        let sink = std::thread::spawn(move || bench::serve_throughput(&mut server));
+        let sink = std::thread::spawn(move || bare::serve_throughput(&mut server));
         let mut clients = [client];
         let best = (0..3)
-            .map(|_| bench::throughput(&mut clients, BULK_BYTES).expect("a working sink"))
+            .map(|_| bare::throughput(&mut clients, BULK_BYTES).expect("a working sink"))
             .fold(0.0, f64::max);
         drop(clients);
         sink.join().expect("the sink ends").expect("a clean end");

@@ -2,14 +2,14 @@
 //!
 //! `networks [ROUNDS [SPIN_US]]`. Two threads that spin need two cores of their own; on a busy machine spin for 0.
 
-use fabric::Protection;
-use fabric_net::measure::{
+use bench_harness::copier::Copier;
+use bench_harness::network::{
     Copy, copy_throughput, raw_round_trips, raw_throughput, read_round_trips, shm_pair, udp_pair,
     write_throughput,
 };
+use fabric::Protection;
 use fabric_net::{MemoryPort, Port};
 use pcie::SizeLimit;
-use pcie::measure::Copier;
 use std::io;
 use std::time::Duration;
 

@@ -2,10 +2,10 @@
 //!
 //! What lies between them is the caller's: nothing, a link in made-up time, or a network.
 
-use crate::endpoint::dma::{DmaDevice, DmaOptions, ENGINE_BYTES};
-use crate::endpoint::{Endpoint, FunctionOptions};
-use crate::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
-use crate::packet::{Now, Packet};
+use pcie::endpoint::dma::{DmaDevice, DmaOptions, ENGINE_BYTES};
+use pcie::endpoint::{Endpoint, FunctionOptions};
+use pcie::host::{Access, HostMemory, HostOutput, HostPort, HostPortOptions};
+use pcie::{Now, Packet};
 use tlp::{Bdf, SizeLimit, TagSpace};
 
 /// Memory of each device; BAR 2 shows it.

@@ -3,9 +3,9 @@
 //! `valgrind --tool=callgrind writes udp|memory COUNT [encrypted]`, then the same with twice the count; the difference is
 //! what the writes themselves cost.
 
+use bench_harness::network::{udp_pair, writes_in_turn};
 use fabric::Protection;
 use fabric_net::MemoryPort;
-use fabric_net::measure::{udp_pair, writes_in_turn};
 use std::io;
 use std::time::Duration;
 

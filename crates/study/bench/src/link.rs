@@ -1,8 +1,8 @@
 //! What the conversion costs: TLP to packet, packet to TLP, at both ends; and how fairly many links share a network.
 //!
-//! The clock is an argument, as everywhere here; the measuring program brings one.
+//! The clock is an argument; the measuring program brings one.
 
-use crate::{
+use fabric::{
     Endpoint, Epoch, Faults, LeaseId, LeaseSecret, Link, LinkConfig, Protection, Role, Scripted, Time, Trunk,
     Willing,
 };

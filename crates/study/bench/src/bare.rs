@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::connection::{Connection, Rx};
+use transport::{Connection, Rx};
 
 /// Round trips of one size, sorted.
 #[derive(Clone, Debug)]

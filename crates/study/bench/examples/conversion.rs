@@ -2,10 +2,8 @@
 //!
 //! `conversion [ROUNDS [plain|encrypted PAYLOAD BATCH]]`; with all arguments one line only, for a profiler.
 
-use fabric::{
-    Protection,
-    measure::{Conversion, conversion},
-};
+use bench_harness::link::{Conversion, conversion};
+use fabric::Protection;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What a bare network moves, with as much on its way as a link would have.
 
 use super::{BOX, HOST, TURN, send, with_peer};
-use crate::Port;
+use fabric_net::Port;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -6,11 +6,11 @@ mod raw;
 pub use copies::{Copy, copy_throughput};
 pub use raw::raw_throughput;
 
-use crate::{Port, Pump, StreamPort, UdpPort};
 use fabric::{
     Endpoint, Epoch, LeaseId, LeaseSecret, Link, LinkConfig, NodeId, PathId, Protection, Role, Time, Trunk,
     Willing,
 };
+use fabric_net::{Port, Pump, StreamPort, UdpPort};
 use std::io;
 use std::net::UdpSocket;
 use std::path::Path;
