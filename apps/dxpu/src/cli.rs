@@ -1,10 +1,12 @@
 //! The command line.
 
-use crate::exit::Outcome;
-use crate::{
-    audit, bench, completions, demo, gpubox, inject, man, manager, model, pcie_host, pool, run, sim, trace,
-    up, vm, worker, worker_session,
-};
+use crate::borrower::{run, vm};
+use crate::operate::{self, audit};
+use crate::roles::{demo, gpu_box, host, manager, up, worker, worker_session};
+use crate::study::{bench, inject, model, sim, trace};
+use crate::support::exit::Outcome;
+use crate::support::{completions, man};
+use clap::CommandFactory;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +43,7 @@ pub(crate) enum Command {
     /// Lend this machine's GPUs (or soft ones) to programs elsewhere
     Worker(worker::Worker),
     /// Lend this machine's GPUs (or soft ones) to a pool
-    Box(gpubox::GpuBox),
+    Box(gpu_box::GpuBox),
     /// Run a program with the GPUs of a worker
     Run(run::Run),
     /// Show a program using a remote GPU, on this machine alone
@@ -51,25 +53,25 @@ pub(crate) enum Command {
     /// Start a whole pool on this machine: manager, boxes, dashboard
     Up(up::Up),
     /// Show every GPU of the pool, live
-    Top(pool::top::Top),
+    Top(operate::top::Top),
     /// Look at GPUs, and take them out of use
-    Gpu(pool::gpu::Gpu),
+    Gpu(operate::gpu::Gpu),
     /// Look at leases, make them and end them
-    Lease(pool::lease::Lease),
+    Lease(operate::lease::Lease),
     /// Show GPUs of the pool to this machine's guests as PCI devices; look at such hosts
-    Host(Box<pcie_host::PcieHost>),
+    Host(Box<host::PcieHost>),
     /// Start a QEMU guest with free slots, to try the PCIe plane with
     Vm(vm::Vm),
     /// Look at those who borrow
-    Borrower(pool::borrower::Borrower),
+    Borrower(operate::borrower::Borrower),
     /// Look at tenants, and set what they may have
-    Tenant(pool::tenant::Tenant),
+    Tenant(operate::tenant::Tenant),
     /// Look at spares, size them and set them
-    Spare(pool::spare::Spare),
+    Spare(operate::spare::Spare),
     /// Look at what happened
-    Event(pool::event::Event),
+    Event(operate::event::Event),
     /// Let machines and people into the pool
-    Token(pool::token::Token),
+    Token(operate::token::Token),
     /// Show who did what in the pool, and check it
     Audit(audit::Audit),
     /// Measure what the api plane and the pool cost on this machine
@@ -95,7 +97,7 @@ impl Command {
     pub(crate) fn run(self) -> Outcome {
         use Command::{Box as GpuBox, Manager, Worker, WorkerSession};
         if matches!(self, Worker(_) | WorkerSession(_) | GpuBox(_) | Manager(_)) {
-            crate::secrets::keep_in_children();
+            crate::support::secrets::keep_in_children();
         }
         match self {
             Command::Worker(worker) => worker.run(),
@@ -120,8 +122,8 @@ impl Command {
             Command::Inject(inject) => inject.run(),
             Command::Model(model) => model.run(),
             Command::Sim(sim) => sim.run(),
-            Command::Completions(completions) => completions.run(),
-            Command::Man(man) => man.run(),
+            Command::Completions(completions) => completions.run(&mut Cli::command()),
+            Command::Man(man) => man.run(Cli::command()),
             Command::WorkerSession(session) => session.run(),
         }
     }
@@ -130,7 +132,8 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{CommandFactory, Parser};
+    use clap::Parser;
+    use pool_agent::{AgentError, Role};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -147,5 +150,23 @@ mod tests {
                 with(&["--no-such-option", "--", "python"]).err().expect("no such option").to_string();
             assert!(error.contains("--no-such-option"), "{error}");
         }
+    }
+
+    /// Commands in hints are typed as they stand: their options must exist.
+    #[test]
+    fn commands_that_agents_advise_are_commands() {
+        let mut advised = 0;
+        for role in [Role::Box, Role::Host] {
+            let (name, reason) = ("a".to_owned(), String::new());
+            for error in [AgentError::NoMember { role, name }, AgentError::Revoked { role, reason }] {
+                let hint = error.hint();
+                let command = hint.split('`').nth(1).expect("a command between backticks");
+                if let Err(error) = Cli::try_parse_from(command.split(' ')) {
+                    panic!("`{command}` is advised and refused: {error}");
+                }
+                advised += 1;
+            }
+        }
+        assert_eq!(advised, 4);
     }
 }

@@ -1,49 +1,23 @@
 //! `dxpu`: GPUs of other machines, for programs that know nothing of it.
+//!
+//! ```text
+//!   cli ──▶ roles (worker, box, host, manager, up, demo)   borrower (run, vm)   operate (the pool's tools)   study (bench, model, …)
+//!             └──────────────────────────────────┴── support ──┴───────────────────────┘
+//! ```
 
 #![forbid(unsafe_code)]
 
-mod audit;
-mod bench;
-mod borrow;
+mod borrower;
 mod cli;
-mod complaint;
-mod completions;
-mod demo;
-mod devices;
-mod exit;
-mod files;
-mod given;
-mod gpubox;
-mod inject;
-mod library;
-mod log;
-mod man;
-mod manager;
-mod membership;
-mod model;
-mod nvidia;
-mod pass_through;
-mod pcie_host;
-mod pool;
-mod pool_access;
-mod preflight;
-mod quantity;
-mod reporting;
-mod run;
-mod secrets;
-mod sim;
-mod soft;
-mod store_option;
-mod trace;
-mod up;
-mod vm;
-mod worker;
-mod worker_session;
+mod operate;
+mod roles;
+mod study;
+mod support;
 
 use clap::Parser;
 
 fn main() -> std::process::ExitCode {
-    secrets::keep();
-    up::end_with_parent();
-    exit::report(cli::Cli::parse().command.run())
+    support::secrets::keep();
+    roles::up::end_with_parent();
+    support::exit::report(cli::Cli::parse().command.run())
 }

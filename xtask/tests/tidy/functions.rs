@@ -22,8 +22,8 @@ const EXCEPTIONS: &[&str] = &[
     "crates/pcie/vfio-user/src/message/request.rs: decode_fields",
     "crates/cuda/libnvml/tests/through_c.rs: numbers",
     // Several ideas in one, to be split.
-    "apps/dxpu/src/model/check.rs: print",
-    "apps/dxpu/src/worker.rs: run",
+    "apps/dxpu/src/study/model/check.rs: print",
+    "apps/dxpu/src/roles/worker.rs: run",
     "apps/dxpu/tests/manager.rs: a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice",
     "crates/cuda/driver-nvidia/src/graph/build.rs: add",
     "crates/cuda/driver-soft/src/work.rs: execute",

@@ -11,7 +11,6 @@
 
 mod address;
 mod answer;
-pub mod bench;
 mod connect;
 mod connection;
 mod delay;

@@ -4,6 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use bench_harness::bare;
 use support::*;
 use transport::*;
 
@@ -12,8 +13,8 @@ on_every_transport! {
         let rtt = Duration::from_millis(5);
         let (client, mut server) = pair(scheme);
         let mut client = client.delayed(rtt).unwrap();
-        let echo = std::thread::spawn(move || bench::serve_ping_pong(&mut server, 64));
-        let latencies = bench::ping_pong(&mut client, 64, 20).unwrap();
+        let echo = std::thread::spawn(move || bare::serve_ping_pong(&mut server, 64));
+        let latencies = bare::ping_pong(&mut client, 64, 20).unwrap();
         assert!(latencies.sorted()[0] >= rtt, "{latencies:?}");
         assert!(latencies.p50() < rtt + Duration::from_millis(3), "{latencies:?}");
         drop(client);

@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-pub mod measure;
 mod memory;
 mod port;
 mod pump;

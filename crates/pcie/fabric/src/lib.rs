@@ -27,7 +27,6 @@ mod flight;
 mod ids;
 mod inbox;
 mod link;
-pub mod measure;
 mod outbox;
 mod path;
 mod requests;

@@ -1,6 +1,7 @@
 //! Once its buffers have reached their working size, a link allocates nothing.
 
-use fabric::{Protection, Time, Willing, measure::established_pair};
+use bench_harness::link::established_pair;
+use fabric::{Protection, Time, Willing};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tlp::{Bdf, Header, Span, Tag, Tlp, TransactionId};

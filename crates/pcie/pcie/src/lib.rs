@@ -9,7 +9,6 @@
 //! - [`Switch`]: the host's proxy as a switch with slots, for a program that has a root complex.
 //! - [`BoxEndpoints`]: the box's end of its slots: devices, and which host each serves.
 //! - [`host`]: the host's end of one slot: accesses of a guest become packets, a device's packets become memory accesses.
-//! - [`measure`]: a copier, set up to measure with.
 //! - [`endpoint`]: devices: NVMe, and engines that copy memory.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -23,7 +22,6 @@ pub mod config;
 pub mod endpoint;
 pub mod flow;
 pub mod host;
-pub mod measure;
 pub mod tables;
 
 pub use boxes::{BoxEndpoints, Outgoing};

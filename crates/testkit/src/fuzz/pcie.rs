@@ -1,7 +1,8 @@
 //! PCIe packets, and what carries them between proxies.
 
+use bench_harness::link::established_pair;
 use fabric::wire::{Ack, DataPacket, DatagramHeader, DatagramKind, HeaderPacket, Hello, Packet, Sums, crc};
-use fabric::{Credits, Endpoint, Link, PathId, Protection, Route, Time, Willing, measure::established_pair};
+use fabric::{Credits, Endpoint, Link, PathId, Protection, Route, Time, Willing};
 use tlp::{Header, Tlp};
 
 /// A TLP as it travels on PCIe. What decodes, encodes to the same bytes.

@@ -1,7 +1,7 @@
 //! The host's memory, and those of devices as far as the host can reach them.
 
+use bench_harness::copier::owner;
 use pcie::host::HostMemory;
-use pcie::measure::owner;
 use pcie::{Bdf, TlpBuf};
 use std::cell::RefCell;
 

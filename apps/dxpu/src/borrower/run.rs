@@ -1,0 +1,155 @@
+//! `dxpu run`: runs a program with the GPUs of a worker.
+//!
+//! The program finds our libcuda.so.1 and libnvidia-ml.so.1 where it looks for NVIDIA's. This process then *becomes* the
+//! program: it keeps its process number, its terminal, its signals and its exit code, and nothing of dxpu stays between
+//! it and its caller.
+
+use crate::borrower::borrow::Borrow;
+use crate::borrower::preflight;
+use crate::support::exit::{self, Exit, Failure, Outcome};
+use crate::support::{library, quantity};
+use anyhow::Context;
+use machine::files;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use transport::{Address, ClientSecurity, Fingerprint, Scheme};
+
+const EXAMPLES: &str = "\
+Examples:
+  dxpu run --worker gpu-box:7400 --fingerprint 3f2a… --token-file token -- python train.py
+  dxpu run --worker unix:/tmp/dxpu.sock -- ./program --its own --options
+  dxpu run --worker tcp:127.0.0.1:7400 --delay 50us -- ./program     as if the worker were 50 us away
+  dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
+  dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
+
+The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES and
+DXPU_STALL_TIMEOUT, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
+library say what it does. DXPU_SPIN=TIME is how long its threads look for commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
+for answers on machines with more than 4 cores, otherwise as little as each transport thinks best). DXPU_PATIENCE=TIME is
+how long a worker that is busy is asked again (default: 60s). DXPU_WORKER_UID=UID,... are users, beside root and yours, at
+whose unix: and shm: sockets the token may be shown.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// The worker: HOST:PORT (TLS), tcp:HOST:PORT, unix:/path, shm:/path or pcie:0000:01:00.0; several with commas between them
+    #[arg(long, value_name = "ADDR", env = "DXPU_WORKER", required_unless_present_any = ["gpus", "lease"], value_delimiter = ',')]
+    worker: Vec<Address>,
+    #[command(flatten, next_help_heading = "Borrowing from a pool")]
+    borrow: Borrow,
+    /// The worker's certificate, as `dxpu worker` printed it
+    #[arg(long, value_name = "HEX", env = "DXPU_FINGERPRINT", conflicts_with = "ca")]
+    fingerprint: Option<Fingerprint>,
+    /// Who signs the worker's certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "DXPU_CA")]
+    ca: Option<PathBuf>,
+    /// File with the worker's token; by default the one a worker of this user keeps on this machine
+    #[arg(long, value_name = "FILE", env = "DXPU_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Add this much to every round trip, for experiments
+    #[arg(long, value_name = "TIME", env = "DXPU_DELAY", value_parser = duration_text)]
+    delay: Option<String>,
+    /// How many connections carry bulk data
+    #[arg(long, value_name = "N", env = "DXPU_LANES", value_parser = clap::value_parser!(u8).range(1..=7))]
+    lanes: Option<u8>,
+    /// A worker that is silent for this long is given up
+    #[arg(long, value_name = "TIME", env = "DXPU_STALL_TIMEOUT", value_parser = duration_text)]
+    stall_timeout: Option<String>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// A length of time, kept as it was written: the program's library reads it again.
+fn duration_text(text: &str) -> Result<String, String> {
+    quantity::duration(text).map(|_: Duration| text.to_owned())
+}
+
+impl Run {
+    pub(crate) fn run(self) -> Outcome {
+        if self.borrow.is_wanted() {
+            let settings = [
+                ("DXPU_DELAY", self.delay.clone()),
+                ("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string())),
+                ("DXPU_STALL_TIMEOUT", self.stall_timeout.clone()),
+            ];
+            let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
+            return self.borrow.run(&self.program, given.collect());
+        }
+        let (token, token_file) = self.token()?;
+        let mut is_soft = false;
+        for address in &self.worker {
+            let seen = preflight::check(address, &self.security(address)?, &token, patience()?)?;
+            is_soft |= seen.executes_ptx_only;
+        }
+        let library = library::extract()?;
+        let mut program = std::process::Command::new(&self.program[0]);
+        program.args(&self.program[1..]);
+        for (name, value) in library.environment(&self.worker) {
+            program.env(name, value);
+        }
+        program.envs(library::soft_environment(is_soft));
+        let is_tls = self.worker.iter().any(|address| address.scheme() == Scheme::Tls);
+        let mut set = |name: &str, value: Option<&OsStr>| {
+            match value {
+                Some(value) => program.env(name, value),
+                None => program.env_remove(name),
+            };
+        };
+        let fingerprint = self.fingerprint.filter(|_| is_tls).map(|fingerprint| fingerprint.to_string());
+        set("DXPU_FINGERPRINT", fingerprint.as_deref().map(OsStr::new));
+        set("DXPU_CA", absolute(self.ca.as_deref().filter(|_| is_tls))?.as_deref().map(Path::as_os_str));
+        if let Some(file) = absolute(token_file.as_deref())? {
+            set("DXPU_TOKEN_FILE", Some(file.as_os_str()));
+        }
+        set("DXPU_WORKER_NAMES", None);
+        set("DXPU_DELAY", self.delay.as_deref().map(OsStr::new));
+        set("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string()).as_deref().map(OsStr::new));
+        set("DXPU_STALL_TIMEOUT", self.stall_timeout.as_deref().map(OsStr::new));
+        // Only returns when the program could not be started.
+        let error = program.exec();
+        Err(exit::not_started(&self.program[0], error).into())
+    }
+
+    fn security(&self, address: &Address) -> anyhow::Result<ClientSecurity> {
+        let tls = match (&self.fingerprint, &self.ca) {
+            (Some(fingerprint), _) => ClientSecurity::Fingerprint(fingerprint.0),
+            (None, Some(file)) => ClientSecurity::Ca(
+                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,
+            ),
+            (None, None) => ClientSecurity::Plain,
+        };
+        Ok(preflight::security_of(address, tls)?)
+    }
+
+    /// The token and, unless it came by DXPU_TOKEN, its file.
+    fn token(&self) -> anyhow::Result<(String, Option<PathBuf>)> {
+        if let Some(file) = &self.token_file {
+            return Ok((files::read_secret(file)?.trim().to_owned(), Some(file.clone())));
+        }
+        if let Ok(token) = std::env::var("DXPU_TOKEN") {
+            return Ok((token.trim().to_owned(), None));
+        }
+        let kept = files::state_directory()?.join("token");
+        if kept.exists() {
+            return Ok((files::read_secret(&kept)?.trim().to_owned(), Some(kept)));
+        }
+        Ok((String::new(), None))
+    }
+}
+
+/// How long a busy worker is asked again, here and by the program's library.
+fn patience() -> anyhow::Result<Duration> {
+    match std::env::var("DXPU_PATIENCE") {
+        Err(_) => Ok(worker_link::PATIENCE_DEFAULT),
+        Ok(text) => quantity::duration(&text).map_err(|error| {
+            Failure::new(Exit::Usage, format!("DXPU_PATIENCE: {error}"), "write a time such as 60s").into()
+        }),
+    }
+}
+
+fn absolute(path: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+    path.map(std::path::absolute).transpose().context("cannot find the current directory")
+}

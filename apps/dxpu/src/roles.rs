@@ -1,0 +1,10 @@
+//! Commands that make this process a part of a pool, or start such processes: worker, box, host, manager, `up`, `demo`.
+
+pub(crate) mod demo;
+pub(crate) mod gpu_box;
+pub(crate) mod host;
+mod join_token;
+pub(crate) mod manager;
+pub(crate) mod up;
+pub(crate) mod worker;
+pub(crate) mod worker_session;

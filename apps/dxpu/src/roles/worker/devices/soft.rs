@@ -1,0 +1,93 @@
+//! The soft driver as a worker uses it: its configuration, and the memory that all sessions share.
+
+use crate::support::exit::{Exit, Failure};
+use cuda_driver::{Driver, StatusSource};
+use cuda_worker::{Grant, GrantMaker};
+use driver_soft::{SharedLedger, SoftConfig, SoftDriver, SoftStatus};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the devices of a soft worker are like.
+#[derive(Clone, Debug)]
+pub(crate) struct SoftDevices {
+    pub(crate) devices: u32,
+    pub(crate) memory_bytes: u64,
+    pub(crate) compute_capability: (u32, u32),
+    /// What tells these devices from those of other workers; may be empty.
+    pub(crate) identity: String,
+}
+
+/// What a session process is told about its driver.
+#[derive(Serialize, Deserialize)]
+struct SoftGrant {
+    devices: u32,
+    memory_bytes: u64,
+    compute_capability: (u32, u32),
+    identity: String,
+    /// Its place in the ledger.
+    slot: usize,
+}
+
+impl SoftGrant {
+    fn config(&self) -> SoftConfig {
+        SoftConfig {
+            devices: self.devices,
+            memory_bytes: self.memory_bytes,
+            compute_capability: self.compute_capability,
+            identity: self.identity.clone(),
+            ..SoftConfig::default()
+        }
+    }
+}
+
+impl SoftDevices {
+    /// One ledger for all sessions; each process gets a slot of it, which is emptied when the process is gone.
+    pub(crate) fn grants(self, sessions_max: usize) -> anyhow::Result<GrantMaker> {
+        let totals = vec![self.memory_bytes; self.devices as usize];
+        let ledger = SharedLedger::create(&totals, sessions_max).map_err(|error| {
+            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory")
+                .because(error)
+        })?;
+        let owners = AtomicU64::new(1);
+        Ok(Arc::new(move || {
+            let slot = ledger.claim(owners.fetch_add(1, Ordering::Relaxed));
+            let slot = slot.ok_or_else(|| io::Error::other("all places in the ledger are taken"))?;
+            let SoftDevices { devices, memory_bytes, compute_capability, .. } = self;
+            let identity = self.identity.clone();
+            let driver = SoftGrant { devices, memory_bytes, compute_capability, identity, slot };
+            let reclaimed = ledger.clone();
+            Ok(Grant {
+                driver: serde_json::to_value(driver)?,
+                fds: vec![ledger.fd().try_clone_to_owned()?],
+                release: Box::new(move || reclaimed.reclaim(slot)),
+            })
+        }))
+    }
+}
+
+/// Makes the driver of a session process.
+pub(crate) fn make_driver(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> {
+    let (granted, ledger) = open(granted, fds)?;
+    let config = SoftConfig { ledger: Some(Arc::new(ledger.session(granted.slot))), ..granted.config() };
+    Ok(Box::new(SoftDriver::new(config)))
+}
+
+/// Makes what answers clients that only look at the devices.
+pub(crate) fn make_status(
+    granted: &serde_json::Value,
+    fds: Vec<OwnedFd>,
+) -> Result<Box<dyn StatusSource>, String> {
+    let (granted, ledger) = open(granted, fds)?;
+    let config = SoftConfig { ledger: Some(Arc::new(ledger)), ..granted.config() };
+    Ok(Box::new(SoftStatus::new(config)))
+}
+
+fn open(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Result<(SoftGrant, SharedLedger), String> {
+    let granted: SoftGrant = serde_json::from_value(granted.clone()).map_err(|error| error.to_string())?;
+    let fd = fds.into_iter().next().ok_or("the ledger did not come along")?;
+    let ledger = SharedLedger::open(fd).map_err(|error| format!("the ledger: {error}"))?;
+    Ok((granted, ledger))
+}

@@ -1,0 +1,139 @@
+//! The client libraries that this binary carries, as files that programs can load.
+//!
+//! ```text
+//! ~/.cache/dxpu/lib-HASH/libcuda.so.1         the driver under its ordinary name
+//!                        libcuda.so           a link to it
+//!                        libnvidia-ml.so.1    NVML under its ordinary name
+//!                        libnvidia-ml.so      a link to it
+//! ```
+//!
+//! The directory is named by the content, so several versions of dxpu live side by side and a running program never
+//! sees its libraries change.
+
+use crate::support::exit::{Exit, Failure};
+use anyhow::Context;
+use machine::files;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use transport::Address;
+
+/// Names without their version, and contents.
+static LIBRARIES: [(&str, &[u8]); 2] = [
+    (DRIVER, include_bytes!(concat!(env!("OUT_DIR"), "/libcuda.so.1"))),
+    ("libnvidia-ml.so", include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"))),
+];
+
+/// The pass-through library of `dxpu trace` and `dxpu inject`, in a directory of its own.
+static TRACE: [(&str, &[u8]); 1] =
+    [(DRIVER, include_bytes!(concat!(env!("OUT_DIR"), "/libcuda-trace.so.1")))];
+
+const DRIVER: &str = "libcuda.so";
+
+/// Where the libraries lie after [`extract`].
+pub(crate) struct Library {
+    pub(crate) directory: PathBuf,
+    /// The driver.
+    pub(crate) file: PathBuf,
+}
+
+impl Library {
+    /// A search path that begins with these libraries.
+    pub(crate) fn before(&self, path: Option<&OsStr>) -> OsString {
+        let mut search = self.directory.clone().into_os_string();
+        if let Some(path) = path.filter(|path| !path.is_empty()) {
+            search.push(":");
+            search.push(path);
+        }
+        search
+    }
+
+    /// The environment variables that make a program load these libraries and find its workers.
+    pub(crate) fn environment(&self, workers: &[Address]) -> Vec<(&'static str, OsString)> {
+        let search = self.before(std::env::var_os("LD_LIBRARY_PATH").as_deref());
+        let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+        vec![
+            ("LD_LIBRARY_PATH", search),
+            ("DXPU_WORKER", workers.join(",").into()),
+            // Programs that do not ask the loader: Numba wants the file, Triton the directory.
+            ("NUMBA_CUDA_DRIVER", self.file.clone().into()),
+            ("TRITON_LIBCUDA_PATH", self.directory.clone().into()),
+        ]
+    }
+}
+
+/// What has programs compile to what their GPUs execute. A soft GPU executes PTX and no machine code.
+///
+/// CuPy reads its variable when it is imported: too late for the library to say so. What the user has set stays.
+pub(crate) fn soft_environment(is_soft: bool) -> Vec<(&'static str, OsString)> {
+    const CUPY: &str = "CUPY_COMPILE_WITH_PTX";
+    if is_soft && std::env::var_os(CUPY).is_none() { vec![(CUPY, "1".into())] } else { Vec::new() }
+}
+
+/// The same for the pass-through library.
+pub(crate) fn extract_trace() -> anyhow::Result<Library> {
+    extract_to(&files::cache_directory()?, &TRACE)
+}
+
+/// Puts the libraries into the user's cache, if they are not there already, and checks them.
+pub(crate) fn extract() -> anyhow::Result<Library> {
+    extract_to(&files::cache_directory()?, &LIBRARIES)
+}
+
+fn extract_to(cache: &Path, libraries: &[(&str, &[u8])]) -> anyhow::Result<Library> {
+    let mut hasher = blake3::Hasher::new();
+    for (name, content) in libraries {
+        // Each by its own hash, so that no two sets of libraries read alike.
+        hasher.update(name.as_bytes()).update(blake3::hash(content).as_bytes());
+    }
+    let directory = cache.join(format!("lib-{}", &hasher.finalize().to_hex()[..16]));
+    for (name, content) in libraries {
+        extract_one(&directory, name, content)?;
+    }
+    let file = directory.join(format!("{DRIVER}.1"));
+    Ok(Library { directory, file })
+}
+
+fn extract_one(directory: &Path, name: &str, content: &[u8]) -> anyhow::Result<()> {
+    let versioned = format!("{name}.1");
+    let file = directory.join(&versioned);
+    let is_good = || std::fs::read(&file).is_ok_and(|found| found == content);
+    if !is_good() {
+        // Damaged, or not there. A program that has the damaged one open keeps its copy.
+        let _ = std::fs::remove_file(&file);
+        files::write_new(&file, 0o555, content)?;
+        if !is_good() {
+            let what = format!("{} does not hold what was written to it", file.display());
+            return Err(Failure::new(Exit::Failure, what, "check the file system (is it full?)").into());
+        }
+    }
+    let link = directory.join(name);
+    match std::os::unix::fs::symlink(versioned, &link) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("cannot make {}", link.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn libraries_are_extracted_once_and_repaired_when_damaged() {
+        let cache = tempfile::tempdir().unwrap();
+        let extract = |driver: &[u8], nvml: &[u8]| {
+            extract_to(cache.path(), &[(DRIVER, driver), ("libnvidia-ml.so", nvml)]).unwrap()
+        };
+        let first = extract(b"one", b"two");
+        assert_eq!(std::fs::read(first.directory.join("libcuda.so")).unwrap(), b"one");
+        assert_eq!(std::fs::read(first.directory.join("libnvidia-ml.so")).unwrap(), b"two");
+        std::fs::set_permissions(&first.file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(&first.file, b"0ne").unwrap();
+        assert_eq!(std::fs::read(extract(b"one", b"two").file).unwrap(), b"one");
+        for (driver, nvml) in [(&b"two"[..], &b"two"[..]), (b"one", b"one"), (b"onet", b"wo")] {
+            assert_ne!(extract(driver, nvml).directory, first.directory);
+        }
+    }
+}

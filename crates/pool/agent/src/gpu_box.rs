@@ -1,0 +1,305 @@
+//! The agent of a box: lends the GPUs of this machine to a pool.
+//!
+//! ```text
+//!   agent (this process) ──▶ manager: what is, what should be
+//!     └ slot 0…n: one warm worker each, in a process group of its own, which outlives the agent
+//! ```
+
+mod agent;
+mod brain;
+mod check;
+mod device;
+mod disk;
+mod gpu;
+mod nvml;
+mod pcie;
+mod process;
+mod simulated;
+mod slot;
+
+pub use check::Carried;
+pub use device::{DeviceKind, UnknownDevice};
+pub use simulated::ReadBytes;
+
+use crate::error::{AgentError, Role};
+use crate::membership::{Joining, Membership};
+use crate::reporting::Retired;
+use agent::{BoxAgent, BoxFacts, Hands};
+use anyhow::Context;
+use device::DeviceSlot;
+use gpu::Gpu;
+use machine::files;
+use pcie::PciePlane;
+use pool_api::{BoxKind, Model, Name};
+use slot::{Slot, Surroundings};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often the agent looks whether it should stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a box is told by its operator.
+pub struct BoxOptions {
+    /// Which pool it belongs to, and under which name.
+    pub joining: Joining,
+    /// How its GPUs are joined; `None`: by NVLink if NVML shows NVLinks.
+    pub kind: Option<BoxKind>,
+    /// Where it stands; may be empty.
+    pub rack: String,
+    /// What it lends.
+    pub gpus: Gpus,
+    /// Where it keeps its identity and what its slots remember: an absolute path.
+    pub state: PathBuf,
+    /// The address that workers listen at.
+    pub listen: String,
+    /// The address by which hosts reach it; `None`: this machine's name, or `listen` if that is one address.
+    pub advertise: Option<String>,
+    /// The port of slot 0, and the Nth after it for slot N; 0: any that are free.
+    pub port: u16,
+    /// Its addresses on the PCIe plane; none: it has no part in it.
+    pub fabric: Vec<SocketAddr>,
+    /// How long threads look for PCIe packets before they sleep.
+    pub spin: Duration,
+    /// Devices other than GPUs, each in a slot of its own behind the GPUs. Only the PCIe plane reaches them.
+    pub devices: Vec<DeviceKind>,
+    /// What the agent uses to test GPUs.
+    pub carried: Carried,
+}
+
+/// What a box lends.
+pub enum Gpus {
+    /// The GPUs of this machine.
+    Nvidia,
+    /// GPUs in software.
+    Soft {
+        /// How many.
+        count: u8,
+        /// Memory of each.
+        memory_bytes: u64,
+        /// What they are called.
+        model: Model,
+    },
+    /// None: the process pretends to be several boxes, without workers.
+    Simulated {
+        /// A file that says which (JSON).
+        plan: PathBuf,
+        /// Reads amounts of memory in it.
+        read_bytes: ReadBytes,
+    },
+}
+
+/// A box that has begun to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoxStarted {
+    /// Its name in the pool.
+    pub name: Name,
+    /// How many slots it has.
+    pub slots: usize,
+}
+
+/// How an agent ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoxStop {
+    /// Its workers serve on; the next agent takes them over.
+    LeaveWorkers,
+    /// Its workers end too.
+    EndWorkers,
+}
+
+/// Makes the GPU of a slot fail on purpose, as far as the pool can tell.
+pub fn break_slot(state: &Path, slot: u8, reason: &str) -> anyhow::Result<()> {
+    let directory = slot_directory(state, slot)?;
+    Ok(files::replace(&slot::broken_file(&directory), 0o600, reason.as_bytes())?)
+}
+
+/// Undoes [`break_slot`].
+pub fn heal_slot(state: &Path, slot: u8) -> anyhow::Result<()> {
+    let file = slot::broken_file(&slot_directory(state, slot)?);
+    match std::fs::remove_file(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn slot_directory(state: &Path, slot: u8) -> Result<PathBuf, AgentError> {
+    let directory = state.join(format!("slot-{slot}"));
+    if directory.is_dir() { Ok(directory) } else { Err(AgentError::NoSlot { slot, state: state.to_owned() }) }
+}
+
+/// Serves until `stop` says so, or the pool does not want this box any more.
+///
+/// `started` is called for each box when it serves; `stop` is asked again and again. Errors with a next step for the
+/// operator are [`AgentError`]s, [`files::FileError`]s or [`pool_client::ClientError`]s.
+pub fn serve(
+    options: &BoxOptions,
+    started: &mut dyn FnMut(BoxStarted),
+    stop: &mut dyn FnMut() -> Option<BoxStop>,
+) -> anyhow::Result<()> {
+    files::make_private(&options.state)?;
+    let _only_one = files::only_one(&options.state)?;
+    let mut running = match &options.gpus {
+        Gpus::Simulated { plan, read_bytes } => options.simulated(plan, *read_bytes, started)?,
+        Gpus::Nvidia | Gpus::Soft { .. } => vec![options.real(started)?],
+    };
+    let ended = loop {
+        if let Some(how) = stop() {
+            break Ok(how);
+        }
+        let mut retired = running.iter().enumerate();
+        let retired = retired.find_map(|(at, agent)| agent.retired().map(|reason| (at, reason)));
+        match retired {
+            Some((_, Retired::Replaced(reason))) => {
+                break Err(AgentError::Replaced { role: Role::Box, reason });
+            }
+            Some((at, Retired::Revoked(reason))) => {
+                tracing::error!(reason, "this box was revoked: its workers are ended");
+                // The pool has moved the leases of this box, or ended them.
+                running.swap_remove(at).stop().into_iter().flatten().for_each(|mut slot| slot.stop());
+                if running.is_empty() {
+                    break Err(AgentError::Revoked { role: Role::Box, reason });
+                }
+            }
+            None => {}
+        }
+        std::thread::sleep(LOOK_EVERY);
+    };
+    let slots = running.into_iter().flat_map(BoxAgent::stop).flatten();
+    if let Ok(BoxStop::EndWorkers) = ended {
+        slots.for_each(|mut slot| slot.stop());
+    } else {
+        slots.for_each(drop);
+    }
+    Ok(ended.map(drop)?)
+}
+
+impl BoxOptions {
+    fn real(&self, started: &mut dyn FnMut(BoxStarted)) -> anyhow::Result<BoxAgent> {
+        let invitation = self.joining.invitation()?;
+        let kept = Membership::kept(&self.state)?;
+        let name = self.joining.name(Role::Box, kept.as_ref(), invitation.as_ref())?;
+        let gpus = match &self.gpus {
+            Gpus::Soft { count, memory_bytes, model } => {
+                gpu::soft(name.as_str(), *count, *memory_bytes, model)
+            }
+            // A box may have other devices alone.
+            _ if !self.devices.is_empty() => gpu::nvidia().unwrap_or_default(),
+            _ => gpu::nvidia()?,
+        };
+        let pcie = self.pcie_plane()?;
+        let around = self.surroundings(&name, &self.state, pcie);
+        let membership = self.joining.membership(&around.home(), Role::Box, kept, invitation)?;
+        membership.keep(&around.home())?;
+        let slots = adopt(gpus, &around)?;
+        let is_nvlinked = slots.iter().any(|(gpu, _)| gpu.nvlink_group.is_some());
+        let kind = self.kind.unwrap_or(if is_nvlinked { BoxKind::Nvlink } else { BoxKind::Pcie });
+        let first = slots.len() as u8;
+        let mut groups: Vec<Vec<Box<dyn Hands>>> =
+            slots.into_iter().map(|(_, slot)| vec![Box::new(slot) as Box<dyn Hands>]).collect();
+        if let Some(plane) = &around.pcie {
+            for (slot, device) in (first..pool_api::SLOTS_PER_BOX_MAX).zip(&self.devices) {
+                groups.push(vec![Box::new(DeviceSlot::new(slot, device.clone(), &around, plane)?)]);
+            }
+        }
+        let paths = match &around.pcie {
+            Some(plane) => plane.paths(),
+            None => vec![around.advertised_host.clone()],
+        };
+        let facts = BoxFacts { name, kind, rack: self.rack.clone(), paths };
+        start(facts, around, membership, groups, started)
+    }
+
+    fn simulated(
+        &self,
+        plan: &Path,
+        read_bytes: ReadBytes,
+        started: &mut dyn FnMut(BoxStarted),
+    ) -> anyhow::Result<Vec<BoxAgent>> {
+        let text =
+            std::fs::read_to_string(plan).with_context(|| format!("cannot read {}", plan.display()))?;
+        let beside = plan.parent().unwrap_or(Path::new("."));
+        let plan: simulated::Plan = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a plan of boxes", plan.display()))?;
+        let mut running = Vec::new();
+        for planned in plan.boxes {
+            let state = self.state.join(planned.name.as_str());
+            files::make_private(&state)?;
+            let invitation = match &planned.join {
+                Some(file) => Some(self.joining.read(&files::read_secret(&beside.join(file))?)?),
+                None => self.joining.invitation()?,
+            };
+            let around = self.surroundings(&planned.name, &state, None);
+            let kept = Membership::kept(&state)?;
+            let membership = self.joining.membership(&around.home(), Role::Box, kept, invitation)?;
+            membership.keep(&around.home())?;
+            let slots = planned.slots(read_bytes)?;
+            let facts =
+                BoxFacts { name: planned.name, kind: planned.kind, rack: planned.rack, paths: Vec::new() };
+            running.push(start(facts, around, membership, vec![slots], started)?);
+        }
+        Ok(running)
+    }
+
+    fn pcie_plane(&self) -> anyhow::Result<Option<PciePlane>> {
+        if let Some(address) = self.fabric.iter().find(|address| address.ip().is_unspecified()) {
+            return Err(AgentError::NoAddress { role: Role::Box, address: *address }.into());
+        }
+        let is_wanted = !self.fabric.is_empty();
+        is_wanted.then(|| PciePlane::start(&self.fabric, self.spin)).transpose()
+    }
+
+    fn surroundings(&self, name: &Name, state: &Path, pcie: Option<PciePlane>) -> Surroundings {
+        let is_everywhere = matches!(self.listen.as_str(), "0.0.0.0" | "::");
+        let advertised = self.advertise.clone().unwrap_or_else(|| match is_everywhere {
+            true => machine::host_name(),
+            false => self.listen.clone(),
+        });
+        Surroundings {
+            box_name: name.as_str().to_owned(),
+            state: state.to_owned(),
+            listen_host: self.listen.clone(),
+            advertised_host: advertised,
+            port: self.port,
+            pcie,
+            carried: self.carried,
+        }
+    }
+}
+
+fn start(
+    facts: BoxFacts,
+    around: Surroundings,
+    membership: Membership,
+    groups: Vec<Vec<Box<dyn Hands>>>,
+    started: &mut dyn FnMut(BoxStarted),
+) -> anyhow::Result<BoxAgent> {
+    let (name, slots) = (facts.name.clone(), groups.iter().map(Vec::len).sum());
+    let running = agent::start(facts, around, membership, groups)?;
+    started(BoxStarted { name, slots });
+    Ok(running)
+}
+
+/// The slots, with the workers that an agent before this one left. Workers that no slot wants are ended.
+fn adopt(gpus: Vec<Gpu>, around: &Surroundings) -> anyhow::Result<Vec<(Gpu, Slot)>> {
+    const ENDED_WITHIN: Duration = Duration::from_secs(20);
+    let mut left = HashMap::new();
+    for (directory, worker) in process::workers_below(&around.state) {
+        let is_wanted = gpus.iter().any(|gpu| around.slot_directory(gpu.slot) == directory);
+        if is_wanted && !left.contains_key(&directory) {
+            tracing::info!(directory = %directory.display(), pid = worker.pid, "a worker is taken over");
+            left.insert(directory, worker);
+        } else {
+            tracing::warn!(directory = %directory.display(), pid = worker.pid, "a worker that nobody wants is ended");
+            let ended = process::end(&worker, ENDED_WITHIN);
+            anyhow::ensure!(ended.is_ok(), "worker {} cannot be ended", worker.pid);
+        }
+    }
+    let slot = |gpu: Gpu| {
+        let worker = left.remove(&around.slot_directory(gpu.slot));
+        Slot::new(gpu.clone(), around, worker).map(|slot| (gpu, slot))
+    };
+    gpus.into_iter().map(slot).collect()
+}
