@@ -149,7 +149,7 @@ pub enum TokenRefusal {
     #[error("this token was used already")]
     Used,
     /// A join token does not authenticate a user, and a user token does not join.
-    #[error("this token is for something else")]
+    #[error("this token is of the other kind: a join token joins once, a user token authenticates")]
     WrongKind,
 }
 

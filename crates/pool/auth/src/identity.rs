@@ -47,7 +47,7 @@ pub enum NameError {
     )]
     Name(String),
     /// Not `spiffe://dxpu/...` with a kind that we know.
-    #[error("{0:?} does not name anybody of a pool, such as spiffe://dxpu/box/NAME")]
+    #[error("{0:?} is no identity of a pool: write one such as spiffe://dxpu/box/NAME")]
     Identity(String),
 }
 

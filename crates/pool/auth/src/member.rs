@@ -47,7 +47,7 @@ pub struct Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberRefusal {
     /// Another machine has joined under this name since, with another key.
-    #[error("another key has joined under this name since")]
+    #[error("a machine with another key has joined under this name since")]
     OtherKey,
     /// It was away for too long.
     #[error("its certificate ended more than {} days ago", RETURN_WITHIN.as_secs() / 86_400)]

@@ -146,7 +146,7 @@ impl Client {
             let failure = match sent {
                 Ok(Reply::Answer(bytes)) => return Ok(bytes),
                 Ok(Reply::Refused(answer)) if answer.error.code.is_retryable() => {
-                    tracing::debug!(place = place.0, code = ?answer.error.code, "manager says later or elsewhere");
+                    tracing::debug!(place = place.0, code = ?answer.error.code, "a manager asks to try again later or at the leader");
                     let is_elsewhere = answer.error.code == ErrorCode::NotLeader;
                     let leader = Place::parse(&answer.error.hint).ok().filter(|_| is_elsewhere);
                     let is_there = |place| self.managers().go_to(place, &self.credential, Instant::now());
@@ -159,7 +159,7 @@ impl Client {
                 }
                 Ok(Reply::Refused(answer)) => return Err(ClientError::Refused(answer.error)),
                 Err(error) => {
-                    tracing::debug!(place = place.0, %error, "manager does not answer");
+                    tracing::debug!(place = place.0, %error, "a manager does not answer; the client tries the next");
                     if matches!(error, ureq::Error::Timeout(_)) {
                         self.managers().was_silent(&place, Instant::now());
                     }

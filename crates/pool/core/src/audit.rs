@@ -111,12 +111,12 @@ impl AuditCheck {
             return broken("it was changed");
         }
         if entry.book != self.book.name {
-            return broken("it is of another book");
+            return broken("it says that it belongs to another book");
         }
         match &self.before {
             None if entry.seq != self.book.first => return broken("one before it is missing"),
             None if !self.book.before_first.is_empty() && entry.previous != self.book.before_first => {
-                return broken("others were before it than those that were forgotten");
+                return broken("its previous hash is not that of the entry that was removed before it");
             }
             Some((seq, _)) if entry.seq != seq + 1 => return broken("one before it is missing"),
             Some((_, hash)) if entry.previous != *hash => return broken("the one before it was changed"),
@@ -137,7 +137,9 @@ impl AuditCheck {
             Some((seq, _)) if seq != book.last => {
                 broken(seq + 1, "it is missing, and all that came after it")
             }
-            Some((seq, hash)) if hash != book.last_hash => broken(seq, "another was there before"),
+            Some((seq, hash)) if hash != book.last_hash => {
+                broken(seq, "its hash is not the one that its book has noted")
+            }
             Some(_) => Ok(count),
         }
     }
@@ -209,7 +211,7 @@ mod tests {
         let forged = AuditBook { first: 3, before_first: entries[0].hash.clone(), ..book.clone() };
         assert_eq!(
             check(&forged, &entries[2..]),
-            Err((3, "others were before it than those that were forgotten"))
+            Err((3, "its previous hash is not that of the entry that was removed before it"))
         );
         let mut all = AuditBooks { books: vec![book], written: 5 };
         assert_eq!(missing_audit_books(&all), 0);

@@ -62,7 +62,7 @@ pub use measure::{Measured, measure_ledger};
 pub use settings::Settings;
 pub use view::Counts;
 
-use crate::{Dice, SplitMix};
+use crate::{Dice, SplitMix, records};
 use attach::Held;
 use boxes::{BoxEntry, Presence};
 use draft::{Draft, Note};
@@ -70,7 +70,7 @@ use gpu_life::TrackedGpu;
 use hosts::HostEntry;
 use keys::Keys;
 use lease_life::TrackedLease;
-use pool_api::{Event, EventKind, GpuId, LeaseId, Model, Name, TenantRecord, TenantUse};
+use pool_api::{Event, EventKind, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse};
 use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use stock::{Place, Stock};
@@ -266,26 +266,42 @@ impl Ledger {
         let draft = std::mem::take(&mut self.draft);
         let mut writes = Vec::with_capacity(draft.len());
         for name in &draft.boxes {
-            writes.push((format!("box/{name}"), self.boxes.get(name).map(|entry| json(&entry.stored()))));
+            writes.push((
+                format!("box/{name}"),
+                self.boxes.get(name).map(|entry| records::BOX.encode(&entry.stored())),
+            ));
         }
         for name in &draft.hosts {
-            writes.push((format!("host/{name}"), self.hosts.get(name).map(|entry| json(&entry.stored()))));
+            writes.push((
+                format!("host/{name}"),
+                self.hosts.get(name).map(|entry| records::HOST.encode(&entry.stored())),
+            ));
         }
         for id in &draft.gpus {
-            writes.push((format!("gpu/{id}"), self.entry(id).map(|entry| json(&*entry.gpu))));
+            writes.push((
+                format!("gpu/{id}"),
+                self.entry(id).map(|entry| records::GPU.encode::<Gpu>(&entry.gpu)),
+            ));
         }
         for id in &draft.leases {
             if let Some(entry) = self.leases.get_mut(id) {
                 entry.stored_expires_ms = entry.lease.expires_ms;
             }
-            writes.push((format!("lease/{id}"), self.leases.get(id).map(|entry| json(&*entry.lease))));
+            writes.push((
+                format!("lease/{id}"),
+                self.leases.get(id).map(|entry| records::LEASE.encode::<Lease>(&entry.lease)),
+            ));
         }
         for name in &draft.tenants {
-            writes.push((format!("tenant/{name}"), self.tenants.get(name).map(|entry| json(&entry.record))));
+            writes.push((
+                format!("tenant/{name}"),
+                self.tenants.get(name).map(|entry| records::TENANT.encode(&entry.record)),
+            ));
         }
         for model in &draft.spares {
             let count = self.spares_wanted.get(model).copied();
-            let record = count.map(|count| json(&pool_api::SpareRecord { model: model.clone(), count }));
+            let record = count
+                .map(|count| records::SPARE.encode(&pool_api::SpareRecord { model: model.clone(), count }));
             writes.push((format!("spare/{model}"), record));
         }
         for key in &draft.keys {
@@ -296,7 +312,7 @@ impl Ledger {
         }
         let events = self.number_events(draft.events);
         if let Some(first) = events.first() {
-            writes.push((event_key(first.seq), Some(json(&events))));
+            writes.push((event_key(first.seq), Some(records::EVENT.encode_all(&events))));
         }
         debug_assert!(writes.len() <= WRITES_MAX, "{} writes in one outcome", writes.len());
         Outcome { answer, writes, events }
@@ -348,8 +364,4 @@ impl Ledger {
 /// Twenty digits, so that keys sort as numbers do.
 fn event_key(seq: u64) -> String {
     format!("event/{seq:020}")
-}
-
-fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).expect("records have text keys and finite numbers")
 }

@@ -32,6 +32,7 @@ mod spread;
 
 mod audit;
 mod ledger;
+pub mod records;
 
 #[cfg(test)]
 mod simulation;

@@ -48,13 +48,13 @@ pub enum Denial {
         lease: String,
     },
     /// The box does not know yet which keys to trust.
-    #[error("cannot judge lease tokens")]
+    #[error("this box cannot verify lease tokens")]
     Trust(#[from] TrustError),
     /// The fence says no.
     #[error(transparent)]
     Fence(#[from] FenceError),
     /// The machine does not tell the time.
-    #[error("cannot tell the time")]
+    #[error("this machine does not tell how long it has been running")]
     Clock(#[source] io::Error),
 }
 

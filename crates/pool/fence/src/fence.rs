@@ -28,7 +28,7 @@ pub enum FenceError {
     #[error(transparent)]
     Refused(#[from] EpochRefusal),
     /// The file cannot be read or written.
-    #[error("the fence file {path}")]
+    #[error("cannot read or write the fence file {path}")]
     Io {
         /// Which.
         path: PathBuf,
@@ -36,13 +36,13 @@ pub enum FenceError {
         source: io::Error,
     },
     /// Another process holds the lock and does not let go.
-    #[error("the fence file {path} is locked by another process")]
+    #[error("another process has held the lock of the fence file {path} for seconds: end it if it hangs")]
     Busy {
         /// Which.
         path: PathBuf,
     },
     /// Neither record is whole. A file of our own never gets there.
-    #[error("the fence file {path} is damaged")]
+    #[error("the fence file {path} is damaged, so this box lets no lease use the GPU")]
     Damaged {
         /// Which.
         path: PathBuf,

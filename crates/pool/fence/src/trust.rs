@@ -59,7 +59,7 @@ pub enum TrustError {
     #[error("this box has not heard from its manager since it was started")]
     NotYet,
     /// The file cannot be read or written.
-    #[error("the trust file {path}")]
+    #[error("cannot read or write the trust file {path}")]
     Io {
         /// Which.
         path: PathBuf,

@@ -3,7 +3,7 @@
 
 mod members;
 
-pub(crate) use members::Certifiable;
+pub(crate) use members::{Certifiable, Proof};
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use pool_auth::{
     Authority, BearerToken, Denial, DenyList, FabricSecret, Identity, LINEAGE_MAX, LeaseClaims, LeaseKey,
     LeasePublicKey, Member, Secret, Subject, TokenKind, TokenRecord, TokenRefusal, lease_token,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::claim::{Caller, Claim, ShownToken};
 use crate::problem::Problem;
+use crate::records::{self, StoredFabric, StoredLeaseKey};
 use crate::staged::Staged;
 
 /// Only this module and `bootstrap` write keys below it.
@@ -51,28 +51,6 @@ const DENIED_PER_BOX_MAX: usize = 256;
 /// Lease keys at a time: every box is told all of them with every answer.
 const LEASE_KEYS_MAX: usize = 8;
 
-/// How the authority is stored.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct StoredAuthority {
-    pub(crate) certificate: String,
-    pub(crate) key: Secret,
-}
-
-/// How a lease key is stored.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct StoredLeaseKey {
-    pub(crate) secret: Secret,
-    pub(crate) created_ms: u64,
-    /// Not before, so that every box knows it.
-    pub(crate) signs_from_ms: u64,
-}
-
-/// How the secret of the PCIe plane is stored.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct StoredFabric {
-    pub(crate) secret: Secret,
-}
-
 struct HeldKey {
     key: LeaseKey,
     stored: StoredLeaseKey,
@@ -101,34 +79,34 @@ impl Access {
         let (mut keys, mut tokens, mut fabric) = (Vec::new(), HashMap::new(), None);
         let (mut members, mut are_members_known, mut denied) = (BTreeMap::new(), false, DenyList::default());
         for (key, value) in records {
-            let damaged = |error: &dyn std::fmt::Display| format!("{key} is damaged: {error}");
+            let bad = |error: &dyn std::fmt::Display| format!("{key} cannot be used: {error}");
             if key.starts_with(LEASE_KEY_PREFIX) {
-                let stored: StoredLeaseKey = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
-                let held = LeaseKey::from_secret(&stored.secret).map_err(|e| damaged(&e))?;
+                let stored = records::LEASE_KEY.read(value).map_err(|error| bad(&error))?;
+                let held = LeaseKey::from_secret(&stored.secret).map_err(|error| bad(&error))?;
                 keys.push(HeldKey { key: held, stored });
             } else if key.starts_with(TOKEN_PREFIX) {
-                let record: TokenRecord = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
+                let record = records::TOKEN.read(value).map_err(|error| bad(&error))?;
                 tokens.insert(record.id.clone(), record);
             } else if key.starts_with(MEMBER_PREFIX) {
-                let member: Member = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
+                let member = records::MEMBER.read(value).map_err(|error| bad(&error))?;
                 members.insert(member.identity.clone(), member);
             } else if key.starts_with(DENIED_PREFIX) {
-                let denial: Denial = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
-                denied.deny(denial);
+                denied.deny(records::DENIED.read(value).map_err(|error| bad(&error))?);
             } else if key == MEMBERS_KNOWN_KEY {
                 are_members_known = true;
             } else if key == FABRIC_KEY {
-                let stored: StoredFabric = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
-                fabric = Some(FabricSecret::from_secret(stored.secret).map_err(|e| damaged(&e))?);
+                let stored = records::FABRIC.read(value).map_err(|error| bad(&error))?;
+                fabric = Some(FabricSecret::from_secret(stored.secret).map_err(|error| bad(&error))?);
             }
         }
         keys.sort_by_key(|held: &HeldKey| held.stored.signs_from_ms);
         if keys.is_empty() {
-            return Err("there is no key to sign leases with".to_owned());
+            return Err("the store holds no key that signs leases: restore it from a backup".to_owned());
         }
         let fabric = fabric.unwrap_or_else(|| {
             let made = FabricSecret::make();
-            staged.put_json(FABRIC_KEY.to_owned(), &StoredFabric { secret: made.secret().clone() });
+            let stored = StoredFabric { secret: made.secret().clone() };
+            staged.put(FABRIC_KEY.to_owned(), records::FABRIC.write(&stored));
             made
         });
         Ok(Self { authority, keys, tokens, fabric, members, are_members_known, denied })
@@ -151,8 +129,8 @@ impl Access {
             // A token counts before the connection's certificate.
             (Some(ShownToken::Nonsense), _) => {
                 return Err(refused(
-                    "this is not a token",
-                    "show one as `Authorization: Bearer dxpu-user.…`",
+                    "the text after `Authorization: Bearer` is not a token of dxpu",
+                    "show a whole token, such as `Authorization: Bearer dxpu-user.…`",
                 ));
             }
             (Some(ShownToken::Token(token)), _) => {
@@ -169,7 +147,7 @@ impl Access {
             (None, Some(shown)) => self.check_certificate(shown)?.clone(),
             (None, None) => {
                 return Err(refused(
-                    "nobody knows who asks",
+                    "the request shows neither a certificate nor a token",
                     "show a certificate of the pool's authority, or a token as `Authorization: Bearer …`",
                 ));
             }
@@ -185,7 +163,7 @@ impl Access {
         staged: &mut Staged,
     ) -> Result<(BearerToken, TokenRecord), Problem> {
         if self.tokens.len() >= TOKENS_MAX {
-            let hint = "revoke tokens that nobody needs";
+            let hint = "revoke tokens that are not used any more: `dxpu token ls` lists them, `dxpu token revoke ID` ends one";
             return Err(Problem::new(ErrorCode::TooMany, format!("there are {TOKENS_MAX} tokens"), hint));
         }
         let lineage = match order.made_with.as_deref().and_then(|id| self.tokens.get(id)) {
@@ -207,7 +185,7 @@ impl Access {
     }
 
     fn put_token(&mut self, record: TokenRecord, staged: &mut Staged) {
-        staged.put_json(format!("{TOKEN_PREFIX}{}", record.id), &record);
+        staged.put(token_key(&record), records::TOKEN.write(&record));
         self.tokens.insert(record.id.clone(), record);
     }
 
@@ -237,7 +215,7 @@ impl Access {
             staged.delete(denied_key(&soonest));
         }
         let entry = self.denied.deny(denial);
-        staged.put_json(denied_key(&entry.subject), entry);
+        staged.put(denied_key(&entry.subject), records::DENIED.write(entry));
         entry.until_ms
     }
 
@@ -289,7 +267,7 @@ impl Access {
     /// Makes a new lease key. Old ones go when nothing signed with them can be valid any more.
     pub(crate) fn rotate(&mut self, now_ms: u64, staged: &mut Staged) -> Result<LeasePublicKey, Problem> {
         if self.keys.len() >= LEASE_KEYS_MAX {
-            let hint = "the oldest goes a day after it was replaced";
+            let hint = "wait: the manager removes the oldest a day after it was replaced";
             return Err(Problem::new(
                 ErrorCode::TooMany,
                 format!("there are {LEASE_KEYS_MAX} lease keys"),
@@ -303,7 +281,7 @@ impl Access {
             signs_from_ms: now_ms + ANNOUNCE_MS,
         };
         let public = key.public();
-        staged.put_json(lease_key_key(&key), &stored);
+        staged.put(lease_key_key(&key), records::LEASE_KEY.write(&stored));
         self.keys.push(HeldKey { key, stored });
         Ok(public)
     }

@@ -19,11 +19,12 @@ mod refusals;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use pool::records::ReadError;
 use pool::{AuditChain, AuditDraft, new_audit_book};
 use pool_api::{AuditBook, AuditBooks, AuditEntry, AuditOutcome};
 use pool_store::{Store, StoreError, Want};
-use serde::{Deserialize, Serialize};
 
+use crate::records::{self, Earlier, StoredBook, Sum};
 use crate::staged::Staged;
 use refusals::Refusals;
 
@@ -44,27 +45,6 @@ const SEGMENT: u64 = 1024;
 /// Digits of a number in a key: they sort as they count.
 const DIGITS: usize = 20;
 
-/// How a book is stored.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct StoredBook {
-    #[serde(flatten)]
-    ends: AuditBook,
-    /// The oldest entry that is still in the store; those before `first` go a few at a time.
-    swept: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Sum {
-    written: u64,
-}
-
-/// The ends of a trail from before there were books, as they are stored.
-#[derive(Deserialize)]
-struct Earlier {
-    seq: u64,
-    oldest: u64,
-}
-
 #[derive(Debug)]
 struct Book {
     stored: StoredBook,
@@ -75,11 +55,11 @@ struct Book {
 
 impl Book {
     fn new(stored: StoredBook) -> Self {
-        Self { chain: AuditChain::after(&stored.ends), stored, anchors: VecDeque::new() }
+        Self { chain: AuditChain::after(&stored.clone().ends()), stored, anchors: VecDeque::new() }
     }
 
     fn kept(&self) -> u64 {
-        (self.stored.ends.last + 1).saturating_sub(self.stored.ends.first)
+        (self.stored.last + 1).saturating_sub(self.stored.first)
     }
 }
 
@@ -103,16 +83,17 @@ pub(crate) struct Audit {
 pub(crate) enum OpenAuditError {
     #[error("the store does not answer")]
     Store(#[from] StoreError),
-    #[error("{key} is damaged")]
+    #[error("{key} cannot be used")]
     Damaged {
         key: String,
         #[source]
-        source: serde_json::Error,
+        source: ReadError,
     },
 }
 
-fn read<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, OpenAuditError> {
-    serde_json::from_slice(value).map_err(|source| OpenAuditError::Damaged { key: key.to_owned(), source })
+/// Adds the key to what is wrong with a record.
+fn at<T>(key: &str, read: Result<T, ReadError>) -> Result<T, OpenAuditError> {
+    read.map_err(|source| OpenAuditError::Damaged { key: key.to_owned(), source })
 }
 
 impl Audit {
@@ -120,11 +101,11 @@ impl Audit {
     pub(crate) fn load(store: &dyn Store, keep: u64) -> Result<Self, OpenAuditError> {
         let mut audit = Self::empty(keep);
         if let Some(record) = store.read(SUM_KEY)? {
-            audit.sum = read(&record.key, &record.value)?;
+            audit.sum = at(&record.key, records::AUDIT_SUM.read(&record.value))?;
         }
         for record in store.list(BOOK_PREFIX, Want::Records)?.records()? {
-            let stored: StoredBook = read(&record.key, &record.value)?;
-            audit.books.insert(stored.ends.name.clone(), Book::new(stored));
+            let stored = at(&record.key, records::AUDIT_BOOK.read(&record.value))?;
+            audit.books.insert(stored.name.clone(), Book::new(stored));
         }
         for record in store.list(ANCHOR_PREFIX, Want::Records)?.records()? {
             let place = record.key[ANCHOR_PREFIX.len()..].rsplit_once('/');
@@ -136,7 +117,7 @@ impl Audit {
         for (name, book) in &audit.books {
             audit.kept += book.kept();
             audit.by_length.insert((book.kept(), name.clone()));
-            if book.stored.swept < book.stored.ends.first {
+            if book.stored.swept < book.stored.first {
                 audit.unswept.insert(name.clone());
             }
         }
@@ -179,21 +160,21 @@ impl Audit {
         let book = self
             .books
             .entry(name.clone())
-            .or_insert_with(|| Book::new(StoredBook { ends: new_audit_book(name.clone()), swept: 1 }));
+            .or_insert_with(|| Book::new(StoredBook::of(new_audit_book(name.clone()), 1)));
         self.by_length.remove(&(book.kept(), name.clone()));
         let entry = book.chain.append(deed, now_ms);
-        staged.put_json(key(&name, entry.seq), &entry);
-        book.stored.ends.last = entry.seq;
-        book.stored.ends.last_hash.clone_from(&entry.hash);
+        staged.put(key(&name, entry.seq), records::write_entry(&entry));
+        book.stored.last = entry.seq;
+        book.stored.last_hash.clone_from(&entry.hash);
         if entry.seq.is_multiple_of(self.segment) {
             staged.put(anchor_key(&name, entry.seq), entry.hash.clone().into_bytes());
             book.anchors.push_back((entry.seq, entry.hash));
         }
-        staged.put_json(format!("{BOOK_PREFIX}{name}"), &book.stored);
+        staged.put(format!("{BOOK_PREFIX}{name}"), records::AUDIT_BOOK.write(&book.stored));
         self.by_length.insert((book.kept(), name));
         self.kept += 1;
         self.sum.written += 1;
-        staged.put_json(SUM_KEY.to_owned(), &self.sum);
+        staged.put(SUM_KEY.to_owned(), records::AUDIT_SUM.write(&self.sum));
         self.cut(staged);
         self.sweep(staged);
     }
@@ -206,18 +187,18 @@ impl Audit {
         // The newest entry always stays: it is where the chain goes on.
         let can_be_cut = |(_, name): &&(u64, String)| {
             let book = &self.books[name];
-            book.anchors.front().is_some_and(|(seq, _)| *seq < book.stored.ends.last)
+            book.anchors.front().is_some_and(|(seq, _)| *seq < book.stored.last)
         };
         let Some((length, name)) = self.by_length.iter().rev().find(can_be_cut).cloned() else { return };
         let book = self.books.get_mut(&name).expect("it was there just now");
         let (seq, hash) = book.anchors.pop_front().expect("it was there just now");
         self.by_length.remove(&(length, name.clone()));
-        book.stored.ends.first = seq + 1;
-        book.stored.ends.before_first = hash;
+        book.stored.first = seq + 1;
+        book.stored.before_first = hash;
         self.kept -= length - book.kept();
         self.by_length.insert((book.kept(), name.clone()));
         staged.delete(anchor_key(&name, seq));
-        staged.put_json(format!("{BOOK_PREFIX}{name}"), &book.stored);
+        staged.put(format!("{BOOK_PREFIX}{name}"), records::AUDIT_BOOK.write(&book.stored));
         self.unswept.insert(name);
     }
 
@@ -225,11 +206,11 @@ impl Audit {
     fn sweep(&mut self, staged: &mut Staged) {
         let Some(name) = self.unswept.first().cloned() else { return };
         let book = self.books.get_mut(&name).expect("books are never forgotten");
-        let to = book.stored.ends.first.min(book.stored.swept + TRIM_STEP);
+        let to = book.stored.first.min(book.stored.swept + TRIM_STEP);
         (book.stored.swept..to).for_each(|seq| staged.delete(key(&name, seq)));
         book.stored.swept = to;
-        staged.put_json(format!("{BOOK_PREFIX}{name}"), &book.stored);
-        if to == book.stored.ends.first {
+        staged.put(format!("{BOOK_PREFIX}{name}"), records::AUDIT_BOOK.write(&book.stored));
+        if to == book.stored.first {
             self.unswept.remove(&name);
         }
     }
@@ -265,14 +246,14 @@ fn anchor_key(book: &str, seq: u64) -> String {
 /// Both ends of every book, as the store has them.
 pub(crate) fn ends(store: &dyn Store) -> Result<AuditBooks, OpenAuditError> {
     let sum: Sum = match store.read(SUM_KEY)? {
-        Some(record) => read(&record.key, &record.value)?,
+        Some(record) => at(&record.key, records::AUDIT_SUM.read(&record.value))?,
         None => Sum::default(),
     };
     let mut books = Vec::new();
     if let Some(record) = store.read(EARLIER_KEY)? {
-        let Earlier { seq, oldest } = read(&record.key, &record.value)?;
+        let Earlier { seq, oldest } = at(&record.key, records::AUDIT_EARLIER.read(&record.value))?;
         let newest = store.read(&key("", seq))?;
-        let newest: Option<AuditEntry> = newest.map(|entry| read(&entry.key, &entry.value)).transpose()?;
+        let newest = newest.map(|entry| at(&entry.key, records::read_entry(&entry.value))).transpose()?;
         let last_hash = newest.map(|entry| entry.hash).unwrap_or_default();
         // What was before the oldest was not noted then.
         books.push(AuditBook {
@@ -284,7 +265,7 @@ pub(crate) fn ends(store: &dyn Store) -> Result<AuditBooks, OpenAuditError> {
         });
     }
     for record in store.list(BOOK_PREFIX, Want::Records)?.records()? {
-        books.push(read::<StoredBook>(&record.key, &record.value)?.ends);
+        books.push(at(&record.key, records::AUDIT_BOOK.read(&record.value))?.ends());
     }
     Ok(AuditBooks { books, written: sum.written })
 }
@@ -301,7 +282,7 @@ pub(crate) fn entries(
     for hundred in from / 100..=to / 100 {
         let prefix = format!("{}{hundred:0width$}", folder(book), width = DIGITS - 2);
         for record in store.list(&prefix, Want::Records)?.records()? {
-            let entry: AuditEntry = read(&record.key, &record.value)?;
+            let entry = at(&record.key, records::read_entry(&record.value))?;
             if (from..=to).contains(&entry.seq) {
                 found.push(entry);
             }

@@ -45,6 +45,18 @@ pub(crate) enum OpenBooksError {
     Damaged(String),
 }
 
+impl OpenBooksError {
+    /// What callers are told meanwhile. Names of records are for operators, in the log.
+    pub(crate) fn told(&self) -> &'static str {
+        match self {
+            Self::Store(_) | Self::Audit(OpenAuditError::Store(_)) => "the store does not answer",
+            Self::Audit(OpenAuditError::Damaged { .. }) | Self::Damaged(_) => {
+                "the manager cannot read its store; its log says which record and what to do"
+            }
+        }
+    }
+}
+
 /// What the ledger is made of.
 const LEDGER_PREFIXES: [&str; 8] =
     ["box/", "host/", "gpu/", "lease/", "tenant/", "spare/", "idem/", "event/"];

@@ -13,9 +13,8 @@ use pool_auth::{
 };
 use pool_store::{Condition, Outcome, Store, StoreError, Transaction};
 
-use crate::access::{
-    AUTHORITY_KEY, FABRIC_KEY, StoredAuthority, StoredFabric, StoredLeaseKey, lease_key_key, token_key,
-};
+use crate::access::{AUTHORITY_KEY, FABRIC_KEY, lease_key_key, token_key};
+use crate::records::{self, StoredAuthority, StoredFabric, StoredLeaseKey};
 
 /// Why a pool cannot be begun.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +26,8 @@ pub enum BootstrapError {
     #[error("the pool's authority cannot be used")]
     Authority(#[from] AuthorityError),
     /// What is stored.
-    #[error("the pool's authority is stored in a form that this program does not read")]
-    Damaged(#[from] serde_json::Error),
+    #[error("the pool's authority cannot be read from the store")]
+    Damaged(#[from] pool::records::ReadError),
     /// The admin's file.
     #[error("cannot write the admin's credential to {path}")]
     AdminFile {
@@ -70,13 +69,13 @@ pub fn begin(
     write_private(admin_file, &credential)?;
     let transaction = Transaction::new()
         .when(Condition::absent(AUTHORITY_KEY))
-        .put(AUTHORITY_KEY, serde_json::to_vec(&stored)?)
-        .put(lease_key_key(&key), serde_json::to_vec(&lease_key)?)
-        .put(FABRIC_KEY, serde_json::to_vec(&fabric)?)
-        .put(token_key(&record), serde_json::to_vec(&record)?);
+        .put(AUTHORITY_KEY, records::AUTHORITY.write(&stored))
+        .put(lease_key_key(&key), records::LEASE_KEY.write(&lease_key))
+        .put(FABRIC_KEY, records::FABRIC.write(&fabric))
+        .put(token_key(&record), records::TOKEN.write(&record));
     match store.commit(&transaction) {
         Ok(Outcome::Committed { .. }) => {
-            tracing::info!(admin_file = %admin_file.display(), "a new pool: its first admin's credential was written");
+            tracing::info!(admin_file = %admin_file.display(), "made a new pool and wrote the credential of its first admin");
             Ok(Arc::new(authority))
         }
         // Another manager was faster: its admin counts.
@@ -102,7 +101,7 @@ pub fn new_admin(
 ) -> Result<Option<Credential>, BootstrapError> {
     let Some(authority) = find(store)? else { return Ok(None) };
     let (credential, record) = admin(&authority, managers, name, now_ms);
-    let transaction = Transaction::new().put(token_key(&record), serde_json::to_vec(&record)?);
+    let transaction = Transaction::new().put(token_key(&record), records::TOKEN.write(&record));
     let _ = store.commit(&transaction)?;
     Ok(Some(credential))
 }
@@ -126,7 +125,7 @@ fn admin(authority: &Authority, managers: &[String], name: &str, now_ms: u64) ->
 
 fn find(store: &dyn Store) -> Result<Option<Arc<Authority>>, BootstrapError> {
     let Some(record) = store.read(AUTHORITY_KEY)? else { return Ok(None) };
-    let stored: StoredAuthority = serde_json::from_slice(&record.value)?;
+    let stored = records::AUTHORITY.read(&record.value)?;
     Ok(Some(Arc::new(Authority::from_pem(stored.certificate, stored.key)?)))
 }
 
@@ -134,7 +133,8 @@ fn find(store: &dyn Store) -> Result<Option<Arc<Authority>>, BootstrapError> {
 pub fn write_private(path: &Path, credential: &Credential) -> Result<(), BootstrapError> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
-    let text = Secret::new(serde_json::to_string_pretty(credential)?);
+    let text = serde_json::to_string_pretty(credential).expect("a credential has text keys and texts");
+    let text = Secret::new(text);
     let write = || -> std::io::Result<()> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;

@@ -103,7 +103,7 @@ pub(crate) fn watch(books: &mut Books, caller: &Caller, run: &str, sequence: u64
         "two agents report in turns as {kind} {name}, from {there} and {here}: its identity was copied; \
          `dxpu {kind} revoke {name}`, then let the right one join again"
     );
-    tracing::warn!(%message, "a copied identity");
+    tracing::warn!(%message, "two agents report as one machine");
     let deed = AuditDraft {
         actor: caller.identity.to_string(),
         address: caller.address.to_string(),

@@ -12,7 +12,9 @@ pub(crate) fn connections() -> usize {
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
         match setrlimit(Resource::Nofile, raised) {
             Ok(()) => limit = raised,
-            Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot raise the limit of open files; the manager accepts fewer connections")
+            }
         }
     }
     fitting(limit.current)

@@ -170,13 +170,19 @@ where
     }
 
     fn deliver(self: Box<Self>, verdict: Result<(), Problem>) {
-        let result = match verdict {
-            Ok(()) => self.result.unwrap_or_else(|| Err(Problem::internal("a job was not performed"))),
-            Err(problem) => Err(problem),
-        };
-        // The caller may have hung up.
-        let _ = self.reply.send(result);
+        reply(self.reply, self.result, verdict);
     }
+}
+
+/// Answers the caller of a job: with its result once that is on disk, or with why it is not.
+pub(crate) fn reply<T>(
+    caller: oneshot::Sender<Result<T, Problem>>,
+    result: Option<Result<T, Problem>>,
+    verdict: Result<(), Problem>,
+) {
+    let performed = || result.unwrap_or_else(|| Err(Problem::internal("a job was not performed")));
+    // The caller may have hung up.
+    let _ = caller.send(verdict.and_then(|()| performed()));
 }
 
 /// The caller, if its claim is true.

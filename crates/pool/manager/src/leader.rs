@@ -88,7 +88,10 @@ impl Leader {
             self.status.set_following(None);
             let what = panic.downcast_ref::<String>().map(String::as_str);
             let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
-            tracing::error!(what, "the leader's thread has panicked; please report it. It begins anew");
+            tracing::error!(
+                what,
+                "the leader's thread panicked; it reads the store again and goes on; please report this line"
+            );
             std::thread::sleep(AFTER_PANIC);
         }
     }
@@ -143,10 +146,13 @@ impl Leader {
             let mut books = match opened {
                 Ok(books) => books,
                 Err(error) => {
-                    tracing::error!(error = chain(&error), "cannot read the store");
+                    tracing::error!(
+                        error = chain(&error),
+                        "the leader cannot read the pool from the store; it answers no request and tries again in half a second"
+                    );
                     // Meanwhile `refuse_for` answers requests with an error, and asks the elector
                     // whether we still lead.
-                    if let Some(ending) = self.refuse_for(Duration::from_millis(500), elector) {
+                    if let Some(ending) = self.refuse_for(Duration::from_millis(500), elector, error.told()) {
                         return ending;
                     }
                     continue;
@@ -156,7 +162,7 @@ impl Leader {
                 tenure = leadership.tenure.0,
                 took_ms = began.elapsed().as_millis(),
                 again = !is_first,
-                "leading: the books are open"
+                "this manager leads: it has read the pool from the store"
             );
             is_first = false;
             // `Lead` is never refused. Its writes go with the first commit.
@@ -172,14 +178,14 @@ impl Leader {
     }
 
     /// Answers every job with an error for `time`. Returns early when the leadership or the desks are gone.
-    fn refuse_for(&self, time: Duration, elector: &Elector) -> Option<Ending> {
+    fn refuse_for(&self, time: Duration, elector: &Elector, why: &str) -> Option<Ending> {
         let until = Instant::now() + time;
         loop {
             if !elector.is_leading() {
                 return Some(Ending::Lost);
             }
             match self.jobs.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(job) => job.deliver(Err(Problem::unavailable("the store does not answer"))),
+                Ok(job) => job.deliver(Err(Problem::unavailable(why))),
                 Err(RecvTimeoutError::Timeout) => return None,
                 Err(RecvTimeoutError::Disconnected) => return Some(Ending::Stopped),
             }
@@ -235,8 +241,8 @@ impl Tenure<'_> {
             let deaf = std::mem::replace(&mut heard_at, Instant::now()).elapsed();
             if deaf > DEAF_MAX {
                 tracing::warn!(
-                    deaf_ms = deaf.as_millis(),
-                    "this manager was held up; nobody is to blame for it"
+                    stalled_ms = deaf.as_millis(),
+                    "the leader was stalled and read no request; it reads the store again and expires nothing"
                 );
                 refuse(first);
                 return Close::Reopen;
@@ -371,15 +377,23 @@ impl Tenure<'_> {
                     return Ok(());
                 }
                 Ok(Outcome::Conflict { .. }) => {
-                    tracing::warn!("a write was refused: this manager leads no longer");
+                    tracing::warn!(
+                        "the store refused a write because another manager leads; this manager follows it"
+                    );
                     return Err((Close::Lost, Problem::not_leading(None)));
                 }
                 Err(error @ StoreError::Unavailable { .. }) if began.elapsed() < STORE_PATIENCE => {
-                    tracing::debug!(error = chain(&error), "the store does not answer; asking again");
+                    tracing::debug!(
+                        error = chain(&error),
+                        "the store does not answer a write; the leader sends it again"
+                    );
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 Err(error) => {
-                    tracing::error!(error = chain(&error), "a write failed");
+                    tracing::error!(
+                        error = chain(&error),
+                        "a write to the store failed; the leader reads the store again"
+                    );
                     return Err((
                         self.after_failure(&error),
                         Problem::unavailable("the store did not answer"),
@@ -404,7 +418,10 @@ impl Tenure<'_> {
                 }
                 Err(StoreError::LeadershipLost { .. }) => return Close::Lost,
                 Err(error) => {
-                    tracing::debug!(error = chain(&error), "cannot fence; asking again");
+                    tracing::debug!(
+                        error = chain(&error),
+                        "the leader cannot fence its earlier writes off; it asks the store again"
+                    );
                     std::thread::sleep(Duration::from_millis(100));
                 }
             }
@@ -420,7 +437,10 @@ impl Tenure<'_> {
         };
         let before = pool_store::Revision(now.0.saturating_sub(10_000));
         if let Err(error) = self.leader.store.compact(before) {
-            tracing::debug!(error = chain(&error), "cannot compact");
+            tracing::debug!(
+                error = chain(&error),
+                "the store cannot forget old revisions; the leader asks again in five minutes"
+            );
         }
     }
 }

@@ -38,6 +38,7 @@ mod access;
 mod audit;
 mod books;
 mod copies;
+mod records;
 mod revocation;
 mod staged;
 mod told;

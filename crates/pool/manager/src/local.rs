@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::books::Books;
 use crate::bootstrap;
 use crate::clock::Clock;
-use crate::desk::{JOBS_MAX, Job};
+use crate::desk::{self, JOBS_MAX, Job};
 use crate::leader::Leader;
 use crate::manager::StartError;
 use crate::problem::Problem;
@@ -127,10 +127,6 @@ impl Job for Direct {
     }
 
     fn deliver(self: Box<Self>, verdict: Result<(), Problem>) {
-        let result = match verdict {
-            Ok(()) => self.result.unwrap_or_else(|| Err(Problem::internal("a job was not performed"))),
-            Err(problem) => Err(problem),
-        };
-        let _ = self.reply.send(result);
+        desk::reply(self.reply, self.result, verdict);
     }
 }

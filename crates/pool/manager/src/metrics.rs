@@ -50,8 +50,13 @@ const GPU_METRICS: [GpuMetric; 6] = [
 /// Everything, as text.
 pub(crate) async fn gather(api: &Api, asked: Asked) -> Result<String, Problem> {
     let mut text = Text::default();
-    let counts = api.desk.read(asked.clone(), |books, _| Ok(books.ledger.counts())).await?;
+    let read = |books: &mut crate::books::Books, _: &crate::claim::Caller| {
+        Ok((books.ledger.counts(), books.waiters.len()))
+    };
+    let (counts, waiting) = api.desk.read(asked.clone(), read).await?;
     of_pool(&counts, &mut text);
+    text.begin("dxpu_requests_waiting", Kind::Gauge, "Requests that wait for a change, and cost no thread.");
+    text.sample(&[], waiting as f64);
     of_gpus(&all_gpus(api, asked).await?, &mut text);
     of_manager(api, &mut text);
     Ok(text.finish())
@@ -143,11 +148,15 @@ fn of_manager(api: &Api, text: &mut Text) {
         text.sample(&[("route", &route), ("method", method), ("code", &code.to_string())], count as f64);
     }
     let counted = api.door.counted();
-    text.begin("dxpu_connections", Kind::Gauge, "Connections, by whether it is known who is there.");
+    text.begin(
+        "dxpu_connections",
+        Kind::Gauge,
+        "Connections, by whether their caller is authenticated (known) or not yet (stranger).",
+    );
     for (kind, count) in [("known", counted.known), ("stranger", counted.strangers)] {
         text.sample(&[("kind", kind)], count as f64);
     }
-    let help = "Connections that this manager ended: for a newer one, because they were late or idle, or all were taken.";
+    let help = "Connections that this manager closed: displaced by a newer one, late to authenticate, idle, or one too many (full).";
     text.begin("dxpu_connections_ended_total", Kind::Counter, help);
     for (reason, count) in [
         ("displaced", counted.displaced),

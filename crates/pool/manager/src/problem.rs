@@ -29,11 +29,19 @@ impl Problem {
     }
 
     pub(crate) fn not_found(what: impl std::fmt::Display) -> Self {
-        Self::new(ErrorCode::NotFound, format!("there is no {what}"), "list what there is first")
+        Self::new(
+            ErrorCode::NotFound,
+            format!("there is no {what}"),
+            "check the name against the list of what there is",
+        )
     }
 
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(ErrorCode::Forbidden, message, "ask somebody whose role allows it")
+        Self::new(
+            ErrorCode::Forbidden,
+            message,
+            "use a credential whose role allows it, or ask an admin of the pool",
+        )
     }
 
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {

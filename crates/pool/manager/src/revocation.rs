@@ -212,7 +212,7 @@ fn end_lease(books: &mut Books, id: LeaseId) {
     let mut boxes: Vec<String> = lease.grants.iter().map(|grant| grant.gpu.box_name.to_string()).collect();
     boxes.dedup();
     let by = books.access.ended_by(lease).map_or_else(|| "revoked".to_owned(), |denial| denial.by.clone());
-    let reason = "what it was asked for with was revoked".to_owned();
+    let reason = "the token, the borrower or the tenant that asked for it was revoked".to_owned();
     if let Ok(Answer::Lease(_)) = books.apply(&Command::Release { lease: id, reason: reason.clone() }) {
         // Its boxes refuse its tokens from the next report on, before they have killed and scrubbed.
         let now_ms = books.now_ms;

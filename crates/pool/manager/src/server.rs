@@ -1,5 +1,7 @@
 //! Accepts connections, within bounds, and hands their requests to the API.
 
+mod farewell;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::desk::Desk;
 use crate::door::{Door, Guest};
 use crate::status::Status;
+use farewell::Farewell;
 
 /// A handshake takes milliseconds; a peer that takes longer holds a place that others need.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -71,7 +74,7 @@ impl Server {
                     self.door.send_one_away();
                     if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
                         complained = Some(tokio::time::Instant::now());
-                        tracing::warn!(%error, "cannot accept connections");
+                        tracing::warn!(%error, "cannot accept a connection; the manager closes the oldest stranger's and tries again");
                     }
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     continue;
@@ -88,7 +91,7 @@ impl Server {
             tokio::spawn(async move {
                 tokio::select! {
                     () = connection.serve(stream, address, guest.clone()) => {}
-                    reason = guest.must_go() => tracing::debug!(%address, ?reason, "a connection was ended"),
+                    reason = guest.must_go() => tracing::debug!(%address, ?reason, "the manager closes a connection"),
                 }
             });
         }
@@ -136,8 +139,9 @@ impl Connection {
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEAD_BYTES_MAX)
             .keep_alive_interval(Some(Duration::from_secs(30)));
-        let connection =
-            builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(api)).into_owned();
+        let connection = builder
+            .serve_connection(TokioIo::new(Farewell(stream)), TowerToHyperService::new(api))
+            .into_owned();
         if let Err(error) = self.watcher.watch(connection).await {
             tracing::debug!(%address, %error, "a connection ended");
         }
@@ -149,13 +153,13 @@ impl Connection {
         if let Some(rustls::Error::InvalidCertificate(reason)) = cause {
             self.note(address, format!("certificate refused: {reason:?}"));
         } else {
-            tracing::debug!(%address, %error, "no handshake");
+            tracing::debug!(%address, %error, "a client did not finish the TLS handshake");
         }
     }
 
     fn note(&self, address: SocketAddr, detail: String) {
         self.status.refused_handshake();
-        tracing::debug!(%address, detail, "a connection was refused");
+        tracing::debug!(%address, detail, "the manager refused a connection");
         self.desk.note(AuditDraft {
             actor: "anonymous".to_owned(),
             address: address.to_string(),

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use pool_store::{Condition, Transaction, Write};
-use serde::Serialize;
 
 /// Writes that wait for the next commit. The last write to a key counts: a transaction has one for each.
 #[derive(Debug, Default)]
@@ -15,10 +14,6 @@ pub(crate) struct Staged {
 impl Staged {
     pub(crate) fn put(&mut self, key: String, value: Vec<u8>) {
         self.set(key, Some(value));
-    }
-
-    pub(crate) fn put_json(&mut self, key: String, value: &impl Serialize) {
-        self.put(key, serde_json::to_vec(value).expect("records can be written as JSON"));
     }
 
     pub(crate) fn delete(&mut self, key: String) {

@@ -43,6 +43,11 @@ impl Waiters {
         woken
     }
 
+    /// How many requests wait now.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.values().flatten().filter(|waiter| !waiter.is_closed()).count()
+    }
+
     /// Wakes the requests that wait for one of these keys. Called after their commit.
     pub(crate) fn wake<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
         if self.waiting.is_empty() {

@@ -92,7 +92,7 @@ impl Office {
                 Ok(Campaign::Won(leadership)) => Standing::Leading(leadership),
                 Ok(Campaign::Led(leader)) => Standing::Following(Some(leader)),
                 Err(error) => {
-                    tracing::debug!(name = self.candidacy.name, error = %with_causes(&error), "campaign failed");
+                    tracing::debug!(name = self.candidacy.name, error = %with_causes(&error), "the store did not take this process's candidacy; it asks again");
                     Standing::Following(None)
                 }
             };
@@ -104,11 +104,19 @@ impl Office {
                 let _ = self.tell.send(standing.clone());
             }
             if let Standing::Leading(leadership) = standing {
-                tracing::info!(name = leadership.name, tenure = leadership.tenure.0, "leading");
+                tracing::info!(
+                    name = leadership.name,
+                    tenure = leadership.tenure.0,
+                    "this process leads the election"
+                );
                 if self.lead(&leadership, asked_at) == Ending::Stopped {
                     return;
                 }
-                tracing::warn!(name = leadership.name, tenure = leadership.tenure.0, "leadership lost");
+                tracing::warn!(
+                    name = leadership.name,
+                    tenure = leadership.tenure.0,
+                    "this process lost the election: the store did not see it in time"
+                );
                 told = Some(Standing::Following(None));
                 let _ = self.tell.send(Standing::Following(None));
             }
@@ -125,7 +133,7 @@ impl Office {
             if self.is_stopped_within(leadership.ttl / KEEP_ALIVES_PER_TTL) {
                 self.set_good_until(None);
                 if let Err(error) = self.store.resign(leadership) {
-                    tracing::debug!(name = leadership.name, error = %with_causes(&error), "could not resign");
+                    tracing::debug!(name = leadership.name, error = %with_causes(&error), "cannot resign; the leadership ends by itself after its time to live");
                 }
                 return Ending::Stopped;
             }
@@ -137,7 +145,7 @@ impl Office {
                 }
                 Err(StoreError::LeadershipLost { .. }) => break,
                 Err(error) => {
-                    tracing::debug!(name = leadership.name, error = %with_causes(&error), "keep-alive failed");
+                    tracing::debug!(name = leadership.name, error = %with_causes(&error), "the store did not take a sign of life; this process sends another");
                     if Instant::now() >= good_until {
                         break;
                     }

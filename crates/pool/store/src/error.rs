@@ -23,7 +23,7 @@ pub enum StoreError {
     ///
     /// A leader that gets this for a commit calls [`Store::fence`](crate::Store::fence), after which nothing it sent
     /// before can take effect any more, and then reads what did.
-    #[error("cannot tell whether the store did {doing}")]
+    #[error("cannot tell whether the store did this: {doing}")]
     Uncertain {
         /// What was asked.
         doing: &'static str,
@@ -45,13 +45,13 @@ pub enum StoreError {
         oldest: Revision,
     },
     /// Another process leads, or none.
-    #[error("no longer leads {name}")]
+    #[error("this process no longer leads the election {name}")]
     LeadershipLost {
         /// The election.
         name: String,
     },
     /// What is stored cannot be what was put there.
-    #[error("the store is damaged while trying to {doing}")]
+    #[error("cannot {doing}: the store holds what dxpu never wrote, restore it from a backup")]
     Damaged {
         /// What was asked.
         doing: &'static str,
@@ -78,7 +78,7 @@ impl StoreError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Empty, too long, or with control characters.
-    #[error("not a key: {key:?}")]
+    #[error("{key:?} is no key: keys are 1 to 1024 bytes of text without control characters")]
     BadKey {
         /// Its beginning.
         key: String,
@@ -152,7 +152,7 @@ pub enum OpenError {
         expected: Revision,
     },
     /// Some other program's data.
-    #[error("{} is not a store of dxpu", path.display())]
+    #[error("{} is not a store of dxpu: name another file, or one that does not exist yet", path.display())]
     NotAStore {
         /// The file.
         path: PathBuf,

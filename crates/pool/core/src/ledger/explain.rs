@@ -152,7 +152,7 @@ impl Ledger {
             };
             answer
                 .reasons
-                .push(format!("there are not {} {what} {most}, even if nobody else had any", wish.gpus));
+                .push(format!("there are not {} {what} {most}, even if no other lease had any", wish.gpus));
             return;
         }
         let (have, together) = match need.tightness {

@@ -182,7 +182,7 @@ impl Ledger {
         if entry.record.tenants != tenants {
             let names: Vec<&str> = tenants.iter().map(Name::as_str).collect();
             let message = match names.is_empty() {
-                true => format!("host {name} serves nobody"),
+                true => format!("host {name} serves no tenant"),
                 false => format!("host {name} serves {}", names.join(", ")),
             };
             entry.record.tenants = tenants;

@@ -1,7 +1,7 @@
 //! Idempotency keys: a request that is sent twice gets the same lease twice.
 
+use crate::records::{KEY, KeyRecord};
 use pool_api::LeaseId;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
 /// A key as it is known: a hash of owner and key, so its size is bounded and no owner can use another's key.
@@ -18,15 +18,6 @@ pub(super) struct Keys {
 pub(super) struct Known {
     pub(super) lease: LeaseId,
     pub(super) request: KeyHash,
-    at_ms: u64,
-}
-
-/// A key as it is stored.
-#[derive(Serialize, Deserialize)]
-pub(super) struct KeyRecord {
-    lease: LeaseId,
-    /// Hash of the request, in hexadecimal.
-    request: String,
     at_ms: u64,
 }
 
@@ -93,13 +84,13 @@ impl Keys {
     /// As it is stored; nothing if it is not known.
     pub(super) fn record(&self, key: &KeyHash) -> Option<Vec<u8>> {
         let Known { lease, request, at_ms } = self.known.get(key)?;
-        Some(super::json(&KeyRecord { lease: *lease, request: hex(request), at_ms: *at_ms }))
+        Some(KEY.write(&KeyRecord { lease: *lease, request: hex(request), at_ms: *at_ms }))
     }
 
     /// Reads what [`Keys::record`] wrote. `name` is the key without `idem/`.
     pub(super) fn load(&mut self, name: &str, value: &[u8]) -> Result<(), String> {
         let key = unhex(name).ok_or("the key is no hash")?;
-        let record: KeyRecord = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+        let record = KEY.read(value).map_err(|error| error.to_string())?;
         let request = unhex(&record.request).ok_or("the request is no hash")?;
         self.insert(key, record.lease, request, record.at_ms);
         Ok(())

@@ -3,7 +3,7 @@
 use super::command::{Answer, Refusal};
 use super::lease_life::{self, LeaseEvent, TrackedLease};
 use super::{LeaseEntry, Ledger, Note, keys};
-use crate::Dice;
+use crate::{Dice, records};
 use pool_api::{Ended, EventKind, Lease, LeaseId, LeaseRequest, LeaseState, Name, TenantRecord};
 
 impl Ledger {
@@ -19,7 +19,10 @@ impl Ledger {
         request.check()?;
         let request = LeaseRequest { tenant: Some(tenant.clone()), ..request.clone() };
         let key = key.map(|key| {
-            (keys::hash(&[owner.as_bytes(), key.as_bytes()]), keys::hash(&[&super::json(&request)]))
+            (
+                keys::hash(&[owner.as_bytes(), key.as_bytes()]),
+                keys::hash(&[&records::request_bytes(&request)]),
+            )
         });
         if let Some((key, fingerprint)) = key
             && let Some(known) = self.keys.get(&key)

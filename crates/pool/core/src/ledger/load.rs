@@ -6,6 +6,7 @@ use super::gpu_life::TrackedGpu;
 use super::lease_life::TrackedLease;
 use super::stock::Class;
 use super::{GpuEntry, LeaseEntry, Ledger, Settings};
+use crate::records::{BOX, EVENT, GPU, HOST, LEASE, ReadError, SPARE, TENANT};
 use pool_api::{
     BoxRecord, BoxState, Event, Gpu, GpuState, Lease, LeaseState, PCIE_EPOCH_MAX, SpareRecord, TenantRecord,
 };
@@ -20,9 +21,9 @@ pub struct LoadError {
     pub problem: String,
 }
 
-fn read<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, LoadError> {
-    serde_json::from_slice(value)
-        .map_err(|error| LoadError { key: key.to_owned(), problem: error.to_string() })
+/// Adds the key to what is wrong with a record.
+fn at<T>(key: &str, read: Result<T, ReadError>) -> Result<T, LoadError> {
+    read.map_err(|error| LoadError { key: key.to_owned(), problem: error.to_string() })
 }
 
 impl Ledger {
@@ -41,25 +42,25 @@ impl Ledger {
         for (key, value) in records {
             let (key, value) = (key.as_ref(), value.as_ref());
             match key.split_once('/') {
-                Some(("box", _)) => ledger.load_box(read(key, value)?),
-                Some(("host", _)) => ledger.load_host(read(key, value)?),
-                Some(("gpu", _)) => gpus.push(read(key, value)?),
-                Some(("lease", _)) => leases.push(read(key, value)?),
+                Some(("box", _)) => ledger.load_box(at(key, BOX.decode(value))?),
+                Some(("host", _)) => ledger.load_host(at(key, HOST.decode(value))?),
+                Some(("gpu", _)) => gpus.push(at(key, GPU.decode(value))?),
+                Some(("lease", _)) => leases.push(at(key, LEASE.decode(value))?),
                 Some(("tenant", _)) => {
-                    let record: TenantRecord = read(key, value)?;
+                    let record: TenantRecord = at(key, TENANT.decode(value))?;
                     let entry = ledger.tenant(&record.name.clone());
                     entry.record = record;
                     entry.stored = true;
                 }
                 Some(("spare", _)) => {
-                    let record: SpareRecord = read(key, value)?;
+                    let record: SpareRecord = at(key, SPARE.decode(value))?;
                     ledger.spares_wanted.insert(record.model, record.count);
                 }
                 Some(("idem", name)) => ledger
                     .keys
                     .load(name, value)
                     .map_err(|problem| LoadError { key: key.to_owned(), problem })?,
-                Some(("event", _)) => ledger.load_events(read(key, value)?),
+                Some(("event", _)) => ledger.load_events(at(key, EVENT.decode_all(value))?),
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use super::queue::Wish;
 use super::{Answer, Command, Ledger, Settings};
-use crate::{Dice, SplitMix};
+use crate::{Dice, SplitMix, records};
 use pool_api::{
     BoxKind, BoxReport, GpuId, GpuReport, Health, Lease, LeaseId, LeaseRequest, LeaseState, Model, Name,
     SpareRequest, Topology,
@@ -296,12 +296,14 @@ impl<'a> Yard<'a> {
     fn load(&mut self) -> f64 {
         let mut records: Vec<(String, Vec<u8>)> = Vec::new();
         for (name, owner) in &self.ledger.boxes {
-            records.push((format!("box/{name}"), super::json(&owner.stored())));
+            records.push((format!("box/{name}"), records::BOX.encode(&owner.stored())));
             let gpus = owner.slots.values();
-            records.extend(gpus.map(|entry| (format!("gpu/{}", entry.gpu.id), super::json(&*entry.gpu))));
+            records.extend(gpus.map(|entry| {
+                (format!("gpu/{}", entry.gpu.id), records::GPU.encode::<pool_api::Gpu>(&entry.gpu))
+            }));
         }
         for (id, entry) in &self.ledger.leases {
-            records.push((format!("lease/{id}"), super::json(&*entry.lease)));
+            records.push((format!("lease/{id}"), records::LEASE.encode::<Lease>(&entry.lease)));
         }
         let began = (self.clock_ns)();
         let loaded =

@@ -1,6 +1,7 @@
 //! Reads everything that was committed, told, admitted and ended, and says what must never be.
 
 use super::rack::Session;
+use crate::records;
 use pool_api::{BoxRecord, Gpu, GpuId, GpuState, HostDetail, Lease, LeaseId, LeaseState, Name};
 use pool_store::{Change, Changes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,19 +54,17 @@ impl Checker {
         for change in &changes.changes {
             match change {
                 Change::Put(record) if record.key.starts_with("gpu/") => {
-                    let gpu: Gpu = serde_json::from_slice(&record.value).expect("GPUs can be read");
+                    let gpu: Gpu = records::GPU.decode(&record.value).expect("GPUs can be read");
                     self.committed_gpu(gpu);
                 }
                 Change::Put(record) if record.key.starts_with("lease/") => {
-                    leases.push(serde_json::from_slice::<Lease>(&record.value).expect("leases can be read"));
+                    leases.push(records::LEASE.decode::<Lease>(&record.value).expect("leases can be read"));
                 }
                 Change::Put(record) if record.key.starts_with("host/") => {
-                    hosts.push(
-                        serde_json::from_slice::<HostDetail>(&record.value).expect("hosts can be read"),
-                    );
+                    hosts.push(records::HOST.decode::<HostDetail>(&record.value).expect("hosts can be read"));
                 }
                 Change::Put(record) if record.key.starts_with("box/") => {
-                    let record: BoxRecord = serde_json::from_slice(&record.value).expect("boxes can be read");
+                    let record: BoxRecord = records::BOX.decode(&record.value).expect("boxes can be read");
                     self.boxes.insert(record.name.clone(), record);
                 }
                 Change::Deleted { key } if key.starts_with("lease/") => {

@@ -8,6 +8,7 @@ use pool_auth::{
 
 use super::{Access, MEMBER_PREFIX, MEMBERS_KNOWN_KEY, revoked};
 use crate::problem::Problem;
+use crate::records;
 use crate::staged::Staged;
 
 /// What a machine does that is not let in any more.
@@ -19,6 +20,16 @@ const JOIN_AGAIN: &str =
 pub(crate) struct Certifiable {
     pub(crate) identity: Identity,
     pub(crate) until_ms: u64,
+}
+
+/// What shows that a request for a new certificate is a member's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// The connection has shown a certificate of the member that counts.
+    Certificate,
+    /// The member's certificate ended while it was off. The request is signed with its key, and that alone proves its
+    /// identity.
+    KeyAlone,
 }
 
 impl Access {
@@ -121,50 +132,30 @@ impl Access {
         Ok(Certifiable { identity, until_ms })
     }
 
-    /// A member has its certificate renewed, for the key that it joined with.
+    /// Lets a member have a new certificate, for the key that it joined with.
     pub(crate) fn renew(
         &mut self,
         identity: &Identity,
         request: &CertificateRequest,
+        proof: Proof,
         (now_ms, life_ms): (u64, u64),
         staged: &mut Staged,
     ) -> Result<Certifiable, Problem> {
         let key = request.key_digest();
         let member = self.member_or_refusal(identity)?;
-        member.check_key(&key).map_err(|refusal| out(identity, refusal))?;
-        Ok(self.certify_again(member.clone(), key, now_ms.saturating_add(life_ms), staged))
-    }
-
-    /// A member whose certificate ended while it was off comes back. Its key alone proves its identity: the
-    /// request is signed with it.
-    pub(crate) fn come_back(
-        &mut self,
-        identity: &Identity,
-        request: &CertificateRequest,
-        (now_ms, life_ms): (u64, u64),
-        staged: &mut Staged,
-    ) -> Result<Certifiable, Problem> {
-        let key = request.key_digest();
-        let member = self.member_or_refusal(identity)?;
-        member.check_return(&key, now_ms).map_err(|refusal| out(identity, refusal))?;
-        Ok(self.certify_again(member.clone(), key, now_ms.saturating_add(life_ms), staged))
-    }
-
-    fn certify_again(
-        &mut self,
-        mut member: Member,
-        key: Digest,
-        until_ms: u64,
-        staged: &mut Staged,
-    ) -> Certifiable {
-        let identity = member.identity.clone();
-        (member.key, member.certified_until_ms) = (Some(key), until_ms);
+        let checked = match proof {
+            Proof::Certificate => member.check_key(&key),
+            Proof::KeyAlone => member.check_return(&key, now_ms),
+        };
+        checked.map_err(|refusal| out(identity, refusal))?;
+        let until_ms = now_ms.saturating_add(life_ms);
+        let member = Member { key: Some(key), certified_until_ms: until_ms, ..member.clone() };
         self.put_member(member, staged);
-        Certifiable { identity, until_ms }
+        Ok(Certifiable { identity: identity.clone(), until_ms })
     }
 
     fn put_member(&mut self, member: Member, staged: &mut Staged) {
-        staged.put_json(member_key(&member.identity), &member);
+        staged.put(member_key(&member.identity), records::MEMBER.write(&member));
         self.members.insert(member.identity.clone(), member);
     }
 
@@ -202,13 +193,14 @@ impl Access {
 
     pub(crate) fn write_member(&self, identity: &Identity, staged: &mut Staged) {
         if let Some(member) = self.members.get(identity) {
-            staged.put_json(member_key(identity), member);
+            staged.put(member_key(identity), records::MEMBER.write(member));
         }
     }
 
     pub(crate) fn write_members_known(&mut self, now_ms: u64, staged: &mut Staged) {
         self.are_members_known = true;
-        staged.put_json(MEMBERS_KNOWN_KEY.to_owned(), &now_ms);
+        // That it is there counts; when it was written is for people.
+        staged.put(MEMBERS_KNOWN_KEY.to_owned(), now_ms.to_string().into_bytes());
     }
 }
 

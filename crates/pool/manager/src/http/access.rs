@@ -15,7 +15,7 @@ use super::Api;
 use super::errors::{OfOneThing, Refusals};
 use super::extract::{Body, Path, Query};
 use super::list::{PageQuery, page};
-use crate::access::{Certifiable, NewToken as Order};
+use crate::access::{Certifiable, NewToken as Order, Proof};
 use crate::books::Books;
 use crate::claim::{Caller, Claim};
 use crate::clock::system_now_ms;
@@ -108,7 +108,7 @@ pub(super) async fn return_member(
     let come_back = move |books: &mut Books, _: &Caller| {
         let times = (books.now_ms, life_ms);
         let Books { access, staged, .. } = books;
-        let certifiable = access.come_back(&identity, &certificate_request, times, staged)?;
+        let certifiable = access.renew(&identity, &certificate_request, Proof::KeyAlone, times, staged)?;
         Ok((certificate_request, certifiable))
     };
     let (certificate_request, certifiable) = api.desk.change(asked, come_back).await?;
@@ -137,7 +137,8 @@ pub(super) async fn renew_certificate(
     let renew = move |books: &mut Books, caller: &Caller| {
         let times = (books.now_ms, life_ms);
         let Books { access, staged, .. } = books;
-        let certifiable = access.renew(&caller.identity, &certificate_request, times, staged)?;
+        let certifiable =
+            access.renew(&caller.identity, &certificate_request, Proof::Certificate, times, staged)?;
         Ok((certificate_request, certifiable))
     };
     let (certificate_request, certifiable) = api.desk.change(asked, renew).await?;

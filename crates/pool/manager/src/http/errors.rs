@@ -58,7 +58,7 @@ pub(super) async fn no_such_path() -> Problem {
 pub(super) async fn no_such_method() -> Problem {
     Problem::new(
         ErrorCode::MethodNotAllowed,
-        "there is no such way to ask at this path",
-        "the document at /openapi.json lists all ways",
+        "this path does not take this method",
+        "the document at /openapi.json lists the methods of each path",
     )
 }

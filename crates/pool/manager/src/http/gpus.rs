@@ -106,16 +106,28 @@ pub(super) async fn taint(
     State(api): State<Api>,
     claim: Claim,
     Path(place): Path<(Name, u8)>,
-    Body(TaintRequest { reason }): Body<TaintRequest>,
+    Body(request): Body<TaintRequest>,
 ) -> Result<Json<Gpu>, Problem> {
-    TaintRequest { reason: reason.clone() }.check()?;
+    keep_back(&api, claim, "gpu.taint", place, request, false).await
+}
+
+/// Keeps a GPU from new leases; with `drain` it moves those away that it has.
+async fn keep_back(
+    api: &Api,
+    claim: Claim,
+    action: &'static str,
+    place: (Name, u8),
+    request: TaintRequest,
+    drain: bool,
+) -> Result<Json<Gpu>, Problem> {
+    request.check()?;
     let command = move |gpu, caller: &Caller| Command::Taint {
         gpu,
-        reason,
+        reason: request.reason,
         by: caller.identity.to_string(),
-        drain: false,
+        drain,
     };
-    change(&api, claim, "gpu.taint", Permission::OperateGpus, place, command).await
+    change(api, claim, action, Permission::OperateGpus, place, command).await
 }
 
 /// Let new leases have a GPU again
@@ -139,16 +151,9 @@ pub(super) async fn drain(
     State(api): State<Api>,
     claim: Claim,
     Path(place): Path<(Name, u8)>,
-    Body(TaintRequest { reason }): Body<TaintRequest>,
+    Body(request): Body<TaintRequest>,
 ) -> Result<Json<Gpu>, Problem> {
-    TaintRequest { reason: reason.clone() }.check()?;
-    let command = move |gpu, caller: &Caller| Command::Taint {
-        gpu,
-        reason,
-        by: caller.identity.to_string(),
-        drain: true,
-    };
-    change(&api, claim, "gpu.drain", Permission::OperateGpus, place, command).await
+    keep_back(&api, claim, "gpu.drain", place, request, true).await
 }
 
 /// Say that a bad GPU is repaired

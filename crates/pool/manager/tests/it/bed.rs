@@ -21,6 +21,9 @@ pub(crate) struct Bed {
     pub(crate) folder: tempfile::TempDir,
 }
 
+/// Long enough for the slowest machine. A test that waits so long has failed: it waits for what has a cause.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
 pub(crate) fn settings(store: Arc<dyn Store>, admin_file: PathBuf, name: &str) -> Settings {
     Settings {
         name: name.to_owned(),
@@ -39,18 +42,35 @@ pub(crate) fn settings(store: Arc<dyn Store>, admin_file: PathBuf, name: &str) -
 
 impl Bed {
     pub(crate) fn make() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// A pool whose manager has settings of its own.
+    pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(folder.path().join("pool.db")).unwrap());
         let admin_file = folder.path().join("admin.json");
-        let manager = Manager::start(settings(store.clone(), admin_file.clone(), "m1")).unwrap();
+        let mut settings = settings(store.clone(), admin_file.clone(), "m1");
+        change(&mut settings);
+        let manager = Manager::start(settings).unwrap();
         let credential: Credential = serde_json::from_slice(&std::fs::read(&admin_file).unwrap()).unwrap();
         let admin = Client::new(credential, Patience::default()).unwrap();
         let began = Instant::now();
         while !manager.is_leading() {
-            assert!(began.elapsed() < Duration::from_secs(10), "nobody leads");
+            assert!(began.elapsed() < HANG, "nobody leads");
             std::thread::sleep(Duration::from_millis(10));
         }
         Self { manager, store, admin, admin_file, folder }
+    }
+
+    /// Returns when so many requests wait in the manager for a change.
+    pub(crate) fn wait_for_waiting(&self, count: usize) {
+        let line = format!("dxpu_requests_waiting {count}\n");
+        let began = Instant::now();
+        while !self.admin.get_text("/metrics").unwrap().contains(&line) {
+            assert!(began.elapsed() < HANG, "there are never {count} requests that wait");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub(crate) fn token(&self, kind: AccessKind, identity: &str, ttl_ms: u64) -> Secret {
@@ -132,7 +152,7 @@ impl Bed {
             if let Some(entry) = self.trail().into_iter().find(|entry| is_it(entry)) {
                 return entry;
             }
-            assert!(began.elapsed() < Duration::from_secs(5), "not in the trail: {:#?}", self.trail());
+            assert!(began.elapsed() < HANG, "not in the trail: {:#?}", self.trail());
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -7,16 +7,20 @@ use pool_auth::Credential;
 use pool_client::{Client, Patience, idempotency_key};
 use pool_manager::Manager;
 
-use crate::bed::{Bed, settings};
+use crate::bed::{Bed, HANG, settings};
+
+/// Longer than any test runs.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
 #[test]
 fn a_follower_sends_clients_to_the_leader_and_takes_over() {
-    let bed = Bed::make();
-    let second =
-        Manager::start(settings(bed.store.clone(), bed.folder.path().join("unused.json"), "m2")).unwrap();
+    // The test would not live to see the leadership run out: only by resigning does the first make way.
+    let bed = Bed::with(|settings| settings.leader_ttl = FOR_EVER);
+    let mut second = settings(bed.store.clone(), bed.folder.path().join("unused.json"), "m2");
+    second.leader_ttl = FOR_EVER;
+    let second = Manager::start(second).unwrap();
     let mut gpu_box = bed.join("rack1-a", 1);
     gpu_box.turn();
-    let began = Instant::now();
     let credential =
         Credential { managers: vec![second.advertised().to_owned()], ..bed.admin.credential().clone() };
     // It knows only the follower, and is sent on.
@@ -30,7 +34,6 @@ fn a_follower_sends_clients_to_the_leader_and_takes_over() {
     let kept = client.renew_lease(lease.id).unwrap();
     assert_eq!((kept.state, kept.grants), (LeaseState::Granted, lease.grants));
     assert!(second.is_leading());
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     drop((second, store, folder));
 }
 
@@ -66,8 +69,8 @@ fn clocks_that_differ_by_hours_do_not_matter() {
     let bed = Bed::make();
     let mut gpu_box = bed.join("rack1-a", 2);
     gpu_box.turn();
-    let request = LeaseRequest { ttl_ms: 2000, ..LeaseRequest::default() };
-    let kept = bed.admin.create_lease(&request, &idempotency_key()).unwrap();
+    let kept = bed.admin.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    let short = LeaseRequest { ttl_ms: 2000, ..LeaseRequest::default() };
     let Bed { manager, store, folder, admin, .. } = bed;
     let listen = manager.address();
     manager.stop();
@@ -78,15 +81,15 @@ fn clocks_that_differ_by_hours_do_not_matter() {
         let manager = Manager::start(settings).unwrap();
         let renewed = admin.renew_lease(kept.id).unwrap();
         assert_eq!((renewed.state, &renewed.grants), (LeaseState::Granted, &kept.grants));
-        assert!(renewed.expires_ms.abs_diff(began_ms) < 60_000, "by the clock of who leads now");
+        assert!(renewed.expires_ms.abs_diff(began_ms) < HOURS_MS / 2, "by the clock of who leads now");
         let orders = gpu_box.turn();
         let keys: Vec<_> = orders.lease_keys.iter().map(|key| key.parse().unwrap()).collect();
         let tokens = admin.lease_tokens(kept.id).unwrap();
         let grant = &tokens.grants[0];
         let slot = u16::from(grant.gpu.slot);
         pool_auth::lease_token::verify(&grant.token, &keys, "rack1-a", slot, orders.now_ms).unwrap();
-        // A borrower that is gone is noticed as soon as ever.
-        let gone = admin.create_lease(&request, &idempotency_key()).unwrap();
+        // A borrower that is gone is noticed after its time to live, not hours later.
+        let gone = admin.create_lease(&short, &idempotency_key()).unwrap();
         assert_eq!(gone.state, LeaseState::Granted);
         let began = Instant::now();
         let is_over = || {
@@ -95,7 +98,7 @@ fn clocks_that_differ_by_hours_do_not_matter() {
             all.items.iter().any(|lease| lease.id == gone.id && !lease.state.is_live())
         };
         while !is_over() {
-            assert!(began.elapsed() < Duration::from_secs(10), "a lease outlives its borrower");
+            assert!(began.elapsed() < HANG, "a lease outlives its borrower");
             std::thread::sleep(Duration::from_millis(200));
         }
         gpu_box.turn();
@@ -113,11 +116,11 @@ fn a_manager_that_says_nothing_is_left_for_one_that_answers() {
     let mut credential = bed.admin.credential().clone();
     credential.managers.insert(0, silent);
     let client = Client::new(credential, Patience::default()).unwrap();
-    let began = Instant::now();
+    // What the frozen one is asked lies in its queue of connections.
+    frozen.set_nonblocking(true).unwrap();
+    let was_asked = || std::iter::from_fn(|| frozen.accept().ok()).count();
     client.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
-    let first = began.elapsed();
-    assert!((Duration::from_secs(1)..Duration::from_millis(4500)).contains(&first), "{first:?}");
-    let began = Instant::now();
+    assert!(was_asked() > 0, "the first on its list is asked first");
     client.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(was_asked(), 0, "the client stays with the one that answered");
 }

@@ -191,3 +191,15 @@ fn both_kinds_of_http_are_spoken_as_the_handshake_says() {
     stream.read_exact(&mut frame).unwrap();
     assert_eq!(frame[3], 4, "{frame:?}");
 }
+
+/// With places for two strangers, and for one of each address, the second connection displaces the first. TLS must tell
+/// the first that its manager closed it: else a client takes it for a connection that was cut.
+#[test]
+fn a_connection_that_the_manager_closes_ends_with_close_notify() {
+    let bed = Bed::with(|settings| settings.connections_max = 8);
+    let mut first = plain(&bed);
+    let _second = plain(&bed);
+    let mut rest = Vec::new();
+    first.read_to_end(&mut rest).expect("a clean end, not one without close_notify");
+    assert_eq!(rest, b"");
+}

@@ -48,7 +48,7 @@ pub(super) fn read(database: &Path) -> io::Result<Option<Revision>> {
     let number = text.strip_prefix(TITLE).and_then(|rest| rest.trim_end().parse().ok());
     if number.is_none() {
         let path = path_of(database);
-        tracing::warn!(path = %path.display(), "says nothing: whether the store is the newest is not known");
+        tracing::warn!(path = %path.display(), "this file holds no revision, so the store cannot check that it is the newest; the next commit writes it again");
     }
     Ok(number.map(Revision))
 }
@@ -76,7 +76,7 @@ impl Mark {
             return;
         }
         if let Err(error) = self.write(revision) {
-            tracing::debug!(%error, "cannot mark how new the store is");
+            tracing::debug!(%error, "cannot write the newest revision beside the store");
         }
     }
 

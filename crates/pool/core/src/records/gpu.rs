@@ -1,0 +1,74 @@
+//! GPUs.
+
+use super::convert::{stored_enum, stored_struct};
+use super::machine::Taint;
+use super::{Kind, first_version};
+use pool_api::{GpuId, LeaseId, Model, Name};
+
+/// GPUs.
+pub(crate) const GPU: Kind<Gpu> = Kind::new("gpu", &[first_version]);
+
+stored_struct! {
+    /// A GPU, below `gpu/BOX/SLOT`. What it measures is not stored: its box reports it every second or two.
+    Gpu of Gpu {
+        id: GpuId,
+        box_name: Name,
+        slot: u8,
+        model: Model,
+        memory_bytes: u64,
+        uuid: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nvlink_group: Option<u32>,
+        #[serde(default)]
+        only_pcie: bool,
+        state: GpuState,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        taint: Option<Taint>,
+        #[serde(default)]
+        spare: bool,
+        epoch: u64,
+        #[serde(default)]
+        bound_epoch: u64,
+        cleaned_epoch: u64,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        holders: Vec<Holder>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<Kept>,
+        health: Health,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unready: Option<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        endpoints: Vec<String>,
+    } without { counters: None }
+}
+
+stored_enum! {
+    /// What a GPU is doing.
+    GpuState of GpuState { Free, Leased, Cleaning, Bad, BurnIn, Absent, }
+}
+
+stored_struct! {
+    /// The lease whose data are on a device.
+    Kept of Kept {
+        lease: LeaseId,
+        since_epoch: u64,
+    }
+}
+
+stored_struct! {
+    /// A lease that has a GPU, or a part of it.
+    Holder of Holder {
+        lease: LeaseId,
+        share_milli: u32,
+        memory_bytes: u64,
+    }
+}
+
+stored_struct! {
+    /// Whether a GPU works.
+    Health of Health {
+        ok: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
+}
