@@ -72,13 +72,18 @@ impl fmt::Debug for Digest {
 
 /// The key of one session's digests.
 pub struct Key {
+    /// The words `k`.
     nh: Box<[u64]>,
+    /// Their upper halves, so that sums need not shift them out each time.
+    nh_high: Box<[u64]>,
+    /// The numbers `a`.
     fold: [u128; FOLD_KEYS],
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
         self.nh.zeroize();
+        self.nh_high.zeroize();
         self.fold.zeroize();
     }
 }
@@ -100,6 +105,7 @@ impl Key {
         let (nh, fold) = bytes.split_at(NH_KEY_BYTES);
         Self {
             nh: nh.chunks_exact(8).map(word).collect(),
+            nh_high: nh.chunks_exact(8).map(|bytes| word(bytes) >> 32).collect(),
             fold: std::array::from_fn(|index| {
                 let number = fold[index * 16..index * 16 + 16].try_into().expect("16 bytes");
                 u128::from_le_bytes(number) & PRIME
@@ -127,38 +133,24 @@ impl Key {
 
     /// The four sums `y`.
     fn sums(&self, block: &[u8]) -> [u64; PASSES] {
-        /// Words that are summed side by side: with two in a register of 128 bits, all sums stay in registers.
-        const LANES: usize = 4;
-        const GROUP: usize = LANES * 8;
-        /// The last word of a group meets this many words of the key.
-        const KEYS: usize = LANES + (PASSES - 1) * UNIT_WORDS;
-        let mut lanes = [[0u64; LANES]; PASSES];
-        let groups = block.chunks_exact(GROUP);
-        let rest = groups.remainder();
-        for (index, group) in groups.enumerate() {
-            let group: &[u8; GROUP] = group.try_into().expect("a group is whole");
-            let key = self.nh[index * LANES..].first_chunk::<KEYS>().expect("the key covers a block");
-            let words: [u64; LANES] = std::array::from_fn(|lane| word(&group[lane * 8..lane * 8 + 8]));
-            for (pass, sums) in lanes.iter_mut().enumerate() {
-                for lane in 0..LANES {
-                    sums[lane] = sums[lane].wrapping_add(product(words[lane], key[lane + pass * UNIT_WORDS]));
-                }
+        /// Words that are unpacked at a time: they stay in the innermost cache, and so does their part of the key.
+        const PIECE: usize = 256;
+        let mut sums = [0; PASSES];
+        let (mut words, mut highs) = ([0; PIECE], [0; PIECE]);
+        for (index, piece) in block.chunks(PIECE * 8).enumerate() {
+            let count = unpack(piece, &mut words);
+            for (high, word) in highs.iter_mut().zip(&words) {
+                *high = word >> 32;
+            }
+            for (pass, sum) in sums.iter_mut().enumerate() {
+                let at = index * PIECE + pass * UNIT_WORDS;
+                let (lows_key, highs_key) = (&self.nh[at..at + count], &self.nh_high[at..at + count]);
+                let of_pass = products(&words[..count], &highs[..count], lows_key, highs_key);
+                *sum = of_pass.wrapping_add(*sum);
             }
         }
-        let mut sums = lanes.map(|of_pass| of_pass.into_iter().fold(0, u64::wrapping_add));
-        let first = (block.len() - rest.len()) / 8;
-        for (index, unit) in rest.chunks(UNIT_BYTES).enumerate() {
-            let mut padded = [0; UNIT_BYTES];
-            padded[..unit.len()].copy_from_slice(unit);
-            for half in 0..UNIT_WORDS {
-                let at = first + index * UNIT_WORDS + half;
-                for (pass, sum) in sums.iter_mut().enumerate() {
-                    let key = self.nh[at + pass * UNIT_WORDS];
-                    *sum = sum.wrapping_add(product(word(&padded[half * 8..half * 8 + 8]), key));
-                }
-            }
-            padded.zeroize();
-        }
+        words.zeroize();
+        highs.zeroize();
         sums
     }
 
@@ -185,12 +177,34 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
 }
 
-/// The halves' sums, multiplied. Written with 64-bit words, which compilers turn into vectors.
-#[inline(always)]
-fn product(word: u64, key: u64) -> u64 {
-    let low = word.wrapping_add(key) & u64::from(u32::MAX);
-    let high = (word >> 32).wrapping_add(key >> 32) & u64::from(u32::MAX);
-    low * high
+/// A piece of a block as words, filled up to a whole unit with zeros; says how many there are.
+fn unpack(piece: &[u8], words: &mut [u64]) -> usize {
+    let whole = piece.chunks_exact(8);
+    let rest = whole.remainder();
+    let count = (piece.len().next_multiple_of(UNIT_BYTES)) / 8;
+    words[piece.len() / 8..count].fill(0);
+    for (word, bytes) in words.iter_mut().zip(whole) {
+        *word = self::word(bytes);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words[piece.len() / 8] = u64::from_le_bytes(last);
+        last.zeroize();
+    }
+    count
+}
+
+/// The sum of all words' products. A loop over 64-bit words without branches: compilers turn it into vectors, and the
+/// masks into nothing.
+fn products(lows: &[u64], highs: &[u64], lows_key: &[u64], highs_key: &[u64]) -> u64 {
+    const LOW: u64 = u32::MAX as u64;
+    let messages = lows.iter().zip(highs);
+    let keys = lows_key.iter().zip(highs_key);
+    messages.zip(keys).fold(0, |sum, ((low, high), (low_key, high_key))| {
+        let product = (low.wrapping_add(*low_key) & LOW) * (high.wrapping_add(*high_key) & LOW);
+        product.wrapping_add(sum)
+    })
 }
 
 #[cfg(test)]
