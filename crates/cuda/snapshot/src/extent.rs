@@ -122,7 +122,7 @@ pub fn variable_extents(module: u32, variables: &[(&str, u64)]) -> Option<Vec<(u
     /// As the loads of a GPU like it.
     const ALIGN: u64 = 16;
     let mut order: Vec<usize> = (0..variables.len()).collect();
-    order.sort_unstable_by_key(|&index| variables[index].0);
+    order.sort_by_key(|&index| variables[index].0);
     let base = VARIABLE_FLAG | u64::from(module) << VARIABLE_BITS;
     let mut offset = 0u64;
     let mut extents = Vec::new();
