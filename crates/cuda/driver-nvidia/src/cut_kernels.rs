@@ -11,11 +11,15 @@
 use snapshot::digest::{BLOCK_BYTES, FOLD_KEYS, KEY_BYTES, NH_KEY_BYTES, PASSES, UNIT_BYTES};
 use std::fmt::Write;
 
-/// Threads of a thread block: three thread blocks, whose keys fit in a multiprocessor's shared memory, fill it.
+/// Threads of a thread block. The key takes 64 KiB of shared memory, so a multiprocessor holds three thread blocks.
 pub(crate) const THREADS: u32 = 512;
 
-/// Units that a thread loads of a whole block, all before it needs the first: enough to hide the memory's latency.
+/// Units that a thread does of a whole block.
 const UNITS_PER_THREAD: usize = BLOCK_BYTES / UNIT_BYTES / THREADS as usize;
+
+/// Units that a thread loads before it needs the first: enough to hide the memory's latency, few enough that the
+/// registers of three thread blocks fit in a multiprocessor, so that some load while another adds up.
+const UNITS_AT_ONCE: usize = 4;
 
 const WARPS: usize = THREADS as usize / 32;
 
@@ -59,16 +63,21 @@ fn digest(text: &mut String) {
          mov.u64 %y1, 0;\n mov.u64 %y2, 0;\n mov.u64 %y3, 0;\n mov.u32 %unit, %thread;\n and.b64 %at, %address, 15;\n \
          setp.ne.u64 %p0, %at, 0;\n @%p0 bra SLOW;\n setp.ne.u64 %p0, %bytes, {BLOCK_BYTES};\n @%p0 bra SHORT;\n"
     ));
-    // A whole block: all loads, then all sums.
-    text.push_str(" mul.wide.u32 %at, %thread, 16;\n add.u64 %from, %address, %at;\n");
-    for unit in 0..UNITS_PER_THREAD {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|word| unit * 4 + word);
-        let offset = unit * UNIT_BYTES * THREADS as usize;
-        let _ = writeln!(text, " ld.global.v4.u32 {{%m{a},%m{b},%m{c},%m{d}}}, [%from+{offset}];");
-    }
-    text.push_str(" shl.b32 %place, %thread, 4;\n add.u32 %place, %place, %shared;\n");
-    for unit in 0..UNITS_PER_THREAD {
-        sums(text, unit * 4, unit * UNIT_BYTES * THREADS as usize);
+    // A whole block: several loads, then their sums.
+    text.push_str(
+        " mul.wide.u32 %at, %thread, 16;\n add.u64 %from, %address, %at;\n shl.b32 %place, %thread, 4;\n \
+         add.u32 %place, %place, %shared;\n",
+    );
+    for first in (0..UNITS_PER_THREAD).step_by(UNITS_AT_ONCE) {
+        let offset = |unit: usize| (first + unit) * UNIT_BYTES * THREADS as usize;
+        for unit in 0..UNITS_AT_ONCE {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|word| unit * 4 + word);
+            let from = offset(unit);
+            let _ = writeln!(text, " ld.global.v4.u32 {{%m{a},%m{b},%m{c},%m{d}}}, [%from+{from}];");
+        }
+        for unit in 0..UNITS_AT_ONCE {
+            sums(text, unit * 4, offset(unit));
+        }
     }
     text.push_str(" bra SUMMED;\n");
     // Whole units of a shorter block.
@@ -127,45 +136,38 @@ fn slow(text: &mut String) {
 /// Adds the threads' sums up and folds them, as [`snapshot::digest`] defines it: `%s1:%s0` is the digest, in thread 0.
 fn reduce_and_fold(text: &mut String) {
     text.push_str(" bar.warp.sync -1;\n");
-    for pass in 0..PASSES {
-        for step in [16, 8, 4, 2, 1] {
-            let _ = writeln!(
-                text,
-                " mov.b64 {{%k0,%k1}}, %y{pass};\n shfl.sync.down.b32 %k2, %k0, {step}, 31, -1;\n \
-                 shfl.sync.down.b32 %k3, %k1, {step}, 31, -1;\n mov.b64 %product, {{%k2,%k3}};\n \
-                 add.u64 %y{pass}, %y{pass}, %product;"
-            );
-        }
-    }
+    add_lanes(text, &[16, 8, 4, 2, 1]);
     text.push_str(" setp.ne.u32 %p0, %lane, 0;\n");
     for pass in 0..PASSES {
         let at = KEY_BYTES + pass * 8;
         let _ = writeln!(text, " @!%p0 st.shared.u64 [%sums+{at}], %y{pass};");
     }
+    // The first warp adds up what the warps have, a lane for each.
+    let _ = writeln!(
+        text,
+        " bar.sync 0;\n setp.gt.u32 %p0, %thread, 31;\n @%p0 bra BLOCK_DONE;\n setp.lt.u32 %p0, %thread, {WARPS};\n \
+         shl.b32 %place, %thread, 5;\n add.u32 %place, %place, %shared;"
+    );
+    for pass in 0..PASSES {
+        let at = KEY_BYTES + pass * 8;
+        let _ = writeln!(text, " mov.u64 %y{pass}, 0;\n @%p0 ld.shared.u64 %y{pass}, [%place+{at}];");
+    }
+    add_lanes(text, &[8, 4, 2, 1]);
     text.push_str(
-        " bar.sync 0;\n setp.ne.u32 %p0, %thread, 0;\n @%p0 bra BLOCK_DONE;\n mov.u64 %s0, 0;\n mov.u64 %s1, 0;\n",
+        " setp.ne.u32 %p0, %thread, 0;\n @%p0 bra BLOCK_DONE;\n mov.u64 %s0, 0;\n mov.u64 %s1, 0;\n",
     );
     for fold in 0..FOLD_KEYS {
-        if fold < PASSES {
-            text.push_str(" mov.u64 %y0, 0;\n");
-            for warp in 0..WARPS {
-                let at = KEY_BYTES + (warp * PASSES + fold) * 8;
-                let _ =
-                    writeln!(text, " ld.shared.u64 %product, [%shared+{at}]; add.u64 %y0, %y0, %product;");
-            }
-        } else {
-            text.push_str(" mov.u64 %y0, %bytes;\n");
-        }
+        let factor = if fold < PASSES { format!("%y{fold}") } else { "%bytes".to_owned() };
         let at = NH_KEY_BYTES + fold * 16;
         let _ = writeln!(
             text,
-            " ld.shared.v2.u64 {{%a0,%a1}}, [%shared+{at}];\n mul.lo.u64 %l0, %y0, %a0;\n mul.hi.u64 %l1, %y0, %a0;\n \
-             mul.lo.u64 %h0, %y0, %a1;\n mul.hi.u64 %h1, %y0, %a1;"
+            " ld.shared.v2.u64 {{%a0,%a1}}, [%shared+{at}];\n mul.lo.u64 %l0, {factor}, %a0;\n \
+             mul.hi.u64 %l1, {factor}, %a0;\n mul.lo.u64 %h0, {factor}, %a1;\n mul.hi.u64 %h1, {factor}, %a1;"
         );
         reduce(text, "l");
         text.push_str(" add.cc.u64 %s0, %s0, %l0;\n addc.u64 %s1, %s1, %l1;\n");
         reduce(text, "s");
-        let _ = writeln!(text, " and.b64 %y0, %h0, {HIGH};\n add.u64 %s1, %s1, %y0;");
+        let _ = writeln!(text, " and.b64 %t, %h0, {HIGH};\n add.u64 %s1, %s1, %t;");
         reduce(text, "s");
         text.push_str(
             " shl.b64 %h1, %h1, 1;\n shr.u64 %h0, %h0, 63;\n or.b64 %h0, %h0, %h1;\n add.cc.u64 %s0, %s0, %h0;\n \
@@ -178,6 +180,20 @@ fn reduce_and_fold(text: &mut String) {
         " setp.eq.u64 %p0, %s0, -1;\n setp.eq.and.u64 %p0, %s1, {HIGH}, %p0;\n @%p0 mov.u64 %s0, 0;\n \
          @%p0 mov.u64 %s1, 0;"
     );
+}
+
+/// Adds the sums of a warp's lanes up, into those of its first.
+fn add_lanes(text: &mut String, steps: &[u32]) {
+    for pass in 0..PASSES {
+        for step in steps {
+            let _ = writeln!(
+                text,
+                " mov.b64 {{%k0,%k1}}, %y{pass};\n shfl.sync.down.b32 %k2, %k0, {step}, 31, -1;\n \
+                 shfl.sync.down.b32 %k3, %k1, {step}, 31, -1;\n mov.b64 %product, {{%k2,%k3}};\n \
+                 add.u64 %y{pass}, %y{pass}, %product;"
+            );
+        }
+    }
 }
 
 /// The same modulo 2^127 - 1.
@@ -193,9 +209,10 @@ const HEAD: &str = "
 .visible .entry dxpu_digest(.param .u64 p_blocks, .param .u64 p_count, .param .u64 p_key, .param .u64 p_committed,
     .param .u64 p_pending, .param .u64 p_dirty, .param .u64 p_dirty_count)
 .maxntid 512, 1, 1
+.minnctapersm 3
 {
  .reg .pred %p0;
- .reg .b32 %m<32>;
+ .reg .b32 %m<16>;
  .reg .b32 %k<4>;
  .reg .b32 %thread, %lane, %unit, %place, %shared, %sums, %grid;
  .reg .b64 %y<4>, %l<2>, %h<2>, %s<2>, %a<2>;

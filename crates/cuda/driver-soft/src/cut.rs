@@ -46,8 +46,8 @@ pub(crate) struct Cuts {
 pub(crate) struct Books {
     pub(crate) key: Option<Arc<Key>>,
     pub(crate) digests: DigestTables,
-    /// The cut on its way.
-    on_its_way: Option<u64>,
+    /// The cut on its way. Until it is settled, its thread alone changes the digests.
+    pub(crate) on_its_way: Option<u64>,
 }
 
 impl Cuts {
@@ -126,6 +126,7 @@ impl Session {
 /// A cut as its thread has it.
 struct Taking {
     cut: Cut,
+    key: Arc<Key>,
     frozen: Frozen,
     ends: Vec<Place>,
     contexts: Vec<Arc<Context>>,
@@ -179,9 +180,7 @@ impl Snapshots for SoftDriver {
         let session = &self.session;
         let number = cut.number;
         let mut books = lock(&session.cuts.books);
-        if books.key.is_none() {
-            return Err(CudaError::NOT_INITIALIZED);
-        }
+        let key = books.key.clone().ok_or(CudaError::NOT_INITIALIZED)?;
         if books.on_its_way.is_some() {
             return Err(CudaError::NOT_READY);
         }
@@ -199,6 +198,7 @@ impl Snapshots for SoftDriver {
         let timed = tables.events.iter().filter(|(_, event)| event.has_timing);
         let taking = Taking {
             cut,
+            key,
             frozen,
             ends: tables.all_busy_ends(),
             contexts: tables.contexts.values().cloned().collect(),
@@ -244,15 +244,20 @@ impl Session {
         if books.on_its_way != Some(number) {
             return Err(CudaError::INVALID_VALUE);
         }
+        books.digests.settle(number, is_committed).map_err(|_| CudaError::INVALID_VALUE)?;
         books.on_its_way = None;
-        books.digests.settle(number, is_committed).map_err(|_| CudaError::INVALID_VALUE)
+        Ok(())
     }
 
     /// The cut's thread.
     fn take(&self, taking: Taking, shadow: &Lock<Vec<(BlockDigest, Bytes)>>) {
         let outcome = self.arrive(&taking).and_then(|()| {
-            let mut books = lock(&self.cuts.books);
-            self.copy(&taking, &mut books, shadow)
+            // The digests are this thread's meanwhile: nothing else changes them while a cut is on its way, and a
+            // command that asks for the books need not wait.
+            let mut digests = std::mem::take(&mut lock(&self.cuts.books).digests);
+            let outcome = self.copy(&taking, &mut digests, shadow);
+            lock(&self.cuts.books).digests = digests;
+            outcome
         });
         self.open_gate(&taking.gate);
         if outcome.is_err() {
@@ -320,10 +325,9 @@ impl Session {
     fn copy(
         &self,
         taking: &Taking,
-        books: &mut Books,
+        digests: &mut DigestTables,
         shadow: &Lock<Vec<(BlockDigest, Bytes)>>,
     ) -> Result<TakenCut, Abandon> {
-        let key = books.key.clone().ok_or(Abandon::Ended)?;
         let mut cursor = Cursor::of_driver(&self.space);
         let mut entries = Vec::new();
         let mut copies = Vec::new();
@@ -333,14 +337,14 @@ impl Session {
                 return Err(Abandon::Ended);
             }
             let bytes = read(&mut cursor, &taking.frozen, block).ok_or(Abandon::Ended)?;
-            let entry = BlockDigest { block, digest: key.digest(&bytes) };
+            let entry = BlockDigest { block, digest: taking.key.digest(&bytes) };
             entries.push(entry);
-            if !books.digests.is_clean(&entry) {
+            if !digests.is_clean(&entry) {
                 dirty_bytes += u64::from(block.bytes);
                 copies.push((entry, bytes));
             }
         }
-        let delta = books.digests.take(taking.cut.number, entries).map_err(|_| Abandon::Ended)?;
+        let delta = digests.take(taking.cut.number, entries).map_err(|_| Abandon::Ended)?;
         *lock(shadow) = copies;
         let now = now_ns() as i64;
         let age = |(event, record): &(u32, Arc<Record>)| {

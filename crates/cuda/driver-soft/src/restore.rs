@@ -17,7 +17,13 @@ use std::sync::Arc;
 /// Writes all blocks, checks what is in memory then, and lets the next cut be relative to this image.
 pub(crate) fn restore(session: &Arc<Session>, image: &dyn Blocks) -> CuResult<Restored> {
     session.drain()?;
-    let key = lock(&session.cuts.books).key.clone().ok_or(CudaError::NOT_INITIALIZED)?;
+    let key = {
+        let books = lock(&session.cuts.books);
+        if books.on_its_way.is_some() {
+            return Err(CudaError::NOT_READY);
+        }
+        books.key.clone().ok_or(CudaError::NOT_INITIALIZED)?
+    };
     let list = image.list();
     let frozen = session.freeze(&lock(&session.tables))?;
     check_places(session, &frozen, &list)?;

@@ -28,6 +28,10 @@ impl Random {
 const WORDS: u64 = 300;
 const STREAMS: usize = 5;
 const EVENT: EventId = EventId(77);
+const GRAPH: ExecId = ExecId(5);
+/// The stream that launches the graph, and the buffer that the graph alone works on, relative to the session's base.
+const GRAPH_STREAM: usize = 3;
+const GRAPH_BUFFER: u64 = 1 << 30;
 
 /// One command of a program; streams by index, addresses relative to the session's base.
 #[derive(Clone, Debug)]
@@ -39,6 +43,7 @@ enum Step {
     Copy { stream: usize, to: u64, from: u64 },
     Add { stream: usize, a: u64, b: u64, out: u64 },
     Count { stream: usize },
+    Graph { run: u32 },
     HandOver { from: usize, to: usize },
 }
 
@@ -55,7 +60,7 @@ fn program(seed: u64, length: usize) -> Vec<Step> {
         let mine: Vec<u64> =
             buffers.iter().filter(|(_, (_, owner, _))| *owner == stream).map(|(at, _)| *at).collect();
         let pick = |random: &mut Random| mine.get(random.below(mine.len().max(1) as u64) as usize).copied();
-        match random.below(13) {
+        match random.below(14) {
             0..3 if buffers.len() < 12 => {
                 let bytes = if random.below(4) == 0 { 150_000 } else { WORDS * 4 };
                 // Addresses are used again, right after they were freed.
@@ -104,6 +109,7 @@ fn program(seed: u64, length: usize) -> Vec<Step> {
                 steps.push(Step::Add { stream, a, b, out });
             }
             10 => steps.push(Step::Count { stream }),
+            11 => steps.push(Step::Graph { run: steps.len() as u32 }),
             _ => {
                 let Some(at) = pick(&mut random) else { continue };
                 let to = random.below(STREAMS as u64) as usize;
@@ -133,6 +139,17 @@ impl Machine {
         let mut streams = vec![LEGACY];
         streams.extend([0, 0, 1, 1].map(|kind| session.stream(kind)));
         session.driver.event_create(EVENT, CONTEXT, 2).unwrap();
+        let buffer = base + GRAPH_BUFFER;
+        session.driver.memory_allocate(CONTEXT, buffer, WORDS * 4).unwrap();
+        session.driver.enqueue(streams[GRAPH_STREAM], fill32(buffer, WORDS, 1)).unwrap();
+        let arguments = parameters(&[buffer, buffer, buffer, WORDS]);
+        let node = |op, after| GraphNode { op, after, enabled: true };
+        let nodes = vec![
+            node(launch(1, kernels[1], 1, 32, &[]), vec![]),
+            node(launch(1, kernels[0], 5, 64, &arguments), vec![]),
+            node(fill32(buffer, 1, 9), vec![0, 1]),
+        ];
+        session.driver.graph_instantiate(GRAPH, CONTEXT, nodes).unwrap();
         session.cuts().protect(key()).unwrap();
         Self { session, streams, kernels, counter }
     }
@@ -167,6 +184,9 @@ impl Machine {
             Step::Count { stream } => {
                 driver.enqueue(self.streams[*stream], launch(1, self.kernels[1], 2, 32, &[])).unwrap();
             }
+            Step::Graph { run } => {
+                driver.graph_launch(GRAPH, self.streams[GRAPH_STREAM], *run).unwrap();
+            }
             Step::HandOver { from, to } => {
                 driver.enqueue(self.streams[*from], Op::Record { event: EVENT, flags: 0 }).unwrap();
                 driver.enqueue(self.streams[*to], Op::Wait { event: EVENT, flags: 0 }).unwrap();
@@ -183,6 +203,7 @@ impl Machine {
             .into_iter()
             .map(|(at, bytes)| (at, self.session.read(LEGACY, base + at, bytes).unwrap()))
             .collect();
+        memory.push((GRAPH_BUFFER, self.session.read(LEGACY, base + GRAPH_BUFFER, WORDS * 4).unwrap()));
         memory.push((u64::MAX, self.session.read(LEGACY, self.counter, 4).unwrap()));
         memory
     }

@@ -1,5 +1,7 @@
 //! The kernels' very text on the PTX engine, against the core's digest.
 
+mod on_a_gpu;
+
 use super::*;
 use ptx::{AbortFlag, FlatMemory, Hooks, Launch, Module, Program, Run, link};
 use snapshot::{Digest, Key};
