@@ -23,6 +23,9 @@ mod context;
 mod copy_in;
 mod copy_out;
 mod current;
+// The barrier that launches them is not there yet; the tests run them.
+#[cfg_attr(not(test), allow(dead_code, reason = "the cut of this driver comes next"))]
+mod cut_kernels;
 mod device_info;
 mod driver;
 #[cfg(test)]

@@ -176,6 +176,7 @@ impl Session {
     pub(crate) fn drain(&self) -> CuResult<()> {
         let places = lock(&self.tables).all_busy_ends();
         places.iter().chain(&self.retiring.places()).try_for_each(|place| place.wait())?;
+        self.retiring.gates().iter().for_each(|gate| gate.wait());
         self.sweep();
         drop(self.retiring.settled());
         Ok(())

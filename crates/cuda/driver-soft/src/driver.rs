@@ -17,7 +17,7 @@ use crate::{
     work::PendingBlock,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{DRIVER_VA_BYTES, Driver, HostLink, PendingRead, WaitTarget};
+use cuda_driver::{DRIVER_VA_BYTES, Driver, HostLink, PendingRead, Snapshots, WaitTarget};
 use cuda_wire::{
     ContextId, DeviceInfo, EventId, KernelRef, MemoryHandleId, Op, Plane, Shape, StreamId, VaRange,
 };
@@ -128,6 +128,10 @@ impl Driver for SoftDriver {
 
     fn limit_memory(&self, bytes: u64) {
         self.session.ledger.limit(bytes);
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
     }
 
     fn abort(&self) {
@@ -287,7 +291,7 @@ impl Session {
     }
 
     fn map_physical_in_turn(&self, turn: &Turn, offset: u64, physical: Arc<PhysicalMemory>) -> CuResult<()> {
-        if !self.space.wait_for(turn, || self.is_aborted()) {
+        if !self.space.wait_for(turn, || self.must_give_up()) {
             return Err(CudaError::DEVICE_UNAVAILABLE);
         }
         let region = self.space.region().ok_or(CudaError::INVALID_VALUE)?;
@@ -300,7 +304,7 @@ impl Session {
             life: 0,
             access: Access::Granted(access),
             turn: turn.number(),
-            _held: Held::Physical(physical),
+            held: Held::Physical(physical, offset),
         });
         Ok(())
     }
@@ -351,9 +355,7 @@ impl Session {
         }
         let reached = |index: usize| records[index].reached_at().ok_or(CudaError::NOT_READY);
         let (start, end) = (reached(0)?, reached(1)?);
-        let forward = end.saturating_duration_since(start).as_secs_f64();
-        let backward = start.saturating_duration_since(end).as_secs_f64();
-        Ok(((forward - backward) * 1000.0) as f32)
+        Ok((end.saturating_sub(start) as f64 / 1e6) as f32)
     }
 
     /// Takes a line out of those of its context when nothing is left to wait for.

@@ -8,7 +8,9 @@
 //! stream waits for, except a host function, was queued before, and a host function may not call CUDA.
 
 use crate::{
+    activity::now_ns,
     context::Context,
+    gate::Gate,
     load::Load,
     session::Session,
     sync::{Lock, lock, wait},
@@ -67,6 +69,13 @@ pub(crate) struct Task {
     pub(crate) work: Work,
 }
 
+/// A task in its line.
+struct Queued {
+    task: Task,
+    /// The cut that it comes after, if that was not over when it was queued.
+    gate: Option<Arc<Gate>>,
+}
+
 /// A stream.
 pub(crate) struct Line {
     pub(crate) context: Arc<Context>,
@@ -80,7 +89,7 @@ pub(crate) struct Line {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Task>,
+    queue: VecDeque<Queued>,
     queued_bytes: usize,
     queued: u64,
     is_running: bool,
@@ -149,7 +158,11 @@ impl Line {
         let held_bytes = task.work.held_bytes();
         state.queued_bytes += held_bytes;
         session.load.queued(held_bytes);
-        state.queue.push_back(task);
+        let gate = session.gate();
+        if let Some(gate) = &gate {
+            gate.want();
+        }
+        state.queue.push_back(Queued { task, gate });
         state.queued += 1;
         let count = state.queued;
         drop(state);
@@ -207,7 +220,10 @@ impl Line {
     }
 
     fn run(self: Arc<Self>, session: &Arc<Session>) {
-        while let Some(task) = self.next(&session.load) {
+        while let Some(Queued { task, gate }) = self.next(&session.load) {
+            if let Some(gate) = gate {
+                gate.wait();
+            }
             let held_bytes = task.work.held_bytes();
             let record = match &task.work {
                 Work::Record(record) => Some(record.clone()),
@@ -231,7 +247,7 @@ impl Line {
             if let Some(record) = record {
                 // At once with its place: a thread that hears that an event was reached finds its stream idle, if
                 // nothing follows.
-                let _ = record.at.set(Instant::now());
+                let _ = record.at.set(now_ns() as i64);
             }
             drop(state);
             self.changed.notify_all();
@@ -241,7 +257,7 @@ impl Line {
     }
 
     /// The next task; `None` when the thread shall end.
-    fn next(&self, load: &Load) -> Option<Task> {
+    fn next(&self, load: &Load) -> Option<Queued> {
         let mut state = lock(&self.state);
         let mut until = None;
         loop {
@@ -278,7 +294,9 @@ impl Line {
 #[derive(Debug)]
 pub(crate) struct Record {
     line: Arc<Line>,
-    at: OnceLock<Instant>,
+    /// Nanoseconds of a clock that never goes back; less than 0 if it was reached before that clock began, on another
+    /// device.
+    at: OnceLock<i64>,
 }
 
 impl Record {
@@ -286,14 +304,21 @@ impl Record {
         Arc::new(Self { line: line.clone(), at: OnceLock::new() })
     }
 
+    /// A record that another session reached at this time of our clock.
+    pub(crate) fn reached_elsewhere(context: &Arc<Context>, at_ns: i64) -> Arc<Self> {
+        let record = Self::new(&Line::new(context.clone(), LineKind::NonBlocking));
+        let _ = record.at.set(at_ns);
+        record
+    }
+
     /// The line has come to it.
     pub(crate) fn reach(&self) {
-        let _ = self.at.set(Instant::now());
+        let _ = self.at.set(now_ns() as i64);
         self.line.tell();
     }
 
-    /// When the line came to it.
-    pub(crate) fn reached_at(&self) -> Option<Instant> {
+    /// When the line came to it, in nanoseconds.
+    pub(crate) fn reached_at(&self) -> Option<i64> {
         self.at.get().copied()
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct LoadedModule {
     pub(crate) kernels: Vec<Arc<LoadedKernel>>,
     /// Address and bytes of its variables in the driver's part of memory.
     variables: Option<(u64, u64)>,
+    /// Each variable, in the order of the image.
+    pub(crate) named: Vec<VariableInfo>,
 }
 
 /// `CUfunction_attribute`s by number.
@@ -285,7 +287,8 @@ impl Session {
         let base = variables.map_or(0, |(address, _)| address);
         let mut next = offsets.iter();
         let program = Arc::new(Program::bind(linked, |_| base + next.next().copied().unwrap_or(0)));
-        let placed = LoadedModule { context: context.clone(), kernels: Vec::new(), variables };
+        let placed =
+            LoadedModule { context: context.clone(), kernels: Vec::new(), variables, named: Vec::new() };
         if let Err(error) = self.initialise(&program) {
             self.retire_module(&placed, Vec::new());
             return Err(error);
@@ -327,7 +330,7 @@ impl Session {
                 .collect(),
             info_log: refusals.join("\n"),
         };
-        Ok((LoadedModule { kernels, ..placed }, info))
+        Ok((LoadedModule { kernels, named: info.variables.clone(), ..placed }, info))
     }
 
     /// Fills variables with their first values; fresh memory may hold what an earlier module left.

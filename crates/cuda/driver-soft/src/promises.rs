@@ -3,6 +3,7 @@
 //! A call that copies is judged by the allocations that earlier calls made and did not free, whether or not the device
 //! has come that far. So the answer is the one CUDA gives at once.
 
+use crate::session::ALLOCATION_STEP;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Plane, Shape};
 use std::collections::BTreeMap;
@@ -73,6 +74,19 @@ impl Promises {
             at += promise.bytes;
         }
         (at == end).then_some(starts)
+    }
+
+    /// All memory below `end`, as far as it can be touched: a block reaches to the end of its last step.
+    pub(crate) fn reaches(&self, end: u64) -> Vec<snapshot::Extent> {
+        let mut extents: Vec<snapshot::Extent> = Vec::new();
+        for (&address, promise) in self.0.range(..end) {
+            if let Some(before) = extents.last_mut() {
+                before.bytes = before.bytes.min(address - before.address);
+            }
+            let bytes = promise.bytes.checked_next_multiple_of(ALLOCATION_STEP).unwrap_or(promise.bytes);
+            extents.push(snapshot::Extent { address, bytes });
+        }
+        extents
     }
 
     /// Whether a range may be used.

@@ -5,11 +5,15 @@
 //! the bytes, or the same addresses, waits for it.
 
 use crate::{
+    gate::Gate,
     line::Place,
     session::Session,
     sync::{Guard, Lock, lock},
 };
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 /// What goes.
 pub(crate) enum What {
@@ -24,6 +28,14 @@ pub(crate) enum What {
 struct Entry {
     what: What,
     after: Vec<Place>,
+    /// The cut that it comes after: what the cut saves must not go under it.
+    gate: Option<Arc<Gate>>,
+}
+
+impl Entry {
+    fn is_ripe(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.is_open()) && self.after.iter().all(Place::is_reached)
+    }
 }
 
 /// All that waits to go.
@@ -56,6 +68,11 @@ impl Retiring {
         lock(&self.entries).iter().flat_map(|entry| entry.after.clone()).collect()
     }
 
+    /// The cuts that some of it waits for.
+    pub(crate) fn gates(&self) -> Vec<Arc<Gate>> {
+        lock(&self.entries).iter().filter_map(|entry| entry.gate.clone()).collect()
+    }
+
     /// Drops everything undone: the session is over.
     pub(crate) fn forget(&self) {
         let entries = std::mem::take(&mut *lock(&self.entries));
@@ -66,11 +83,12 @@ impl Retiring {
 impl Session {
     /// Lets something go when the lines have come to these places.
     pub(crate) fn retire(&self, what: What, after: Vec<Place>) {
-        if after.is_empty() {
+        let gate = self.gate();
+        if after.is_empty() && gate.is_none() {
             self.let_go(&what);
             return;
         }
-        lock(&self.retiring.entries).push(Entry { what, after });
+        lock(&self.retiring.entries).push(Entry { what, after, gate });
         self.retiring.any.store(true, SeqCst);
         // The places may have been reached while the entry was made.
         self.sweep();
@@ -87,7 +105,7 @@ impl Session {
             let mut entries = lock(&self.retiring.entries);
             let mut index = 0;
             while index < entries.len() {
-                if entries[index].after.iter().all(Place::is_reached) {
+                if entries[index].is_ripe() {
                     ripe.push(entries.remove(index));
                 } else {
                     index += 1;

@@ -34,7 +34,7 @@ pub(crate) const FIRST_CREATED_CONTEXT: u32 = 0x100;
 /// Alignment of what the driver itself allocates.
 const INTERNAL_ALIGN: u64 = 512;
 /// Allocations begin and end at multiples of this.
-const ALLOCATION_STEP: u64 = 512;
+pub(crate) const ALLOCATION_STEP: u64 = 512;
 
 /// One session.
 pub(crate) struct Session {
@@ -50,6 +50,8 @@ pub(crate) struct Session {
     pub(crate) load: crate::load::Load,
     pub(crate) started: Instant,
     pub(crate) retiring: crate::retire::Retiring,
+    pub(crate) cuts: crate::cut::Cuts,
+    pub(crate) current_gate: crate::gate::CurrentGate,
     link: OnceLock<Arc<dyn HostLink>>,
     /// Every line whose thread may still be there.
     lines: Lock<Vec<Arc<Line>>>,
@@ -122,6 +124,8 @@ impl Session {
             internal: Lock::default(),
             started: Instant::now(),
             retiring: crate::retire::Retiring::default(),
+            cuts: crate::cut::Cuts::default(),
+            current_gate: crate::gate::CurrentGate::default(),
             link: OnceLock::new(),
             lines: Lock::default(),
             deferred: Lock::default(),
@@ -198,6 +202,14 @@ impl Session {
         self.aborted.load(SeqCst)
     }
 
+    /// Asked by a thread that waits for memory to go: a cut that holds it back must not do so for long.
+    pub(crate) fn must_give_up(&self) -> bool {
+        if let Some(gate) = self.gate() {
+            gate.want();
+        }
+        self.is_aborted()
+    }
+
     /// The client is gone: nothing more is done.
     pub(crate) fn lost_link(&self) -> CudaError {
         self.abort();
@@ -207,6 +219,9 @@ impl Session {
     /// Ends all work and all waits, and lets go of all memory. Threads end by themselves.
     pub(crate) fn abort(&self) {
         self.aborted.store(true, SeqCst);
+        if let Some(gate) = self.gate() {
+            gate.open();
+        }
         self.load.end();
         let lives: Vec<Arc<Context>> = {
             let tables = lock(&self.tables);
@@ -228,6 +243,7 @@ impl Session {
     pub(crate) fn join(&self) {
         let lines = std::mem::take(&mut *lock(&self.lines));
         lines.iter().for_each(|line| line.join());
+        self.cuts.join();
         // What a thread put there while the session was aborted.
         self.space.clear();
         *lock(&self.tables) = Tables::default();
@@ -237,7 +253,7 @@ impl Session {
     /// Puts an allocation where it belongs, after what was there before.
     pub(crate) fn map_pending(&self, pending: PendingBlock) -> CuResult<()> {
         let turn = &pending.turn;
-        if !self.space.wait_for(turn, || self.is_aborted()) {
+        if !self.space.wait_for(turn, || self.must_give_up()) {
             return Err(CudaError::DEVICE_UNAVAILABLE);
         }
         // What reads a little past the last byte it asked for runs on a real device, whose allocations end on such a
@@ -250,7 +266,7 @@ impl Session {
             life: pending.life,
             access: Access::Owner,
             turn: turn.number(),
-            _held: Held::Charge(pending.charge),
+            held: Held::Charge(pending.charge),
         });
         Ok(())
     }

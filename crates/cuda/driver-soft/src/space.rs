@@ -47,14 +47,15 @@ pub(crate) struct Block {
     /// The turn that put it here.
     pub(crate) turn: u64,
     /// Keeps the memory charged: its own, or that of what it maps.
-    pub(crate) _held: Held,
+    pub(crate) held: Held,
 }
 
 /// What a block keeps alive beside its pages.
 #[allow(dead_code, reason = "held for the sake of their ends")]
 pub(crate) enum Held {
     Charge(Charge),
-    Physical(Arc<PhysicalMemory>),
+    /// The part of physical memory from an offset on.
+    Physical(Arc<PhysicalMemory>, u64),
     Nothing,
 }
 
@@ -179,6 +180,18 @@ impl Space {
         turn.has_come(|| self.overlaps(turn.start, turn.bytes))
     }
 
+    /// Parts of physical memory that are mapped at addresses that `wanted` names: the memory, where in it, how many bytes.
+    pub(crate) fn mapped_parts(&self, wanted: impl Fn(u64) -> bool) -> Vec<(Arc<PhysicalMemory>, u64, u64)> {
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let part = |block: &Arc<Block>| match &block.held {
+            Held::Physical(memory, offset) if wanted(block.mapping.start()) => {
+                Some((memory.clone(), *offset, block.mapping.end() - block.mapping.start()))
+            }
+            _ => None,
+        };
+        blocks.values().filter_map(part).collect()
+    }
+
     /// The block that holds an address.
     pub(crate) fn find(&self, address: u64) -> Option<Arc<Block>> {
         let blocks = locks::read(&self.blocks);
@@ -191,11 +204,18 @@ impl Space {
 pub(crate) struct Cursor<'s> {
     space: &'s Space,
     block: Option<Arc<Block>>,
+    /// The driver's own reads and writes: no cuMemSetAccess stops them.
+    is_driver: bool,
 }
 
 impl<'s> Cursor<'s> {
     pub(crate) fn new(space: &'s Space) -> Self {
-        Self { space, block: None }
+        Self { space, block: None, is_driver: false }
+    }
+
+    /// For cuts, which save memory that the program itself may not touch at the moment.
+    pub(crate) fn of_driver(space: &'s Space) -> Self {
+        Self { space, block: None, is_driver: true }
     }
 
     /// The block at `address` and how many of `bytes` it holds.
@@ -203,7 +223,7 @@ impl<'s> Cursor<'s> {
         let kept = self.block.take().filter(|b| b.mapping.start() <= address && address < b.mapping.end());
         let block = kept.or_else(|| self.space.find(address)).ok_or(BadAddress)?;
         let block: &Block = self.block.insert(block);
-        if block.access_of_copies() & access != access {
+        if !self.is_driver && block.access_of_copies() & access != access {
             return Err(BadAddress);
         }
         Ok((block, bytes.min((block.mapping.end() - address) as usize)))

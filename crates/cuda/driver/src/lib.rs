@@ -12,6 +12,8 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
+mod snapshots;
+
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{
     ContextId, DeviceInfo, DeviceStatus, EventId, Execute, Plane, Shape, StreamId, TransferId, VaRange,
@@ -19,6 +21,7 @@ use cuda_wire::{
 use std::sync::Arc;
 
 pub use cuda_wire::{DRIVER_VA_BYTES, LinkLost, Sink, Source};
+pub use snapshots::{Abandon, BlockSink, Blocks, Cut, CutState, PendingCut, Restored, Snapshots, TakenCut};
 
 /// A device driver that serves one session.
 pub trait Driver: Execute + Send + Sync {
@@ -69,6 +72,11 @@ pub trait Driver: Execute + Send + Sync {
     /// The most memory of each device that the session may use, if that is less than it may now. Called at most once,
     /// when the client has been let in: before [`Driver::devices`] and any command.
     fn limit_memory(&self, bytes: u64);
+
+    /// Cuts of the session's memory, if the driver takes them.
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        None
+    }
 
     /// Stops all work as soon as possible: the client is gone. Waits return, streams end, memory is given back.
     fn abort(&self);

@@ -15,6 +15,8 @@ use std::{
     },
 };
 
+pub mod guard;
+
 pub const CONTEXT: ContextId = ContextId(0);
 pub const LEGACY: StreamId = StreamId(1);
 
@@ -182,9 +184,17 @@ impl Session {
     }
 
     pub fn with(config: SoftConfig) -> Self {
-        // Tests run beside each other in one process: each has a range of its own.
+        Self::at(Self::some_base(), config)
+    }
+
+    /// Addresses for a session. Tests run beside each other in one process: each has a range of its own.
+    pub fn some_base() -> u64 {
         static RANGES: AtomicU64 = AtomicU64::new(0);
-        let base = 0x2000_0000_0000 + RANGES.fetch_add(1, Ordering::Relaxed) % 128 * (128 << 30);
+        0x2000_0000_0000 + RANGES.fetch_add(1, Ordering::Relaxed) % 128 * (128 << 30)
+    }
+
+    /// A session with its memory at these addresses.
+    pub fn at(base: u64, config: SoftConfig) -> Self {
         let driver = SoftDriver::new(config);
         let range = VaRange { base, bytes: (16 << 30) + DRIVER_VA_BYTES };
         assert_eq!(driver.reserve_addresses(&[range]), Some(range));
