@@ -1,0 +1,72 @@
+//! Executable graphs: their latest nodes, kept as bytes.
+
+use super::{Manifest, Told};
+use cuda_wire::{ContextId, GraphNode, Op, Reader, TransferId, Wire};
+
+/// An executable graph.
+#[derive(Clone, Debug)]
+pub(super) struct Graph {
+    pub(super) context: ContextId,
+    pub(super) nodes: Vec<Node>,
+    /// What the program was told when it made the graph.
+    pub(super) told: Option<Told>,
+}
+
+/// One node; its operation as the wire has it.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) op: Vec<u8>,
+    pub(super) after: Vec<u32>,
+    pub(super) enabled: bool,
+}
+
+impl Node {
+    pub(super) fn new(node: &GraphNode<'_>) -> Self {
+        Self { op: node.op.to_bytes(), after: node.after.clone(), enabled: node.enabled }
+    }
+
+    /// The operation. `None` cannot happen: the bytes were made from one.
+    pub(super) fn op(&self) -> Option<Op<'_>> {
+        Op::take(&mut Reader::new(&self.op)).ok()
+    }
+}
+
+impl Graph {
+    /// Replaces all nodes, if the graph keeps its shape.
+    pub(super) fn update(&mut self, nodes: &[GraphNode<'_>]) {
+        if nodes.len() == self.nodes.len() {
+            self.nodes = nodes.iter().map(Node::new).collect();
+        }
+    }
+
+    pub(super) fn set_node(&mut self, index: u32, op: &Op<'_>, enabled: bool) {
+        if let Some(node) = self.nodes.get_mut(index as usize) {
+            node.op = op.to_bytes();
+            node.enabled = enabled;
+        }
+    }
+
+    /// Operations that a launch runs.
+    pub(super) fn active(&self) -> impl Iterator<Item = Op<'_>> {
+        self.nodes.iter().filter(|node| node.enabled).filter_map(Node::op)
+    }
+
+    /// Transfers to the host that a launch makes, without the launch's number.
+    pub(super) fn copies_out(&self) -> impl Iterator<Item = TransferId> + '_ {
+        self.active().filter_map(|op| match op {
+            Op::CopyOut { transfer, .. } => Some(transfer),
+            _ => None,
+        })
+    }
+}
+
+impl Manifest {
+    /// Whether everything that an operation names by a name of its own is still there.
+    pub(super) fn has_names_of(&self, op: &Op<'_>) -> bool {
+        match op {
+            Op::Launch { kernel, .. } => self.module_order.contains_key(&kernel.module),
+            Op::Record { event, .. } | Op::Wait { event, .. } => self.events.contains_key(event),
+            _ => true,
+        }
+    }
+}
