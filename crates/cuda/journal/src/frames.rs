@@ -4,6 +4,7 @@
 //! because a buffer of a mebibyte for a command of a hundred bytes would fill the budget with nothing. Truncated buffers
 //! are handed out again, so that a journal that is cut regularly allocates nothing.
 
+use crate::mutant::{Mutant, is_planted};
 use cuda_wire::CommandHeader;
 use std::{collections::VecDeque, sync::Arc};
 use thiserror::Error;
@@ -119,6 +120,7 @@ impl Frames {
 
     /// Drops all frames before `position`, which is the end of a frame.
     pub(crate) fn truncate(&mut self, position: u64) {
+        let position = self.planted_position(position);
         while self.segments.front().is_some_and(|segment| segment.end() <= position) {
             let Some(mut segment) = self.segments.pop_front() else { return };
             self.held_bytes -= segment.bytes.capacity() as u64;
@@ -137,7 +139,27 @@ impl Frames {
         self.start = self.start.max(position.min(self.end));
     }
 
-    /// The frames from `from` on, for reading while the journal goes on.
+    /// `position`, or where a planted defect cuts instead: a frame earlier or later.
+    fn planted_position(&self, position: u64) -> u64 {
+        let (is_lost, is_doubled) =
+            (is_planted(Mutant::FrameLostAtTruncation), is_planted(Mutant::FrameDoubledAtTruncation));
+        if !is_lost && !is_doubled {
+            return position;
+        }
+        let mut reader = self.reader();
+        let mut before = position;
+        while let Ok(Some(frame)) = reader.peek() {
+            let (start, end) = (frame.position, frame.end());
+            if start >= position {
+                return if is_lost { end } else { before };
+            }
+            before = start;
+            reader.pass(end);
+        }
+        if is_lost { position } else { before }
+    }
+
+    /// All frames, for reading while the journal goes on.
     pub(crate) fn reader(&self) -> FrameReader {
         let segments = self.segments.clone();
         FrameReader { segments, segment: 0, position: self.start, end: self.end }

@@ -6,6 +6,7 @@ use crate::{
     host_data::{HostBytes, Served, Serving},
     images::{ImageHash, Images},
     manifest::{Folding, Manifest, Told},
+    mutant::{Mutant, is_planted},
     observation::{Mark, Observation},
     prints::Printed,
     replay::Replay,
@@ -129,7 +130,13 @@ impl Journal {
 
     /// The program is given something at the present position.
     pub fn observed(&mut self, what: Observation) {
-        self.marks.push_back(Mark { position: self.frames.end(), epoch: self.epoch, what });
+        let mut position = self.frames.end();
+        if let Observation::Reply { call, .. } = what
+            && is_planted(Mutant::MarkAtTheAskingPosition)
+        {
+            position = self.asking_position(call);
+        }
+        self.marks.push_back(Mark { position, epoch: self.epoch, what });
     }
 
     /// The program's standard output is given text of the device.
@@ -222,8 +229,12 @@ impl Journal {
             | Observation::HostCallRan { .. }
             | Observation::Deferred { .. } => mark.epoch < epoch,
         };
-        self.marks.retain(|mark| !is_over(mark));
-        self.host.drop_served_before(epoch);
+        if !is_planted(Mutant::MarksKeptAtTruncation) {
+            self.marks.retain(|mark| !is_over(mark));
+        }
+        if !is_planted(Mutant::ServingsKeptAtTruncation) {
+            self.host.drop_served_before(epoch);
+        }
         let frame_bytes = position - self.frames.start();
         self.frames.truncate(position);
         self.cuts.drain(..=place);
@@ -259,6 +270,20 @@ impl Journal {
             self.images.clone(),
             self.printed.clone(),
         )
+    }
+
+    /// For [`Mutant::MarkAtTheAskingPosition`].
+    #[cold]
+    fn asking_position(&self, call: u32) -> u64 {
+        let mut reader = self.frames.reader();
+        while let Ok(Some(frame)) = reader.peek() {
+            let end = frame.end();
+            if frame.call == call {
+                return end;
+            }
+            reader.pass(end);
+        }
+        self.frames.end()
     }
 
     /// The calls of all frames before a position.

@@ -28,9 +28,12 @@ mod host_data;
 mod images;
 mod journal;
 mod manifest;
+mod mutant;
 mod observation;
 mod prints;
 mod replay;
+#[cfg(test)]
+mod tests;
 
 pub use digest::{Digest, Digester};
 pub use frames::Unreadable;

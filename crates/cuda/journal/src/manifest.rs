@@ -19,6 +19,8 @@ mod graphs;
 mod space;
 
 pub(crate) use emit::Items;
+#[cfg(test)]
+pub(crate) use emit::frame;
 pub use emit::{Dangling, Item, Load};
 pub(crate) use fold::Folding;
 

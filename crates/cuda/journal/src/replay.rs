@@ -19,6 +19,7 @@ use crate::{
     host_data::HostBytes,
     images::Images,
     manifest::{Item, Items, Load, Told},
+    mutant::{Mutant, is_planted},
     observation::{Mark, Observation},
     prints::Printed,
 };
@@ -42,7 +43,9 @@ pub enum Step<'a> {
     Restore(u64),
     /// Wait for this; what comes is told to the replay. The same step comes again until it has happened.
     Await(Awaited),
-    /// Everything has happened again. What the client has gathered meanwhile goes out now.
+    /// Everything that the program observed has happened again. What the client has gathered meanwhile goes out now. The
+    /// client goes on asking the replay about pulls, host functions, text and landings until [`Replay::is_spent`], or until
+    /// the next cut is taken: the worker may have done more before the loss than the program has observed.
     Done,
 }
 
@@ -168,7 +171,7 @@ impl Replay {
             }
         }
         if let Some(transfer) = self.pushes.pop_front() {
-            return Ok(Step::Push(transfer, self.host.pushed.get(&transfer).cloned()));
+            return Ok(Step::Push(transfer, self.host.pushed.remove(&transfer)));
         }
         self.next_of_frames()
     }
@@ -177,19 +180,23 @@ impl Replay {
         loop {
             let position = self.reader.position();
             let gate = self.gates.front().copied();
+            let mut limit = gate.map_or(u64::MAX, |(at, _)| at);
             if let Some((_, awaited)) = gate.filter(|(at, _)| *at <= position) {
-                if !self.has_come(&awaited) {
+                if self.has_come(&awaited) {
+                    self.gates.pop_front();
+                    continue;
+                }
+                limit = self.gates.get(1).map_or(u64::MAX, |(at, _)| *at);
+                let is_late = is_planted(Mutant::GateOneMarkTooLate) && position < limit;
+                if !is_late || self.reader.is_at_end() {
                     return Ok(Step::Await(awaited));
                 }
-                self.gates.pop_front();
-                continue;
             }
-            let limit = gate.map_or(u64::MAX, |(at, _)| at);
             let from = position;
             let Some(treatment) = self.treat_up_to(limit)? else {
                 // Either the frames are at their end, or plain ones were passed.
                 if self.reader.position() == from {
-                    return Ok(Step::Done);
+                    return Ok(self.last_steps());
                 }
                 return Ok(Step::Send(self.reader.passed_since(from)));
             };
@@ -199,6 +206,12 @@ impl Replay {
                 Treatment::Load(load) => Step::Load(self.load.insert(*load)),
             });
         }
+    }
+
+    /// Pushes whose command had not been sent when the worker was lost; it goes out when the replay is done.
+    fn last_steps(&mut self) -> Step<'_> {
+        let Some(transfer) = self.host.pushed.keys().next().copied() else { return Step::Done };
+        Step::Push(transfer, self.host.pushed.remove(&transfer))
     }
 }
 

@@ -20,6 +20,9 @@ const COPY_OUT: u8 = 5;
 const ALLOCATE: u8 = 9;
 const FREE: u8 = 10;
 
+/// The highest kind of a stream: a context's legacy stream.
+const STREAM_KIND_MAX: u32 = 2;
+
 /// Commands on their way into a manifest, and what else must be known about them.
 pub(crate) struct Folding<'a> {
     pub(crate) manifest: &'a mut Manifest,
@@ -71,12 +74,16 @@ impl Folding<'_> {
             }
             Command::GraphInstantiate { exec, context, nodes } => {
                 let manifest = &mut *self.manifest;
-                if manifest.has_context(*context) && !manifest.graphs.contains_key(exec) {
+                let is_possible = told.is_some() || manifest.has_names_of_all(nodes);
+                if is_possible && manifest.has_context(*context) && !manifest.graphs.contains_key(exec) {
                     let nodes = nodes.iter().map(Node::new).collect();
                     let graph = Graph { context: *context, nodes, told: told.cloned() };
                     manifest.graphs.insert(*exec, graph);
                 }
             }
+            // A driver makes the graph anew: it refuses what names things that are gone.
+            Command::GraphUpdate { nodes, .. }
+                if told.is_none() && !self.manifest.has_names_of_all(nodes) => {}
             other => self.manifest.apply(other),
         }
         Ok(())
@@ -140,8 +147,58 @@ impl Folding<'_> {
 }
 
 impl Manifest {
-    /// Applies a command that concerns the tables alone.
+    /// Applies a command that concerns the tables alone. A new command must be put into one of these groups.
     fn apply(&mut self, command: &Command<'_>) {
+        match command {
+            Command::ContextCreate { .. }
+            | Command::ContextDestroy { .. }
+            | Command::ContextReset { .. }
+            | Command::ContextSetLimit { .. }
+            | Command::ContextEnablePeer { .. } => self.apply_to_contexts(command),
+
+            Command::MemoryAllocate { .. }
+            | Command::MemoryFree { .. }
+            | Command::PhysicalCreate { .. }
+            | Command::PhysicalRelease { .. }
+            | Command::PhysicalMap { .. }
+            | Command::PhysicalUnmap { .. }
+            | Command::PhysicalSetAccess { .. } => self.apply_to_memory(command),
+
+            Command::ModuleUnload { .. }
+            | Command::KernelSetAttribute { .. }
+            | Command::StreamCreate { .. }
+            | Command::StreamDestroy { .. }
+            | Command::EventCreate { .. }
+            | Command::EventDestroy { .. }
+            | Command::GraphUpdate { .. }
+            | Command::GraphSetNode { .. }
+            | Command::GraphDestroy { .. } => self.apply_to_objects(command),
+
+            // These make and end nothing.
+            Command::MemoryInfo { .. }
+            | Command::DeviceStatus { .. }
+            | Command::Link { .. }
+            | Command::ActiveClusters { .. }
+            | Command::LargestCluster { .. }
+            | Command::StreamQuery { .. }
+            | Command::EventQuery { .. }
+            | Command::EventElapsed { .. }
+            | Command::GraphUpload { .. }
+            | Command::ContextSynchronize { .. }
+            | Command::StreamSynchronize { .. }
+            | Command::ReadBack { .. }
+            | Command::EventSynchronize { .. }
+            | Command::Goodbye {} => {}
+
+            // The caller has them: they need more than the tables.
+            Command::Enqueue { .. }
+            | Command::GraphLaunch { .. }
+            | Command::ModuleLoad { .. }
+            | Command::GraphInstantiate { .. } => {}
+        }
+    }
+
+    fn apply_to_contexts(&mut self, command: &Command<'_>) {
         match *command {
             Command::ContextCreate { context, device, flags } => {
                 if context.0 >= FIRST_CREATED_CONTEXT {
@@ -159,7 +216,12 @@ impl Manifest {
                 self.limits.insert((context, limit), value);
             }
             Command::ContextEnablePeer { context, peer, enable } => self.enable_peer(context, peer, enable),
+            _ => {}
+        }
+    }
 
+    fn apply_to_memory(&mut self, command: &Command<'_>) {
+        match *command {
             Command::MemoryAllocate { context, address, bytes } if self.has_context(context) => {
                 self.space.allocate(context, address, bytes);
             }
@@ -173,7 +235,12 @@ impl Manifest {
             Command::PhysicalSetAccess { address, bytes, device, protection } => {
                 self.space.set_access(address, bytes, device, protection);
             }
+            _ => {}
+        }
+    }
 
+    fn apply_to_objects(&mut self, command: &Command<'_>) {
+        match *command {
             Command::ModuleUnload { module } => {
                 if let Some(order) = self.module_order.remove(&module) {
                     self.modules.remove(&order);
@@ -184,9 +251,8 @@ impl Manifest {
                     module.attributes.insert((kernel.index, attribute), value);
                 }
             }
-
             Command::StreamCreate { stream, context, kind, priority } => {
-                if self.has_context(context) && kind <= 2 {
+                if self.has_context(context) && kind <= STREAM_KIND_MAX {
                     self.streams.entry(stream).or_insert(Stream { context, kind, priority });
                 }
             }
@@ -195,7 +261,6 @@ impl Manifest {
                 self.events.entry(event).or_insert((context, flags));
             }
             Command::EventDestroy { event } => drop(self.events.remove(&event)),
-
             Command::GraphUpdate { exec, ref nodes } => {
                 if let Some(graph) = self.graphs.get_mut(&exec) {
                     graph.update(nodes);
@@ -207,32 +272,7 @@ impl Manifest {
                 }
             }
             Command::GraphDestroy { exec } => drop(self.graphs.remove(&exec)),
-
-            // These make and end nothing.
-            Command::MemoryInfo { .. }
-            | Command::DeviceStatus { .. }
-            | Command::Link { .. }
-            | Command::ActiveClusters { .. }
-            | Command::LargestCluster { .. }
-            | Command::StreamQuery { .. }
-            | Command::EventQuery { .. }
-            | Command::EventElapsed { .. }
-            | Command::GraphUpload { .. }
-            | Command::ContextSynchronize { .. }
-            | Command::StreamSynchronize { .. }
-            | Command::ReadBack { .. }
-            | Command::EventSynchronize { .. }
-            | Command::Goodbye {} => {}
-            // In a context that does not exist.
-            Command::ContextReset { .. }
-            | Command::ContextSetLimit { .. }
-            | Command::MemoryAllocate { .. }
-            | Command::EventCreate { .. } => {}
-            // The caller has them: they need more than the tables.
-            Command::Enqueue { .. }
-            | Command::GraphLaunch { .. }
-            | Command::ModuleLoad { .. }
-            | Command::GraphInstantiate { .. } => {}
+            _ => {}
         }
     }
 

@@ -61,6 +61,11 @@ impl Graph {
 }
 
 impl Manifest {
+    /// Whether everything that the nodes name is there.
+    pub(super) fn has_names_of_all(&self, nodes: &[GraphNode<'_>]) -> bool {
+        nodes.iter().all(|node| self.has_names_of(&node.op))
+    }
+
     /// Whether everything that an operation names by a name of its own is still there.
     pub(super) fn has_names_of(&self, op: &Op<'_>) -> bool {
         match op {

@@ -5,6 +5,7 @@ use crate::{
     calls::{self, Again, ENQUEUE, MODULE_LOAD},
     frames::{Frame, Unreadable},
     manifest::Load,
+    mutant::{Mutant, is_planted},
 };
 use cuda_wire::{Command, HostData, ImageSource, Op, StreamId, TransferId};
 
@@ -37,6 +38,7 @@ impl Replay {
                     return Ok(Some(Treatment::Skip));
                 }
                 Again::As(opcode) => {
+                    let opcode = if is_planted(Mutant::QueryAsQuery) { frame.opcode } else { opcode };
                     self.scratch.clear();
                     self.scratch.extend_from_slice(frame.bytes);
                     self.scratch[4..6].copy_from_slice(&opcode.to_le_bytes());

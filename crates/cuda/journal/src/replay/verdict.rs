@@ -5,6 +5,7 @@ use crate::{
     digest::Digest,
     host_data::{Served, Serving},
     manifest::Told,
+    mutant::{Mutant, is_planted},
 };
 use cuda_wire::{ContextId, TransferId, VariableInfo};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use thiserror::Error;
 pub enum Awaited {
     /// The reply to a call.
     Reply {
-        /// Which.
+        /// Which. While the manifest is told these are numbers of the manifest's own, from 1 on: they may be numbers that
+        /// threads of the program wait for, too, and must not reach them.
         call: u32,
     },
     /// All bytes of a transfer to the host.
@@ -97,7 +99,8 @@ pub enum Landing {
 pub enum HostCallVerdict {
     /// It ran before the loss: the worker is told so at once.
     AlreadyRan,
-    /// It was running when the replay began: the worker is told when it returns.
+    /// It was running when the replay began: the worker is told when it returns, or at once if it has returned since. A
+    /// worker is never told about a function that it has not asked for.
     StillRunning,
     /// It has not run: it runs now.
     Run,
@@ -156,6 +159,15 @@ impl Replay {
         }
     }
 
+    /// Whether all that the old worker asked for or printed since the cut has been asked for or printed again: from then on
+    /// the client needs this replay no more.
+    pub fn is_spent(&self) -> bool {
+        let asked = |transfer| self.pulled.get(transfer).copied().unwrap_or(0);
+        self.printed_again.bytes == self.printed_before.bytes
+            && self.host_calls.values().all(|runs| runs.asked >= runs.begun.max(runs.ran))
+            && self.host.pulled.iter().all(|(transfer, kept)| asked(transfer) >= kept.len() as u64)
+    }
+
     /// A reply came.
     pub fn reply_came(&mut self, call: u32, status: u32, body: &[u8]) -> Verdict {
         if self.is_in_manifest {
@@ -198,7 +210,9 @@ impl Replay {
     pub fn host_call_asked(&mut self, token: u64) -> HostCallVerdict {
         let runs = self.host_calls.entry(token).or_default();
         runs.asked += 1;
-        if runs.asked <= runs.ran {
+        if is_planted(Mutant::HostFunctionTwice) {
+            HostCallVerdict::Run
+        } else if runs.asked <= runs.ran {
             HostCallVerdict::AlreadyRan
         } else if runs.asked <= runs.begun {
             HostCallVerdict::StillRunning
@@ -215,6 +229,7 @@ impl Replay {
         let kept = self.host.pulled.get(&transfer).and_then(|kept| kept.get(usize::try_from(index).ok()?));
         match kept {
             None => PullVerdict::New,
+            Some(_) if is_planted(Mutant::PullFromThePresent) => PullVerdict::New,
             Some(kept) => match &kept.served {
                 Served::Begun => PullVerdict::Again(kept.name(transfer)),
                 Served::Bytes(bytes) => PullVerdict::Kept(Arc::clone(bytes)),
@@ -225,6 +240,9 @@ impl Replay {
 
     /// Text of the device came.
     pub fn printed(&mut self, text: &[u8]) -> PrintVerdict {
+        if is_planted(Mutant::TextTwice) {
+            return PrintVerdict { drop: 0, differs: false };
+        }
         let left = self.printed_before.bytes - self.printed_again.bytes;
         let drop = usize::try_from(left).unwrap_or(usize::MAX).min(text.len());
         self.printed_again.add(&text[..drop]);
