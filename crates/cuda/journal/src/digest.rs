@@ -7,6 +7,13 @@ use cuda_wire::{ModuleInfo, VariableInfo, Wire};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 16]);
 
+impl From<u128> for Digest {
+    /// A digest that the client made in its own way, of bytes that come in any order.
+    fn from(bits: u128) -> Self {
+        Self(bits.to_le_bytes())
+    }
+}
+
 impl Digest {
     /// The digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {

@@ -24,7 +24,7 @@ use thiserror::Error;
 ///
 /// | the client | calls |
 /// |---|---|
-/// | is about to write a buffer of frames | [`Journal::sent`] |
+/// | is about to write a buffer of frames | [`Journal::sent`]; or [`Journal::announce`], and `sent` afterwards |
 /// | returns a reply, has landed a transfer, ran a host function | [`Journal::observed`], before the program can act on it |
 /// | reads a notice `Print` | [`Journal::printed`] |
 /// | reads a notice `Pull` | [`Journal::serving_began`], then [`Journal::host_data`] before the last byte goes out |
@@ -40,6 +40,8 @@ use thiserror::Error;
 pub struct Journal {
     budget_bytes: u64,
     frames: Frames,
+    /// Bytes of frames that are being written and are not in `frames` yet.
+    announced_bytes: u64,
     marks: VecDeque<Mark>,
     host: HostBytes,
     images: Images,
@@ -106,6 +108,7 @@ impl Journal {
         Self {
             budget_bytes,
             frames: Frames::default(),
+            announced_bytes: 0,
             marks: VecDeque::new(),
             host: HostBytes::default(),
             images: Images::default(),
@@ -117,20 +120,29 @@ impl Journal {
         }
     }
 
-    /// Takes over a buffer of whole command frames that is about to be written to the worker, and gives back an empty
-    /// buffer to use next.
+    /// This many bytes of frames are about to be written; [`Journal::sent`] follows when they are. What the program
+    /// observes in between may come of them, so its mark stands behind them. A client that calls [`Journal::sent`] before
+    /// it writes needs no announcement.
+    pub fn announce(&mut self, bytes: usize) {
+        self.announced_bytes = bytes as u64;
+    }
+
+    /// Takes over a buffer of whole command frames that was announced and written to the worker, or is about to be written,
+    /// and gives back an empty buffer to use next. Frames of a write that failed are handed over, too: the next session gets
+    /// them.
     pub fn sent(&mut self, frames: Vec<u8>) -> Vec<u8> {
+        self.announced_bytes = 0;
         self.frames.sent(frames)
     }
 
-    /// Bytes of frames since the session's start.
+    /// Bytes of frames since the session's start, announced ones included.
     pub fn position(&self) -> u64 {
-        self.frames.end()
+        self.frames.end() + self.announced_bytes
     }
 
     /// The program is given something at the present position.
     pub fn observed(&mut self, what: Observation) {
-        let mut position = self.frames.end();
+        let mut position = self.position();
         if let Observation::Reply { call, .. } = what
             && is_planted(Mutant::MarkAtTheAskingPosition)
         {
@@ -193,7 +205,7 @@ impl Journal {
 
     /// The command of this cut is the last frame that was sent.
     pub fn cut_sent(&mut self, number: u64) {
-        self.cuts.push_back(Cut { number, position: self.frames.end(), taken: None });
+        self.cuts.push_back(Cut { number, position: self.position(), taken: None });
     }
 
     /// The worker has taken the cut: what its notices say from here on happened behind it.

@@ -181,7 +181,9 @@ impl Replay {
             let position = self.reader.position();
             let gate = self.gates.front().copied();
             let mut limit = gate.map_or(u64::MAX, |(at, _)| at);
-            if let Some((_, awaited)) = gate.filter(|(at, _)| *at <= position) {
+            // A mark behind frames that were announced and never handed over is due at the end.
+            let is_last = self.reader.is_at_end();
+            if let Some((_, awaited)) = gate.filter(|(at, _)| *at <= position || is_last) {
                 if self.has_come(&awaited) {
                     self.gates.pop_front();
                     continue;

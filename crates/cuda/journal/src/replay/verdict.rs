@@ -196,13 +196,14 @@ impl Replay {
         }
     }
 
-    /// The last byte of a transfer came.
+    /// The last byte of a transfer came. For a transfer that the caller has written ([`Landing::Write`]) a difference means
+    /// nothing: the program has not looked. The caller notes it as observed once more.
     pub fn landed_again(&mut self, transfer: TransferId, digest: Digest) -> Verdict {
         self.came_down.insert(transfer);
         match self.landed.get(&transfer) {
-            Some(landed) if landed.is_seen && landed.digest == digest => Verdict::Same,
-            Some(landed) if landed.is_seen => Verdict::Differs(Difference::Bytes { transfer }),
-            _ => Verdict::New,
+            Some(landed) if landed.digest == digest => Verdict::Same,
+            Some(_) => Verdict::Differs(Difference::Bytes { transfer }),
+            None => Verdict::New,
         }
     }
 

@@ -97,14 +97,16 @@ fn what_the_program_has_not_looked_at_may_differ() {
     assert_eq!(sent(&mut replay).len(), 1);
     assert!(matches!(replay.step().unwrap(), Step::Done), "bytes that nothing depends on hold nothing back");
     assert_eq!(replay.landing(transfer), Landing::Write);
-    assert_eq!(replay.landed_again(transfer, Digest::of(b"other")), Verdict::New);
+    // The caller has written the other bytes, so it does not mind.
+    let differs = Verdict::Differs(Difference::Bytes { transfer });
+    assert_eq!(replay.landed_again(transfer, Digest::of(b"other")), differs);
+    assert_eq!(replay.landed_again(TransferId(10), digest), Verdict::New);
     // A reply behind it, and the program may have looked.
     answered(&mut journal, &Command::StreamSynchronize { stream: STREAM }, 1, 0, &[]);
     let mut replay = journal.replay();
     assert_eq!(sent(&mut replay).len(), 1);
     assert!(matches!(replay.step().unwrap(), Step::Await(Awaited::Landed { .. })));
     assert_eq!(replay.landing(transfer), Landing::Compare);
-    let differs = Verdict::Differs(Difference::Bytes { transfer });
     assert_eq!(replay.landed_again(transfer, Digest::of(b"other")), differs);
     assert_eq!(journal.replay().landed_again(transfer, digest), Verdict::Same);
 }
@@ -202,6 +204,22 @@ fn a_push_whose_command_was_not_sent_is_made_again() {
     let is_pushed = matches!(replay.step().unwrap(), Step::Push(name, Some(_)) if name == transfer);
     assert!(is_pushed, "its command is still with the client");
     assert!(matches!(replay.step().unwrap(), Step::Done));
+}
+
+#[test]
+fn what_comes_during_a_write_comes_behind_its_frames() {
+    let mut journal = Journal::new(u64::MAX);
+    let wait = Command::StreamSynchronize { stream: STREAM };
+    let frames = [frame(&wait, 1), frame(&Command::StreamDestroy { stream: STREAM }, 0)].concat();
+    journal.announce(frames.len());
+    journal.observed(Observation::reply(1, wait.opcode(), 0, &[]));
+    let early = journal.replay().step().is_ok_and(|step| matches!(step, Step::Await(_)));
+    assert!(early, "the frames are not there, and their mark is not forgotten");
+    journal.sent(frames);
+    assert_eq!(journal.position(), 16 + 4 + 16 + 4);
+    let mut replay = journal.replay();
+    assert_eq!(sent(&mut replay), [(0x32, 1), (0x31, 0)]);
+    assert!(matches!(replay.step().unwrap(), Step::Await(Awaited::Reply { call: 1 })));
 }
 
 #[test]

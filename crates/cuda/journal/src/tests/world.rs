@@ -32,6 +32,7 @@ enum Event {
     Worker(Turn),
     Thread(usize),
     Flush,
+    Written,
     Reply,
     Notice,
     Chunk,
@@ -53,6 +54,8 @@ pub(super) struct World {
     /// The replay waits, and nothing came since.
     is_waiting: bool,
     pub(super) gathered: Vec<u8>,
+    /// Frames that are being written, and were announced.
+    written: Option<Vec<u8>>,
     pub(super) threads: [Thread; 2],
     pub(super) signals: BTreeSet<u32>,
     pub(super) host: [u64; SLOTS],
@@ -92,6 +95,7 @@ impl World {
             is_resuming: false,
             is_waiting: false,
             gathered: Vec::new(),
+            written: None,
             threads: Default::default(),
             signals: BTreeSet::new(),
             host: [0; SLOTS],
@@ -152,6 +156,7 @@ impl World {
 
     /// Everything on its way is lost with the worker.
     fn kill(&mut self) {
+        self.hand_over();
         self.worker = Worker::default();
         self.replies.clear();
         self.host_calls.clear();
@@ -178,6 +183,9 @@ impl World {
         }
         if !self.gathered.is_empty() && !self.is_resuming {
             events.push(Event::Flush);
+        }
+        if self.written.is_some() {
+            events.push(Event::Written);
         }
         if let Some(reply) = self.worker.replies.front()
             && reply.notices <= self.notices_handled
@@ -216,6 +224,7 @@ impl World {
             Event::Worker(turn) => self.worker.take(turn, &mut self.guardian),
             Event::Thread(index) => self.act(index),
             Event::Flush => self.flush(),
+            Event::Written => self.hand_over(),
             Event::Reply => self.reply()?,
             Event::Notice => self.notice()?,
             Event::Chunk => self.land()?,
@@ -240,6 +249,7 @@ impl World {
                 self.next_cut += 1;
                 self.gathered.extend(numbered(CUT, number));
                 self.flush();
+                self.hand_over();
                 self.journal.cut_sent(number);
                 self.cut_in_flight = Some(number);
             }
@@ -248,10 +258,25 @@ impl World {
         Ok(())
     }
 
+    /// Writes what has gathered: half of the time it is kept before it is written, else it is announced, and kept when the
+    /// write is over.
     fn flush(&mut self) {
+        self.hand_over();
         let frames = std::mem::take(&mut self.gathered);
         deliver(&mut self.worker, &frames);
-        self.gathered = self.journal.sent(frames);
+        if self.draw(2) == 0 {
+            self.gathered = self.journal.sent(frames);
+        } else {
+            self.journal.announce(frames.len());
+            self.written = Some(frames);
+        }
+    }
+
+    /// The write is over.
+    fn hand_over(&mut self) {
+        if let Some(frames) = self.written.take() {
+            self.journal.sent(frames);
+        }
     }
 
     fn reply(&mut self) -> Result<(), String> {
@@ -369,8 +394,8 @@ impl World {
             let landing = replay.landing(transfer);
             match (landing, replay.landed_again(transfer, digest)) {
                 (Landing::Compare, Verdict::Same) => return Ok(()),
-                (Landing::Write, Verdict::New) => {}
-                (_, other) => return Err(format!("{other:?}")),
+                (Landing::Write, _) => {}
+                (Landing::Compare, other) => return Err(format!("{other:?}")),
             }
         }
         self.host[self.slots[&transfer]] = value;
