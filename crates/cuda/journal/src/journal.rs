@@ -142,7 +142,8 @@ impl Journal {
 
     /// The program is given something at the present position.
     pub fn observed(&mut self, what: Observation) {
-        let mut position = self.position();
+        let is_early = is_planted(Mutant::AnnouncementIgnored);
+        let mut position = if is_early { self.frames.end() } else { self.position() };
         if let Observation::Reply { call, .. } = what
             && is_planted(Mutant::MarkAtTheAskingPosition)
         {

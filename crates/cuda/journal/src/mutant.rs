@@ -8,6 +8,8 @@ pub(crate) enum Mutant {
     GateOneMarkTooLate,
     /// A mark of a reply stands where the call was sent.
     MarkAtTheAskingPosition,
+    /// What is observed while a buffer is written stands before that buffer's frames.
+    AnnouncementIgnored,
     /// A host function that ran before the loss runs again.
     HostFunctionTwice,
     /// A truncation takes one frame more than lies before the cut.
@@ -24,6 +26,10 @@ pub(crate) enum Mutant {
     MarksKeptAtTruncation,
     /// A query that said yes is sent as a query.
     QueryAsQuery,
+    /// A push whose command was not sent before the loss is not made again.
+    UnsentPushForgotten,
+    /// The replay ends with the last mark, whatever the old worker had done beyond it.
+    ReplayForgottenWhenDone,
 }
 
 #[cfg(test)]

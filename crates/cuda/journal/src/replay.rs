@@ -212,7 +212,10 @@ impl Replay {
 
     /// Pushes whose command had not been sent when the worker was lost; it goes out when the replay is done.
     fn last_steps(&mut self) -> Step<'_> {
-        let Some(transfer) = self.host.pushed.keys().next().copied() else { return Step::Done };
+        let left = self.host.pushed.keys().next().copied();
+        let Some(transfer) = left.filter(|_| !is_planted(Mutant::UnsentPushForgotten)) else {
+            return Step::Done;
+        };
         Step::Push(transfer, self.host.pushed.remove(&transfer))
     }
 }

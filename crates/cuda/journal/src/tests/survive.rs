@@ -91,4 +91,7 @@ mutants_are_found! {
     servings_kept_at_truncation_are_found: ServingsKeptAtTruncation;
     marks_kept_at_truncation_are_found: MarksKeptAtTruncation;
     a_query_sent_as_a_query_is_found: QueryAsQuery;
+    an_announcement_that_is_ignored_is_found: AnnouncementIgnored;
+    an_unsent_push_that_is_forgotten_is_found: UnsentPushForgotten;
+    a_replay_that_ends_with_its_last_mark_is_found: ReplayForgottenWhenDone;
 }

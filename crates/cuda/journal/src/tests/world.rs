@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     Digest, HostCallVerdict, Journal, Landing, Observation, PullVerdict, Replay, Serving, Step, Verdict,
+    mutant::{Mutant, is_planted},
 };
 use cuda_wire::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -418,7 +419,12 @@ impl World {
             }
             Step::Restore(number) => deliver(&mut self.worker, &numbered(RESTORE, number)),
             Step::Await(_) => self.is_waiting = true,
-            Step::Done => self.is_resuming = false,
+            Step::Done => {
+                self.is_resuming = false;
+                if is_planted(Mutant::ReplayForgottenWhenDone) {
+                    self.replay = None;
+                }
+            }
         }
         Ok(())
     }
