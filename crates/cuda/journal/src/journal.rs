@@ -62,6 +62,8 @@ struct Cut {
     /// Behind its frame.
     position: u64,
     taken: Option<Taken>,
+    /// The call before it that had no answer when it was looked at last: looking at all of them again takes long.
+    unanswered: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -206,7 +208,7 @@ impl Journal {
 
     /// The command of this cut is the last frame that was sent.
     pub fn cut_sent(&mut self, number: u64) {
-        self.cuts.push_back(Cut { number, position: self.position(), taken: None });
+        self.cuts.push_back(Cut { number, position: self.position(), taken: None, unanswered: None });
     }
 
     /// The worker has taken the cut: what its notices say from here on happened behind it.
@@ -225,9 +227,17 @@ impl Journal {
         let cut = &self.cuts[place];
         let taken = cut.taken.as_ref().ok_or(CutRefused::NotTaken(number))?;
         let (position, epoch, printed) = (cut.position, taken.epoch, taken.printed.clone());
+        let is_reply =
+            |mark: &Mark, to: u32| matches!(mark.what, Observation::Reply { call, .. } if call == to);
+        if let Some(call) = cut.unanswered
+            && !self.marks.iter().rev().any(|mark| is_reply(mark, call))
+        {
+            return Err(CutRefused::Unanswered { number, call });
+        }
         let answers = answers(&self.marks);
         let asked = self.calls_before(position)?;
         if let Some(&call) = asked.iter().find(|call| !answers.contains_key(call)) {
+            self.cuts[place].unanswered = Some(call);
             return Err(CutRefused::Unanswered { number, call });
         }
         let late = self.fold_before(position, &answers)?;

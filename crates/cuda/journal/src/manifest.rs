@@ -17,6 +17,7 @@ mod emit;
 mod fold;
 mod graphs;
 mod space;
+pub(crate) mod tags;
 
 pub(crate) use emit::Items;
 #[cfg(test)]

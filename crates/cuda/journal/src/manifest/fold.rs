@@ -3,6 +3,7 @@
 use super::{
     FIRST_CREATED_CONTEXT, Manifest, Module, Stream, Told,
     graphs::{Graph, Node},
+    tags::{ALLOCATE, COPY_IN, COPY_OUT, FREE},
 };
 use crate::{
     calls::{ENQUEUE, is_about_the_session},
@@ -12,13 +13,6 @@ use crate::{
 };
 use cuda_wire::{Command, ContextId, HostData, ImageSource, Op, StreamId, TransferId, transfer_of_run};
 use std::collections::HashMap;
-
-/// Tags of [`Op`] that the fold must look into. All others are skipped unread: a program launches a hundred thousand kernels
-/// between two cuts.
-const COPY_IN: u8 = 4;
-const COPY_OUT: u8 = 5;
-const ALLOCATE: u8 = 9;
-const FREE: u8 = 10;
 
 /// The highest kind of a stream: a context's legacy stream.
 const STREAM_KIND_MAX: u32 = 2;
@@ -290,7 +284,7 @@ impl Manifest {
     fn launch(&mut self, exec: cuda_wire::ExecId) {
         let Some(graph) = self.graphs.get(&exec) else { return };
         let context = graph.context;
-        for op in graph.active() {
+        for op in graph.active(&[ALLOCATE, FREE]) {
             match op {
                 Op::Allocate { address, bytes } => self.space.allocate(context, address, bytes),
                 Op::Free { address } => self.space.free(address),

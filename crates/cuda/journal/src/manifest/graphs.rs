@@ -1,6 +1,6 @@
 //! Executable graphs: their latest nodes, kept as bytes.
 
-use super::{Manifest, Told};
+use super::{Manifest, Told, tags::COPY_OUT};
 use cuda_wire::{ContextId, GraphNode, Op, Reader, TransferId, Wire};
 
 /// An executable graph.
@@ -46,14 +46,16 @@ impl Graph {
         }
     }
 
-    /// Operations that a launch runs.
-    pub(super) fn active(&self) -> impl Iterator<Item = Op<'_>> {
-        self.nodes.iter().filter(|node| node.enabled).filter_map(Node::op)
+    /// Operations that a launch runs and whose tag is one of `tags`. All others are not read: a graph may have thousands
+    /// of nodes and be launched thousands of times between two cuts.
+    pub(super) fn active(&self, tags: &'static [u8]) -> impl Iterator<Item = Op<'_>> {
+        let wanted = |node: &&Node| node.enabled && node.op.first().is_some_and(|tag| tags.contains(tag));
+        self.nodes.iter().filter(wanted).filter_map(Node::op)
     }
 
     /// Transfers to the host that a launch makes, without the launch's number.
     pub(super) fn copies_out(&self) -> impl Iterator<Item = TransferId> + '_ {
-        self.active().filter_map(|op| match op {
+        self.active(&[COPY_OUT]).filter_map(|op| match op {
             Op::CopyOut { transfer, .. } => Some(transfer),
             _ => None,
         })

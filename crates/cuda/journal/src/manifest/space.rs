@@ -27,6 +27,8 @@ pub(super) struct Physical {
     pub(super) device: u32,
     pub(super) bytes: u64,
     pub(super) is_released: bool,
+    /// How often it is mapped.
+    maps: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -76,7 +78,7 @@ impl Space {
             return;
         }
         self.handles.insert(handle, self.made);
-        self.physical.insert(self.made, Physical { handle, device, bytes, is_released: false });
+        self.physical.insert(self.made, Physical { handle, device, bytes, is_released: false, maps: 0 });
         self.made += 1;
     }
 
@@ -85,14 +87,16 @@ impl Space {
         if let Some(physical) = self.physical.get_mut(&made) {
             physical.is_released = true;
         }
-        self.forget_unmapped();
+        self.end_if_unused(made);
     }
 
     pub(super) fn map(&mut self, address: u64, bytes: u64, offset: u64, handle: MemoryHandleId) {
         let Some(&made) = self.handles.get(&handle) else { return };
-        let room = self.physical.get(&made).map_or(0, |physical| physical.bytes);
-        let fits = offset.checked_add(bytes).is_some_and(|end| end <= room);
-        if fits && self.is_free(address, bytes) {
+        let is_free = self.is_free(address, bytes);
+        let Some(physical) = self.physical.get_mut(&made) else { return };
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= physical.bytes);
+        if fits && is_free {
+            physical.maps += 1;
             let access = BTreeMap::new();
             self.blocks.insert(address, Block::Mapped { bytes, offset, physical: made, access });
         }
@@ -113,9 +117,12 @@ impl Space {
 
     pub(super) fn unmap(&mut self, address: u64, bytes: u64) {
         for start in self.filling(address, bytes).unwrap_or_default() {
-            self.blocks.remove(&start);
+            let Some(Block::Mapped { physical: made, .. }) = self.blocks.remove(&start) else { continue };
+            if let Some(physical) = self.physical.get_mut(&made) {
+                physical.maps -= 1;
+            }
+            self.end_if_unused(made);
         }
-        self.forget_unmapped();
     }
 
     pub(super) fn set_access(&mut self, address: u64, bytes: u64, device: u32, protection: u32) {
@@ -130,11 +137,9 @@ impl Space {
     }
 
     /// Released memory ends when it is mapped nowhere.
-    fn forget_unmapped(&mut self) {
-        let blocks = &self.blocks;
-        let is_mapped = |made: u64| {
-            blocks.values().any(|block| matches!(block, Block::Mapped { physical, .. } if *physical == made))
-        };
-        self.physical.retain(|made, physical| !physical.is_released || is_mapped(*made));
+    fn end_if_unused(&mut self, made: u64) {
+        if self.physical.get(&made).is_some_and(|physical| physical.is_released && physical.maps == 0) {
+            self.physical.remove(&made);
+        }
     }
 }

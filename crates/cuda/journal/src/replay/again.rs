@@ -4,13 +4,10 @@ use super::{Replay, Treatment};
 use crate::{
     calls::{self, Again, ENQUEUE, MODULE_LOAD},
     frames::{Frame, Unreadable},
-    manifest::Load,
+    manifest::{Load, tags::COPY_IN},
     mutant::{Mutant, is_planted},
 };
 use cuda_wire::{Command, HostData, ImageSource, Op, StreamId, TransferId};
-
-/// Tag of [`Op::CopyIn`].
-const COPY_IN: u8 = 4;
 
 impl Replay {
     /// Passes plain frames up to `limit`, within one buffer. If the first frame is not plain, passes it and says what is done
