@@ -182,7 +182,7 @@ impl Space {
 
     /// Parts of physical memory that are mapped at addresses that `wanted` names: the memory, where in it, how many bytes.
     pub(crate) fn mapped_parts(&self, wanted: impl Fn(u64) -> bool) -> Vec<(Arc<PhysicalMemory>, u64, u64)> {
-        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let blocks = locks::read(&self.blocks);
         let part = |block: &Arc<Block>| match &block.held {
             Held::Physical(memory, offset) if wanted(block.mapping.start()) => {
                 Some((memory.clone(), *offset, block.mapping.end() - block.mapping.start()))

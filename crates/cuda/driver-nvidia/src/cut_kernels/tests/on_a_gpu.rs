@@ -19,10 +19,10 @@ const BASE: u64 = 0x6000_0000_0000;
 struct NoLink;
 
 impl HostLink for NoLink {
-    fn receive(&self, _: TransferId, _: u64, _: bool, _: &Sink<'_>) -> Result<(), LinkLost> {
+    fn receive(&self, _: TransferId, _: u64, _: bool, _: &dyn Sink) -> Result<(), LinkLost> {
         Err(LinkLost)
     }
-    fn send(&self, _: TransferId, _: u64, _: &Source<'_>) -> Result<(), LinkLost> {
+    fn send(&self, _: TransferId, _: u64, _: &dyn Source) -> Result<(), LinkLost> {
         Err(LinkLost)
     }
     fn receive_later(&self, _: TransferId, _: u64, _: bool, _: Box<dyn Landing>, over: Over) {
