@@ -25,7 +25,10 @@ pub(crate) use emit::frame;
 pub use emit::{Dangling, Item, Load};
 pub(crate) use fold::Folding;
 
-use crate::images::ImageHash;
+use crate::{
+    images::ImageHash,
+    mutant::{Mutant, is_planted},
+};
 use cuda_wire::{ContextId, EventId, ExecId, JitOption, KernelRef, ModuleId, StreamId, VariableInfo};
 use graphs::Graph;
 use space::Space;
@@ -95,7 +98,9 @@ impl Manifest {
     fn empty_context(&mut self, context: ContextId) {
         self.limits.retain(|(of, _), _| *of != context);
         self.peers.retain(|(of, peer)| *of != context && *peer != context);
-        self.space.free_all_of(context);
+        if !is_planted(Mutant::MemoryOutlivesContext) {
+            self.space.free_all_of(context);
+        }
         self.modules.retain(|_, module| module.context != context);
         let modules = &self.modules;
         self.module_order.retain(|_, order| modules.contains_key(order));

@@ -28,6 +28,14 @@ pub(crate) enum Mutant {
     QueryAsQuery,
     /// A push whose command was not sent before the loss is not made again.
     UnsentPushForgotten,
+    /// The manifest makes released physical memory and does not release it.
+    ReleaseForgotten,
+    /// A changed node of a graph is not folded.
+    NodeNotFolded,
+    /// A command that was answered with an error is folded.
+    RefusedIsFolded,
+    /// The end of a context leaves its memory.
+    MemoryOutlivesContext,
     /// The replay ends with the last mark, whatever the old worker had done beyond it.
     ReplayForgottenWhenDone,
 }

@@ -5,7 +5,10 @@ use super::{
     graphs::{Graph, Node},
     space::Block,
 };
-use crate::images::{ImageHash, Images};
+use crate::{
+    images::{ImageHash, Images},
+    mutant::{Mutant, is_planted},
+};
 use cuda_wire::{
     Command, ContextId, ExecId, ImageSource, JitOption, ModuleId, Op, begin_command, finish_command,
 };
@@ -162,7 +165,7 @@ impl Manifest {
                     items.put(&Command::PhysicalSetAccess { address, bytes: *bytes, device, protection });
                 }
             }
-            if physical.is_released {
+            if physical.is_released && !is_planted(Mutant::ReleaseForgotten) {
                 items.put(&Command::PhysicalRelease { handle });
             }
         }

@@ -10,6 +10,7 @@ use crate::{
     frames::{Frame, Unreadable},
     host_data::HostBytes,
     images::Images,
+    mutant::{Mutant, is_planted},
 };
 use cuda_wire::{Command, ContextId, HostData, ImageSource, Op, StreamId, TransferId, transfer_of_run};
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ impl Folding<'_> {
     pub(crate) fn fold(&mut self, frame: &Frame<'_>) -> Result<(), Unreadable> {
         let told = self.answers.get(&frame.call).filter(|_| frame.call != 0);
         // What was refused has changed nothing.
-        let is_refused = told.is_some_and(|told| told.status != 0);
+        let is_refused = told.is_some_and(|told| told.status != 0) && !is_planted(Mutant::RefusedIsFolded);
         if is_refused || is_about_the_session(frame.opcode) {
             return Ok(());
         }
@@ -261,7 +262,9 @@ impl Manifest {
                 }
             }
             Command::GraphSetNode { exec, index, ref op, enabled } => {
-                if let Some(graph) = self.graphs.get_mut(&exec) {
+                if let Some(graph) = self.graphs.get_mut(&exec)
+                    && !is_planted(Mutant::NodeNotFolded)
+                {
                     graph.set_node(index, op, enabled);
                 }
             }

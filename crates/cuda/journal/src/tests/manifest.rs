@@ -4,12 +4,21 @@ use super::{
     commands::{IMAGES, Sent, program},
     tables::{INVALID, Tables},
 };
-use crate::{Awaited, Difference, Journal, Observation, Step, Verdict};
+use crate::{
+    Awaited, Difference, Journal, Observation, Step, Verdict,
+    mutant::{Mutant, plant},
+};
 use cuda_wire::*;
-use proptest::prelude::*;
+use proptest::{
+    prelude::*,
+    test_runner::{TestError, TestRunner},
+};
 
 /// Sends a command and has it answered, if it asks for that.
 fn send(journal: &mut Journal, tables: &mut Tables, sent: &Sent, call: u32) {
+    if tables.is_name_reused(&sent.command) {
+        return;
+    }
     journal.sent(sent.frame(call));
     let result = if sent.is_refused { Err(INVALID) } else { tables.execute(&sent.command) };
     if sent.is_call {
@@ -59,18 +68,41 @@ fn replayed(journal: &Journal) -> Tables {
     }
 }
 
+fn holds_at_every_position(program: &[Sent]) -> Result<(), TestCaseError> {
+    let mut journal = Journal::new(u64::MAX);
+    let mut tables = Tables::default();
+    for (index, sent) in program.iter().enumerate() {
+        send(&mut journal, &mut tables, sent, index as u32 + 1);
+        cut(&mut journal, index as u64);
+        prop_assert_eq!(replayed(&journal).view(), tables.view(), "after {}", index);
+    }
+    Ok(())
+}
+
+#[test]
+fn defects_of_the_manifest_are_found() {
+    let mutants = [
+        Mutant::ReleaseForgotten,
+        Mutant::NodeNotFolded,
+        Mutant::RefusedIsFolded,
+        Mutant::MemoryOutlivesContext,
+    ];
+    for mutant in mutants {
+        // Nothing is written down: the defect is known.
+        let config = ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() };
+        plant(Some(mutant));
+        let found = TestRunner::new(config).run(&program(40), |program| holds_at_every_position(&program));
+        plant(None);
+        assert!(matches!(found, Err(TestError::Fail(..))), "{mutant:?} was not found");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
     fn at_every_position_the_manifest_makes_what_the_commands_made(program in program(40)) {
-        let mut journal = Journal::new(u64::MAX);
-        let mut tables = Tables::default();
-        for (index, sent) in program.iter().enumerate() {
-            send(&mut journal, &mut tables, sent, index as u32 + 1);
-            cut(&mut journal, index as u64);
-            prop_assert_eq!(replayed(&journal).view(), tables.view(), "after {}", index);
-        }
+        holds_at_every_position(&program)?;
     }
 
     #[test]

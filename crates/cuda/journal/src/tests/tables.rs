@@ -96,6 +96,20 @@ impl Tables {
         }
     }
 
+    /// Whether a command gives a name again that a graph still uses for what is gone. No client does: it counts its names.
+    pub(super) fn is_name_reused(&self, command: &Command<'_>) -> bool {
+        let nodes = || self.graphs.values().flat_map(|graph| &graph.1).map(op_of);
+        let mut dangling = nodes().filter(|op| !self.is_named(op));
+        match command {
+            Command::EventCreate { event: made, .. } => dangling
+                .any(|op| matches!(op, Op::Record { event, .. } | Op::Wait { event, .. } if event == *made)),
+            Command::ModuleLoad { module, .. } => {
+                dangling.any(|op| matches!(op, Op::Launch { kernel, .. } if kernel.module == *module))
+            }
+            _ => false,
+        }
+    }
+
     /// Mappings that fill a range exactly.
     fn filling(&self, address: u64, bytes: u64) -> Result<Vec<u64>, u32> {
         let mut inside: Vec<(u64, u64)> = self
