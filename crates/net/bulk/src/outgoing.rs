@@ -3,10 +3,7 @@
 //! Lanes take one chunk at a time from the front; a transfer that is not through goes to the back. So transfers
 //! share the lanes evenly, and a small one never waits for a large one to end.
 
-use crate::{
-    buffer::Buffer,
-    ends::Done,
-};
+use crate::{buffer::Buffer, ends::Done};
 use cuda_wire::{LinkLost, Source, TransferId};
 use locks::{lock, wait};
 use std::collections::VecDeque;

@@ -3,8 +3,8 @@
 //! The clock is an argument; the measuring program brings one.
 
 use fabric::{
-    Endpoint, Epoch, Faults, LeaseSecret, Link, LinkConfig, LinkName, Protection, Role, Scripted, Time, Trunk,
-    Willing,
+    Endpoint, Epoch, Faults, LeaseSecret, Link, LinkConfig, LinkName, Protection, Role, Scripted, Time,
+    Trunk, Willing,
 };
 use std::time::Duration;
 use tlp::{Bdf, Header, Span, Tlp};

@@ -195,16 +195,12 @@ impl Manifest {
 
     fn apply_to_contexts(&mut self, command: &Command<'_>) {
         match *command {
-            Command::ContextCreate { context, device, flags } => {
-                if context.0 >= FIRST_CREATED_CONTEXT {
-                    self.contexts.entry(context).or_insert((device, flags));
-                }
+            Command::ContextCreate { context, device, flags } if context.0 >= FIRST_CREATED_CONTEXT => {
+                self.contexts.entry(context).or_insert((device, flags));
             }
-            Command::ContextDestroy { context } => {
-                if self.contexts.contains_key(&context) {
-                    self.empty_context(context);
-                    self.contexts.remove(&context);
-                }
+            Command::ContextDestroy { context } if self.contexts.contains_key(&context) => {
+                self.empty_context(context);
+                self.contexts.remove(&context);
             }
             Command::ContextReset { context } if self.has_context(context) => self.empty_context(context),
             Command::ContextSetLimit { context, limit, value } if self.has_context(context) => {
@@ -246,10 +242,10 @@ impl Manifest {
                     module.attributes.insert((kernel.index, attribute), value);
                 }
             }
-            Command::StreamCreate { stream, context, kind, priority } => {
-                if self.has_context(context) && kind <= STREAM_KIND_MAX {
-                    self.streams.entry(stream).or_insert(Stream { context, kind, priority });
-                }
+            Command::StreamCreate { stream, context, kind, priority }
+                if self.has_context(context) && kind <= STREAM_KIND_MAX =>
+            {
+                self.streams.entry(stream).or_insert(Stream { context, kind, priority });
             }
             Command::StreamDestroy { stream } => drop(self.streams.remove(&stream)),
             Command::EventCreate { event, context, flags } if self.has_context(context) => {
