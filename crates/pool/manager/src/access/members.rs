@@ -215,3 +215,59 @@ fn out(identity: &Identity, refusal: MemberRefusal) -> Problem {
     };
     Problem::new(code, format!("{identity} is not let in: {refusal}"), JOIN_AGAIN)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::{LEASE_KEY, StoredLeaseKey};
+    use pool_auth::{Authority, LeaseKey, NewKey, RETURN_WITHIN};
+    use std::sync::Arc;
+
+    const NOW_MS: u64 = 1_700_000_000_000;
+    const TIMES: (u64, u64) = (NOW_MS, 1000);
+
+    fn access(member: Member) -> Access {
+        let key = LeaseKey::make();
+        let stored = StoredLeaseKey { secret: key.secret().clone(), created_ms: 0, signs_from_ms: 0 };
+        let records = [
+            ("auth/lease-key/a".to_owned(), LEASE_KEY.write(&stored)),
+            (member_key(&member.identity), records::MEMBER.write(&member)),
+        ];
+        let records = records.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
+        let authority = Arc::new(Authority::make(NOW_MS).unwrap());
+        Access::load(authority, records, &mut Staged::default()).unwrap()
+    }
+
+    fn member(key: Option<Digest>, certified_until_ms: u64) -> Member {
+        Member {
+            identity: Identity::Box("rack1-a".into()),
+            key,
+            joined_ms: 0,
+            token: String::new(),
+            lineage: Vec::new(),
+            certified_until_ms,
+        }
+    }
+
+    /// A certificate that counts lets a member learn its key and be late. The key alone does neither.
+    #[test]
+    fn a_key_alone_proves_less_than_a_certificate() {
+        let request = CertificateRequest::from_pem(&NewKey::make().unwrap().request_pem).unwrap();
+        let own = request.key_digest();
+        let renew = |member: Member, proof| {
+            let identity = member.identity.clone();
+            let renewed = access(member).renew(&identity, &request, proof, TIMES, &mut Staged::default());
+            renewed.map(|certifiable| certifiable.until_ms).map_err(|problem| problem.code)
+        };
+        let long_ago_ms = NOW_MS - u64::try_from(RETURN_WITHIN.as_millis()).unwrap();
+        for (member, by_certificate, by_key) in [
+            (member(Some(own.clone()), NOW_MS - 1), Ok(NOW_MS + 1000), Ok(NOW_MS + 1000)),
+            (member(None, NOW_MS - 1), Ok(NOW_MS + 1000), Err(ErrorCode::Revoked)),
+            (member(Some(own), long_ago_ms), Ok(NOW_MS + 1000), Err(ErrorCode::Unauthenticated)),
+            (member(Some("other".into()), NOW_MS), Err(ErrorCode::Revoked), Err(ErrorCode::Revoked)),
+        ] {
+            assert_eq!(renew(member.clone(), Proof::Certificate), by_certificate, "{member:?}");
+            assert_eq!(renew(member.clone(), Proof::KeyAlone), by_key, "{member:?}");
+        }
+    }
+}

@@ -13,7 +13,7 @@ fn no_wait() -> Duration {
 }
 
 /// How long a request may wait for a change: half the time to live of a lease, the most that the manager lets a borrower
-/// wait. Without the change the answer would come no sooner.
+/// wait. At its end the manager answers with what was so when the wait began.
 const POLL: Duration = Duration::from_secs(15);
 
 #[test]
@@ -74,15 +74,13 @@ fn a_lease_goes_from_request_to_token_to_release() {
     assert!(renewed.expires_ms >= lease.expires_ms);
     assert_eq!(ada.release_lease(lease.id).unwrap().state, LeaseState::Releasing);
     let poll = std::thread::spawn(move || {
-        let began = Instant::now();
         let lease = ada.wait_for_lease(waiting.id, waiting.version, POLL).unwrap();
-        (ada, lease, began.elapsed())
+        (ada, lease)
     });
     bed.wait_for_waiting(1);
     gpu_box.turn();
-    let (ada, granted, took) = poll.join().unwrap();
-    assert_eq!(granted.state, LeaseState::Granted);
-    assert!(took < POLL, "{took:?}: woken by the grant, not by the end of its time");
+    let (ada, granted) = poll.join().unwrap();
+    assert_eq!(granted.state, LeaseState::Granted, "woken by the grant, not by the end of its time");
     let epochs: Vec<u64> = granted.grants.iter().map(|grant| grant.epoch).collect();
     assert_eq!(epochs, [2], "an epoch later");
     let over: Lease = ada.get(&format!("/v1/leases/{}", lease.id), no_wait()).unwrap();
@@ -96,20 +94,22 @@ fn a_lease_goes_from_request_to_token_to_release() {
 
 #[test]
 fn a_report_waits_for_news_and_hears_of_it_at_once() {
-    let bed = Bed::make();
+    let bed = Bed::with(|settings| {
+        // The next report is not due before the wait is over.
+        settings.ledger.report_after_ms = 2 * POLL.as_millis() as u64;
+        settings.ledger.suspect_after_ms = 2 * settings.ledger.report_after_ms;
+        settings.ledger.dead_after_ms = 4 * settings.ledger.report_after_ms;
+    });
     let mut gpu_box = bed.join("rack1-a", 1);
     gpu_box.turn();
     gpu_box.report.sequence += 1;
-    let waiting = std::thread::spawn(move || {
-        let began = Instant::now();
-        let orders = gpu_box.client.report(&gpu_box.name, &gpu_box.report, POLL).unwrap();
-        (orders, began.elapsed())
-    });
+    let waiting =
+        std::thread::spawn(move || gpu_box.client.report(&gpu_box.name, &gpu_box.report, POLL).unwrap());
     bed.wait_for_waiting(1);
     bed.admin.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
-    let (orders, took) = waiting.join().unwrap();
+    let orders = waiting.join().unwrap();
+    // At the end of its time it would have heard that its slot is idle, as it was when the wait began.
     assert!(matches!(orders.slots[0].want, Want::Serve { .. }), "{orders:?}");
-    assert!(took < POLL, "{took:?}: woken by the lease, not by the end of its time");
 }
 
 #[test]
