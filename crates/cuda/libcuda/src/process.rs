@@ -63,9 +63,9 @@ pub(crate) fn init() -> CuResult<()> {
             }
             Ok(())
         }
-        Err((error, text)) => {
-            log::error(&text);
-            Err(error)
+        Err(error) => {
+            log::error(&error.to_string());
+            Err(error.code())
         }
     }
 }

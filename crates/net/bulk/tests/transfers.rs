@@ -298,7 +298,7 @@ fn hostile_chunks_break_the_session_with_a_reason() {
     check(0, &[chunk(1, 0, 10, 0), chunk(1, 9, 10, 0)], "came twice");
     check(1 << 20, &[chunk(2, 0, 1 << 20, 0), chunk(3, 0, 1, 0)], "window");
     check(1 << 20, &[chunk(2, 5, 100, 0), chunk(2, 0, 6, 0)], "came twice");
-    check(1 << 20, &[chunk(2, u64::MAX - 5, 100, 0)], "offset");
+    check(1 << 20, &[chunk(2, u64::MAX - 5, 100, 0)], "reaches past every length");
     let scattered: Vec<_> = (0..2000).map(|at| chunk(2, 2 * at, 1, 0)).collect();
     check(1 << 20, &scattered, "scattered");
     check(1 << 30, &(0..70_000).map(|at| chunk(at + 5, 0, 1, 0)).collect::<Vec<_>>(), "window");

@@ -84,7 +84,8 @@ pub fn recv_fds(socket: BorrowedFd<'_>) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    if received.flags.contains(ReturnFlags::CTRUNC) {
+    // The room is for at least so many; the kernel may have found place for one more in its padding.
+    if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_PER_MESSAGE_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "more file descriptors came than fit"));
     }
     recv_rest(socket, &mut length[received.bytes..])?;

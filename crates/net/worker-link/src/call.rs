@@ -1,6 +1,6 @@
 //! Calling a worker: connect, show the token, hear whether it serves us.
 
-use crate::Config;
+use crate::{Config, Failure};
 use cuda_abi::CudaError;
 use cuda_wire::{Handshake, Hello, Knock, PROTOCOL_VERSION, VaRange};
 use std::time::{Duration, SystemTime};
@@ -11,9 +11,6 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Words of a worker that has too much to do for the moment.
 const TRY_AGAIN: &str = "try again";
-
-/// Why a worker does not serve us: the code for cuInit and a sentence for the user.
-pub type Failure = (CudaError, String);
 
 /// Opens the connections of one client to one worker.
 pub struct Caller<'a> {
@@ -39,7 +36,7 @@ impl<'a> Caller<'a> {
             Ok(_) => Err(caller.unreachable(
                 "its answer to the knock is no ticket; install the same dxpu on both machines".to_owned(),
             )),
-            Err(Unheard::Refused((code, text))) => Err((code, format!("worker {address}: {text}"))),
+            Err(Unheard::Refused { code, text }) => Err(caller.refused(code, text)),
             // A crowded door may close a waiting connection at any moment: come again.
             Err(Unheard::Closed(error)) => Err(caller.busy(error)),
             Err(Unheard::Broken(error)) => Err(caller.unreachable(error)),
@@ -62,14 +59,32 @@ impl<'a> Caller<'a> {
         }
     }
 
+    /// Says hello. Returns the worker's welcome, or why there is none.
+    pub fn greet(
+        &self,
+        connection: &mut Connection,
+        hello: Hello,
+        timeout: Duration,
+    ) -> Result<Handshake, Failure> {
+        match converse(connection, &Handshake::Hello(hello), timeout) {
+            Ok(welcome) => Ok(welcome),
+            Err(Unheard::Refused { code, text }) => Err(self.refused(code, text)),
+            Err(Unheard::Closed(why) | Unheard::Broken(why)) => Err(self.unreachable(why)),
+        }
+    }
+
+    fn refused(&self, code: CudaError, text: String) -> Failure {
+        Failure::Refused { address: self.address.clone(), code, text }
+    }
+
     /// The error for a worker that is too busy at the moment.
-    fn busy(&self, error: String) -> Failure {
-        (CudaError::SYSTEM_NOT_READY, format!("worker {} is busy: {error}", self.address))
+    fn busy(&self, why: String) -> Failure {
+        Failure::Busy { address: self.address.clone(), why }
     }
 
     /// The error for a worker that cannot be used, whatever the reason.
-    pub fn unreachable(&self, error: String) -> Failure {
-        (CudaError::DEVICE_UNAVAILABLE, format!("cannot use worker {}: {error}", self.address))
+    pub fn unreachable(&self, why: String) -> Failure {
+        Failure::Unusable { address: self.address.clone(), why }
     }
 }
 
@@ -96,18 +111,13 @@ impl Config {
     }
 }
 
-/// Says hello. Returns the worker's welcome, or why there is none.
-pub fn greet(connection: &mut Connection, hello: Hello, timeout: Duration) -> Result<Handshake, Failure> {
-    match converse(connection, &Handshake::Hello(hello), timeout) {
-        Ok(welcome) => Ok(welcome),
-        Err(Unheard::Refused(failure)) => Err(failure),
-        Err(Unheard::Closed(error) | Unheard::Broken(error)) => Err((CudaError::DEVICE_UNAVAILABLE, error)),
-    }
-}
-
 /// Why there is no answer that we could use.
 enum Unheard {
-    Refused(Failure),
+    /// The worker said no, in its words.
+    Refused {
+        code: CudaError,
+        text: String,
+    },
     /// The other side closed before it answered.
     Closed(String),
     Broken(String),
@@ -133,7 +143,7 @@ fn converse(connection: &mut Connection, words: &Handshake, timeout: Duration) -
     match read_handshake(&mut connection.rx, timeout)? {
         Handshake::Refusal(refusal) => {
             let code = CudaError::from_code(refusal.code).unwrap_or(CudaError::DEVICE_UNAVAILABLE);
-            Err(Unheard::Refused((code, refusal.text)))
+            Err(Unheard::Refused { code, text: refusal.text })
         }
         Handshake::Hello(_) | Handshake::Join(_) | Handshake::Knock(_) => {
             Err(Unheard::Broken("it sent a message that only clients send".to_owned()))
@@ -225,7 +235,7 @@ pub(crate) mod tests {
         let config = config(&address);
         let caller = Caller { address: &address, config: &config, session: random_name() };
         let mut connection = caller.open(ConnectionKind::Status, 0, PATIENCE).unwrap();
-        let heard = greet(&mut connection, config.hello(Vec::new(), 0), PATIENCE);
+        let heard = caller.greet(&mut connection, config.hello(Vec::new(), 0), PATIENCE);
         let Handshake::Hello(hello) = worker.join().unwrap() else { panic!("no hello") };
         assert_eq!((hello.token.as_str(), hello.pid), ("secret", std::process::id()));
         heard
@@ -236,14 +246,17 @@ pub(crate) mod tests {
         let welcome = Handshake::StatusWelcome(StatusWelcome { protocol: 1, devices: 2 });
         assert_eq!(greeted(welcome.clone()), Ok(welcome));
         let refusal = Refusal { code: CudaError::NOT_PERMITTED.code(), text: "no lease".to_owned() };
-        let refused = greeted(Handshake::Refusal(refusal));
-        assert_eq!(refused, Err((CudaError::NOT_PERMITTED, "no lease".to_owned())));
+        let refused = greeted(Handshake::Refusal(refusal)).unwrap_err();
+        assert_eq!(refused.code(), CudaError::NOT_PERMITTED);
+        assert!(matches!(&refused, Failure::Refused { text, .. } if text == "no lease"), "{refused:?}");
     }
 
     #[test]
-    fn somebody_who_answers_like_a_client_is_no_worker() {
+    fn a_server_that_answers_like_a_client_is_no_worker() {
         let join = Handshake::Join(cuda_wire::Join { session_secret: [1; 32] });
-        assert_eq!(greeted(join).unwrap_err().0, CudaError::DEVICE_UNAVAILABLE);
+        let failure = greeted(join).unwrap_err();
+        assert!(matches!(&failure, Failure::Unusable { .. }), "{failure:?}");
+        assert_eq!(failure.code(), CudaError::DEVICE_UNAVAILABLE);
     }
 
     #[test]

@@ -10,13 +10,15 @@
 
 mod call;
 mod config;
+mod failure;
 pub mod log;
 mod patience;
 mod tokens;
 mod users;
 
-pub use call::{CONNECT_TIMEOUT, Caller, Failure, greet};
+pub use call::{CONNECT_TIMEOUT, Caller};
 pub use config::Config;
+pub use failure::Failure;
 pub use patience::{BackOff, PATIENCE_DEFAULT, patiently};
 pub use tokens::Tokens;
 pub use users::trusted_users;

@@ -48,28 +48,24 @@ impl BackOff {
 /// Tries again for a while when the worker says that it is not ready yet. A worker of a pool's box may also be away for
 /// a moment. Everything else is final.
 pub fn patiently<T>(config: &Config, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
-    let (start, mut back_off, mut tries, mut is_told) = (Instant::now(), BackOff::default(), 0, false);
+    let (start, mut back_off, mut tries, mut is_told) = (Instant::now(), BackOff::default(), 0u32, false);
     loop {
         tries += 1;
-        let (code, text) = match attempt() {
+        let failure = match attempt() {
             Ok(value) => return Ok(value),
             Err(failure) => failure,
         };
-        let patience = match code {
+        let patience = match failure.code() {
             CudaError::SYSTEM_NOT_READY => config.patience,
             CudaError::DEVICE_UNAVAILABLE if config.is_leased() => AWAY_MAX.min(config.patience),
-            _ => return Err((code, text)),
+            _ => return Err(failure),
         };
         let waited = start.elapsed();
         if waited >= patience {
-            let text = format!(
-                "{text}; given up after {tries} tries in {:.1} s (DXPU_PATIENCE says how long to try)",
-                waited.as_secs_f64()
-            );
-            return Err((code, text));
+            return Err(Failure::GivenUp { last: Box::new(failure), tries, waited });
         }
         if waited >= TOLD_AFTER && !std::mem::replace(&mut is_told, true) {
-            log::warn(&format!("{text}; trying again for {:.0} s at most", patience.as_secs_f64()));
+            log::warn(&format!("{failure}; trying again for {:.0} s at most", patience.as_secs_f64()));
         }
         let left = patience.saturating_sub(start.elapsed());
         thread::sleep(back_off.pause().min(left));
@@ -93,8 +89,12 @@ mod tests {
         crate::call::tests::config(&"tcp:127.0.0.1:1".parse().unwrap())
     }
 
+    fn refused(code: CudaError, text: &str) -> Failure {
+        Failure::Refused { address: "tcp:127.0.0.1:1".parse().unwrap(), code, text: text.to_owned() }
+    }
+
     #[test]
-    fn who_is_not_ready_yet_is_asked_again_and_who_refuses_is_not() {
+    fn a_worker_that_is_not_ready_is_asked_again_and_one_that_refuses_is_not() {
         let alone = alone();
         let leased = Config { names: vec!["a.box.dxpu".to_owned()], ..alone.clone() };
         // How often a worker is asked that answers so, the third time well.
@@ -102,7 +102,7 @@ mod tests {
             let mut asked = 0;
             let answer = patiently(config, || {
                 asked += 1;
-                if asked < 3 { Err((code, String::new())) } else { Ok(()) }
+                if asked < 3 { Err(refused(code, "")) } else { Ok(()) }
             });
             (asked, answer.is_ok())
         };
@@ -113,16 +113,17 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_says_so() {
+    fn giving_up_says_so() {
         let hasty = Config { patience: Duration::from_millis(200), ..alone() };
         let mut asked = 0;
         let never = patiently(&hasty, || -> Result<(), Failure> {
             asked += 1;
-            Err((CudaError::SYSTEM_NOT_READY, "all sessions are in use".to_owned()))
+            Err(refused(CudaError::SYSTEM_NOT_READY, "all sessions are in use"))
         });
-        let (code, text) = never.unwrap_err();
-        assert_eq!(code, CudaError::SYSTEM_NOT_READY);
-        assert!(text.starts_with("all sessions are in use; given up after"), "{text}");
+        let failure = never.unwrap_err();
+        let text = failure.to_string();
+        assert_eq!(failure.code(), CudaError::SYSTEM_NOT_READY);
+        assert!(text.contains("all sessions are in use; given up after"), "{text}");
         assert!(text.contains("DXPU_PATIENCE") && asked > 1, "{text}");
     }
 

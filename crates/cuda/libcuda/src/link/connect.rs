@@ -12,7 +12,7 @@ use std::{
     thread,
 };
 use transport::{Address, Connection, ConnectionKind};
-use worker_link::{CONNECT_TIMEOUT, Caller, Failure, greet};
+use worker_link::{CONNECT_TIMEOUT, Caller, Failure};
 
 /// Address ranges offered to the worker: a few, in case some are taken there.
 const RANGES_OFFERED: usize = 4;
@@ -39,14 +39,13 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     let lanes = config.lanes_to(address);
     let mut ranges = Reserved::some(RANGES_OFFERED);
     let hello = config.hello(ranges.iter().map(Reserved::range).collect(), lanes);
-    let welcome = match greet(&mut command, hello, CONNECT_TIMEOUT) {
-        Ok(Handshake::Welcome(welcome)) => *welcome,
-        Ok(_) => {
+    let welcome = match caller.greet(&mut command, hello, CONNECT_TIMEOUT)? {
+        Handshake::Welcome(welcome) => *welcome,
+        _ => {
             return Err(unreachable(
                 "its answer to the hello is no welcome; install the same dxpu on both machines".to_owned(),
             ));
         }
-        Err((code, text)) => return Err((code, format!("worker {address}: {text}"))),
     };
     let Some(chosen) = ranges.iter().position(|range| range.range() == welcome.va) else {
         return Err(unreachable("it chose an address range that was not offered".to_owned()));

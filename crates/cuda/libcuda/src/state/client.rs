@@ -12,6 +12,8 @@ use std::sync::{
     Arc, Mutex, OnceLock,
     atomic::{AtomicU32, Ordering},
 };
+use thiserror::Error;
+use worker_link::Failure;
 
 /// Kinds of handles, the top byte of each.
 pub(crate) mod kind {
@@ -62,13 +64,37 @@ pub(crate) fn client() -> CuResult<&'static Client> {
     CLIENT.get().ok_or(CudaError::NOT_INITIALIZED)
 }
 
+/// Why cuInit fails, as a sentence for the user.
+#[derive(Debug, Error)]
+pub(crate) enum StartError {
+    #[error("{0}")]
+    Configuration(String),
+    #[error(transparent)]
+    Worker(#[from] Failure),
+    #[error("cannot make objects for the workers' devices: {0}")]
+    Devices(CudaError),
+    #[error("the workers have no devices")]
+    NoDevices,
+}
+
+impl StartError {
+    /// What cuInit returns.
+    pub(crate) fn code(&self) -> CudaError {
+        match self {
+            Self::Configuration(_) | Self::NoDevices => CudaError::NO_DEVICE,
+            Self::Worker(failure) => failure.code(),
+            Self::Devices(error) => *error,
+        }
+    }
+}
+
 /// Created contexts are numbered from here; below are the primary contexts.
 const FIRST_ID: u32 = 0x100;
 
 impl Client {
-    /// Connects to every worker of the environment. The error is for cuInit, with words for the user.
-    pub(crate) fn start() -> Result<&'static Self, (CudaError, String)> {
-        let config = Config::from_environment().map_err(|text| (CudaError::NO_DEVICE, text))?;
+    /// Connects to every worker of the environment.
+    pub(crate) fn start() -> Result<&'static Self, StartError> {
+        let config = Config::from_environment().map_err(StartError::Configuration)?;
         let mut sessions = Vec::new();
         for config in config.each() {
             for address in &config.workers {
@@ -93,11 +119,10 @@ impl Client {
             stream_order: StreamOrder::default(),
             next_id: AtomicU32::new(FIRST_ID),
         };
-        let devices =
-            Device::all(&client, sessions).map_err(|error| (error, "too many objects".to_owned()))?;
+        let devices = Device::all(&client, sessions).map_err(StartError::Devices)?;
         let client = Self { devices, ..client };
         if client.devices.is_empty() {
-            return Err((CudaError::NO_DEVICE, "the workers have no devices".to_owned()));
+            return Err(StartError::NoDevices);
         }
         let client = CLIENT.get_or_init(|| client);
         client.listen_for_errors();

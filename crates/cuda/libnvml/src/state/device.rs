@@ -38,9 +38,9 @@ impl Session {
         for (config, address) in config.each().into_iter().zip(&config.workers) {
             let config = Arc::new(config);
             let worker = Arc::new(Worker::new(address.clone(), config.clone()));
-            let count = worker_link::patiently(&config, || worker.open()).map_err(|(code, text)| {
-                log::error(&text);
-                match code {
+            let count = worker_link::patiently(&config, || worker.open()).map_err(|failure| {
+                log::error(&failure.to_string());
+                match failure.code() {
                     CudaError::NOT_PERMITTED => NvmlError::NoPermission,
                     _ => NvmlError::DriverNotLoaded,
                 }

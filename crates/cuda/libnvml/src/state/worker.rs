@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 use transport::{Address, Closer, Connection, ConnectionKind};
-use worker_link::{CONNECT_TIMEOUT, Caller, Config, Failure, greet, log};
+use worker_link::{CONNECT_TIMEOUT, Caller, Config, Failure, log};
 
 /// How long an attempt to come back to a lost worker may take.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ impl Worker {
         }
         let mut connection = match self.connect(RETURN_TIMEOUT) {
             Ok((connection, _)) => connection,
-            Err((_, error)) => return Err(self.lose(&mut line, &error)),
+            Err(failure) => return Err(self.lose(&mut line, &failure.to_string())),
         };
         match ask(&mut connection, &mut line.next_call, device, self.config.stall_timeout) {
             Ok(answer) => {
@@ -104,12 +104,11 @@ impl Worker {
         let caller = Caller::knock(&self.address, &self.config, purpose::STATUS, timeout)?;
         let unreachable = |error: String| caller.unreachable(error);
         let mut connection = caller.open(ConnectionKind::Status, 0, timeout)?;
-        match greet(&mut connection, self.config.hello(Vec::new(), 0), timeout) {
-            Ok(Handshake::StatusWelcome(welcome)) => Ok((connection, welcome)),
-            Ok(_) => Err(unreachable(
+        match caller.greet(&mut connection, self.config.hello(Vec::new(), 0), timeout)? {
+            Handshake::StatusWelcome(welcome) => Ok((connection, welcome)),
+            _ => Err(unreachable(
                 "its answer to the hello is no welcome; install the same dxpu on both machines".to_owned(),
             )),
-            Err((code, text)) => Err((code, format!("worker {}: {text}", self.address))),
         }
     }
 
