@@ -24,6 +24,7 @@ mod crew;
 mod cut;
 mod device_info;
 mod driver;
+mod frozen;
 mod gate;
 mod graph;
 mod heap;

@@ -1,12 +1,7 @@
 //! Loading an image into a session that has made everything again.
 
 use crate::{
-    activity::now_ns,
-    cut::{Frozen, read},
-    line::Record,
-    session::Session,
-    space::Cursor,
-    sync::lock,
+    activity::now_ns, cut::read, frozen::Frozen, line::Record, session::Session, space::Cursor, sync::lock,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Blocks, Restored};

@@ -47,7 +47,18 @@ enum Step {
     HandOver { from: usize, to: usize },
 }
 
-/// A program and the buffers that are left at its end.
+/// A place for a buffer: one that was freed a moment ago, if it has that size.
+fn place_for(bytes: u64, free: &mut Vec<(u64, u64)>, next: &mut u64) -> u64 {
+    match free.iter().position(|&(_, kept)| kept == bytes) {
+        Some(index) => free.swap_remove(index).0,
+        None => {
+            *next += 200_192;
+            *next - 200_192
+        }
+    }
+}
+
+/// A program without races.
 fn program(seed: u64, length: usize) -> Vec<Step> {
     let mut random = Random(seed);
     let mut steps = Vec::new();
@@ -63,15 +74,7 @@ fn program(seed: u64, length: usize) -> Vec<Step> {
         match random.below(14) {
             0..3 if buffers.len() < 12 => {
                 let bytes = if random.below(4) == 0 { 150_000 } else { WORDS * 4 };
-                // Addresses are used again, right after they were freed.
-                let place = free.iter().position(|&(_, kept)| kept == bytes);
-                let at = match place.map(|index| free.swap_remove(index)) {
-                    Some((at, _)) => at,
-                    None => {
-                        next += 200_192;
-                        next - 200_192
-                    }
-                };
+                let at = place_for(bytes, &mut free, &mut next);
                 let is_ordered = random.below(2) == 0;
                 steps.push(Step::Allocate { stream: is_ordered.then_some(stream), at, bytes });
                 let value = random.below(1 << 32) as u32;

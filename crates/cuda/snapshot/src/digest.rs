@@ -181,7 +181,7 @@ fn word(bytes: &[u8]) -> u64 {
 fn unpack(piece: &[u8], words: &mut [u64]) -> usize {
     let whole = piece.chunks_exact(8);
     let rest = whole.remainder();
-    let count = (piece.len().next_multiple_of(UNIT_BYTES)) / 8;
+    let count = piece.len().next_multiple_of(UNIT_BYTES) / 8;
     words[piece.len() / 8..count].fill(0);
     for (word, bytes) in words.iter_mut().zip(whole) {
         *word = self::word(bytes);
