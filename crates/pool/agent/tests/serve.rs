@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use machine::files::{self, FileError};
 use pool_agent::gpu_box::{self, BoxOptions, BoxStarted, BoxStop, Carried, Gpus};
-use pool_agent::host::{self, HostOptions};
+use pool_agent::host::{self, HostOptions, HostStarted};
 use pool_agent::{AgentError, Joining, Role};
 use pool_api::{
     AccessKind, BoxRecord, Gpu, GpuState, HostDetail, Model, Name, NewToken, Page, RevocationDone,
@@ -239,17 +239,21 @@ fn a_box_joins_once_comes_back_without_its_token_and_leaves_when_it_is_revoked()
 }
 
 #[test]
-fn a_host_joins_and_reports_its_empty_slots() {
+fn a_host_joins_once_and_reports_its_empty_slots_under_the_same_name_again() {
     let pool = Pool::new();
-    let joining = Joining { token: Some(pool.token("spiffe://dxpu/host/hv-7")), ..Joining::default() };
-    let options = HostOptions { joining, ..host_options(pool.folder.path().join("host")) };
-    let mut sockets = None;
-    let began = Instant::now();
-    let mut stop = || {
-        let found = pool.admin.get::<HostDetail>("/v1/hosts/hv-7", Duration::ZERO);
-        assert!(began.elapsed() < PATIENCE, "{found:?}");
-        found.is_ok_and(|host| host.slots.len() == 2 && host.record.paths[0].starts_with("udp:127.0.0.1:"))
-    };
-    host::serve(&options, &mut |started| sockets = Some(started.sockets), &mut stop).unwrap();
-    assert_eq!(sockets, Some(pool.folder.path().join("host/slots")));
+    let token = pool.token("spiffe://dxpu/host/hv-7");
+    for token in [Some(token), None] {
+        let joining = Joining { token, ..Joining::default() };
+        let options = HostOptions { joining, ..host_options(pool.folder.path().join("host")) };
+        let (mut told, began) = (None, Instant::now());
+        let mut stop = || {
+            let found = pool.admin.get::<HostDetail>("/v1/hosts/hv-7", Duration::ZERO);
+            assert!(began.elapsed() < PATIENCE, "{found:?}");
+            let is_reached = |host: HostDetail| host.record.paths[0].starts_with("udp:127.0.0.1:");
+            found.is_ok_and(|host| host.slots.len() == 2 && is_reached(host))
+        };
+        host::serve(&options, &mut |started| told = Some(started), &mut stop).unwrap();
+        let sockets = pool.folder.path().join("host/slots");
+        assert_eq!(told, Some(HostStarted { name: Name::new("hv-7").unwrap(), slots: 2, sockets }));
+    }
 }
