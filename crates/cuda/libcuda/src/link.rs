@@ -9,39 +9,56 @@
 //!
 //! Invariants: a command whose `post` or `call` returned before another's began is executed before it. A lost worker
 //! wakes all waiting threads, and every later call fails at once. No lock is held while the program's code runs.
+//!
+//! A link that survives (`survival`) outlives its session: when the session is lost, a thread opens another one and
+//! tells it what the first one was told. Calls wait meanwhile; the program sees no error.
 
 mod connect;
+mod digest;
 mod end;
 mod events;
+mod expected;
 mod queue;
 mod replies;
 mod reply_reader;
+mod resume;
+mod survival;
 #[cfg(test)]
 mod wired;
+mod wires;
 
 pub(crate) use connect::{Session, connect};
 pub(crate) use worker_link::Config;
 
 use crate::{host::HostRegion, log};
-use bulk::Lanes;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Command, TransferId, Wire};
 use end::{Breach, LinkEnd};
 use events::Events;
+use locks::lock;
 use queue::Queue;
 use replies::Replies;
+use reply_reader::Reply;
 use std::{
     cell::RefCell,
     sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering},
         mpsc,
     },
 };
-use transport::Closer;
+use survival::Survival;
+use wires::{SessionNumber, Wires};
 
 /// What every call returns once the worker is lost, as for a device that fell off its bus.
 pub(crate) const WORKER_LOST: CudaError = CudaError::DEVICE_UNAVAILABLE;
+
+/// More than the connections of a session have.
+const DESCRIPTORS_MAX: usize = 64;
+/// Stands for no descriptor.
+const NO_DESCRIPTOR: i32 = -1;
+/// The name of the call that ends a replay; the program's calls never have it.
+const FENCE_CALL: u32 = u32::MAX;
 
 /// An error of one-way work, with the context it happened in.
 type OnDeferred = Box<dyn Fn(u32, CudaError) + Send + Sync>;
@@ -62,10 +79,12 @@ pub(crate) struct Link {
     queue: Queue,
     replies: Replies,
     events: Events,
-    lanes: Lanes,
-    closers: Vec<Closer>,
-    /// Descriptors a forked child must close, or the worker would take the child for the parent.
-    descriptors: Vec<i32>,
+    /// The present session's.
+    wires: Mutex<Arc<Wires>>,
+    /// What a forked child must close, or the worker would take the child for the parent. The child can take no lock.
+    descriptors: [AtomicI32; DESCRIPTORS_MAX],
+    /// In a link that outlives its session.
+    survival: Option<Survival>,
     lost: AtomicBool,
     next_call: AtomicU32,
     next_transfer: AtomicU64,
@@ -99,11 +118,27 @@ impl Link {
                 self.address
             ));
         }
-        self.closers.iter().for_each(Closer::close);
-        self.lanes.close();
+        let wires = self.wires();
+        wires.close();
         self.replies.lose();
         self.queue.lose();
-        self.events.lose();
+        self.events.wake();
+        if let Some(survival) = &self.survival {
+            survival.end(&wires);
+        }
+    }
+
+    /// Session `number` broke. A link that survives goes on in another session; any other is lost.
+    fn broke(&self, number: SessionNumber, why: &LinkEnd) {
+        let resumes = self.survival.as_ref().is_some_and(|survival| survival.broke(self, number, why));
+        if !resumes {
+            self.lose(why);
+        }
+    }
+
+    /// The connections of the present session.
+    fn wires(&self) -> Arc<Wires> {
+        Arc::clone(&lock(&self.wires))
     }
 
     /// Sets the function that is told about errors of one-way work.
@@ -129,6 +164,41 @@ impl Link {
         WORKER_LOST
     }
 
+    /// Waits for the answer to `call`, and for the bytes and notices that were sent before it. In a link that survives,
+    /// the answer may be that of a later session. `None`: the worker is lost.
+    fn answer(&self, call: u32, opcode: u16) -> Option<Reply> {
+        loop {
+            let (number, end) = match self.answer_of_one_session(call, opcode) {
+                Ok(reply) => return Some(reply),
+                Err(end) => end,
+            };
+            self.broke(number, &end);
+            let goes_on = self.survival.as_ref().is_some_and(|survival| survival.wait_for_next(number));
+            if !goes_on {
+                self.replies.forget(call);
+                return None;
+            }
+        }
+    }
+
+    fn answer_of_one_session(&self, call: u32, opcode: u16) -> Result<Reply, (SessionNumber, LinkEnd)> {
+        let (number, reply) = self.replies.wait(call)?;
+        let wires = self.wires();
+        let arrived = wires.number == number
+            && wires.lanes.wait_landed(&reply.0.chunks, None).is_ok()
+            && self.events.wait_handled(&wires, reply.0.notices).is_ok();
+        // From here on the program knows the answer, and another session must give the same one.
+        if !arrived
+            || !self.survival.as_ref().is_none_or(|survival| survival.answered(number, opcode, &reply))
+        {
+            return Err((number, LinkEnd::Undelivered));
+        }
+        if self.survival.is_some() {
+            self.replies.forget(call);
+        }
+        Ok(reply)
+    }
+
     /// Sends a command and waits for its answer.
     pub(crate) fn call(&self, command: &Command<'_>) -> CuResult<Vec<u8>> {
         if self.is_lost() {
@@ -139,20 +209,8 @@ impl Link {
         if let Err(error) = self.queue.append_and_flush(command, call) {
             self.lose(&error.into());
         }
-        let (header, body) = match self.replies.wait(call) {
-            Ok(reply) => reply,
-            Err(end) => {
-                self.lose(&end);
-                return Err(WORKER_LOST);
-            }
-        };
+        let (header, body) = self.answer(call, command.opcode()).ok_or(WORKER_LOST)?;
         self.memory_credit.fetch_add(header.memory_credit_bytes as i64, Ordering::Relaxed);
-        if self.lanes.wait_landed(&header.chunks, None).is_err()
-            || self.events.wait_handled(header.notices).is_err()
-        {
-            self.lose(&LinkEnd::Undelivered);
-            return Err(WORKER_LOST);
-        }
         if let Some(error) = CudaError::from_code(header.deferred)
             && let Some(tell) = self.on_deferred.get()
         {
@@ -194,7 +252,7 @@ impl Link {
         loop {
             let call = self.next_call.fetch_add(1, Ordering::Relaxed);
             // 0 means that no reply is wanted.
-            if call != 0 {
+            if call != 0 && call != FENCE_CALL {
                 return call;
             }
         }
@@ -203,7 +261,12 @@ impl Link {
     /// A name for bytes that will be pushed: the command that uses them goes first, so that they find their place
     /// prepared. `None`: the window is full, let the worker pull them.
     pub(crate) fn announce_push(&self, bytes: u64) -> Option<TransferId> {
-        self.take_push_window(bytes).then(|| self.next_transfer())
+        match &self.survival {
+            None => self.take_push_window(bytes).then(|| self.next_transfer()),
+            Some(survival) => {
+                survival.announce_push(bytes, || self.take_push_window(bytes).then(|| self.next_transfer()))
+            }
+        }
     }
 
     /// [`Link::announce_push`], but waits while copies under way fill the window. `None`: it never holds that much.
@@ -213,7 +276,7 @@ impl Link {
         }
         let announced = self.announce_push(bytes).or_else(|| {
             // The worker gives room back with a notice (`PushConsumed`).
-            self.events.wait_until(|| self.announce_push(bytes)).ok()
+            self.events.wait_until(|| self.announce_push(bytes), || self.is_lost()).ok()
         });
         // Lost: the push that follows says so.
         Some(announced.unwrap_or_else(|| self.next_transfer()))
@@ -221,12 +284,16 @@ impl Link {
 
     /// Sends the bytes of an announced push and returns when they are out of the program's memory.
     pub(crate) fn push(&self, transfer: TransferId, region: &HostRegion) -> CuResult<()> {
+        if let Some(survival) = &self.survival {
+            survival.push(self, transfer, region);
+            return Ok(());
+        }
         // The lane threads read the program's memory themselves; waiting for them here keeps it valid.
         let (done, wait) = mpsc::sync_channel(1);
         let tell = Box::new(move |result| {
             let _ = done.send(result);
         });
-        self.lanes.send_later(transfer, region.bytes(), Box::new(*region), tell);
+        self.wires().lanes.send_later(transfer, region.bytes(), Box::new(*region), tell);
         match wait.recv() {
             Ok(Ok(())) => Ok(()),
             _ => Err(WORKER_LOST),
@@ -235,7 +302,10 @@ impl Link {
 
     /// Sends the bytes of an announced push, which stay as they are until the copy is done, and returns at once.
     pub(crate) fn push_later(&self, transfer: TransferId, region: &HostRegion) {
-        self.lanes.send_later(transfer, region.bytes(), Box::new(*region), Box::new(|_| {}));
+        if let Some(survival) = &self.survival {
+            return survival.push(self, transfer, region);
+        }
+        self.wires().lanes.send_later(transfer, region.bytes(), Box::new(*region), Box::new(|_| {}));
     }
 
     fn take_push_window(&self, bytes: u64) -> bool {
@@ -243,6 +313,18 @@ impl Link {
         self.push_window
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| (room >= bytes).then(|| room - bytes))
             .is_ok()
+    }
+
+    /// The worker of session `number` has consumed pushed bytes.
+    fn push_consumed(&self, number: SessionNumber, bytes: u64) {
+        let bytes = bytes.min(i64::MAX as u64) as i64;
+        let add = || {
+            self.push_window.fetch_add(bytes, Ordering::Relaxed);
+        };
+        match &self.survival {
+            None => add(),
+            Some(survival) => survival.if_present(number, add),
+        }
     }
 
     /// Lets the worker ask for `region` as often as it needs it, until [`Link::withdraw`]; with `once`, one time.
@@ -255,7 +337,7 @@ impl Link {
     /// Takes an offer or an expectation back.
     pub(crate) fn withdraw(&self, transfer: TransferId) {
         self.events.withdraw(transfer);
-        self.lanes.cancel(transfer);
+        self.give_up(transfer);
     }
 
     /// Takes an offer back; its memory is the program's again when this returns.
@@ -266,7 +348,11 @@ impl Link {
     /// Gives up an expectation, if its bytes are not there yet. `landed` still runs, when no lane writes the memory any
     /// more.
     pub(crate) fn give_up(&self, transfer: TransferId) {
-        self.lanes.cancel(transfer);
+        let wires = self.wires();
+        match &self.survival {
+            None => wires.lanes.cancel(transfer),
+            Some(survival) => survival.expectations().give_up(&wires, transfer),
+        }
     }
 
     /// Gets ready to receive a transfer into `region`; `landed` runs when its last byte is there, or never will be.
@@ -284,8 +370,23 @@ impl Link {
         landed: Box<dyn FnOnce() + Send>,
     ) -> TransferId {
         let transfer = self.next_transfer();
-        self.lanes.expect_later(transfer, bytes, sink, Box::new(move |_| landed()));
+        self.expect_with(transfer, bytes, sink, landed);
         transfer
+    }
+
+    fn expect_with(
+        &self,
+        transfer: TransferId,
+        bytes: u64,
+        sink: Box<dyn bulk::Sink + Send + Sync>,
+        landed: Box<dyn FnOnce() + Send>,
+    ) {
+        match &self.survival {
+            None => {
+                self.wires().lanes.expect_later(transfer, bytes, sink, Box::new(move |_| landed()));
+            }
+            Some(survival) => survival.expect(self, transfer, bytes, sink, landed),
+        }
     }
 
     /// The same for a transfer whose name is known already.
@@ -295,7 +396,7 @@ impl Link {
         region: &HostRegion,
         landed: Box<dyn FnOnce() + Send>,
     ) {
-        self.lanes.expect_later(transfer, region.bytes(), Box::new(*region), Box::new(move |_| landed()));
+        self.expect_with(transfer, region.bytes(), Box::new(*region), landed);
     }
 
     /// A name for a transfer that a graph makes at each of its launches.
@@ -325,15 +426,26 @@ impl Link {
 
     /// Tells the worker that the process ends well.
     pub(crate) fn say_goodbye(&self) {
-        if !self.is_lost() {
+        let is_between_sessions = self.survival.as_ref().is_some_and(|survival| !survival.is_live());
+        if !self.is_lost() && !is_between_sessions {
             // Without it the worker takes the end for a crash, which changes nothing but its log.
             let _ = self.queue.append_last(&Command::Goodbye {});
         }
     }
 
     /// Descriptors that a forked child closes.
-    pub(crate) fn descriptors(&self) -> &[i32] {
-        &self.descriptors
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> {
+        let all = self.descriptors.iter().map(|descriptor| descriptor.load(Ordering::SeqCst));
+        all.filter(|descriptor| *descriptor != NO_DESCRIPTOR)
+    }
+
+    /// Makes a session the present one.
+    fn install(&self, wires: Arc<Wires>) {
+        let numbers = wires.descriptors().iter().copied().chain(std::iter::repeat(NO_DESCRIPTOR));
+        for (place, descriptor) in self.descriptors.iter().zip(numbers) {
+            place.store(descriptor, Ordering::SeqCst);
+        }
+        *lock(&self.wires) = wires;
     }
 }
 

@@ -111,7 +111,7 @@ unsafe extern "C" fn forked() {
         for descriptor in device.link.descriptors() {
             // Otherwise the worker would not see the parent's death while the child lives.
             // SAFETY: the child owns its copy of the table of descriptors, and no thread of the child uses them.
-            unsafe { libc::close(*descriptor) };
+            unsafe { libc::close(descriptor) };
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Config {
     pub patience: Duration,
     /// Whose Unix sockets we show our token.
     pub users: Vec<u32>,
+    /// Outlive the loss of a session.
+    pub survive: bool,
 }
 
 impl Config {
@@ -77,6 +79,7 @@ impl Config {
             spin: duration("DXPU_SPIN")?,
             patience: duration("DXPU_PATIENCE")?.unwrap_or(PATIENCE_DEFAULT),
             users: trusted_users()?,
+            survive: env::var_os("DXPU_SURVIVE").is_some_and(|value| value == "1"),
         })
     }
 

@@ -1,17 +1,25 @@
 //! Meeting a worker: connect, show the token, learn its devices, open the other connections.
 
-use super::{Config, Link, LinkEnd, SharedLink, events, events::Events, queue::Queue, replies::Replies};
+use super::{
+    Config, Link, NO_DESCRIPTOR, SharedLink,
+    end::LinkEnd,
+    events::{self, Events, Helpers},
+    queue::Queue,
+    replies::Replies,
+    survival::Survival,
+    wires::{FIRST_SESSION, SessionNumber, Wires},
+};
 use crate::reserve::Reserved;
 use bulk::{Lanes, LanesConfig};
-use cuda_wire::{DeviceInfo, Handshake, Join, Welcome, purpose};
+use cuda_wire::{DeviceInfo, Handshake, Join, VaRange, Welcome, purpose};
 use std::{
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64},
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64},
     },
     thread,
 };
-use transport::{Address, Connection, ConnectionKind};
+use transport::{Address, Connection, ConnectionKind, Rx, Tx};
 use worker_link::{CONNECT_TIMEOUT, Caller, Failure};
 
 /// Address ranges offered to the worker: a few, in case some are taken there.
@@ -29,16 +37,40 @@ pub(crate) struct Session {
     pub(crate) addresses: Reserved,
 }
 
+/// The connections of a session that a worker has just opened for us.
+pub(super) struct Opened {
+    pub(super) command: Connection,
+    pub(super) events: Connection,
+    pub(super) lanes: Vec<Connection>,
+    pub(super) welcome: Welcome,
+}
+
 /// Connects to `address`.
 pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Failure> {
+    let mut ranges = Reserved::some(RANGES_OFFERED);
+    let opened = open_session(address, config, ranges.iter().map(Reserved::range).collect())?;
+    let welcome = opened.welcome.clone();
+    // `open_session` has checked that it is one of ours.
+    let chosen = ranges.iter().position(|range| range.range() == welcome.va).unwrap_or_default();
+    let addresses = ranges.swap_remove(chosen);
+    let link = build(opened, config, address)
+        .map_err(|error| Failure::Unusable { address: address.clone(), why: error.to_string() })?;
+    Ok(Session { link, devices: welcome.devices, cuda_version: welcome.cuda_version, addresses })
+}
+
+/// Opens a session whose device memory lies in one of `ranges`.
+pub(super) fn open_session(
+    address: &Address,
+    config: &Config,
+    ranges: Vec<VaRange>,
+) -> Result<Opened, Failure> {
     let caller = Caller::knock(address, config, purpose::SESSION, CONNECT_TIMEOUT)?;
     let unreachable = |error: String| caller.unreachable(error);
     let open = |kind, lane| caller.open(kind, lane, CONNECT_TIMEOUT);
 
     let mut command = open(ConnectionKind::Command, 0)?;
     let lanes = config.lanes_to(address);
-    let mut ranges = Reserved::some(RANGES_OFFERED);
-    let hello = config.hello(ranges.iter().map(Reserved::range).collect(), lanes);
+    let hello = config.hello(ranges.clone(), lanes);
     let welcome = match caller.greet(&mut command, hello, CONNECT_TIMEOUT)? {
         Handshake::Welcome(welcome) => *welcome,
         _ => {
@@ -47,10 +79,9 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
             ));
         }
     };
-    let Some(chosen) = ranges.iter().position(|range| range.range() == welcome.va) else {
+    if !ranges.contains(&welcome.va) {
         return Err(unreachable("it chose an address range that was not offered".to_owned()));
-    };
-    let addresses = ranges.swap_remove(chosen);
+    }
 
     // Opened at the same time: over a long way each takes round trips of its own.
     let join = Handshake::Join(Join { session_secret: welcome.session_secret }).to_frame();
@@ -78,39 +109,50 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     let lanes = opened.split_off(1);
     let events = opened.pop().ok_or_else(|| unreachable("no events connection".to_owned()))?;
 
-    let link = build(command, events, lanes, &welcome, config, address)
-        .map_err(|error| unreachable(error.to_string()))?;
-    Ok(Session { link, devices: welcome.devices, cuda_version: welcome.cuda_version, addresses })
+    Ok(Opened { command, events, lanes, welcome })
 }
 
-pub(super) fn build(
-    command: Connection,
-    events: Connection,
-    lanes: Vec<Connection>,
-    welcome: &Welcome,
-    config: &Config,
-    address: &Address,
-) -> std::io::Result<SharedLink> {
+/// The halves of a session's connections, and what they are to a link.
+pub(super) struct Parts {
+    pub(super) command_tx: Tx,
+    pub(super) command_rx: Rx,
+    pub(super) events_rx: Rx,
+    pub(super) wires: Wires,
+}
+
+/// Takes the connections of session `number` apart. `link` is told when a lane breaks.
+pub(super) fn take_apart(opened: Opened, number: SessionNumber, link: &Arc<OnceLock<Weak<Link>>>) -> Parts {
+    let Opened { command, events, lanes, .. } = opened;
     let all = || [&command, &events].into_iter().chain(&lanes);
     let descriptors = all().flat_map(Connection::raw_fds).collect();
     let closers = all().map(|connection| connection.closer.clone()).collect();
     let (command_tx, command_rx, _) = command.split();
     let (events_tx, events_rx, _) = events.split();
-    let broken: Arc<OnceLock<std::sync::Weak<Link>>> = Arc::default();
-    let lanes_broken = Arc::clone(&broken);
+    let link = Arc::clone(link);
     let lanes = Lanes::new(lanes, LanesConfig::default(), move |fault| {
-        if let Some(link) = lanes_broken.get().and_then(std::sync::Weak::upgrade) {
-            link.lose(&LinkEnd::Lanes(fault.clone()));
+        if let Some(link) = link.get().and_then(Weak::upgrade) {
+            link.broke(number, &LinkEnd::Lanes(fault.clone()));
         }
     });
+    let wires = Wires::new(number, lanes, events_tx, closers, descriptors);
+    Parts { command_tx, command_rx, events_rx, wires }
+}
+
+pub(super) fn build(opened: Opened, config: &Config, address: &Address) -> std::io::Result<SharedLink> {
+    let welcome = opened.welcome.clone();
+    let me: Arc<OnceLock<Weak<Link>>> = Arc::default();
+    let Parts { command_tx, command_rx, events_rx, wires } = take_apart(opened, FIRST_SESSION, &me);
+    let wires = Arc::new(wires);
+    let survival = config.survive.then(|| Survival::new(address, config, &welcome, &me));
+    let keeper = survival.as_ref().map(Survival::keeper);
     let link = Arc::new_cyclic(|me| Link {
         me: me.clone(),
-        queue: Queue::new(command_tx, config.sender_spin()),
-        replies: Replies::new(command_rx, config.reply_spin()),
-        events: Events::new(events_tx),
-        lanes,
-        closers,
-        descriptors,
+        queue: Queue::new(command_tx, config.sender_spin(), keeper),
+        replies: Replies::new(command_rx, config.reply_spin(), survival.is_some()),
+        events: Events::default(),
+        wires: Mutex::new(Arc::clone(&wires)),
+        descriptors: std::array::from_fn(|_| AtomicI32::new(NO_DESCRIPTOR)),
+        survival,
         lost: AtomicBool::new(false),
         next_call: AtomicU32::new(1),
         next_transfer: AtomicU64::new(1),
@@ -121,10 +163,11 @@ pub(super) fn build(
         await_all: config.await_all,
         address: address.to_string(),
     });
-    let _ = broken.set(Arc::downgrade(&link));
+    link.install(Arc::clone(&wires));
+    let _ = me.set(Arc::downgrade(&link));
     let landing = Arc::downgrade(&link);
     link.replies.land_with(move |transfer, bytes| {
-        landing.upgrade().is_some_and(|link| link.lanes.land_aside(transfer, bytes).is_ok())
+        landing.upgrade().is_some_and(|link| link.wires().lanes.land_aside(transfer, bytes).is_ok())
     });
     let weak = Arc::downgrade(&link);
     link.queue.start(move |error| {
@@ -132,6 +175,10 @@ pub(super) fn build(
             link.lose(&error.into());
         }
     })?;
-    events::start(&link, events_rx, config.stall_timeout)?;
+    let helpers = Helpers::start(&link)?;
+    if let Some(survival) = &link.survival {
+        survival.keep_helpers(helpers.clone());
+    }
+    events::listen(&link, &wires, events_rx, config.stall_timeout, helpers)?;
     Ok(link)
 }

@@ -40,6 +40,9 @@ pub(crate) enum LinkEnd {
     /// A thread of this library is gone.
     #[error("the thread {0} of the client library ended: please report this")]
     ThreadEnded(&'static str),
+    /// No other session could take over.
+    #[error("{0}")]
+    NotResumed(String),
     /// The link had ended before; the thread that noticed has said why.
     #[error("another thread found the connection broken")]
     Ended,

@@ -8,6 +8,8 @@
 use super::{
     Link, SharedLink,
     end::{Breach, LinkEnd},
+    survival::Turn,
+    wires::Wires,
 };
 use crate::host::{self, HostRegion};
 use cuda_wire::{ASIDE, Notice, NoticeHeader, TransferId, WAYS, Wire, header};
@@ -17,30 +19,29 @@ use std::{
     io,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     time::{Duration, Instant},
 };
-use transport::{Rx, Tx};
+use transport::Rx;
 
 /// Pieces of text, at most 64 KiB each, that wait for the program's standard output. More of them hold the worker back.
 const TEXTS_WAITING_MAX: usize = 256;
 
 type HostFunction = Arc<Mutex<Box<dyn FnMut() + Send>>>;
 
+#[derive(Default)]
 pub(super) struct Events {
-    tx: Mutex<Tx>,
     state: Mutex<State>,
     changed: Condvar,
-    handled: AtomicU32,
     /// Pieces of text handed to the thread that prints them, and pieces printed.
     texts_taken: AtomicU32,
     texts_printed: AtomicU32,
-    next_token: AtomicU64,
+    /// The last name given to a host function.
+    last_token: AtomicU64,
     /// Host functions that wait to run, or may run again.
     host_calls_left: AtomicUsize,
-    lost: AtomicBool,
 }
 
 #[derive(Default)]
@@ -52,37 +53,25 @@ struct State {
 }
 
 impl Events {
-    pub(super) fn new(tx: Tx) -> Self {
-        Self {
-            tx: Mutex::new(tx),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            handled: AtomicU32::new(0),
-            texts_taken: AtomicU32::new(0),
-            texts_printed: AtomicU32::new(0),
-            host_calls_left: AtomicUsize::new(0),
-            next_token: AtomicU64::new(1),
-            lost: AtomicBool::new(false),
-        }
-    }
-
-    /// Waits until `notices` of them were handled; they were sent before the reply that carries this number.
-    pub(super) fn wait_handled(&self, notices: u32) -> Result<(), LinkEnd> {
-        let is_behind = || {
-            let handled = self.handled.load(Ordering::Acquire);
-            // Text of later notices may be among it; a moment too long is harmless.
-            (notices.wrapping_sub(handled) as i32) > 0
-                || self.texts_taken.load(Ordering::Relaxed) != self.texts_printed.load(Ordering::Acquire)
-        };
-        if !is_behind() {
+    /// Waits until `notices` of a session were handled; they were sent before the reply that carries this number.
+    pub(super) fn wait_handled(&self, wires: &Wires, notices: u32) -> Result<(), LinkEnd> {
+        // Text of later notices may be among it; a moment too long is harmless.
+        let is_printing =
+            || self.texts_taken.load(Ordering::Relaxed) != self.texts_printed.load(Ordering::Acquire);
+        if !wires.is_behind(notices) && !is_printing() {
             return Ok(());
         }
-        self.wait_until(|| (!is_behind()).then_some(()))
+        let look = || (!wires.is_behind(notices) && !is_printing()).then_some(());
+        self.wait_until(look, || wires.are_broken())
     }
 
-    /// Waits until `look` gives something. It is asked again after every notice, when the notice has been handled, and after
-    /// every piece of text that was printed.
-    pub(super) fn wait_until<T>(&self, look: impl Fn() -> Option<T>) -> Result<T, LinkEnd> {
+    /// Waits until `look` gives something, or `is_over` says that it never will. They are asked again after every notice,
+    /// when the notice has been handled, and after every piece of text that was printed.
+    pub(super) fn wait_until<T>(
+        &self,
+        look: impl Fn() -> Option<T>,
+        is_over: impl Fn() -> bool,
+    ) -> Result<T, LinkEnd> {
         // `look` runs under the lock. The events thread takes the lock after it handled a notice and before it notifies, so
         // a change that `look` did not see is notified when this thread sleeps already.
         let mut state = lock(&self.state);
@@ -90,7 +79,7 @@ impl Events {
             if let Some(found) = look() {
                 return Ok(found);
             }
-            if self.lost.load(Ordering::SeqCst) {
+            if is_over() {
                 return Err(LinkEnd::Ended);
             }
             state = locks::wait(&self.changed, state);
@@ -106,8 +95,16 @@ impl Events {
         self.changed.notify_all();
     }
 
+    /// What was offered, and whether only once. The memory is in use until [`Events::served`].
+    pub(super) fn begin_serving(&self, transfer: TransferId) -> Option<(HostRegion, bool)> {
+        let mut state = lock(&self.state);
+        let offer = state.offers.get(&transfer).copied()?;
+        *state.serving.entry(transfer).or_default() += 1;
+        Some(offer)
+    }
+
     /// The lanes let go of an offer's memory.
-    fn served(&self, transfer: TransferId, once: bool) {
+    pub(super) fn served(&self, transfer: TransferId, once: bool) {
         let mut state = lock(&self.state);
         if let Some(count) = state.serving.get_mut(&transfer) {
             *count -= 1;
@@ -133,7 +130,7 @@ impl Events {
     }
 
     pub(super) fn offer_host_call(&self, run: Box<dyn FnMut() + Send>, once: bool) -> u64 {
-        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let token = self.last_token.fetch_add(1, Ordering::Relaxed) + 1;
         self.host_calls_left.fetch_add(1, Ordering::SeqCst);
         lock(&self.state).host_calls.insert(token, (Arc::new(Mutex::new(run)), once));
         token
@@ -145,8 +142,8 @@ impl Events {
         }
     }
 
-    pub(super) fn lose(&self) {
-        self.lost.store(true, Ordering::SeqCst);
+    /// A session is over: threads that wait for its notices look again.
+    pub(super) fn wake(&self) {
         drop(lock(&self.state));
         self.changed.notify_all();
     }
@@ -156,10 +153,6 @@ impl Events {
         self.texts_printed.fetch_add(1, Ordering::Release);
         drop(state);
         self.changed.notify_all();
-    }
-
-    fn send(&self, notice: &Notice<'_>) -> io::Result<()> {
-        lock(&self.tx).send(&[&notice.to_frame()])
     }
 
     fn take_host_call(&self, token: u64) -> Option<(HostFunction, bool)> {
@@ -178,27 +171,52 @@ const HOST_CALL_THREAD: &str = "dxpu-host-fn";
 const PULL_THREAD: &str = "dxpu-pull";
 const PRINT_THREAD: &str = "dxpu-print";
 
-/// Starts the events thread, and the threads that run host functions, serve pulls and print.
-pub(super) fn start(link: &SharedLink, rx: Rx, stall_timeout: Duration) -> io::Result<()> {
-    let run_host_call = start_after_landing(HOST_CALL_THREAD, link, Link::run_host_call)?;
-    let serve_pull = start_after_landing(PULL_THREAD, link, Link::serve_pull)?;
-    let (print, texts) = mpsc::sync_channel::<Vec<u8>>(TEXTS_WAITING_MAX);
-    let printer = Arc::clone(link);
-    crate::threads::spawn(PRINT_THREAD, move || {
-        for text in texts {
-            host::print(&text);
-            printer.events.text_printed();
-        }
-    })?;
-    let link = Arc::clone(link);
+/// The threads that do what notices ask for. They serve all sessions of a link, one after the other.
+#[derive(Clone)]
+pub(super) struct Helpers {
+    run_host_call: mpsc::Sender<AfterLanding<u64>>,
+    serve_pull: mpsc::Sender<AfterLanding<TransferId>>,
+    print: mpsc::SyncSender<Vec<u8>>,
+}
+
+impl Helpers {
+    /// Starts the threads that run host functions, serve pulls and print.
+    pub(super) fn start(link: &SharedLink) -> io::Result<Self> {
+        let run_host_call = start_after_landing(HOST_CALL_THREAD, link, Link::run_host_call)?;
+        let serve_pull = start_after_landing(PULL_THREAD, link, Link::serve_pull)?;
+        let (print, texts) = mpsc::sync_channel::<Vec<u8>>(TEXTS_WAITING_MAX);
+        let printer = Arc::clone(link);
+        crate::threads::spawn(PRINT_THREAD, move || {
+            for text in texts {
+                host::print(&text);
+                printer.events.text_printed();
+            }
+        })?;
+        Ok(Self { run_host_call, serve_pull, print })
+    }
+}
+
+/// Starts the thread that hears the notices of a session.
+pub(super) fn listen(
+    link: &SharedLink,
+    wires: &Arc<Wires>,
+    rx: Rx,
+    stall_timeout: Duration,
+    helpers: Helpers,
+) -> io::Result<()> {
+    let (link, wires) = (Arc::clone(link), Arc::clone(wires));
     crate::threads::spawn("dxpu-events", move || {
-        let end = Reader { link: &link, rx, run_host_call, serve_pull, print, stall_timeout }.run();
-        link.lose(&end);
+        let end = Reader { link: &link, wires: &wires, rx, helpers, stall_timeout }.run();
+        link.broke(wires.number, &end);
     })
 }
 
-/// Chunks that must have landed, and what is done then.
-type AfterLanding<T> = ([u32; WAYS], T);
+/// Something that is done when these chunks of a session have landed.
+struct AfterLanding<T> {
+    wires: Arc<Wires>,
+    chunks: [u32; WAYS],
+    thing: T,
+}
 
 /// Starts a thread that calls `act` for each thing in order, when the bytes that were sent before it are in the
 /// program's memory.
@@ -207,17 +225,21 @@ type AfterLanding<T> = ([u32; WAYS], T);
 fn start_after_landing<T: Send + 'static>(
     name: &str,
     link: &SharedLink,
-    act: fn(&Link, T) -> io::Result<()>,
+    act: fn(&Link, &Wires, T) -> io::Result<()>,
 ) -> io::Result<mpsc::Sender<AfterLanding<T>>> {
     let (sender, things) = mpsc::channel::<AfterLanding<T>>();
     let link = Arc::clone(link);
     crate::threads::spawn(name, move || {
-        for (chunks, thing) in things {
+        for AfterLanding { wires, chunks, thing } in things {
+            let lanes = &wires.lanes;
             // Transfers among the replies land only when a thread reads them. If no call waits, this thread must.
-            let is_enough = || link.lanes.landed_aside().wrapping_sub(chunks[ASIDE]) < 1 << 31;
-            let landed = link.replies.read_transfers(is_enough).is_ok()
-                && link.lanes.wait_landed(&chunks, None).is_ok();
-            if !landed || act(&link, thing).is_err() {
+            let is_enough =
+                || wires.are_broken() || lanes.landed_aside().wrapping_sub(chunks[ASIDE]) < 1 << 31;
+            let landed =
+                link.replies.read_transfers(is_enough).is_ok() && lanes.wait_landed(&chunks, None).is_ok();
+            let done = landed && act(&link, &wires, thing).is_ok();
+            // What a lost session asked for, the next one asks for again.
+            if !done && link.survival.is_none() {
                 return;
             }
         }
@@ -226,39 +248,52 @@ fn start_after_landing<T: Send + 'static>(
 }
 
 impl Link {
-    fn run_host_call(&self, token: u64) -> io::Result<()> {
-        if let Some((run, once)) = self.events.take_host_call(token) {
-            lock(&run)();
-            if once {
-                self.events.host_calls_left.fetch_sub(1, Ordering::SeqCst);
+    fn run_host_call(&self, wires: &Wires, token: u64) -> io::Result<()> {
+        let turn = match &self.survival {
+            Some(survival) => survival.host_call_asked(wires.number, token),
+            None => Turn::Now,
+        };
+        match turn {
+            Turn::Stale => return Ok(()),
+            Turn::Before => {}
+            Turn::Now => {
+                if let Some((run, once)) = self.events.take_host_call(token) {
+                    lock(&run)();
+                    if once {
+                        self.events.host_calls_left.fetch_sub(1, Ordering::SeqCst);
+                    }
+                }
+                if let Some(survival) = &self.survival {
+                    survival.host_call_ran(token);
+                }
             }
         }
-        self.events.send(&Notice::HostCallDone { token })
+        wires.send(&Notice::HostCallDone { token })
     }
 
-    fn serve_pull(&self, transfer: TransferId) -> io::Result<()> {
-        let offer = lock(&self.events.state).offers.get(&transfer).copied();
-        let Some((region, once)) = offer else {
-            return self.events.send(&Notice::PullFailed { transfer });
+    fn serve_pull(&self, wires: &Wires, transfer: TransferId) -> io::Result<()> {
+        if let Some(survival) = &self.survival {
+            return survival.serve_pull(&self.events, wires, transfer);
+        }
+        let Some((region, once)) = self.events.begin_serving(transfer) else {
+            return wires.send(&Notice::PullFailed { transfer });
         };
-        *lock(&self.events.state).serving.entry(transfer).or_default() += 1;
         let link = self.shared();
         let done = Box::new(move |_| {
             if let Some(link) = link.upgrade() {
                 link.events.served(transfer, once);
             }
         });
-        self.lanes.send_later(transfer, region.bytes(), Box::new(region), done);
+        wires.lanes.send_later(transfer, region.bytes(), Box::new(region), done);
         Ok(())
     }
 }
 
 struct Reader<'a> {
     link: &'a Link,
+    wires: &'a Arc<Wires>,
     rx: Rx,
-    run_host_call: mpsc::Sender<AfterLanding<u64>>,
-    serve_pull: mpsc::Sender<AfterLanding<TransferId>>,
-    print: mpsc::SyncSender<Vec<u8>>,
+    helpers: Helpers,
     stall_timeout: Duration,
 }
 
@@ -278,7 +313,7 @@ impl Reader<'_> {
                     return LinkEnd::Silent(self.stall_timeout);
                 }
                 Ok(false) => {
-                    if let Err(error) = self.link.events.send(&Notice::Ping { nonce: 0 }) {
+                    if let Err(error) = self.wires.send(&Notice::Ping { nonce: 0 }) {
                         return error.into();
                     }
                 }
@@ -300,7 +335,7 @@ impl Reader<'_> {
         self.handle(notice)?;
         let events = &self.link.events;
         let state = lock(&events.state);
-        events.handled.fetch_add(1, Ordering::Release);
+        self.wires.note_handled();
         drop(state);
         events.changed.notify_all();
         Ok(())
@@ -321,23 +356,30 @@ impl Reader<'_> {
     }
 
     fn handle(&self, notice: Notice<'_>) -> Result<(), LinkEnd> {
-        let events = &self.link.events;
+        let (events, helpers) = (&self.link.events, &self.helpers);
         match notice {
             Notice::HostCall { token, chunks } => {
-                self.run_host_call.send((chunks, token)).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))
+                let call = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: token };
+                helpers.run_host_call.send(call).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))
             }
             Notice::Pull { transfer, chunks } => {
-                self.serve_pull.send((chunks, transfer)).map_err(|_| LinkEnd::ThreadEnded(PULL_THREAD))
+                let pull = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: transfer };
+                helpers.serve_pull.send(pull).map_err(|_| LinkEnd::ThreadEnded(PULL_THREAD))
             }
             Notice::Print { text } => {
+                let known = match &self.link.survival {
+                    Some(survival) => survival.printed_before(self.wires.number, text.0),
+                    None => 0,
+                };
                 events.texts_taken.fetch_add(1, Ordering::Relaxed);
-                self.print.send(text.0.to_vec()).map_err(|_| LinkEnd::ThreadEnded(PRINT_THREAD))
+                let text = text.0[known..].to_vec();
+                helpers.print.send(text).map_err(|_| LinkEnd::ThreadEnded(PRINT_THREAD))
             }
             Notice::PushConsumed { bytes } => {
-                self.link.push_window.fetch_add(bytes.min(i64::MAX as u64) as i64, Ordering::Relaxed);
+                self.link.push_consumed(self.wires.number, bytes);
                 Ok(())
             }
-            Notice::Ping { nonce } => Ok(events.send(&Notice::Pong { nonce })?),
+            Notice::Ping { nonce } => Ok(self.wires.send(&Notice::Pong { nonce })?),
             Notice::Pong { .. } => Ok(()),
             Notice::Closing { text } => Err(LinkEnd::Told(String::from_utf8_lossy(text.0).into_owned())),
             Notice::HostCallDone { .. } | Notice::PullFailed { .. } => Err(Breach::ClientNotice.into()),

@@ -8,12 +8,13 @@
 //! `try_lock` on `wire`. If that fails, the holder sends our bytes: it checks `bytes` again after it unlocked `wire`.
 //! Callers block on `wire` only for backpressure (more than `BYTES_MAX`) and in `append_last`.
 
+use super::wires::{FIRST_SESSION, SessionNumber};
 use cuda_wire::{Command, begin_command, finish_command};
 use locks::{lock, try_lock};
 use std::{
     io,
     sync::{
-        Arc, Condvar, Mutex,
+        Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -41,6 +42,8 @@ struct Shared {
     linger: Duration,
     /// Every append writes at once: with shared memory that costs less than waking the sender thread.
     is_direct: bool,
+    /// In a link that survives the loss of its session.
+    keeper: Option<Arc<dyn Keeper>>,
     #[cfg(test)]
     wakes: AtomicUsize,
     /// How often the sender thread looked whether there are bytes.
@@ -61,13 +64,45 @@ struct Gathered {
 
 struct Wire {
     tx: Tx,
+    /// The session that `tx` leads to.
+    number: SessionNumber,
     /// The other buffer: emptied by the last write, filled by the next swap.
     spare: Vec<u8>,
 }
 
+/// Keeps the commands that were sent, so that another session can be told them again.
+pub(super) trait Keeper: Send + Sync {
+    /// This many bytes of commands are about to be written: what the program is given from now on may come of them.
+    fn announce(&self, bytes: usize);
+
+    /// The commands were written, or writing them failed. Returns an empty buffer for the next ones.
+    fn keep(&self, commands: Vec<u8>) -> Vec<u8>;
+
+    /// Writing to session `number` failed.
+    fn broke(&self, number: SessionNumber, error: io::Error);
+}
+
+/// The wire, held by the thread that tells another session what was sent before.
+pub(super) struct HeldWire<'a> {
+    shared: &'a Shared,
+    wire: MutexGuard<'a, Wire>,
+}
+
+impl HeldWire<'_> {
+    /// Commands go to `tx` of session `number` from now on; those that gathered meanwhile leave at once.
+    pub(super) fn release(mut self, tx: Tx, number: SessionNumber) -> io::Result<()> {
+        self.wire.tx = tx;
+        self.wire.number = number;
+        let shared = self.shared;
+        drop(self);
+        shared.flush()
+    }
+}
+
 impl Queue {
-    /// A queue in front of `tx`, whose sender thread looks for more for `linger` after each write.
-    pub(super) fn new(tx: Tx, linger: Duration) -> Self {
+    /// A queue in front of `tx`, whose sender thread looks for more for `linger` after each write. With a `keeper`, no
+    /// write fails: the keeper is told, and another session gets the commands.
+    pub(super) fn new(tx: Tx, linger: Duration, keeper: Option<Arc<dyn Keeper>>) -> Self {
         let is_direct = tx.is_shared_memory();
         let shared = Shared {
             gathered: Gathered {
@@ -75,11 +110,12 @@ impl Queue {
                 count: AtomicUsize::new(0),
                 sleeping: AtomicBool::new(false),
             },
-            wire: Mutex::new(Wire { tx, spare: Vec::with_capacity(BYTES_MAX / 4) }),
+            wire: Mutex::new(Wire { tx, number: FIRST_SESSION, spare: Vec::with_capacity(BYTES_MAX / 4) }),
             wake: Condvar::new(),
             closed: AtomicBool::new(false),
             linger: if is_direct { Duration::ZERO } else { linger },
             is_direct,
+            keeper,
             #[cfg(test)]
             wakes: AtomicUsize::new(0),
             #[cfg(test)]
@@ -127,6 +163,11 @@ impl Queue {
         self.shared.flush_now()
     }
 
+    /// Waits for the thread that writes, and keeps all others from writing until the wire is released.
+    pub(super) fn hold(&self) -> HeldWire<'_> {
+        HeldWire { shared: &self.shared, wire: lock(&self.shared.wire) }
+    }
+
     /// Ends the sender thread.
     pub(super) fn lose(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
@@ -169,7 +210,7 @@ impl Shared {
     }
 
     fn write(&self, wire: &mut Wire) -> io::Result<()> {
-        let Wire { tx, spare } = wire;
+        let Wire { tx, number, spare } = wire;
         {
             let mut bytes = lock(&self.gathered.bytes);
             std::mem::swap(&mut *bytes, spare);
@@ -178,9 +219,18 @@ impl Shared {
         if spare.is_empty() {
             return Ok(());
         }
+        let Some(keeper) = &self.keeper else {
+            let sent = tx.send(&[spare.as_slice()]);
+            spare.clear();
+            return sent;
+        };
+        keeper.announce(spare.len());
         let sent = tx.send(&[spare.as_slice()]);
-        spare.clear();
-        sent
+        *spare = keeper.keep(std::mem::take(spare));
+        if let Err(error) = sent {
+            keeper.broke(*number, error);
+        }
+        Ok(())
     }
 
     /// The sender thread.

@@ -8,6 +8,7 @@
 use super::{
     end::{Breach, LinkEnd},
     reply_reader::{Reply, ReplyReader},
+    wires::{FIRST_SESSION, SessionNumber},
 };
 use cuda_wire::TransferId;
 use locks::lock;
@@ -28,6 +29,8 @@ pub(super) struct Replies {
     reader: Mutex<ReplyReader>,
     /// How long a waiting thread that does not read polls before it sleeps.
     spin: Duration,
+    /// A call stays announced after its reply came, until [`Replies::forget`]: the reply may have to come again.
+    keeps_calls: bool,
     /// Takes transfers that come among the replies: name and bytes.
     land: OnceLock<Land>,
 }
@@ -44,6 +47,8 @@ struct State {
     calls: Vec<Call>,
     somebody_reads: bool,
     lost: bool,
+    /// The session whose replies are read.
+    number: SessionNumber,
 }
 
 /// A call that was announced.
@@ -123,9 +128,12 @@ impl State {
 
 impl Replies {
     /// Replies from `rx`. A waiting thread polls for `spin` before it sleeps; `None`: as seems best to the transport.
-    pub(super) fn new(rx: Rx, spin: Option<Duration>) -> Self {
+    ///
+    /// With `keeps_calls` a call stays announced after its reply came, until [`Replies::forget`].
+    pub(super) fn new(rx: Rx, spin: Option<Duration>, keeps_calls: bool) -> Self {
         let reader = Mutex::new(ReplyReader::new(rx, spin));
-        Self { state: Mutex::default(), reader, spin: spin.unwrap_or_default(), land: OnceLock::new() }
+        let state = Mutex::new(State { number: FIRST_SESSION, ..State::default() });
+        Self { state, reader, spin: spin.unwrap_or_default(), keeps_calls, land: OnceLock::new() }
     }
 
     /// Says what takes transfers that come among the replies. Called once, before the first call.
@@ -147,9 +155,13 @@ impl Replies {
                 continue;
             }
             state.somebody_reads = true;
+            let number = state.number;
             drop(state);
-            let read = self.read_one(&mut lock(&self.reader), None);
+            let read = self.reader_of(number).and_then(|mut reader| self.read_one(&mut reader, None));
             let mut state = lock(&self.state);
+            if state.number != number {
+                return Err(LinkEnd::Ended);
+            }
             state.somebody_reads = false;
             match read {
                 Ok(_) => state.pass_reading_on(),
@@ -167,25 +179,25 @@ impl Replies {
         lock(&self.state).calls.push(Call { name, reply: None, waiter: None });
     }
 
-    /// Waits for the reply of an announced call. The error says why the link ended.
-    pub(super) fn wait(&self, name: u32) -> Result<Reply, LinkEnd> {
+    /// Waits for the reply of an announced call, and says which session gave it. The error says which session ended,
+    /// and why.
+    pub(super) fn wait(&self, name: u32) -> Result<(SessionNumber, Reply), (SessionNumber, LinkEnd)> {
         let mut state = lock(&self.state);
         loop {
-            let is_lost = state.lost;
-            let is_read = state.somebody_reads;
-            let Some(call) = state.call(name) else { return Err(LinkEnd::Unannounced(name)) };
+            let (is_lost, is_read, number) = (state.lost, state.somebody_reads, state.number);
+            let Some(call) = state.call(name) else { return Err((number, LinkEnd::Unannounced(name))) };
             if let Some(reply) = call.reply.take() {
-                state.forget(name);
-                return Ok(reply);
+                self.was_answered(&mut state, name);
+                return Ok((number, reply));
             }
             if is_lost {
-                state.forget(name);
-                return Err(LinkEnd::Ended);
+                self.was_answered(&mut state, name);
+                return Err((number, LinkEnd::Ended));
             }
             if !is_read {
                 state.somebody_reads = true;
                 drop(state);
-                return self.read(name);
+                return self.read(name, number);
             }
             let waiter = Arc::clone(call.waiter.get_or_insert_default());
             waiter.told.store(false, Ordering::Relaxed);
@@ -199,20 +211,41 @@ impl Replies {
     }
 
     /// Reads for all until the reply of `name` is there.
-    fn read(&self, name: u32) -> Result<Reply, LinkEnd> {
-        let read = self.read_until(name);
+    fn read(
+        &self,
+        name: u32,
+        number: SessionNumber,
+    ) -> Result<(SessionNumber, Reply), (SessionNumber, LinkEnd)> {
+        let read = self.read_until(name, number);
         let mut state = lock(&self.state);
-        state.somebody_reads = false;
-        state.forget(name);
-        match &read {
-            Ok(_) => state.pass_reading_on(),
-            Err(_) => state.lose(),
+        self.was_answered(&mut state, name);
+        // If another session has taken over meanwhile, its reader is not ours to hand on.
+        if state.number == number {
+            state.somebody_reads = false;
+            match &read {
+                Ok(_) => state.pass_reading_on(),
+                Err(_) => state.lose(),
+            }
         }
-        read
+        read.map(|reply| (number, reply)).map_err(|end| (number, end))
     }
 
-    fn read_until(&self, name: u32) -> Result<Reply, LinkEnd> {
-        let mut reader = lock(&self.reader);
+    /// The thread that waited for `name` does so no more.
+    fn was_answered(&self, state: &mut State, name: u32) {
+        if !self.keeps_calls {
+            state.forget(name);
+        } else if let Some(call) = state.call(name) {
+            call.waiter = None;
+        }
+    }
+
+    /// Forgets a call whose reply was kept, or will not be waited for.
+    pub(super) fn forget(&self, name: u32) {
+        lock(&self.state).forget(name);
+    }
+
+    fn read_until(&self, name: u32, number: SessionNumber) -> Result<Reply, LinkEnd> {
+        let mut reader = self.reader_of(number)?;
         loop {
             if let Some(reply) = self.read_one(&mut reader, Some(name))? {
                 return Ok(reply);
@@ -220,9 +253,23 @@ impl Replies {
         }
     }
 
-    /// Reads one frame. Returns the reply of call `mine`, gives any other reply to its call and a transfer to `land`.
+    /// The reader, if it still reads the replies of session `number`.
+    fn reader_of(&self, number: SessionNumber) -> Result<MutexGuard<'_, ReplyReader>, LinkEnd> {
+        let reader = lock(&self.reader);
+        // Only a link that survives has a second session. The number changes under the lock of the reader.
+        if self.keeps_calls && lock(&self.state).number != number {
+            return Err(LinkEnd::Ended);
+        }
+        Ok(reader)
+    }
+
+    /// Reads one frame and sorts it.
     fn read_one(&self, reader: &mut ReplyReader, mine: Option<u32>) -> Result<Option<Reply>, LinkEnd> {
-        let reply = reader.next()?;
+        self.sort(reader.next()?, mine)
+    }
+
+    /// Returns the reply of call `mine`, gives any other reply to its call and a transfer to `land`.
+    fn sort(&self, reply: Reply, mine: Option<u32>) -> Result<Option<Reply>, LinkEnd> {
         if Some(reply.0.call) == mine {
             return Ok(Some(reply));
         }
@@ -247,9 +294,34 @@ impl Replies {
         Ok(None)
     }
 
+    /// Gives a reply that another thread read to the call it answers, or a transfer to its place.
+    pub(super) fn deliver(&self, reply: Reply) -> Result<(), LinkEnd> {
+        self.sort(reply, None).map(drop)
+    }
+
     /// Wakes all waiting threads with an error. The closed connection ends the thread that reads.
     pub(super) fn lose(&self) {
         lock(&self.state).lose();
+    }
+
+    /// Session `number` takes over: replies of the last one that no thread has taken are void. Its replies are read by
+    /// the caller, who hands the reading over with [`Replies::adopt`].
+    pub(super) fn begin_session(&self, number: SessionNumber) {
+        // The thread that reads the last session's replies leaves when it sees the closed connection.
+        let _reader = lock(&self.reader);
+        let mut state = lock(&self.state);
+        state.number = number;
+        state.somebody_reads = true;
+        state.lost = false;
+        state.calls.iter_mut().for_each(|call| call.reply = None);
+    }
+
+    /// From now on the threads that wait read the session's replies from `reader`.
+    pub(super) fn adopt(&self, reader: ReplyReader) {
+        *lock(&self.reader) = reader;
+        let mut state = lock(&self.state);
+        state.somebody_reads = false;
+        state.pass_reading_on();
     }
 }
 

@@ -1,4 +1,8 @@
-use super::{connect::build, wired::*, *};
+use super::{
+    connect::{Opened, build},
+    wired::*,
+    *,
+};
 use cuda_wire::{Notice, PROTOCOL_VERSION, VaRange, Welcome};
 use std::{sync::mpsc, thread};
 use transport::{ClientSecurity, Connection};
@@ -33,8 +37,10 @@ fn linked() -> (SharedLink, Connection, Connection) {
         spin: None,
         patience: PATIENCE,
         users: Vec::new(),
+        survive: false,
     };
-    let link = build(command, events, Vec::new(), &welcome, &config, &address).unwrap();
+    let opened = Opened { command, events, lanes: Vec::new(), welcome };
+    let link = build(opened, &config, &address).unwrap();
     (link, worker_command, worker_events)
 }
 

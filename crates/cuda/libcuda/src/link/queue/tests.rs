@@ -5,7 +5,7 @@ use transport::Rx;
 
 fn queue(scheme: &str, linger: Duration) -> (Queue, Rx) {
     let (client, worker) = connected(scheme);
-    (Queue::new(client.tx, linger), worker.rx)
+    (Queue::new(client.tx, linger, None), worker.rx)
 }
 
 fn start(queue: &Queue) {

@@ -22,7 +22,12 @@ fn reply_to(call: u32, body: &[u8]) -> Vec<u8> {
 /// Replies over a real connection, and the worker's end of it.
 fn replies(spin: Duration) -> (Arc<Replies>, Tx) {
     let (client, worker) = connected("tcp");
-    (Arc::new(Replies::new(client.rx, Some(spin))), worker.tx)
+    (Arc::new(Replies::new(client.rx, Some(spin), false)), worker.tx)
+}
+
+/// The reply, or why there is none; all of the first session.
+fn wait(replies: &Replies, name: u32) -> Result<Reply, LinkEnd> {
+    replies.wait(name).map(|(_, reply)| reply).map_err(|(_, end)| end)
 }
 
 fn is_waited_for(replies: &Replies, name: u32) -> bool {
@@ -32,7 +37,7 @@ fn is_waited_for(replies: &Replies, name: u32) -> bool {
 fn waiter(replies: &Arc<Replies>, name: u32) -> thread::JoinHandle<Result<u32, LinkEnd>> {
     replies.expect(name);
     let replies = Arc::clone(replies);
-    thread::spawn(move || replies.wait(name).map(|reply| reply.0.call))
+    thread::spawn(move || wait(&replies, name).map(|reply| reply.0.call))
 }
 
 #[test]
@@ -41,7 +46,7 @@ fn one_who_waits_alone_needs_nobody() {
     for name in 1..100 {
         replies.expect(name);
         worker.send(&[&reply_to(name, &name.to_le_bytes())]).unwrap();
-        let (head, body) = replies.wait(name).unwrap();
+        let (head, body) = wait(&replies, name).unwrap();
         assert_eq!((head.call, body), (name, name.to_le_bytes().to_vec()));
     }
     let state = lock(&replies.state);
@@ -85,7 +90,7 @@ fn reading_is_not_handed_to_one_who_has_its_reply() {
         drop(state);
         worker.send(&[&reply_to(2, b"")]).unwrap();
         assert_eq!(second.join().unwrap().unwrap(), 2);
-        assert_eq!(replies.wait(1).unwrap().0.call, 1);
+        assert_eq!(wait(&replies, 1).unwrap().0.call, 1);
     }
 }
 
@@ -102,8 +107,8 @@ fn the_end_wakes_everybody() {
         assert_eq!(ends.iter().filter(|end| matches!(end, LinkEnd::Closed)).count(), 1, "{ends:?}");
         assert_eq!(ends.iter().filter(|end| matches!(end, LinkEnd::Ended)).count(), 3, "{ends:?}");
         replies.expect(9);
-        assert!(matches!(replies.wait(9), Err(LinkEnd::Ended)));
-        assert!(matches!(replies.wait(10), Err(LinkEnd::Unannounced(10))));
+        assert!(matches!(wait(&replies, 9), Err(LinkEnd::Ended)));
+        assert!(matches!(wait(&replies, 10), Err(LinkEnd::Unannounced(10))));
     }
 }
 
@@ -112,7 +117,7 @@ fn an_answer_that_nobody_asked_for_ends_the_link() {
     let (replies, mut worker) = replies(Duration::ZERO);
     replies.expect(1);
     worker.send(&[&reply_to(2, b"")]).unwrap();
-    let end = replies.wait(1).unwrap_err();
+    let end = wait(&replies, 1).unwrap_err();
     assert!(matches!(end, LinkEnd::Protocol(Breach::UnexpectedReply(2))), "{end:?}");
 }
 
@@ -124,7 +129,7 @@ fn transfers_among_the_replies_must_be_named_and_expected() {
         replies.land_with(|_, _| false);
         replies.expect(1);
         worker.send(&[&reply_to(0, body)]).unwrap();
-        replies.wait(1).unwrap_err()
+        wait(&replies, 1).unwrap_err()
     };
     let end = ends_with(&[1, 2, 3]);
     assert!(matches!(end, LinkEnd::Protocol(Breach::UnnamedTransfer)), "{end:?}");
@@ -139,7 +144,7 @@ fn many_threads_get_their_own_replies_in_whatever_order() {
     const ROUNDS: u32 = 200;
     for spin in [Duration::ZERO, Duration::from_micros(20), PATIENCE] {
         let (client, mut worker) = connected("unix");
-        let replies = Arc::new(Replies::new(client.rx, Some(spin)));
+        let replies = Arc::new(Replies::new(client.rx, Some(spin), false));
         let to_worker = Arc::new(Mutex::new(client.tx));
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
@@ -149,7 +154,7 @@ fn many_threads_get_their_own_replies_in_whatever_order() {
                         let name = 1 + round * THREADS + thread;
                         replies.expect(name);
                         lock(&to_worker).send(&[&name.to_le_bytes()]).unwrap();
-                        let (head, body) = replies.wait(name).unwrap();
+                        let (head, body) = wait(&replies, name).unwrap();
                         assert_eq!((head.call, body), (name, vec![name as u8; name as usize % 100]));
                     }
                 })

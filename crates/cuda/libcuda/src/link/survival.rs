@@ -1,0 +1,482 @@
+//! What a link that survives remembers, and who may be given what.
+//!
+//! ```text
+//!   live ──broke──▶ resuming ──all that the program saw has happened again──▶ live
+//!                      └──nothing to resume in, or it happened differently──▶ lost
+//!   live ──the journal is over its budget──▶ unprotected ──broke──▶ lost
+//! ```
+//!
+//! The journal has what was sent and what the program was given. Nothing reaches the program but through here, with the
+//! number of the session that it came from: what a lost session still had under way comes again from the next one.
+//!
+//! Locks: the queue's wire before the core, and the core before nothing.
+
+use super::{
+    Link,
+    end::LinkEnd,
+    events::{Events, Helpers},
+    expected::{Expectations, OnLanded},
+    queue::Keeper,
+    reply_reader::Reply,
+    resume,
+    wires::{FIRST_SESSION, SessionNumber, Wires},
+};
+use crate::{host::HostRegion, log};
+use cuda_wire::{ContextId, Notice, TransferId, Welcome};
+use journal::{Difference, Digest, HostCallVerdict, Journal, Observation, PullVerdict, Replay, Serving};
+use locks::lock;
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak},
+    time::Duration,
+};
+use transport::Address;
+use worker_link::Config;
+
+/// Bytes of commands and host data that are kept before the protection ends.
+const JOURNAL_BYTES_MAX: u64 = 2 << 30;
+
+/// Whether a host function that the worker asks for runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It runs.
+    Now,
+    /// It ran already, for an earlier session: the worker is told so.
+    Before,
+    /// The session that asked is lost.
+    Stale,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Live,
+    Resuming,
+    /// The journal was given up. The program goes on, and a loss is an error.
+    Unprotected,
+    Lost,
+}
+
+/// The part of a link that outlives its sessions.
+pub(super) struct Survival {
+    shared: Arc<Shared>,
+}
+
+/// What the threads of a link share about its survival.
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    changed: Condvar,
+    expectations: Arc<Expectations>,
+    on_landed: OnceLock<OnLanded>,
+    helpers: OnceLock<Helpers>,
+    link: Arc<OnceLock<Weak<Link>>>,
+    pub(super) address: Address,
+    pub(super) config: Config,
+    /// What the first session's worker said of itself; another one must say the same.
+    pub(super) welcome: Welcome,
+}
+
+pub(super) struct Core {
+    pub(super) journal: Journal,
+    /// Of the present session, until all that the lost one asked for has been asked for again.
+    pub(super) replay: Option<Replay>,
+    pub(super) phase: Phase,
+    /// The present session, or the one that is about to be opened.
+    pub(super) number: SessionNumber,
+    /// What happened differently this time.
+    pub(super) difference: Option<Difference>,
+    /// Pushes that were announced and not made.
+    announced: HashMap<TransferId, u64>,
+    /// Pushes that the program made while no session could take them.
+    pub(super) late_pushes: Vec<(TransferId, Arc<[u8]>)>,
+    /// Transfers that have landed, and their lengths: another session sends them again.
+    pub(super) landed: HashMap<TransferId, u64>,
+}
+
+/// Bytes that a lane sends out of the journal.
+pub(super) struct Kept(pub(super) Arc<[u8]>);
+
+impl bulk::Source for Kept {
+    fn fill(&self, offset: u64, target: &mut [u8]) {
+        let start = offset as usize;
+        target.copy_from_slice(&self.0[start..start + target.len()]);
+    }
+
+    fn view(&self, offset: u64, bytes: usize, send: &mut dyn FnMut(&[u8])) -> bool {
+        let start = offset as usize;
+        send(&self.0[start..start + bytes]);
+        true
+    }
+}
+
+impl Core {
+    /// The journal's part of what the program is given; nothing if there is no protection any more.
+    fn observe(&mut self, what: Observation) {
+        if self.phase != Phase::Unprotected {
+            self.journal.observed(what);
+        }
+    }
+
+    /// Ends the protection if the journal is too large.
+    fn check_budget(&mut self) {
+        if self.phase == Phase::Live && self.journal.is_full() {
+            log::warn(&format!(
+                "this program is no longer protected against the loss of its GPU: its commands and data since the start \
+                 take more than {} MiB",
+                self.journal.budget_bytes() >> 20
+            ));
+            self.phase = Phase::Unprotected;
+            self.journal = Journal::new(0);
+            self.replay = None;
+            self.landed.clear();
+        }
+    }
+
+    fn drop_spent_replay(&mut self) {
+        if self.phase == Phase::Live && self.replay.as_ref().is_some_and(Replay::is_spent) {
+            self.replay = None;
+        }
+    }
+
+    /// Bytes of pushes that were announced and not made.
+    pub(super) fn announced_bytes(&self) -> u64 {
+        self.announced.values().sum()
+    }
+}
+
+impl Survival {
+    pub(super) fn new(
+        address: &Address,
+        config: &Config,
+        welcome: &Welcome,
+        link: &Arc<OnceLock<Weak<Link>>>,
+    ) -> Self {
+        let core = Core {
+            journal: Journal::new(JOURNAL_BYTES_MAX),
+            replay: None,
+            phase: Phase::Live,
+            number: FIRST_SESSION,
+            difference: None,
+            announced: HashMap::new(),
+            late_pushes: Vec::new(),
+            landed: HashMap::new(),
+        };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            changed: Condvar::new(),
+            expectations: Arc::default(),
+            on_landed: OnceLock::new(),
+            helpers: OnceLock::new(),
+            link: Arc::clone(link),
+            address: address.clone(),
+            config: config.clone(),
+            welcome: welcome.clone(),
+        });
+        let weak = Arc::downgrade(&shared);
+        let on_landed: OnLanded = Arc::new(move |wires, transfer, bytes, digest| {
+            weak.upgrade().is_some_and(|shared| shared.landed(wires.number, transfer, bytes, digest))
+        });
+        let _ = shared.on_landed.set(on_landed);
+        Self { shared }
+    }
+
+    /// What keeps sent commands.
+    pub(super) fn keeper(&self) -> Arc<dyn Keeper> {
+        Arc::clone(&self.shared) as Arc<dyn Keeper>
+    }
+
+    /// Keeps the threads that serve all sessions.
+    pub(super) fn keep_helpers(&self, helpers: Helpers) {
+        let _ = self.shared.helpers.set(helpers);
+    }
+
+    /// Transfers that have not landed.
+    pub(super) fn expectations(&self) -> &Expectations {
+        &self.shared.expectations
+    }
+
+    /// Expects a transfer, from this session or a later one.
+    pub(super) fn expect(
+        &self,
+        link: &Link,
+        transfer: TransferId,
+        bytes: u64,
+        sink: Box<dyn bulk::Sink + Send + Sync>,
+        landed: Box<dyn FnOnce() + Send>,
+    ) {
+        let Some(on_landed) = self.shared.on_landed.get() else { return };
+        self.shared.expectations.expect(|| link.wires(), transfer, bytes, sink.into(), landed, on_landed);
+    }
+
+    /// Session `number` broke. True: another one takes over, and its calls get their answers there.
+    pub(super) fn broke(&self, link: &Link, number: SessionNumber, why: &LinkEnd) -> bool {
+        let mut core = lock(&self.shared.core);
+        if matches!(core.phase, Phase::Lost | Phase::Unprotected) {
+            return false;
+        }
+        if number != core.number {
+            return true;
+        }
+        // A worker that breaks the protocol would break it again.
+        if matches!(why, LinkEnd::Protocol(_) | LinkEnd::ThreadEnded(_)) || crate::process::is_ending() {
+            return false;
+        }
+        core.number += 1;
+        let is_resuming = std::mem::replace(&mut core.phase, Phase::Resuming) == Phase::Resuming;
+        self.shared.changed.notify_all();
+        drop(core);
+        log::warn(&format!("worker {} is lost: {why}; looking for another session", self.shared.address));
+        let wires = link.wires();
+        if wires.number == number {
+            wires.close();
+        }
+        link.replies.lose();
+        link.events.wake();
+        is_resuming || resume::start(link, &self.shared)
+    }
+
+    /// Waits until a session after `number` is live. False: there will be none.
+    pub(super) fn wait_for_next(&self, number: SessionNumber) -> bool {
+        let mut core = lock(&self.shared.core);
+        loop {
+            match core.phase {
+                Phase::Lost | Phase::Unprotected => return false,
+                Phase::Live if core.number > number => return true,
+                Phase::Live | Phase::Resuming => core = locks::wait(&self.shared.changed, core),
+            }
+        }
+    }
+
+    /// Whether a session takes commands right now.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(lock(&self.shared.core).phase, Phase::Live | Phase::Unprotected)
+    }
+
+    /// The link is lost for good.
+    pub(super) fn end(&self, wires: &Wires) {
+        lock(&self.shared.core).phase = Phase::Lost;
+        self.shared.changed.notify_all();
+        self.shared.expectations.give_up_all(wires);
+    }
+
+    /// The program is about to be given a reply of session `number`. False: the session is lost, the next one answers.
+    pub(super) fn answered(&self, number: SessionNumber, opcode: u16, reply: &Reply) -> bool {
+        let mut core = lock(&self.shared.core);
+        if core.number != number || core.phase == Phase::Lost {
+            return false;
+        }
+        let (header, body) = reply;
+        core.observe(Observation::reply(header.call, opcode, header.status, body));
+        if header.deferred != 0 {
+            let context = ContextId(header.deferred_context);
+            core.observe(Observation::Deferred { context, status: header.deferred });
+        }
+        true
+    }
+
+    /// The worker asks for a host function.
+    pub(super) fn host_call_asked(&self, number: SessionNumber, token: u64) -> Turn {
+        let mut core = lock(&self.shared.core);
+        if core.number != number {
+            return Turn::Stale;
+        }
+        let verdict = core.replay.as_mut().map(|replay| replay.host_call_asked(token));
+        self.shared.changed.notify_all();
+        core.drop_spent_replay();
+        match verdict {
+            // One thread runs all host functions: one that was running when the session was lost has returned.
+            Some(HostCallVerdict::AlreadyRan | HostCallVerdict::StillRunning) => Turn::Before,
+            Some(HostCallVerdict::Run) | None => {
+                core.observe(Observation::HostCallBegan { token });
+                Turn::Now
+            }
+        }
+    }
+
+    /// A host function has returned, whatever has become of the session that asked for it.
+    pub(super) fn host_call_ran(&self, token: u64) {
+        lock(&self.shared.core).observe(Observation::HostCallRan { token });
+    }
+
+    /// How many of the first bytes of a text the program has printed already.
+    pub(super) fn printed_before(&self, number: SessionNumber, text: &[u8]) -> usize {
+        let mut core = lock(&self.shared.core);
+        if core.number != number {
+            // The next session says it again.
+            return text.len();
+        }
+        let verdict = core.replay.as_mut().map(|replay| replay.printed(text));
+        let known = verdict.map_or(0, |verdict| verdict.drop);
+        if verdict.is_some_and(|verdict| verdict.differs) {
+            log::warn("the device printed another text before the loss of its session than after it");
+        }
+        if core.phase != Phase::Unprotected {
+            core.journal.printed(&text[known..]);
+        }
+        core.drop_spent_replay();
+        known
+    }
+
+    /// Calls `act` if session `number` is the present one.
+    pub(super) fn if_present(&self, number: SessionNumber, act: impl FnOnce()) {
+        let core = lock(&self.shared.core);
+        if core.number == number {
+            act();
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// Announces a push, if `take` gives it a name.
+    pub(super) fn announce_push(
+        &self,
+        bytes: u64,
+        take: impl FnOnce() -> Option<TransferId>,
+    ) -> Option<TransferId> {
+        let mut core = lock(&self.shared.core);
+        let transfer = take()?;
+        core.announced.insert(transfer, bytes);
+        Some(transfer)
+    }
+
+    /// Keeps and sends the bytes of an announced push. The program's memory is its own again when this returns.
+    pub(super) fn push(&self, link: &Link, transfer: TransferId, region: &HostRegion) {
+        let bytes: Arc<[u8]> = region.to_vec().into();
+        let mut core = lock(&self.shared.core);
+        core.announced.remove(&transfer);
+        if core.phase == Phase::Unprotected {
+            drop(core);
+            return send(&link.wires(), transfer, bytes);
+        }
+        core.journal.pushed(transfer, Arc::clone(&bytes));
+        if core.phase == Phase::Resuming {
+            core.late_pushes.push((transfer, bytes));
+            return;
+        }
+        core.check_budget();
+        // Under the lock, so that no resumer takes the bytes for sent in a session that never got them.
+        send(&link.wires(), transfer, bytes);
+    }
+
+    /// Serves a pull: with what an earlier session got, or out of the program's memory.
+    pub(super) fn serve_pull(&self, events: &Events, wires: &Wires, transfer: TransferId) -> io::Result<()> {
+        let Some(source) = self.source_of_pull(wires.number, transfer) else { return Ok(()) };
+        let serving = match source {
+            PullVerdict::Kept(bytes) => {
+                send(wires, transfer, bytes);
+                return Ok(());
+            }
+            PullVerdict::Refused => return wires.send(&Notice::PullFailed { transfer }),
+            PullVerdict::Again(serving) => Some(serving),
+            PullVerdict::New => self.begin_serving(transfer),
+        };
+        let Some((region, once)) = events.begin_serving(transfer) else {
+            if let Some(serving) = serving {
+                lock(&self.shared.core).journal.serving_refused(serving);
+            }
+            return wires.send(&Notice::PullFailed { transfer });
+        };
+        let bytes: Arc<[u8]> = region.to_vec().into();
+        events.served(transfer, once);
+        if let Some(serving) = serving {
+            let mut core = lock(&self.shared.core);
+            core.journal.host_data(serving, Arc::clone(&bytes));
+            core.check_budget();
+        }
+        send(wires, transfer, bytes);
+        Ok(())
+    }
+
+    /// `None`: the session is lost.
+    fn source_of_pull(&self, number: SessionNumber, transfer: TransferId) -> Option<PullVerdict> {
+        let mut core = lock(&self.shared.core);
+        if core.number != number {
+            return None;
+        }
+        let verdict = core.replay.as_mut().map_or(PullVerdict::New, |replay| replay.pull_asked(transfer));
+        core.drop_spent_replay();
+        Some(verdict)
+    }
+
+    fn begin_serving(&self, transfer: TransferId) -> Option<Serving> {
+        let mut core = lock(&self.shared.core);
+        (core.phase != Phase::Unprotected).then(|| core.journal.serving_began(transfer))
+    }
+}
+
+/// Sends kept bytes in the lanes of a session.
+pub(super) fn send(wires: &Wires, transfer: TransferId, bytes: Arc<[u8]>) {
+    let count = bytes.len() as u64;
+    wires.lanes.send_later(transfer, count, Box::new(Kept(bytes)), Box::new(|_| {}));
+}
+
+impl Shared {
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+
+    /// Waits for a change, for at most `time`.
+    pub(super) fn wait<'a>(&'a self, core: MutexGuard<'a, Core>, time: Duration) -> MutexGuard<'a, Core> {
+        locks::wait_for(&self.changed, core, time)
+    }
+
+    /// Tells all threads that wait for a change.
+    pub(super) fn tell(&self) {
+        self.changed.notify_all();
+    }
+
+    pub(super) fn expectations(&self) -> &Arc<Expectations> {
+        &self.expectations
+    }
+
+    pub(super) fn on_landed(&self) -> Option<&OnLanded> {
+        self.on_landed.get()
+    }
+
+    pub(super) fn helpers(&self) -> Option<Helpers> {
+        self.helpers.get().cloned()
+    }
+
+    /// How new lanes find their link.
+    pub(super) fn link(&self) -> &Arc<OnceLock<Weak<Link>>> {
+        &self.link
+    }
+
+    /// A transfer of session `number` is in the program's memory. False: the session is lost, the next one sends it again.
+    fn landed(&self, number: SessionNumber, transfer: TransferId, bytes: u64, digest: u128) -> bool {
+        let mut core = lock(&self.core);
+        if core.number != number {
+            return false;
+        }
+        if core.phase != Phase::Unprotected {
+            core.landed.insert(transfer, bytes);
+            core.journal.observed(Observation::Landed { transfer, digest: Digest::from(digest) });
+        }
+        true
+    }
+}
+
+impl Keeper for Shared {
+    fn announce(&self, bytes: usize) {
+        let mut core = lock(&self.core);
+        if core.phase != Phase::Unprotected {
+            core.journal.announce(bytes);
+        }
+    }
+
+    fn keep(&self, mut commands: Vec<u8>) -> Vec<u8> {
+        let mut core = lock(&self.core);
+        if core.phase == Phase::Unprotected {
+            commands.clear();
+            return commands;
+        }
+        let empty = core.journal.sent(commands);
+        core.check_budget();
+        empty
+    }
+
+    fn broke(&self, number: SessionNumber, error: io::Error) {
+        if let Some(link) = self.link.get().and_then(Weak::upgrade) {
+            link.broke(number, &error.into());
+        }
+    }
+}
