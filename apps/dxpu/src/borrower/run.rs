@@ -24,8 +24,8 @@ Examples:
   dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
   dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
 
-The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES and
-DXPU_STALL_TIMEOUT, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
+The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES,
+DXPU_STALL_TIMEOUT and DXPU_SURVIVE, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
 library say what it does. DXPU_SPIN=TIME is how long its threads look for commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
 for answers on machines with more than 4 cores, otherwise as little as each transport thinks best). DXPU_PATIENCE=TIME is
 how long a worker that is busy is asked again (default: 60s). DXPU_WORKER_UID=UID,... are users, beside root and yours, at
@@ -57,6 +57,10 @@ pub(crate) struct Run {
     /// A worker that is silent for this long is given up
     #[arg(long, value_name = "TIME", env = "DXPU_STALL_TIMEOUT", value_parser = duration_text)]
     stall_timeout: Option<String>,
+    /// Outlive the loss of a session: the library keeps what the program sent since its start (at most 2 GiB), opens another
+    /// session at the same worker and has everything happen again there; the program waits and sees no error
+    #[arg(long, env = "DXPU_SURVIVE", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    survive: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -74,6 +78,7 @@ impl Run {
                 ("DXPU_DELAY", self.delay.clone()),
                 ("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string())),
                 ("DXPU_STALL_TIMEOUT", self.stall_timeout.clone()),
+                ("DXPU_SURVIVE", self.survive.then(|| "1".to_owned())),
             ];
             let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
             return self.borrow.run(&self.program, given.collect());
@@ -108,6 +113,7 @@ impl Run {
         set("DXPU_DELAY", self.delay.as_deref().map(OsStr::new));
         set("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string()).as_deref().map(OsStr::new));
         set("DXPU_STALL_TIMEOUT", self.stall_timeout.as_deref().map(OsStr::new));
+        set("DXPU_SURVIVE", self.survive.then(|| OsStr::new("1")));
         // Only returns when the program could not be started.
         let error = program.exec();
         Err(exit::not_started(&self.program[0], error).into())

@@ -2,23 +2,37 @@
 
 use std::collections::BTreeMap;
 
-/// First-fit allocation of a range of addresses. Knows nothing of what lies there.
+/// Allocation of a range of addresses. Knows nothing of what lies there.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
     /// Start and bytes of each free part; parts never touch.
     free: BTreeMap<u64, u64>,
+    /// The end of what [`Ranges::take_next`] took last.
+    next: u64,
 }
 
 impl Ranges {
     /// All of this range is free.
     pub(crate) fn new(start: u64, bytes: u64) -> Self {
-        Self { free: BTreeMap::from([(start, bytes)]) }
+        Self { free: BTreeMap::from([(start, bytes)]), next: start }
     }
 
-    /// Takes `bytes` at a multiple of `align`, a power of two.
+    /// Takes the first `bytes` that are free at a multiple of `align`, a power of two.
     pub(crate) fn take(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        self.take_from(0, bytes, align)
+    }
+
+    /// Takes the first that are free behind what it took last, and begins anew at the end. So the address depends on what
+    /// was taken before, and not on when what was given back: the same commands get the same addresses in every session.
+    pub(crate) fn take_next(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        let at = self.take_from(self.next, bytes, align).or_else(|| self.take(bytes, align))?;
+        self.next = at + bytes;
+        Some(at)
+    }
+
+    fn take_from(&mut self, from: u64, bytes: u64, align: u64) -> Option<u64> {
         let fits = |(&start, &free): (&u64, &u64)| {
-            let at = start.checked_next_multiple_of(align)?;
+            let at = start.max(from).checked_next_multiple_of(align)?;
             (at.checked_add(bytes)? <= start + free).then_some((start, free, at))
         };
         let (start, free, at) = self.free.iter().find_map(fits)?;
@@ -53,6 +67,25 @@ impl Ranges {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_next_ones_do_not_depend_on_what_was_given_back() {
+        let addresses = |gives: bool| {
+            let mut ranges = Ranges::new(4096, 1 << 20);
+            let mut next = |bytes| ranges.take_next(bytes, 256).unwrap();
+            let (first, second) = (next(256), next(512));
+            if gives {
+                ranges.give(first, 256);
+            }
+            (first, second, ranges.take_next(256, 256).unwrap())
+        };
+        assert_eq!(addresses(true), addresses(false));
+        // At the end of the range it begins anew.
+        let mut ranges = Ranges::new(4096, 1024);
+        let first = ranges.take_next(768, 256).unwrap();
+        ranges.give(first, 768);
+        assert_eq!(ranges.take_next(512, 256), Some(4096));
+    }
 
     proptest! {
         #[test]

@@ -274,7 +274,8 @@ impl Session {
     /// Device memory for the driver's own use, which ends with the context.
     pub(crate) fn allocate_internal(&self, context: &Context, bytes: u64) -> Option<u64> {
         let charge = self.account.charge(context.device as usize, bytes)?;
-        let address = lock(&self.internal).take(bytes.next_multiple_of(INTERNAL_ALIGN), INTERNAL_ALIGN)?;
+        let address =
+            lock(&self.internal).take_next(bytes.next_multiple_of(INTERNAL_ALIGN), INTERNAL_ALIGN)?;
         let (device, life) = (context.device, context.life);
         let turn = self.space.turns.take(address, bytes);
         self.map_pending(PendingBlock { turn, device, life, charge }).ok()?;

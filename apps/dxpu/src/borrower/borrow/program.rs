@@ -81,7 +81,9 @@ pub(super) fn run(
     let library = library::extract()?;
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]);
-    for unset in ["DXPU_FINGERPRINT", "DXPU_TOKEN", "DXPU_DELAY", "DXPU_LANES", "DXPU_STALL_TIMEOUT"] {
+    for unset in
+        ["DXPU_FINGERPRINT", "DXPU_TOKEN", "DXPU_DELAY", "DXPU_LANES", "DXPU_STALL_TIMEOUT", "DXPU_SURVIVE"]
+    {
         command.env_remove(unset);
     }
     command.envs(library.environment(&keeper.addresses())).envs(keeper.environment()).envs(settings);

@@ -50,14 +50,17 @@ pub(crate) fn is_here() -> bool {
 /// Has this process started again with its libraries and the driver's memory in the lower part of its address space.
 ///
 /// The driver places variables of modules where this process has room, and the program sees their addresses. Programs
-/// have their own memory in the upper part; so the same address never means two things there.
+/// have their own memory in the upper part; so the same address never means two things there. Without randomisation the
+/// driver places the variables of the same modules at the same addresses in every session: a program that survives a session
+/// finds them where they were (seen on an H200 with driver 580).
 pub(crate) fn move_away_from_programs() {
     use nix::sys::personality::{self, Persona};
     let Ok(now) = personality::get() else { return };
-    if now.contains(Persona::ADDR_COMPAT_LAYOUT) {
+    let wanted = Persona::ADDR_COMPAT_LAYOUT | Persona::ADDR_NO_RANDOMIZE;
+    if now.contains(wanted) {
         return;
     }
-    let moved = personality::set(now | Persona::ADDR_COMPAT_LAYOUT);
+    let moved = personality::set(now | wanted);
     let again = moved.map_err(std::io::Error::from).and_then(|_| {
         let program = std::env::current_exe()?;
         // Returns only when it failed.
