@@ -36,14 +36,14 @@ def sessions_of(worker, pid):
     return [int(re.search(r" pid=(\d+)", line)[1]) for line in lines]
 
 
-def start(worker, scheme, rounds=ROUNDS):
+def start(worker, scheme, rounds=ROUNDS, patience="60s"):
     client = worker.start(
         kit.program("load"),
         2,
         rounds,
         scheme=scheme,
         options=("--survive",),
-        environment={"DXPU_STALL_TIMEOUT": f"{STALL}s"},
+        environment={"DXPU_STALL_TIMEOUT": f"{STALL}s", "DXPU_PATIENCE": patience},
     )
     client.wait_for("working")
     return client
@@ -94,11 +94,11 @@ def without(worker):
 
 def worker_gone():
     with kit.Worker("--memory", "8GiB") as worker:
-        with start(worker, "unix", rounds=0) as client:
+        with start(worker, "unix", rounds=0, patience="2s") as client:
             for session in sessions_of(worker, client.pid):
                 os.kill(session, signal.SIGKILL)
             worker.process.kill()
             worker.process.wait()
-            # The library looks for another session for a minute, then says so.
-            client.ends(7, 90)
+            # The library looks for another session for as long as it has patience, then says so.
+            client.ends(7)
             kit.hold("is lost" in client.said(), client.said())

@@ -33,8 +33,6 @@ use std::{
 };
 use transport::Tx;
 
-/// How long a program waits for a session to resume in, before it gets an error.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Without a sign for this long, what the program saw will not happen again.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The pause after a failed attempt, doubled up to a second.
@@ -77,7 +75,7 @@ fn resume(link: &Arc<Link>, shared: &Arc<Shared>) {
                 return;
             }
             Err(Failure::Final(why)) => break why,
-            Err(Failure::Again(why)) if began.elapsed() >= PATIENCE => break why,
+            Err(Failure::Again(why)) if began.elapsed() >= shared.config.patience => break why,
             Err(Failure::Again(_)) => {}
         }
         thread::sleep(pause);
