@@ -46,6 +46,21 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
+    fn new(work: &Arc<Work>, bytes: u64, pull: bool) -> CuResult<Arc<Self>> {
+        let parts = bytes.div_ceil(SLOT_BYTES as u64) as usize;
+        let slot_count = if pull { parts.min(RING) } else { parts };
+        Ok(Arc::new(Self {
+            slots: (0..slot_count).map(|_| work.slots.take()).collect::<CuResult<Vec<_>>>()?,
+            bytes,
+            filled: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+            landed: work.words.take()?,
+            next: Mutex::new(0),
+            copied: Arc::new(work.words.take()?),
+            called_off: Arc::default(),
+            work: Arc::clone(work),
+        }))
+    }
+
     fn part_bytes(&self, part: usize) -> u64 {
         (self.bytes - (part * SLOT_BYTES) as u64).min(SLOT_BYTES as u64)
     }
@@ -126,47 +141,10 @@ pub(crate) fn copy_in(
     if bytes == 0 {
         return Ok(());
     }
-    let link = work.link()?.clone();
-    let parts = bytes.div_ceil(SLOT_BYTES as u64) as usize;
-    let slot_count = if pull { parts.min(RING) } else { parts };
-    let slots = (0..slot_count).map(|_| work.slots.take()).collect::<CuResult<Vec<_>>>()?;
-    let arrival = Arc::new(Arrival {
-        slots,
-        bytes,
-        filled: (0..parts).map(|_| AtomicU64::new(0)).collect(),
-        landed: work.words.take()?,
-        next: Mutex::new(0),
-        copied: Arc::new(work.words.take()?),
-        called_off: Arc::default(),
-        work: Arc::clone(work),
-    });
+    let arrival = Arrival::new(work, bytes, pull)?;
     let raw = stream.enter()?;
-    let landing = Box::new(Lanes(Arc::clone(&arrival)));
-    let over = {
-        let (arrival, context) = (Arc::clone(&arrival), stream.context.id);
-        Box::new(move |result: Result<(), cuda_driver::LinkLost>| {
-            if result.is_err() {
-                arrival.give_up();
-                arrival.work.defer(context, CudaError::DEVICE_UNAVAILABLE);
-            }
-        })
-    };
-    let mut receive = Some((landing, over));
-    if pull && let Some((landing, over)) = receive.take() {
-        let (arrival, link) = (Arc::clone(&arrival), link.clone());
-        work.progress.watch(Watch {
-            until: Until::WrittenOrCalledOff {
-                word: Arc::clone(&arrival.copied),
-                value: 1,
-                called_off: Arc::clone(&arrival.called_off),
-            },
-            stream: Arc::clone(stream),
-            then: Box::new(move |reached| match reached {
-                _ if arrival.called_off.load(Ordering::Acquire) => {}
-                Ok(()) => link.receive_later(transfer, bytes, true, landing, over),
-                Err(_) => arrival.give_up(),
-            }),
-        });
+    if pull {
+        receive_when_reached(&arrival, stream, transfer)?;
     }
     if let Err(error) = issue(work, raw, &arrival, plane, shape) {
         // The stream may have got some of the orders, so their words and slots stay until it has passed them.
@@ -174,15 +152,58 @@ pub(crate) fn copy_in(
         work.progress.keep_until_idle(stream, arrival);
         return Err(error);
     }
-    // Pushed bytes are taken only when the copy is: the session throws those of a refused one away.
-    if let Some((landing, over)) = receive {
-        link.receive_later(transfer, bytes, false, landing, over);
+    if !pull {
+        // Pushed bytes are taken only when the copy is: the session throws those of a refused one away.
+        receive(&arrival, stream, transfer, false)?;
     }
     // The slots and words are free again when the stream has passed the last part.
+    let parts = arrival.filled.len() as u64;
     work.progress.watch(Watch {
-        until: Until::Written { word: Arc::clone(&arrival.copied), value: parts as u64 + 1 },
+        until: Until::Written { word: Arc::clone(&arrival.copied), value: parts + 1 },
         stream: Arc::clone(stream),
         then: Box::new(move |_| drop(arrival)),
+    });
+    Ok(())
+}
+
+/// Has the bytes land in the slots as they come.
+fn receive(arrival: &Arc<Arrival>, stream: &LiveStream, transfer: TransferId, pull: bool) -> CuResult<()> {
+    let landing = Box::new(Lanes(Arc::clone(arrival)));
+    let (lost, context) = (Arc::clone(arrival), stream.context.id);
+    let over = Box::new(move |result: Result<(), cuda_driver::LinkLost>| {
+        if result.is_err() {
+            lost.give_up();
+            lost.work.defer(context, CudaError::DEVICE_UNAVAILABLE);
+        }
+    });
+    arrival.work.link()?.receive_later(transfer, arrival.bytes, pull, landing, over);
+    Ok(())
+}
+
+/// Asks the client for the bytes when the stream has got to the copy.
+fn receive_when_reached(
+    arrival: &Arc<Arrival>,
+    stream: &Arc<LiveStream>,
+    transfer: TransferId,
+) -> CuResult<()> {
+    // Without a link no thread could ask later.
+    arrival.work.link()?;
+    let (waiting, at) = (Arc::clone(arrival), Arc::clone(stream));
+    arrival.work.progress.watch(Watch {
+        until: Until::WrittenOrCalledOff {
+            word: Arc::clone(&arrival.copied),
+            value: 1,
+            called_off: Arc::clone(&arrival.called_off),
+        },
+        stream: Arc::clone(stream),
+        then: Box::new(move |reached| {
+            if waiting.called_off.load(Ordering::Acquire) {
+                return;
+            }
+            if reached.is_err() || receive(&waiting, &at, transfer, true).is_err() {
+                waiting.give_up();
+            }
+        }),
     });
     Ok(())
 }

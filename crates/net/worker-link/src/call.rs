@@ -216,6 +216,7 @@ pub(crate) mod tests {
             spin: None,
             patience: PATIENCE,
             users: Vec::new(),
+            survive: false,
         }
     }
 

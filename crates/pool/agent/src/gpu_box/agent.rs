@@ -9,9 +9,10 @@ use crate::given::Given;
 use crate::membership::{Home, Membership};
 use crate::reporting::{Member, Orders, Reporting, Running, Said};
 use lease_fence::{DeniedLease, Moment, Refusals, Trust};
+use locks::lock;
 use pool_api::{BoxKind, BoxReport, GpuReport, Name, RefusalReport, SlotRefusal, Want};
 use pool_client::{Client, ClientError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The hands of one slot: they make it what its orders say.
@@ -55,10 +56,6 @@ struct Trusting {
     /// Why it could not be written since. Without it workers admit no borrower, so nothing is lent.
     trouble: Option<String>,
     complaint: Complaint,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What orders say to a box as a whole.
