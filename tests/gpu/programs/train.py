@@ -13,15 +13,35 @@ from workloads import models
 
 torch.use_deterministic_algorithms(True)
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1 << 40
+kind = sys.argv[2] if len(sys.argv) > 2 else "mlp"
+torch.backends.cudnn.benchmark = False
 
-model, width = models.mlp()
-model.cuda()
+
+def network():
+    """A network, and a function that computes its loss."""
+    fixed = torch.Generator().manual_seed(1)
+    if kind == "resnet":
+        model, shape = models.resnet()
+        x, target = torch.randn(16, *shape, generator=fixed).cuda(), torch.arange(16, device="cuda") % 10
+        return model, lambda: torch.nn.functional.cross_entropy(model(x), target)
+    if kind == "bert":
+        model, vocabulary = models.bert_classifier()
+        x, labels = torch.randint(1, vocabulary, (8, 128), generator=fixed).cuda(), torch.arange(8, device="cuda") % 2
+        return model, lambda: model(x, labels=labels).loss
+    model, width = models.mlp()
+    x = torch.randn(32, width, generator=fixed).cuda()
+    return model, lambda: (model(x) - x).square().mean()
+
+
+model, loss_of = network()
+model.cuda().train()
+torch.manual_seed(2)
+x = torch.zeros(8, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x = torch.randn(32, width, generator=torch.Generator().manual_seed(1)).cuda()
 try:
     for n in range(steps):
         optimizer.zero_grad()
-        loss = (model(x) - x).square().mean()
+        loss = loss_of()
         loss.backward()
         optimizer.step()
         value = loss.item()

@@ -1,12 +1,13 @@
 """Stories of several processes, in the order in which they run."""
 
-from . import behaviour, devices, faults, nvml, pool
+from . import behaviour, devices, faults, nvml, pool, survival
 
 SCENARIOS = {
     "behaviour": behaviour.every_call_answers_as_the_driver_does,
     "two_devices": devices.two_workers_are_two_devices,
     "session_killed": faults.the_session_is_killed,
     "front_killed": faults.the_worker_is_killed,
+    "survives": survival.the_session_is_killed_and_the_program_goes_on,
     "kernel_faults": faults.a_kernel_faults,
     "memory_limit": faults.an_allocation_is_over_the_limit,
     "pool": pool.a_box_lends_this_gpu,
