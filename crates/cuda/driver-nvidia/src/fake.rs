@@ -16,7 +16,7 @@
 //!   [`Fake::hold`] nothing runs until the test says so. The legacy stream waits for the blocking streams of its
 //!   context and they wait for it. A destroyed stream still finishes its work.
 //!   [`Fake::limit_queues`] bounds them: a call that finds its stream full blocks until the stream has got on, as the
-//!   library's calls do (about 1,000 pieces of work on an H200).
+//!   library's calls do (about 1,000 pieces of work on an H200). Meanwhile every other call of the library waits for it.
 //! - **Events** have tickets: a wait is for the latest record at the moment of the call.
 //! - **Words**: waits for a value end when the word in host or device memory is at least the value.
 //! - **Copies** read and write their bytes when the stream gets there. A copy from pageable memory takes the bytes at the
@@ -91,6 +91,8 @@ struct State {
     launched: Vec<work::Launched>,
     /// The most work that waits in one stream; a call that adds more blocks.
     queue_items_max: Option<usize>,
+    /// The thread whose call waits for room in a stream.
+    waits_for_room: Option<ThreadId>,
     next_ticket: u64,
     /// Tickets of records that are over.
     reached: HashSet<u64>,
@@ -140,7 +142,14 @@ impl Fake {
 
     /// Every call of the driver comes through here.
     pub(crate) fn call(&self, symbol: &'static str, run: impl FnOnce() -> CuResult<()>) -> CuResult<()> {
-        self.lock().admit(symbol)?;
+        let mut state = self.lock();
+        while state.waits_for_room.is_some_and(|thread| thread != std::thread::current().id())
+            && !state.is_closed
+        {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.admit(symbol)?;
+        drop(state);
         run()
     }
 

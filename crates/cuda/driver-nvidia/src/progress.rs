@@ -2,11 +2,15 @@
 //!
 //! While something is watched it looks again and again, as CUDA's own waits do; after a while without a sign it rests a
 //! little between looks.
+//!
+//! It never calls the library. The library's calls wait for each other: while one waits for room in a stream, all others
+//! of its context wait too, and the room may come only by what this thread does. So another thread asks streams whether
+//! they are dead or idle (`Health`).
 
 use crate::{pinned::Word, stream::LiveStream};
 use cuda_abi::{CuResult, CudaError};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long it looks without a rest. Most of what a program waits for comes sooner.
@@ -52,6 +56,12 @@ pub(crate) struct Watch {
     pub(crate) then: Then,
 }
 
+/// A watch, and its number in the order of asking.
+struct Watched {
+    number: u64,
+    watch: Watch,
+}
+
 #[derive(Default)]
 pub(crate) struct Progress {
     new: Mutex<Vec<Watch>>,
@@ -63,8 +73,8 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn start() -> std::io::Result<Arc<Self>> {
         let progress = Arc::new(Self::default());
-        let thread = Arc::clone(&progress);
-        std::thread::Builder::new().name("dxpu-progress".to_owned()).spawn(move || thread.run())?;
+        let (thread, health) = (Arc::clone(&progress), Health::start()?);
+        std::thread::Builder::new().name("dxpu-progress".to_owned()).spawn(move || thread.run(health))?;
         Ok(progress)
     }
 
@@ -90,13 +100,14 @@ impl Progress {
         self.wake.notify_all();
     }
 
-    fn run(&self) {
-        let mut watched: Vec<Watch> = Vec::new();
-        let (mut last_sign, mut last_health) = (Instant::now(), Instant::now());
+    fn run(&self, mut health: Health) {
+        let mut watched: Vec<Watched> = Vec::new();
+        let mut next_number = 0;
+        let mut last_sign = Instant::now();
         loop {
             if self.closed.load(Ordering::SeqCst) {
                 let new = std::mem::take(&mut *self.new.lock().unwrap_or_else(PoisonError::into_inner));
-                for watch in watched.into_iter().chain(new) {
+                for watch in watched.into_iter().map(|watched| watched.watch).chain(new) {
                     (watch.then)(Err(CudaError::DEVICE_UNAVAILABLE));
                 }
                 return;
@@ -110,15 +121,18 @@ impl Progress {
                 while watched.is_empty() && new.is_empty() && !self.closed.load(Ordering::SeqCst) {
                     new = self.wake.wait(new).unwrap_or_else(PoisonError::into_inner);
                 }
-                watched.append(&mut new);
+                for watch in new.drain(..) {
+                    watched.push(Watched { number: next_number, watch });
+                    next_number += 1;
+                }
                 self.has_new.store(false, Ordering::Release);
                 last_sign = Instant::now();
             }
             let mut at = 0;
             while at < watched.len() {
-                if watched[at].until.is_written() {
+                if watched[at].watch.until.is_written() {
                     // In the order they were asked for: parts of one copy follow each other.
-                    let watch = watched.remove(at);
+                    let Watched { watch, .. } = watched.remove(at);
                     (watch.then)(Ok(()));
                     last_sign = Instant::now();
                 } else {
@@ -129,29 +143,78 @@ impl Progress {
                 std::hint::spin_loop();
                 continue;
             }
-            if last_health.elapsed() >= HEALTH_EVERY {
-                last_health = Instant::now();
-                ask_streams(&mut watched);
-            }
+            health.look_after(&mut watched);
             std::thread::sleep(REST);
         }
     }
 }
 
-/// Gives up what dead streams will never write, and ends the watches for streams that have no work.
-fn ask_streams(watched: &mut Vec<Watch>) {
+/// A stream, and the numbers of the watches that wait for it.
+type Question = (Arc<LiveStream>, Vec<u64>);
+/// Whether the stream had no work, or why it is dead, and for which watches that was asked.
+type Answer = (CuResult<bool>, Vec<u64>);
+
+/// The thread that asks streams how they are.
+struct Health {
+    questions: mpsc::Sender<Vec<Question>>,
+    answers: mpsc::Receiver<Vec<Answer>>,
+    is_asking: bool,
+    last: Instant,
+}
+
+impl Health {
+    fn start() -> std::io::Result<Self> {
+        let (questions, asked) = mpsc::channel::<Vec<Question>>();
+        let (answer, answers) = mpsc::channel();
+        std::thread::Builder::new().name("dxpu-health".to_owned()).spawn(move || {
+            for questions in asked {
+                let found = questions.into_iter().map(|(stream, numbers)| (stream.is_idle(), numbers));
+                if answer.send(found.collect()).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { questions, answers, is_asking: false, last: Instant::now() })
+    }
+
+    /// Ends the watches for streams that were found dead, or idle, and asks again after a while.
+    fn look_after(&mut self, watched: &mut Vec<Watched>) {
+        if let Ok(answers) = self.answers.try_recv() {
+            self.is_asking = false;
+            apply(watched, &answers);
+        }
+        if self.is_asking || self.last.elapsed() < HEALTH_EVERY {
+            return;
+        }
+        self.last = Instant::now();
+        let mut questions: Vec<Question> = Vec::new();
+        for Watched { number, watch } in watched.iter() {
+            match questions.iter_mut().find(|(stream, _)| Arc::ptr_eq(stream, &watch.stream)) {
+                Some((_, numbers)) => numbers.push(*number),
+                None => questions.push((Arc::clone(&watch.stream), vec![*number])),
+            }
+        }
+        self.is_asking = self.questions.send(questions).is_ok();
+    }
+}
+
+/// Gives up what dead streams will never write, and ends the watches for streams that have no work. An answer counts only for
+/// watches that were there when it was asked for.
+fn apply(watched: &mut Vec<Watched>, answers: &[Answer]) {
     let mut at = 0;
     while at < watched.len() {
-        match watched[at].stream.is_idle() {
-            Err(error) => {
-                let watch = watched.remove(at);
-                (watch.then)(Err(error));
+        let number = watched[at].number;
+        let answer = answers.iter().find(|(_, numbers)| numbers.contains(&number)).map(|(answer, _)| *answer);
+        let is_for_idleness = matches!(watched[at].watch.until, Until::Idle);
+        let result = match answer {
+            Some(Err(error)) => Err(error),
+            Some(Ok(true)) if is_for_idleness => Ok(()),
+            _ => {
+                at += 1;
+                continue;
             }
-            Ok(true) if matches!(watched[at].until, Until::Idle) => {
-                let watch = watched.remove(at);
-                (watch.then)(Ok(()));
-            }
-            Ok(_) => at += 1,
-        }
+        };
+        let Watched { watch, .. } = watched.remove(at);
+        (watch.then)(result);
     }
 }

@@ -83,7 +83,10 @@ impl Fake {
             let key = key(stream, state.current()?);
             let has_room =
                 |state: &State| state.streams.get(&key).is_none_or(|stream| stream.queue.len() < items_max);
+            state.waits_for_room = Some(std::thread::current().id());
             state = self.block(state, "a call into a full stream", has_room);
+            state.waits_for_room = None;
+            self.changed.notify_all();
         }
         state.next_ticket += 1;
         let number = state.next_ticket;

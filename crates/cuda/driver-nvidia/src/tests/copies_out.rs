@@ -8,7 +8,8 @@ use crate::pinned::SLOT_BYTES;
 use cuda_abi::CudaError;
 use cuda_driver::{Driver, WaitTarget};
 use cuda_wire::*;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const PART: u64 = SLOT_BYTES as u64;
 /// More than goes with a reply.
@@ -27,17 +28,35 @@ fn copies_of_every_length_around_a_slot_leave_whole() {
     }
 }
 
-/// As for copies to the device: the first bytes must leave before the last order is given.
+/// As for copies to the device: the first bytes must leave before the last order is given. The network is slow here, so
+/// that the driver looks after its streams meanwhile: no thread that sends parts may wait for a call of the library, which
+/// may be waiting for the room that only the next part gives.
 #[test]
 fn a_copy_with_more_orders_than_a_stream_holds_leaves_whole() {
+    const LONG: u64 = DATA + DATA_BYTES;
     let session = Session::new();
-    session.fake.limit_queues(6);
-    let count = 14 * PART + 3;
+    // Several times the slots that a copy uses in turn, each of which needs a part to leave.
+    let count = 40 * PART + 3;
+    session.memory_allocate(CONTEXT, LONG, 41 * PART).unwrap();
     let data = bytes(TransferId(9), count);
-    session.fake.poke(DATA, &data);
-    session.enqueue(STREAM, out(Plane::line(DATA), Shape::line(count), 9)).unwrap();
-    session.drain();
+    session.fake.poke(LONG, &data);
+    session.fake.limit_queues(6);
+    session.link.is_slow.store(true, Ordering::SeqCst);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+                session.link.deliver();
+            }
+        });
+        let result = session.enqueue(STREAM, out(Plane::line(LONG), Shape::line(count), 9));
+        until("the last part has left", || session.poll(WaitTarget::Stream(STREAM)) == Ok(true));
+        is_over.store(true, Ordering::SeqCst);
+        result.unwrap();
+    });
     assert!(session.link.sent(TransferId(9)) == data);
+    session.memory_free(LONG).unwrap();
     session.check_nothing_left();
 }
 
