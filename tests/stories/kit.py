@@ -210,10 +210,13 @@ class Worker:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def session_of(self, client_pid):
-        """The process that serves this client, from the worker's log."""
-        for line in self.log().splitlines():
-            if f"(process {client_pid})" in line and "session began" in line and LOOKS not in line:
-                return int(re.search(r" pid=(\d+)", line)[1])
+        """The process that serves this client, from the worker's log. The worker may write it down a moment later."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while time.monotonic() < deadline:
+            for line in self.log().splitlines():
+                if f"(process {client_pid})" in line and "session began" in line and LOOKS not in line:
+                    return int(re.search(r" pid=(\d+)", line)[1])
+            time.sleep(0.01)
         return None
 
     def command(self, arguments, scheme="unix", options=()):

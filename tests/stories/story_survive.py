@@ -31,7 +31,8 @@ def tell(record):
 
 
 def sessions_of(worker, pid):
-    """The processes that have served this client, the latest last."""
+    """The processes that have served this client, the latest last; at least one."""
+    kit.hold(worker.session_of(pid), "the log names no session of process", pid)
     lines = (line for line in worker.log().splitlines() if f"(process {pid})" in line and "session began" in line)
     return [int(re.search(r" pid=(\d+)", line)[1]) for line in lines]
 
