@@ -23,7 +23,7 @@ pub struct Outgoing {
     pub packet: TlpBuf,
 }
 
-/// The endpoints of a box, and the table of who has them.
+/// The endpoints of a box, and the table of the hosts that have them.
 pub struct BoxEndpoints {
     table: BoxTable,
     devices: Vec<Option<Box<dyn Endpoint>>>,

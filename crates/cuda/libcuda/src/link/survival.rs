@@ -1,4 +1,4 @@
-//! What a link that survives remembers, and who may be given what.
+//! What a link that survives remembers, and what of a session it gives to the program.
 //!
 //! ```text
 //!   live ──broke──▶ resuming ──all that the program saw has happened again──▶ live
