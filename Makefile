@@ -14,19 +14,37 @@ export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 
-.PHONY: build libraries demo test quick setup lint unit stories judges http pcie harness bench codegen
-.PHONY: $(addprefix part-,setup lint build unit stories judges http pcie harness)
+.PHONY: build dist install libraries demo test quick setup lint unit stories judges http dashboard pcie harness slurm packages package bench codegen
+.PHONY: $(addprefix part-,setup lint build unit stories judges http dashboard pcie harness slurm packages)
 
 # Prerequisites are made in the order they are written: cargo and the parts use every core by themselves.
 .NOTPARALLEL:
 
+# A first build takes minutes; cargo shows how far it is. `scripts/test` sets QUIET=--quiet.
+QUIET ?=
+
 ## The libraries that programs load.
 libraries:
-	cargo build --release --quiet --package libcuda --package libnvml --package cuda-trace
+	cargo build --release $(QUIET) --package libcuda --package libnvml --package cuda-trace
 
 ## The binary, with those libraries inside.
 build: libraries
-	cargo build --release --quiet --package dxpu
+	cargo build --release $(QUIET) --package dxpu
+
+## The binary to ship, without debug data, which lies beside it: target/dist/dxpu and target/dist/dxpu.debug.
+dist: build
+	scripts/dist $(DXPU) $(TARGET)/dist
+
+# Where `make install` puts things; DESTDIR is put in front, for packages.
+PREFIX ?= /usr/local
+
+## The binary, manual pages and completions below PREFIX.
+install: dist
+	install -D -m 755 $(TARGET)/dist/dxpu $(DESTDIR)$(PREFIX)/bin/dxpu
+	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(TARGET)/dist/dxpu man --out $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TARGET)/dist/dxpu completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/dxpu
+	@echo "installed: $(DESTDIR)$(PREFIX)/bin/dxpu"
 
 ## A pool on this machine: a CUDA program, a GPU that breaks, the spare that takes its place; no GPU needed.
 demo: build
@@ -48,7 +66,7 @@ setup:
 lint: setup part-lint
 part-lint: libraries
 	cargo fmt --all --check
-	cargo clippy --release --quiet --workspace --all-targets -- --deny warnings
+	cargo clippy --release --quiet --workspace --all-targets --features dxpu/kube -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" cargo doc --release --quiet --workspace --no-deps --document-private-items
 	scripts/deny
 
@@ -73,6 +91,11 @@ http: build setup part-http
 part-http:
 	DXPU_BIN=$(DXPU) .venv/bin/python -m pytest -q -p no:cacheprovider tests/pool
 
+## The dashboard in Chromium: what it shows and does, judged by axe-core in both themes and on a phone.
+dashboard: build setup part-dashboard
+part-dashboard:
+	tests/dashboard/run $(DXPU) --pictures $(TARGET)/dashboard
+
 ## PCIe, judged by QEMU, a stock Linux kernel and cocotb.
 pcie: build setup part-pcie
 part-pcie:
@@ -82,6 +105,21 @@ part-pcie:
 harness: setup part-harness
 part-harness:
 	.venv/bin/python -m pytest -q tests/gpu/test_harness.py
+
+## Jobs of a real Slurm with GPUs of a pool.
+slurm: build setup part-slurm
+part-slurm:
+	SLURM_STORIES=$${SLURM_STORIES:-one_job,sweep} tests/slurm/run $(DXPU)
+
+## Packages in a clean root: installed, configured, upgraded under a running program, removed; the container image.
+packages: build setup part-packages
+part-packages:
+	tests/packages/run $(TARGET)/release
+
+## Debian packages and a container image in dist/: docs/packages.md.
+package: build
+	deploy/package --built $(TARGET)/release --out dist
+	deploy/image --built $(TARGET)/release --out dist/image
 
 # `scripts/test` calls the parts by these names. It has built and set up before, so that no part does it again.
 part-setup: setup

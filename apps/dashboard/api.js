@@ -1,42 +1,47 @@
-// Asks the manager that served this page. The token stays in this tab.
+// Asks the manager that served this page. The browser shows the session's cookie, which no script can read; requests that
+// change something also show the session's token against forged requests, which only this page has.
 
-const KEY = "dxpu-token";
 const PAGE_ITEMS = 1000;
 
 export class Refused extends Error {
   constructor(status, detail) {
     super(detail.message);
     this.status = status;
+    this.code = detail.code;
     this.hint = detail.hint;
   }
 }
 
-let token = sessionStorage.getItem(KEY);
+let csrf = null;
 
-export const hasToken = () => token !== null;
+export const setCsrf = (value) => {
+  csrf = value;
+};
 
-export function setToken(value) {
-  token = value;
-  if (value === null) sessionStorage.removeItem(KEY);
-  else sessionStorage.setItem(KEY, value);
-}
-
-export async function get(path, signal) {
+export async function ask(method, path, { body, headers = {} } = {}) {
+  const sent = { ...headers };
+  if (body !== undefined) sent["content-type"] = "application/json";
+  if (method !== "GET" && csrf !== null) sent["x-dxpu-csrf"] = csrf;
   const answer = await fetch(path, {
-    headers: { authorization: `Bearer ${token}` },
+    method,
+    headers: sent,
+    body: body === undefined ? undefined : JSON.stringify(body),
     cache: "no-store",
+    credentials: "same-origin",
     redirect: "manual",
-    signal,
   });
   if (answer.type === "opaqueredirect") {
     // Another manager leads now; the page itself is sent there.
     location.reload();
     throw new Error("another manager leads");
   }
-  const body = await answer.json().catch(() => ({ error: { message: `status ${answer.status}`, hint: "" } }));
-  if (!answer.ok) throw new Refused(answer.status, body.error);
-  return body;
+  if (answer.status === 204) return null;
+  const told = await answer.json().catch(() => ({ error: { code: "", message: `status ${answer.status}`, hint: "" } }));
+  if (!answer.ok) throw new Refused(answer.status, told.error);
+  return told;
 }
+
+export const get = (path) => ask("GET", path);
 
 /** Items of a list, page by page, at most `most` of them. */
 export async function list(path, most) {
@@ -55,12 +60,15 @@ export async function list(path, most) {
   return { items, version, isWhole: false };
 }
 
-/** Nothing instead of a refusal: not everybody may see everything. */
+/** Nothing instead of a refusal: a tenant may not see everything. A token that was revoked is no such refusal. */
 export async function allowed(promise, otherwise) {
   try {
     return await promise;
   } catch (error) {
-    if (error instanceof Refused && error.status === 403) return otherwise;
+    if (error instanceof Refused && error.status === 403 && error.code !== "revoked") return otherwise;
     throw error;
   }
 }
+
+/** Whether the session is over. */
+export const isOver = (error) => error instanceof Refused && (error.status === 401 || error.code === "revoked");

@@ -1,71 +1,152 @@
-// How busy the pool was while this page looked: mean utilisation, and memory in use.
+// Charts over time, drawn by hand: lines or stacked areas, and what they say at one moment.
 
-import { $, el, svg } from "./dom.js";
-import { span } from "./words.js";
+import { $, el, show, svg } from "./dom.js";
+import { moment } from "./words.js";
 
-const KEPT = 600; // twenty minutes at one sample in two seconds
-const WIDTH = 420;
-const HEIGHT = 150;
-const LEFT = 42;
-const BOTTOM = 18;
-const samples = [];
+const WIDTH = 460;
+const HEIGHT = 190;
+const LEFT = 54;
+const RIGHT = 8;
+const TOP = 8;
+const BOTTOM = 24;
 
-export function sample(pool) {
-  const measured = pool.gpus.filter((gpu) => gpu.counters !== undefined);
-  const busy = measured.map((gpu) => gpu.counters.utilization_pct).filter((pct) => pct !== undefined);
-  const withMemory = measured.filter((gpu) => gpu.counters.memory_used_bytes !== undefined);
-  const total = withMemory.reduce((sum, gpu) => sum + gpu.memory_bytes, 0);
-  const used = withMemory.reduce((sum, gpu) => sum + gpu.counters.memory_used_bytes, 0);
-  samples.push({
-    at: pool.now(),
-    busy: busy.length === 0 ? null : busy.reduce((sum, pct) => sum + pct, 0) / busy.length,
-    memory: total === 0 ? null : (100 * used) / total,
+/** Where the reader looks, by chart: an index into its points, or nothing. */
+const looks = new Map();
+
+/** Round steps for an axis up to `most`. */
+function ticks(most) {
+  const rough = most / 3;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough) ?? power;
+  const all = [];
+  for (let at = 0; at <= most + step * 0.001; at += step) all.push(Number(at.toPrecision(6)));
+  if (all.at(-1) < most) all.push(Number((all.at(-1) + step).toPrecision(6)));
+  return all;
+}
+
+/**
+ * Draws into the figure with this id.
+ * points: [{at_ms, span_ms, …}] oldest first · series: [{name, text, of: (point) => number|null}], lowest first
+ * from, to: the time that is shown · most: the top of the axis, or nothing · unit: how a number reads
+ */
+export function drawChart(id, { title, points, series, isStacked = false, from, to, most, unit, empty }) {
+  const figure = $(id);
+  if (points.length === 0) return show(figure, el("p", { class: "empty" }, empty));
+  const values = (point) => {
+    let below = 0;
+    return series.map(({ of }) => {
+      const own = of(point);
+      if (!isStacked) return [null, own];
+      const bottom = below;
+      below += own ?? 0;
+      return [bottom, below];
+    });
+  };
+  const table = points.map(values);
+  const highest = most ?? Math.max(1, ...table.flatMap((row) => row.map(([, top]) => top ?? 0)));
+  const marks = ticks(highest);
+  const top = marks.at(-1);
+  const x = (ms) => LEFT + ((WIDTH - LEFT - RIGHT) * (Math.min(to, Math.max(from, ms)) - from)) / (to - from);
+  const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - Math.min(top, value) / top);
+  const at = (index) => x(points[index].at_ms + points[index].span_ms / 2);
+  const look = looks.get(id) ?? null;
+  const shown = look === null ? points.length - 1 : Math.min(look, points.length - 1);
+  const read = series.map(({ name, text, of }) => ({ name, text, value: unit(of(points[shown])) }));
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", tabindex: 0, "data-chart": id, "data-points": points.length,
+    "data-from": from, "data-to": to,
+    "aria-label": `${title}: ${read.map(({ text, value }) => `${text} ${value}`).join(", ")}. Arrow keys read other moments.` },
+    marks.map((value) => [
+      svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }),
+      svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, unit(value)),
+    ]),
+    hours(from, to).map(({ ms, text }, index, all) =>
+      svg("text", { x: x(ms), y: HEIGHT - 6, "text-anchor": index === 0 ? "start" : index === all.length - 1 ? "end" : "middle" }, text)),
+    series.map(({ name }, place) => [
+      isStacked ? svg("path", { class: `area ${name}`, d: area(points, table, place, at, y) }) : null,
+      svg("path", { class: `line ${name}`, d: line(points, table, place, at, y) }),
+    ]),
+    look === null ? null : svg("line", { class: "look", x1: at(shown), x2: at(shown), y1: TOP, y2: HEIGHT - BOTTOM }));
+  show(figure, picture,
+    el("figcaption", {},
+      el("span", { class: "when" }, look === null ? "now" : moment(points[shown].at_ms)),
+      read.map(({ name, text, value }) => el("span", { class: `key ${name}` }, `${text} `, el("b", {}, value)))));
+}
+
+/** Runs of points that follow each other: a manager that was away leaves a gap. */
+function runs(points, has) {
+  const all = [];
+  points.forEach((point, index) => {
+    if (!has(index)) return;
+    const last = all.at(-1)?.at(-1);
+    const follows = last === index - 1 && point.at_ms - points[last].at_ms <= 2.5 * Math.max(point.span_ms, points[last].span_ms);
+    if (follows) all.at(-1).push(index);
+    else all.push([index]);
   });
-  if (samples.length > KEPT) samples.shift();
-  return samples.at(-1);
+  return all;
 }
 
-export function drawChart() {
-  const first = samples[0];
-  const last = samples.at(-1);
-  if (first === undefined) return;
-  // At least a minute, so that the first moments do not look like hours.
-  const length = Math.max(60000, last.at - first.at);
-  const x = (sample) => LEFT + ((WIDTH - LEFT) * (sample.at - last.at + length)) / length;
-  const y = (pct) => 6 + (HEIGHT - BOTTOM - 6) * (1 - Math.min(100, pct) / 100);
-  const path = (name) => {
-    let text = "";
-    let isDown = false;
-    for (const sample of samples) {
-      if (sample[name] === null) isDown = false;
-      else {
-        text += `${isDown ? "L" : "M"}${x(sample).toFixed(1)} ${y(sample[name]).toFixed(1)}`;
-        isDown = true;
+const place2 = (x, y) => `${x.toFixed(1)} ${y.toFixed(1)}`;
+
+function line(points, table, place, at, y) {
+  return runs(points, (index) => table[index][place][1] !== null && table[index][place][1] !== undefined)
+    .map((run) => {
+      const path = run.map((index) => place2(at(index), y(table[index][place][1])));
+      return `M${path.length === 1 ? `${path[0]}h1.5` : path.join("L")}`;
+    })
+    .join("");
+}
+
+function area(points, table, place, at, y) {
+  return runs(points, () => true)
+    .map((run) => {
+      const upper = run.map((index) => place2(at(index), y(table[index][place][1])));
+      const lower = run.toReversed().map((index) => place2(at(index), y(table[index][place][0])));
+      return `M${[...upper, ...lower].join("L")}Z`;
+    })
+    .join("");
+}
+
+function hours(from, to) {
+  const count = 4;
+  return Array.from({ length: count + 1 }, (_, index) => {
+    const ms = from + ((to - from) * index) / count;
+    return { ms, text: index === count ? "now" : new Date(ms).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }) };
+  });
+}
+
+/** Reading a moment with the pointer or the arrow keys. */
+export function watchCharts(draw) {
+  const chartOf = (event) => event.target.closest?.("[data-chart]");
+  const look = (id, index) => {
+    if ((looks.get(id) ?? null) === index) return;
+    if (index === null) looks.delete(id);
+    else looks.set(id, index);
+    draw();
+  };
+  document.addEventListener("pointermove", (event) => {
+    const chart = chartOf(event);
+    if (!chart) {
+      if (looks.size > 0 && !document.activeElement?.dataset?.chart) {
+        looks.clear();
+        draw();
       }
+      return;
     }
-    return text;
-  };
-  const grid = [0, 50, 100].flatMap((pct) => [
-    svg("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: y(pct), y2: y(pct) }),
-    svg("text", { x: LEFT - 6, y: y(pct) + 4, "text-anchor": "end" }, `${pct} %`),
-  ]);
-  const busy = path("busy");
-  const area = busy === "" || samples.some((sample) => sample.busy === null) ? "" : `${busy}L${x(last).toFixed(1)} ${y(0)}L${x(first).toFixed(1)} ${y(0)}Z`;
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" },
-    svg("title", {}, `utilisation ${percent(last.busy)}, memory ${percent(last.memory)}`),
-    ...grid,
-    svg("text", { x: LEFT, y: HEIGHT - 3 }, `${span(length)} ago`),
-    svg("text", { x: WIDTH, y: HEIGHT - 3, "text-anchor": "end" }, "now"),
-    svg("path", { class: "area", d: area }),
-    svg("path", { class: "line memory", d: path("memory") }),
-    svg("path", { class: "line busy", d: busy }));
-  const key = (name, text, value) => {
-    const item = el("span", { class: name }, `${text} ${percent(value)}`);
-    item.style.setProperty("--tone", name === "busy" ? "var(--leased)" : "var(--second)");
-    return item;
-  };
-  $("use").replaceChildren(picture, el("div", { class: "keys" }, key("busy", "GPUs busy", last.busy), key("memory", "memory in use", last.memory)));
-  $("use-span").textContent = "since this page was opened";
+    const rectangle = chart.getBoundingClientRect();
+    const within = ((event.clientX - rectangle.left) / rectangle.width) * WIDTH;
+    const share = Math.min(1, Math.max(0, (within - LEFT) / (WIDTH - LEFT - RIGHT)));
+    document.dispatchEvent(new CustomEvent("look", { detail: { id: chart.dataset.chart, share, set: look } }));
+  });
+  document.addEventListener("keydown", (event) => {
+    const chart = chartOf(event);
+    const last = Number(chart?.dataset.points) - 1;
+    if (!chart || last < 0) return;
+    const id = chart.dataset.chart;
+    const now = looks.get(id) ?? last;
+    const next = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: last, PageUp: now - 30, PageDown: now + 30 }[event.key];
+    if (event.key === "Escape") look(id, null);
+    if (next === undefined) return;
+    event.preventDefault();
+    look(id, Math.max(0, Math.min(last, next)));
+  });
 }
-
-export const percent = (value) => (value === null || value === undefined ? "–" : `${value.toFixed(0)} %`);

@@ -1,78 +1,102 @@
-// The page: logs in, looks every two seconds and at once when something happened, and draws.
+// The page: looks every two seconds and at once when something happened, and draws.
 
-import { Refused, allowed, get, hasToken, list, setToken } from "./api.js";
-import { drawChart, percent, sample } from "./chart.js";
-import { $, el, fill } from "./dom.js";
-import { drawEvents, lastSeen, take } from "./events.js";
+import { whenDone } from "./actions.js";
+import { Refused, allowed, get, isOver, list } from "./api.js";
+import { askMore, drawDetail } from "./detail.js";
+import { $, el, show } from "./dom.js";
+import { drawEvents, forbid, lastSeen, take } from "./events.js";
+import { watchFilter } from "./filter.js";
+import { drawHistory, lookBack, watchHistory } from "./history.js";
 import { EXPLAINED_MAX, drawLeases, drawQueue, waitingIn } from "./leases.js";
-import { drawDetail, drawLegend, drawTopology } from "./topology.js";
-import { who } from "./words.js";
+import { leave, me, resume, showLogin, told } from "./session.js";
+import { begin as beginTheme } from "./theme.js";
+import { drawTopology } from "./topology.js";
+import { percent, who } from "./words.js";
 
 const LOOK_EVERY_MS = 2000;
 const EVENTS_WAIT_MS = 25000;
 const GPUS_MAX = 4000;
 const LEASES_MAX = 4000;
 
-/** What is known of the pool. */
-const pool = { gpus: [], boxes: [], leases: new Map(), spares: [], isWhole: true, now: () => Date.now() };
+/** What is known of the pool. `capacity` is for tenants, who see no boxes. */
+const pool = { gpus: [], boxes: [], leases: new Map(), capacity: null, isWhole: true, now: () => Date.now() };
 const explanations = new Map();
-let mayReadEvents = true;
+let isKnown = false;
 let wake = () => {};
 
 async function look() {
-  const none = { items: [], version: 0, isWhole: true };
-  const [me, gpus, boxes, leases] = await Promise.all([
+  const none = null;
+  const [who_, gpus, boxes, leases] = await Promise.all([
     get("/v1/whoami"),
     allowed(list("/v1/gpus", GPUS_MAX), none),
     allowed(list("/v1/boxes", GPUS_MAX), none),
-    allowed(list("/v1/leases", LEASES_MAX), none),
+    allowed(list("/v1/leases", LEASES_MAX), { items: [] }),
+    allowed(lookBack(), none),
   ]);
   // Everything is told by the manager's clock; this machine's may be hours off.
-  const ahead = me.now_ms - Date.now();
+  const ahead = who_.now_ms - Date.now();
   pool.now = () => Date.now() + ahead;
-  pool.gpus = gpus.items;
-  pool.boxes = boxes.items;
-  pool.isWhole = gpus.isWhole && boxes.isWhole;
+  pool.gpus = gpus?.items ?? [];
+  pool.boxes = boxes?.items ?? [];
+  pool.isWhole = (gpus?.isWhole ?? true) && (boxes?.isWhole ?? true);
+  pool.capacity = boxes === null ? await allowed(get("/v1/capacity"), []) : null;
   pool.leases = new Map(leases.items.map((lease) => [lease.id, lease]));
-  $("who").textContent = `${who(me.identity)} (${me.role})`;
   const waiting = waitingIn(pool).slice(0, EXPLAINED_MAX);
   const answers = await Promise.all(waiting.map((lease) => get(`/v1/leases/${lease.id}/explain`).catch(() => null)));
   explanations.clear();
   waiting.forEach((lease, index) => explanations.set(lease.id, answers[index]));
+  isKnown = true;
 }
 
 function draw() {
-  const now = sample(pool);
-  drawSummary(now);
+  if (!isKnown) return;
+  drawSummary();
+  drawHistory();
   drawTopology(pool);
   drawLeases(pool);
   drawQueue(pool, explanations);
-  drawChart();
-  drawEvents(mayReadEvents);
+  drawEvents();
+  drawDetail(pool);
 }
 
-function drawSummary(now) {
+function drawSummary() {
+  const tiles = pool.capacity === null ? tilesOfPool() : tilesOfTenant();
+  show($("summary"), tiles.map(([name, number, more, state, isAlert]) =>
+    el("div", { class: "tile", "data-alert": String(Boolean(isAlert)), "data-key": name },
+      el("div", { class: "label" }, state ? el("i", { class: "dot", "data-gpu": state }) : null, name),
+      el("div", { class: "value" }, number, " ", more ? el("small", {}, more) : null))));
+}
+
+function tilesOfPool() {
   const count = (test) => pool.gpus.filter(test).length;
   const inState = (name) => count((gpu) => gpu.state === name);
   const ready = pool.boxes.filter((box) => box.state === "ready").length;
   const out = inState("cleaning") + inState("burn_in") + inState("absent");
-  const tiles = [
+  const busy = pool.gpus.map((gpu) => gpu.counters?.utilization_pct).filter((pct) => pct !== undefined);
+  return [
     ["Boxes", `${ready}`, `of ${pool.boxes.length} ready`, null, ready < pool.boxes.length],
-    ["GPUs", `${pool.gpus.length}`, pool.isWhole ? "" : "or more", null, false],
-    ["Leased", `${inState("leased")}`, "", "leased", false],
-    ["Free", `${count((gpu) => gpu.state === "free" && !gpu.spare)}`, "", "free", false],
-    ["Spares", `${count((gpu) => gpu.spare)}`, "held back", null, false],
+    ["GPUs", `${pool.gpus.length}`, pool.isWhole ? "" : "or more"],
+    ["Leased", `${inState("leased")}`, "", "leased"],
+    ["Free", `${count((gpu) => gpu.state === "free" && !gpu.spare && !gpu.taint)}`, "", "free"],
+    ["Spares", `${count((gpu) => gpu.spare)}`, "held back"],
     ["Bad", `${inState("bad")}`, out === 0 ? "" : `and ${out} on the way`, "bad", inState("bad") > 0],
-    ["Waiting", `${waitingIn(pool).length}`, "leases", null, false],
-    ["Busy", percent(now.busy), "", null, false],
+    ["Waiting", `${waitingIn(pool).length}`, waitingIn(pool).length === 1 ? "lease" : "leases"],
+    ["Busy", percent(busy.length === 0 ? null : busy.reduce((sum, pct) => sum + pct, 0) / busy.length)],
   ];
-  fill($("summary"), tiles, () => tiles.map(([label, value, more, state, isAlert]) =>
-    el("div", { class: "tile", "data-alert": String(isAlert) },
-      el("div", { class: "label" }, state ? el("i", { class: "dot", "data-gpu": state }) : null, label),
-      el("div", { class: "value" }, value, " ", el("small", {}, more)))));
+}
+
+function tilesOfTenant() {
+  const sum = (of) => pool.capacity.reduce((total, model) => total + of(model), 0);
+  return [
+    ["You have", `${sum((model) => model.used_milli) / 1000}`, "GPUs", "leased"],
+    ["You could get", `${sum((model) => model.available)}`, "GPUs", "free"],
+    ["Waiting", `${waitingIn(pool).length}`, waitingIn(pool).length === 1 ? "lease" : "leases"],
+    ["In the pool", `${sum((model) => model.working)}`, "GPUs that work"],
+  ];
 }
 
 function standing(state, text) {
+  if ($("standing").textContent === text) return;
   $("standing").dataset.state = state;
   $("standing").textContent = text;
 }
@@ -89,8 +113,8 @@ async function watchPool() {
       draw();
       standing("live", "live");
     } catch (error) {
-      if (error instanceof Refused && error.status === 401) return leave("The manager does not know this token any more.");
-      standing("trouble", `no answer: ${error.message}`);
+      if (isOver(error)) return leave(told(error));
+      standing("trouble", error instanceof Refused ? told(error) : "the manager does not answer; trying again");
     }
     await pause(LOOK_EVERY_MS);
   }
@@ -106,84 +130,39 @@ async function watchEvents() {
       take(page.items);
       // A full page is followed by more; otherwise wait for the next change.
       version = page.next === undefined ? page.version : null;
-      drawEvents(true);
+      draw();
       if (page.items.length > 0) wake();
     } catch (error) {
-      if (error instanceof Refused && error.status === 403) {
-        mayReadEvents = false;
-        return;
-      }
-      if (error instanceof Refused && error.status === 401) return;
+      if (isOver(error)) return;
+      if (error instanceof Refused && error.status === 403) return forbid();
       version = null;
       await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS));
     }
   }
 }
 
-async function enter() {
-  $("login").hidden = true;
+function enter() {
   $("pool").hidden = false;
   $("leave").hidden = false;
-  drawLegend();
+  $("who").textContent = `${who(me.identity)} (${me.role})`;
   standing("", "asking…");
+  watchFilter(draw);
+  watchHistory(draw);
+  document.addEventListener("opened", draw);
+  whenDone(() => {
+    askMore();
+    wake();
+  });
   watchPool();
   watchEvents();
 }
 
-function leave(problem) {
-  setToken(null);
-  // A fresh page forgets everything that was shown.
-  if (problem) sessionStorage.setItem("dxpu-problem", problem);
-  location.reload();
-}
-
-async function logIn(text) {
-  let token = text.trim();
-  if (token.startsWith("{")) {
-    token = JSON.parse(token).token ?? "";
-    if (token === "") throw new Error("This credential holds a certificate and no token; browsers log in by token.");
-  }
-  if (token === "") throw new Error("Choose a file or paste a token.");
-  setToken(token);
-  await get("/v1/whoami");
-}
-
-function showLogin() {
-  $("login").hidden = false;
-  $("login-problem").textContent = sessionStorage.getItem("dxpu-problem") ?? "";
-  sessionStorage.removeItem("dxpu-problem");
-  $("login-form").addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const file = $("login-file").files[0];
-    const typed = $("login-token").value;
-    try {
-      await logIn(typed !== "" || file === undefined ? typed : await file.text());
-      $("login-token").value = "";
-      enter();
-    } catch (error) {
-      setToken(null);
-      const isJson = error instanceof SyntaxError;
-      $("login-problem").textContent = isJson ? "That file is not a credential." : `${error.message}${error.hint ? `. ${error.hint}` : ""}`;
-    }
-  });
-}
-
-const THEMES = ["auto", "light", "dark"];
-
-function setTheme(theme) {
-  if (theme === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
-  $("theme").textContent = theme;
-  try {
-    localStorage.setItem("dxpu-theme", theme);
-  } catch {
-    // A browser that keeps nothing shows the theme until the page is closed.
-  }
-}
-
-setTheme(THEMES.includes(localStorage.getItem("dxpu-theme")) ? localStorage.getItem("dxpu-theme") : "auto");
-$("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf($("theme").textContent) + 1) % THEMES.length]));
+beginTheme();
 $("leave").addEventListener("click", () => leave());
-document.addEventListener("chosen", () => drawDetail(pool));
-if (hasToken()) enter();
-else showLogin();
+try {
+  if (await resume()) enter();
+  else showLogin(enter);
+} catch (error) {
+  showLogin(enter);
+  $("login-problem").textContent = told(error);
+}

@@ -50,3 +50,28 @@ export function places(ids) {
   }
   return parts;
 }
+
+export const plural = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
+
+/** A field of the API as a label: `memory_bytes` as `Memory`. */
+export const label = (name) => sentence(name.replace(/_(bytes|ms|pct)$/, "")).replace(/^Ttl$/, "Lives unrenewed");
+
+/** Any value of the API as text, by the unit in its name. */
+export function value(name, of) {
+  if (of === null || of === undefined) return "–";
+  if (typeof of === "object") return Object.entries(of).map(([key, part]) => `${label(key).toLowerCase()} ${value(key, part)}`).join(", ");
+  if (name.endsWith("_bytes")) return bytes(of);
+  if (name.endsWith("_ms") && typeof of === "number") return span(of);
+  if (name.endsWith("_milli")) return `${of / 1000}`;
+  return String(of).replaceAll("_", " ");
+}
+
+export const percent = (of) => (of === null || of === undefined ? "–" : `${of.toFixed(0)} %`);
+
+/** A moment of today by its time, another one with its day. */
+export function moment(ms) {
+  const at = new Date(ms);
+  const isToday = at.toDateString() === new Date().toDateString();
+  const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+  return isToday ? time : `${at.toLocaleDateString([], { weekday: "short" })} ${time}`;
+}

@@ -13,6 +13,9 @@ fn main() {
     c_program(&root, &out, "demo/mandelbrot.c", "demo");
     c_program(&root, &out, "bench/bench.c", "bench");
     c_program(&root, &out, "demo/gpucheck.c", "gpucheck");
+    // Where Debian keeps the libraries of this architecture.
+    let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
+    println!("cargo::rustc-env=DXPU_TRIPLET={architecture}-linux-gnu");
     println!("cargo::rerun-if-changed=build.rs");
 }
 
@@ -42,14 +45,18 @@ const LIBRARIES: [Library; 3] = [
 ];
 
 /// What the libraries are made of.
-const LIBRARY_CRATES: [&str; 12] = [
+const LIBRARY_CRATES: [&str; 16] = [
     "cuda/libcuda",
     "cuda/libnvml",
     "cuda/client",
     "cuda/wire",
     "cuda/abi",
     "cuda/image",
+    "cuda/journal",
+    "cuda/kept-files",
+    "locks",
     "net/bulk",
+    "net/keeper",
     "net/transport",
     "net/worker-link",
     "study/cuda-trace",
@@ -71,6 +78,19 @@ fn client_library(root: &Path, out: &Path, library: &Library) {
     let target = out.join(library.name);
     std::fs::copy(&file, &target)
         .unwrap_or_else(|error| panic!("cannot copy {} to {}: {error}", file.display(), target.display()));
+    without_debug_data(&target);
+}
+
+/// Nine tenths of a library are debug data, which stay in the file that cargo built. The names of functions are kept.
+fn without_debug_data(file: &Path) {
+    println!("cargo::rerun-if-env-changed=STRIP");
+    let strip = env::var_os("STRIP").unwrap_or_else(|| "strip".into());
+    if !Command::new(&strip).arg("--strip-debug").arg(file).status().is_ok_and(|status| status.success()) {
+        println!(
+            "cargo::warning={} failed (install binutils, or set STRIP): dxpu becomes 60 MB larger",
+            strip.display()
+        );
+    }
 }
 
 fn build_library(root: &Path, out: &Path, library: &Library) -> PathBuf {

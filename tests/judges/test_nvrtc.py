@@ -1,9 +1,11 @@
 """NVRTC to PTX to the driver, through NVIDIA's Python bindings and through cuda.core's own objects."""
 
 import ctypes
+import os
 
 import numpy as np
 import pytest
+from conftest import run_python
 from cuda.bindings import driver, nvrtc
 
 SAXPY = r"""
@@ -245,3 +247,45 @@ def test_core_links_through_the_driver(core_device):
     stream.sync()
     assert host_copy(int(buffer.handle), value)[0] == 14
     buffer.close(stream)
+
+
+COMPILE = """
+from cuda.bindings import nvrtc
+program = nvrtc.nvrtcCreateProgram(b'extern "C" __global__ void triple(float *x) { x[threadIdx.x] *= 3; }', b"cached.cu", 0, [], [])[1]
+assert nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=sm_90"])[0] == 0
+print(nvrtc.nvrtcGetCUBINSize(program)[1])
+"""
+
+
+def test_what_was_compiled_is_kept_for_the_next_process(tmp_path):
+    """NVRTC keeps results in the driver's compute cache, with the variables that NVIDIA documents."""
+    cache = tmp_path / "cache"
+
+    def entries():
+        return sorted(path for path in cache.rglob("*") if path.is_file())
+
+    first = run_python(COMPILE, CUDA_CACHE_PATH=str(cache)).stdout
+    kept = entries()
+    assert kept, "nothing was kept"
+    before = {path: path.read_bytes() for path in kept}
+    for path in kept:
+        os.utime(path, (1, 1))
+    assert run_python(COMPILE, CUDA_CACHE_PATH=str(cache)).stdout == first
+    assert entries() == kept
+    assert all(path.stat().st_mtime > 1 for path in kept), "the second process did not use what the first one kept"
+    # A damaged entry is compiled anew and replaced.
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert run_python(COMPILE, CUDA_CACHE_PATH=str(cache)).stdout == first
+    assert {path: path.read_bytes() for path in entries()} == before
+
+
+def test_a_cache_that_is_off_or_cannot_be_written_costs_only_time(tmp_path):
+    off = tmp_path / "off"
+    run_python(COMPILE, CUDA_CACHE_PATH=str(off), CUDA_CACHE_DISABLE="1")
+    assert not off.exists()
+    (tmp_path / "file").write_text("not a folder")
+    run_python(COMPILE, CUDA_CACHE_PATH=str(tmp_path / "file"))
+    small = tmp_path / "small"
+    run_python(COMPILE, CUDA_CACHE_PATH=str(small), CUDA_CACHE_MAXSIZE="100")
+    assert not [path for path in small.rglob("*") if path.is_file()], "more was kept than CUDA_CACHE_MAXSIZE says"

@@ -13,5 +13,5 @@ def promises():
     run = subprocess.run([kit.dxpu, "bench", "api", "--check"], capture_output=True, text=True, timeout=300, env=kit.clean_environment())
     kit.hold(run.returncode == 0, run.stdout, run.stderr)
     counts = re.findall(r"^  (.*?) +(\d+) +\d+$", run.stdout, re.MULTILINE)
-    kit.hold(len(counts) == 3, "not three counts:", run.stdout)
+    kit.hold(len(counts) == 4, "not four counts:", run.stdout)
     return ", ".join(f"{what} {count}" for what, count in counts)

@@ -61,9 +61,15 @@ def ends(pool):
         client.ends(5)
         kit.hold("heard" in client.said(), "the signal did not reach the program:", client.said())
     kit.hold(not pool.live_leases(), "leases are left:", pool.live_leases())
-    # Nobody has more than there is, and who does not want to wait is told why there is nothing.
-    said = pool.must("/bin/true", gpus=3, options=("--wait", "1s"), code=64)
-    kit.hold("no GPUs after" in said, said)
+    # What this pool can never give is refused at once. A borrower that does not want to wait is told why there is nothing.
+    said = pool.must("/bin/true", gpus=3, options=("--wait", "1s"), code=65)
+    kit.hold("this pool has 2 at most" in said, said)
+    with pool.borrow("/bin/sh", "-c", "echo begun; sleep 60", gpus=2) as client:
+        client.wait_for("begun")
+        said = pool.must("/bin/true", options=("--wait", "1s"), code=64)
+        kit.hold("no GPUs after" in said, said)
+        client.process.terminate()
+        client.process.wait(kit.HANG_SECONDS)
     pool.all_free()
 
 

@@ -173,11 +173,14 @@ def besieged(worker, kind):
 
 
 def log_is_small(worker):
+    def counted():
+        return sum(int(count) for count in re.findall(r"clients were turned away.* count=(\d+)", worker.log()))
+
+    # The worker tells of them every few seconds.
+    kit.until(lambda: f"the log counts {counted()} clients that were turned away: {worker.log()[-2000:]}", lambda: counted() >= STRANGERS)
     log = worker.log()
     kit.hold(len(log) < LOG_BYTES_MAX, "the log has", len(log), "bytes")
-    counted = sum(int(count) for count in re.findall(r"clients were turned away.* count=(\d+)", log))
-    kit.hold(counted >= STRANGERS, "the log counts", counted, "clients that were turned away:", log[-2000:])
-    return f"{len(log) >> 10} KiB tell of {counted}"
+    return f"{len(log) >> 10} KiB tell of {counted()}"
 
 
 def burst(worker):

@@ -1,10 +1,14 @@
 /* An ordinary CUDA driver program: it loads libcuda.so.1, adds two vectors on the GPU, paints the Mandelbrot set there,
- * and checks both against the CPU. It needs no header of CUDA, so it builds anywhere. */
+ * and checks both against the CPU. It needs no header of CUDA, so it builds anywhere.
+ *
+ * With the argument `slowly` it paints row by row and takes its time. The GPU keeps a sum over all rows in its memory from
+ * the first row to the last: a program that lost it would end with a wrong sum. */
 
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 typedef int CUresult;
@@ -176,6 +180,27 @@ static const char ptx[] =
     "    st.global.u32 [%rd3], %r11;\n"
     "DONE:\n"
     "    ret;\n"
+    "}\n"
+    /* sum += the points of one row; one thread a point. */
+    ".visible .entry gather(.param .u64 points, .param .u64 sum, .param .u32 first, .param .u32 width)\n"
+    "{\n"
+    "    .reg .pred %p<2>;\n"
+    "    .reg .b32 %r<6>;\n"
+    "    .reg .b64 %rd<6>;\n"
+    "    ld.param.u64 %rd1, [points];\n"
+    "    ld.param.u64 %rd2, [sum];\n"
+    "    ld.param.u32 %r1, [first];\n"
+    "    ld.param.u32 %r2, [width];\n"
+    "    mov.u32 %r3, %tid.x;\n"
+    "    setp.ge.u32 %p1, %r3, %r2;\n"
+    "    @%p1 bra OUT;\n"
+    "    add.u32 %r4, %r3, %r1;\n"
+    "    mul.wide.u32 %rd3, %r4, 4;\n"
+    "    add.s64 %rd4, %rd1, %rd3;\n"
+    "    ld.global.u32 %r5, [%rd4];\n"
+    "    red.global.add.u32 [%rd2], %r5;\n"
+    "OUT:\n"
+    "    ret;\n"
     "}\n";
 
 enum { COUNT = 1 << 20, WIDTH = 72, HEIGHT = 24, LIMIT = 200 };
@@ -272,7 +297,55 @@ static void paint(CUmodule module)
     printf("painted %d points in %.1f ms, every point as the CPU has it\n", WIDTH * HEIGHT, took);
 }
 
-int main(void)
+static void pause_ms(long milliseconds)
+{
+    struct timespec time = {0, milliseconds * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* Paints row by row. The points and the sum stay on the GPU until the end. */
+static void paint_slowly(CUmodule module)
+{
+    enum { ROW_MS = 60 };
+    static const char shades[] = " .:-=+*#%@";
+    CUdeviceptr points, sum;
+    CUfunction mandelbrot, gather;
+    unsigned width = WIDTH, height = HEIGHT, limit = LIMIT, on_gpu = 0, on_cpu = 0;
+    MUST(cuModuleGetFunction(&mandelbrot, module, "mandelbrot"));
+    MUST(cuModuleGetFunction(&gather, module, "gather"));
+    MUST(cuMemAlloc(&points, WIDTH * HEIGHT * sizeof(unsigned)));
+    MUST(cuMemAlloc(&sum, sizeof on_gpu));
+    MUST(cuMemcpyHtoD(sum, &on_gpu, sizeof on_gpu));
+    void *arguments[] = {&points, &width, &height, &limit};
+    MUST(cuLaunchKernel(mandelbrot, (WIDTH * HEIGHT + 127) / 128, 1, 1, 128, 1, 1, 0, NULL, arguments, NULL));
+    for (unsigned y = 0; y < HEIGHT; y++) {
+        unsigned first = y * WIDTH, row[WIDTH];
+        void *of_row[] = {&points, &sum, &first, &width};
+        MUST(cuLaunchKernel(gather, 1, 1, 1, 128, 1, 1, 0, NULL, of_row, NULL));
+        MUST(cuMemcpyDtoH(row, points + first * sizeof *row, sizeof row));
+        for (unsigned x = 0; x < WIDTH; x++) {
+            if (row[x] != iterations(first + x)) {
+                fprintf(stderr, "point %u took %u steps, not %u\n", first + x, row[x], iterations(first + x));
+                exit(1);
+            }
+            on_cpu += row[x];
+            putchar(row[x] == LIMIT ? '@' : shades[row[x] % 9]);
+        }
+        putchar('\n');
+        fflush(stdout);
+        pause_ms(ROW_MS);
+    }
+    MUST(cuMemcpyDtoH(&on_gpu, sum, sizeof on_gpu));
+    if (on_gpu != on_cpu) {
+        fprintf(stderr, "the GPU's sum is %u, not %u\n", on_gpu, on_cpu);
+        exit(1);
+    }
+    printf("the sum that the GPU kept over all rows is %u, as the CPU has it\n", on_gpu);
+    MUST(cuMemFree(points));
+    MUST(cuMemFree(sum));
+}
+
+int main(int argc, char **argv)
 {
     int count;
     CUdevice device;
@@ -292,8 +365,12 @@ int main(void)
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     MUST(cuModuleLoadData(&module, ptx));
-    add_vectors(module);
-    paint(module);
+    if (argc > 1 && strcmp(argv[1], "slowly") == 0) {
+        paint_slowly(module);
+    } else {
+        add_vectors(module);
+        paint(module);
+    }
     MUST(cuCtxSynchronize());
     MUST(cuModuleUnload(module));
     MUST(cuDevicePrimaryCtxRelease(device));

@@ -1,12 +1,14 @@
 //! The command line.
 
-use crate::borrower::{run, vm};
+#[cfg(feature = "kube")]
+use crate::borrower::kube;
+use crate::borrower::{cdi, run, slurm, smi, vm};
 use crate::operate::{self, audit};
-use crate::roles::{demo, gpu_box, host, manager, up, worker, worker_session};
+use crate::roles::{demo, gpu_box, guardian, host, manager, up, worker, worker_session};
 use crate::study::{bench, inject, model, sim, trace};
-use crate::support::exit::Outcome;
-use crate::support::{completions, man};
-use clap::CommandFactory;
+use crate::support::exit::{Exit, Outcome};
+use crate::support::{completions, config, man};
+use clap::{CommandFactory, FromArgMatches};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,6 +17,7 @@ Examples:
       dxpu up
 
   Look at a pool, and use it:
+      dxpu status
       dxpu top
       dxpu run --gpus 1 -- python train.py
 
@@ -46,12 +49,20 @@ pub(crate) enum Command {
     Box(gpu_box::GpuBox),
     /// Run a program with the GPUs of a worker
     Run(run::Run),
+    /// Show the GPUs that you have, as nvidia-smi does
+    Smi(smi::Smi),
     /// Show a program using a remote GPU, on this machine alone
     Demo(demo::Demo),
     /// Lease GPUs out of boxes: the manager of a pool
     Manager(Box<manager::Manager>),
     /// Start a whole pool on this machine: manager, boxes, dashboard
     Up(up::Up),
+    /// Show the pool in a few lines: what there is, what is free, what you may have
+    Status(operate::status::Status),
+    /// Show who you are in the pool
+    Whoami(operate::status::Whoami),
+    /// Check this machine and its pool, and say what to do for each finding
+    Doctor(operate::doctor::Doctor),
     /// Show every GPU of the pool, live
     Top(operate::top::Top),
     /// Look at GPUs, and take them out of use
@@ -60,6 +71,13 @@ pub(crate) enum Command {
     Lease(operate::lease::Lease),
     /// Show GPUs of the pool to this machine's guests as PCI devices; look at such hosts
     Host(Box<host::PcieHost>),
+    /// Give pods of a Kubernetes cluster GPUs of the pool
+    #[cfg(feature = "kube")]
+    Kube(kube::Kube),
+    /// Give containers the client libraries, by the Container Device Interface
+    Cdi(cdi::Cdi),
+    /// Give jobs of Slurm GPUs of the pool: the commands that Slurm calls
+    Slurm(slurm::Slurm),
     /// Start a QEMU guest with free slots, to try the PCIe plane with
     Vm(vm::Vm),
     /// Look at those who borrow
@@ -91,25 +109,55 @@ pub(crate) enum Command {
     /// One session of a worker
     #[command(hide = true)]
     WorkerSession(worker_session::WorkerSession),
+    /// Keeps images of protected sessions
+    #[command(hide = true)]
+    Guardian(Box<guardian::GuardianRole>),
+}
+
+/// The whole command line, with the options that name configuration files.
+pub(crate) fn command() -> clap::Command {
+    config::with_options(Cli::command())
+}
+
+/// Does what the command line, the environment and a configuration file say.
+pub(crate) fn run() -> Outcome {
+    match config::settle(&command(), std::env::args_os().collect())? {
+        config::Settled::Show(text) => {
+            out!("{text}");
+            Ok(Exit::Success)
+        }
+        config::Settled::Run(matches) => {
+            let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+            cli.command.run()
+        }
+    }
 }
 
 impl Command {
     pub(crate) fn run(self) -> Outcome {
-        use Command::{Box as GpuBox, Manager, Worker, WorkerSession};
-        if matches!(self, Worker(_) | WorkerSession(_) | GpuBox(_) | Manager(_)) {
+        use Command::{Box as GpuBox, Guardian, Manager, Worker, WorkerSession};
+        if matches!(self, Worker(_) | WorkerSession(_) | GpuBox(_) | Manager(_) | Guardian(_)) {
             crate::support::secrets::keep_in_children();
         }
         match self {
             Command::Worker(worker) => worker.run(),
             Command::Box(gpu_box) => gpu_box.run(),
             Command::Run(run) => run.run(),
+            Command::Smi(smi) => smi.run(),
             Command::Demo(demo) => demo.run(),
             Command::Manager(manager) => manager.run(),
             Command::Up(up) => up.run(),
+            Command::Status(status) => status.run(),
+            Command::Whoami(whoami) => whoami.run(),
+            Command::Doctor(doctor) => doctor.run(),
             Command::Top(top) => top.run(),
             Command::Gpu(gpu) => gpu.run(),
             Command::Lease(lease) => lease.run(),
             Command::Host(host) => host.run(),
+            #[cfg(feature = "kube")]
+            Command::Kube(kube) => kube.run(),
+            Command::Cdi(cdi) => cdi.run(),
+            Command::Slurm(slurm) => slurm.run(),
             Command::Vm(vm) => vm.run(),
             Command::Borrower(borrower) => borrower.run(),
             Command::Tenant(tenant) => tenant.run(),
@@ -122,9 +170,10 @@ impl Command {
             Command::Inject(inject) => inject.run(),
             Command::Model(model) => model.run(),
             Command::Sim(sim) => sim.run(),
-            Command::Completions(completions) => completions.run(&mut Cli::command()),
-            Command::Man(man) => man.run(Cli::command()),
+            Command::Completions(completions) => completions.run(&mut command()),
+            Command::Man(man) => man.run(command()),
             Command::WorkerSession(session) => session.run(),
+            Command::Guardian(guardian) => guardian.run(),
         }
     }
 }
@@ -137,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

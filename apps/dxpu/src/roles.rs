@@ -2,6 +2,7 @@
 
 pub(crate) mod demo;
 pub(crate) mod gpu_box;
+pub(crate) mod guardian;
 pub(crate) mod host;
 mod join_token;
 pub(crate) mod manager;

@@ -139,6 +139,7 @@ impl SimulatedBox {
             rack: String::new(),
             paths: Vec::new(),
             gpus: self.slots.lock().unwrap().iter().map(|(slot, state)| self.gpu(*slot, state)).collect(),
+            guard: None,
         };
         let orders = self.client.report(&self.name, &report, Duration::ZERO)?;
         *self.heard.lock().unwrap() =
@@ -394,4 +395,60 @@ fn a_manager_asked_to_stop_resigns_and_secrets_stay_out_of_its_log() {
     let client = Client::new(credential, patient()).unwrap();
     client.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
     again.kill();
+}
+
+fn dxpu(arguments: &[&str], folder: &Path) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_dxpu"))
+        .arg("manager")
+        .args(arguments)
+        .arg("--state-dir")
+        .arg(folder)
+        .env("DXPU_LOG", "warn")
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// A running manager is backed up; another one goes on from the file, and the admin's credential is good there.
+#[test]
+fn a_backup_of_a_running_manager_is_restored_elsewhere() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second, empty) =
+        (folder.path().join("first"), folder.path().join("second"), folder.path().join("empty"));
+    let file = folder.path().join("pool.backup");
+    let path = file.to_str().unwrap();
+    let (code, said) = dxpu(&["backup", "--out", path], &empty);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("there is no store at") && !empty.join("pool.db").exists(), "{said}");
+
+    let port = free_port();
+    let manager = Manager::start(&first, port);
+    let admin = Client::new(manager.credential(), Patience::default()).unwrap();
+    let before: Page<pool_api::TokenInfo> = admin.get("/v1/tokens", Duration::ZERO).unwrap();
+    let (code, said) = dxpu(&["backup", "--out", path], &first);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let (code, said) = dxpu(&["restore", "--from", path, "--replace"], &first);
+    assert_eq!(code, Some(65), "{said}");
+    assert!(said.contains("a manager leads on this store") && said.contains("stop all managers"), "{said}");
+    manager.kill();
+
+    let (code, said) = dxpu(&["restore", "--from", path], &second);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("restored the pool as it was at") && said.contains("what to do next:"), "{said}");
+    let (code, said) = dxpu(&["restore", "--from", path], &second);
+    assert_eq!(code, Some(65), "{said}");
+    assert!(said.contains("the store is not empty") && said.contains("--replace"), "{said}");
+    let running = Manager::start(&second, port);
+    let after: Page<pool_api::TokenInfo> = admin.get("/v1/tokens", Duration::ZERO).unwrap();
+    assert_eq!(before.items, after.items);
+    running.kill();
+
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() - 9]).unwrap();
+    let (code, said) = dxpu(&["restore", "--from", path, "--replace"], &second);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("this is no whole backup of dxpu"), "{said}");
 }

@@ -11,6 +11,8 @@ class Mode:
     delay: str = ""
     # What the program finds in its environment, as pairs.
     environment: tuple = ()
+    # Further words for `dxpu run`.
+    words: tuple = ()
 
     @property
     def kind(self):
@@ -20,7 +22,7 @@ class Mode:
         """The command line that runs a program in this mode."""
         if not self.scheme:
             return list(map(str, program))
-        return worker.client(self.scheme, *program, options=["--delay", self.delay] if self.delay else [])
+        return worker.client(self.scheme, *program, options=[*self.words, *(["--delay", self.delay] if self.delay else [])])
 
 
 # PyTorch keeps memory itself; with this it asks the driver's pool for every tensor.
@@ -28,9 +30,12 @@ ASYNC = (("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),)
 
 
 def parse(names, delays):
-    """Modes by their names, then TCP with each delay. A name that ends in `+async` has PyTorch use cudaMallocAsync."""
+    """Modes by their names, then TCP with each delay. A name that ends in `+async` has PyTorch use cudaMallocAsync; one
+    that ends in `+survive` is protected against the loss of its session."""
     known = {"native": Mode("native")} | {scheme: Mode(scheme, scheme) for scheme in ("tcp", "tls", "unix", "shm")}
     known |= {f"{name}+async": dataclasses.replace(mode, name=f"{name}+async", environment=ASYNC) for name, mode in known.items()}
+    survives = {name: mode for name, mode in known.items() if mode.scheme}
+    known |= {f"{name}+survive": dataclasses.replace(mode, name=f"{name}+survive", words=("--survive",)) for name, mode in survives.items()}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no such mode: {', '.join(unknown)}; there are {', '.join(known)}")
     return [known[name] for name in names] + [Mode(f"tcp+{delay}", "tcp", delay) for delay in delays]

@@ -1,6 +1,8 @@
-"""Trains a small network for ever, one line a step: `step N seconds-since-the-epoch loss`. An error is told with its time.
+"""Works for ever, one line a step: `step N seconds-since-the-epoch value`. An error is told with its time.
 
-Deterministic: step N has the same loss in every run, whatever happens to others.
+The work is one of: training of an MLP, ResNet-50 or BERT (the value is the loss), decoding by GPT-2, ResNet-50 as a CUDA graph.
+
+Deterministic: step N has the same value in every run, whatever happens to others.
 """
 
 import sys
@@ -17,34 +19,78 @@ kind = sys.argv[2] if len(sys.argv) > 2 else "mlp"
 torch.backends.cudnn.benchmark = False
 
 
-def network():
-    """A network, and a function that computes its loss."""
+def training():
+    """A step of training, whose loss is what is observed."""
     fixed = torch.Generator().manual_seed(1)
     if kind == "resnet":
         model, shape = models.resnet()
         x, target = torch.randn(16, *shape, generator=fixed).cuda(), torch.arange(16, device="cuda") % 10
-        return model, lambda: torch.nn.functional.cross_entropy(model(x), target)
-    if kind == "bert":
+        loss_of = lambda: torch.nn.functional.cross_entropy(model(x), target)  # noqa: E731
+    elif kind == "bert":
         model, vocabulary = models.bert_classifier()
         x, labels = torch.randint(1, vocabulary, (8, 128), generator=fixed).cuda(), torch.arange(8, device="cuda") % 2
-        return model, lambda: model(x, labels=labels).loss
-    model, width = models.mlp()
-    x = torch.randn(32, width, generator=fixed).cuda()
-    return model, lambda: (model(x) - x).square().mean()
+        loss_of = lambda: model(x, labels=labels).loss  # noqa: E731
+    else:
+        model, width = models.mlp()
+        x = torch.randn(32, width, generator=fixed).cuda()
+        loss_of = lambda: (model(x) - x).square().mean()  # noqa: E731
+    model.cuda().train()
+    torch.manual_seed(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-
-model, loss_of = network()
-model.cuda().train()
-torch.manual_seed(2)
-x = torch.zeros(8, device="cuda")
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-try:
-    for n in range(steps):
+    def step(_):
         optimizer.zero_grad()
         loss = loss_of()
         loss.backward()
         optimizer.step()
-        value = loss.item()
+        return loss.item()
+
+    return step
+
+
+def decoding():
+    """GPT-2 decodes eight more tokens; what is observed is a number made of them."""
+    model, vocabulary = models.gpt2()
+    model.cuda().eval()
+    generator = torch.Generator().manual_seed(1)
+
+    def step(_):
+        prompt = torch.randint(1, vocabulary, (1, 16), generator=generator).cuda()
+        tokens = models.generate(model, prompt, 8)[0].tolist()
+        return float(sum(token * 31**place % 1000003 for place, token in enumerate(tokens)))
+
+    return step
+
+
+def graph():
+    """ResNet-50 inference as a CUDA graph with another input each time; what is observed is its output's sum."""
+    model, shape = models.resnet()
+    model.cuda().eval()
+    generator = torch.Generator().manual_seed(1)
+    x = torch.zeros(4, *shape, device="cuda")
+    with torch.no_grad():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                model(x)
+        stream.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            y = model(x)
+
+    def step(_):
+        x.copy_(torch.randn(4, *shape, generator=generator))
+        captured.replay()
+        return y.double().sum().item()
+
+    return step
+
+
+step = {"gpt2": decoding, "graph": graph}.get(kind, training)()
+x = torch.zeros(8, device="cuda")
+try:
+    for n in range(steps):
+        value = step(n)
         print(f"step {n} {time.time():.6f} {value.hex()}", flush=True)
 except RuntimeError as error:
     told = time.time()

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 
 /// Which folder of `apps/dxpu/src` uses which. Read from left to right there is no way back: `support` is for all.
 const ARROWS: &[&str] = &[
+    // `dxpu run --lease` names a lease as `dxpu lease` does.
+    "borrower -> operate",
     "borrower -> support",
     "operate -> support",
     "roles -> operate",
@@ -12,6 +14,8 @@ const ARROWS: &[&str] = &[
     // `bench api` starts a worker, as `dxpu worker` does.
     "study -> roles",
     "study -> support",
+    // A configuration file has the options of the command line, so its tests read the command line's definition.
+    "support -> cli",
 ];
 
 #[test]

@@ -12,6 +12,19 @@ const EXCEPTIONS: &[&str] = &[
     "crates/net/worker-link/src/config.rs",
     "crates/net/worker-link/src/tokens.rs",
     "crates/net/worker-link/src/users.rs",
+    // Why a program cannot go on, or why an image was refused: the sentence is told to the user or to the other process.
+    "crates/cuda/libcuda/src/link/places.rs",
+    "crates/cuda/libcuda/src/link/planned.rs",
+    "crates/cuda/libcuda/src/link/resume.rs",
+    "crates/cuda/libcuda/src/link/survival.rs",
+    "crates/cuda/worker/src/session/cuts/keeper.rs",
+    // Why a claim is refused, or no way leads to its GPU: the sentence goes into the claim or to the kubelet.
+    "crates/kube/claims/src/decide.rs",
+    "crates/kube/claims/src/simulation.rs",
+    "crates/kube/node/src/leases.rs",
+    "crates/pool/keeper/src/recover.rs",
+    "crates/pool/keeper/src/serve.rs",
+    "crates/pool/keeper/src/watch.rs",
 ];
 
 /// A caller cannot tell one `String` from another. (The binary in `apps/` may: there a sentence is shown, not handled.)

@@ -35,6 +35,12 @@ const EXCEPTIONS: &[&str] = &[
     "crates/cuda/ptx/src/parse/body.rs: body",
     "crates/cuda/ptx/src/parse.rs: module",
     "crates/pcie/vfio-user/src/session.rs: on_request",
+    // A program, or a story, told from its beginning to its end.
+    "crates/kube/node/tests/it/pool.rs: join",
+    "crates/cuda/driver-nvidia/src/tests/cut_speed.rs: measure",
+    "crates/cuda/libcuda/tests/survives/program.rs: main_thread",
+    "crates/cuda/worker/tests/support/guardian.rs: answer",
+    "crates/pool/core/src/ledger/leases.rs: create_lease",
 ];
 
 #[test]

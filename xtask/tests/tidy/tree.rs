@@ -18,7 +18,7 @@ pub(crate) fn files(folders: &[&str], ending: &str) -> Vec<PathBuf> {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() {
                 // Neither what git keeps nor what builds and installs leave behind.
-                if !name.starts_with('.') && name != "target" {
+                if !name.starts_with('.') && name != "target" && name != "node_modules" {
                     open.push(path);
                 }
             } else if name.ends_with(ending) {

@@ -7,17 +7,20 @@
 //! A process that is killed gives nothing back: then the lease ends by itself, a little later. Secrets are in a file
 //! that only this user can read; neither arguments nor the environment hold any.
 
-mod attach;
+pub(crate) mod attach;
+mod outlive;
 mod place;
 mod program;
 mod wait;
 
-use crate::support::exit::Outcome;
+use crate::operate::lease::{LeaseName, long_duration};
+use crate::support::exit::{Exit, Outcome};
 use crate::support::pool_access::{PoolAccess, failure};
 use crate::support::quantity;
-use pool_api::{BoxKind, LeaseId, LeaseRequest, Model, Share, Topology};
+use pool_api::{BoxKind, Lease, LeaseRequest, Model, Share, Survive, Topology};
+use pool_client::Client;
 use std::ffi::OsString;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What to borrow.
 #[derive(clap::Args, Debug)]
@@ -27,7 +30,13 @@ pub(crate) struct Borrow {
     gpus: Option<u32>,
     /// Use the GPUs of a lease that is there already, and leave it there afterwards (`dxpu lease create` makes one)
     #[arg(long, value_name = "ID", conflicts_with = "gpus")]
-    lease: Option<LeaseId>,
+    lease: Option<LeaseName>,
+    /// Start the program again, up to N times, when it failed because its GPU was lost and the lease has another
+    #[arg(long, value_name = "N", default_value = "0")]
+    retry: u32,
+    /// End the program (SIGTERM, then SIGKILL) and give the GPUs back after this time, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = long_duration)]
+    time_limit: Option<Duration>,
     /// Of this model, such as H200
     #[arg(long, requires = "gpus")]
     model: Option<Model>,
@@ -55,6 +64,10 @@ pub(crate) struct Borrow {
     /// How long the GPUs stay yours should this machine fall silent
     #[arg(long, value_name = "TIME", requires = "gpus", default_value = "30s", value_parser = quantity::duration)]
     ttl: Duration,
+    /// Give the GPUs back when the program has sent nothing to them for so long, such as 10m, and ask for them again when it
+    /// calls CUDA
+    #[arg(long, value_name = "TIME", requires = "survive", value_parser = quantity::duration)]
+    suspend_when_idle: Option<Duration>,
     #[command(flatten)]
     access: PoolAccess,
 }
@@ -72,6 +85,7 @@ enum Close {
     /// Anywhere
     Any,
     /// In one box
+    #[value(alias = "same_box")]
     SameBox,
     /// Joined by NVLink
     Nvlink,
@@ -90,7 +104,12 @@ impl Borrow {
         self.gpus.is_some() || self.lease.is_some()
     }
 
-    fn request(&self, program: &OsString) -> LeaseRequest {
+    /// Whether GPUs are to be given back while the program is idle.
+    pub(crate) fn suspends_when_idle(&self) -> bool {
+        self.suspend_when_idle.is_some()
+    }
+
+    fn request(&self, program: &OsString, survives: bool) -> LeaseRequest {
         let note: String = program.to_string_lossy().chars().filter(|c| !c.is_control()).take(60).collect();
         LeaseRequest {
             tenant: self.tenant.clone(),
@@ -109,32 +128,80 @@ impl Borrow {
             share: self.share,
             priority: self.priority.unwrap_or(pool_api::PRIORITY_DEFAULT),
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
+            survive: if survives { Survive::Gpu } else { Survive::None },
+            time_limit_ms: self.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
             note,
             ..LeaseRequest::default()
         }
     }
 
     /// Borrows, runs the program, gives back. `settings` are further variables for the program's library.
-    pub(crate) fn run(&self, program: &[OsString], settings: Vec<(&'static str, OsString)>) -> Outcome {
+    ///
+    /// With `patience` the program outlives losses: it waits so long for another GPU.
+    pub(crate) fn run(
+        &self,
+        program: &[OsString],
+        settings: Vec<(&'static str, OsString)>,
+        patience: Option<Duration>,
+    ) -> Outcome {
         // Before anything is borrowed, so that no signal makes us forget to give it back.
         let signals = program::Signals::take()?;
-        let client = self.access.client()?;
-        if let Some(id) = self.lease {
+        let client = self.access.waiting_client()?;
+        if let Some(name) = &self.lease {
+            let id = name.resolve(&client).map_err(failure)?;
             let lease = client.get(&format!("/v1/leases/{id}"), Duration::ZERO).map_err(failure)?;
-            let lease = wait::until_granted(&client, lease, self.wait, &signals)?;
-            let keeper = attach::Keeper::attach(&client, &lease, &signals)?;
-            return program::run(program, settings, &keeper, &client, &lease, &signals);
+            return self.run_again_while_gpus_fail(&client, lease, program, &settings, patience, &signals);
         }
-        let request = self.request(&program[0]);
+        let request = self.request(&program[0], patience.is_some());
         let key = machine::random_hex(16)?;
         let lease = client.create_lease(&request, &key).map_err(failure)?;
         let held = wait::Held::new(&client, lease.id);
-        let lease = wait::until_granted(&client, lease, self.wait, &signals)?;
-        let keeper = attach::Keeper::attach(&client, &lease, &signals)?;
-        let outcome = program::run(program, settings, &keeper, &client, &lease, &signals);
-        // The files that name the tokens outlive the program, not us.
-        drop(keeper);
+        let outcome = self.run_again_while_gpus_fail(&client, lease, program, &settings, patience, &signals);
         held.give_back();
         outcome
+    }
+
+    /// Runs the program, and again as often as `--retry` allows when it failed and had lost a GPU meanwhile.
+    fn run_again_while_gpus_fail(
+        &self,
+        client: &Client,
+        mut lease: Lease,
+        program: &[OsString],
+        settings: &[(&'static str, OsString)],
+        patience: Option<Duration>,
+        signals: &program::Signals,
+    ) -> Outcome {
+        let mut until = self.time_limit.map(|limit| Instant::now() + limit);
+        let mut limit = None;
+        let mut left = self.retry;
+        loop {
+            lease = wait::until_granted(client, lease, self.wait, signals)?;
+            // The manager counts from the first grant, and may have set a limit of the tenant's own. Its clock is not ours, so
+            // the limit is counted from here; it waits some seconds longer than this.
+            if self.lease.is_none() && limit.is_none() {
+                limit = lease.request.time_limit_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+                until = until.into_iter().chain(limit).min();
+            }
+            // The files that name the tokens live as long as the program.
+            let keeper = attach::Keeper::attach(client, &lease, signals)?;
+            let mut settings = settings.to_vec();
+            let outlives = self.outlive(&lease, &keeper, patience, &mut settings)?;
+            let run = program::Run { client, lease: &lease, keeper: &keeper, signals, until };
+            let (exit, after) = run.to_the_end(program, &settings)?;
+            drop(outlives);
+            let has_lost = after.as_ref().is_some_and(|after| after.moves.len() > lease.moves.len());
+            let is_over = until.is_some_and(|until| Instant::now() >= until);
+            match after {
+                Some(after) if exit != Exit::Program(0) && has_lost && after.state.is_live() && !is_over => {
+                    if left == 0 || signals.stop_wanted().is_some() {
+                        return Ok(exit);
+                    }
+                    left -= 1;
+                    errln!("dxpu: starting the program again ({left} more tries after this one)");
+                    lease = after;
+                }
+                _ => return Ok(exit),
+            }
+        }
     }
 }

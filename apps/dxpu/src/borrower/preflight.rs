@@ -55,7 +55,7 @@ pub(crate) fn check(
         }
         if start.elapsed() >= TOLD_AFTER && !std::mem::replace(&mut is_told, true) {
             let why = if failure.hint.is_empty() { &failure.what } else { &failure.hint };
-            eprintln!("dxpu: {address} is busy ({why}); trying again for {patience:.0?} at most");
+            errln!("dxpu: {address} is busy ({why}); trying again for {patience:.0?} at most");
         }
         std::thread::sleep(back_off.pause());
     }

@@ -23,9 +23,11 @@ Examples:
   dxpu run --worker tcp:127.0.0.1:7400 --delay 50us -- ./program     as if the worker were 50 us away
   dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
   dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
+  dxpu run --gpus 1 --survive -- python train.py                     goes on at another GPU when its own is lost
+  dxpu run --gpus 1 --retry 3 --time-limit 8h -- python train.py     starts again on another GPU if its own fails
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES,
-DXPU_STALL_TIMEOUT and DXPU_SURVIVE, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
+DXPU_STALL_TIMEOUT, DXPU_SURVIVE and DXPU_CLASS, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
 library say what it does. DXPU_SPIN=TIME is how long its threads look for commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
 for answers on machines with more than 4 cores, otherwise as little as each transport thinks best). DXPU_PATIENCE=TIME is
 how long a worker that is busy is asked again (default: 60s). DXPU_WORKER_UID=UID,... are users, beside root and yours, at
@@ -61,6 +63,10 @@ pub(crate) struct Run {
     /// session at the same worker and has everything happen again there; the program waits and sees no error
     #[arg(long, env = "DXPU_SURVIVE", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
     survive: bool,
+    /// What the program is to others on the same GPU: `online` programs are protected, `offline` ones work in their pauses,
+    /// `dedicated` ones take no part in this. For a worker of your own; its GPUs must be ones it can share (soft GPUs, so far)
+    #[arg(long, value_name = "CLASS", env = "DXPU_CLASS", default_value = "dedicated")]
+    class: work_class::Class,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -74,6 +80,18 @@ fn duration_text(text: &str) -> Result<String, String> {
 impl Run {
     pub(crate) fn run(self) -> Outcome {
         if self.borrow.is_wanted() {
+            // A worker that the environment names is that of a program around this one.
+            if !self.worker.is_empty() && std::env::var_os("DXPU_WORKER").is_none() {
+                let what = "--worker names one worker, and --gpus or --lease asks a pool for GPUs";
+                let hint =
+                    "leave one of the two out: --worker for a worker without a pool, --gpus N for a pool";
+                return Err(Failure::new(Exit::Usage, what, hint).into());
+            }
+            if self.class != work_class::Class::Dedicated {
+                let what =
+                    format!("--class {}: the GPUs of a pool are not shared between classes yet", self.class);
+                return Err(Failure::new(Exit::Usage, what, "leave --class out, or name a --worker").into());
+            }
             let settings = [
                 ("DXPU_DELAY", self.delay.clone()),
                 ("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string())),
@@ -81,7 +99,12 @@ impl Run {
                 ("DXPU_SURVIVE", self.survive.then(|| "1".to_owned())),
             ];
             let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
-            return self.borrow.run(&self.program, given.collect());
+            let patience = if self.survive { Some(patience()?) } else { None };
+            return self.borrow.run(&self.program, given.collect(), patience);
+        }
+        if self.borrow.suspends_when_idle() {
+            let what = "--suspend-when-idle gives GPUs back to a pool, and this program borrows none";
+            return Err(Failure::new(Exit::Usage, what, "borrow one with --gpus N --survive").into());
         }
         let (token, token_file) = self.token()?;
         let mut is_soft = false;
@@ -110,10 +133,13 @@ impl Run {
             set("DXPU_TOKEN_FILE", Some(file.as_os_str()));
         }
         set("DXPU_WORKER_NAMES", None);
+        set("DXPU_KEEPER", None);
         set("DXPU_DELAY", self.delay.as_deref().map(OsStr::new));
         set("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string()).as_deref().map(OsStr::new));
         set("DXPU_STALL_TIMEOUT", self.stall_timeout.as_deref().map(OsStr::new));
         set("DXPU_SURVIVE", self.survive.then(|| OsStr::new("1")));
+        let is_shared = self.class != work_class::Class::Dedicated;
+        set("DXPU_CLASS", is_shared.then(|| OsStr::new(self.class.name())));
         // Only returns when the program could not be started.
         let error = program.exec();
         Err(exit::not_started(&self.program[0], error).into())

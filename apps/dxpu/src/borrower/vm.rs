@@ -64,7 +64,7 @@ impl Vm {
         let arguments = self.arguments();
         if self.print {
             let words: Vec<String> = arguments.iter().map(|word| quoted(&word.to_string_lossy())).collect();
-            println!("{} {}", quoted(&self.qemu.to_string_lossy()), words.join(" "));
+            outln!("{} {}", quoted(&self.qemu.to_string_lossy()), words.join(" "));
             return Ok(Exit::Success);
         }
         check(&self.qemu)?;

@@ -1,5 +1,7 @@
 //! `dxpu audit`: the audit trail of the pool.
 
+use super::list::{Format, print};
+use super::words::{time, who};
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::pool_access::{self, PoolAccess};
 use pool::{AuditCheck, BrokenChain};
@@ -31,9 +33,12 @@ struct Ls {
     /// Begin after the entry with this number, of one book
     #[arg(long, default_value_t = 0, requires = "book")]
     after: u64,
-    /// Print one JSON object a line
+    /// Print one JSON object a line (the same as -o json)
     #[arg(long)]
     json: bool,
+    /// How to show it
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
+    output: Format,
 }
 
 #[derive(clap::Args)]
@@ -103,6 +108,7 @@ impl Ls {
         };
         let mut all: Vec<Pages<'_>> =
             names.iter().map(|name| Pages::new(&client, name, self.after)).collect();
+        let mut is_first = true;
         // Books are in the order of time, each by itself: the oldest of their next entries is next.
         loop {
             let mut oldest: Option<(u64, usize)> = None;
@@ -115,26 +121,39 @@ impl Ls {
             }
             let Some((_, at)) = oldest else { return Ok(Exit::Success) };
             if let Some(entry) = all[at].next()? {
-                self.print(&entry)?;
+                if !print(&self.shown(&entry, is_first)?)? {
+                    return Ok(Exit::Success);
+                }
+                is_first = false;
             }
         }
     }
 
-    fn print(&self, entry: &AuditEntry) -> anyhow::Result<()> {
-        if self.json {
-            println!("{}", serde_json::to_string(entry)?);
-            return Ok(());
+    /// One entry; the first one of a table has the heads above it. An entry is shown as soon as it is read, so columns are
+    /// as wide as what is usual in them.
+    fn shown(&self, entry: &AuditEntry, is_first: bool) -> anyhow::Result<String> {
+        let format = if self.json { Format::Json } else { self.output };
+        if let Some(text) = format.of(entry, true)? {
+            return Ok(text);
         }
         let outcome = match entry.outcome {
             AuditOutcome::Done => "done",
             AuditOutcome::Denied => "denied",
             AuditOutcome::Refused => "refused",
         };
-        println!(
-            "{:>8}  {}  {:7}  {:16}  {}  {}  {}",
-            entry.seq, entry.at_ms, outcome, entry.action, entry.actor, entry.target, entry.detail
-        );
-        Ok(())
+        let line = |seq: &str, at: &str, outcome: &str, action: &str, rest: [&str; 3]| {
+            let text = format!(
+                "{seq:>8}  {at:20}  {outcome:7}  {action:16}  {:24}  {:24}  {}",
+                rest[0], rest[1], rest[2]
+            );
+            format!("{}\n", text.trim_end())
+        };
+        let head = match is_first {
+            true => line("NUMBER", "TIME", "OUTCOME", "ACTION", ["WHO", "WHAT", "DETAIL"]),
+            false => String::new(),
+        };
+        let rest = [who(&entry.actor), entry.target.as_str(), entry.detail.as_str()];
+        Ok(head + &line(&entry.seq.to_string(), &time(entry.at_ms), outcome, &entry.action, rest))
     }
 }
 
@@ -166,10 +185,11 @@ impl Verify {
             is_found |= found.contains;
             newest = newest.into_iter().chain(found.newest).max_by_key(|entry| entry.at_ms);
             if book.before_first.is_empty() {
-                println!(
+                outln!(
                     "the {} entries from before there were books are not changed; whether there were older ones \
                      than {} was not noted then",
-                    found.count, book.first
+                    found.count,
+                    book.first
                 );
             }
         }
@@ -180,13 +200,13 @@ impl Verify {
         match newest {
             Some(newest) => {
                 let (kept, forgotten) = (all.books.len(), all.written.saturating_sub(count));
-                println!("{count} entries in {kept} books: none changed, none missing");
+                outln!("{count} entries in {kept} books: none changed, none missing");
                 if forgotten > 0 {
-                    println!("{forgotten} older ones were forgotten, because more are not kept");
+                    outln!("{forgotten} older ones were forgotten, because more are not kept");
                 }
-                println!("newest hash: {}", newest.hash);
+                outln!("newest hash: {}", newest.hash);
             }
-            None => println!("the audit trail is empty"),
+            None => outln!("the audit trail is empty"),
         }
         Ok(Exit::Success)
     }
@@ -234,3 +254,30 @@ impl Verify {
 }
 
 const CHANGED_BY_HAND: &str = "somebody has changed the store by hand; compare it with a backup";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        ls: Ls,
+    }
+
+    #[test]
+    fn entries_have_heads_and_times_that_people_read() {
+        let entry: AuditEntry = serde_json::from_value(serde_json::json!({
+            "seq": 7, "address": "", "at_ms": 1_794_735_191_000_u64, "actor": "spiffe://dxpu/admin/first", "action": "box.drain",
+            "target": "box/rack1-a", "outcome": "done", "detail": "", "previous": "", "hash": ""
+        }))
+        .unwrap();
+        let shown = |words: &[&str], is_first| Line::parse_from(words).ls.shown(&entry, is_first).unwrap();
+        let first = shown(&["ls"], true);
+        assert!(first.starts_with("  NUMBER  TIME"), "{first}");
+        assert!(first.contains("2026-11-15 09:33:11Z") && first.contains("admin/first"), "{first}");
+        assert_eq!(shown(&["ls"], false).lines().count(), 1);
+        assert!(shown(&["ls", "--json"], true).starts_with('{'));
+    }
+}

@@ -72,7 +72,7 @@ impl Ls {
         let mut seen = events.last().map_or(0, |event| event.seq);
         events.retain(|event| self.is_asked(event));
         events.drain(..events.len().saturating_sub(self.last));
-        if events.is_empty() && !self.look.watch && self.look.output != Format::Json {
+        if events.is_empty() && !self.look.watch && matches!(self.look.output, Format::Table | Format::Wide) {
             print("nothing has happened yet\n")?;
             return Ok(Exit::Success);
         }
@@ -96,12 +96,13 @@ impl Ls {
                 let lines: Result<Vec<String>, _> = events.iter().map(serde_json::to_string).collect();
                 lines?.iter().map(|line| format!("{line}\n")).collect()
             }
-            Format::Json => serde_json::to_string_pretty(events)? + "\n",
             Format::Table | Format::Wide => {
                 let rows: Vec<Vec<Cell>> = events.iter().map(row).collect();
                 let lines = table::lines(&COLUMNS, &rows, paper);
                 lines.iter().skip(usize::from(!is_first)).map(|line| format!("{line}\n")).collect()
             }
+            _ if events.is_empty() && self.look.watch => String::new(),
+            other => other.of(&events, self.look.watch)?.unwrap_or_default(),
         };
         print(&text)
     }
@@ -163,13 +164,21 @@ fn tone(kind: EventKind) -> Tone {
         | K::GpuBurnInFailed
         | K::LeaseReclaimed
         | K::LeaseRequeued => Tone::Wrong,
-        K::BoxDrained | K::GpuTainted | K::GpuAbsent | K::LeaseMoved | K::LeasePending | K::LeaseExpired => {
-            Tone::Passing
-        }
+        K::BoxDrained
+        | K::GpuTainted
+        | K::GpuAbsent
+        | K::LeaseMoved
+        | K::LeaseMoving
+        | K::LeaseParked
+        | K::LeaseUnparked
+        | K::LeasePending
+        | K::LeaseExpired => Tone::Passing,
         K::GpuRepaired
         | K::GpuUnplugged
         | K::HostChanged
         | K::LeaseReleased
+        | K::LeaseStayed
+        | K::LeaseDrill
         | K::TenantChanged
         | K::SparesChanged
         | K::AccessRevoked

@@ -6,12 +6,13 @@ use super::ask;
 use super::list::{Format, Look, changed};
 use super::revoke::Terms;
 use super::words::{age, bytes, name_of, or_dash, time, who};
-use crate::support::exit::Outcome;
+use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::paint::{Paper, Tone};
-use crate::support::pool_access::PoolAccess;
+use crate::support::pool_access::{PoolAccess, failure};
 use crate::support::table::{self, Cell, Column};
-use pool_api::{BoxDetail, BoxRecord, BoxState, Name, Taint, TaintRequest};
+use pool_api::{BoxDetail, BoxRecord, BoxState, GuardReport, Name, Taint, TaintRequest};
 use pool_auth::Identity;
+use pool_client::Client;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -30,7 +31,29 @@ pub(crate) enum Verb {
         look: Look,
     },
     /// Empty a box: nothing new goes there, and its leases move away
-    Drain(Act),
+    Drain {
+        #[command(flatten)]
+        act: Act,
+        /// Let leases end by themselves for so long before they are moved, such as 30m; shows how many are left
+        #[arg(long, value_name = "TIME", value_parser = super::lease::long_duration)]
+        grace: Option<Duration>,
+        /// Wait until the box is empty, and show how many leases are left
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Keep new leases from a box; those it has stay
+    Cordon(Act),
+    /// Let leases have a cordoned or drained box again
+    Uncordon(Act),
+    /// Take a box off the list that is dead and has nothing of any lease
+    ///
+    /// It stays a member and is listed again when it reports; `dxpu box revoke` expels it for good.
+    Rm {
+        /// Its name
+        name: Name,
+        #[command(flatten)]
+        access: PoolAccess,
+    },
     /// Let leases have a box again
     Undrain(Act),
     /// Expel a box: it is no member any more, and its leases move as if it had died
@@ -74,7 +97,15 @@ impl Verb {
             Verb::Ls { look } => list(&look),
             Verb::Show { name, look } => look
                 .show(|client| client.get::<BoxDetail>(&format!("/v1/boxes/{name}"), Duration::ZERO), detail),
-            Verb::Drain(act) => act.run("drain", "is being emptied"),
+            Verb::Drain { act, grace, wait } => super::drain::run(act, grace, wait),
+            Verb::Cordon(act) => act.run("cordon", "gets no new leases; those it has stay"),
+            Verb::Uncordon(act) => act.run("undrain", "takes leases again"),
+            Verb::Rm { name, access } => {
+                let removed: BoxRecord =
+                    access.client()?.delete(&format!("/v1/boxes/{name}")).map_err(failure)?;
+                outln!("box {} is off the list", removed.name);
+                Ok(Exit::Success)
+            }
             Verb::Undrain(act) => act.run("undrain", "takes leases again"),
             Verb::Revoke { name, terms } => {
                 terms.revoke(Identity::Box(name.to_string()).to_string(), false, &format!("box {name}"))
@@ -84,11 +115,22 @@ impl Verb {
 }
 
 impl Act {
-    fn run(self, verb: &str, said: &str) -> Outcome {
-        let client = self.access.client()?;
+    pub(super) fn run(self, verb: &str, said: &str) -> Outcome {
+        let record = self.ask(&self.access.client()?, verb)?;
+        changed(self.output, &record, &format!("box {} {said} (now {})", record.name, state(&record)))
+    }
+
+    pub(super) fn ask(&self, client: &Client, verb: &str) -> Result<BoxRecord, Failure> {
         let path = format!("/v1/boxes/{}/{verb}", self.name);
-        let record: BoxRecord = ask::post(&client, &path, &TaintRequest { reason: self.reason })?;
-        changed(self.output, &record, &format!("box {} {said} (now {})", record.name, name_of(&record.state)))
+        ask::post(client, &path, &TaintRequest { reason: self.reason.clone() })
+    }
+
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
+        self.access.client()
+    }
+
+    pub(super) fn name(&self) -> &Name {
+        &self.name
     }
 }
 
@@ -117,7 +159,7 @@ fn list(look: &Look) -> Outcome {
                 record.name.to_string().into(),
                 name_of(&record.kind).into(),
                 or_dash(record.rack.clone()).into(),
-                Cell::toned(name_of(&record.state), tone(record.state)),
+                Cell::toned(state(record), tone(record.state)),
                 record.gpus.len().to_string().into(),
                 age(record.last_seen_ms, *now_ms).into(),
                 or_dash(drain_note(record)).into(),
@@ -131,14 +173,23 @@ fn list(look: &Look) -> Outcome {
     )
 }
 
+/// Its state; a cordon has a word of its own.
+fn state(record: &BoxRecord) -> String {
+    let is_cordoned = record.drain.as_ref().is_some_and(|drain| !drain.drain);
+    match record.state {
+        BoxState::Draining if is_cordoned => "cordoned".to_owned(),
+        other => name_of(&other),
+    }
+}
+
 fn drain_note(record: &BoxRecord) -> String {
     if let Some(revoked) = &record.revoked {
         return revoked_note(revoked);
     }
-    record
-        .drain
-        .as_ref()
-        .map_or_else(String::new, |drain| format!("drained by {}: {}", who(&drain.by), drain.reason))
+    record.drain.as_ref().map_or_else(String::new, |drain| {
+        let what = if drain.drain { "drained" } else { "cordoned" };
+        format!("{what} by {}: {}", who(&drain.by), or_dash(drain.reason.clone()))
+    })
 }
 
 /// Of a box or a host.
@@ -154,6 +205,12 @@ fn tone(state: BoxState) -> Tone {
     }
 }
 
+fn guard_memory(guard: &GuardReport) -> String {
+    let leases = guard.leases.len();
+    let plural = if leases == 1 { "" } else { "s" };
+    format!("{} of {} taken by images of {leases} lease{plural}", bytes(guard.used_bytes), bytes(guard.bytes))
+}
+
 fn detail(detail: &BoxDetail, paper: Paper) -> Vec<String> {
     let record = &detail.record;
     let mut lines = table::pairs(
@@ -161,9 +218,10 @@ fn detail(detail: &BoxDetail, paper: Paper) -> Vec<String> {
             ("box", record.name.to_string()),
             ("kind", name_of(&record.kind)),
             ("rack", or_dash(record.rack.clone())),
-            ("state", name_of(&record.state)),
+            ("state", state(record)),
             ("last seen", time(record.last_seen_ms)),
             ("paths", or_dash(record.paths.join(" "))),
+            ("guard memory", or_dash(detail.guard.as_ref().map(guard_memory).unwrap_or_default())),
             ("note", or_dash(drain_note(record))),
         ],
         paper,

@@ -3,11 +3,14 @@
 mod create;
 pub(crate) use create::long_duration;
 mod explain;
+mod prefix;
+mod survival;
+pub(crate) use prefix::LeaseName;
 
 use super::ask;
 use super::list::{Format, Look, changed};
 use super::revoke::Terms;
-use super::words::{age, left, name_of, or_dash, time, who};
+use super::words::{age, counted, left, name_of, or_dash, spelled, time, who};
 use crate::support::exit::{Exit, Outcome};
 use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::{PoolAccess, failure};
@@ -20,13 +23,17 @@ const EXAMPLES: &str = "\
 Examples:
   dxpu run --gpus 2 -- python train.py          borrows, runs and gives back: mostly all one needs
   dxpu lease ls                                 who has and who waits
+  dxpu lease ls --idle 10m                      who has GPUs and has not used them for 10 minutes
   dxpu lease explain l-00c0ffee00c0ffee         why it waits, and what would let it run
   dxpu lease create --gpus 8 --model H200 --topology nvlink --ttl 1h --wait
   dxpu lease create --plane pcie --host hv-7 --ttl 8h --wait    into a free slot of a guest on that host
   dxpu lease release l-00c0ffee00c0ffee         give it back
+  dxpu lease move l-00c0ffee00c0ffee --to rack1-b      of `dxpu run --survive`: its program goes on there
+  dxpu lease suspend l-00c0ffee00c0ffee         keep its program as an image, give its GPUs back until `resume`
+  dxpu lease drill l-00c0ffee00c0ffee           try a recovery of its program on another GPU (refused by programs so far)
 
-A lease ends when it is not renewed for its time to live. `dxpu run` renews; what `create` makes is renewed by
-`dxpu lease renew`, or by whoever waits for it.";
+A lease ends when it is not renewed for its time to live. `dxpu run` renews; what `create` makes lives for an hour unless
+--ttl says otherwise, and is renewed by `dxpu lease renew`, or by whoever waits for it.";
 
 /// Look at leases, make them and end them
 #[derive(clap::Args)]
@@ -42,8 +49,8 @@ enum Verb {
     Ls(Ls),
     /// Show one lease
     Show {
-        /// l- and 16 digits
-        lease: LeaseId,
+        /// l- and 16 digits, or the first few of them
+        lease: LeaseName,
         #[command(flatten)]
         look: Look,
     },
@@ -55,16 +62,24 @@ enum Verb {
     Release(Act),
     /// End leases and have their boxes refuse every token of theirs at once (admins only)
     Revoke {
-        /// l- and 16 digits
+        /// l- and 16 digits, or the first few of them
         #[arg(required = true)]
-        lease: Vec<LeaseId>,
+        lease: Vec<LeaseName>,
         #[command(flatten)]
         terms: Terms,
     },
+    /// Have the program of a lease go on at another GPU, without a loss (`dxpu run --survive`)
+    Move(survival::Move),
+    /// Keep the program of a lease as an image and give its GPUs back for a while (`dxpu run --survive`)
+    Suspend(survival::One),
+    /// Ask for GPUs for a suspended lease again
+    Resume(survival::One),
+    /// Try a recovery of a lease's program on another GPU, compare, and give that GPU back (`dxpu run --survive`)
+    Drill(survival::One),
     /// Say why a lease waits, and what would let it run
     Explain {
-        /// l- and 16 digits
-        lease: LeaseId,
+        /// l- and 16 digits, or the first few of them
+        lease: LeaseName,
         #[command(flatten)]
         look: Look,
     },
@@ -78,18 +93,21 @@ struct Ls {
     /// Only of this tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
-    /// Only in this state: pending, granted, releasing or ended
+    /// Only in this state: pending, granted, parked, releasing or ended
     #[arg(long)]
     state: Option<String>,
+    /// Only those whose GPUs have computed nothing for so long, such as 10m
+    #[arg(long, value_name = "TIME", value_parser = long_duration)]
+    idle: Option<Duration>,
     #[command(flatten)]
     look: Look,
 }
 
 #[derive(clap::Args)]
 struct Act {
-    /// l- and 16 digits
+    /// l- and 16 digits, or the first few of them
     #[arg(required = true)]
-    lease: Vec<LeaseId>,
+    lease: Vec<LeaseName>,
     #[command(flatten)]
     access: PoolAccess,
     /// How to show the leases afterwards
@@ -104,26 +122,64 @@ struct Seen {
     lease: Record,
     #[serde(skip)]
     now_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle_ms: Option<u64>,
+}
+
+/// When its time limit is over, if it has one and was granted.
+fn limit_at_ms(lease: &Record) -> Option<u64> {
+    if !lease.state.is_live() {
+        return None;
+    }
+    Some(lease.granted_ms?.saturating_add(lease.request.time_limit_ms?))
 }
 
 impl Lease {
     pub(crate) fn run(self) -> Outcome {
         match self.verb {
             Verb::Ls(ls) => ls.run(),
-            Verb::Show { lease, look } => look
-                .show(|client| client.get::<Record>(&format!("/v1/leases/{lease}"), Duration::ZERO), detail),
+            Verb::Show { lease, look } => {
+                look.show(|client| shown(client, lease.resolve(client)?), whole_detail)
+            }
+            Verb::Move(one) => one.run(),
+            Verb::Suspend(one) => one.suspend(),
+            Verb::Resume(one) => one.resume(),
+            Verb::Drill(one) => one.drill(),
             Verb::Create(create) => create.run(),
             Verb::Renew(act) => act.run(|client, id| client.renew_lease(id), "lives on"),
             Verb::Release(act) => act.run(|client, id| client.release_lease(id), "was given back"),
             Verb::Revoke { lease, terms } => {
-                for id in lease {
+                let client = terms.client()?;
+                for name in lease {
+                    let id = name.resolve(&client).map_err(failure)?;
                     terms.revoke(format!("lease/{id}"), false, &format!("lease {id}"))?;
                 }
                 Ok(Exit::Success)
             }
-            Verb::Explain { lease, look } => explain::run(lease, &look),
+            Verb::Explain { lease, look } => explain::run(&lease, &look),
         }
     }
+}
+
+/// A lease, and how well its program is protected if it is to outlive losses.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    lease: Record,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protection: Option<pool_api::Protection>,
+}
+
+fn shown(client: &pool_client::Client, id: LeaseId) -> Result<Shown, pool_client::ClientError> {
+    let lease: Record = client.get(&format!("/v1/leases/{id}"), Duration::ZERO)?;
+    let protection = (!lease.request.survive.is_none()).then(|| client.protection(id)).transpose()?;
+    Ok(Shown { lease, protection })
+}
+
+fn whole_detail(shown: &Shown, paper: Paper) -> Vec<String> {
+    let mut lines = detail(&shown.lease, paper);
+    lines.extend(survival::lines(&shown.lease, shown.protection.as_ref()));
+    lines
 }
 
 impl Act {
@@ -133,7 +189,8 @@ impl Act {
         said: &str,
     ) -> Outcome {
         let client = self.access.client()?;
-        for id in self.lease {
+        for name in self.lease {
+            let id = name.resolve(&client).map_err(failure)?;
             let lease = act(&client, id).map_err(failure)?;
             changed(self.output, &lease, &format!("lease {id} {said} (now {})", name_of(&lease.state)))?;
         }
@@ -163,7 +220,10 @@ impl Ls {
             Column::Cut("NOTE"),
         ];
         if self.look.is_wide() {
-            columns.extend([Column::Number("MOVES"), Column::Whole("OWNER")]);
+            columns.extend([Column::Number("MOVES"), Column::Number("LIMIT IN"), Column::Whole("OWNER")]);
+        }
+        if self.idle.is_some() {
+            columns.push(Column::Number("IDLE"));
         }
         self.look.table(
             &columns,
@@ -173,13 +233,28 @@ impl Ls {
                 leases.retain(|lease| self.all || self.state.is_some() || lease.state != LeaseState::Ended);
                 // Names are random; people look for what is old or new.
                 leases.sort_by_key(|lease| (lease.created_ms, lease.id));
-                Ok(leases.into_iter().map(|lease| Seen { lease, now_ms }).collect())
+                let mut seen: Vec<Seen> =
+                    leases.into_iter().map(|lease| Seen { lease, now_ms, idle_ms: None }).collect();
+                if let Some(at_least) = self.idle {
+                    let path = format!("/v1/idle?at_least_ms={}", at_least.as_millis());
+                    let idle: Vec<pool_api::IdleLease> = client.get(&path, Duration::ZERO)?;
+                    let of = |id: LeaseId| idle.iter().find(|idle| idle.lease == id).map(|idle| idle.idle_ms);
+                    seen.iter_mut().for_each(|seen| seen.idle_ms = of(seen.lease.id));
+                    seen.retain(|seen| seen.idle_ms.is_some());
+                }
+                Ok(seen)
             },
-            |Seen { lease, now_ms }| {
+            |Seen { lease, now_ms, idle_ms }| {
                 let mut row = row(lease, *now_ms);
                 if self.look.is_wide() {
-                    row.extend([lease.moves.len().to_string().into(), who(&lease.owner).into()]);
+                    let limit = limit_at_ms(lease).map_or("-".to_owned(), |at_ms| left(at_ms, *now_ms));
+                    row.extend([
+                        lease.moves.len().to_string().into(),
+                        limit.into(),
+                        who(&lease.owner).into(),
+                    ]);
                 }
+                row.extend(idle_ms.map(|ms| super::words::duration(ms).into()));
                 row
             },
             "no leases. `dxpu run --gpus 1 -- PROGRAM` makes one",
@@ -240,7 +315,7 @@ fn note(lease: &Record) -> String {
 
 fn tone(state: LeaseState) -> Tone {
     match state {
-        LeaseState::Pending => Tone::Passing,
+        LeaseState::Pending | LeaseState::Parked => Tone::Passing,
         LeaseState::Granted => Tone::Busy,
         LeaseState::Releasing | LeaseState::Ended => Tone::Faint,
     }
@@ -262,11 +337,8 @@ pub(super) fn short_table(leases: &[Record], paper: Paper) -> Vec<String> {
 
 fn detail(lease: &Record, paper: Paper) -> Vec<String> {
     let request = &lease.request;
-    let mut asked = vec![format!(
-        "{} GPU(s) of model {}",
-        request.gpus,
-        request.model.as_ref().map_or("any", |m| m.as_str())
-    )];
+    let of = request.model.as_ref().map_or_else(|| "of any model".to_owned(), |m| format!("of model {m}"));
+    let mut asked = vec![format!("{} {of}", counted(u64::from(request.gpus), "GPU"))];
     if let Some(memory) = request.memory_bytes {
         asked.push(format!("at least {}", super::words::bytes(memory)));
     }
@@ -274,10 +346,13 @@ fn detail(lease: &Record, paper: Paper) -> Vec<String> {
         asked.push(format!("in {} boxes", name_of(&kind)));
     }
     if request.topology != pool_api::Topology::Any {
-        asked.push(name_of(&request.topology));
+        asked.push(spelled(&request.topology));
     }
     if let Some(share) = request.share {
         asked.push(format!("{}/1000 and {}", share.milli, super::words::bytes(share.memory_bytes)));
+    }
+    if !request.survive.is_none() {
+        asked.push("to outlive the loss of a GPU".to_owned());
     }
     if let Some(host) = &request.host {
         asked.push(format!("plugged into host {host}"));
@@ -294,6 +369,11 @@ fn detail(lease: &Record, paper: Paper) -> Vec<String> {
         ("expires", if lease.state.is_live() { time(lease.expires_ms) } else { "-".to_owned() }),
         ("note", or_dash(request.note.clone())),
     ];
+    if let Some(limit_ms) = request.time_limit_ms {
+        let end = limit_at_ms(lease)
+            .map_or_else(String::new, |at_ms| format!(", which is over at {}", time(at_ms)));
+        pairs.push(("time limit", format!("{}{end}", pool_api::time_in_words(limit_ms))));
+    }
     if let Some(ended) = &lease.ended {
         pairs.push(("ended", format!("{} ({})", time(ended.at_ms), ended.reason)));
     }

@@ -5,6 +5,7 @@ use crate::support::exit::{Exit, Outcome};
 use crate::support::paint::Paper;
 use crate::support::pool_access::{PoolAccess, failure};
 use crate::support::table::{self, Cell, Column};
+use crate::support::yaml;
 use anyhow::Context;
 use pool_client::{Client, ClientError};
 use serde::Serialize;
@@ -20,6 +21,39 @@ pub(crate) enum Format {
     Wide,
     /// As the API gives it
     Json,
+    /// The same as YAML
+    Yaml,
+    /// Only names, one a line
+    #[value(hide = true)]
+    Name,
+}
+
+impl Format {
+    /// A value for programs; none for people, who get a table.
+    pub(crate) fn of<T: Serialize>(self, value: &T, is_repeated: bool) -> anyhow::Result<Option<String>> {
+        Ok(Some(match self {
+            Self::Table | Self::Wide => return Ok(None),
+            Self::Json if is_repeated => serde_json::to_string(value)? + "\n",
+            Self::Json => serde_json::to_string_pretty(value)? + "\n",
+            Self::Yaml if is_repeated => format!("---\n{}", yaml::document(&serde_json::to_value(value)?)),
+            Self::Yaml => yaml::document(&serde_json::to_value(value)?),
+            Self::Name => names(&serde_json::to_value(value)?),
+        }))
+    }
+}
+
+/// What things are called: `id` where they have one, else `name`.
+fn names(value: &serde_json::Value) -> String {
+    let items = match value {
+        serde_json::Value::Array(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let name = |item: &serde_json::Value| {
+        let name =
+            ["id", "name", "tenant", "owner", "model"].iter().find_map(|field| item.get(field)?.as_str())?;
+        Some(format!("{name}\n"))
+    };
+    items.iter().filter_map(name).collect()
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -52,10 +86,9 @@ impl Look {
             // Asked for first: a change between the two questions is seen by the next wait, not lost.
             let version = if self.watch { Some(current(&client).map_err(failure)?) } else { None };
             let value = fetch(&client).map_err(failure)?;
-            let text = match self.output {
-                Format::Json if self.watch => serde_json::to_string(&value)? + "\n",
-                Format::Json => serde_json::to_string_pretty(&value)? + "\n",
-                Format::Table | Format::Wide => show(&value, paper).join("\n") + "\n",
+            let text = match self.output.of(&value, self.watch)? {
+                Some(text) => text,
+                None => show(&value, paper).join("\n") + "\n",
             };
             if last.as_ref() != Some(&text) {
                 let clear = if self.watch && paper.width.is_some() { "\x1b[H\x1b[2J" } else { "" };
@@ -103,10 +136,21 @@ pub(crate) fn print(text: &str) -> anyhow::Result<bool> {
 
 /// Shows the one thing that a command changed.
 pub(crate) fn changed<T: Serialize>(output: Format, value: &T, said: &str) -> Outcome {
-    let text = match output {
-        Format::Json => serde_json::to_string_pretty(value)?,
-        Format::Table | Format::Wide => said.to_owned(),
-    };
-    print(&(text + "\n"))?;
+    print(&output.of(value, false)?.unwrap_or_else(|| format!("{said}\n")))?;
     Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_format_for_programs_has_all_of_the_answer() {
+        let value = json!([{"id": "a/0", "name": "x"}, {"name": "b"}]);
+        assert_eq!(Format::Name.of(&value, false).unwrap().unwrap(), "a/0\nb\n");
+        assert!(Format::Json.of(&value, true).unwrap().unwrap().starts_with("[{\"id\":\"a/0\""));
+        assert!(Format::Yaml.of(&value, false).unwrap().unwrap().starts_with("- id: a/0\n"));
+        assert!(Format::Wide.of(&value, false).unwrap().is_none());
+    }
 }

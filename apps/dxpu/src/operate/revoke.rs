@@ -26,6 +26,11 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
+    /// The pool that is asked.
+    pub(crate) fn client(&self) -> anyhow::Result<pool_client::Client> {
+        self.access.client()
+    }
+
     /// Revokes, and says what that ended.
     pub(crate) fn revoke(&self, subject: String, alone: bool, what: &str) -> Outcome {
         let request = RevocationRequest {

@@ -2,7 +2,7 @@
 
 use super::ask;
 use super::list::{Format, Look, changed};
-use super::words::or_dash;
+use super::words::{counted, or_dash};
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::{PoolAccess, failure};
@@ -97,8 +97,9 @@ impl Spare {
                 let record: SpareRecord =
                     access.client()?.put(&path, &SpareRequest { count }).map_err(failure)?;
                 let said = format!(
-                    "{} spare(s) of model {} are held back when they are free",
-                    record.count, record.model
+                    "of model {}, {} held back when free",
+                    record.model,
+                    counted(u64::from(record.count), "GPU") + if record.count == 1 { " is" } else { " are" }
                 );
                 changed(output, &record, &said)
             }
@@ -118,8 +119,10 @@ impl Plan {
         let plan = pool::plan_spares(&request)
             .map_err(|error| Failure::new(Exit::Usage, error.to_string(), "see `dxpu spare plan --help`"))?;
         let said = format!(
-            "{} spare(s): {:.2} GPUs are in repair on average, and so many spares suffice {:.3} % of the time",
-            plan.spares, plan.in_repair_mean, plan.covered_pct
+            "{}: {:.2} GPUs are in repair on average, and so many spares suffice {:.3} % of the time",
+            counted(plan.spares, "spare"),
+            plan.in_repair_mean,
+            plan.covered_pct
         );
         changed(self.output, &plan, &said)
     }

@@ -19,9 +19,11 @@ const EXAMPLES: &str = "\
 Examples:
   dxpu tenant ls
   dxpu tenant show vision
+  dxpu tenant usage                               GPU hours of each tenant
   dxpu tenant set vision --weight 200 --guarantee H200=8 --limit H200=32
   dxpu tenant set vision --limit H200=none        no limit any more; what is not named stays as it is
   dxpu tenant set vision --priority-max 500 --ttl-max 7d
+  dxpu tenant set vision --time-limit-default 8h --time-limit-max 2d --idle-limit 30m
   dxpu tenant revoke vision --user ada            her tokens open nothing any more, her leases end";
 
 /// Look at tenants, and set what they may have
@@ -43,6 +45,11 @@ enum Verb {
     Show {
         /// Its name
         name: Name,
+        #[command(flatten)]
+        look: Look,
+    },
+    /// Show how much GPU time tenants have used; tenants see their own
+    Usage {
         #[command(flatten)]
         look: Look,
     },
@@ -79,11 +86,32 @@ struct Set {
     /// The longest its leases may live without being renewed, up to 7d (24h if nobody says)
     #[arg(long, value_name = "TIME", value_parser = long_duration)]
     ttl_max: Option<Duration>,
+    /// Its leases end so long after they got their GPUs, unless they ask for another limit, such as 8h; `none`: no limit
+    #[arg(long, value_name = "TIME", value_parser = limit_time)]
+    time_limit_default: Option<LimitTime>,
+    /// The longest time limit its leases may ask for, such as 2d; `none`: no limit
+    #[arg(long, value_name = "TIME", value_parser = limit_time)]
+    time_limit_max: Option<LimitTime>,
+    /// Leases whose GPUs compute nothing for so long are ended, or suspended if they can be; at least 1m; `none`: never
+    #[arg(long, value_name = "TIME", value_parser = limit_time)]
+    idle_limit: Option<LimitTime>,
     #[command(flatten)]
     access: PoolAccess,
     /// How to show the tenant afterwards
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
     output: Format,
+}
+
+/// A limit, or that there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LimitTime(Option<u64>);
+
+fn limit_time(text: &str) -> Result<LimitTime, String> {
+    match text {
+        "none" => Ok(LimitTime(None)),
+        _ => long_duration(text)
+            .map(|limit| LimitTime(Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))),
+    }
 }
 
 impl Tenant {
@@ -115,6 +143,7 @@ impl Tenant {
                 |client| client.get::<TenantStatus>(&format!("/v1/tenants/{name}"), Duration::ZERO),
                 detail,
             ),
+            Verb::Usage { look } => super::usage::list(&look),
             Verb::Set(set) => set.run(),
             Verb::Revoke { name, user, terms } => match user {
                 None => {
@@ -148,15 +177,25 @@ impl Set {
         if let Some(ttl_max) = self.ttl_max {
             request.ttl_max_ms = u64::try_from(ttl_max.as_millis()).unwrap_or(u64::MAX);
         }
+        for (asked, limit) in [
+            (self.time_limit_default, &mut request.times.limit_default_ms),
+            (self.time_limit_max, &mut request.times.limit_max_ms),
+            (self.idle_limit, &mut request.times.idle_limit_ms),
+        ] {
+            if let Some(LimitTime(ms)) = asked {
+                *limit = ms;
+            }
+        }
         request.quotas.retain(|_, quota| *quota != Quota::default());
         let record: TenantRecord =
             client.put(&format!("/v1/tenants/{}", self.name), &request).map_err(failure)?;
         let said = format!(
-            "tenant {}: weight {}, quotas {}, {}",
+            "tenant {}: weight {}, quotas {}, {}, {}",
             record.name,
             record.weight,
             or_dash(quotas(&record.quotas)),
-            ceilings(record.priority_max, record.ttl_max_ms)
+            ceilings(record.priority_max, record.ttl_max_ms),
+            times(&record.times)
         );
         changed(self.output, &record, &said)
     }
@@ -170,6 +209,7 @@ fn current(client: &Client, name: &Name) -> anyhow::Result<TenantRequest> {
             quotas: tenant.quotas,
             priority_max: tenant.priority_max,
             ttl_max_ms: tenant.ttl_max_ms,
+            times: tenant.times,
         }),
         Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(TenantRequest::default()),
         Err(error) => Err(failure(error).into()),
@@ -215,12 +255,23 @@ fn ceilings(priority_max: u32, ttl_max_ms: u64) -> String {
     format!("priority up to {priority_max}, leases of up to {hours:.1} h")
 }
 
+fn times(times: &pool_api::TenantTimes) -> String {
+    let words = |ms: Option<u64>| ms.map_or("none".to_owned(), pool_api::time_in_words);
+    format!(
+        "time limit {} (at most {}), idle limit {}",
+        words(times.limit_default_ms),
+        words(times.limit_max_ms),
+        words(times.idle_limit_ms)
+    )
+}
+
 fn detail(tenant: &TenantStatus, paper: Paper) -> Vec<String> {
     let pairs = [
         ("tenant", tenant.name.to_string()),
         ("weight", tenant.weight.to_string()),
         ("quotas", or_dash(quotas(&tenant.quotas))),
         ("may ask", ceilings(tenant.priority_max, tenant.ttl_max_ms)),
+        ("times", times(&tenant.times)),
         ("has", or_dash(used(tenant))),
         ("leases", format!("{} granted, {} pending", tenant.leases_granted, tenant.leases_pending)),
     ];
@@ -235,6 +286,11 @@ mod tests {
     fn quotas_read_as_people_write_them() {
         assert_eq!(guarantee("H200=8").unwrap().1, 8);
         assert_eq!(limit("NVIDIA A100=none").unwrap(), (Model::new("NVIDIA A100").unwrap(), None));
+        assert_eq!(limit_time("none"), Ok(LimitTime(None)));
+        assert_eq!(limit_time("2h"), Ok(LimitTime(Some(7_200_000))));
+        let limits =
+            pool_api::TenantTimes { limit_max_ms: Some(7_200_000), ..pool_api::TenantTimes::default() };
+        assert_eq!(times(&limits), "time limit none (at most 2h), idle limit none");
         assert!(guarantee("H200").is_err() && guarantee("H200=x").is_err() && limit("=3").is_err());
         let quota = |guaranteed, limit| Quota { guaranteed, limit };
         let h200 = Model::new("H200").unwrap();

@@ -51,16 +51,16 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 impl Top {
     pub(crate) fn run(self) -> Outcome {
         let is_live = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-        if self.once || self.output == Format::Json || !is_live {
+        if self.once || !matches!(self.output, Format::Table | Format::Wide) || !is_live {
             let picture = fetch(&self.access.client()?).map_err(failure)?;
-            let text = match self.output {
-                Format::Json => serde_json::to_string_pretty(&picture)?,
-                Format::Table | Format::Wide => {
+            let text = match self.output.of(&picture, false)? {
+                Some(text) => text,
+                None => {
                     let paper = Paper { height: None, ..Paper::stdout() };
-                    picture.lines(&View { order: self.order, ..View::default() }, paper).join("\n")
+                    picture.lines(&View { order: self.order, ..View::default() }, paper).join("\n") + "\n"
                 }
             };
-            print(&(text + "\n"))?;
+            print(&text)?;
             return Ok(Exit::Success);
         }
         self.live()

@@ -10,6 +10,20 @@ pub(crate) fn name_of(value: &impl Serialize) -> String {
     }
 }
 
+/// The same with dashes, as options are spelled: `same-box`.
+pub(crate) fn spelled(value: &impl Serialize) -> String {
+    name_of(value).replace('_', "-")
+}
+
+/// `1 GPU`, `2 GPUs`, `2 boxes`.
+pub(crate) fn counted(count: u64, one: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        _ if one.ends_with('x') => format!("{count} {one}es"),
+        _ => format!("{count} {one}s"),
+    }
+}
+
 /// `141.0 GiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -86,5 +100,8 @@ mod tests {
         assert_eq!(who("spiffe://dxpu/tenant/vision/ada"), "vision/ada");
         assert_eq!(who("spiffe://dxpu/admin/first"), "admin/first");
         assert_eq!(name_of(&pool_api::Topology::SameBox), "same_box");
+        assert_eq!(spelled(&pool_api::Topology::SameBox), "same-box");
+        let some = (counted(1, "box"), counted(2, "box"), counted(0, "GPU"));
+        assert_eq!(some, ("1 box".to_owned(), "2 boxes".to_owned(), "0 GPUs".to_owned()));
     }
 }

@@ -1,15 +1,20 @@
 //! `dxpu box`: lends the GPUs of this machine to a pool. The agent itself is in `pool-agent`.
 
+mod kept;
+
 use crate::operate;
 use crate::roles::join_token::join_token;
 use crate::support::exit::{Exit, Outcome};
+use crate::support::notify::ServiceManager;
 use crate::support::{library, log, quantity};
 use anyhow::Context;
+use kept::{Kept, KeptGpus};
 use machine::files;
 use pool_agent::Joining;
-use pool_agent::gpu_box::{self, BoxOptions, BoxStarted, BoxStop, Carried, DeviceKind, Gpus};
+use pool_agent::gpu_box::{self, BoxOptions, BoxStarted, BoxStop, Carried, DeviceKind, Gpus, GuardOptions};
 use pool_api::{BoxKind, Model, Name};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,15 +25,17 @@ static CHECK_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpucheck
 const EXAMPLES: &str = "\
 Examples:
   dxpu box --join-token-file rack1-a.json                  the GPUs of this machine; joins the pool, then serves
-  dxpu box                                                 the same after a restart: who it is has been kept
+  dxpu box                                                 the same after a restart: who it is and how it was started
+                                                           (--soft, --rack, --kind, ...) have been kept
   dxpu box --join-token-file b.json --soft 4 --memory 8GiB --kind pcie --rack r2
   dxpu box --soft 2 --fabric 10.0.0.8:7601 --device nvme:disk.img    for virtual machines, too: see `dxpu host`
+  dxpu box --guard-memory 256GiB                           programs with survival outlive their GPUs
   dxpu box break 3 --reason 'pulled for a demonstration'   the GPU of slot 3 fails, as far as anybody can tell
   dxpu box heal 3                                          and can be repaired again
   dxpu box ls                                              all boxes of the pool; so do show, drain and undrain
 
-SIGTERM ends the agent and leaves its workers to serve on; the next agent takes them over. SIGINT (Ctrl-C) ends the
-workers too.";
+SIGTERM ends the agent and leaves its workers to serve on; the next agent takes them over. SIGINT (Ctrl-C) and SIGHUP (a
+terminal that is closed) end the workers too.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -83,32 +90,35 @@ struct Serve {
     #[arg(long, value_enum)]
     kind: Option<Kind>,
     /// Where it stands
-    #[arg(long, default_value = "")]
-    rack: String,
+    #[arg(long)]
+    rack: Option<String>,
     /// Lend GPUs in software instead of those of this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     soft: Option<u8>,
-    /// Memory of each GPU in software
-    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = quantity::bytes)]
-    memory: u64,
-    /// What the GPUs in software are called
-    #[arg(long, default_value = "soft")]
-    model: Model,
+    /// Lend the GPUs of this machine again, after a start with --soft
+    #[arg(long, conflicts_with_all = ["soft", "simulate"])]
+    nvidia: bool,
+    /// Memory of each GPU in software [default: 4GiB]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    memory: Option<u64>,
+    /// What the GPUs in software are called [default: soft]
+    #[arg(long)]
+    model: Option<Model>,
     /// Pretend to be boxes of GPUs, without any and without workers: a plan in JSON
     #[arg(long, value_name = "FILE", conflicts_with = "soft")]
     simulate: Option<PathBuf>,
     /// Where this box keeps who it is and what its slots remember
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// The address that workers listen at
-    #[arg(long, value_name = "HOST", default_value = "0.0.0.0")]
-    listen: String,
+    /// The address that workers listen at [default: 0.0.0.0]
+    #[arg(long, value_name = "HOST")]
+    listen: Option<String>,
     /// The address by which hosts reach this box [default: the host's name, or what --listen says]
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
     /// The port of slot 0; slot N has the Nth after it [default: any that are free]
-    #[arg(long, default_value = "0")]
-    port: u16,
+    #[arg(long)]
+    port: Option<u16>,
     /// Lend to hosts over the PCIe plane too: an address of this machine that hosts reach; one for each network
     #[arg(long, value_name = "IP:PORT")]
     fabric: Vec<SocketAddr>,
@@ -119,9 +129,24 @@ struct Serve {
     /// serves) or dma; only the PCIe plane reaches these
     #[arg(long, value_name = "WHAT", requires = "fabric")]
     device: Vec<DeviceKind>,
+    /// Memory of this machine for images of protected programs, which go on from them when a session, a worker or a GPU is
+    /// lost [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, conflicts_with = "simulate")]
+    guard_memory: Option<u64>,
+    /// A private directory for images of suspended programs; they are encrypted there [default: none]
+    #[arg(long, value_name = "DIR", requires = "guard_memory")]
+    guard_disk: Option<PathBuf>,
+    /// The port at which other boxes reach this box's images [default: any that is free]
+    #[arg(long, value_name = "PORT", default_value = "0", requires = "guard_memory")]
+    guard_port: u16,
+    /// The box that keeps a second copy of each image, so that programs outlive this one: tls:HOST:PORT/NAME.box.dxpu, with
+    /// its --guard-port and its name in the pool [default: none]
+    #[arg(long, value_name = "ADDR", requires = "guard_memory")]
+    guard_copy_to: Option<guardian::PeerAddress>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Kind {
     Nvlink,
     Pcie,
@@ -134,12 +159,12 @@ impl GpuBox {
             Some(Verb::Look(verb)) => verb.run(),
             Some(Verb::Break { slot, reason, state_dir }) => {
                 gpu_box::break_slot(&state_directory(state_dir)?, slot, &reason)?;
-                println!("slot {slot} is broken: {reason}");
+                outln!("slot {slot} is broken: {reason}");
                 Ok(Exit::Success)
             }
             Some(Verb::Heal { slot, state_dir }) => {
                 gpu_box::heal_slot(&state_directory(state_dir)?, slot)?;
-                println!("slot {slot} is not broken on purpose any more");
+                outln!("slot {slot} is not broken on purpose any more");
                 Ok(Exit::Success)
             }
         }
@@ -160,43 +185,71 @@ impl Serve {
         // Before anything is started, so that no signal finds us unprepared.
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
+        let service = RefCell::new(ServiceManager::of_environment());
         let mut started = |BoxStarted { name, slots }: BoxStarted| {
             log::announce(format_args!("box {name} serves {slots} slots"));
+            service.borrow_mut().ready();
         };
         let mut stop = || {
+            service.borrow_mut().alive();
             let signal = signals.pending().next()?;
+            service.borrow_mut().stopping();
             tracing::info!(signal, "stopping");
-            Some(if signal == SIGINT { BoxStop::EndWorkers } else { BoxStop::LeaveWorkers })
+            Some(how_to_stop(signal))
         };
         gpu_box::serve(&self.options()?, &mut started, &mut stop)?;
         Ok(Exit::Success)
     }
 
     fn options(self) -> anyhow::Result<BoxOptions> {
-        let gpus = match (self.simulate, self.soft) {
+        let state = state_directory(self.state_dir)?;
+        let given = Kept {
+            kind: self.kind,
+            rack: self.rack,
+            gpus: match (&self.simulate, self.soft, self.nvidia) {
+                (None, Some(count), _) => Some(KeptGpus::Soft(count)),
+                (None, None, true) => Some(KeptGpus::Nvidia),
+                _ => None,
+            },
+            memory: self.memory,
+            model: self.model,
+            listen: self.listen,
+            advertise: self.advertise,
+            port: self.port,
+        };
+        let settings = given.or_as_before(&state)?;
+        let gpus = match (self.simulate, settings.gpus) {
             (Some(plan), _) => {
                 Gpus::Simulated { plan, read_bytes: |text| quantity::bytes(text).map_err(anyhow::Error::msg) }
             }
-            (None, Some(count)) => Gpus::Soft { count, memory_bytes: self.memory, model: self.model },
-            (None, None) => Gpus::Nvidia,
+            (None, Some(KeptGpus::Soft(count))) => Gpus::Soft {
+                count,
+                memory_bytes: settings.memory.unwrap_or(SOFT_MEMORY_BYTES),
+                model: settings.model.unwrap_or_else(|| Model::new("soft").expect("it is a model")),
+            },
+            (None, Some(KeptGpus::Nvidia) | None) => Gpus::Nvidia,
         };
+        let disk = self.guard_disk.map(std::path::absolute).transpose().context("--guard-disk")?;
+        let copy_to = self.guard_copy_to.map(|address| address.to_string());
+        let guard =
+            self.guard_memory.map(|bytes| GuardOptions { bytes, disk, port: self.guard_port, copy_to });
         Ok(BoxOptions {
             joining: Joining {
-                token: join_token(self.join_token_file.as_deref())?,
+                token: join_token(self.join_token_file.as_deref(), &state)?,
                 managers: self.manager,
                 authority: self.authority,
                 name: self.name,
             },
-            kind: self.kind.map(|kind| match kind {
+            kind: settings.kind.map(|kind| match kind {
                 Kind::Nvlink => BoxKind::Nvlink,
                 Kind::Pcie => BoxKind::Pcie,
             }),
-            rack: self.rack,
+            rack: settings.rack.unwrap_or_default(),
             gpus,
-            state: state_directory(self.state_dir)?,
-            listen: self.listen,
-            advertise: self.advertise,
-            port: self.port,
+            state,
+            listen: settings.listen.unwrap_or_else(|| "0.0.0.0".to_owned()),
+            advertise: settings.advertise,
+            port: settings.port.unwrap_or(0),
             fabric: self.fabric,
             spin: self.spin,
             devices: self.device,
@@ -204,6 +257,27 @@ impl Serve {
                 program: CHECK_PROGRAM,
                 client_environment: |workers| Ok(library::extract()?.environment(workers)),
             },
+            guard,
         })
+    }
+}
+
+/// What becomes of the workers. A service manager sends SIGTERM, and the next agent takes the workers over. A terminal that is
+/// closed sends SIGHUP, and no agent would come.
+fn how_to_stop(signal: i32) -> BoxStop {
+    if matches!(signal, SIGINT | SIGHUP) { BoxStop::EndWorkers } else { BoxStop::LeaveWorkers }
+}
+
+/// Memory of a GPU in software unless an option says otherwise, here and for `dxpu worker`.
+pub(crate) const SOFT_MEMORY_BYTES: u64 = 4 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_terminal_leaves_no_workers_behind() {
+        let ends = |signal| matches!(how_to_stop(signal), BoxStop::EndWorkers);
+        assert_eq!([SIGINT, SIGHUP, SIGTERM].map(ends), [true, true, false]);
     }
 }

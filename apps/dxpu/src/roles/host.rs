@@ -3,6 +3,7 @@
 use crate::operate;
 use crate::roles::join_token::join_token;
 use crate::support::exit::{Exit, Outcome};
+use crate::support::notify::ServiceManager;
 use crate::support::{log, quantity};
 use anyhow::Context;
 use machine::files;
@@ -10,6 +11,7 @@ use pool_agent::Joining;
 use pool_agent::host::{self, HostOptions, HostStarted};
 use pool_api::Name;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -95,12 +97,16 @@ impl Serve {
         log::start("info");
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
+        let service = RefCell::new(ServiceManager::of_environment());
         let mut started = |HostStarted { name, slots, sockets }: HostStarted| {
-            println!("host {name} has {slots} slots; sockets in {}", sockets.display());
+            log::announce(format_args!("host {name} has {slots} slots; sockets in {}", sockets.display()));
+            service.borrow_mut().ready();
         };
         let mut stop = || {
+            service.borrow_mut().alive();
             let signal = signals.pending().next();
             if let Some(signal) = signal {
+                service.borrow_mut().stopping();
                 tracing::info!(signal, "stopping: slots are emptied");
             }
             signal.is_some()
@@ -114,9 +120,10 @@ impl Serve {
             Some(directory) => directory,
             None => files::state_directory()?.join("host"),
         };
+        let state = std::path::absolute(state).context("cannot find the current directory")?;
         Ok(HostOptions {
             joining: Joining {
-                token: join_token(self.join_token_file.as_deref())?,
+                token: join_token(self.join_token_file.as_deref(), &state)?,
                 managers: self.manager,
                 authority: self.authority,
                 name: self.name,
@@ -129,7 +136,7 @@ impl Serve {
             guest_waits: self.guest_waits,
             msix: self.msix,
             spin: self.spin,
-            state: std::path::absolute(state).context("cannot find the current directory")?,
+            state,
         })
     }
 }

@@ -1,8 +1,10 @@
 //! `dxpu manager`: leases GPUs out of boxes.
 
+mod backup;
 mod store_option;
 
 use crate::support::exit::{Exit, Failure, Outcome};
+use crate::support::notify::ServiceManager;
 use crate::support::{log, places, quantity};
 use anyhow::Context;
 use machine::files;
@@ -40,6 +42,10 @@ pub(crate) struct Manager {
 enum Other {
     /// Make another admin's credential, straight in the store
     NewAdmin(Box<NewAdmin>),
+    /// Copy the whole store into one file; managers may run meanwhile
+    Backup(Box<backup::Backup>),
+    /// Put such a copy into a store
+    Restore(Box<backup::Restore>),
     /// Print the API's document (OpenAPI)
     Openapi,
 }
@@ -147,8 +153,10 @@ impl Manager {
     pub(crate) fn run(self) -> Outcome {
         match self.other {
             Some(Other::NewAdmin(order)) => order.run(),
+            Some(Other::Backup(order)) => order.run(),
+            Some(Other::Restore(order)) => order.run(),
             Some(Other::Openapi) => {
-                println!("{}", serde_json::to_string_pretty(&pool_manager::openapi())?);
+                outln!("{}", serde_json::to_string_pretty(&pool_manager::openapi())?);
                 Ok(Exit::Success)
             }
             None => self.serve.run(),
@@ -188,7 +196,10 @@ impl Serve {
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(said.as_bytes()).and_then(|()| out.flush());
         drop(out);
+        let mut service = ServiceManager::of_environment();
+        service.ready();
         let signal = signals.forever().next();
+        service.stopping();
         tracing::info!(?signal, "stopping: requests may end, then this manager resigns");
         running.stop();
         Ok(Exit::Success)
@@ -225,7 +236,7 @@ impl NewAdmin {
             Failure::new(Exit::Failure, "there is no pool in this store yet", hint)
         })?;
         pool_manager::write_private(&self.out, &credential)?;
-        println!("wrote {}; a manager that runs already takes it up when it leads next", self.out.display());
+        outln!("wrote {}; a manager that runs already takes it up when it leads next", self.out.display());
         Ok(Exit::Success)
     }
 }

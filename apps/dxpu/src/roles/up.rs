@@ -11,6 +11,7 @@
 
 mod child;
 
+use crate::operate::words::counted;
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::pool_access::{self, failure};
 use crate::support::{log, places, quantity};
@@ -83,7 +84,7 @@ impl Up {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
         let pool = Pool::start(&self.plan()?, &mut || signals.pending().next().is_some())?;
         let Some(mut pool) = pool else { return Ok(Exit::Success) };
-        print!("{}", pool.welcome());
+        out!("{}", pool.welcome());
         let ended = loop {
             if signals.pending().next().is_some() {
                 break None;
@@ -93,7 +94,7 @@ impl Up {
             }
             std::thread::sleep(Duration::from_millis(100));
         };
-        eprintln!("stopping the pool");
+        errln!("stopping the pool");
         pool.stop();
         match ended {
             None => Ok(Exit::Success),
@@ -292,13 +293,13 @@ impl Pool {
             format!("DXPU_CREDENTIAL={} ", self.admin_file().display())
         };
         format!(
-            "The pool is up: {} box(es), {} GPU(s).\n\n  \
+            "The pool is up: {}, {}.\n\n  \
              dashboard   {}\n              log in with the credential file; your browser will warn once, unless it knows {}\n  \
              credential  {}\n  files, logs {}\n\n\
              In another terminal:\n  {prefix}dxpu top\n  {prefix}dxpu run --gpus 1 -- ./program\n  {prefix}dxpu gpu ls\n\n\
              Ctrl-C stops all of it; the next `dxpu up` finds the same pool again.\n",
-            self.boxes.len(),
-            self.gpus,
+            counted(self.boxes.len() as u64, "box"),
+            counted(self.gpus as u64, "GPU"),
             self.dashboard(),
             self.state.join("authority.pem").display(),
             self.admin_file().display(),
@@ -335,13 +336,16 @@ fn start_box(plan: &Plan, client: &Client, number: u8) -> anyhow::Result<Child> 
     let managers = client.credential().managers.join(",");
     arguments.extend(["--manager".to_owned(), managers, "--rack".to_owned(), "this machine".to_owned()]);
     arguments.extend(["--listen".to_owned(), plan.listen.ip().to_string()]);
-    if let Gpus::Soft { count, memory_bytes } = plan.gpus {
-        arguments.extend([
-            "--soft".to_owned(),
-            count.to_string(),
-            "--memory".to_owned(),
-            memory_bytes.to_string(),
-        ]);
+    // Said each time: a box keeps how it was last started.
+    match plan.gpus {
+        Gpus::Soft { count, memory_bytes } => {
+            // Room for an image of every GPU; memory that no image needs costs nothing.
+            let guarded = (u64::from(count) * memory_bytes).to_string();
+            let (count, memory) = (count.to_string(), memory_bytes.to_string());
+            arguments.extend(["--soft".to_owned(), count, "--memory".to_owned(), memory]);
+            arguments.extend(["--guard-memory".to_owned(), guarded]);
+        }
+        Gpus::Nvidia => arguments.push("--nvidia".to_owned()),
     }
     Child::start(&name, &arguments, &plan.state)
 }

@@ -1,9 +1,12 @@
 //! `dxpu worker`: lends GPUs.
 
 pub(crate) mod devices;
+mod guard;
 mod identity;
 
+use crate::roles::gpu_box::SOFT_MEMORY_BYTES;
 use crate::support::exit::{Exit, Failure, Outcome};
+use crate::support::notify::ServiceManager;
 use crate::support::{log, quantity};
 use anyhow::Context;
 use cuda_worker::{
@@ -27,6 +30,7 @@ Examples:
   dxpu worker --listen shm:/tmp/dxpu.sock                  the same, through shared memory: the fastest
   dxpu worker --listen tcp:10.0.0.7:7400 --plain           no encryption: only where nobody else is on the network
   dxpu worker --listen 0.0.0.0:7400 --driver soft --devices 2 --memory 8GiB
+  dxpu worker --listen 0.0.0.0:7400 --guard-memory 64GiB   programs with survival outlive their sessions
   CUDA_VISIBLE_DEVICES=1 dxpu worker --listen 0.0.0.0:7400 --driver nvidia     one GPU of this machine";
 
 #[derive(clap::Args)]
@@ -36,12 +40,16 @@ pub(crate) struct Worker {
     #[arg(long, value_name = "ADDR", required = true)]
     listen: Vec<Address>,
     /// What executes the programs' GPU work: `nvidia` are the GPUs of this machine (those in CUDA_VISIBLE_DEVICES),
-    /// `soft` is a GPU in software that needs no hardware
-    #[arg(long, value_enum, default_value = "soft")]
-    driver: DriverKind,
+    /// `soft` is a GPU in software that needs no hardware [default: nvidia if this machine has NVIDIA's driver, as `dxpu box`
+    /// does; else soft]
+    #[arg(long, value_enum)]
+    driver: Option<DriverKind>,
     /// How many soft GPUs each program sees
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
     devices: u32,
+    /// Lend N GPUs in software, as `dxpu box --soft N` does; the same as --driver soft --devices N
+    #[arg(long, value_name = "N", conflicts_with_all = ["driver", "devices"], value_parser = clap::value_parser!(u32).range(1..=64))]
+    soft: Option<u32>,
     /// Memory of each soft GPU, shared by all programs [default: 4GiB]; of an NVIDIA GPU, the most that one program may
     /// use of it [default: all]
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
@@ -80,6 +88,16 @@ pub(crate) struct Worker {
     /// A program that is silent for this long is given up
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
     stall_timeout: Duration,
+    /// Memory of this machine for images of protected programs. A program that runs with survival goes on from its image
+    /// when its session or its GPU is lost [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    guard_memory: Option<u64>,
+    /// A private directory for images of suspended programs; they are encrypted there [default: none]
+    #[arg(long, value_name = "DIR", requires = "guard_memory")]
+    guard_disk: Option<PathBuf>,
+    /// The socket of the guardian that keeps the images, in place of one of this worker's own
+    #[arg(long, value_name = "PATH", conflicts_with = "guard_memory", hide = true)]
+    guardian: Option<PathBuf>,
     /// How long to look for work before sleeping: longer answers sooner and takes more of a core [default: 500us on
     /// machines with more than 4 cores, otherwise as little as each transport thinks best]
     #[arg(long, value_name = "TIME", env = "DXPU_SPIN", value_parser = quantity::duration)]
@@ -94,8 +112,6 @@ enum DriverKind {
     Nvidia,
 }
 
-/// Memory of a soft GPU unless an option says otherwise.
-const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 /// Session processes kept ready: a program and the helper it starts find theirs at once.
 const SPARES: usize = 2;
 
@@ -137,6 +153,10 @@ impl Worker {
         if let Some(bytes) = self.host_memory {
             session.host_bytes_max = bytes;
         }
+        let guard =
+            self.guard_memory.map(|bytes| guard::start(bytes, self.guard_disk.as_deref(), &directory));
+        let guard = guard.transpose()?;
+        session.guardian = guard.as_ref().map(|guard| guard.socket.clone()).or_else(|| self.guardian.clone());
         session.stall_timeout = self.stall_timeout;
         session.wait_spin = self.spin;
         let config = front_config(self.listen.clone(), session, self.devices(), usize::from(self.sessions))?;
@@ -145,7 +165,7 @@ impl Worker {
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals")?;
         let teller = self.by_lease.as_deref().map(Teller::new).transpose()?.map(Arc::new);
-        if let (Some(teller), DriverKind::Soft) = (&teller, self.driver) {
+        if let (Some(teller), DriverKind::Soft) = (&teller, self.driver()) {
             // One more place in the ledger, for the meter, which only looks. It is kept as long as this process lives.
             let grant = (config.grant)()?;
             let source = devices::make_status(&grant.driver, grant.fds).map_err(anyhow::Error::msg)?;
@@ -176,17 +196,33 @@ impl Worker {
             // A worker whose output has no reader any more serves on.
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
+        let mut service = ServiceManager::of_environment();
+        service.ready();
         let signal = signals.forever().next();
+        service.stopping();
         tracing::info!(signal, "stopping");
         front.stop();
+        if let Some(guard) = guard {
+            guard.supervisor.stop();
+        }
         Ok(Exit::Success)
     }
 
+    /// What is lent: what was asked for, or as `dxpu box` does the GPUs of this machine; software where there are none.
+    fn driver(&self) -> DriverKind {
+        match (self.soft, self.driver) {
+            (Some(_), _) => DriverKind::Soft,
+            (None, Some(driver)) => driver,
+            (None, None) if nvidia::is_here() => DriverKind::Nvidia,
+            (None, None) => DriverKind::Soft,
+        }
+    }
+
     fn devices(&self) -> Devices {
-        match self.driver {
+        match self.driver() {
             DriverKind::Nvidia => Devices::Nvidia(nvidia::NvidiaDevices { memory_limit_bytes: self.memory }),
             DriverKind::Soft => Devices::Soft(soft::SoftDevices {
-                devices: self.devices,
+                devices: self.soft.unwrap_or(self.devices),
                 memory_bytes: self.memory.unwrap_or(SOFT_MEMORY_BYTES),
                 compute_capability: self.compute_capability.unwrap_or(driver_soft::COMPUTE_CAPABILITY),
                 identity: self.soft_identity.clone(),
@@ -195,7 +231,7 @@ impl Worker {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        if self.driver == DriverKind::Nvidia && !nvidia::is_here() {
+        if self.driver() == DriverKind::Nvidia && !nvidia::is_here() {
             return Err(Failure::new(
                 Exit::Unsupported,
                 "this machine shows no NVIDIA GPU (there is no /dev/nvidiactl)",
@@ -234,7 +270,8 @@ pub(crate) fn front_config(
     devices: Devices,
     sessions_max: usize,
 ) -> anyhow::Result<FrontConfig> {
-    let program = std::env::current_exe().context("cannot find this executable")?;
+    // Sessions are of this version, also when an upgrade has replaced the file.
+    let program = PathBuf::from(machine::THIS_PROGRAM);
     // Ended processes keep their place until they are reaped, which takes a moment.
     let places = sessions_max + SPARES + 16;
     let executes_ptx_only = devices.are_soft();

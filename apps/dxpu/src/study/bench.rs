@@ -81,19 +81,23 @@ impl Api {
     fn run(self) -> Outcome {
         log::start("warn");
         let bed = Bed::make()?;
-        let calls = bed.measure(&bed.ways[2], &["calls"])?;
+        let mut calls = bed.measure(&bed.ways[2], &["calls"], &[])?;
         if self.check {
+            let surviving = bed.measure(&bed.ways[2], &["calls"], &[("DXPU_SURVIVE", "1")])?;
+            calls.extend(
+                surviving.get("launch_instructions").map(|count| (promises::JOURNALED.to_owned(), *count)),
+            );
             promises::check(&calls)?;
             return Ok(Exit::Success);
         }
         let mut transports = Vec::new();
         for way in &bed.ways {
-            eprintln!("measuring {} …", way.name);
+            errln!("measuring {} …", way.name);
             transports.push((way.name, self.measure(&bed, way)?));
         }
         let report = Report::new(&calls, transports)?;
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            outln!("{}", serde_json::to_string_pretty(&report)?);
         } else {
             report.print();
         }
@@ -106,7 +110,7 @@ impl Api {
         let mut runs = Vec::new();
         for _ in 0..self.repeat.max(1) {
             let bare = raw::measure(&way.raw, &way.client, self.rounds, self.megabytes << 20, LANES)?;
-            let served = bed.measure(way, &["transport", &rounds, &megabytes, "3"])?;
+            let served = bed.measure(way, &["transport", &rounds, &megabytes, "3"], &[])?;
             runs.push(Transport::new(&bare, &served)?);
         }
         Ok(Transport::median(&runs))
@@ -166,13 +170,20 @@ impl Bed {
     }
 
     /// Runs the benchmark program over one transport and reads its `name value` lines.
-    fn measure(&self, way: &Way, arguments: &[&str]) -> anyhow::Result<HashMap<String, f64>> {
+    fn measure(
+        &self,
+        way: &Way,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<HashMap<String, f64>> {
         let mut command = Command::new(&self.program);
         command.args(arguments).envs(self.library.environment(std::slice::from_ref(&way.worker)));
         command.env("DXPU_TOKEN_FILE", &self.token).env("DXPU_LANES", LANES.to_string());
-        for unset in ["DXPU_FINGERPRINT", "DXPU_CA", "DXPU_DELAY", "DXPU_TOKEN", "DXPU_SYNC"] {
+        for unset in ["DXPU_FINGERPRINT", "DXPU_CA", "DXPU_DELAY", "DXPU_TOKEN", "DXPU_SYNC", "DXPU_SURVIVE"]
+        {
             command.env_remove(unset);
         }
+        command.envs(environment.iter().copied());
         if let Some(fingerprint) = &way.fingerprint {
             command.env("DXPU_FINGERPRINT", fingerprint);
         }

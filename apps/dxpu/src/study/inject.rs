@@ -91,7 +91,7 @@ impl Inject {
             (total.filler_gpu_us, total.filler_host_us) = (one.filler_gpu_us, one.filler_host_us);
         }
         for process in &ended.unfinished {
-            eprintln!("dxpu: what was injected is not known: {process}");
+            errln!("dxpu: what was injected is not known: {process}");
         }
         print(rtt_us, added_us, &total);
         let recorded = match &self.profile {
@@ -119,10 +119,10 @@ fn achieved_pct(share: &Share) -> f64 {
 }
 
 fn print(rtt_us: f64, added_us: f64, injected: &Injected) {
-    eprintln!("\ninjected for a round trip of {rtt_us} us, {added_us:.2} us more than in the server:");
+    errln!("\ninjected for a round trip of {rtt_us} us, {added_us:.2} us more than in the server:");
     let delayed = || Class::ALL.into_iter().filter(|class| injected.shares[*class as usize].operations > 0);
     if delayed().next().is_none() {
-        eprintln!("nothing: the program did nothing on the GPU that a network would delay");
+        errln!("nothing: the program did nothing on the GPU that a network would delay");
         return;
     }
     let rows: Vec<Vec<String>> = delayed()
@@ -138,9 +138,10 @@ fn print(rtt_us: f64, added_us: f64, injected: &Injected) {
         })
         .collect();
     eprint!("{}", table::figures(&["delayed", "operations", "asked, ms", "added, ms", "achieved"], &rows));
-    eprintln!(
+    errln!(
         "a filler of no length costs a busy queue {:.2} us, its launch the calling thread {:.2} us",
-        injected.filler_gpu_us, injected.filler_host_us
+        injected.filler_gpu_us,
+        injected.filler_host_us
     );
 }
 

@@ -2,6 +2,7 @@
 
 mod fabric;
 mod replay;
+mod sharing;
 
 use crate::support::exit::Outcome;
 
@@ -17,6 +18,8 @@ enum What {
     Fabric(fabric::Fabric),
     /// Replay a recorded cluster: what placement, pooling and spares would have made of it
     Replay(replay::Replay),
+    /// Seat the offline programs of a recorded cluster beside its online ones: what that brings, by several policies
+    Sharing(sharing::Sharing),
 }
 
 impl Sim {
@@ -24,6 +27,7 @@ impl Sim {
         match self.what {
             What::Fabric(fabric) => fabric.run(),
             What::Replay(replay) => replay.run(),
+            What::Sharing(sharing) => sharing.run(),
         }
     }
 }

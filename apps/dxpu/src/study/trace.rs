@@ -61,14 +61,14 @@ impl Trace {
         let variables = [("DXPU_TRACE_MODE", "trace".to_owned()), ("DXPU_TRACE_RANGE", range.to_owned())];
         let ended = pass_through::run(&self.program, self.driver.as_deref(), &variables)?;
         for process in &ended.unfinished {
-            eprintln!("dxpu: not recorded: {process}");
+            errln!("dxpu: not recorded: {process}");
         }
         let profiles = profiles(&ended.logs, &self.program);
         let mut reports = Vec::new();
         for (profile, path) in profiles.iter().zip(1..).map(|(p, number)| (p, numbered(&self.out, number))) {
             keep(profile, &path)?;
             let summary = summarise(profile);
-            eprintln!();
+            errln!();
             eprint!("{}", output::text(&path, profile, &summary));
             if reports.is_empty()
                 && let Some(plot) = &self.plot

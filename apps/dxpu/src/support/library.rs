@@ -79,6 +79,16 @@ pub(crate) fn extract() -> anyhow::Result<Library> {
     extract_to(&files::cache_directory()?, &LIBRARIES)
 }
 
+/// The same into another folder, where containers find them: every user may read them there.
+#[cfg(feature = "kube")]
+pub(crate) fn extract_for_containers(folder: &Path) -> anyhow::Result<PathBuf> {
+    let directory = extract_to(folder, &LIBRARIES)?.directory;
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&directory, readable)
+        .with_context(|| format!("cannot let every user read {}", directory.display()))?;
+    Ok(directory)
+}
+
 fn extract_to(cache: &Path, libraries: &[(&str, &[u8])]) -> anyhow::Result<Library> {
     let mut hasher = blake3::Hasher::new();
     for (name, content) in libraries {

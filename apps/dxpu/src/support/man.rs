@@ -15,7 +15,11 @@ impl Man {
     /// `dxpu` is the whole command line.
     pub(crate) fn run(self, dxpu: clap::Command) -> Outcome {
         match self.out {
-            None => clap_mangen::Man::new(dxpu).render(&mut std::io::stdout())?,
+            None => {
+                let mut page = Vec::new();
+                clap_mangen::Man::new(dxpu).render(&mut page)?;
+                crate::support::out::write_bytes(&page);
+            }
             Some(directory) => {
                 std::fs::create_dir_all(&directory)
                     .and_then(|()| clap_mangen::generate_to(dxpu, &directory))

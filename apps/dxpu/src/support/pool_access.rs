@@ -41,9 +41,15 @@ struct Config {
 }
 
 impl PoolAccess {
-    /// A client of the pool, which tries for a while.
+    /// A client of the pool for a command that a user waits for: it gives up at once where no manager runs, and tells the
+    /// user when a manager does not answer soon.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        self.patient(Patience::default())
+        Ok(self.patient(Patience::default())?.giving_up_when_absent().telling(tell))
+    }
+
+    /// The same for a program that waits for GPUs: a manager that is being restarted is waited for.
+    pub(crate) fn waiting_client(&self) -> anyhow::Result<Client> {
+        Ok(self.patient(Patience::default())?.telling(tell))
     }
 
     /// The same, for as long as this.
@@ -65,6 +71,10 @@ impl PoolAccess {
         }
         Ok(credential)
     }
+}
+
+fn tell(text: &str) {
+    errln!("dxpu: {text}");
 }
 
 /// Where credentials are looked for.

@@ -30,24 +30,39 @@ pub(crate) enum Column {
     Cut(&'static str),
     /// A number.
     Number(&'static str),
+    /// Text that repeats what another column says: the column is left out where there is no room for it.
+    Spare(&'static str),
 }
 
 impl Column {
     fn head(self) -> &'static str {
         match self {
-            Self::Whole(head) | Self::Cut(head) | Self::Number(head) => head,
+            Self::Whole(head) | Self::Cut(head) | Self::Number(head) | Self::Spare(head) => head,
         }
     }
 }
 
 /// Two spaces between columns.
 const GAP: usize = 2;
-/// Less of a text says nothing.
-const CUT_MIN: usize = 8;
+/// Less of a text says little. Only where even that has no room, texts become as short as the second number.
+const CUT_MIN: [usize; 2] = [8, 3];
 
 /// The table as lines, heads first.
 pub(crate) fn lines(columns: &[Column], rows: &[Vec<Cell>], paper: Paper) -> Vec<String> {
     let widths = widths(columns, rows, paper.width);
+    let is_too_wide = paper.width.is_some_and(|room| total(&widths) > room);
+    if is_too_wide && let Some(spare) = columns.iter().rposition(|column| matches!(column, Column::Spare(_)))
+    {
+        let without = |row: &Vec<Cell>| {
+            row.iter()
+                .enumerate()
+                .filter(|(index, _)| *index != spare)
+                .map(|(_, cell)| cell.clone())
+                .collect()
+        };
+        let rows: Vec<Vec<Cell>> = rows.iter().map(without).collect();
+        return lines(&[&columns[..spare], &columns[spare + 1..]].concat(), &rows, paper);
+    }
     let head: Vec<Cell> = columns.iter().map(|column| Cell::toned(column.head(), Tone::Faint)).collect();
     std::iter::once(&head).chain(rows).map(|row| line(columns, row, &widths, paper)).collect()
 }
@@ -60,15 +75,21 @@ fn widths(columns: &[Column], rows: &[Vec<Cell>], room: Option<usize>) -> Vec<us
     let mut widths: Vec<usize> = (0..columns.len()).map(natural).collect();
     let Some(room) = room else { return widths };
     // The widest gives way first, until it fits or all that can be cut are short.
-    let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-    while total(&widths) > room {
-        let can_shrink = |index: &usize| matches!(columns[*index], Column::Cut(head) if widths[*index] > width_of(head).max(CUT_MIN));
-        let Some(widest) = (0..columns.len()).filter(can_shrink).max_by_key(|index| widths[*index]) else {
-            break;
-        };
-        widths[widest] -= 1;
+    for least in CUT_MIN {
+        while total(&widths) > room {
+            let can_shrink = |index: &usize| matches!(columns[*index], Column::Cut(head) if widths[*index] > width_of(head).max(least));
+            let Some(widest) = (0..columns.len()).filter(can_shrink).max_by_key(|index| widths[*index])
+            else {
+                break;
+            };
+            widths[widest] -= 1;
+        }
     }
     widths
+}
+
+fn total(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1)
 }
 
 fn line(columns: &[Column], row: &[Cell], widths: &[usize], paper: Paper) -> String {
@@ -128,7 +149,7 @@ pub(crate) fn figures(heads: &[&'static str], rows: &[Vec<String>]) -> String {
 
 /// Prints [`figures`].
 pub(crate) fn print_figures(heads: &[&'static str], rows: &[Vec<String>]) {
-    print!("{}", figures(heads, rows));
+    out!("{}", figures(heads, rows));
 }
 
 /// Names and values of one thing, one below the other.
@@ -175,6 +196,14 @@ mod tests {
     fn what_cannot_be_cut_is_shown_whole_even_without_room() {
         let rows = [row("a-long-identifier", "1", "note")];
         assert!(lines(&COLUMNS, &rows, paper(Some(10)))[1].starts_with("a-long-identifier"));
+    }
+
+    #[test]
+    fn a_spare_column_is_left_out_where_there_is_no_room() {
+        let columns = [Column::Whole("ID"), Column::Spare("BAR"), Column::Cut("NOTE")];
+        let rows = [row("a", "xxxxxxxxxx", "a note of some length")];
+        assert_eq!(lines(&columns, &rows, paper(Some(24)))[1], "a   xxxxxxxxxx  a note …");
+        assert_eq!(lines(&columns, &rows, paper(Some(17)))[1], "a   a note of so…");
     }
 
     #[test]

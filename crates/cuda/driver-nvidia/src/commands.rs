@@ -24,7 +24,7 @@ impl NvidiaDriver {
         if (device as usize) < self.devices.len() { Ok(()) } else { Err(CudaError::INVALID_DEVICE) }
     }
 
-    fn say(&self, message: String) {
+    pub(crate) fn say(&self, message: String) {
         if !message.is_empty() {
             *self.message.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
         }
@@ -62,11 +62,13 @@ impl NvidiaDriver {
 
     /// Waits for a context's work and forgets all that is in it.
     fn empty_context(&self, context: &Arc<LiveContext>) {
+        self.cuts.want_all();
         if context.enter().is_ok() {
             // SAFETY: no pointers. A dead context has no work.
             let _ = unsafe { self.api.context_synchronize() };
         }
         self.lock().forget_context(context);
+        self.cuts.forget_context(context.id);
         self.work.memory.free_all_of(context.id);
     }
 }
@@ -79,8 +81,12 @@ impl Commands for NvidiaDriver {
         }
         /// `CU_CTX_SCHED_*`: dropped, since the program's threads do not wait in this process.
         const SCHEDULING: u32 = 0x7;
-        let made = LiveContext::create(&self.api, context.0, device, flags & !SCHEDULING)?;
-        self.lock().contexts.insert(context, Arc::new(made));
+        let made = Arc::new(LiveContext::create(&self.api, context.0, device, flags & !SCHEDULING)?);
+        if let Some(barrier) = self.cuts.barrier() {
+            // Its streams could change memory that a cut before it has not read yet.
+            barrier.hold(&self.work, &LiveStream::legacy(&self.api, Arc::clone(&made)))?;
+        }
+        self.lock().contexts.insert(context, made);
         Ok(())
     }
 
@@ -125,6 +131,8 @@ impl Commands for NvidiaDriver {
     fn memory_allocate(&self, context: ContextId, address: u64, bytes: u64) -> CuResult<()> {
         let context = self.lock().context(context)?;
         context.enter()?;
+        // It may wait for memory that was freed, and that for the streams.
+        self.cuts.want_all();
         self.work.memory.allocate(context.id, context.device, address, bytes)
     }
 
@@ -138,6 +146,7 @@ impl Commands for NvidiaDriver {
         self.check_device(device)?;
         let context = self.lock().context(ContextId(device))?;
         // CUDA's own free is done when it returns.
+        self.cuts.want_all();
         self.work.memory.settle();
         context.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -148,6 +157,7 @@ impl Commands for NvidiaDriver {
 
     fn physical_create(&self, handle: MemoryHandleId, device: u32, bytes: u64) -> CuResult<()> {
         self.check_device(device)?;
+        self.cuts.want_all();
         let physical = self.work.memory.create_physical(device, bytes)?;
         self.lock().physical.insert(handle, Arc::new(physical));
         Ok(())
@@ -162,6 +172,7 @@ impl Commands for NvidiaDriver {
     fn physical_map(&self, address: u64, bytes: u64, offset: u64, handle: MemoryHandleId) -> CuResult<()> {
         let physical = self.lock().physical.get(&handle).cloned().ok_or(CudaError::INVALID_HANDLE)?;
         self.any_context()?.enter()?;
+        self.cuts.want_all();
         self.work.memory.map_physical(address, bytes, offset, &physical)
     }
 
@@ -172,7 +183,7 @@ impl Commands for NvidiaDriver {
     fn physical_set_access(&self, address: u64, bytes: u64, device: u32, protection: u32) -> CuResult<()> {
         self.check_device(device)?;
         self.any_context()?.enter()?;
-        self.work.memory.set_access(address, bytes, device, protection)
+        self.work.memory.set_client_access(address, bytes, device, protection)
     }
 
     /// Clients that look at devices use a status connection, which NVML answers.
@@ -201,8 +212,12 @@ impl Commands for NvidiaDriver {
     }
 
     fn module_unload(&self, module: ModuleId) -> CuResult<()> {
-        let gone = self.lock().modules.remove(&module);
-        gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
+        let gone = self.lock().modules.remove(&module).ok_or(CudaError::INVALID_HANDLE)?;
+        if let Some(barrier) = self.cuts.barrier() {
+            // A cut before it has not read its variables yet.
+            barrier.keep(gone);
+        }
+        Ok(())
     }
 
     fn kernel_set_attribute(&self, kernel: KernelRef, attribute: u32, value: i32) -> CuResult<()> {
@@ -259,6 +274,9 @@ impl Commands for NvidiaDriver {
     fn stream_create(&self, stream: StreamId, context: ContextId, kind: u32, priority: i32) -> CuResult<()> {
         let context = self.lock().context(context)?;
         let made = LiveStream::create(&self.api, context, kind, priority)?;
+        if let Some(barrier) = self.cuts.barrier() {
+            barrier.hold(&self.work, &made)?;
+        }
         self.lock().streams.insert(stream, Arc::new(made));
         Ok(())
     }
@@ -279,6 +297,10 @@ impl Commands for NvidiaDriver {
 
     fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
         let stream = self.lock().stream(stream)?;
+        match op {
+            Op::Allocate { .. } => self.cuts.want_all(),
+            _ => self.cuts.want(&stream),
+        }
         enqueue(&self.work, &self.tables, &stream, op)
     }
 
@@ -303,11 +325,7 @@ impl Commands for NvidiaDriver {
             let tables = self.lock();
             (tables.event(start)?, tables.event(end)?)
         };
-        start.context.enter()?;
-        let mut milliseconds = 0.0;
-        // SAFETY: both events live until the call returns.
-        unsafe { self.api.event_elapsed(&mut milliseconds, start.raw(), end.raw())? };
-        Ok(milliseconds)
+        self.milliseconds_between(&start, &end)
     }
 
     fn graph_instantiate<'a>(
@@ -337,6 +355,7 @@ impl Commands for NvidiaDriver {
             let tables = self.lock();
             (tables.exec(exec)?, tables.stream(stream)?)
         };
+        self.cuts.want(&stream);
         exec.launch(&self.tables, &stream, run)
     }
 
@@ -345,6 +364,7 @@ impl Commands for NvidiaDriver {
             let tables = self.lock();
             (tables.exec(exec)?, tables.stream(stream)?)
         };
+        self.cuts.want(&stream);
         exec.upload(&self.tables, &stream)
     }
 

@@ -31,8 +31,9 @@ const HIGH: &str = "0x7fffffffffffffff";
 
 /// A module with both kernels.
 ///
-/// `dxpu_digest(blocks, count, key, committed, pending, dirty, dirty_count)`, all 64 bits: `blocks` has address and bytes
-/// of each block, 64 bits each; `key` is what [`snapshot::Key::to_bytes`] says; `committed` and `pending` are tables of
+/// `dxpu_digest(blocks, count, key, committed, pending, dirty, dirty_count, skipped, cut)`, all 64 bits: it touches nothing
+/// if the word at `skipped` is at least `cut`, because then the blocks may be gone; `blocks` has address and bytes of
+/// each block, 64 bits each; `key` is what [`snapshot::Key::to_bytes`] says; `committed` and `pending` are tables of
 /// digests of 16 bytes by place in `blocks`; `dirty` gets the places whose digest differs from the committed one, in no
 /// order, and the 32-bit word at `dirty_count` is raised by their number.
 ///
@@ -207,7 +208,7 @@ fn reduce(text: &mut String, of: &str) {
 
 const HEAD: &str = "
 .visible .entry dxpu_digest(.param .u64 p_blocks, .param .u64 p_count, .param .u64 p_key, .param .u64 p_committed,
-    .param .u64 p_pending, .param .u64 p_dirty, .param .u64 p_dirty_count)
+    .param .u64 p_pending, .param .u64 p_dirty, .param .u64 p_dirty_count, .param .u64 p_skipped, .param .u64 p_cut)
 .maxntid 512, 1, 1
 .minnctapersm 3
 {
@@ -218,6 +219,11 @@ const HEAD: &str = "
  .reg .b64 %y<4>, %l<2>, %h<2>, %s<2>, %a<2>;
  .reg .b64 %t, %at, %end, %from, %product, %address, %bytes, %block, %step, %count;
  .reg .b64 %blocks, %key, %committed, %pending, %dirty, %dirty_count;
+ ld.param.u64 %from, [p_skipped];
+ ld.volatile.global.u64 %t, [%from];
+ ld.param.u64 %at, [p_cut];
+ setp.ge.u64 %p0, %t, %at;
+ @%p0 bra DONE;
  ld.param.u64 %blocks, [p_blocks];
  ld.param.u64 %count, [p_count];
  ld.param.u64 %key, [p_key];

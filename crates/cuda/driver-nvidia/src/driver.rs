@@ -4,6 +4,7 @@
 
 use crate::{
     context::LiveContext,
+    cut::Cuts,
     device_info,
     memory::Memory,
     op::Work,
@@ -16,7 +17,7 @@ use crate::{
     tables::Tables,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, HostLink, PendingRead, WaitTarget};
+use cuda_driver::{Driver, HostLink, PendingRead, Snapshots, WaitTarget};
 use cuda_wire::{ContextId, DeviceInfo, Plane, Shape, StreamId, VaRange};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,6 +66,7 @@ pub struct NvidiaDriver {
     pub(crate) api: Api,
     pub(crate) tables: Mutex<Tables>,
     pub(crate) work: Arc<Work>,
+    pub(crate) cuts: Arc<Cuts>,
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) message: Mutex<Option<String>>,
     version: i32,
@@ -116,8 +118,9 @@ impl NvidiaDriver {
             aborted: AtomicBool::new(false),
             deferred: Mutex::new(VecDeque::new()),
         };
+        let cuts = Cuts::new(&work.words).map_err(failed("pinned memory"))?;
         let (work, tables) = (Arc::new(work), Mutex::new(tables));
-        Ok(Self { api, tables, work, devices, message: Mutex::new(None), version })
+        Ok(Self { api, tables, work, cuts, devices, message: Mutex::new(None), version })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -163,6 +166,7 @@ impl Driver for NvidiaDriver {
         let (is_done, context) = match target {
             WaitTarget::Stream(id) => {
                 let stream = self.lock().stream(id)?;
+                self.cuts.want(&stream);
                 (stream.is_idle()?, Arc::clone(&stream.context))
             }
             WaitTarget::Event(id) => {
@@ -174,6 +178,7 @@ impl Driver for NvidiaDriver {
                 let context = tables.context(id)?;
                 let streams = tables.streams_of(&context);
                 drop(tables);
+                self.cuts.want_all();
                 for stream in &streams {
                     if !stream.is_idle()? {
                         return Ok(false);
@@ -205,6 +210,7 @@ impl Driver for NvidiaDriver {
         let context = match target {
             WaitTarget::Stream(id) => {
                 let stream = self.lock().stream(id)?;
+                self.cuts.want(&stream);
                 stream.wait()?;
                 Arc::clone(&stream.context)
             }
@@ -215,6 +221,7 @@ impl Driver for NvidiaDriver {
             }
             WaitTarget::Context(id) => {
                 let context = self.lock().context(id)?;
+                self.cuts.want_all();
                 context.enter()?;
                 // SAFETY: no pointers.
                 unsafe { self.api.context_synchronize()? };
@@ -232,6 +239,7 @@ impl Driver for NvidiaDriver {
         shape: Shape,
     ) -> CuResult<Box<dyn PendingRead>> {
         let stream = self.lock().stream(stream)?;
+        self.cuts.want(&stream);
         Ok(Box::new(read_back::begin(&self.work, stream, source, shape)?))
     }
 
@@ -247,6 +255,10 @@ impl Driver for NvidiaDriver {
         let smallest = self.devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
         let bytes = CREDIT_BYTES.min(smallest / CREDIT_SHARE);
         self.work.memory.grant(self.devices.len() as u32, bytes)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
     }
 
     fn abort(&self) {

@@ -26,7 +26,8 @@
 //! - **Pinned memory** is known by its registration. The GPU sees it at another address than the process, so that the
 //!   two cannot be confused.
 //! - **Modules** are PTX texts of which only the names of entries and variables are read. A kernel named `store` writes
-//!   its second parameter, a 64-bit number, to the address in its first; every other kernel does nothing.
+//!   its second parameter, a 64-bit number, to the address in its first. `dxpu_digest` and `dxpu_shadow` do what their text
+//!   does, with the same parameters. Every other kernel does nothing.
 //! - **Graphs** run their nodes one by one, the last added first wherever the edges allow it: a missing edge shows.
 //! - **Blocking** calls that find work outstanding are counted, and panic on a thread that must not block.
 //! - **Contexts** can be killed with an error, which every later call in them returns; their work is dropped.
@@ -37,6 +38,7 @@
 #![allow(unsafe_code)]
 
 mod contexts;
+mod cut_kernels;
 mod devices;
 mod events;
 mod gpu;
@@ -124,6 +126,10 @@ pub(crate) struct Live {
     pub(crate) execs: usize,
     pub(crate) physical: usize,
     pub(crate) mappings: usize,
+    /// Ranges of addresses.
+    pub(crate) reserved: usize,
+    /// Ranges of pinned memory.
+    pub(crate) pinned: usize,
 }
 
 impl Fake {
@@ -169,6 +175,13 @@ impl Fake {
         let mut state = self.lock();
         state.failed = None;
         state.failure = Some(Failure { symbol: None, thread, left: nth, error });
+    }
+
+    /// Fails the `nth` call from now on, of any thread.
+    pub(crate) fn fail_any_nth(&self, nth: usize, error: CudaError) {
+        let mut state = self.lock();
+        state.failed = None;
+        state.failure = Some(Failure { symbol: None, thread: None, left: nth, error });
     }
 
     /// The function that was made to fail, if it came to that; nothing more will fail.
@@ -229,6 +242,8 @@ impl Fake {
             execs: state.graphs.execs.len(),
             physical: state.memory.physical.len(),
             mappings: state.memory.mappings.len(),
+            reserved: state.memory.reserved.len(),
+            pinned: state.memory.pinned.len(),
         }
     }
 

@@ -23,7 +23,7 @@ use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{GraphNode, Op, Reader, Wire};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// An executable graph.
 pub(crate) struct Exec {
@@ -44,6 +44,7 @@ struct Ready {
     raw: RawExec,
     /// What its nodes point to.
     keepers: Vec<Keeper>,
+    records: Vec<Weak<LiveEvent>>,
     run: Arc<AtomicU32>,
     /// Present when nodes talk to the client: then launches follow each other one by one.
     turns: Option<Turns>,
@@ -176,6 +177,7 @@ impl Exec {
 impl Ready {
     fn launch(&mut self, stream: &Arc<LiveStream>, run: u32) -> CuResult<()> {
         let raw = stream.enter()?;
+        self.records.iter().filter_map(Weak::upgrade).for_each(|event| event.forget_age());
         let api = &self.work.api;
         let Some(turns) = &mut self.turns else {
             // SAFETY: both handles live until the call returns.
@@ -228,7 +230,7 @@ fn make(
 ) -> CuResult<Ready> {
     context.enter()?;
     let run = Arc::new(AtomicU32::new(0));
-    let Built { graph, keepers, talks } = {
+    let Built { graph, keepers, records, talks } = {
         let tables = tables.lock().unwrap_or_else(PoisonError::into_inner);
         build::build(work, &tables, context, nodes, &run)?
     };
@@ -250,7 +252,7 @@ fn make(
             unmarked: None,
         }),
     };
-    Ok(Ready { raw, keepers, run, turns, work: Arc::clone(work) })
+    Ok(Ready { raw, keepers, records, run, turns, work: Arc::clone(work) })
 }
 
 fn encoded(node: &GraphNode<'_>) -> Vec<u8> {

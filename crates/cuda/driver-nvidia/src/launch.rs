@@ -41,6 +41,7 @@ pub(crate) fn attributes(
         if matches!(attribute.id, PROGRAMMATIC_EVENT | LAUNCH_COMPLETION_EVENT) {
             let name = u32::from_le_bytes(value[..4].try_into().map_err(|_| CudaError::INVALID_VALUE)?);
             let event = tables.event(EventId(name))?;
+            event.forget_age();
             value[..8].copy_from_slice(&(event.raw().0 as u64).to_le_bytes());
         }
         attributes.push(LaunchAttribute { id: attribute.id, pad: [0; 4], value });

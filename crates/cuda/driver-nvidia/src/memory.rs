@@ -8,6 +8,10 @@
 
 #![allow(unsafe_code)]
 
+mod lent;
+
+pub(crate) use lent::{FrozenMemory, Lent, Owner};
+
 use crate::{
     context::LiveContext,
     current,
@@ -41,7 +45,7 @@ pub(crate) fn properties(device: u32) -> MemAllocationProp {
 #[derive(Debug)]
 pub(crate) struct Physical {
     api: Api,
-    handle: u64,
+    pub(crate) handle: u64,
     pub(crate) bytes: u64,
     pub(crate) device: u32,
 }
@@ -69,6 +73,8 @@ struct Mapping {
     users: u32,
     /// Whether it counts as used memory by itself; the client's own physical memory counts by its handle.
     is_ours: bool,
+    /// Whether its own device may read and write it.
+    has_access: bool,
     /// Kept alive while it is mapped.
     physical: Arc<Physical>,
 }
@@ -94,6 +100,10 @@ struct State {
     credit_bytes: u64,
     /// Bytes in use, by device.
     used_bytes: BTreeMap<u32, u64>,
+    /// Bytes that cuts have for a while, by device. The program gets them when it needs them.
+    lent_bytes: BTreeMap<u32, u64>,
+    /// Allocations that wait for them.
+    lent_wanted: usize,
     closed: bool,
 }
 
@@ -197,9 +207,11 @@ impl Memory {
             }
             let next = state.mappings.range(at..end).next().map_or(end, |(&next, _)| next);
             let mut mapped = self.map_fresh(&mut state, device, at, next - at, is_credited);
-            if mapped.as_ref().err() == Some(&CudaError::OUT_OF_MEMORY) && !state.leaving.is_empty() {
+            if mapped.as_ref().err() == Some(&CudaError::OUT_OF_MEMORY)
+                && self.comes_back(&state, device, next - at)
+            {
                 // What the program freed before is on its way back.
-                state = self.settled(state);
+                state = self.regain(state);
                 mapped = self.map_fresh(&mut state, device, at, next - at, is_credited);
             }
             match mapped {
@@ -240,7 +252,7 @@ impl Memory {
     /// New memory of a device, within the session's limit. If the device has none, memory within the credit comes from
     /// the reserve.
     fn create(&self, state: &mut State, device: u32, bytes: u64, is_credited: bool) -> CuResult<Physical> {
-        let used = state.used_bytes.get(&device).copied().unwrap_or(0);
+        let used = state.used_bytes.get(&device).copied().unwrap_or(0) + state.lent(device);
         if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes()) {
             return Err(CudaError::OUT_OF_MEMORY);
         }
@@ -276,7 +288,7 @@ impl Memory {
         if mapped.is_err() {
             state.give(device, bytes);
         }
-        mapped.map(|()| Mapping { bytes, users: 0, is_ours: true, physical })
+        mapped.map(|()| Mapping { bytes, users: 0, is_ours: true, has_access: true, physical })
     }
 
     fn map_for(&self, address: u64, bytes: u64, device: u32, physical: &Physical) -> CuResult<()> {
@@ -294,8 +306,8 @@ impl Memory {
         let mut state = self.lock();
         let is_credited = state.spend(bytes);
         let made = self.create(&mut state, device, bytes, is_credited);
-        if made.as_ref().err() == Some(&CudaError::OUT_OF_MEMORY) && !state.leaving.is_empty() {
-            state = self.settled(state);
+        if made.as_ref().err() == Some(&CudaError::OUT_OF_MEMORY) && self.comes_back(&state, device, bytes) {
+            state = self.regain(state);
             return self.create(&mut state, device, bytes, is_credited);
         }
         made
@@ -309,6 +321,24 @@ impl Memory {
     fn map(&self, address: u64, bytes: u64, physical: &Physical) -> CuResult<()> {
         // SAFETY: no pointers; the driver refuses what is not reserved or already mapped.
         unsafe { self.api.memory_map(address, bytes as usize, 0, physical.handle, 0) }
+    }
+
+    /// The same for memory that the client has mapped.
+    pub(crate) fn set_client_access(
+        &self,
+        address: u64,
+        bytes: u64,
+        device: u32,
+        protection: u32,
+    ) -> CuResult<()> {
+        self.set_access(address, bytes, device, protection)?;
+        let mut state = self.lock();
+        for (_, mapping) in state.mappings.range_mut(address..address.saturating_add(bytes)) {
+            if mapping.physical.device == device {
+                mapping.has_access = protection == READ_WRITE;
+            }
+        }
+        Ok(())
     }
 
     /// Lets a device use a mapped range, as `protection` says.
@@ -342,9 +372,10 @@ impl Memory {
         let mut state = self.wait_for_leaving(address, bytes);
         // SAFETY: no pointers; the driver refuses what it cannot do, such as a part of the memory.
         unsafe { self.api.memory_map(address, bytes as usize, offset as usize, physical.handle, 0)? };
+        let physical = Arc::clone(physical);
         state
             .mappings
-            .insert(address, Mapping { bytes, users: 1, is_ours: false, physical: Arc::clone(physical) });
+            .insert(address, Mapping { bytes, users: 1, is_ours: false, has_access: false, physical });
         Ok(())
     }
 
@@ -499,7 +530,8 @@ impl Memory {
     /// its limit is all it has.
     pub(crate) fn seen(&self, device: u32, free: u64, total: u64) -> (u64, u64) {
         let state = self.lock();
-        let free = free + state.reserve.get(&device).map_or(0, |physical| physical.bytes);
+        let free =
+            free + state.reserve.get(&device).map_or(0, |physical| physical.bytes) + state.lent(device);
         let used = state.used_bytes.get(&device).copied().unwrap_or(0);
         (free.min(self.limit_bytes().saturating_sub(used)), total.min(self.limit_bytes()))
     }
@@ -516,6 +548,10 @@ impl State {
         let is_credited = bytes <= self.credit_bytes;
         self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
         is_credited
+    }
+
+    fn lent(&self, device: u32) -> u64 {
+        self.lent_bytes.get(&device).copied().unwrap_or(0)
     }
 
     fn give(&mut self, device: u32, bytes: u64) {

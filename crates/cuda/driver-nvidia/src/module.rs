@@ -30,7 +30,11 @@ pub(crate) struct LoadedModule {
     api: Api,
     raw: Module,
     pub(crate) context: Arc<LiveContext>,
+    /// In the order of their names, so that a kernel has the same index wherever the module is loaded.
     pub(crate) functions: Vec<Function>,
+    pub(crate) variables: Vec<VariableInfo>,
+    /// Whether its kernels may allocate from the device's heap.
+    pub(crate) allocates: bool,
 }
 
 impl Drop for LoadedModule {
@@ -110,8 +114,15 @@ pub(crate) fn load(
     // SAFETY: the image is whole and ends with a zero, the option arrays are valid for the call.
     unsafe { api.module_load(&mut raw, terminated.as_ptr().cast(), count, names, values) }
         .map_err(|error| (error, options.error_log()))?;
-    let mut module = LoadedModule { api: *api, raw, context: Arc::clone(context), functions: Vec::new() };
     let symbols = Symbols::of(image);
+    let mut module = LoadedModule {
+        api: *api,
+        raw,
+        context: Arc::clone(context),
+        functions: Vec::new(),
+        variables: Vec::new(),
+        allocates: symbols.allocates,
+    };
     if symbols.prints {
         context.note_printing();
     }
@@ -127,9 +138,15 @@ fn describe(api: &Api, module: &mut LoadedModule, variables: Vec<String>) -> CuR
     let mut functions = vec![Function::default(); count as usize];
     // SAFETY: there is room for `count` handles.
     unsafe { api.module_functions(functions.as_mut_ptr(), count, module.raw)? };
-    let kernels = functions.iter().map(|&function| kernel(api, function)).collect::<CuResult<_>>()?;
+    let described = |function| Ok((kernel(api, function)?, function));
+    let mut kernels = functions.into_iter().map(described).collect::<CuResult<Vec<_>>>()?;
+    // The driver lists them in an order of its own, and another worker's driver in another.
+    kernels.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+    let (kernels, functions) = kernels.into_iter().unzip();
     module.functions = functions;
-    let variables = variables.into_iter().filter_map(|name| variable(api, module.raw, name)).collect();
+    let variables: Vec<VariableInfo> =
+        variables.into_iter().filter_map(|name| variable(api, module.raw, name)).collect();
+    module.variables.clone_from(&variables);
     Ok(ModuleInfo { kernels, variables, info_log: String::new() })
 }
 

@@ -112,6 +112,7 @@ pub(crate) fn enqueue(
         Op::HostCall { token } => host_call(work, stream.enter()?, token),
         Op::Record { event, flags } => {
             let event = lock().event(event)?;
+            event.forget_age();
             let raw = stream.enter()?;
             // SAFETY: event and stream live until the call returns.
             unsafe { work.api.event_record(event.raw(), raw, flags) }

@@ -106,6 +106,22 @@ impl OwnedPages {
     pub(crate) fn start(&self) -> *mut u8 {
         self.pages.start
     }
+
+    /// Where the GPU finds them.
+    pub(crate) fn device(&self) -> DeviceAddress {
+        self.pages.device
+    }
+
+    /// Some of their bytes, for reading.
+    ///
+    /// # Safety
+    ///
+    /// No thread and no work of the GPU writes these bytes while the slice lives.
+    pub(crate) unsafe fn bytes(&self, at: usize, count: usize) -> &[u8] {
+        assert!(at.checked_add(count).is_some_and(|end| end <= self.pages.bytes), "beyond the pages");
+        // SAFETY: in bounds of the pages, which live as long as `self`; exclusion is our caller's promise.
+        unsafe { std::slice::from_raw_parts(self.pages.start.add(at), count) }
+    }
 }
 
 impl Drop for OwnedPages {
@@ -126,6 +142,11 @@ pub(crate) struct Word {
 impl Word {
     pub(crate) fn device(&self) -> DeviceAddress {
         self.device
+    }
+
+    /// Where this process finds it, for a copy that a stream makes of it.
+    pub(crate) fn host(&self) -> *const c_void {
+        std::ptr::from_ref(self.place).cast()
     }
 
     #[inline]
@@ -209,6 +230,7 @@ const SLOTS_AT_ONCE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Slot {
     start: *mut u8,
+    device: DeviceAddress,
     slots: Arc<Slots>,
 }
 
@@ -220,6 +242,11 @@ unsafe impl Sync for Slot {}
 impl Slot {
     pub(crate) fn start(&self) -> *mut c_void {
         self.start.cast()
+    }
+
+    /// Where the GPU finds it.
+    pub(crate) fn device(&self) -> DeviceAddress {
+        self.device
     }
 
     /// The bytes from `at` on, for writing.
@@ -248,12 +275,12 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.free.lock().unwrap_or_else(PoisonError::into_inner).push(Start(self.start));
+        self.slots.free.lock().unwrap_or_else(PoisonError::into_inner).push(Start(self.start, self.device));
     }
 }
 
 #[derive(Debug)]
-struct Start(*mut u8);
+struct Start(*mut u8, DeviceAddress);
 
 // SAFETY: a free slot's memory is unused; the pointer only names it.
 unsafe impl Send for Start {}
@@ -276,7 +303,8 @@ impl Slots {
         let pages = Pages::new(&self.api, SLOTS_AT_ONCE * SLOT_BYTES)?;
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         for at in (0..SLOTS_AT_ONCE).rev() {
-            free.push(Start(pages.start.wrapping_add(at * SLOT_BYTES)));
+            let at = at * SLOT_BYTES;
+            free.push(Start(pages.start.wrapping_add(at), pages.device + at as u64));
         }
         Ok(())
     }
@@ -284,8 +312,8 @@ impl Slots {
     pub(crate) fn take(self: &Arc<Self>) -> CuResult<Slot> {
         loop {
             let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            if let Some(Start(start)) = free {
-                return Ok(Slot { start, slots: Arc::clone(self) });
+            if let Some(Start(start, device)) = free {
+                return Ok(Slot { start, device, slots: Arc::clone(self) });
             }
             self.grow()?;
         }
@@ -297,6 +325,6 @@ impl Slots {
     /// Where the free slots lie.
     pub(crate) fn free_ranges(&self) -> Vec<std::ops::Range<usize>> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.iter().map(|Start(start)| start.addr()..start.addr() + SLOT_BYTES).collect()
+        free.iter().map(|Start(start, _)| start.addr()..start.addr() + SLOT_BYTES).collect()
     }
 }

@@ -7,7 +7,9 @@ use crate::{
     sys::{Api, Event, STREAM_LEGACY, Stream},
 };
 use cuda_abi::{CuResult, CudaError};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// `kind` of a stream that waits for no other, and of a context's legacy stream.
 const INDEPENDENT: u32 = 1;
@@ -63,6 +65,13 @@ impl LiveStream {
         // SAFETY: the stream lives as long as `self`.
         unsafe { self.api.stream_synchronize(raw) }
     }
+
+    /// The same before memory goes that its work uses. A wait that fails once is made again; a dead stream fails always, and
+    /// has no work.
+    pub(crate) fn wait_out(&self) {
+        const TRIES: u32 = 3;
+        let _ = (0..TRIES).any(|_| self.wait().is_ok());
+    }
 }
 
 impl Drop for LiveStream {
@@ -78,18 +87,56 @@ impl Drop for LiveStream {
 pub(crate) struct LiveEvent {
     api: Api,
     raw: Event,
+    pub(crate) has_timing: bool,
+    /// Whether `age` is to be looked at: without a restore, a record pays one load for it.
+    has_age: AtomicBool,
+    age: Mutex<Option<EventAge>>,
     pub(crate) context: Arc<LiveContext>,
+}
+
+/// When an event was reached, in a session before this one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EventAge {
+    /// The moment of the restore.
+    pub(crate) restored: Instant,
+    /// How long before it.
+    pub(crate) before: Duration,
 }
 
 impl LiveEvent {
     pub(crate) fn create(api: &Api, context: Arc<LiveContext>, flags: u32) -> CuResult<Self> {
         /// `CU_EVENT_INTERPROCESS`: the client's other processes are not here.
         const INTERPROCESS: u32 = 4;
+        /// `CU_EVENT_DISABLE_TIMING`
+        const NO_TIMING: u32 = 2;
         context.enter()?;
         let mut raw = Event::default();
         // SAFETY: `raw` is valid for the call.
         unsafe { api.event_create(&mut raw, flags & !INTERPROCESS)? };
-        Ok(Self { api: *api, raw, context })
+        let has_timing = flags & NO_TIMING == 0;
+        let (has_age, age) = (AtomicBool::new(false), Mutex::new(None));
+        Ok(Self { api: *api, raw, has_timing, has_age, age, context })
+    }
+
+    /// Its age, if it was restored and not recorded since.
+    pub(crate) fn age(&self) -> Option<EventAge> {
+        if !self.has_age.load(Ordering::Acquire) {
+            return None;
+        }
+        *self.age.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_age(&self, age: EventAge) {
+        *self.age.lock().unwrap_or_else(PoisonError::into_inner) = Some(age);
+        self.has_age.store(true, Ordering::Release);
+    }
+
+    /// It is recorded again.
+    #[inline]
+    pub(crate) fn forget_age(&self) {
+        if self.has_age.load(Ordering::Relaxed) && self.has_age.swap(false, Ordering::AcqRel) {
+            *self.age.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
 
     pub(crate) fn raw(&self) -> Event {

@@ -2,8 +2,13 @@
 
 mod copies_in;
 mod copies_out;
+mod cut_everywhere;
+mod cut_failures;
+mod cut_speed;
+mod cuts;
 mod failures;
 mod graphs;
+mod guard;
 mod link;
 mod memory;
 mod modules;

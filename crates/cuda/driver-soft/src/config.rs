@@ -1,6 +1,7 @@
 //! What a soft device is like.
 
 use crate::ledger::MemoryLedger;
+use sharing::PageHandle;
 use std::{fmt, sync::Arc};
 
 /// Compute capability of soft devices, unless `--compute-capability` names another one.
@@ -29,6 +30,8 @@ pub struct SoftConfig {
     pub block_threads: usize,
     /// What the sessions of a worker share; without it this session has the devices to itself.
     pub ledger: Option<Arc<dyn MemoryLedger>>,
+    /// The page through which online and offline sessions of a worker share its devices.
+    pub page: Option<PageHandle>,
 }
 
 impl Default for SoftConfig {
@@ -43,6 +46,7 @@ impl Default for SoftConfig {
             // The stream's own thread is one of those that work on a kernel.
             block_threads: cores.saturating_sub(1),
             ledger: None,
+            page: None,
         }
     }
 }

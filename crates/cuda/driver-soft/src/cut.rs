@@ -195,6 +195,9 @@ impl Session {
             lock(&self.cuts.books).digests = digests;
             outcome
         });
+        if let Ok(taken) = &outcome {
+            (taking.cut.on_taken)(taken);
+        }
         self.open_gate(&taking.gate);
         if outcome.is_err() {
             lock(shadow).clear();

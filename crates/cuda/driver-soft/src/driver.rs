@@ -10,18 +10,23 @@ use crate::{
     promises::Promise,
     ranges::Ranges,
     retire::What,
-    session::{Session, Tables},
+    session::{Session, Tables, VARIABLE_SLOT_BYTES, VARIABLE_SLOTS},
     space::{Access, Block, Held, PhysicalMemory, READ, WRITE},
     sync::lock,
     turns::Turn,
     work::PendingBlock,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{DRIVER_VA_BYTES, Driver, HostLink, PendingRead, Snapshots, WaitTarget};
+use cuda_driver::{
+    DRIVER_VA_BYTES, Driver, HostLink, PageHandle, PendingRead, Snapshots, Ticket, WaitTarget,
+};
 use cuda_wire::{
     ContextId, DeviceInfo, EventId, KernelRef, MemoryHandleId, Op, Plane, Shape, StreamId, VaRange,
 };
-use std::sync::{Arc, atomic::AtomicU8};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU8, Ordering},
+};
 
 /// `CUDA_VERSION` that the soft driver serves.
 pub(crate) const CUDA_VERSION: i32 = 13000;
@@ -72,6 +77,10 @@ impl Driver for SoftDriver {
         CUDA_VERSION
     }
 
+    fn build(&self) -> String {
+        format!("soft {}", env!("CARGO_PKG_VERSION"))
+    }
+
     fn reserve_addresses(&self, candidates: &[VaRange]) -> Option<VaRange> {
         for &range in candidates {
             if range.bytes <= DRIVER_VA_BYTES {
@@ -82,7 +91,9 @@ impl Driver for SoftDriver {
                 return None;
             }
             let internal = range.base + range.bytes - DRIVER_VA_BYTES;
-            *lock(&self.session.internal) = Ranges::new(internal, DRIVER_VA_BYTES);
+            *lock(&self.session.internal) =
+                Ranges::with_next(internal, DRIVER_VA_BYTES, internal + VARIABLE_SLOTS * VARIABLE_SLOT_BYTES);
+            self.session.variables_at.store(internal, Ordering::Relaxed);
             return Some(range);
         }
         None
@@ -128,6 +139,18 @@ impl Driver for SoftDriver {
 
     fn limit_memory(&self, bytes: u64) {
         self.session.ledger.limit(bytes);
+    }
+
+    fn page(&self) -> Option<PageHandle> {
+        self.session.config.page.clone()
+    }
+
+    fn share(&self, ticket: Ticket) {
+        self.session.share(ticket);
+    }
+
+    fn quiet(&self) -> CuResult<bool> {
+        Ok(lock(&self.session.tables).all_busy_ends().is_empty())
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {
@@ -338,7 +361,7 @@ impl Session {
         let starts = tables.promises.filling(address, bytes).ok_or(CudaError::INVALID_VALUE)?;
         for block in starts.into_iter().filter_map(|start| self.space.find(start)) {
             let Access::Granted(devices) = &block.access else { return Err(CudaError::INVALID_VALUE) };
-            devices[device as usize].store(allowed, std::sync::atomic::Ordering::SeqCst);
+            devices[device as usize].store(allowed, Ordering::SeqCst);
         }
         Ok(())
     }

@@ -5,7 +5,8 @@
 //! sessions of one worker: every session writes only its own slot, and the sum of the slots is what is used, so a
 //! session that was killed leaves nothing behind but its slot, which the listener empties.
 
-use crate::{activity::Unit, memory::SharedWords};
+use crate::activity::Unit;
+use shared_words::SharedWords;
 use std::{
     io,
     os::fd::{BorrowedFd, OwnedFd},

@@ -43,6 +43,7 @@ mod read_back;
 mod restore;
 mod retire;
 mod session;
+mod sharing_gate;
 mod soft_cubin;
 mod space;
 mod status;

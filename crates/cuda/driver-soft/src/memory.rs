@@ -11,12 +11,10 @@ mod mapping;
 mod physical;
 mod raw;
 mod region;
-mod shared;
 
 pub(crate) use mapping::Mapping;
 pub(crate) use physical::Physical;
 pub(crate) use region::Region;
-pub(crate) use shared::SharedWords;
 
 /// Pages are put and taken in granules of this size. It is also the granularity that cuMemCreate reports, so that
 /// mapped physical memory never shares a granule with anything else.

@@ -165,7 +165,7 @@ impl Session {
         let architecture = modules.iter().map(|module| architecture(module.target())).max().unwrap_or(0);
         let linked =
             ptx::link(modules).map_err(|error| self.refuse(CudaError::INVALID_PTX, error.to_string()))?;
-        let (module, info) = self.place(context, linked, architecture)?;
+        let (module, info) = self.place(id, context, linked, architecture)?;
         let mut tables = lock(&self.tables);
         for variable in info.variables.iter().filter(|variable| variable.bytes > 0) {
             // Copies may use them from now on, each within its own bounds. They overlap nothing: their addresses are
@@ -267,6 +267,7 @@ impl Session {
     /// Gives variables their memory and describes everything.
     fn place(
         &self,
+        id: ModuleId,
         context: Arc<Context>,
         linked: ptx::Linked,
         architecture: u32,
@@ -280,7 +281,7 @@ impl Session {
         let variables = match bytes {
             0 => None,
             bytes => {
-                let address = self.allocate_internal(&context, bytes).ok_or(CudaError::OUT_OF_MEMORY)?;
+                let address = self.allocate_variables(&context, id, bytes).ok_or(CudaError::OUT_OF_MEMORY)?;
                 Some((address, bytes))
             }
         };

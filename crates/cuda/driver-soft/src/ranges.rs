@@ -17,6 +17,11 @@ impl Ranges {
         Self { free: BTreeMap::from([(start, bytes)]), next: start }
     }
 
+    /// The same, but [`Ranges::take_next`] begins at `next`.
+    pub(crate) fn with_next(start: u64, bytes: u64, next: u64) -> Self {
+        Self { next, ..Self::new(start, bytes) }
+    }
+
     /// Takes the first `bytes` that are free at a multiple of `align`, a power of two.
     pub(crate) fn take(&mut self, bytes: u64, align: u64) -> Option<u64> {
         self.take_from(0, bytes, align)
@@ -25,9 +30,14 @@ impl Ranges {
     /// Takes the first that are free behind what it took last, and begins anew at the end. So the address depends on what
     /// was taken before, and not on when what was given back: the same commands get the same addresses in every session.
     pub(crate) fn take_next(&mut self, bytes: u64, align: u64) -> Option<u64> {
-        let at = self.take_from(self.next, bytes, align).or_else(|| self.take(bytes, align))?;
+        let at = self.take_near(self.next, bytes, align)?;
         self.next = at + bytes;
         Some(at)
+    }
+
+    /// Takes the first that are free at `from` or behind it, else the first that are free.
+    pub(crate) fn take_near(&mut self, from: u64, bytes: u64, align: u64) -> Option<u64> {
+        self.take_from(from, bytes, align).or_else(|| self.take(bytes, align))
     }
 
     fn take_from(&mut self, from: u64, bytes: u64, align: u64) -> Option<u64> {
@@ -85,6 +95,16 @@ mod tests {
         let first = ranges.take_next(768, 256).unwrap();
         ranges.give(first, 768);
         assert_eq!(ranges.take_next(512, 256), Some(4096));
+    }
+
+    #[test]
+    fn what_lies_near_a_place_does_not_depend_on_what_lies_elsewhere() {
+        let mut ranges = Ranges::with_next(0, 1 << 20, 1 << 19);
+        let alone = ranges.take_near(4096, 512, 512);
+        assert_eq!(alone, Some(4096));
+        assert_eq!(ranges.take_next(512, 512), Some(1 << 19));
+        assert_eq!(ranges.take_near(4096, 512, 512), Some(4608), "taken: the next one");
+        assert_eq!(ranges.take_near(1 << 20, 512, 512), Some(0), "behind the end: the first one");
     }
 
     proptest! {

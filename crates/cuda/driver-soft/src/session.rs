@@ -23,7 +23,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering, Ordering::SeqCst},
     },
     time::Instant,
 };
@@ -33,6 +33,11 @@ pub(crate) const FIRST_CREATED_CONTEXT: u32 = 0x100;
 
 /// Alignment of what the driver itself allocates.
 const INTERNAL_ALIGN: u64 = 512;
+
+/// Variables of a module lie in a slot that its name chooses, if they fit. So a session that loads only the modules that
+/// are left finds them where they were.
+pub(crate) const VARIABLE_SLOTS: u64 = 32 << 10;
+pub(crate) const VARIABLE_SLOT_BYTES: u64 = 1 << 20;
 /// Allocations begin and end at multiples of this.
 pub(crate) const ALLOCATION_STEP: u64 = 512;
 
@@ -46,12 +51,16 @@ pub(crate) struct Session {
     pub(crate) tables: Lock<Tables>,
     /// Addresses for globals and heaps.
     pub(crate) internal: Lock<Ranges>,
+    /// Where the slots of variables begin, in the same range.
+    pub(crate) variables_at: AtomicU64,
     pub(crate) crew: crate::crew::Crew,
     pub(crate) load: crate::load::Load,
     pub(crate) started: Instant,
     pub(crate) retiring: crate::retire::Retiring,
     pub(crate) cuts: crate::cut::Cuts,
     pub(crate) current_gate: crate::gate::CurrentGate,
+    /// What an offline session's kernels wait at.
+    pub(crate) sharing_gate: OnceLock<crate::sharing_gate::SharingGate>,
     link: OnceLock<Arc<dyn HostLink>>,
     /// Every line whose thread may still be there.
     lines: Lock<Vec<Arc<Line>>>,
@@ -122,10 +131,12 @@ impl Session {
             space: Space::new(),
             tables: Lock::default(),
             internal: Lock::default(),
+            variables_at: AtomicU64::new(0),
             started: Instant::now(),
             retiring: crate::retire::Retiring::default(),
             cuts: crate::cut::Cuts::default(),
             current_gate: crate::gate::CurrentGate::default(),
+            sharing_gate: OnceLock::new(),
             link: OnceLock::new(),
             lines: Lock::default(),
             deferred: Lock::default(),
@@ -273,9 +284,26 @@ impl Session {
 
     /// Device memory for the driver's own use, which ends with the context.
     pub(crate) fn allocate_internal(&self, context: &Context, bytes: u64) -> Option<u64> {
+        let padded = bytes.next_multiple_of(INTERNAL_ALIGN);
+        self.map_internal(context, bytes, |ranges| ranges.take_next(padded, INTERNAL_ALIGN))
+    }
+
+    /// The same for the variables of a module.
+    pub(crate) fn allocate_variables(&self, context: &Context, module: ModuleId, bytes: u64) -> Option<u64> {
+        let slot = u64::from(module.0) % VARIABLE_SLOTS;
+        let near = self.variables_at.load(Ordering::Relaxed) + slot * VARIABLE_SLOT_BYTES;
+        let padded = bytes.next_multiple_of(INTERNAL_ALIGN);
+        self.map_internal(context, bytes, |ranges| ranges.take_near(near, padded, INTERNAL_ALIGN))
+    }
+
+    fn map_internal(
+        &self,
+        context: &Context,
+        bytes: u64,
+        take: impl FnOnce(&mut Ranges) -> Option<u64>,
+    ) -> Option<u64> {
         let charge = self.account.charge(context.device as usize, bytes)?;
-        let address =
-            lock(&self.internal).take_next(bytes.next_multiple_of(INTERNAL_ALIGN), INTERNAL_ALIGN)?;
+        let address = take(&mut lock(&self.internal))?;
         let (device, life) = (context.device, context.life);
         let turn = self.space.turns.take(address, bytes);
         self.map_pending(PendingBlock { turn, device, life, charge }).ok()?;

@@ -96,6 +96,12 @@ impl Work {
         }
     }
 
+    /// Whether it occupies the device, so that an offline session's waits until no online one is busy. Copies to and
+    /// from the host do not.
+    fn waits_at_sharing_gate(&self) -> bool {
+        matches!(self, Self::Launch(..) | Self::Fill { .. } | Self::CopyDevice { .. })
+    }
+
     /// Does it on `line`'s thread. An error ends the context.
     pub(crate) fn execute(&self, session: &Arc<Session>, line: &Arc<Line>) -> CuResult<()> {
         if session.is_aborted() {
@@ -104,6 +110,13 @@ impl Work {
         // In a dead context nothing runs any more, but records are still reached, so that no thread waits for ever.
         let is_dead = line.context.check().is_err();
         let space = &session.space;
+        if !is_dead
+            && self.waits_at_sharing_gate()
+            && let Some(gate) = session.sharing_gate.get()
+            && !gate.pass(session)
+        {
+            return Ok(());
+        }
         match self {
             Self::Record(record) => record.reach(),
             Self::Launch(_, Some(record)) if is_dead => record.reach(),

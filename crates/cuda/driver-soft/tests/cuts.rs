@@ -49,7 +49,7 @@ const VARIABLES: &str = "
 #[test]
 fn a_cut_needs_protection_and_one_is_on_its_way_at_a_time() {
     let plain = Session::new();
-    let cut = |number| Cut { number, live: None, patience: PATIENT };
+    let cut = |number| Cut { number, live: None, patience: PATIENT, on_taken: std::sync::Arc::new(|_| {}) };
     assert_eq!(plain.cuts().cut(cut(1)).err(), Some(CudaError::NOT_INITIALIZED));
     let session = session();
     assert_eq!(session.cuts().cut(cut(0)).err(), Some(CudaError::INVALID_VALUE), "numbers begin with 1");
@@ -98,6 +98,38 @@ fn commands_before_a_cut_are_in_and_commands_after_it_are_out() {
     let taken = guardian.finish(&session, session.cut(2, PATIENT));
     assert_eq!(taken.delta.dead, [freed]);
     assert_eq!(taken.dirty_bytes, 2 * 4096);
+}
+
+#[test]
+fn streams_that_are_made_while_a_cut_is_under_way_wait_at_it() {
+    let session = session();
+    let guardian = Guardian::new();
+    let address = session.alloc_with(&[1; 4096]);
+    session.driver.context_synchronize(CONTEXT).unwrap();
+    let one = session.stream(1);
+    session.link.hold(5);
+    session.driver.enqueue(one, Op::HostCall { token: 5 }).unwrap();
+    let mut pending = session.cut(1, PATIENT);
+    // Of each kind, in a context that was there and in one that was not.
+    let late = ContextId(0x100);
+    session.driver.context_create(late, 0, 0).unwrap();
+    let streams = [(CONTEXT, 0), (CONTEXT, 1), (late, 1), (late, 2)];
+    for (at, (context, kind)) in streams.into_iter().enumerate() {
+        let stream = StreamId(900 + at as u32);
+        session.driver.stream_create(stream, context, kind, 0).unwrap();
+        session.driver.enqueue(stream, Op::HostCall { token: 10 + at as u64 }).unwrap();
+        session.driver.enqueue(stream, fill32(address + 1024 * at as u64, 256, 0x0202_0202)).unwrap();
+    }
+    std::thread::sleep(SHORT);
+    assert_eq!((pending.poll(), session.link.called()), (CutState::Waiting, vec![]));
+    session.link.let_go(5);
+    guardian.finish(&session, pending);
+    assert!(saved(&guardian, 1, address, 4096) == [1; 4096]);
+    for context in [CONTEXT, late] {
+        session.driver.context_synchronize(context).unwrap();
+    }
+    assert_eq!(session.read(LEGACY, address, 4096).unwrap(), [2; 4096]);
+    assert_eq!(session.link.called().len(), 5);
 }
 
 #[test]
@@ -240,8 +272,8 @@ fn variables_come_back_by_module_and_name() {
     let old = place(&info, "zebra");
     drop(first);
     let second = again(base);
-    // Another module lies where the first one lay.
-    second.load(9, VARIABLES.as_bytes()).unwrap();
+    // Another module lies where the first one lay: their names choose the same slot.
+    second.load(3 + (32 << 10), VARIABLES.as_bytes()).unwrap();
     let info = second.load(3, VARIABLES.as_bytes()).unwrap();
     assert_ne!(place(&info, "zebra"), old);
     second.restore(&guardian, 1).unwrap();

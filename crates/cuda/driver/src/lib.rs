@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
+mod image_store;
 mod snapshots;
 
 use cuda_abi::{CuResult, CudaError};
@@ -21,7 +22,11 @@ use cuda_wire::{
 use std::sync::Arc;
 
 pub use cuda_wire::{DRIVER_VA_BYTES, LinkLost, Sink, Source};
-pub use snapshots::{Abandon, BlockSink, Blocks, Cut, CutState, PendingCut, Restored, Snapshots, TakenCut};
+pub use image_store::{Committed, ImageStore, KeptImage, StoreError};
+pub use sharing::{Class, PageHandle, Ticket};
+pub use snapshots::{
+    Abandon, BlockSink, Blocks, Cut, CutState, OnTaken, PendingCut, Restored, Snapshots, TakenCut,
+};
 
 /// A device driver that serves one session.
 pub trait Driver: Execute + Send + Sync {
@@ -30,6 +35,12 @@ pub trait Driver: Execute + Send + Sync {
 
     /// `CUDA_VERSION` that it serves, such as 13000.
     fn cuda_version(&self) -> i32;
+
+    /// Its build. A program goes on after a loss only under the build that it began under: another one may place the
+    /// variables of modules elsewhere, or compute other bits.
+    fn build(&self) -> String {
+        format!("CUDA {}", self.cuda_version())
+    }
 
     /// Keeps one of the client's ranges free for device memory and says which. Called once, before any command.
     fn reserve_addresses(&self, candidates: &[VaRange]) -> Option<VaRange>;
@@ -72,6 +83,25 @@ pub trait Driver: Execute + Send + Sync {
     /// The most memory of each device that the session may use, if that is less than it may now. Called at most once,
     /// when the client has been let in: before [`Driver::devices`] and any command.
     fn limit_memory(&self, bytes: u64);
+
+    /// The page that the sessions of this GPU share. `None`: this driver shares no GPU between classes.
+    fn page(&self) -> Option<PageHandle> {
+        None
+    }
+
+    /// The session takes part in sharing from now on: it has this slot of [`Driver::page`]. Called at most once, before
+    /// any command, and never for a dedicated session. The streams of an offline session then wait for the gate.
+    fn share(&self, ticket: Ticket) {
+        let _ = ticket;
+    }
+
+    /// A burst of commands is over. A driver that cannot tell otherwise when it is [`Driver::quiet`] marks its streams.
+    fn mark(&self) {}
+
+    /// Whether all work that the session was told to do is done. Never blocks. Asked of online sessions alone.
+    fn quiet(&self) -> CuResult<bool> {
+        Ok(true)
+    }
 
     /// Cuts of the session's memory, if the driver takes them.
     fn snapshots(&self) -> Option<&dyn Snapshots> {

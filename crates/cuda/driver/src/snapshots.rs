@@ -50,8 +50,12 @@ pub trait Snapshots: Send + Sync {
     }
 }
 
+/// Called once by a thread of the driver when a cut is taken and before the streams go on. What the session sends in it,
+/// the client sees before anything that happens after the cut.
+pub type OnTaken = Arc<dyn Fn(&TakenCut) + Send + Sync>;
+
 /// A cut to take.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cut {
     /// Its number, larger than that of any cut before.
     pub number: u64,
@@ -59,6 +63,17 @@ pub struct Cut {
     pub live: Option<Extents>,
     /// How long work may be held back while earlier work does not end.
     pub patience: Duration,
+    /// Told that the cut is taken, before later work goes on. Not called for a cut that is abandoned.
+    pub on_taken: OnTaken,
+}
+
+impl fmt::Debug for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cut")
+            .field("number", &self.number)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A cut that the streams will get to. Dropping it gives the cut up.
@@ -181,7 +196,7 @@ mod tests {
     #[test]
     fn a_driver_that_cannot_says_so() {
         let unsupported = Some(CudaError::NOT_SUPPORTED);
-        let cut = Cut { number: 1, live: None, patience: Duration::ZERO };
+        let cut = Cut { number: 1, live: None, patience: Duration::ZERO, on_taken: Arc::new(|_| {}) };
         assert_eq!(Plain.protect(Arc::new(Key::from_seed(&[0; 32]))).err(), unsupported);
         assert_eq!(Plain.extents().err(), unsupported);
         assert_eq!(Plain.cut(cut).err(), unsupported);

@@ -26,6 +26,8 @@ pub struct Symbols {
     pub variables: Vec<String>,
     /// Whether its code may print.
     pub prints: bool,
+    /// Whether its code may allocate memory of the device's heap: it names `malloc`.
+    pub allocates: bool,
 }
 
 impl Symbols {
@@ -42,11 +44,14 @@ impl Symbols {
         match kind_of(image) {
             Some(ImageKind::Elf) => {
                 self.prints |= mentions(image, b"vprintf");
+                // A whole name in the table of names.
+                self.allocates |= mentions(image, b"\0malloc\0");
                 // What cannot be read has no names that we can tell; the driver judges the image itself.
                 let _ = self.add_elf(image);
             }
             Some(ImageKind::Ptx) => {
                 self.prints |= mentions(image, b"vprintf");
+                self.allocates |= names(image, b"malloc");
                 self.add_ptx(&String::from_utf8_lossy(image));
             }
             Some(ImageKind::Fatbin) => {
@@ -127,6 +132,12 @@ impl Symbols {
     }
 }
 
+/// Whether a text has `name` as a whole word.
+fn names(text: &[u8], name: &[u8]) -> bool {
+    let is_of_a_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'%');
+    text.split(|byte| !is_of_a_name(byte)).any(|word| word == name)
+}
+
 fn mentions(image: &[u8], word: &[u8]) -> bool {
     image.windows(word.len()).any(|window| window == word)
 }
@@ -134,6 +145,14 @@ fn mentions(image: &[u8], word: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_that_allocates_is_told_by_the_whole_name() {
+        let ptx = |line: &str| Symbols::of(format!(".version 8.0\n.target sm_80\n{line}\n").as_bytes());
+        assert!(ptx(".extern .func (.param .b64 out) malloc(.param .b64 bytes);").allocates);
+        assert!(!ptx(".visible .entry malloc_free() { ret; }").allocates);
+        assert!(!ptx(".visible .entry my_malloc() { ret; }").allocates);
+    }
 
     #[test]
     fn ptx_names_its_variables() {

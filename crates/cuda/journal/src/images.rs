@@ -30,6 +30,14 @@ impl Images {
         }
     }
 
+    /// Takes over what a fold has copied. Only folds copy, one at a time, so their count is the present one.
+    pub(crate) fn take_over(&mut self, folded: Self) {
+        for (hash, bytes) in folded.known {
+            self.known.entry(hash).or_insert(bytes);
+        }
+        self.copied_bytes = folded.copied_bytes;
+    }
+
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }

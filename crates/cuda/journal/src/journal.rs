@@ -1,11 +1,11 @@
 //! The journal: what has been sent and seen since the last safe cut.
 
 use crate::{
-    calls::is_about_the_session,
+    fold_aside::{Fold, Folded},
     frames::{Frames, Unreadable},
     host_data::{HostBytes, Served, Serving},
     images::{ImageHash, Images},
-    manifest::{Folding, Manifest, Told},
+    manifest::{Manifest, Told},
     mutant::{Mutant, is_planted},
     observation::{Mark, Observation},
     prints::Printed,
@@ -99,6 +99,14 @@ pub enum CutRefused {
         /// The first call without an answer.
         call: u32,
     },
+    /// A transfer that was asked for before the cut has not landed yet. The caller tries again when it has.
+    #[error("{transfer}, which was asked for before cut {number}, has not landed yet")]
+    NotLanded {
+        /// The cut.
+        number: u64,
+        /// The transfer.
+        transfer: TransferId,
+    },
     /// The frames make no sense: no replay is possible any more.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
@@ -190,6 +198,11 @@ impl Journal {
         self.images.share(hash, bytes);
     }
 
+    /// Whether there is an image of this hash.
+    pub fn has_image(&self, hash: &ImageHash) -> bool {
+        self.images.get(hash).is_some()
+    }
+
     /// Memory of frames, marks and host data.
     pub fn bytes_held(&self) -> u64 {
         let marks = (self.marks.capacity() * size_of::<Mark>()) as u64;
@@ -222,11 +235,16 @@ impl Journal {
 
     /// The image of the cut is safe: what lies before it is folded into the manifest.
     pub fn cut_safe(&mut self, number: u64) -> Result<Truncated, CutRefused> {
-        let place = self.cuts.iter().position(|cut| cut.number == number);
-        let place = place.ok_or(CutRefused::Unknown(number))?;
-        let cut = &self.cuts[place];
+        let folded = self.begin_fold(number, HashSet::new())?.run();
+        self.end_fold(folded)
+    }
+
+    /// The first third of [`Journal::cut_safe`], for a client that folds beside its other threads: what is to be folded.
+    /// The second is [`Fold::run`], without this journal, and the last one [`Journal::end_fold`]. `expected` has all
+    /// transfers that have not landed: if one of them was asked for before the cut, the fold refuses.
+    pub fn begin_fold(&self, number: u64, expected: HashSet<TransferId>) -> Result<Fold, CutRefused> {
+        let cut = self.cuts.iter().find(|cut| cut.number == number).ok_or(CutRefused::Unknown(number))?;
         let taken = cut.taken.as_ref().ok_or(CutRefused::NotTaken(number))?;
-        let (position, epoch, printed) = (cut.position, taken.epoch, taken.printed.clone());
         let is_reply =
             |mark: &Mark, to: u32| matches!(mark.what, Observation::Reply { call, .. } if call == to);
         if let Some(call) = cut.unanswered
@@ -234,15 +252,46 @@ impl Journal {
         {
             return Err(CutRefused::Unanswered { number, call });
         }
-        let answers = answers(&self.marks);
-        let asked = self.calls_before(position)?;
-        if let Some(&call) = asked.iter().find(|call| !answers.contains_key(call)) {
-            self.cuts[place].unanswered = Some(call);
-            return Err(CutRefused::Unanswered { number, call });
-        }
-        let late = self.fold_before(position, &answers)?;
+        let late = self.marks.iter().filter(|mark| mark.position >= cut.position);
+        let late = late.filter_map(|mark| match mark.what {
+            Observation::Landed { transfer, .. } => Some((transfer, false)),
+            _ => None,
+        });
+        Ok(Fold {
+            number,
+            position: cut.position,
+            epoch: taken.epoch,
+            reader: self.frames.reader(),
+            manifest: self.manifest.clone(),
+            images: self.images.clone(),
+            host: self.host.clone(),
+            answers: answers(&self.marks),
+            late: late.chain(expected.iter().map(|transfer| (*transfer, false))).collect(),
+            expected,
+        })
+    }
 
-        let asked: HashSet<u32> = asked.into_iter().collect();
+    /// Takes over what was folded, and drops what it stands for. A refusal of the fold is noted and given back.
+    pub fn end_fold(&mut self, folded: Result<Folded, CutRefused>) -> Result<Truncated, CutRefused> {
+        let folded = match folded {
+            Ok(folded) => folded,
+            Err(refused) => {
+                if let CutRefused::Unanswered { number, call } = refused
+                    && let Some(cut) = self.cuts.iter_mut().find(|cut| cut.number == number)
+                {
+                    cut.unanswered = Some(call);
+                }
+                return Err(refused);
+            }
+        };
+        let Folded { number, position, epoch, asked, late, manifest, images, dropped } = folded;
+        let place = self.cuts.iter().position(|cut| cut.number == number);
+        let place = place.ok_or(CutRefused::Unknown(number))?;
+        let taken = self.cuts[place].taken.as_ref().ok_or(CutRefused::NotTaken(number))?;
+        let printed = taken.printed.clone();
+        self.manifest = manifest;
+        self.images.take_over(images);
+        dropped.into_iter().for_each(|transfer| self.host.drop_pushed(transfer));
         let is_over = |mark: &Mark| match &mark.what {
             Observation::Reply { call, .. } => asked.contains(call),
             Observation::Landed { transfer, .. } => {
@@ -264,6 +313,14 @@ impl Journal {
         self.base = Some(number);
         self.printed = printed;
         Ok(Truncated { frame_bytes })
+    }
+
+    /// Transfers whose landing the program has seen since the base: another session sends them again.
+    pub fn landed(&self) -> impl Iterator<Item = TransferId> + '_ {
+        self.marks.iter().filter_map(|mark| match mark.what {
+            Observation::Landed { transfer, .. } => Some(transfer),
+            _ => None,
+        })
     }
 
     /// The cut did not happen, or its worker was lost before it was safe.
@@ -307,48 +364,6 @@ impl Journal {
             reader.pass(end);
         }
         self.frames.end()
-    }
-
-    /// The calls of all frames before a position.
-    fn calls_before(&self, position: u64) -> Result<Vec<u32>, Unreadable> {
-        let mut reader = self.frames.reader();
-        let mut calls = Vec::new();
-        while let Some(frame) = reader.peek()?.filter(|frame| frame.position < position) {
-            if frame.call != 0 && !is_about_the_session(frame.opcode) {
-                calls.push(frame.call);
-            }
-            let end = frame.end();
-            reader.pass(end);
-        }
-        Ok(calls)
-    }
-
-    /// Folds all frames before a position. Returns the transfers that landed behind it, and whether a folded frame asked
-    /// for them.
-    fn fold_before(
-        &mut self,
-        position: u64,
-        answers: &HashMap<u32, Told>,
-    ) -> Result<HashMap<TransferId, bool>, Unreadable> {
-        let late =
-            self.marks.iter().filter(|mark| mark.position >= position).filter_map(|mark| match mark.what {
-                Observation::Landed { transfer, .. } => Some((transfer, false)),
-                _ => None,
-            });
-        let mut reader = self.frames.reader();
-        let mut folding = Folding {
-            manifest: &mut self.manifest,
-            images: &mut self.images,
-            host: &mut self.host,
-            answers,
-            late: late.collect(),
-        };
-        while let Some(frame) = reader.peek()?.filter(|frame| frame.position < position) {
-            folding.fold(&frame)?;
-            let end = frame.end();
-            reader.pass(end);
-        }
-        Ok(folding.late)
     }
 }
 

@@ -23,6 +23,7 @@
 
 mod calls;
 mod digest;
+mod fold_aside;
 mod frames;
 mod host_data;
 mod images;
@@ -30,18 +31,21 @@ mod journal;
 mod manifest;
 mod mutant;
 mod observation;
+mod policy;
 mod prints;
 mod replay;
 #[cfg(test)]
 mod tests;
 
 pub use digest::{Digest, Digester};
+pub use fold_aside::{Fold, Folded};
 pub use frames::Unreadable;
 pub use host_data::Serving;
 pub use images::ImageHash;
 pub use journal::{CutRefused, Journal, Truncated};
 pub use manifest::{Dangling, Item, Load, Manifest};
 pub use observation::Observation;
+pub use policy::{CutPolicy, CutTurn, Filled};
 pub use replay::{
     Awaited, Difference, HostCallVerdict, Landing, Moved, PrintVerdict, PullVerdict, Replay, Step, Verdict,
 };

@@ -16,10 +16,12 @@
 //! | [`identity`] | cuBLASLt | a context's id |
 //! | [`matrices`] | cuBLASLt | not known |
 //! | [`functions`] | cuFFT | the functions of a module |
+//! | [`compile_cache`] | NVRTC | keeps what it has compiled |
 //!
 //! The address of a table never changes: the runtime puts it into the digest that [`integrity`] answers.
 
 mod checks;
+mod compile_cache;
 mod functions;
 mod hooks;
 mod identity;
@@ -42,6 +44,7 @@ pub(crate) fn find(id: &[u8; 16]) -> Option<u64> {
         0x21318c60_9714_3248_8ca6_41ff7324c8f2 => identity::TABLE.address(),
         0x1734dc26_800d_4745_8726_c0f1e7dd8bca => matrices::TABLE.address(),
         0x6e163fbe_b958_444d_835c_e182aff1991e => functions::TABLE.address(),
+        0xda9151d3_3ae6_cc41_a5c0_4f26d533e328 => compile_cache::TABLE.address(),
         _ => return None,
     })
 }

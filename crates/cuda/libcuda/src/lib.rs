@@ -8,6 +8,7 @@
 
 mod api;
 mod border;
+mod compute_cache;
 mod export_tables;
 #[allow(unsafe_code, reason = "C calls the thunks")]
 mod generated;

@@ -14,10 +14,16 @@
 //! tells it what the first one was told. Calls wait meanwhile; the program sees no error.
 
 mod connect;
+mod cuts;
 mod digest;
 mod end;
 mod events;
 mod expected;
+mod guard;
+mod guard_thread;
+mod keeper_line;
+mod places;
+mod planned;
 mod queue;
 mod replies;
 mod reply_reader;
@@ -59,6 +65,10 @@ const DESCRIPTORS_MAX: usize = 64;
 const NO_DESCRIPTOR: i32 = -1;
 /// The name of the call that ends a replay; the program's calls never have it.
 const FENCE_CALL: u32 = u32::MAX;
+/// The name of the call that restores an image; the program's calls never have it either.
+const RESTORE_CALL: u32 = u32::MAX - 1;
+/// The name of a call that only makes the worker speak. A worker keeps small transfers until the client hears something.
+const NUDGE_CALL: u32 = u32::MAX - 2;
 
 /// An error of one-way work, with the context it happened in.
 type OnDeferred = Box<dyn Fn(u32, CudaError) + Send + Sync>;
@@ -113,9 +123,12 @@ impl Link {
             return;
         }
         if !crate::process::is_ending() {
+            let address = match &self.survival {
+                Some(survival) => survival.address(),
+                None => self.address.clone(),
+            };
             log::warn(&format!(
-                "worker {} is lost: {why}. Every CUDA call fails from now on; start the program again",
-                self.address
+                "your GPU is lost (worker {address}): {why}. Every CUDA call fails from now on; start the program again"
             ));
         }
         let wires = self.wires();
@@ -252,7 +265,7 @@ impl Link {
         loop {
             let call = self.next_call.fetch_add(1, Ordering::Relaxed);
             // 0 means that no reply is wanted.
-            if call != 0 && call != FENCE_CALL {
+            if call != 0 && call < NUDGE_CALL {
                 return call;
             }
         }
@@ -399,6 +412,13 @@ impl Link {
         self.expect_with(transfer, region.bytes(), Box::new(*region), landed);
     }
 
+    /// The program loads an image: a link that survives can load it again at a worker that does not know it.
+    pub(crate) fn keep_image(&self, hash: [u8; 32], bytes: &[u8]) {
+        if let Some(survival) = &self.survival {
+            survival.keep_image(hash, bytes);
+        }
+    }
+
     /// A name for a transfer that a graph makes at each of its launches.
     pub(crate) fn name_repeated(&self) -> TransferId {
         self.next_transfer()
@@ -441,7 +461,9 @@ impl Link {
 
     /// Makes a session the present one.
     fn install(&self, wires: Arc<Wires>) {
-        let numbers = wires.descriptors().iter().copied().chain(std::iter::repeat(NO_DESCRIPTOR));
+        let keeper = self.survival.as_ref().and_then(Survival::keeper_descriptor);
+        let numbers = wires.descriptors().iter().copied().chain(keeper);
+        let numbers = numbers.chain(std::iter::repeat(NO_DESCRIPTOR));
         for (place, descriptor) in self.descriptors.iter().zip(numbers) {
             place.store(descriptor, Ordering::SeqCst);
         }

@@ -131,8 +131,38 @@ impl Key {
         self.fold(self.sums(block), block.len() as u64)
     }
 
-    /// The four sums `y`.
+    /// The four sums `y`, with the widest vectors that this processor has.
+    #[allow(unsafe_code)]
     fn sums(&self, block: &[u8]) -> [u64; PASSES] {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512dq") {
+                // SAFETY: the processor was just asked for these instructions.
+                return unsafe { self.sums_of_512_bits(block) };
+            }
+            if std::is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor was just asked for these instructions.
+                return unsafe { self.sums_of_256_bits(block) };
+            }
+        }
+        self.sums_plain(block)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn sums_of_512_bits(&self, block: &[u8]) -> [u64; PASSES] {
+        self.sums_plain(block)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn sums_of_256_bits(&self, block: &[u8]) -> [u64; PASSES] {
+        self.sums_plain(block)
+    }
+
+    /// The same with the instructions that every processor has. Compiled anew into each function above.
+    #[inline(always)]
+    fn sums_plain(&self, block: &[u8]) -> [u64; PASSES] {
         /// Words that are unpacked at a time: they stay in the innermost cache, and so does their part of the key.
         const PIECE: usize = 256;
         let mut sums = [0; PASSES];
@@ -178,6 +208,7 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 /// A piece of a block as words, filled up to a whole unit with zeros; says how many there are.
+#[inline(always)]
 fn unpack(piece: &[u8], words: &mut [u64]) -> usize {
     let whole = piece.chunks_exact(8);
     let rest = whole.remainder();
@@ -197,6 +228,7 @@ fn unpack(piece: &[u8], words: &mut [u64]) -> usize {
 
 /// The sum of all words' products. A loop over 64-bit words without branches: compilers turn it into vectors, and the
 /// masks into nothing.
+#[inline(always)]
 fn products(lows: &[u64], highs: &[u64], lows_key: &[u64], highs_key: &[u64]) -> u64 {
     const LOW: u64 = u32::MAX as u64;
     let messages = lows.iter().zip(highs);

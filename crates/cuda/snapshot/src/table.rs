@@ -140,7 +140,19 @@ impl Tables {
         place.is_ok_and(|place| entries[place] == *entry)
     }
 
+    /// What the image has of these blocks, which ascend: a digest each, [`Digest::NEVER`] where it has no such block.
+    pub fn committed_digests(&self, blocks: impl IntoIterator<Item = Block>) -> Vec<Digest> {
+        let mut kept = self.committed.entries.iter().peekable();
+        let of_block = |block: Block| {
+            while kept.next_if(|entry| entry.block.address < block.address).is_some() {}
+            kept.peek().filter(|entry| entry.block == block).map_or(Digest::NEVER, |entry| entry.digest)
+        };
+        blocks.into_iter().map(of_block).collect()
+    }
+
     /// Takes a cut: `entries` are all live blocks, ascending. It is pending from now on.
+    ///
+    /// Work is held back meanwhile, and there may be millions of blocks: both tables are walked once, side by side.
     pub fn take(&mut self, number: u64, entries: Vec<BlockDigest>) -> Result<Delta, TableError> {
         if let Some(pending) = &self.pending {
             return Err(TableError::Busy { pending: pending.number });
@@ -148,13 +160,23 @@ impl Tables {
         if number <= self.committed.number {
             return Err(TableError::NotLater { number, committed: self.committed.number });
         }
-        check_order(&entries)?;
-        let dirty = entries.iter().filter(|entry| !self.is_clean(entry)).copied().collect();
-        let is_alive =
-            |address: u64| entries.binary_search_by_key(&address, |entry| entry.block.address).is_ok();
-        let known = self.committed.entries.iter().map(|entry| entry.block.address);
-        let dead = known.filter(|&address| !is_alive(address)).collect();
-        let seal = Seal::of(entries.iter().copied());
+        let (mut dirty, mut dead, mut seal) = (Vec::new(), Vec::new(), Seal::default());
+        let mut kept = self.committed.entries.iter().peekable();
+        let mut before = None;
+        for entry in &entries {
+            let address = entry.block.address;
+            if before.replace(address).is_some_and(|before| before >= address) {
+                return Err(TableError::Unsorted { address });
+            }
+            while let Some(gone) = kept.next_if(|kept| kept.block.address < entry.block.address) {
+                dead.push(gone.block.address);
+            }
+            if kept.next_if(|kept| kept.block.address == entry.block.address) != Some(entry) {
+                dirty.push(*entry);
+            }
+            seal.add(entry);
+        }
+        dead.extend(kept.map(|gone| gone.block.address));
         self.pending = Some(Table { number, entries });
         Ok(Delta { base: self.committed.number, number, dirty, dead, seal })
     }
@@ -239,6 +261,21 @@ mod tests {
         tables.forget();
         let delta = tables.take(11, vec![entry(0, 1)]).unwrap();
         assert_eq!((delta.base, addresses(&delta.dirty)), (0, vec![0]));
+    }
+
+    #[test]
+    fn what_the_image_has_is_told_block_by_block() {
+        let tables = Tables::restored(9, vec![entry(0, 1), entry(10, 2), entry(30, 3)]).unwrap();
+        let longer = Block { address: 10, bytes: 11 };
+        let asked = [entry(0, 0).block, longer, entry(20, 0).block, entry(30, 0).block, entry(40, 0).block];
+        let never = Digest::NEVER;
+        assert_eq!(tables.committed_digests(asked), [Digest(1), never, never, Digest(3), never]);
+        let mut tables = tables;
+        let delta = tables.take(10, vec![entry(5, 1), entry(10, 2), entry(30, 4), entry(50, 1)]).unwrap();
+        assert_eq!((addresses(&delta.dirty), delta.dead), (vec![5, 30, 50], vec![0]));
+        tables.settle(10, true).unwrap();
+        let none = tables.take(11, vec![]).unwrap();
+        assert_eq!(none.dead, [5, 10, 30, 50], "all that the image has");
     }
 
     #[test]

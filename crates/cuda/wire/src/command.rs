@@ -9,6 +9,8 @@
 
 use crate::{
     codec::{Blob, DecodeError, Reader, Wire},
+    guard::{GuardInfo, ImageName, ImageRestored},
+    handshake::VaRange,
     ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId},
     module::{ImageSource, JitOption, LinkInput, LinkOutput, ModuleInfo},
     op::{GraphNode, LaunchAttribute, Op, Plane, Shape},
@@ -73,7 +75,7 @@ macro_rules! commands {
 
         /// A command that the session itself carries out: its answer may take long, and the commands behind it must not
         /// wait for it; or it ends the session.
-        #[derive(Clone, Copy, Debug, PartialEq)]
+        #[derive(Clone, Debug, PartialEq)]
         pub enum SessionCommand {
             $($(#[$session_meta])* #[allow(missing_docs)] $session_name { $($session_field: $session_ty),* },)*
         }
@@ -311,8 +313,19 @@ commands! {
         0x0035 ReadBack { stream: StreamId, source: Plane, shape: Shape } -> Blob;
         /// Wait for the latest record of an event.
         0x0042 EventSynchronize { event: EventId } -> ();
-        /// The client ends well: nothing it left behind is a fault.
+        /// The client ends well: nothing it left behind is a fault. Its image, if it has one, ends too.
         0x0060 Goodbye {} -> ();
+        /// Protect this session: its cuts go into this image. The secret opens the image and makes the key of its digests.
+        0x0070 Guard { image: ImageName, secret: [u8; 32], incarnation: u64 } -> GuardInfo;
+        /// Take a cut here. `live` has all live memory if `is_tight`, else everything that is mapped is live. One is under
+        /// way at a time. [`crate::Notice::CutTaken`] and [`crate::Notice::CutSafe`] follow, or
+        /// [`crate::Notice::CutAbandoned`]. Once the client sends a cut it needs no image older than the last safe one.
+        0x0071 Cut { number: u64, is_tight: bool, live: Vec<VaRange>, patience_us: u32 } -> ();
+        /// Load the image of a cut into memory that was made again. If the worker's own guardian does not have it, it
+        /// asks the guardian at `from` (empty: none).
+        0x0072 ImageRestore { number: u64, from: String } -> ImageRestored;
+        /// The client ends this session and its image stays: it goes on elsewhere, or later.
+        0x0073 Leave {} -> ();
     }
 }
 

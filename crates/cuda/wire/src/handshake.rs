@@ -11,7 +11,10 @@
 //! Command and status connections bear the name that a ticket gave. The worker takes a process for them only then, so
 //! that a client without a token costs it no process.
 
-use crate::codec::{DecodeError, Reader, Wire};
+use crate::{
+    appended::AppendedClass,
+    codec::{DecodeError, Reader, Wire},
+};
 
 /// The longest handshake frame: a welcome with many devices fits many times.
 pub const HANDSHAKE_BYTES_MAX: u32 = 1 << 20;
@@ -75,6 +78,8 @@ wire_struct! {
         pub va_candidates: Vec<VaRange>,
         /// How many bulk lanes the client will open.
         pub lanes: u8,
+        /// What the program wants to be to others on the GPU. It decides only where no lease does.
+        pub class: AppendedClass,
     }
 }
 

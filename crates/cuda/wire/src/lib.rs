@@ -21,7 +21,10 @@
 
 #[macro_use]
 mod codec;
+
+mod appended;
 mod command;
+mod guard;
 mod handshake;
 mod ids;
 mod module;
@@ -31,10 +34,12 @@ mod stream;
 mod subject;
 mod transfer;
 
+pub use appended::AppendedClass;
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
 pub use command::{
     COMMANDS, Command, CommandRow, Commands, DriverCommand, Execute, Received, SessionCommand,
 };
+pub use guard::{GuardInfo, ImageName, ImageRestored};
 pub use handshake::{
     DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Knock, Refusal, StatusWelcome, Ticket, VaRange,
     Welcome, purpose,

@@ -155,6 +155,15 @@ wire_enum! {
         7 Closing { text: Bytes<'a>, }
         /// Client: the named pull cannot be served (its memory is gone): fail the copy.
         8 PullFailed { transfer: TransferId, }
+        /// Worker: all streams stood still at this cut, and what changed is put aside. Sent before the streams go on, and
+        /// after the text of everything before the cut.
+        9 CutTaken { number: u64, live_bytes: u64, dirty_bytes: u64, pause_us: u32, }
+        /// Worker: the image of this cut is kept outside of this process: by the box (level 1), by another box too (2).
+        10 CutSafe { number: u64, level: u8, image_bytes: u64, }
+        /// Worker: this cut is given up, in words. The client may ask for the next one.
+        11 CutAbandoned { number: u64, text: Bytes<'a>, }
+        /// Worker: the device failed, not the program. The client resumes elsewhere.
+        12 DeviceLost { code: u32, text: Bytes<'a>, }
     }
 }
 

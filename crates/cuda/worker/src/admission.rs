@@ -2,6 +2,8 @@
 
 use crate::session::handshake::{HandshakeError, is_same_secret, refused};
 use cuda_abi::CudaError;
+use cuda_driver::Class;
+use cuda_wire::Hello;
 use lease_fence::{Denial, LeaseAdmission};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +23,24 @@ pub(crate) struct Admitted {
     pub(crate) memory_limit_bytes: Option<u64>,
     /// By which lease, for the log.
     pub(crate) lease: Option<String>,
+    /// What it is to others on its GPU.
+    pub(crate) class: Class,
+}
+
+impl Admitted {
+    /// Adds what the client wishes for itself. Where a lease decides, its class stands and a wish changes nothing: a client
+    /// cannot make itself online.
+    pub(crate) fn with_wish(self, hello: &Hello) -> Result<Self, HandshakeError> {
+        if self.lease.is_some() {
+            return Ok(self);
+        }
+        let Some(class) = Class::from_code(hello.class.0) else {
+            let text =
+                "the client asks for a class that this worker does not know; install the same dxpu on both";
+            return Err(refused(CudaError::INVALID_VALUE, text));
+        };
+        Ok(Self { class, ..self })
+    }
 }
 
 impl Admission {
@@ -47,6 +67,7 @@ impl Admission {
                 Ok(tenancy) => Ok(Admitted {
                     memory_limit_bytes: tenancy.memory_limit_bytes,
                     lease: Some(tenancy.lease),
+                    class: Class::Dedicated,
                 }),
                 Err(denial) => Err(refused(code(&denial), &in_full(&denial))),
             },

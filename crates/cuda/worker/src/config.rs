@@ -109,6 +109,12 @@ pub struct SessionConfig {
     /// How long the command loop polls, for commands and for what a client waits for, before it sleeps or has another
     /// thread wait. `None`: as fits this machine.
     pub wait_spin: Option<Duration>,
+    /// The Unix socket of the box's guardian, which keeps the images of protected sessions. `None`: no session is protected.
+    #[serde(default)]
+    pub guardian: Option<PathBuf>,
+    /// Where other boxes reach that guardian; empty if they cannot, or if it says so itself.
+    #[serde(default)]
+    pub guardian_address: String,
 }
 
 impl SessionConfig {
@@ -130,6 +136,8 @@ impl SessionConfig {
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             wait_spin: None,
+            guardian: None,
+            guardian_address: String::new(),
         }
     }
 

@@ -24,10 +24,12 @@ pub enum EndKind {
     Internal = 74,
     /// The front is gone or told the session to end.
     Stopped = 75,
+    /// The device failed under a protected session, which goes on elsewhere.
+    DeviceLost = 76,
 }
 
 impl EndKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Finished,
         Self::Refused,
         Self::Protocol,
@@ -35,6 +37,7 @@ impl EndKind {
         Self::Stalled,
         Self::Internal,
         Self::Stopped,
+        Self::DeviceLost,
     ];
 
     /// The exit code of a session process that ended so.

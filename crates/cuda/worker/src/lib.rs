@@ -27,5 +27,5 @@ pub use config::{FrontConfig, Grant, GrantMaker, SessionConfig, SessionSpawn};
 pub use end::{EndKind, NoDevices, SessionEnd};
 pub use front::{FrontError, FrontHandle, Reason, SessionEvent, serve_listener};
 pub use images::ImageCache;
-pub use session::{DriverFactory, run_session_process};
+pub use session::{DriverFactory, OpenStore, run_session_process, run_session_process_with_store};
 pub use status::StatusFactory;

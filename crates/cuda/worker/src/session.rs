@@ -9,7 +9,9 @@
 
 mod attach;
 mod command_loop;
+mod cuts;
 mod events;
+mod faults;
 mod gate;
 pub(crate) mod handshake;
 mod holdings;
@@ -18,6 +20,7 @@ mod joins;
 mod link;
 mod outgoing;
 mod pending;
+mod presence;
 mod replies;
 mod serve;
 mod waiters;
@@ -27,12 +30,16 @@ use crate::{
     end::{EndKind, NoDevices, SessionEnd, Unserved},
     status::{self, StatusFactory},
 };
-use cuda_driver::Driver;
+use cuda_driver::{Driver, ImageStore, StoreError};
+use guardian::GuardianStore;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use transport::RawConnection;
+
+pub use cuts::OpenStore;
 
 /// Makes the driver of a session from what its [`crate::Grant`] holds.
 pub type DriverFactory<'a> =
@@ -44,6 +51,18 @@ pub fn run_session_process(
     control: OwnedFd,
     make_driver: &DriverFactory<'_>,
     make_status: &StatusFactory<'_>,
+) -> SessionEnd {
+    run_session_process_with_store(control, make_driver, make_status, open_guardian)
+}
+
+/// The same with another keeper of images than the guardian of [`SessionConfig::guardian`].
+///
+/// [`SessionConfig::guardian`]: crate::SessionConfig::guardian
+pub fn run_session_process_with_store(
+    control: OwnedFd,
+    make_driver: &DriverFactory<'_>,
+    make_status: &StatusFactory<'_>,
+    open_store: OpenStore,
 ) -> SessionEnd {
     // The kernel ends us with the front, should we ever hang too hard to see its socket close.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
@@ -71,10 +90,18 @@ pub fn run_session_process(
     };
     let driver: Arc<dyn Driver> = driver.into();
     let end = match attach::attach(raw, &mut control, &driver, &config) {
-        Ok(attached) => serve::serve(attached, &driver, &config),
+        Ok(attached) => serve::serve(attached, &driver, &config, open_store),
         Err(end) => end,
     };
     report(&mut control, end)
+}
+
+fn open_guardian(path: &Path, lease: Option<&str>) -> Result<Arc<dyn ImageStore>, StoreError> {
+    let store = GuardianStore::connect(path)?;
+    Ok(Arc::new(match lease {
+        Some(lease) => store.for_lease(lease),
+        None => store,
+    }))
 }
 
 /// Tells the front something, as a line. If the front is gone, the line is lost.

@@ -5,6 +5,7 @@ mod support;
 use cuda_abi::CudaError;
 use cuda_wire::*;
 use cuda_worker::*;
+use guardian::{Guardian, GuardianConfig, GuardianStore};
 use lease_fence::{Fence, LeaseAdmission, Moment, Trust};
 use pool_auth::{LeaseClaims, LeaseKey, lease_token};
 use std::os::fd::AsFd;
@@ -30,7 +31,7 @@ struct Slot {
     key: LeaseKey,
     fence: Fence,
     target: Target,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Slot {
@@ -51,6 +52,8 @@ impl Slot {
         };
         trust.write(&admission.trust_file).unwrap();
         let fence = Fence::new(&admission.fence_file);
+        let mut session = SessionConfig::admitting(Admission::Lease(admission));
+        session.guardian = Some(directory.path().join("guardian"));
         let config = FrontConfig {
             addresses: vec![format!("unix:{}/socket", directory.path().display()).parse().unwrap()],
             spawn: SessionSpawn {
@@ -59,7 +62,7 @@ impl Slot {
                     .map(str::to_owned)
                     .to_vec(),
             },
-            session: SessionConfig::admitting(Admission::Lease(admission)),
+            session,
             grant: std::sync::Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),
             sessions_max: 16,
             unauthenticated_max: 16,
@@ -71,7 +74,7 @@ impl Slot {
         let front = serve_listener(config, |_| {}).unwrap();
         let address = front.addresses()[0].clone();
         let target = Target { address, security: ClientSecurity::Plain, token: String::new() };
-        Self { front: Some(front), key, fence, target, _directory: directory }
+        Self { front: Some(front), key, fence, target, directory }
     }
 
     fn claims(&self, epoch: u64) -> LeaseClaims {
@@ -119,6 +122,23 @@ impl Slot {
         connection.tx.send(&[&Handshake::Hello(hello).to_frame()]).unwrap();
         read_handshake(&mut connection.rx).unwrap()
     }
+}
+
+#[test]
+fn the_image_of_a_session_belongs_to_its_lease() {
+    let slot = Slot::start();
+    let path = slot.directory.path().join("guardian");
+    let _guardian = Guardian::start(&GuardianConfig::new(path.clone(), 16 << 20)).unwrap();
+    let claims = slot.claims(7);
+    let mut client = slot.attach(&claims);
+    let (image, secret) = (ImageName { bytes: [1; 16] }, [2; 32]);
+    client.must(&Command::Guard { image, secret, incarnation: 5 });
+    let store = GuardianStore::connect(&path).unwrap();
+    // As long as the image is there, a writer of an older incarnation is shut out.
+    store.end_lease("l-8").unwrap();
+    assert!(store.open_image(image, &secret, 1, "").is_err());
+    store.end_lease(&claims.lease).unwrap();
+    assert!(store.open_image(image, &secret, 1, "").is_ok());
 }
 
 impl Drop for Slot {

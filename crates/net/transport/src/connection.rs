@@ -112,8 +112,8 @@ impl Tx {
         }
     }
 
-    /// Whether a send is a copy into the peer's memory, without a system call while the peer is awake. Then handing the
-    /// bytes to a sender thread would save the caller nothing.
+    /// Whether a send is a copy into the peer's memory, without a system call while the peer is awake. Then waking a
+    /// sender thread would cost the caller more than the send.
     pub fn is_shared_memory(&self) -> bool {
         matches!(self.0, TxHalf::Shm(_))
     }

@@ -2,7 +2,7 @@
 
 use crate::{Config, Failure};
 use cuda_abi::CudaError;
-use cuda_wire::{Handshake, Hello, Knock, PROTOCOL_VERSION, VaRange};
+use cuda_wire::{AppendedClass, Handshake, Hello, Knock, PROTOCOL_VERSION, VaRange};
 use std::time::{Duration, SystemTime};
 use transport::{Address, ConnectError, Connection, ConnectionKind, Preamble, Rx};
 
@@ -107,6 +107,7 @@ impl Config {
             pid: std::process::id(),
             va_candidates,
             lanes: lanes as u8,
+            class: AppendedClass(self.class),
         }
     }
 }
@@ -181,17 +182,21 @@ fn program_name() -> String {
     std::env::args_os().next().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
+/// Bytes that nobody can guess, from the operating system. `None`: it has none.
+pub fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    (got == Ok(N)).then_some(bytes)
+}
+
 /// A name that no other client uses; it is no secret.
 fn random_name() -> [u8; 16] {
-    let mut name = [0u8; 16];
-    let got = rustix::rand::getrandom(&mut name[..], rustix::rand::GetRandomFlags::empty());
-    if got != Ok(name.len()) {
+    random().unwrap_or_else(|| {
         // Without a random source, the process and the clock are still unique on one host.
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        name = (now ^ (u128::from(std::process::id()) << 96)).to_le_bytes();
-    }
-    name
+        (now ^ (u128::from(std::process::id()) << 96)).to_le_bytes()
+    })
 }
 
 #[cfg(test)]
@@ -217,6 +222,10 @@ pub(crate) mod tests {
             patience: PATIENCE,
             users: Vec::new(),
             survive: false,
+            cut_every: None,
+            standbys: Vec::new(),
+            keeper: None,
+            class: 0,
         }
     }
 

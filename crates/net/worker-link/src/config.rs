@@ -1,12 +1,19 @@
 //! Where the worker is and how to reach it, from the environment that `dxpu run` sets.
 
 use crate::{PATIENCE_DEFAULT, tokens::Tokens, users::trusted_users};
-use std::{env, fs, path::PathBuf, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use transport::{Address, ClientSecurity};
 
 /// How long a worker may be silent before it counts as lost. Longer than a usable network is ever interrupted, shorter
 /// than a user waits.
 const STALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
+/// The same for a program that outlives its session. A mistake costs it a moment and no error, so it need not wait long;
+/// the client pings four times as often.
+const STALL_TIMEOUT_SURVIVING: Duration = Duration::from_secs(2);
 /// More lanes move more bytes at once; beyond a few, one machine's memory is the limit.
 const LANES_DEFAULT: usize = 4;
 /// Each lane encrypts on a core of its own: with cores to spare, that is the limit long before memory is.
@@ -46,6 +53,15 @@ pub struct Config {
     pub users: Vec<u32>,
     /// Outlive the loss of a session.
     pub survive: bool,
+    /// The shortest time from one image of the GPU's memory to the next. `None`: as the journal's policy has it.
+    pub cut_every: Option<Duration>,
+    /// Other workers at which a program goes on whose own worker is lost. They take the same token, and are checked in the
+    /// same way.
+    pub standbys: Vec<Address>,
+    /// The socket of the process that knows more places to go on at.
+    pub keeper: Option<PathBuf>,
+    /// What the program is to others on its GPU, by number.
+    pub class: u8,
 }
 
 impl Config {
@@ -65,8 +81,17 @@ impl Config {
         if !names.is_empty() && names.len() != workers.len() {
             return Err(format!("DXPU_WORKER_NAMES: {} names for {} workers", names.len(), workers.len()));
         }
+        let standbys = match env::var("DXPU_STANDBY") {
+            Ok(standbys) => standbys
+                .split(',')
+                .map(|text| text.trim().parse::<Address>().map_err(|error| format!("DXPU_STANDBY: {error}")))
+                .collect::<Result<Vec<_>, _>>()?,
+            Err(_) => Vec::new(),
+        };
         let tokens = Tokens::from_environment()?;
         tokens.check(workers.len())?;
+        let survive = env::var_os("DXPU_SURVIVE").is_some_and(|value| value == "1");
+        let silence = if survive { STALL_TIMEOUT_SURVIVING } else { STALL_TIMEOUT_DEFAULT };
         Ok(Self {
             workers,
             names,
@@ -74,12 +99,16 @@ impl Config {
             tokens,
             delay: duration("DXPU_DELAY")?,
             lanes: number("DXPU_LANES")?,
-            stall_timeout: duration("DXPU_STALL_TIMEOUT")?.unwrap_or(STALL_TIMEOUT_DEFAULT),
+            stall_timeout: duration("DXPU_STALL_TIMEOUT")?.unwrap_or(silence),
             await_all: env::var_os("DXPU_SYNC").is_some_and(|value| value == "1"),
             spin: duration("DXPU_SPIN")?,
             patience: duration("DXPU_PATIENCE")?.unwrap_or(PATIENCE_DEFAULT),
             users: trusted_users()?,
-            survive: env::var_os("DXPU_SURVIVE").is_some_and(|value| value == "1"),
+            survive,
+            cut_every: duration("DXPU_CUT_EVERY")?,
+            standbys,
+            keeper: env::var_os("DXPU_KEEPER").map(PathBuf::from),
+            class: class()?,
         })
     }
 
@@ -92,6 +121,29 @@ impl Config {
             ..self.clone()
         };
         self.workers.iter().enumerate().map(alone).collect()
+    }
+
+    /// The same for another worker. An empty `name` or `token_file`, and no `ca_file` and `fingerprint`, stand for those
+    /// of this worker. The error is a sentence for the user.
+    pub fn at(
+        &self,
+        address: &Address,
+        name: &str,
+        token_file: &str,
+        ca_file: Option<&str>,
+        fingerprint: Option<&str>,
+    ) -> Result<Self, String> {
+        let tokens = match token_file {
+            "" => self.tokens.clone(),
+            path => Tokens::from_file(Path::new(path))?,
+        };
+        let security = match (fingerprint, ca_file) {
+            (Some(hex), _) => ClientSecurity::Fingerprint(fingerprint_of(hex)?),
+            (None, Some(path)) => ClientSecurity::Ca(authority(Path::new(path))?),
+            (None, None) => self.security.clone(),
+        };
+        let names = if name.is_empty() { Vec::new() } else { vec![name.to_owned()] };
+        Ok(Self { workers: vec![address.clone()], names, tokens, security, ..self.clone() })
     }
 
     /// Whether the workers are those of a lease: each has a name in its pool.
@@ -134,20 +186,35 @@ impl Config {
     }
 }
 
+/// `DXPU_CLASS`: dedicated, online or offline.
+fn class() -> Result<u8, String> {
+    match env::var("DXPU_CLASS") {
+        Ok(name) => {
+            let class = name.parse::<work_class::Class>().map_err(|error| format!("DXPU_CLASS: {error}"))?;
+            Ok(class.code())
+        }
+        Err(_) => Ok(0),
+    }
+}
+
 fn security() -> Result<ClientSecurity, String> {
     if let Ok(hex) = env::var("DXPU_FINGERPRINT") {
-        return hex
-            .parse::<transport::Fingerprint>()
-            .map(|print| ClientSecurity::Fingerprint(print.0))
-            .map_err(|error| format!("DXPU_FINGERPRINT: {error}"));
+        let print = fingerprint_of(&hex).map_err(|error| format!("DXPU_FINGERPRINT: {error}"))?;
+        return Ok(ClientSecurity::Fingerprint(print));
     }
     if let Some(path) = env::var_os("DXPU_CA") {
-        let path = PathBuf::from(path);
-        let pem = fs::read_to_string(&path)
-            .map_err(|error| format!("DXPU_CA: cannot read {}: {error}", path.display()))?;
+        let pem = authority(Path::new(&path)).map_err(|error| format!("DXPU_CA: {error}"))?;
         return Ok(ClientSecurity::Ca(pem));
     }
     Ok(ClientSecurity::Plain)
+}
+
+fn fingerprint_of(hex: &str) -> Result<[u8; 32], String> {
+    hex.parse::<transport::Fingerprint>().map(|print| print.0).map_err(|error| error.to_string())
+}
+
+fn authority(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 fn number(name: &str) -> Result<Option<usize>, String> {
@@ -183,6 +250,26 @@ fn parse_duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_place_has_its_own_token_and_check_or_those_of_the_first() {
+        let here: Address = "tcp:127.0.0.1:1".parse().unwrap();
+        let there: Address = "tls:gpu-box:7400".parse().unwrap();
+        let first = Config { names: vec!["first".to_owned()], ..crate::call::tests::config(&here) };
+        let like_first = first.at(&there, "", "", None, None).unwrap();
+        assert_eq!(like_first.workers, std::slice::from_ref(&there));
+        assert!(like_first.names.is_empty(), "the name was the other worker's");
+        assert_eq!(like_first.tokens.current(), "secret");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, "another\n").unwrap();
+        let print = "ab".repeat(32);
+        let other = first.at(&there, "second", path.to_str().unwrap(), None, Some(&print)).unwrap();
+        assert_eq!((other.tokens.current(), other.names), ("another".to_owned(), vec!["second".to_owned()]));
+        assert!(matches!(other.security, ClientSecurity::Fingerprint(print) if print == [0xab; 32]));
+        let gone = first.at(&there, "", "/nowhere/token", None, None).err().unwrap();
+        assert!(gone.contains("/nowhere/token"), "{gone}");
+    }
 
     #[test]
     fn durations_have_units() {

@@ -16,7 +16,7 @@ mod patience;
 mod tokens;
 mod users;
 
-pub use call::{CONNECT_TIMEOUT, Caller};
+pub use call::{CONNECT_TIMEOUT, Caller, random};
 pub use config::Config;
 pub use failure::Failure;
 pub use patience::{BackOff, PATIENCE_DEFAULT, patiently};

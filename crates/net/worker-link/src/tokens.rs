@@ -3,7 +3,10 @@
 //! Lease tokens live shorter than programs. `dxpu run` writes new ones into the same file, so the file is read again
 //! whenever a connection is opened.
 
-use std::{env, fs, path::PathBuf};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 /// The tokens of a program. Never printed.
 #[derive(Clone, Default)]
@@ -19,6 +22,13 @@ impl Tokens {
     /// The same token for all workers.
     pub fn one(token: impl Into<String>) -> Self {
         Self { known: vec![token.into()], file: None, line: None }
+    }
+
+    /// The token in a file, which is read again whenever a connection is opened.
+    pub(crate) fn from_file(path: &Path) -> Result<Self, String> {
+        let text =
+            fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        Ok(Self { known: lines(&text), file: Some(path.to_owned()), line: None })
     }
 
     /// What the environment says.
@@ -66,11 +76,6 @@ fn lines(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn from_file(path: &std::path::Path) -> Tokens {
-        let known = lines(&fs::read_to_string(path).unwrap());
-        Tokens { known, file: Some(path.to_owned()), line: None }
-    }
-
     #[test]
     fn each_worker_has_its_line_and_one_line_is_for_all() {
         let several = Tokens { known: lines("first\n second\n\n"), ..Tokens::default() };
@@ -89,7 +94,7 @@ mod tests {
     fn what_is_written_anew_is_shown_next_and_what_is_half_written_is_not() {
         let path = env::temp_dir().join(format!("dxpu-tokens-{}", std::process::id()));
         fs::write(&path, "a\nb\n").unwrap();
-        let second = from_file(&path).of(1);
+        let second = Tokens::from_file(&path).unwrap().of(1);
         fs::write(&path, "c\nd\n").unwrap();
         assert_eq!(second.current(), "d");
         fs::write(&path, "e").unwrap();

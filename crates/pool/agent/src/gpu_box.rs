@@ -11,6 +11,7 @@ mod check;
 mod device;
 mod disk;
 mod gpu;
+mod guard;
 mod nvml;
 mod pcie;
 mod process;
@@ -19,6 +20,7 @@ mod slot;
 
 pub use check::Carried;
 pub use device::{DeviceKind, UnknownDevice};
+pub use guard::GuardOptions;
 pub use simulated::ReadBytes;
 
 use crate::error::{AgentError, Role};
@@ -28,6 +30,7 @@ use agent::{BoxAgent, BoxFacts, Hands};
 use anyhow::Context;
 use device::DeviceSlot;
 use gpu::Gpu;
+use guard::Guard;
 use machine::files;
 use pcie::PciePlane;
 use pool_api::{BoxKind, Model, Name};
@@ -66,6 +69,8 @@ pub struct BoxOptions {
     pub devices: Vec<DeviceKind>,
     /// What the agent uses to test GPUs.
     pub carried: Carried,
+    /// Memory for images of protected sessions; `None`: no session is protected.
+    pub guard: Option<GuardOptions>,
 }
 
 /// What a box lends.
@@ -141,9 +146,12 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     files::make_private(&options.state)?;
     let _only_one = files::only_one(&options.state)?;
-    let mut running = match &options.gpus {
-        Gpus::Simulated { plan, read_bytes } => options.simulated(plan, *read_bytes, started)?,
-        Gpus::Nvidia | Gpus::Soft { .. } => vec![options.real(started)?],
+    let (mut running, guard) = match &options.gpus {
+        Gpus::Simulated { plan, read_bytes } => (options.simulated(plan, *read_bytes, started)?, None),
+        Gpus::Nvidia | Gpus::Soft { .. } => {
+            let (agent, guard) = options.real(started)?;
+            (vec![agent], guard)
+        }
     };
     let ended = loop {
         if let Some(how) = stop() {
@@ -168,16 +176,21 @@ pub fn serve(
         std::thread::sleep(LOOK_EVERY);
     };
     let slots = running.into_iter().flat_map(BoxAgent::stop).flatten();
-    if let Ok(BoxStop::EndWorkers) = ended {
+    let ends_workers = matches!(ended, Ok(BoxStop::EndWorkers));
+    if ends_workers {
         slots.for_each(|mut slot| slot.stop());
     } else {
         slots.for_each(drop);
+    }
+    if let Some(guard) = guard {
+        // A box that was revoked has no workers any more, so no images either.
+        guard.stop(ends_workers || matches!(ended, Err(AgentError::Revoked { .. })));
     }
     Ok(ended.map(drop)?)
 }
 
 impl BoxOptions {
-    fn real(&self, started: &mut dyn FnMut(BoxStarted)) -> anyhow::Result<BoxAgent> {
+    fn real(&self, started: &mut dyn FnMut(BoxStarted)) -> anyhow::Result<(BoxAgent, Option<Guard>)> {
         let invitation = self.joining.invitation()?;
         let kept = Membership::kept(&self.state)?;
         let name = self.joining.name(Role::Box, kept.as_ref(), invitation.as_ref())?;
@@ -193,6 +206,8 @@ impl BoxOptions {
         let around = self.surroundings(&name, &self.state, pcie);
         let membership = self.joining.membership(&around.home(), Role::Box, kept, invitation)?;
         membership.keep(&around.home())?;
+        let authority = &membership.credential.authority;
+        let guard = self.guard.as_ref().map(|guard| Guard::start(guard, &around, authority)).transpose()?;
         let slots = adopt(gpus, &around)?;
         let is_nvlinked = slots.iter().any(|(gpu, _)| gpu.nvlink_group.is_some());
         let kind = self.kind.unwrap_or(if is_nvlinked { BoxKind::Nvlink } else { BoxKind::Pcie });
@@ -209,7 +224,7 @@ impl BoxOptions {
             None => vec![around.advertised_host.clone()],
         };
         let facts = BoxFacts { name, kind, rack: self.rack.clone(), paths };
-        start(facts, around, membership, groups, started)
+        Ok((start(facts, around, membership, groups, started)?, guard))
     }
 
     fn simulated(
@@ -265,6 +280,8 @@ impl BoxOptions {
             port: self.port,
             pcie,
             carried: self.carried,
+            guardian: self.guard.as_ref().map(|_| guard::socket(state)),
+            guarded: Default::default(),
         }
     }
 }

@@ -24,4 +24,4 @@ mod reporting;
 pub mod worker_word;
 
 pub use error::{AgentError, Role};
-pub use membership::Joining;
+pub use membership::{Joining, has_joined};

@@ -114,6 +114,11 @@ pub(crate) struct Invitation {
     pub(crate) name: Option<String>,
 }
 
+/// Whether an agent with this state directory has joined a pool.
+pub fn has_joined(state: &Path) -> bool {
+    Membership::file(state).exists()
+}
+
 impl Membership {
     fn file(state: &Path) -> PathBuf {
         state.join("membership.json")

@@ -294,15 +294,20 @@ impl<M: Member> Reporting<M> {
                 self.come_back(&detail.message);
             }
             Err(error @ ClientError::Certificate { is_over: true, .. }) => self.come_back(&error.to_string()),
-            Err(error @ ClientError::Certificate { .. }) => {
-                let is_new = !std::mem::replace(&mut self.lock().is_refused, true);
-                if is_new {
-                    tracing::error!(%error, hint = error.hint(), "no manager takes the report");
-                }
-            }
+            Err(error @ ClientError::Certificate { .. }) => self.complain(&error),
+            // The manager is there, and will say the same again: most often it is of another version.
+            Err(error) if error.code() == Some(ErrorCode::BadRequest) => self.complain(&error),
             Err(error) => tracing::debug!(%error, "no manager takes the report"),
         }
         false
+    }
+
+    /// Logs once why no manager takes reports, until one does again.
+    fn complain(&self, error: &ClientError) {
+        let is_new = !std::mem::replace(&mut self.lock().is_refused, true);
+        if is_new {
+            tracing::error!(%error, hint = error.hint(), "no manager takes the report");
+        }
     }
 
     fn obey(&self, orders: Orders<M>, version: u64) {

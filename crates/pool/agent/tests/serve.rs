@@ -115,6 +115,7 @@ fn box_options(state: PathBuf, gpus: Gpus) -> BoxOptions {
         spin: Duration::ZERO,
         devices: Vec::new(),
         carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
+        guard: None,
     }
 }
 

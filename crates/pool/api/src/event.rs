@@ -106,4 +106,14 @@ pub enum EventKind {
     AccessRevoked,
     /// Two agents report in turns as one box or one host: its identity was copied.
     IdentityCopied,
+    /// A lease has a second place, which its program is to go on at.
+    LeaseMoving,
+    /// A lease has given its second place back: its program stays where it is.
+    LeaseStayed,
+    /// A lease has given its GPUs back for a while.
+    LeaseParked,
+    /// A lease that was parked asks for GPUs again.
+    LeaseUnparked,
+    /// A lease has a second place for a moment, to try a recovery.
+    LeaseDrill,
 }

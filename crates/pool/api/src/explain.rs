@@ -34,6 +34,8 @@ pub struct FilterCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Filter {
+    /// Is none of those that the lease names.
+    Given,
     /// Is of another model.
     Model,
     /// Has less memory.

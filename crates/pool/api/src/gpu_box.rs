@@ -1,6 +1,6 @@
 //! A box of GPUs, as the manager knows it.
 
-use crate::{Gpu, Name, Taint};
+use crate::{Gpu, GuardReport, Name, Taint};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -42,6 +42,9 @@ pub struct BoxDetail {
     pub record: BoxRecord,
     /// Its GPUs, by slot.
     pub gpus: Vec<Gpu>,
+    /// What its guardian keeps; nothing without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardReport>,
 }
 
 /// How the GPUs of a box are joined.

@@ -8,8 +8,11 @@
 //!    +---------------------+
 //!      its GPU broke and no other is there
 //! ```
+//!
+//! A granted lease whose program outlives losses can also be parked: it has no GPUs until it is resumed, which makes it
+//! pending.
 
-use crate::{Attachment, BoxKind, GpuId, Invalid, LeaseId, Model, Name};
+use crate::{Attachment, BoxKind, GpuId, Invalid, LeaseId, Model, Moving, Name, Parking, Survive};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -25,8 +28,21 @@ pub const LEASE_TTL_DEFAULT_MS: u64 = 30_000;
 pub const LEASE_TTL_MIN_MS: u64 = 1_000;
 /// A borrower that is silent for a week is gone.
 pub const LEASE_TTL_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
+/// A lease that may go on for a year needs no limit.
+pub const TIME_LIMIT_MAX_MS: u64 = 366 * 24 * 3600 * 1000;
 /// Notes and reasons are for people.
 pub const NOTE_CHARS_MAX: usize = 256;
+/// As long as an idempotency key: a program may use one word for both.
+pub const LABEL_BYTES_MAX: usize = 128;
+
+/// Whether a label is within bounds; an empty one is none.
+pub fn check_label(label: &str) -> Result<(), Invalid> {
+    if label.len() > LABEL_BYTES_MAX || !label.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let rule = format!("must be at most {LABEL_BYTES_MAX} printable characters without spaces");
+        return Err(Invalid::new("label", rule));
+    }
+    Ok(())
+}
 
 /// Asks for GPUs: all of them or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -48,6 +64,11 @@ pub struct LeaseRequest {
     /// From boxes of this kind only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<BoxKind>,
+    /// Exactly these GPUs, as many as `gpus`; any, if left out. The lease waits until it can have all of them. It does
+    /// not move to others, unless its programs outlive the loss of a GPU. For a scheduler that chooses GPUs itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64)]
+    pub gpu_ids: Vec<GpuId>,
     /// How close together.
     #[serde(default)]
     pub topology: Topology,
@@ -68,6 +89,13 @@ pub struct LeaseRequest {
     /// Into which host the GPUs are plugged; with plane `pcie`, and only then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Name>,
+    /// What its programs outlive; with plane `api` alone.
+    #[serde(default, skip_serializing_if = "Survive::is_none")]
+    pub survive: Survive,
+    /// It ends so long after its first grant, however it is renewed. Left out, it is as its tenant's settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1000, maximum = 31_622_400_000_u64)]
+    pub time_limit_ms: Option<u64>,
     /// What it is for; shown to people. At most 256 characters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(
@@ -75,6 +103,11 @@ pub struct LeaseRequest {
         pattern = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
     )]
     pub note: String,
+    /// By this a program finds the lease again, such as the name of a job: at most 128 printable characters without
+    /// spaces.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 128, pattern = "^[!-~]*$")]
+    pub label: String,
 }
 
 fn one() -> u32 {
@@ -97,13 +130,17 @@ impl Default for LeaseRequest {
             model: None,
             memory_bytes: None,
             kind: None,
+            gpu_ids: Vec::new(),
             topology: Topology::Any,
             share: None,
             priority: PRIORITY_DEFAULT,
             ttl_ms: LEASE_TTL_DEFAULT_MS,
             plane: Plane::Api,
             host: None,
+            survive: Survive::None,
+            time_limit_ms: None,
             note: String::new(),
+            label: String::new(),
         }
     }
 }
@@ -120,6 +157,7 @@ impl LeaseRequest {
         if !(LEASE_TTL_MIN_MS..=LEASE_TTL_MAX_MS).contains(&self.ttl_ms) {
             return Err(Invalid::new("ttl_ms", format!("must be {LEASE_TTL_MIN_MS} to {LEASE_TTL_MAX_MS}")));
         }
+        check_limit("time_limit_ms", self.time_limit_ms)?;
         match (self.plane, &self.host) {
             (Plane::Pcie, None) => {
                 return Err(Invalid::new(
@@ -131,6 +169,12 @@ impl LeaseRequest {
                 return Err(Invalid::new("host", "must be left out unless plane = pcie"));
             }
             _ => {}
+        }
+        if !self.survive.is_none() && self.plane == Plane::Pcie {
+            return Err(Invalid::new(
+                "survive",
+                "must go with plane = api: a plugged device has no image of its program",
+            ));
         }
         if let Some(share) = &self.share {
             if self.plane == Plane::Pcie {
@@ -149,7 +193,39 @@ impl LeaseRequest {
                 return Err(Invalid::new("share.memory_bytes", "must be at least 1"));
             }
         }
+        self.check_gpu_ids()?;
+        check_label(&self.label)?;
         check_note("note", &self.note)
+    }
+
+    fn check_gpu_ids(&self) -> Result<(), Invalid> {
+        let ids = &self.gpu_ids;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        if ids.len() != self.gpus as usize {
+            return Err(Invalid::new("gpu_ids", "must name as many GPUs as gpus says"));
+        }
+        if ids.iter().enumerate().any(|(at, id)| ids[..at].contains(id)) {
+            return Err(Invalid::new("gpu_ids", "must name each GPU once"));
+        }
+        if self.plane == Plane::Pcie {
+            return Err(Invalid::new("gpu_ids", "must go with plane = api"));
+        }
+        if self.topology != Topology::Any && ids.iter().any(|id| id.box_name != ids[0].box_name) {
+            return Err(Invalid::new("gpu_ids", "must be of one box, with this topology"));
+        }
+        Ok(())
+    }
+}
+
+/// A limit on time that makes sense.
+pub(crate) fn check_limit(field: &'static str, limit_ms: Option<u64>) -> Result<(), Invalid> {
+    match limit_ms {
+        Some(limit_ms) if !(LEASE_TTL_MIN_MS..=TIME_LIMIT_MAX_MS).contains(&limit_ms) => {
+            Err(Invalid::new(field, format!("must be {LEASE_TTL_MIN_MS} to {TIME_LIMIT_MAX_MS}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -247,6 +323,15 @@ pub struct Lease {
     /// The GPUs it lost, and what came in their place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moves: Vec<Move>,
+    /// A second place for one of its GPUs, which its program is to go on at or to drill on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<Moving>,
+    /// Its program is to end its session and be kept as an image.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend_wanted: bool,
+    /// Its program is kept as an image: since the lease was parked until it has GPUs again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parking: Option<Parking>,
     /// Grows with every change a borrower should know of; renewals are none.
     pub version: u64,
 }
@@ -259,6 +344,8 @@ pub enum LeaseState {
     Pending,
     /// Has them.
     Granted,
+    /// Has given them back for a while; its program is kept as an image.
+    Parked,
     /// Over; its GPUs are being cleaned.
     Releasing,
     /// Over.
@@ -268,7 +355,7 @@ pub enum LeaseState {
 impl LeaseState {
     /// Whether a borrower may still have it or get it.
     pub fn is_live(self) -> bool {
-        matches!(self, Self::Pending | Self::Granted)
+        matches!(self, Self::Pending | Self::Granted | Self::Parked)
     }
 }
 
@@ -309,6 +396,12 @@ pub struct Move {
     pub at_ms: u64,
     /// Why.
     pub reason: String,
+    /// The borrower said that it is lost, before its box did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub said_by_borrower: bool,
+    /// Nothing was lost: the program went on at the second place before it left the first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub planned: bool,
 }
 
 #[cfg(test)]
@@ -342,6 +435,12 @@ mod tests {
         assert_eq!(refused(r#"{"note":"a\u202eb"}"#), "note", "turns what follows it round");
         assert_eq!(refused(r#"{"note":"pro\u200bd"}"#), "note", "looks like another word");
         assert_eq!(refused(r#"{"plane":"pcie"}"#), "host");
+        assert_eq!(refused(r#"{"gpu_ids":["a/0","a/1"]}"#), "gpu_ids", "gpus says one");
+        assert_eq!(refused(r#"{"gpus":2,"gpu_ids":["a/0","a/0"]}"#), "gpu_ids");
+        assert_eq!(refused(r#"{"gpus":2,"topology":"same_box","gpu_ids":["a/0","b/0"]}"#), "gpu_ids");
+        assert_eq!(refused(r#"{"plane":"pcie","host":"h1","gpu_ids":["a/0"]}"#), "gpu_ids");
+        assert_eq!(refused(r#"{"label":"a b"}"#), "label");
+        assert_eq!(refused(&format!(r#"{{"label":"{}"}}"#, "x".repeat(129))), "label");
         assert_eq!(refused(r#"{"host":"h1"}"#), "host");
         assert_eq!(
             refused(r#"{"plane":"pcie","host":"h1","share":{"milli":500,"memory_bytes":1}}"#),

@@ -17,7 +17,9 @@ mod gpu_box;
 mod host;
 mod lease;
 mod spare;
+mod survival;
 mod tenant;
+mod times;
 
 mod access;
 mod join;
@@ -28,16 +30,19 @@ mod revocation;
 mod token;
 
 mod audit;
+mod capacity;
 mod error;
 mod event;
 mod explain;
 mod page;
+mod protocol;
 
 pub use access::{
     AccessKind, Borrower, LeaseKeys, NewToken, RenewRequest, ReturnRequest, TOKEN_TTL_MAX_MS, TokenInfo,
     TokenRequest, WhoAmI,
 };
 pub use audit::{AuditBook, AuditBooks, AuditEntry, AuditOutcome};
+pub use capacity::{Capacity, TenantUsage};
 pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
 pub use event::{Event, EventKind};
 pub use explain::{Explanation, Filter, FilterCount};
@@ -50,18 +55,28 @@ pub use host::{
 };
 pub use join::{JoinAnswer, JoinRequest};
 pub use lease::{
-    Ended, GPUS_PER_LEASE_MAX, Grant, LEASE_TTL_DEFAULT_MS, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease,
-    LeaseRequest, LeaseState, Move, NOTE_CHARS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, Plane, Share, Topology,
+    Ended, GPUS_PER_LEASE_MAX, Grant, LABEL_BYTES_MAX, LEASE_TTL_DEFAULT_MS, LEASE_TTL_MAX_MS,
+    LEASE_TTL_MIN_MS, Lease, LeaseRequest, LeaseState, Move, NOTE_CHARS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX,
+    Plane, Share, TIME_LIMIT_MAX_MS, Topology, check_label,
 };
 pub use link_secret::{LinkSecret, SlotPass};
 pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
 pub use page::Page;
+pub use protocol::{PROTOCOL, PROTOCOL_HEADER, PROTOCOL_OLDEST, check_protocol};
 pub use refusal::{RefusalReport, RefusalsHeard, SlotRefusal};
-pub use report::{BoxOrders, BoxReport, BurnIn, GPU_MEMORY_BYTES_MAX, GpuReport, SlotOrder, Want};
+pub use report::{
+    BoxOrders, BoxReport, BurnIn, GPU_MEMORY_BYTES_MAX, GpuReport, GuardReport, GuardedLease, SlotOrder, Want,
+};
 pub use revocation::{DeniedLease, RevocationDone, RevocationInfo, RevocationRequest};
 pub use spare::{SparePlan, SparePlanRequest, SpareRecord, SpareRequest, SpareStatus};
+pub use survival::{
+    Drill, DrilledRequest, LinkProtection, LossAnswer, LostRequest, MoveRequest, MovedRequest, Moving,
+    ParkedRequest, Parking, Protection, ProtectionReport, ProtectionState, Purpose, Survive, Verdict,
+    as_note,
+};
 pub use tenant::{
     Quota, TENANT_PRIORITY_MAX_DEFAULT, TENANT_TTL_MAX_DEFAULT_MS, TenantRecord, TenantRequest, TenantStatus,
     TenantUse, WEIGHT_DEFAULT, WEIGHT_MAX,
 };
+pub use times::{IDLE_LIMIT_MIN_MS, IdleLease, TenantTimes, time_in_words};
 pub use token::{LeaseClaims, LeaseTokens, SignedGrant};

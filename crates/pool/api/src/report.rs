@@ -36,6 +36,38 @@ pub struct BoxReport {
     /// Its GPUs. One that is missing is taken to be gone.
     #[schema(max_items = 64)]
     pub gpus: Vec<GpuReport>,
+    /// What its guardian keeps; nothing without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardReport>,
+}
+
+/// What the guardian of a box keeps: images of programs, in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GuardReport {
+    /// Memory for all images together.
+    pub bytes: u64,
+    /// What of it is taken.
+    pub used_bytes: u64,
+    /// The leases that have images there.
+    #[serde(default)]
+    #[schema(max_items = 4096)]
+    pub leases: Vec<GuardedLease>,
+}
+
+impl GuardReport {
+    /// More leases than one box serves in a day. Those beyond are reported when these have ended.
+    pub const LEASES_MAX: usize = 4096;
+}
+
+/// A lease whose images a guardian keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GuardedLease {
+    /// The lease.
+    pub lease: LeaseId,
+    /// Memory that its images take.
+    pub bytes: u64,
 }
 
 /// What a box says of one GPU.
@@ -130,6 +162,9 @@ impl BoxReport {
             crate::lease::check_note("gpus.burn_in.detail", gpu.burn_in.as_ref().map_or("", |b| &b.detail))?;
             check_addresses("gpus.endpoints", &gpu.endpoints)?;
         }
+        if self.guard.as_ref().is_some_and(|guard| guard.leases.len() > GuardReport::LEASES_MAX) {
+            return Err(Invalid::new("guard.leases", format!("must be at most {}", GuardReport::LEASES_MAX)));
+        }
         Ok(())
     }
 }
@@ -164,6 +199,9 @@ pub struct BoxOrders {
     /// Leases that were revoked: their tokens open nothing here. The manager fills them in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denied_leases: Vec<DeniedLease>,
+    /// Leases of the report whose images the guardian keeps for nothing: they have ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended_leases: Vec<LeaseId>,
     /// One for each GPU of the report.
     pub slots: Vec<SlotOrder>,
     /// When to report again, at the latest.
@@ -266,6 +304,7 @@ mod tests {
             rack: String::new(),
             paths: vec![],
             gpus: vec![gpu.clone(), gpu],
+            guard: None,
         };
         assert_eq!(report.check().unwrap_err().field, "gpus.slot");
         report.gpus[1].slot = 64;

@@ -1,6 +1,8 @@
 //! Tenants: the groups that GPUs are for, and how many each may have.
 
-use crate::{Invalid, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Model, Name, PRIORITY_DEFAULT, PRIORITY_MAX};
+use crate::{
+    Invalid, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Model, Name, PRIORITY_DEFAULT, PRIORITY_MAX, TenantTimes,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -32,6 +34,9 @@ pub struct TenantRecord {
     /// The longest time to live its leases may have.
     #[serde(default = "ttl_max_default")]
     pub ttl_max_ms: u64,
+    /// How long its leases may have their GPUs, and leave them unused.
+    #[serde(default, skip_serializing_if = "TenantTimes::is_unlimited")]
+    pub times: TenantTimes,
 }
 
 impl TenantRecord {
@@ -48,6 +53,7 @@ impl TenantRecord {
             quotas: request.quotas.clone(),
             priority_max: request.priority_max,
             ttl_max_ms: request.ttl_max_ms,
+            times: request.times,
         }
     }
 }
@@ -84,6 +90,13 @@ pub struct TenantRequest {
     #[serde(default = "ttl_max_default")]
     #[schema(minimum = 1000, maximum = 604_800_000, default = 86_400_000)]
     pub ttl_max_ms: u64,
+    /// How long its leases may have their GPUs, and leave them unused.
+    #[serde(
+        default,
+        deserialize_with = "crate::times::from_object",
+        skip_serializing_if = "TenantTimes::is_unlimited"
+    )]
+    pub times: TenantTimes,
 }
 
 fn weight_default() -> u32 {
@@ -105,6 +118,7 @@ impl Default for TenantRequest {
             quotas: BTreeMap::new(),
             priority_max: TENANT_PRIORITY_MAX_DEFAULT,
             ttl_max_ms: TENANT_TTL_MAX_DEFAULT_MS,
+            times: TenantTimes::default(),
         }
     }
 }
@@ -124,6 +138,7 @@ impl TenantRequest {
                 format!("must be {LEASE_TTL_MIN_MS} to {LEASE_TTL_MAX_MS}"),
             ));
         }
+        self.times.check()?;
         let is_above = |quota: &Quota| quota.limit.is_some_and(|limit| quota.guaranteed > limit);
         if self.quotas.values().any(is_above) {
             return Err(Invalid::new("quotas", "must not guarantee more than the limit allows"));
@@ -147,6 +162,9 @@ pub struct TenantStatus {
     /// The longest time to live its leases may have.
     #[serde(default = "ttl_max_default")]
     pub ttl_max_ms: u64,
+    /// How long its leases may have their GPUs, and leave them unused.
+    #[serde(default, skip_serializing_if = "TenantTimes::is_unlimited")]
+    pub times: TenantTimes,
     /// What it has, by model.
     pub used: BTreeMap<Model, TenantUse>,
     /// How many of its leases have GPUs.

@@ -32,6 +32,9 @@ pub struct LeaseTokens {
     pub version: u64,
     /// In the order of the lease's grants.
     pub grants: Vec<SignedGrant>,
+    /// For the second place of a lease that is to move or to drill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<SignedGrant>,
     /// The certificate by which boxes are known, PEM.
     pub ca_certificate: String,
 }

@@ -1,19 +1,20 @@
 //! Requests, and where they go.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pool_api::{
-    BoxOrders, BoxReport, ErrorAnswer, ErrorCode, HostDetail, HostOrders, HostRecord, HostReport,
-    HostRequest, JoinAnswer, JoinRequest, Lease, LeaseId, LeaseRequest, LeaseTokens, Name, Page,
-    RefusalReport, RefusalsHeard, RenewRequest, ReturnRequest,
+    BoxOrders, BoxRecord, BoxReport, ErrorAnswer, ErrorCode, Gpu, HostDetail, HostOrders, HostRecord,
+    HostReport, HostRequest, JoinAnswer, JoinRequest, Lease, LeaseId, LeaseRequest, LeaseTokens, Name,
+    PROTOCOL, PROTOCOL_HEADER, Page, RefusalReport, RefusalsHeard, RenewRequest, ReturnRequest,
 };
 use pool_auth::{Credential, Identity, Secret};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::dial::Place;
-use crate::error::{ClientError, certificate_problem};
+use crate::error::{ClientError, Silence, certificate_problem};
 use crate::managers::Managers;
 
 /// For how long something is tried.
@@ -42,7 +43,15 @@ pub struct Client {
     credential: Credential,
     patience: Patience,
     managers: Mutex<Managers>,
+    /// Gives up at once when nothing runs at any of the addresses.
+    gives_up_when_absent: bool,
+    /// Tells the user once that no manager answers yet.
+    teller: Option<Teller>,
+    is_told: AtomicBool,
 }
+
+/// Tells a user something.
+pub type Teller = fn(&str);
 
 impl Client {
     /// For a client with an identity of its own.
@@ -51,7 +60,19 @@ impl Client {
             return Err(ClientError::Settings("no manager is named".to_owned()));
         }
         let managers = Mutex::new(Managers::of(&credential)?);
-        Ok(Self { credential, patience, managers })
+        let (gives_up_when_absent, teller, is_told) = (false, None, AtomicBool::new(false));
+        Ok(Self { credential, patience, managers, gives_up_when_absent, teller, is_told })
+    }
+
+    /// The same, but gives up at once when every manager refuses the connection or has a name that is not known: a user
+    /// waits for nothing where no manager runs.
+    pub fn giving_up_when_absent(self) -> Self {
+        Self { gives_up_when_absent: true, ..self }
+    }
+
+    /// The same, and tells the user once when managers refuse, or none has answered for [`TOLD_AFTER`].
+    pub fn telling(self, teller: Teller) -> Self {
+        Self { teller: Some(teller), ..self }
     }
 
     /// For a machine that has only a join token and the authority's certificate.
@@ -130,8 +151,40 @@ impl Client {
         idempotency_key: Option<&str>,
         wait: Duration,
     ) -> Result<Vec<u8>, ClientError> {
+        let Some(teller) = self.teller.filter(|_| !self.is_told.load(Ordering::Relaxed)) else {
+            return self.send_patiently(method, path, body, idempotency_key, wait);
+        };
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if is_over.recv_timeout(TOLD_AFTER + wait) == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+                {
+                    self.tell_once(teller, "does not answer yet");
+                }
+            });
+            let answer = self.send_patiently(method, path, body, idempotency_key, wait);
+            drop(over);
+            answer
+        })
+    }
+
+    fn tell_once(&self, teller: Teller, what: &str) {
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            let (tried, seconds) = (self.credential.managers.join(", "), self.patience.in_all.as_secs());
+            teller(&format!("the manager of the pool {what} ({tried}); trying for {seconds} s"));
+        }
+    }
+
+    fn send_patiently(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Vec<u8>>,
+        idempotency_key: Option<&str>,
+        wait: Duration,
+    ) -> Result<Vec<u8>, ClientError> {
         let began = Instant::now();
-        let mut tries = 0;
+        let (mut tries, mut absent) = (0, 0);
         loop {
             let (place, agent, count, allowance) = self.managers().current();
             let timeout = self.patience.per_try.min(allowance) + wait;
@@ -142,6 +195,7 @@ impl Client {
             if sent.is_ok() {
                 self.managers().answered(&place);
             }
+            absent = if sent.as_ref().is_err_and(is_absent) { absent + 1 } else { 0 };
             let mut is_sent_on = false;
             let failure = match sent {
                 Ok(Reply::Answer(bytes)) => return Ok(bytes),
@@ -166,6 +220,12 @@ impl Client {
                     self.unreachable(error)
                 }
             };
+            if absent >= count && self.gives_up_when_absent {
+                return Err(failure);
+            }
+            if let (true, Some(teller)) = (absent >= count, self.teller) {
+                self.tell_once(teller, "refuses the connection, or its name is not known");
+            }
             if !is_sent_on {
                 self.managers().go_on(&place, Instant::now());
             }
@@ -186,9 +246,26 @@ impl Client {
         if let Some((what, is_over)) = certificate_problem(&error) {
             return ClientError::Certificate { what: what.to_owned(), is_over, source: error.into() };
         }
-        ClientError::Unreachable { tried: self.credential.managers.join(", "), source: error.into() }
+        let why = match &error {
+            ureq::Error::HostNotFound => Silence::NoSuchHost,
+            error if is_absent(error) => Silence::Refused,
+            _ => Silence::NoAnswer,
+        };
+        ClientError::Unreachable { tried: self.credential.managers.join(", "), why, source: error.into() }
     }
 }
+
+/// Whether nothing runs where a manager was looked for.
+fn is_absent(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::HostNotFound => true,
+        ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        _ => false,
+    }
+}
+
+/// A user that waits longer than this for a manager is told so.
+pub const TOLD_AFTER: Duration = Duration::from_millis(1500);
 
 /// How long one question may wait for news of a lease.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -216,6 +293,7 @@ fn send_once(
     timeout: Duration,
 ) -> Result<Reply, ureq::Error> {
     let mut request = ureq::http::Request::builder().method(method).uri(place.url(path));
+    request = request.header(PROTOCOL_HEADER, PROTOCOL.to_string());
     if let Some(token) = &credential.token {
         request = request.header("authorization", format!("Bearer {}", token.reveal()));
     }
@@ -239,16 +317,45 @@ fn send_once(
     if is_success {
         return Ok(Reply::Answer(bytes));
     }
+    let theirs = response.headers().get(PROTOCOL_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
     let answer = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
         let message = format!("the manager answered with status {}", response.status());
         ErrorAnswer::new(ErrorCode::Unavailable, message, "check that this is a manager of dxpu")
     });
-    Ok(Reply::Refused(answer))
+    Ok(Reply::Refused(of_older_manager(answer, theirs)))
+}
+
+/// A manager of an older version refuses what it does not know without a word about versions. Managers from before there
+/// were protocol versions speak the first one.
+fn of_older_manager(mut answer: ErrorAnswer, theirs: Option<u32>) -> ErrorAnswer {
+    let theirs = theirs.unwrap_or(1);
+    if answer.error.code == ErrorCode::BadRequest
+        && theirs < PROTOCOL
+        && answer.error.message.contains("unknown field")
+    {
+        answer.error.hint = format!(
+            "the manager is older than this dxpu (protocol {theirs}, here {PROTOCOL}): upgrade the managers first"
+        );
+    }
+    answer
 }
 
 fn json(body: &impl Serialize) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(body)
         .map_err(|error| ClientError::Settings(format!("cannot write the request: {error}")))
+}
+
+/// Text as a part of a URL's query.
+fn as_query_value(text: &str) -> String {
+    let mut value = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            value.push(char::from(byte));
+        } else {
+            value.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    value
 }
 
 /// What boxes, hosts and borrowers ask.
@@ -295,13 +402,38 @@ impl Client {
 
     /// Every host, by name.
     pub fn hosts(&self) -> Result<Vec<HostRecord>, ClientError> {
+        self.all("/v1/hosts?limit=1000")
+    }
+
+    /// Every GPU, by name.
+    pub fn gpus(&self) -> Result<Vec<Gpu>, ClientError> {
+        self.all("/v1/gpus?limit=1000")
+    }
+
+    /// Every box, by name.
+    pub fn boxes(&self) -> Result<Vec<BoxRecord>, ClientError> {
+        self.all("/v1/boxes?limit=1000")
+    }
+
+    /// Every lease that the caller may see, those that are over included as long as the manager knows them.
+    pub fn leases(&self) -> Result<Vec<Lease>, ClientError> {
+        self.all("/v1/leases?limit=1000")
+    }
+
+    /// The same, only with this label.
+    pub fn leases_labelled(&self, label: &str) -> Result<Vec<Lease>, ClientError> {
+        self.all(&format!("/v1/leases?limit=1000&label={}", as_query_value(label)))
+    }
+
+    /// All pages of a list. `path` has a query already.
+    fn all<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ClientError> {
         let mut all = Vec::new();
         let mut after = String::new();
         loop {
-            let page: Page<HostRecord> = self.get(&format!("/v1/hosts?limit=1000{after}"), Duration::ZERO)?;
+            let page: Page<T> = self.get(&format!("{path}{after}"), Duration::ZERO)?;
             all.extend(page.items);
             let Some(next) = page.next else { return Ok(all) };
-            after = format!("&after={next}");
+            after = format!("&after={}", as_query_value(&next));
         }
     }
 

@@ -50,7 +50,7 @@ struct Pinned(Place);
 impl Resolver for Pinned {
     fn resolve(&self, _: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let mut found = self.empty();
-        for address in self.0.0.to_socket_addrs().map_err(ureq::Error::Io)?.take(16) {
+        for address in self.0.0.to_socket_addrs().map_err(|_| ureq::Error::HostNotFound)?.take(16) {
             found.push(address);
         }
         if found.is_empty() { Err(ureq::Error::HostNotFound) } else { Ok(found) }

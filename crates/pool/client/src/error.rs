@@ -9,10 +9,12 @@ pub enum ClientError {
     #[error("{}", .0.message)]
     Refused(ErrorDetail),
     /// No manager could be reached, or none leads.
-    #[error("no manager of the pool answers ({tried})")]
+    #[error("{why} ({tried})")]
     Unreachable {
         /// Which were tried.
         tried: String,
+        /// How the last one was silent.
+        why: Silence,
         /// What the last one did.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -36,6 +38,20 @@ pub enum ClientError {
     Settings(String),
 }
 
+/// How a manager was silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Silence {
+    /// Nothing listens there.
+    #[error("no manager of the pool runs there: the connection is refused")]
+    Refused,
+    /// The name is of no machine.
+    #[error("the manager's name is not known to this machine")]
+    NoSuchHost,
+    /// Anything else.
+    #[error("no manager of the pool answers")]
+    NoAnswer,
+}
+
 impl ClientError {
     /// What the manager says, if it said anything.
     pub fn code(&self) -> Option<ErrorCode> {
@@ -49,6 +65,12 @@ impl ClientError {
     pub fn hint(&self) -> &str {
         match self {
             Self::Refused(detail) => &detail.hint,
+            Self::Unreachable { why: Silence::Refused, .. } => {
+                "start it there (`dxpu manager`, or `dxpu up` for a pool on this machine), or check its address and port"
+            }
+            Self::Unreachable { why: Silence::NoSuchHost, .. } => {
+                "check the name, or use the manager's IP address (--manager https://HOST:PORT)"
+            }
             Self::Unreachable { .. } => "check that a manager runs there, and that its addresses are right",
             Self::Certificate { .. } => {
                 "have an admin make a new credential with `dxpu token create`; a box or host that was off for long joins again with a new token"

@@ -15,7 +15,8 @@ mod dial;
 mod error;
 mod idempotency;
 mod managers;
+mod survival;
 
-pub use client::{Client, Patience};
-pub use error::ClientError;
+pub use client::{Client, Patience, TOLD_AFTER, Teller};
+pub use error::{ClientError, Silence};
 pub use idempotency::idempotency_key;

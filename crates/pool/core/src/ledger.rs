@@ -23,8 +23,10 @@ mod attach;
 mod batch;
 mod boxes;
 mod command;
+mod cordon;
 mod draft;
 mod explain;
+mod given;
 mod gpu_life;
 mod grants;
 mod host_explain;
@@ -36,17 +38,24 @@ mod lease_life;
 mod leases;
 mod life;
 mod load;
+mod lost;
 mod measure;
 mod moves;
+mod moving;
 mod operator;
+mod parking;
+mod possible;
 mod queue;
 mod reclaim;
 mod report;
+mod restored;
 mod revoke;
 mod serve;
 mod settings;
 mod stock;
 mod tick;
+mod times;
+mod usage;
 mod view;
 
 #[cfg(test)]
@@ -59,6 +68,8 @@ pub use batch::Batch;
 pub use command::{About, Answer, Command, Outcome, Refusal};
 pub use load::LoadError;
 pub use measure::{Measured, measure_ledger};
+pub use possible::Impossible;
+pub use restored::{Moments, RESTORED_KEY, Restored, restored};
 pub use settings::Settings;
 pub use view::Counts;
 
@@ -93,7 +104,12 @@ pub struct Ledger {
     nodes_known: u32,
     leases: BTreeMap<LeaseId, LeaseEntry>,
     tenants: BTreeMap<Name, TenantEntry>,
+    /// GPU time of leases that are over.
+    usage: BTreeMap<Name, pool_api::TenantUsage>,
     spares_wanted: BTreeMap<Model, u32>,
+    /// Grants get higher epochs than this: see `restored.rs`.
+    epoch_floor: u64,
+    tenure_base: u64,
     keys: Keys,
     stock: Stock,
     queue: Queue,
@@ -103,6 +119,12 @@ pub struct Ledger {
     spares_stirred: bool,
     /// When each live lease ends.
     expiries: BTreeSet<(u64, LeaseId)>,
+    /// When each lease with a time limit is ended.
+    limits: BTreeSet<(u64, LeaseId)>,
+    /// When the GPUs of each granted lease were last seen at work: see `times.rs`.
+    at_work_ms: BTreeMap<LeaseId, u64>,
+    /// When it is next looked for idle leases.
+    idle_look_ms: u64,
     /// When each box that is not dead has been silent for too long.
     silences: BTreeSet<(u64, Name)>,
     /// When each host that is not dead has been silent for too long.
@@ -123,6 +145,10 @@ pub struct Ledger {
     unsettled: BTreeSet<LeaseId>,
     /// Leases on GPUs that shall be emptied.
     unwanted: BTreeSet<LeaseId>,
+    /// Those of them whose programs did not go on at a second place: they are moved without asking.
+    hurried: BTreeSet<LeaseId>,
+    /// When each lease gives its second place back.
+    moves_due: BTreeSet<(u64, LeaseId)>,
     /// Stock gains when moving the unwanted ones was last tried.
     unwanted_tried: u64,
     /// Leases that are ended for a guarantee of another tenant, and why.
@@ -180,13 +206,19 @@ impl Ledger {
             nodes_known: 0,
             leases: BTreeMap::new(),
             tenants: BTreeMap::new(),
+            usage: BTreeMap::new(),
             spares_wanted: BTreeMap::new(),
+            epoch_floor: 0,
+            tenure_base: 0,
             keys: Keys::default(),
             stock: Stock::new(),
             queue: Queue::default(),
             queue_stirred: false,
             spares_stirred: false,
             expiries: BTreeSet::new(),
+            limits: BTreeSet::new(),
+            at_work_ms: BTreeMap::new(),
+            idle_look_ms: 0,
             silences: BTreeSet::new(),
             host_silences: BTreeSet::new(),
             held: BTreeMap::new(),
@@ -197,6 +229,8 @@ impl Ledger {
             ended: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             unwanted: BTreeSet::new(),
+            hurried: BTreeSet::new(),
+            moves_due: BTreeSet::new(),
             unwanted_tried: u64::MAX,
             reclaimed: VecDeque::new(),
             reclaim_look_ms: 0,
@@ -225,10 +259,23 @@ impl Ledger {
             Command::Renew { lease } => self.renew(*lease),
             Command::Look { lease } => self.look(*lease),
             Command::Release { lease, reason } => self.release(*lease, reason),
+            Command::Lost { lease, gpu, epoch, why } => self.lost(*lease, gpu, *epoch, why),
+            Command::Move { lease, gpu, to_box, by } => {
+                self.ask_move(*lease, gpu.as_ref(), to_box.as_ref(), by)
+            }
+            Command::Moved { lease, gpu, epoch } => self.moved(*lease, gpu, *epoch),
+            Command::Stay { lease, gpu, epoch, why } => self.stay(*lease, gpu, *epoch, why),
+            Command::Drill { lease } => self.drill(*lease),
+            Command::Suspend { lease } => self.suspend(*lease),
+            Command::Park { lease, gpu, epoch, image_bytes } => self.park(*lease, gpu, *epoch, *image_bytes),
+            Command::KeepRunning { lease, why } => self.keep_running(*lease, why),
+            Command::Resume { lease } => self.resume(*lease),
             Command::Taint { gpu, reason, by, drain } => self.taint(gpu, reason, by, *drain),
             Command::Untaint { gpu } => self.untaint(gpu),
             Command::DrainBox { box_name, reason, by } => self.drain_box(box_name, reason, by),
             Command::UndrainBox { box_name } => self.undrain_box(box_name),
+            Command::CordonBox { box_name, reason, by } => self.cordon_box(box_name, reason, by),
+            Command::RemoveBox { box_name } => self.remove_box(box_name),
             Command::RevokeBox { box_name, reason, by } => Ok(self.revoke_box(box_name, reason, by)),
             Command::RevokeHost { host, reason, by } => Ok(self.revoke_host(host, reason, by)),
             Command::Tell { kind, about, message } => Ok(self.tell(*kind, about, message)),
@@ -296,6 +343,12 @@ impl Ledger {
             writes.push((
                 format!("tenant/{name}"),
                 self.tenants.get(name).map(|entry| records::TENANT.encode(&entry.record)),
+            ));
+        }
+        for name in &draft.usage {
+            writes.push((
+                format!("usage/{name}"),
+                self.usage.get(name).map(|usage| records::USAGE.encode(usage)),
             ));
         }
         for model in &draft.spares {

@@ -30,7 +30,9 @@ mod gpu;
 mod host;
 mod lease;
 mod machine;
+mod restored;
 mod tenant;
+mod usage;
 
 #[cfg(test)]
 mod samples;
@@ -45,7 +47,9 @@ pub(crate) use gpu::GPU;
 pub(crate) use host::HOST;
 pub(crate) use lease::{LEASE, request_bytes};
 pub(crate) use machine::BOX;
+pub(crate) use restored::{RESTORED, RestoredRecord};
 pub(crate) use tenant::{KEY, KeyRecord, SPARE, TENANT};
+pub(crate) use usage::USAGE;
 
 impl<S: serde::Serialize + serde::de::DeserializeOwned> Kind<S> {
     /// Writes a value of an HTTP type as it is stored.

@@ -13,6 +13,7 @@
 //! Faults stop before the end of a run, everything is repaired, and then everything must come to rest.
 
 mod borrower;
+mod borrower_moves;
 mod checker;
 mod checker_hosts;
 mod host;
@@ -49,6 +50,10 @@ pub(crate) enum Mutation {
     KeepMemory,
     /// The manager writes without asking whether it still leads.
     WriteUnfenced,
+    /// The ledger does not give the first place of a lease back when its program has moved to the second.
+    KeepSource,
+    /// The ledger follows a borrower's word about a grant that is over.
+    FollowOldWords,
     /// The box forgets, when it restarts, which epochs it has admitted.
     BoxForgets,
     /// The box admits any higher epoch, cleaned or not.

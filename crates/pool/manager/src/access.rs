@@ -1,9 +1,12 @@
 //! Admission: the authority, the keys that sign leases, the tokens that were made, the machines that have
 //! joined, and what of all that was revoked.
 
+mod departed;
 mod members;
 
 pub(crate) use members::{Certifiable, Proof};
+
+use departed::Departed;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,7 +27,7 @@ pub(crate) const PREFIX: &str = "auth/";
 pub(crate) const AUTHORITY_KEY: &str = "auth/authority";
 pub(crate) const FABRIC_KEY: &str = "auth/fabric";
 const LEASE_KEY_PREFIX: &str = "auth/lease-key/";
-const TOKEN_PREFIX: &str = "auth/token/";
+pub(crate) const TOKEN_PREFIX: &str = "auth/token/";
 /// `Waiters::wake` wakes every waiting request when a key below this changes: the revocation may concern it.
 pub(crate) const DENIED_PREFIX: &str = "auth/denied/";
 const MEMBER_PREFIX: &str = "auth/member/";
@@ -67,6 +70,7 @@ pub(crate) struct Access {
     /// Machines that joined before members were written down are among them.
     are_members_known: bool,
     denied: DenyList,
+    departed: Departed,
 }
 
 impl Access {
@@ -109,7 +113,16 @@ impl Access {
             staged.put(FABRIC_KEY.to_owned(), records::FABRIC.write(&stored));
             made
         });
-        Ok(Self { authority, keys, tokens, fabric, members, are_members_known, denied })
+        Ok(Self {
+            authority,
+            keys,
+            tokens,
+            fabric,
+            members,
+            are_members_known,
+            denied,
+            departed: Departed::default(),
+        })
     }
 
     /// What the two proxies of a grant on the PCIe plane are given.
@@ -134,10 +147,13 @@ impl Access {
                 ));
             }
             (Some(ShownToken::Token(token)), _) => {
-                let record = self.tokens.get(token.id()).ok_or(TokenRefusal::Unknown);
+                if let Some(denial) = self.departed.get(token).and_then(|gone| self.denied.of_token(gone)) {
+                    return Err(revoked("this token", denial, "ask an admin for a new one"));
+                }
+                let gone = || self.departed.refusal(token, now_ms);
+                let record = self.tokens.get(token.id()).ok_or_else(gone);
                 let record = record.and_then(|record| record.check_user(token, now_ms).map(|_| record));
-                let record =
-                    record.map_err(|refusal| refused(&refusal.to_string(), "ask an admin for a new one"))?;
+                let record = record.map_err(|refusal| refused(&refusal.to_string(), what_to_do(refusal)))?;
                 if let Some(denial) = self.denied.of_token(record) {
                     return Err(revoked("this token", denial, "ask an admin for a new one"));
                 }
@@ -191,7 +207,8 @@ impl Access {
 
     /// Forgets a token.
     pub(crate) fn forget_token(&mut self, id: &str, staged: &mut Staged) {
-        if self.tokens.remove(id).is_some() {
+        if let Some(record) = self.tokens.remove(id) {
+            self.departed.add(record);
             staged.delete(format!("{TOKEN_PREFIX}{id}"));
         }
     }
@@ -321,6 +338,20 @@ pub(crate) struct NewToken {
     pub(crate) made_with: Option<String>,
     pub(crate) ttl_ms: u64,
     pub(crate) note: String,
+}
+
+/// What the bearer of a token that is refused can do.
+fn what_to_do(refusal: TokenRefusal) -> &'static str {
+    match refusal {
+        TokenRefusal::Unknown => {
+            "check that it is of this pool and was copied whole; if it has expired or was revoked a while ago, \
+             ask an admin for a new one"
+        }
+        TokenRefusal::WrongKind => {
+            "use a token of a person: an admin makes one with `dxpu token create viewer/NAME --out FILE`"
+        }
+        TokenRefusal::Expired | TokenRefusal::Used => "ask an admin for a new one",
+    }
 }
 
 fn denied_key(subject: &Subject) -> String {

@@ -9,8 +9,10 @@ use pool_store::{Store, StoreError, Want};
 
 use crate::access::{self, Access};
 use crate::audit::{Audit, OpenAuditError};
+use crate::backup;
 use crate::copies::Copies;
 use crate::problem::Problem;
+use crate::protection::Protections;
 use crate::revocation::{self, Chore};
 use crate::settings::Settings;
 use crate::staged::Staged;
@@ -25,6 +27,8 @@ pub(crate) struct Books {
     pub(crate) waiters: Waiters,
     pub(crate) told: Told,
     pub(crate) copies: Copies,
+    /// What keepers say of the programs of leases. In memory alone: they say it again.
+    pub(crate) protections: Protections,
     /// What follows from revocations and is not done yet.
     pub(crate) chores: VecDeque<Chore>,
     pub(crate) staged: Staged,
@@ -58,8 +62,8 @@ impl OpenBooksError {
 }
 
 /// What the ledger is made of.
-const LEDGER_PREFIXES: [&str; 8] =
-    ["box/", "host/", "gpu/", "lease/", "tenant/", "spare/", "idem/", "event/"];
+const LEDGER_PREFIXES: [&str; 10] =
+    ["box/", "host/", "gpu/", "lease/", "tenant/", "usage/", "spare/", "idem/", "event/", "restored/"];
 
 impl Books {
     /// Reads the store. Only the leader writes, so what is read prefix by prefix belongs together.
@@ -77,6 +81,9 @@ impl Books {
                 records.extend(page?.into_iter().map(|record| (record.key, record.value)));
             }
         }
+        if records.iter().any(|(key, _)| key == backup::UNFINISHED_KEY) {
+            return Err(damaged(&backup::UNFINISHED));
+        }
         let ledger =
             Ledger::load(records, settings.ledger.clone(), now_ms).map_err(|error| damaged(&error))?;
         let auth = store.list(access::PREFIX, Want::Records)?.records()?;
@@ -84,6 +91,8 @@ impl Books {
         let mut staged = Staged::default();
         let access = Access::load(authority, auth, &mut staged).map_err(|error| damaged(&error))?;
         let audit = Audit::load(store, settings.audit_keep)?;
+        // An agent takes orders of a smaller tenure for late ones; a restored store may count from 1 again.
+        let tenure = tenure.saturating_add(ledger.tenure_base());
         let mut books = Self {
             ledger,
             access,
@@ -91,6 +100,7 @@ impl Books {
             waiters: Waiters::default(),
             told: Told::default(),
             copies: Copies::default(),
+            protections: Protections::default(),
             chores: VecDeque::new(),
             staged,
             now_ms,

@@ -14,6 +14,7 @@ use pool_auth::{
 use pool_store::{Condition, Outcome, Store, StoreError, Transaction};
 
 use crate::access::{AUTHORITY_KEY, FABRIC_KEY, lease_key_key, token_key};
+use crate::backup::{UNFINISHED, UNFINISHED_KEY};
 use crate::records::{self, StoredAuthority, StoredFabric, StoredLeaseKey};
 
 /// Why a pool cannot be begun.
@@ -28,6 +29,9 @@ pub enum BootstrapError {
     /// What is stored.
     #[error("the pool's authority cannot be read from the store")]
     Damaged(#[from] pool::records::ReadError),
+    /// A restore of the store was interrupted.
+    #[error("{UNFINISHED}")]
+    Unfinished,
     /// The admin's file.
     #[error("cannot write the admin's credential to {path}")]
     AdminFile {
@@ -52,6 +56,9 @@ pub fn begin(
     admin_file: &Path,
     now_ms: u64,
 ) -> Result<Arc<Authority>, BootstrapError> {
+    if store.read(UNFINISHED_KEY)?.is_some() {
+        return Err(BootstrapError::Unfinished);
+    }
     if let Some(authority) = find(store)? {
         return Ok(authority);
     }

@@ -6,12 +6,15 @@
 mod access;
 mod audit;
 mod boxes;
+mod capacity;
 mod document;
 mod errors;
 mod events;
 mod extract;
 mod gpus;
+mod history;
 mod hosts;
+mod idle;
 mod layers;
 mod leases;
 mod list;
@@ -20,11 +23,13 @@ mod probes;
 mod refusals;
 mod reports;
 mod revocations;
+mod sessions;
 mod spares;
+mod survival;
 mod tenants;
 mod unique;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::DefaultBodyLimit;
@@ -36,8 +41,10 @@ use utoipa_axum::routes;
 use crate::clock::Clock;
 use crate::desk::Desk;
 use crate::door::Door;
+use crate::history::History;
 use crate::readiness::Readiness;
 use crate::status::Status;
+use crate::tries::Tries;
 
 /// What handlers share.
 #[derive(Clone)]
@@ -51,6 +58,8 @@ pub(crate) struct Api {
     pub(crate) certificate_life: Duration,
     pub(crate) authority: Arc<Authority>,
     pub(crate) document: Arc<str>,
+    pub(crate) history: Arc<Mutex<History>>,
+    pub(crate) tries: Arc<Mutex<Tries>>,
 }
 
 impl Api {
@@ -70,6 +79,15 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(leases::renew))
         .routes(routes!(leases::explain))
         .routes(routes!(leases::tokens))
+        .routes(routes!(survival::lost))
+        .routes(routes!(survival::move_lease))
+        .routes(routes!(survival::moved))
+        .routes(routes!(survival::drill))
+        .routes(routes!(survival::drilled))
+        .routes(routes!(survival::suspend))
+        .routes(routes!(survival::parked))
+        .routes(routes!(survival::resume))
+        .routes(routes!(survival::show_protection, survival::set_protection))
         .routes(routes!(gpus::list))
         .routes(routes!(gpus::show))
         .routes(routes!(gpus::taint))
@@ -78,17 +96,21 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(gpus::repair))
         .routes(routes!(gpus::break_gpu))
         .routes(routes!(boxes::list))
-        .routes(routes!(boxes::show))
+        .routes(routes!(boxes::show, boxes::remove))
         .routes(routes!(boxes::report))
         .routes(routes!(refusals::tell))
         .routes(routes!(boxes::drain))
         .routes(routes!(boxes::undrain))
+        .routes(routes!(boxes::cordon))
         .routes(routes!(hosts::list))
         .routes(routes!(hosts::show, hosts::set))
         .routes(routes!(hosts::report))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::show, tenants::set))
         .routes(routes!(tenants::borrowers))
+        .routes(routes!(capacity::capacity))
+        .routes(routes!(capacity::usage))
+        .routes(routes!(idle::idle))
         .routes(routes!(spares::list))
         .routes(routes!(spares::set))
         .routes(routes!(spares::plan))
@@ -103,6 +125,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(access::revoke_token))
         .routes(routes!(access::rotate_lease_key))
         .routes(routes!(access::whoami))
+        .routes(routes!(sessions::show, sessions::log_in, sessions::log_out))
+        .routes(routes!(history::history))
         .routes(routes!(probes::healthz))
         .routes(routes!(probes::readyz))
         .routes(routes!(probes::metrics))

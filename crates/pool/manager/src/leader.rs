@@ -12,8 +12,8 @@
 //! read again.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pool::Command;
@@ -23,6 +23,7 @@ use pool_store::{Candidacy, Elector, Leadership, Outcome, Standing, Store, Store
 use crate::books::Books;
 use crate::clock::Clock;
 use crate::desk::Job;
+use crate::history::{History, Recorder};
 use crate::problem::Problem;
 use crate::revocation;
 use crate::settings::Settings;
@@ -68,6 +69,7 @@ pub(crate) struct Leader {
     pub(crate) jobs: Receiver<Box<dyn Job>>,
     pub(crate) status: Arc<Status>,
     pub(crate) clock: Clock,
+    pub(crate) history: Arc<Mutex<History>>,
 }
 
 /// Why a tenure ended.
@@ -220,6 +222,8 @@ struct Batch {
 
 impl Tenure<'_> {
     fn work(&mut self, books: &mut Books) -> Close {
+        let mut recorder =
+            Recorder::begin(self.leader.history.clone(), &*self.leader.store, self.leader.clock.now_ms());
         let mut next_tick = Instant::now();
         let mut next_sweep_ms = 0;
         let mut next_compact = Instant::now() + COMPACT_EVERY;
@@ -260,6 +264,9 @@ impl Tenure<'_> {
                 // Work that the next request would have to do first, while no request waits.
                 books.ledger.catch_up();
                 books.audit.tell_counted(books.now_ms, &mut books.staged);
+                if let Some((key, value)) = recorder.tick(&books.ledger, books.now_ms) {
+                    books.staged.put(key, value);
+                }
             }
             if books.now_ms >= next_sweep_ms {
                 next_sweep_ms = books.now_ms + SWEEP_MS;

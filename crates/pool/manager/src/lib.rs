@@ -17,6 +17,7 @@ mod local;
 mod manager;
 mod settings;
 
+mod backup;
 mod bootstrap;
 mod tls;
 
@@ -27,9 +28,12 @@ mod server;
 mod http;
 mod metrics;
 mod problem;
+mod protection;
 
 mod claim;
 mod desk;
+mod session;
+mod tries;
 
 mod leader;
 mod readiness;
@@ -38,6 +42,7 @@ mod access;
 mod audit;
 mod books;
 mod copies;
+mod history;
 mod records;
 mod revocation;
 mod staged;
@@ -47,6 +52,7 @@ mod waiters;
 mod clock;
 mod status;
 
+pub use backup::{Backup, BackupError, Done, RestoreError, Taken, restore, take};
 pub use bootstrap::{BootstrapError, begin, new_admin, write_private};
 pub use clock::Clock;
 pub use http::openapi;

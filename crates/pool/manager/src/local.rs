@@ -42,6 +42,7 @@ impl Local {
             jobs,
             status: status.clone(),
             clock,
+            history: Arc::default(),
         };
         let thread = std::thread::Builder::new()
             .name("leader".to_owned())

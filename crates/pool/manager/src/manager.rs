@@ -1,8 +1,8 @@
 //! A running manager.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tokio::net::TcpListener;
@@ -15,6 +15,7 @@ use crate::clock::system_now_ms;
 use crate::descriptors;
 use crate::desk::{Desk, JOBS_MAX};
 use crate::door::{Door, Places};
+use crate::history::History;
 use crate::http::{self, Api};
 use crate::leader::Leader;
 use crate::readiness::Readiness;
@@ -22,6 +23,7 @@ use crate::server::Server;
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::tls::{self, OWN_RENEWAL, OwnCertificate, TlsError};
+use crate::tries::Tries;
 
 /// Why a manager cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +91,7 @@ impl Manager {
         let status = Arc::new(Status::default());
         let (jobs_in, jobs) = sync_channel(JOBS_MAX);
         let desk = Desk::new(jobs_in);
+        let history = Arc::new(Mutex::new(History::default()));
         let leader = Leader {
             store: settings.store.clone(),
             settings: settings.clone(),
@@ -97,6 +100,7 @@ impl Manager {
             jobs,
             status: status.clone(),
             clock,
+            history: history.clone(),
         };
         let leader = std::thread::Builder::new()
             .name("leader".to_owned())
@@ -113,6 +117,8 @@ impl Manager {
             clock,
             certificate_life: settings.certificate_life,
             authority,
+            history,
+            tries: Arc::new(Mutex::new(Tries::default())),
             document: http::openapi().to_string().into(),
         };
         let server = Server {

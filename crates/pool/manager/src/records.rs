@@ -10,6 +10,8 @@ use pool_api::{AuditBook, AuditEntry, AuditOutcome};
 use pool_auth::{Denial, Member, Secret, TokenRecord};
 use serde::{Deserialize, Serialize};
 
+use crate::history::StoredStep;
+
 /// The authority, at `auth/authority`.
 pub(crate) const AUTHORITY: Kind<StoredAuthority> = Kind::new("authority", &[first_version]);
 /// Keys that sign leases, below `auth/lease-key/`.
@@ -30,6 +32,9 @@ pub(crate) const AUDIT_BOOK: Kind<StoredBook> = Kind::new("audit-book", &[first_
 pub(crate) const AUDIT_SUM: Kind<Sum> = Kind::new("audit-books", &[first_version]);
 /// The ends of a trail from before there were books, at `audit-head`. Nothing writes them any more.
 pub(crate) const AUDIT_EARLIER: Kind<Earlier> = Kind::new("audit-head", &[first_version]);
+
+/// Finished steps of the last day's history, below `history/`.
+pub(crate) const HISTORY: Kind<StoredStep> = Kind::new("history", &[first_version]);
 
 /// How the authority is stored.
 #[derive(Serialize, Deserialize)]

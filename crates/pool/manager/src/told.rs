@@ -21,7 +21,8 @@ impl Told {
     /// Whether these orders are what this run of the agent was told last. They count as told from now on.
     pub(crate) fn is_known(&mut self, box_name: &Name, agent: &str, orders: &BoxOrders) -> bool {
         let mut hasher = DefaultHasher::new();
-        (agent, &orders.lease_keys, &orders.denied_leases, orders.node).hash(&mut hasher);
+        (agent, &orders.lease_keys, &orders.denied_leases, &orders.ended_leases, orders.node)
+            .hash(&mut hasher);
         for slot in &orders.slots {
             slot.slot.hash(&mut hasher);
             // Without the time at which a lease ends: it moves with every renewal, which is no news for a box.

@@ -34,5 +34,5 @@ pub use pooled::{Boxes, replay_pooled};
 pub use published::{Published, compare};
 pub use spares::{Effort, FailureProcess, PlayedOut, Repairs, SparesNeeded, play_out, spares_needed};
 pub use table::{Extras, PolicyResult, SeedMeans, SeedsPublished, replay_table};
-pub use trace::{Node, Pod, Trace};
+pub use trace::{ClassedPod, Node, Pod, Trace, read_classes};
 pub use workload::{LOAD_PCT_MAX, Workload};

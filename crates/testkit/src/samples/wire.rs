@@ -148,6 +148,13 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     commands.push(("active-clusters".to_owned(), question));
     let question = C::LargestCluster { kernel, grid, block, shared_bytes: 0, attributes: Vec::new() };
     commands.push(("largest-cluster".to_owned(), question));
+    let image = ImageName { bytes: [0x5a; 16] };
+    commands.push(("guard".to_owned(), C::Guard { image, secret: [7; 32], incarnation: 2 }));
+    let live = vec![VaRange { base: 0x6000_0000_0000, bytes: 1 << 21 }];
+    commands.push(("cut".to_owned(), C::Cut { number: 3, is_tight: true, live, patience_us: 100_000 }));
+    let from = "tls:box-2:7402".to_owned();
+    commands.push(("image-restore".to_owned(), C::ImageRestore { number: 3, from }));
+    commands.push(("leave".to_owned(), C::Leave {}));
     commands
 }
 
@@ -163,6 +170,13 @@ pub fn notices() -> Vec<(&'static str, Notice<'static>)> {
         ("host-call-done", Notice::HostCallDone { token: 0x1122_3344_5566_7788 }),
         ("closing", Notice::Closing { text: Bytes("the lease ended · goodbye".as_bytes()) }),
         ("pull-failed", Notice::PullFailed { transfer: TRANSFER }),
+        (
+            "cut-taken",
+            Notice::CutTaken { number: 3, live_bytes: 1 << 33, dirty_bytes: 1 << 30, pause_us: 9700 },
+        ),
+        ("cut-safe", Notice::CutSafe { number: 3, level: 1, image_bytes: 1 << 33 }),
+        ("cut-abandoned", Notice::CutAbandoned { number: 4, text: Bytes(b"streams did not meet in time") }),
+        ("device-lost", Notice::DeviceLost { code: 214, text: Bytes(b"uncorrectable ECC error") }),
     ]
 }
 
@@ -194,6 +208,7 @@ pub fn handshakes() -> Vec<(&'static str, Handshake)> {
         pid: 4242,
         va_candidates: vec![range(0x2000_0000_0000), range(0x3000_0000_0000)],
         lanes: 4,
+        class: AppendedClass(0),
     };
     vec![
         ("hello", Handshake::Hello(hello)),

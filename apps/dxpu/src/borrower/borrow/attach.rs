@@ -17,11 +17,13 @@ use pool_client::Client;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use transport::{Address, ClientSecurity};
+use transport::{Address, ClientSecurity, ConnectError};
 
 /// How long a worker may take to be there: it may just be cleaning up after another lease.
 const ATTACH_WITHIN: Duration = Duration::from_secs(30);
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// A user that waits longer than this is told why.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// The way to the GPUs of a lease.
 pub(super) struct Keeper {
@@ -36,6 +38,7 @@ impl Keeper {
     pub(super) fn attach(client: &Client, lease: &Lease, signals: &Signals) -> anyhow::Result<Self> {
         let directory = super::place::make()?;
         let deadline = Instant::now() + ATTACH_WITHIN;
+        let mut is_told = false;
         loop {
             let tokens = client.lease_tokens(lease.id).map_err(failure)?;
             let tried: Result<Vec<_>, Failure> =
@@ -49,13 +52,32 @@ impl Keeper {
                     keeper.write(&tokens)?;
                     return Ok(keeper);
                 }
+                // No later try would find a name that is of no machine.
+                Err(error) if is_unknown_host(&error) => {
+                    let hint = "add the name to DNS or /etc/hosts, or start the box with --advertise IP";
+                    return Err(Failure { hint: hint.to_owned(), ..error }.into());
+                }
                 // Its worker may be starting, its GPU be cleaned, or the lease have moved: the tokens say where to.
                 Err(error) if Instant::now() >= deadline || signals.stop_wanted().is_some() => {
                     return Err(error.into());
                 }
-                Err(_) => std::thread::sleep(TRY_AGAIN_AFTER),
+                Err(error) => {
+                    let waited =
+                        ATTACH_WITHIN.saturating_sub(deadline.saturating_duration_since(Instant::now()));
+                    if waited >= TOLD_AFTER && !std::mem::replace(&mut is_told, true) {
+                        errln!("dxpu: {error}; trying again for {} s at most", ATTACH_WITHIN.as_secs());
+                    }
+                    std::thread::sleep(TRY_AGAIN_AFTER);
+                }
             }
         }
+    }
+
+    /// Whether the worker of every GPU still serves the lease.
+    pub(super) fn is_reachable(&self, client: &Client, lease: &Lease) -> bool {
+        client.lease_tokens(lease.id).is_ok_and(|tokens| {
+            tokens.grants.iter().all(|grant| way_to(grant, &tokens.ca_certificate).is_ok())
+        })
     }
 
     /// Hands new tokens to the program, if they are for the same GPUs.
@@ -76,6 +98,11 @@ impl Keeper {
         self.directory.path().join("ca.pem")
     }
 
+    /// The folder of the tokens, which only this user can enter.
+    pub(super) fn folder(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
     pub(super) fn addresses(&self) -> Vec<Address> {
         self.workers.iter().map(|(address, _)| address.clone()).collect()
     }
@@ -93,24 +120,50 @@ impl Keeper {
     }
 }
 
+/// Finds ways for a program that has lost a GPU, as [`Keeper::attach`] finds the first ones.
+pub(super) struct Finder;
+
+impl pool_keeper::Ways for Finder {
+    fn way_to(&self, grant: &SignedGrant, authority: &str) -> Result<pool_keeper::Way, String> {
+        let way = way_to(grant, authority).map_err(|failure| failure.what)?;
+        Ok(pool_keeper::Way { address: way.address.to_string(), name: way.name })
+    }
+}
+
 /// A way to a GPU, tried.
-struct Way {
-    address: Address,
+pub(crate) struct Way {
+    pub(crate) address: Address,
     /// The worker's name in its certificate.
-    name: String,
+    pub(crate) name: String,
     /// It lends GPUs in software.
-    is_soft: bool,
+    pub(crate) is_soft: bool,
+}
+
+/// Whether the host of the address is not known.
+fn is_unknown_host(failure: &Failure) -> bool {
+    let cause = failure.cause.as_ref().and_then(|cause| cause.downcast_ref::<ConnectError>());
+    matches!(cause, Some(ConnectError::Resolve { .. }))
 }
 
 /// The best of the ways to a GPU that works.
 fn way_to(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
+    way_from(grant, authority, machine::boot_id().as_deref())
+}
+
+/// The same for a container on this machine, which has none of the machine's sockets.
+#[cfg(feature = "kube")]
+pub(crate) fn way_by_network(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
+    way_from(grant, authority, None)
+}
+
+fn way_from(grant: &SignedGrant, authority: &str, our_boot: Option<&str>) -> Result<Way, Failure> {
     let name = Identity::box_server_name(grant.gpu.box_name.as_str());
     let mut last = Failure::new(
         Exit::Unreachable,
         format!("the box of {} does not say where its worker is", grant.gpu),
         "try again in a moment",
     );
-    for address in ways(&grant.endpoints, machine::boot_id().as_deref()) {
+    for address in ways(&grant.endpoints, our_boot) {
         let tls = ClientSecurity::CaNamed { ca: authority.to_owned(), name: name.clone() };
         let security = preflight::security_of(&address, tls)?;
         match preflight::check(&address, &security, &grant.token, Duration::ZERO) {

@@ -72,8 +72,15 @@ pub(super) fn until_granted(
                 return Ok(lease);
             }
             LeaseState::Pending => {}
+            LeaseState::Parked => {
+                let what = format!("lease {} is suspended and has no GPUs", lease.id);
+                let hint = format!("dxpu lease resume {}", lease.id);
+                return Err(Failure::new(Exit::Refused, what, hint).into());
+            }
             LeaseState::Releasing | LeaseState::Ended => {
-                let reason = lease.ended.map_or_else(|| "nobody says why".to_owned(), |ended| ended.reason);
+                let reason = lease
+                    .ended
+                    .map_or_else(|| "the manager does not say why".to_owned(), |ended| ended.reason);
                 let what = format!("lease {} ended before it had its GPUs: {reason}", lease.id);
                 return Err(Failure::new(Exit::Refused, what, "ask again").into());
             }
@@ -85,8 +92,11 @@ pub(super) fn until_granted(
         if patience.is_some_and(|patience| began.elapsed() >= patience) {
             let why = client.get::<Explanation>(&format!("/v1/leases/{}/explain", lease.id), Duration::ZERO);
             let why = why.map(|why| in_words(&why)).unwrap_or_default();
-            let what =
-                format!("no GPUs after {:?}{}{why}", began.elapsed(), if why.is_empty() { "" } else { ": " });
+            let what = format!(
+                "no GPUs after {:.0?}{}{why}",
+                began.elapsed(),
+                if why.is_empty() { "" } else { ": " }
+            );
             return Err(Failure::new(Exit::Unreachable, what, "wait longer (--wait), or ask for less").into());
         }
         if explained.is_none_or(|at| at.elapsed() >= EXPLAIN_EVERY) {

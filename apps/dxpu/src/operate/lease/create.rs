@@ -6,7 +6,8 @@ use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::pool_access::{PoolAccess, failure};
 use crate::support::quantity;
 use pool_api::{
-    BoxKind, Lease, LeaseRequest, LeaseState, Model, Name, PRIORITY_DEFAULT, Phase, Plane, Share, Topology,
+    BoxKind, Lease, LeaseRequest, LeaseState, Model, Name, PRIORITY_DEFAULT, Phase, Plane, Share, Survive,
+    Topology,
 };
 use pool_client::{Client, idempotency_key};
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub(crate) struct Wanted {
     /// Only from boxes of this kind: nvlink or pcie
     #[arg(long, value_parser = kind)]
     kind: Option<BoxKind>,
-    /// How close together: any, same_box or nvlink
+    /// How close together: any, same-box or nvlink
     #[arg(long, default_value = "any", value_parser = topology)]
     topology: Topology,
     /// A part of one GPU: thousandths and memory, such as 500,40GiB
@@ -38,6 +39,12 @@ pub(crate) struct Wanted {
     /// For which tenant; only admins may ask for others
     #[arg(long, value_name = "NAME")]
     tenant: Option<Name>,
+    /// For programs that outlive the loss of a GPU: they can be moved and suspended (`dxpu run --lease ID --survive`)
+    #[arg(long)]
+    survive: bool,
+    /// The manager ends it so long after it got its GPUs, however it is renewed, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = long_duration)]
+    time_limit: Option<Duration>,
     /// What it is for; shown to people
     #[arg(long, value_name = "TEXT", default_value = "")]
     note: String,
@@ -53,8 +60,8 @@ pub(super) struct Create {
     /// Into which host the GPUs are plugged, on the PCIe plane
     #[arg(long, value_name = "NAME")]
     host: Option<Name>,
-    /// How long it lives without being renewed, such as 30s or 8h
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = long_duration)]
+    /// How long it lives without being renewed, such as 30s or 8h; what this command makes is renewed by nobody but you
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = long_duration)]
     ttl: Duration,
     /// Wait until it has its GPUs, and they are plugged
     #[arg(long)]
@@ -81,6 +88,8 @@ impl Wanted {
             share: self.share,
             priority: self.priority,
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            survive: if self.survive { Survive::Gpu } else { Survive::None },
+            time_limit_ms: self.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
             note: self.note,
             ..LeaseRequest::default()
         }
@@ -122,7 +131,15 @@ fn said(lease: &Lease) -> String {
         LeaseState::Pending => format!("waits; `dxpu lease explain {}` says why", lease.id),
         other => format!("is {}", name_of(&other)),
     };
-    format!("lease {} {what}", lease.id)
+    let id = lease.id;
+    let life = crate::operate::words::duration(lease.request.ttl_ms);
+    let renewed = match lease.state.is_live() {
+        true => format!(
+            "\n  it ends {life} from now unless it is renewed: dxpu lease renew {id} (or ask with a longer --ttl)"
+        ),
+        false => String::new(),
+    };
+    format!("lease {id} {what}{renewed}")
 }
 
 fn plane(text: &str) -> Result<Plane, String> {
@@ -135,7 +152,7 @@ fn kind(text: &str) -> Result<BoxKind, String> {
 
 fn topology(text: &str) -> Result<Topology, String> {
     let text = text.replace('-', "_");
-    serde_json::from_value(text.into()).map_err(|_| "write any, same_box or nvlink".to_owned())
+    serde_json::from_value(text.into()).map_err(|_| "write any, same-box or nvlink".to_owned())
 }
 
 fn share(text: &str) -> Result<Share, String> {
@@ -165,6 +182,7 @@ mod tests {
         assert_eq!(share("500,40GiB").unwrap(), Share { milli: 500, memory_bytes: 40 << 30 });
         assert!(share("500").is_err() && share("x,1GiB").is_err());
         assert_eq!(topology("same-box"), Ok(Topology::SameBox));
+        assert_eq!(topology("same_box"), Ok(Topology::SameBox), "as the API spells it");
         assert_eq!((kind("pcie"), kind("PCI").is_err()), (Ok(BoxKind::Pcie), true));
         assert_eq!((plane("pcie"), plane("udp").is_err()), (Ok(Plane::Pcie), true));
         assert_eq!(long_duration("8h"), Ok(Duration::from_secs(28_800)));

@@ -1,15 +1,19 @@
 //! `dxpu lease explain`: which GPUs fall out where, and what would help.
 
+use super::LeaseName;
 use crate::operate::list::Look;
-use crate::operate::words::name_of;
+use crate::operate::words::{counted, name_of};
 use crate::support::exit::Outcome;
 use crate::support::paint::{Paper, Tone};
-use pool_api::{Explanation, Filter, LeaseId};
+use pool_api::{Explanation, Filter};
 use std::time::Duration;
 
-pub(super) fn run(lease: LeaseId, look: &Look) -> Outcome {
+pub(super) fn run(lease: &LeaseName, look: &Look) -> Outcome {
     look.show(
-        |client| client.get::<Explanation>(&format!("/v1/leases/{lease}/explain"), Duration::ZERO),
+        |client| {
+            let id = lease.resolve(client)?;
+            client.get::<Explanation>(&format!("/v1/leases/{id}/explain"), Duration::ZERO)
+        },
         lines,
     )
 }
@@ -17,6 +21,7 @@ pub(super) fn run(lease: LeaseId, look: &Look) -> Outcome {
 /// What a filter says of the GPUs that got no further.
 fn words(filter: Filter) -> &'static str {
     match filter {
+        Filter::Given => "not among those it names",
         Filter::Model => "of another model",
         Filter::Memory => "with less memory",
         Filter::Kind => "in a box of another kind",
@@ -37,7 +42,8 @@ fn words(filter: Filter) -> &'static str {
 fn lines(explanation: &Explanation, paper: Paper) -> Vec<String> {
     let mut lines = vec![format!("lease {} is {}", explanation.lease, name_of(&explanation.state))];
     if explanation.ahead > 0 {
-        lines.push(format!("{} pending lease(s) are served before it", explanation.ahead));
+        let are = if explanation.ahead == 1 { "is" } else { "are" };
+        lines.push(format!("{} {are} served before it", counted(explanation.ahead, "pending lease")));
     }
     let mut section = |head: &str, items: &[String]| {
         if !items.is_empty() {
@@ -62,7 +68,7 @@ fn lines(explanation: &Explanation, paper: Paper) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pool_api::{FilterCount, LeaseState};
+    use pool_api::{FilterCount, LeaseId, LeaseState};
 
     #[test]
     fn it_reads_as_an_answer() {

@@ -159,7 +159,7 @@ impl Picture {
             Column::Cut("MODEL"),
             Column::Whole("STATE"),
             Column::Number("UTIL"),
-            Column::Whole(""),
+            Column::Spare(""),
             Column::Number("MEMORY"),
             Column::Number("TEMP"),
             Column::Number("POWER"),

@@ -42,7 +42,8 @@ impl Screen {
         keys.special_codes[SpecialCodeIndex::VTIME] = 0;
         tcsetattr(std::io::stdin(), OptionalActions::Now, &keys).context("the terminal cannot be set")?;
         let screen = Self { before, pressed: Vec::new(), is_over };
-        write("\x1b[?1049h\x1b[?25l")?;
+        // A terminal that is narrower than a line of identifiers cuts the line off instead of wrapping it (7).
+        write("\x1b[?1049h\x1b[?25l\x1b[?7l")?;
         Ok(screen)
     }
 
@@ -124,7 +125,7 @@ fn meaning(pressed: &[u8]) -> Option<Key> {
 impl Drop for Screen {
     fn drop(&mut self) {
         // A terminal that is gone needs nothing put back.
-        let _ = write("\x1b[?25h\x1b[?1049l");
+        let _ = write("\x1b[?7h\x1b[?25h\x1b[?1049l");
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.before);
     }
 }

@@ -72,13 +72,13 @@ impl Pcie {
             fairness: bed.fairness(),
         };
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report.object())?);
+            outln!("{}", serde_json::to_string_pretty(&report.object())?);
         } else {
             report.print();
         }
         let missed = report.missed();
         for missed in &missed {
-            eprintln!("missed: {missed}");
+            errln!("missed: {missed}");
         }
         Ok(if self.check && !missed.is_empty() { Exit::Failure } else { Exit::Success })
     }

@@ -56,18 +56,18 @@ impl Pool {
             .context("there is no current folder")?;
         if self.row {
             let row = Row::measure(self.gpus[0], self.borrowers, self.seconds, &folder)?;
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
             return Ok(Exit::Success);
         }
         let mut rows = Vec::new();
         for gpus in &self.gpus {
-            eprintln!("measuring a pool of {gpus} GPUs …");
+            errln!("measuring a pool of {gpus} GPUs …");
             rows.push(self.row_of(*gpus, &folder)?);
         }
         let report =
             Report { store: "sqlite, one durable commit for what waits", borrowers: self.borrowers, rows };
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            outln!("{}", serde_json::to_string_pretty(&report)?);
         } else {
             print(&report);
         }
@@ -94,8 +94,8 @@ impl Pool {
 fn print(report: &Report) {
     let columns =
         ["gpus", "place_us_p99", "grant_ms_p50", "grant_ms_p99", "grants_per_s", "rss_mb", "failover_ms_p99"];
-    println!("{}", columns.map(|column| format!("{column:>16}")).join(""));
+    outln!("{}", columns.map(|column| format!("{column:>16}")).join(""));
     for row in &report.rows {
-        println!("{}", columns.map(|column| format!("{:>16}", row[column].to_string())).join(""));
+        outln!("{}", columns.map(|column| format!("{:>16}", row[column].to_string())).join(""));
     }
 }

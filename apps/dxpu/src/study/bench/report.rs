@@ -83,22 +83,20 @@ impl Report {
     }
 
     pub(super) fn print(&self) {
-        println!("on the calling thread        instructions      ns (median)");
-        println!("  a state query            {:>15.0}  {:>15.1}", self.query_instructions, self.query_ns_p50);
-        println!(
-            "  a launch, 8 parameters   {:>15.0}  {:>15.1}",
-            self.launch_instructions, self.launch_ns_p50
-        );
-        println!(
+        outln!("on the calling thread        instructions      ns (median)");
+        outln!("  a state query            {:>15.0}  {:>15.1}", self.query_instructions, self.query_ns_p50);
+        outln!("  a launch, 8 parameters   {:>15.0}  {:>15.1}", self.launch_instructions, self.launch_ns_p50);
+        outln!(
             "  a pool's block and back  {:>15.0}  {:>15.1}",
-            self.allocation_instructions, self.allocation_ns_p50
+            self.allocation_instructions,
+            self.allocation_ns_p50
         );
-        println!(
+        outln!(
             "\ntransport   synchronise us  (x bare)   to device GB/s  (of bare)   to host GB/s  (of bare)"
         );
         for (name, value) in &self.transports {
             let of = |key: &str| value[key].as_f64().unwrap_or(f64::NAN);
-            println!(
+            outln!(
                 "  {name:<9} {:>13.1}  ({:>5.2})   {:>14.2}  ({:>5.2})     {:>12.2}  ({:>5.2})",
                 of("sync_rtt_us_p50"),
                 of("sync_rtt_us_p50") / of("raw_rtt_us_p50"),

@@ -39,12 +39,12 @@ impl Check {
                 .with_context(|| format!("cannot write the plot to {}", path.display()))?;
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&object(&report))?);
+            outln!("{}", serde_json::to_string_pretty(&object(&report))?);
         } else {
             print(&report);
         }
         for missed in &report.missed {
-            eprintln!("missed: {missed}");
+            errln!("missed: {missed}");
         }
         Ok(if report.missed.is_empty() { Exit::Success } else { Exit::Failure })
     }
@@ -160,9 +160,7 @@ fn print(report: &Report) {
         })
         .collect();
     table::print_figures(&["row", "measured %", "model %", "error", "left out"], &rows);
-    println!(
-        "\n* inputs inferred from the paper's text. -: the paper publishes nothing to predict it from.\n"
-    );
+    outln!("\n* inputs inferred from the paper's text. -: the paper publishes nothing to predict it from.\n");
 
     let families: Vec<Vec<String>> = report
         .families
@@ -194,7 +192,7 @@ fn print(report: &Report) {
         ["family (points of error)", "rows", "RMSE", "max", "left out", "alone: RMSE", "max", "target", ""];
     table::print_figures(&header, &families);
 
-    println!(
+    outln!(
         "\nOne model, {} constants, {} rows: RMSE {:.2} (target below {SINGLE_MODEL_RMSE_PCT_MAX}), max {:.2}, left out {:.2}; \
          on the rows whose inputs are published {:.2}.\nThe mechanism as the paper states it, T/(T + D): {:.2}.\n",
         report.parameters.len(),
@@ -207,11 +205,11 @@ fn print(report: &Report) {
     );
     let parameters: Vec<Vec<String>> = report.parameters.iter().map(parameter_row).collect();
     table::print_figures(&["constant", "value", "with any row left out", "rows it moves"], &parameters);
-    println!("\nWhy it works:");
+    outln!("\nWhy it works:");
     for why in WHY {
-        println!("  - {why}");
+        outln!("  - {why}");
     }
-    println!();
+    outln!();
     let without: Vec<Vec<String>> = report
         .without
         .iter()

@@ -25,16 +25,16 @@ impl Fit {
                 "rmse_pct": report.rmse_pct,
                 "parameters": report.parameters.iter().map(parameter_json).collect::<Vec<_>>(),
             });
-            println!("{}", serde_json::to_string_pretty(&object)?);
+            outln!("{}", serde_json::to_string_pretty(&object)?);
             return Ok(Exit::Success);
         }
         let count = report.parameters.len();
-        println!("{count} constants, {} rows, RMSE {:.2} points\n", report.rows_predicted, report.rmse_pct);
+        outln!("{count} constants, {} rows, RMSE {:.2} points\n", report.rows_predicted, report.rmse_pct);
         let rows: Vec<Vec<String>> = report.parameters.iter().map(parameter_row).collect();
         table::print_figures(&["constant", "value", "with any row left out", "rows it moves"], &rows);
-        println!();
+        outln!();
         for parameter in &report.parameters {
-            println!("{}: {}", parameter.name, parameter.meaning);
+            outln!("{}: {}", parameter.name, parameter.meaning);
         }
         Ok(Exit::Success)
     }

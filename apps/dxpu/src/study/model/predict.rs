@@ -126,7 +126,7 @@ impl Predict {
                 .with_context(|| format!("cannot write the plot to {}", path.display()))?;
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&output::object(&profile, &question, &prediction))?);
+            outln!("{}", serde_json::to_string_pretty(&output::object(&profile, &question, &prediction))?);
         } else {
             output::print(&profile, &question, &prediction);
         }

@@ -77,7 +77,7 @@ impl Fabric {
         let report = if self.quick { compare(&constants) } else { report(&constants) };
         let is_paper = constants == Constants::paper();
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&output::object(&report, is_paper))?);
+            outln!("{}", serde_json::to_string_pretty(&output::object(&report, is_paper))?);
         } else {
             output::print(&report, is_paper);
         }
@@ -85,7 +85,7 @@ impl Fabric {
             return Ok(Exit::Success);
         }
         for missed in &report.missed {
-            eprintln!("missed: {missed}");
+            errln!("missed: {missed}");
         }
         Ok(if report.missed.is_empty() { Exit::Success } else { Exit::Failure })
     }

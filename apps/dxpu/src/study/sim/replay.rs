@@ -131,7 +131,7 @@ impl Replay {
                 .with_context(|| format!("cannot write the plot to {}", path.display()))?;
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&report::report(&findings))?);
+            outln!("{}", serde_json::to_string_pretty(&report::report(&findings))?);
         } else {
             text::print(&findings);
         }

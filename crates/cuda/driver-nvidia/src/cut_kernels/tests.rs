@@ -127,9 +127,10 @@ fn the_kernels_digest_is_the_cores_bit_for_bit_and_finds_what_changed() {
         let pending = device.upload(&[0; 16 * 32]);
         let dirty = device.upload(&[0; 4 * 32]);
         let dirty_count = device.upload(&[0; 4]);
+        let skipped = device.upload(&6u64.to_le_bytes());
         let digest = |device: &Device, committed, pending| {
             device.memory.write(dirty_count, &[0; 4]).unwrap();
-            let params = [table, count as u64, key_at, committed, pending, dirty, dirty_count];
+            let params = [table, count as u64, key_at, committed, pending, dirty, dirty_count, skipped, 7];
             device.run("dxpu_digest", grid, DIGEST_SHARED_BYTES, &params);
             let found = u32::from_le_bytes(device.download(dirty_count, 4).try_into().unwrap());
             let places = device.download(dirty, found as usize * 4);
@@ -151,6 +152,11 @@ fn the_kernels_digest_is_the_cores_bit_for_bit_and_finds_what_changed() {
             device.memory.write(address + last as u64, &[contents[place][last] ^ 0x80]).unwrap();
         }
         assert_eq!(digest(&device, pending, committed), [2, 3, 7, 12, 13]);
+        // A cut that is skipped touches nothing, not even its table of blocks.
+        device.memory.write(skipped, &7u64.to_le_bytes()).unwrap();
+        device.memory.write(dirty_count, &[9; 4]).unwrap();
+        device.run("dxpu_digest", grid, DIGEST_SHARED_BYTES, &[8, 99, 8, 8, 8, 8, dirty_count, skipped, 7]);
+        assert_eq!(device.download(dirty_count, 4), [9; 4]);
     }
 }
 

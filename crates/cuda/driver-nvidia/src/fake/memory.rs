@@ -14,12 +14,14 @@ pub(crate) const PINNED_OFFSET: u64 = 1 << 56;
 /// Variables of modules lie here.
 const VARIABLES: u64 = 0x6100_0000_0000;
 const READ_WRITE: c_uint = 3;
+/// The first address that is chosen for a program that names none.
+const CHOSEN: u64 = 0x5000_0000_0000;
 
 #[derive(Debug, Default)]
 pub(super) struct MemoryState {
     /// By device.
     pub(super) free_bytes: Vec<usize>,
-    reserved: BTreeMap<u64, usize>,
+    pub(super) reserved: BTreeMap<u64, usize>,
     pub(super) physical: HashMap<u64, PhysicalState>,
     pub(super) mappings: BTreeMap<u64, MappingState>,
     /// Start and bytes of what is registered.
@@ -51,9 +53,16 @@ impl MemoryState {
     /// A variable of a module.
     pub(super) fn add_variable(&mut self, bytes: usize) -> u64 {
         let address = self.variables.last_key_value().map_or(VARIABLES, |(at, data)| at + data.len() as u64);
-        let address = address.next_multiple_of(256);
+        let address = address.next_multiple_of(16);
         self.variables.insert(address, vec![0; bytes]);
         address
+    }
+
+    /// Whether a range leaves the variable that it begins in. A copy may not, even where another variable follows at once.
+    pub(super) fn leaves_variable(&self, address: u64, bytes: usize) -> bool {
+        let Some((&start, data)) = self.variables.range(..=address).next_back() else { return false };
+        let end = start + data.len() as u64;
+        address < end && address + bytes as u64 > end
     }
 
     pub(super) fn remove_variable(&mut self, address: u64) {
@@ -200,7 +209,7 @@ impl Fake {
         Ok(())
     }
 
-    /// The hint is taken where it can be.
+    /// The hint is taken where it can be; without one, addresses are behind all that are taken.
     pub(crate) fn address_reserve(
         &self,
         out: *mut DeviceAddress,
@@ -212,8 +221,9 @@ impl Fake {
         let mut state = self.lock();
         let end = hint + bytes as u64;
         let is_taken = state.memory.reserved.iter().any(|(&at, &count)| at < end && hint < at + count as u64);
-        let beyond = state.memory.reserved.iter().map(|(&at, &count)| at + count as u64).max().unwrap_or(0);
-        let address = if is_taken { beyond } else { hint };
+        let taken = state.memory.reserved.iter().map(|(&at, &count)| at + count as u64);
+        let beyond = taken.max().unwrap_or(0).max(CHOSEN);
+        let address = if is_taken || hint == 0 { beyond } else { hint };
         state.memory.reserved.insert(address, bytes);
         put(out, address);
         Ok(())

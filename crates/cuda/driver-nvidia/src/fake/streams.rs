@@ -144,6 +144,9 @@ impl Fake {
         stream: Stream,
     ) -> CuResult<()> {
         let state = self.lock();
+        if state.memory.leaves_variable(target, bytes) {
+            return Err(CudaError::INVALID_VALUE);
+        }
         let source = state.source(source.addr(), bytes);
         self.enqueue(state, stream, Work::Copy(Copying::line(Place::Device(target), source, bytes)))
     }

@@ -128,6 +128,10 @@ impl Work {
             Self::WriteWord { address, bytes, .. } | Self::WaitWord { address, bytes, .. } => {
                 of_device(*address).map(|at| at..at + bytes)
             }
+            Self::Launch(launch) => {
+                let (start, bytes) = super::cut_kernels::target(launch)?;
+                of_device(start).map(|at| at..at + bytes)
+            }
             _ => None,
         }
     }
@@ -193,6 +197,9 @@ impl State {
     }
 
     fn execute(&mut self, launch: Launched) -> bool {
+        if let Some(done) = self.execute_cut_kernel(&launch) {
+            return done;
+        }
         let number = |at: usize| launch.parameters.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         let done = match (launch.name.as_str(), number(0), number(8)) {
             ("store", Some(address), Some(value)) => {

@@ -10,6 +10,7 @@ use crate::{
     context::LiveContext,
     launch::{attributes, with_parameters},
     op::{HostCall, Work, memory_ops},
+    stream::LiveEvent,
     sys::{
         Api, BatchMemOpNode, Copy3D, Function, Graph, GraphNode as RawNode, HostFunction, HostNode,
         KernelNode, MEMORY_DEVICE, MEMORY_HOST, MemsetNode,
@@ -19,8 +20,8 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{GraphNode, HostData, Op, Plane, Shape};
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Weak};
 
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: in streams alone.
 const PROGRAMMATIC_SERIALIZATION: u32 = 6;
@@ -36,6 +37,8 @@ pub(super) enum Keeper {
 pub(super) struct Built {
     pub(super) graph: RawGraph,
     pub(super) keepers: Vec<Keeper>,
+    /// Events that its nodes record.
+    pub(super) records: Vec<Weak<LiveEvent>>,
     /// Whether nodes talk to the client or use memory of ours.
     pub(super) talks: bool,
 }
@@ -54,6 +57,7 @@ struct Builder<'a> {
     context: &'a LiveContext,
     graph: Graph,
     keepers: Vec<Keeper>,
+    records: Vec<Weak<LiveEvent>>,
     run: &'a Arc<AtomicU32>,
 }
 
@@ -68,7 +72,8 @@ pub(super) fn build(
     // SAFETY: `raw` is valid for the call.
     unsafe { work.api.graph_create(&mut raw, 0)? };
     let graph = RawGraph { api: work.api, raw };
-    let mut builder = Builder { work, tables, context, graph: raw, keepers: Vec::new(), run };
+    let mut builder =
+        Builder { work, tables, context, graph: raw, keepers: Vec::new(), records: Vec::new(), run };
     let mut made: Vec<RawNode> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let mut after = Vec::with_capacity(node.after.len());
@@ -81,8 +86,8 @@ pub(super) fn build(
             |error| tracing::warn!(%error, node = made.len(), op = ?node.op, "the driver does not take a node of a graph"),
         )?);
     }
-    let keepers = builder.keepers;
-    Ok(Built { graph, talks: !keepers.is_empty(), keepers })
+    let Builder { keepers, records, .. } = builder;
+    Ok(Built { graph, talks: !keepers.is_empty(), keepers, records })
 }
 
 /// A function's limit of dynamic shared memory, raised while a node is added that needs more than it is now.
@@ -213,6 +218,7 @@ impl Builder<'_> {
                     let (before, count) = (after.as_ptr(), after.len());
                     self.work.api.graph_add_record(&mut raw, self.graph, before, count, event.raw())?;
                 }
+                self.records.push(Arc::downgrade(&event));
                 Ok(raw)
             }
             Op::Wait { event, .. } => {

@@ -53,11 +53,11 @@ fn work(session: &Session) -> CuResult<()> {
     session.enqueue(STREAMS[1], Op::Wait { event: EVENT, flags: 0 })?;
     session.enqueue(STREAMS[1], out(line, Shape::line(count), 3))?;
     session.enqueue(STREAMS[1], out(line, Shape::line(64), 4))?;
-    session.enqueue(STREAMS[1], launch(MODULE, 0, &store(MAPPED, 7)))?;
+    session.enqueue(STREAMS[1], launch(MODULE, STORE, &store(MAPPED, 7)))?;
     session.enqueue(STREAMS[1], Op::HostCall { token: 1 })?;
     let nodes = vec![
         node(pulled(line, Shape::line(64), 5), &[]),
-        node(launch(MODULE, 1, &[]), &[0]),
+        node(launch(MODULE, NOTHING, &[]), &[0]),
         node(out(line, Shape::line(64), 6), &[1]),
     ];
     session.graph_instantiate(EXEC, CREATED, nodes)?;

@@ -158,7 +158,7 @@ fn every_kind_of_node_does_its_work() {
     let rows = Shape { width: 2, height: 2, depth: 1 };
     let target = Plane { address: DATA, row_pitch: 8, slice_pitch: 0 };
     let Op::Launch { kernel, grid, block, cooperative, attributes, parameters, .. } =
-        launch(MODULE, 0, &stored)
+        launch(MODULE, STORE, &stored)
     else {
         unreachable!()
     };

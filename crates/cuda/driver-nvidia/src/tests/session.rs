@@ -35,6 +35,10 @@ pub(super) const PTX: &str = "\
 .visible .entry lazy_one(.param .u64 a) { ret; }
 ";
 
+/// Places of [`PTX`]'s kernels in the order of their names.
+pub(super) const NOTHING: u32 = 1;
+pub(super) const STORE: u32 = 2;
+
 pub(super) struct Session {
     pub(super) fake: &'static Fake,
     pub(super) link: Arc<TestLink>,
@@ -72,6 +76,11 @@ impl Session {
         session.stream_create(STREAM, CONTEXT, 1, 0).unwrap();
         session.live = session.fake.live();
         session
+    }
+
+    /// What the session has now is what it may have later.
+    pub(super) fn note_live(&mut self) {
+        self.live = self.fake.live();
     }
 
     /// Loads [`PTX`].

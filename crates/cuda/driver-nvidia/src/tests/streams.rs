@@ -120,11 +120,11 @@ fn launches_carry_parameters_and_attributes() {
     let session = Session::new();
     let info = session.load(ModuleId(1), CONTEXT).unwrap();
     let names: Vec<&str> = info.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
-    assert_eq!(names, ["store", "nothing", "lazy_one"]);
+    assert_eq!(names, ["lazy_one", "nothing", "store"]);
     session.event_create(EVENT, CONTEXT, 2).unwrap();
     let parameters = store(DATA + 8, 0x1122);
     let Op::Launch { kernel, grid, block, shared_bytes, parameters, .. } =
-        launch(ModuleId(1), 0, &parameters)
+        launch(ModuleId(1), STORE, &parameters)
     else {
         unreachable!()
     };

@@ -61,7 +61,7 @@ fn a_poll_of_a_context_that_prints_has_the_text_flushed() {
     let image = ImageSource::Inline { bytes: Bytes(image.as_bytes()) };
     session.module_load(ModuleId(1), CONTEXT, [0; 32], image, Vec::new()).unwrap();
     session.fake.hold();
-    session.enqueue(STREAM, launch(ModuleId(1), 1, &[])).unwrap();
+    session.enqueue(STREAM, launch(ModuleId(1), NOTHING, &[])).unwrap();
     let poll = || session.fake.without_blocking(|| session.poll(WaitTarget::Context(CONTEXT)));
     assert_eq!(poll(), Ok(false));
     assert_eq!(session.fake.count("cuCtxSynchronize"), 0, "there is work to wait for");

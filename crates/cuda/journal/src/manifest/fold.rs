@@ -22,11 +22,13 @@ const STREAM_KIND_MAX: u32 = 2;
 pub(crate) struct Folding<'a> {
     pub(crate) manifest: &'a mut Manifest,
     pub(crate) images: &'a mut Images,
-    pub(crate) host: &'a mut HostBytes,
+    pub(crate) host: &'a HostBytes,
     /// What calls were answered.
     pub(crate) answers: &'a HashMap<u32, Told>,
     /// Transfers that landed behind the cut; those that a folded command asked for are set to true.
     pub(crate) late: HashMap<TransferId, bool>,
+    /// Pushes whose bytes no frame needs any more.
+    pub(crate) dropped: Vec<TransferId>,
 }
 
 impl Folding<'_> {
@@ -104,7 +106,7 @@ impl Folding<'_> {
             Op::Free { address } if self.manifest.streams.contains_key(&stream) => {
                 self.manifest.space.free(*address);
             }
-            Op::CopyIn { data: HostData::Pushed { transfer }, .. } => self.host.drop_pushed(*transfer),
+            Op::CopyIn { data: HostData::Pushed { transfer }, .. } => self.dropped.push(*transfer),
             Op::CopyOut { transfer, .. } => {
                 if let Some(is_asked) = self.late.get_mut(transfer) {
                     *is_asked = true;
@@ -135,7 +137,7 @@ impl Folding<'_> {
                 if let Some(bytes) = self.host.only(*transfer) {
                     self.images.share(*hash, bytes.clone());
                 }
-                self.host.drop_pushed(*transfer);
+                self.dropped.push(*transfer);
             }
         }
     }
@@ -183,7 +185,11 @@ impl Manifest {
             | Command::StreamSynchronize { .. }
             | Command::ReadBack { .. }
             | Command::EventSynchronize { .. }
-            | Command::Goodbye {} => {}
+            | Command::Goodbye {}
+            | Command::Guard { .. }
+            | Command::Cut { .. }
+            | Command::ImageRestore { .. }
+            | Command::Leave {} => {}
 
             // The caller has them: they need more than the tables.
             Command::Enqueue { .. }

@@ -201,3 +201,30 @@ fn a_cut_is_not_used_while_a_call_before_it_has_no_answer() {
     // The answer came behind the cut, its question lies before it: a replay must not wait for it.
     assert_eq!(numbers(journal.replay()), [7]);
 }
+
+/// Bytes that are in a lane when the image is safe would be lost with the frames that asked for them.
+#[test]
+fn a_fold_waits_for_what_was_asked_for_before_the_cut_and_for_nothing_else() {
+    let copy_out = |transfer| {
+        let op =
+            Op::CopyOut { source: Plane::line(0), shape: Shape::line(4), transfer: TransferId(transfer) };
+        frame(&Command::Enqueue { stream: StreamId(1), op }, 0)
+    };
+    let mut journal = Journal::new(1 << 20);
+    journal.sent(copy_out(7));
+    journal.cut_sent(1);
+    journal.sent(copy_out(8));
+    journal.cut_taken(1);
+    let fold = |journal: &Journal, expected: &[u64]| {
+        let expected = expected.iter().copied().map(TransferId).collect();
+        journal.begin_fold(1, expected).unwrap().run()
+    };
+    let waits = CutRefused::NotLanded { number: 1, transfer: TransferId(7) };
+    let refused = fold(&journal, &[7, 8]);
+    assert_eq!(journal.end_fold(refused), Err(waits));
+    assert_eq!(journal.base(), None, "nothing has changed");
+    let folded = fold(&journal, &[8, 9]);
+    assert!(journal.end_fold(folded).is_ok());
+    assert_eq!(journal.base(), Some(1));
+    assert_eq!(journal.end_fold(Err(CutRefused::Unknown(1))), Err(CutRefused::Unknown(1)));
+}

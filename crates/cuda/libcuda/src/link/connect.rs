@@ -4,9 +4,10 @@ use super::{
     Config, Link, NO_DESCRIPTOR, SharedLink,
     end::LinkEnd,
     events::{self, Events, Helpers},
+    places::Place,
     queue::Queue,
     replies::Replies,
-    survival::Survival,
+    survival::{Protection, Survival},
     wires::{FIRST_SESSION, SessionNumber, Wires},
 };
 use crate::reserve::Reserved;
@@ -18,6 +19,7 @@ use std::{
         atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64},
     },
     thread,
+    time::Duration,
 };
 use transport::{Address, Connection, ConnectionKind, Rx, Tx};
 use worker_link::{CONNECT_TIMEOUT, Caller, Failure};
@@ -48,30 +50,40 @@ pub(super) struct Opened {
 /// Connects to `address`.
 pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Failure> {
     let mut ranges = Reserved::some(RANGES_OFFERED);
-    let opened = open_session(address, config, ranges.iter().map(Reserved::range).collect())?;
+    let offered = ranges.iter().map(Reserved::range).collect();
+    let mut opened = open_session(address, config, offered, CONNECT_TIMEOUT)?;
+    let protection = match config.survive {
+        // A session that is lost here has told the program nothing: the next attempt is as good.
+        true => Some(Protection::first(&mut opened).map_err(|error| Failure::Busy {
+            address: address.clone(),
+            why: format!("the session was lost when it began: {error}"),
+        })?),
+        false => None,
+    };
     let welcome = opened.welcome.clone();
     // `open_session` has checked that it is one of ours.
     let chosen = ranges.iter().position(|range| range.range() == welcome.va).unwrap_or_default();
     let addresses = ranges.swap_remove(chosen);
-    let link = build(opened, config, address)
+    let link = build(opened, protection, config, address)
         .map_err(|error| Failure::Unusable { address: address.clone(), why: error.to_string() })?;
     Ok(Session { link, devices: welcome.devices, cuda_version: welcome.cuda_version, addresses })
 }
 
-/// Opens a session whose device memory lies in one of `ranges`.
+/// Opens a session whose device memory lies in one of `ranges`. The worker may take `timeout` for each answer.
 pub(super) fn open_session(
     address: &Address,
     config: &Config,
     ranges: Vec<VaRange>,
+    timeout: Duration,
 ) -> Result<Opened, Failure> {
-    let caller = Caller::knock(address, config, purpose::SESSION, CONNECT_TIMEOUT)?;
+    let caller = Caller::knock(address, config, purpose::SESSION, timeout)?;
     let unreachable = |error: String| caller.unreachable(error);
-    let open = |kind, lane| caller.open(kind, lane, CONNECT_TIMEOUT);
+    let open = |kind, lane| caller.open(kind, lane, timeout);
 
     let mut command = open(ConnectionKind::Command, 0)?;
     let lanes = config.lanes_to(address);
     let hello = config.hello(ranges.clone(), lanes);
-    let welcome = match caller.greet(&mut command, hello, CONNECT_TIMEOUT)? {
+    let welcome = match caller.greet(&mut command, hello, timeout)? {
         Handshake::Welcome(welcome) => *welcome,
         _ => {
             return Err(unreachable(
@@ -138,12 +150,18 @@ pub(super) fn take_apart(opened: Opened, number: SessionNumber, link: &Arc<OnceL
     Parts { command_tx, command_rx, events_rx, wires }
 }
 
-pub(super) fn build(opened: Opened, config: &Config, address: &Address) -> std::io::Result<SharedLink> {
+pub(super) fn build(
+    opened: Opened,
+    protection: Option<Protection>,
+    config: &Config,
+    address: &Address,
+) -> std::io::Result<SharedLink> {
     let welcome = opened.welcome.clone();
     let me: Arc<OnceLock<Weak<Link>>> = Arc::default();
     let Parts { command_tx, command_rx, events_rx, wires } = take_apart(opened, FIRST_SESSION, &me);
     let wires = Arc::new(wires);
-    let survival = config.survive.then(|| Survival::new(address, config, &welcome, &me));
+    let survival =
+        protection.map(|protection| Survival::new(Place::first(address, config), protection, &welcome, &me));
     let keeper = survival.as_ref().map(Survival::keeper);
     let link = Arc::new_cyclic(|me| Link {
         me: me.clone(),
@@ -178,6 +196,7 @@ pub(super) fn build(opened: Opened, config: &Config, address: &Address) -> std::
     let helpers = Helpers::start(&link)?;
     if let Some(survival) = &link.survival {
         survival.keep_helpers(helpers.clone());
+        survival.start(&link)?;
     }
     events::listen(&link, &wires, events_rx, config.stall_timeout, helpers)?;
     Ok(link)

@@ -12,7 +12,7 @@ pub(crate) enum LinkEnd {
     #[error("the worker closed the connection")]
     Closed,
     /// Sending or receiving failed.
-    #[error("{0}")]
+    #[error("{}", cut(.0))]
     Connection(#[from] io::Error),
     /// Nothing came on the events connection, not even an answer to our pings.
     #[error(
@@ -25,6 +25,9 @@ pub(crate) enum LinkEnd {
     /// The worker ended the session, in its words.
     #[error("{0}")]
     Told(String),
+    /// The device failed, not the program.
+    #[error("its device failed: {0}")]
+    DeviceLost(String),
     /// The worker sent what no worker of this version sends.
     #[error("{0}")]
     Protocol(#[from] Breach),
@@ -98,5 +101,34 @@ impl LinkEnd {
     /// The end for a frame that is too long.
     pub(super) fn too_long(what: &'static str, bytes: u32) -> Self {
         Breach::TooLong { what, bytes }.into()
+    }
+}
+
+/// What a broken connection means for the user. A connection that ends early has a text of the TLS library or of the
+/// kernel, which says nothing about the GPU.
+fn cut(error: &io::Error) -> String {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, UnexpectedEof,
+    };
+    match error.kind() {
+        UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected => {
+            "the connection was cut: the GPU failed, the lease ended or moved, or the worker's machine is gone".to_owned()
+        }
+        TimedOut => "the network no longer reaches the worker's machine".to_owned(),
+        _ => format!("the connection failed ({error})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_connection_is_told_without_the_words_of_a_library() {
+        let tls = "peer closed connection without sending TLS close_notify";
+        let end = LinkEnd::from(io::Error::new(io::ErrorKind::UnexpectedEof, tls)).to_string();
+        assert!(end.contains("the GPU failed, the lease ended or moved") && !end.contains("TLS"), "{end}");
+        let other = LinkEnd::from(io::Error::other("disk on fire")).to_string();
+        assert_eq!(other, "the connection failed (disk on fire)");
     }
 }

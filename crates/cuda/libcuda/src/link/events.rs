@@ -8,8 +8,8 @@
 use super::{
     Link, SharedLink,
     end::{Breach, LinkEnd},
-    survival::Turn,
-    wires::Wires,
+    survival::{Survival, Turn},
+    wires::{SessionNumber, Wires},
 };
 use crate::host::{self, HostRegion};
 use cuda_wire::{ASIDE, Notice, NoticeHeader, TransferId, WAYS, Wire, header};
@@ -300,19 +300,22 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads until the link ends, and says why it did.
     fn run(mut self) -> LinkEnd {
-        let mut heard = Instant::now();
+        // When the first ping was sent that nothing has come after. Silence before it proves nothing: this process may
+        // have been stopped itself.
+        let mut asked = None;
         loop {
             match self.rx.wait(Some(self.stall_timeout / 4)) {
                 Ok(true) => {
-                    heard = Instant::now();
+                    asked = None;
                     if let Err(end) = self.read_one() {
                         return end;
                     }
                 }
-                Ok(false) if heard.elapsed() >= self.stall_timeout => {
+                Ok(false) if asked.is_some_and(|at: Instant| at.elapsed() >= self.stall_timeout * 3 / 4) => {
                     return LinkEnd::Silent(self.stall_timeout);
                 }
                 Ok(false) => {
+                    asked.get_or_insert_with(Instant::now);
                     if let Err(error) = self.wires.send(&Notice::Ping { nonce: 0 }) {
                         return error.into();
                     }
@@ -355,6 +358,13 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// What a worker says about cuts concerns a link that survives.
+    fn on_survival(&self, act: impl FnOnce(&Survival, SessionNumber)) {
+        if let Some(survival) = &self.link.survival {
+            act(survival, self.wires.number);
+        }
+    }
+
     fn handle(&self, notice: Notice<'_>) -> Result<(), LinkEnd> {
         let (events, helpers) = (&self.link.events, &self.helpers);
         match notice {
@@ -382,6 +392,24 @@ impl Reader<'_> {
             Notice::Ping { nonce } => Ok(self.wires.send(&Notice::Pong { nonce })?),
             Notice::Pong { .. } => Ok(()),
             Notice::Closing { text } => Err(LinkEnd::Told(String::from_utf8_lossy(text.0).into_owned())),
+            Notice::CutTaken { number, live_bytes, pause_us, .. } => {
+                let pause = Duration::from_micros(pause_us.into());
+                self.on_survival(|survival, session| survival.cut_taken(session, number, live_bytes, pause));
+                Ok(())
+            }
+            Notice::CutSafe { number, image_bytes, .. } => {
+                self.on_survival(|survival, session| survival.cut_safe(session, number, image_bytes));
+                Ok(())
+            }
+            Notice::CutAbandoned { number, text } => {
+                let text = String::from_utf8_lossy(text.0);
+                self.on_survival(|survival, session| survival.cut_abandoned(session, number, &text));
+                Ok(())
+            }
+            Notice::DeviceLost { code, text } => {
+                let text = String::from_utf8_lossy(text.0);
+                Err(LinkEnd::DeviceLost(format!("{text} (error {code})")))
+            }
             Notice::HostCallDone { .. } | Notice::PullFailed { .. } => Err(Breach::ClientNotice.into()),
         }
     }

@@ -16,7 +16,7 @@ use bulk::{LinkLost, Sink};
 use cuda_wire::TransferId;
 use locks::lock;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
 };
 
@@ -48,6 +48,24 @@ enum Place {
     Waiting,
     /// The program wants it no more; the lanes let go of its memory soon.
     GivenUp,
+    /// The program has let go of it, and no session has said that it landed: the next one may send it again.
+    Void,
+}
+
+/// Takes bytes of a transfer that the program has let go of.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn take(&self, _: u64, _: &[u8]) {}
+}
+
+impl Expected {
+    /// The program's memory is its own again. What comes later goes nowhere.
+    fn let_go(&mut self) -> Landed {
+        self.place = Place::Void;
+        self.sink = Arc::new(Nowhere);
+        std::mem::replace(&mut self.landed, Box::new(|| {}))
+    }
 }
 
 /// Takes pieces for `sink` and keeps their digest.
@@ -106,7 +124,9 @@ impl Expectations {
             install();
             let wanted = table.iter_mut().filter(|(_, expected)| expected.place != Place::GivenUp);
             let again = wanted.map(|(transfer, expected)| {
-                expected.place = Place::InLanes;
+                if expected.place == Place::Waiting {
+                    expected.place = Place::InLanes;
+                }
                 (*transfer, expected.bytes, Arc::clone(&expected.sink))
             });
             again.collect()
@@ -142,28 +162,56 @@ impl Expectations {
     fn over(&self, transfer: TransferId, has_landed: bool) {
         let mut table = lock(&self.table);
         let Some(expected) = table.get_mut(&transfer) else { return };
-        if !has_landed && expected.place == Place::InLanes {
-            expected.place = Place::Waiting;
-            return;
-        }
-        let expected = table.remove(&transfer);
+        let landed = match (has_landed, expected.place) {
+            (true, _) => table.remove(&transfer).map(|expected| expected.landed),
+            (false, Place::InLanes) => {
+                expected.place = Place::Waiting;
+                None
+            }
+            (false, Place::GivenUp) => Some(expected.let_go()),
+            (false, Place::Waiting | Place::Void) => None,
+        };
         drop(table);
-        expected.into_iter().for_each(|expected| (expected.landed)());
+        landed.into_iter().for_each(|landed| landed());
     }
 
     /// The program wants a transfer no more. Its `landed` runs when no lane writes its memory.
     pub(super) fn give_up(&self, wires: &Wires, transfer: TransferId) {
         let mut table = lock(&self.table);
         let Some(expected) = table.get_mut(&transfer) else { return };
-        if expected.place == Place::InLanes {
-            expected.place = Place::GivenUp;
-            drop(table);
-            wires.lanes.cancel(transfer);
-        } else {
-            let expected = table.remove(&transfer);
-            drop(table);
-            expected.into_iter().for_each(|expected| (expected.landed)());
+        match expected.place {
+            Place::InLanes => {
+                expected.place = Place::GivenUp;
+                drop(table);
+                wires.lanes.cancel(transfer);
+            }
+            Place::Waiting => {
+                let landed = expected.let_go();
+                drop(table);
+                landed();
+            }
+            Place::GivenUp | Place::Void => {}
         }
+    }
+
+    /// All transfers that the program waits for.
+    pub(super) fn names(&self) -> HashSet<TransferId> {
+        self.those(|place| place != Place::Void)
+    }
+
+    /// Transfers that the program has let go of, and that another session may send.
+    pub(super) fn void(&self) -> HashSet<TransferId> {
+        self.those(|place| place == Place::Void)
+    }
+
+    fn those(&self, are_meant: impl Fn(Place) -> bool) -> HashSet<TransferId> {
+        let table = lock(&self.table);
+        table.iter().filter(|(_, expected)| are_meant(expected.place)).map(|(name, _)| *name).collect()
+    }
+
+    /// No session sends these any more.
+    pub(super) fn forget_void(&self, names: &HashSet<TransferId>) {
+        lock(&self.table).retain(|name, expected| expected.place != Place::Void || !names.contains(name));
     }
 
     /// No session follows: nothing lands any more.

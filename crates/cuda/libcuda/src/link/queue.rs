@@ -2,7 +2,8 @@
 //!
 //! A call appends its bytes under a short lock and returns. The sender thread writes what has gathered. After a write
 //! it polls for `linger` before it sleeps, so that most calls need not wake it. A call that needs an answer writes by
-//! itself (`flush`). So does every append where writing is only a copy into shared memory (`is_direct`).
+//! itself (`flush`). So does every append into shared memory where the sender thread may not poll (`is_direct`): there a
+//! write costs less than a wake. Where it may poll, a launch is cheaper if another core moves the ring's head.
 //!
 //! Two locks: `bytes` is held for an append, `wire` for a write, always in the order wire, bytes. `flush` uses
 //! `try_lock` on `wire`. If that fails, the holder sends our bytes: it checks `bytes` again after it unlocked `wire`.
@@ -40,7 +41,7 @@ struct Shared {
     closed: AtomicBool,
     /// How long the sender thread looks for more bytes before it sleeps.
     linger: Duration,
-    /// Every append writes at once: with shared memory that costs less than waking the sender thread.
+    /// Every append writes at once: with shared memory that costs less than waking a sender thread that does not poll.
     is_direct: bool,
     /// In a link that survives the loss of its session.
     keeper: Option<Arc<dyn Keeper>>,
@@ -93,9 +94,50 @@ impl HeldWire<'_> {
     pub(super) fn release(mut self, tx: Tx, number: SessionNumber) -> io::Result<()> {
         self.wire.tx = tx;
         self.wire.number = number;
+        self.let_go()
+    }
+
+    /// Commands go on to the session that they went to before; those that gathered meanwhile leave at once.
+    pub(super) fn let_go(self) -> io::Result<()> {
         let shared = self.shared;
         drop(self);
         shared.flush()
+    }
+
+    /// The session that commands go to.
+    pub(super) fn number(&self) -> SessionNumber {
+        self.wire.number
+    }
+
+    /// Whether commands wait to be sent.
+    pub(super) fn has_gathered(&self) -> bool {
+        self.shared.gathered.count.load(Ordering::Acquire) != 0
+    }
+
+    /// Writes what has gathered, and then `frame`, which no other command can come between. `mark` runs before the frame
+    /// leaves and after everything before it is announced: the stream of commands stands behind the frame then. False:
+    /// the frame is not to be sent.
+    pub(super) fn send_marked(&mut self, frame: Vec<u8>, mark: impl FnOnce() -> bool) -> bool {
+        let shared = self.shared;
+        // With a keeper no write fails.
+        let (Ok(()), Some(keeper)) = (shared.write(&mut self.wire), &shared.keeper) else { return false };
+        keeper.announce(frame.len());
+        if !mark() {
+            keeper.announce(0);
+            return false;
+        }
+        let sent = self.wire.tx.send(&[frame.as_slice()]);
+        keeper.keep(frame);
+        if let Err(error) = sent {
+            keeper.broke(self.wire.number, error);
+        }
+        true
+    }
+
+    /// Sends a frame that only this session is told.
+    pub(super) fn send_past_the_journal(&mut self, frame: &[u8]) {
+        // A session that is gone needs no such word.
+        let _ = self.wire.tx.send(&[frame]);
     }
 }
 
@@ -103,7 +145,7 @@ impl Queue {
     /// A queue in front of `tx`, whose sender thread looks for more for `linger` after each write. With a `keeper`, no
     /// write fails: the keeper is told, and another session gets the commands.
     pub(super) fn new(tx: Tx, linger: Duration, keeper: Option<Arc<dyn Keeper>>) -> Self {
-        let is_direct = tx.is_shared_memory();
+        let is_direct = tx.is_shared_memory() && linger.is_zero();
         let shared = Shared {
             gathered: Gathered {
                 bytes: Mutex::new(Vec::with_capacity(BYTES_MAX / 4)),
@@ -113,7 +155,7 @@ impl Queue {
             wire: Mutex::new(Wire { tx, number: FIRST_SESSION, spare: Vec::with_capacity(BYTES_MAX / 4) }),
             wake: Condvar::new(),
             closed: AtomicBool::new(false),
-            linger: if is_direct { Duration::ZERO } else { linger },
+            linger,
             is_direct,
             keeper,
             #[cfg(test)]

@@ -304,6 +304,11 @@ impl Replies {
         lock(&self.state).lose();
     }
 
+    /// Whether a thread of the program waits for an answer.
+    pub(super) fn are_awaited(&self) -> bool {
+        !lock(&self.state).calls.is_empty()
+    }
+
     /// Session `number` takes over: replies of the last one that no thread has taken are void. Its replies are read by
     /// the caller, who hands the reading over with [`Replies::adopt`].
     pub(super) fn begin_session(&self, number: SessionNumber) {

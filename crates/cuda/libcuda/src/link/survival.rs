@@ -13,9 +13,12 @@
 
 use super::{
     Link,
+    cuts::Cuts,
     end::LinkEnd,
     events::{Events, Helpers},
     expected::{Expectations, OnLanded},
+    keeper_line::KeeperLine,
+    places::Place,
     queue::Keeper,
     reply_reader::Reply,
     resume,
@@ -29,13 +32,17 @@ use std::{
     collections::HashMap,
     io,
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
-use transport::Address;
-use worker_link::Config;
+
+mod protection;
+pub(super) use protection::{Protection, Truncation};
 
 /// Bytes of commands and host data that are kept before the protection ends.
 const JOURNAL_BYTES_MAX: u64 = 2 << 30;
+
+/// The incarnation of the first session.
+const FIRST_INCARNATION: u64 = 1;
 
 /// Whether a host function that the worker asks for runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +77,12 @@ pub(super) struct Shared {
     on_landed: OnceLock<OnLanded>,
     helpers: OnceLock<Helpers>,
     link: Arc<OnceLock<Weak<Link>>>,
-    pub(super) address: Address,
-    pub(super) config: Config,
+    protection: Protection,
+    keeper: OnceLock<Arc<KeeperLine>>,
+    /// The thread that takes cuts sleeps here.
+    guard_wake: Condvar,
+    /// Times of cuts are those since then.
+    started: Instant,
     /// What the first session's worker said of itself; another one must say the same.
     pub(super) welcome: Welcome,
 }
@@ -91,6 +102,21 @@ pub(super) struct Core {
     pub(super) late_pushes: Vec<(TransferId, Arc<[u8]>)>,
     /// Transfers that have landed, and their lengths: another session sends them again.
     pub(super) landed: HashMap<TransferId, u64>,
+    /// The worker of the present session, or of the lost one.
+    pub(super) place: Place,
+    /// How often a worker was asked to protect a session.
+    incarnation: u64,
+    pub(super) cuts: Cuts,
+    /// A guardian that has the image of the last safe cut; empty: none that another worker could reach.
+    pub(super) guardian: String,
+    /// The device of the lost session failed: its worker will not do.
+    pub(super) is_device_lost: bool,
+    /// Why the last session was lost.
+    pub(super) why_lost: String,
+    /// What the present session said to the restore of the image.
+    pub(super) restored: Option<Result<(), String>>,
+    /// Images of modules that the present session will ask for: more than it takes unasked.
+    pub(super) image_pulls: HashMap<TransferId, Arc<[u8]>>,
 }
 
 /// Bytes that a lane sends out of the journal.
@@ -121,20 +147,32 @@ impl Core {
     fn check_budget(&mut self) {
         if self.phase == Phase::Live && self.journal.is_full() {
             log::warn(&format!(
-                "this program is no longer protected against the loss of its GPU: its commands and data since the start \
-                 take more than {} MiB",
-                self.journal.budget_bytes() >> 20
+                "this program is no longer protected against the loss of its GPU: its commands and data since {} take more \
+                 than {} MiB{}",
+                if self.journal.base().is_some() { "the last image" } else { "the start" },
+                self.journal.budget_bytes() >> 20,
+                if self.cuts.why_given_up.is_empty() { "" } else { ", and no newer image could be taken" },
             ));
             self.phase = Phase::Unprotected;
             self.journal = Journal::new(0);
             self.replay = None;
             self.landed.clear();
+            self.cuts.under_way = None;
         }
     }
 
     fn drop_spent_replay(&mut self) {
         if self.phase == Phase::Live && self.replay.as_ref().is_some_and(Replay::is_spent) {
             self.replay = None;
+        }
+    }
+
+    /// The present session is over, and another one is looked for. What was under way in it is given up.
+    pub(super) fn end_session(&mut self) {
+        self.number += 1;
+        self.phase = Phase::Resuming;
+        if let Some(cut) = self.cuts.session_lost() {
+            self.journal.cut_abandoned(cut);
         }
     }
 
@@ -145,12 +183,15 @@ impl Core {
 }
 
 impl Survival {
+    /// The survival of a link whose first session is at `place`.
     pub(super) fn new(
-        address: &Address,
-        config: &Config,
+        place: Place,
+        protection: Protection,
         welcome: &Welcome,
         link: &Arc<OnceLock<Weak<Link>>>,
     ) -> Self {
+        let guard = protection.first_guard();
+        let every = place.config.cut_every;
         let core = Core {
             journal: Journal::new(JOURNAL_BYTES_MAX),
             replay: None,
@@ -160,6 +201,14 @@ impl Survival {
             announced: HashMap::new(),
             late_pushes: Vec::new(),
             landed: HashMap::new(),
+            place,
+            incarnation: FIRST_INCARNATION,
+            guardian: guard.as_ref().map_or_else(String::new, |guard| guard.guardian.clone()),
+            cuts: Cuts::new(guard, every),
+            is_device_lost: false,
+            why_lost: String::new(),
+            restored: None,
+            image_pulls: HashMap::new(),
         };
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
@@ -168,8 +217,10 @@ impl Survival {
             on_landed: OnceLock::new(),
             helpers: OnceLock::new(),
             link: Arc::clone(link),
-            address: address.clone(),
-            config: config.clone(),
+            protection,
+            keeper: OnceLock::new(),
+            guard_wake: Condvar::new(),
+            started: Instant::now(),
             welcome: welcome.clone(),
         });
         let weak = Arc::downgrade(&shared);
@@ -214,6 +265,9 @@ impl Survival {
         if matches!(core.phase, Phase::Lost | Phase::Unprotected) {
             return false;
         }
+        // The closed connection may be noticed before the notice that says why.
+        let is_last = number == core.number || number + 1 == core.number && core.phase == Phase::Resuming;
+        core.is_device_lost |= is_last && matches!(why, LinkEnd::DeviceLost(_));
         if number != core.number {
             return true;
         }
@@ -221,17 +275,14 @@ impl Survival {
         if matches!(why, LinkEnd::Protocol(_) | LinkEnd::ThreadEnded(_)) || crate::process::is_ending() {
             return false;
         }
-        core.number += 1;
-        let is_resuming = std::mem::replace(&mut core.phase, Phase::Resuming) == Phase::Resuming;
-        self.shared.changed.notify_all();
+        let is_resuming = core.phase == Phase::Resuming;
+        core.end_session();
+        core.why_lost = why.to_string();
+        let address = core.place.address.clone();
         drop(core);
-        log::warn(&format!("worker {} is lost: {why}; looking for another session", self.shared.address));
-        let wires = link.wires();
-        if wires.number == number {
-            wires.close();
-        }
-        link.replies.lose();
-        link.events.wake();
+        self.shared.tell();
+        log::warn(&format!("worker {address} is lost: {why}; looking for another session"));
+        link.leave_session(number);
         is_resuming || resume::start(link, &self.shared)
     }
 
@@ -392,6 +443,9 @@ impl Survival {
         if core.number != number {
             return None;
         }
+        if let Some(image) = core.image_pulls.remove(&transfer) {
+            return Some(PullVerdict::Kept(image));
+        }
         let verdict = core.replay.as_mut().map_or(PullVerdict::New, |replay| replay.pull_asked(transfer));
         core.drop_spent_replay();
         Some(verdict)
@@ -422,6 +476,7 @@ impl Shared {
     /// Tells all threads that wait for a change.
     pub(super) fn tell(&self) {
         self.changed.notify_all();
+        self.guard_wake.notify_all();
     }
 
     pub(super) fn expectations(&self) -> &Arc<Expectations> {
@@ -452,6 +507,18 @@ impl Shared {
             core.journal.observed(Observation::Landed { transfer, digest: Digest::from(digest) });
         }
         true
+    }
+}
+
+impl Link {
+    /// Closes session `number`, and wakes the threads that wait for it.
+    pub(super) fn leave_session(&self, number: SessionNumber) {
+        let wires = self.wires();
+        if wires.number == number {
+            wires.close();
+        }
+        self.replies.lose();
+        self.events.wake();
     }
 }
 

@@ -11,6 +11,27 @@ use worker_link::Tokens;
 /// What the worker keeps of pushed bytes.
 const WINDOW: u64 = 100;
 
+pub(super) fn config() -> Config {
+    Config {
+        workers: Vec::new(),
+        names: Vec::new(),
+        security: ClientSecurity::Plain,
+        tokens: Tokens::one(""),
+        delay: None,
+        lanes: None,
+        stall_timeout: PATIENCE,
+        await_all: false,
+        spin: None,
+        patience: PATIENCE,
+        users: Vec::new(),
+        survive: false,
+        cut_every: None,
+        standbys: Vec::new(),
+        keeper: None,
+        class: 0,
+    }
+}
+
 /// A link over real connections, and the worker's ends of the command and the events connection.
 fn linked() -> (SharedLink, Connection, Connection) {
     let (command, worker_command) = connected("unix");
@@ -25,22 +46,9 @@ fn linked() -> (SharedLink, Connection, Connection) {
         push_window_bytes: WINDOW,
         memory_credit_bytes: 0,
     };
-    let config = Config {
-        workers: Vec::new(),
-        names: Vec::new(),
-        security: ClientSecurity::Plain,
-        tokens: Tokens::one(""),
-        delay: None,
-        lanes: None,
-        stall_timeout: PATIENCE,
-        await_all: false,
-        spin: None,
-        patience: PATIENCE,
-        users: Vec::new(),
-        survive: false,
-    };
+    let config = config();
     let opened = Opened { command, events, lanes: Vec::new(), welcome };
-    let link = build(opened, &config, &address).unwrap();
+    let link = build(opened, None, &config, &address).unwrap();
     (link, worker_command, worker_events)
 }
 

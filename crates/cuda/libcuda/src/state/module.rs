@@ -180,6 +180,7 @@ fn ask_load(context: &Context, id: ModuleId, image: &Image, options: &[JitOption
         };
         context.link.ask::<ModuleInfo>(&command)
     };
+    context.link.keep_image(image.hash, &image.bytes);
     // A small image costs less than a second round trip.
     let small = image.bytes.len() <= INLINE_BYTES_MAX;
     if !small || was_shown(&image.hash) {

@@ -9,7 +9,7 @@ use locks::lock;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use transport::RawConnection;
@@ -83,6 +83,7 @@ impl SessionChild {
     ) -> io::Result<(Arc<Self>, Child, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut child = Command::new(&config.spawn.program)
+            .arg0(std::env::args_os().next().unwrap_or_else(|| "dxpu".into()))
             .args(&config.spawn.arguments)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())

@@ -9,6 +9,7 @@ use crate::{
         handshake::{HandshakeError, read_hello, refused, say_no},
         input::Input,
         joins::{self, Joined, Joins},
+        presence::{self, Sharer},
         say, spawn,
     },
 };
@@ -27,6 +28,8 @@ pub(crate) struct Attached {
     pub(crate) admitted: Admitted,
     /// Memory that the welcome allows the client to allocate without asking.
     pub(crate) credit_bytes: u64,
+    /// Its place among those that share its GPU, unless it is dedicated.
+    pub(crate) sharer: Option<Arc<Sharer>>,
     /// The command connection.
     pub(crate) input: Input,
     pub(crate) tx: Tx,
@@ -51,22 +54,23 @@ pub(crate) fn attach(
 
     let refused = |error: &dyn std::error::Error| SessionEnd::new(EndKind::Refused, full_text(error));
     let mut connection = raw.serve(&security, deadline).map_err(|error| refused(&error))?;
-    let (hello, admitted, credit_bytes) = match welcome(&mut connection, driver, config, secret, deadline) {
-        Ok(welcomed) => welcomed,
-        Err(HandshakeError::Refused(refusal)) => {
-            let end = SessionEnd::new(EndKind::Refused, refusal.text.clone());
-            say_no(connection, refusal);
-            return Err(end);
-        }
-        Err(error) => return Err(refused(&error)),
-    };
+    let (hello, admitted, credit_bytes, sharer) =
+        match welcome(&mut connection, driver, config, secret, deadline) {
+            Ok(welcomed) => welcomed,
+            Err(HandshakeError::Refused(refusal)) => {
+                let end = SessionEnd::new(EndKind::Refused, refusal.text.clone());
+                say_no(connection, refusal);
+                return Err(end);
+            }
+            Err(error) => return Err(refused(&error)),
+        };
     let lease = admitted.lease.as_ref().map(|lease| format!(", lease {lease}")).unwrap_or_default();
     say(control, &format!("authenticated {} (process {}){lease}", hello.program.escape_debug(), hello.pid));
 
     let (tx, rx, closer) = connection.split();
     let mut input = Input::new(rx);
     let joined = gather(&joins, usize::from(hello.lanes), &mut input, &ending, deadline)?;
-    Ok(Attached { admitted, credit_bytes, input, tx, closer, joined, ending })
+    Ok(Attached { admitted, credit_bytes, sharer, input, tx, closer, joined, ending })
 }
 
 /// Starts the thread that takes further connections from the front, and notices when the front is gone.
@@ -92,15 +96,17 @@ fn random_secret() -> io::Result<[u8; 32]> {
     Ok(secret)
 }
 
-/// Hears the client's hello and welcomes it. Returns what it said, what it may have, and the memory credit it was given.
+/// Hears the client's hello and welcomes it. Returns what it said, what it may have, the memory credit it was given, and
+/// its place among those that share its GPU.
 fn welcome(
     connection: &mut Connection,
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
     secret: [u8; 32],
     deadline: Instant,
-) -> Result<(Hello, Admitted, u64), HandshakeError> {
+) -> Result<(Hello, Admitted, u64, Option<Arc<Sharer>>), HandshakeError> {
     let (hello, admitted) = read_hello(&mut connection.rx, config, deadline)?;
+    let sharer = presence::join(driver, admitted.class)?;
     if let Some(bytes) = admitted.memory_limit_bytes {
         driver.limit_memory(bytes);
     }
@@ -120,7 +126,7 @@ fn welcome(
         memory_credit_bytes: credit_bytes,
     };
     send_handshake(&mut connection.tx, &Handshake::Welcome(Box::new(welcome)))?;
-    Ok((hello, admitted, credit_bytes))
+    Ok((hello, admitted, credit_bytes, sharer))
 }
 
 fn send_handshake(tx: &mut Tx, handshake: &Handshake) -> io::Result<()> {

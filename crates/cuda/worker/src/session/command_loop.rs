@@ -4,8 +4,9 @@
 //! as no command comes, and then leaves it to a waiter thread. The commands of the client's other threads go on.
 
 use crate::{
-    end::{EndKind, SessionEnd},
+    end::{EndKind, Ending, SessionEnd},
     session::{
+        cuts::{Cuts, Fate, Opening, Wanted},
         gate::Gate,
         input::{Frame, Input},
         link::Link,
@@ -26,6 +27,8 @@ pub(crate) struct CommandLoop {
     pub(crate) link: Arc<Link>,
     pub(crate) replies: Arc<Replies>,
     pub(crate) waiters: Waiters,
+    pub(crate) cuts: Arc<Cuts>,
+    pub(crate) ending: Arc<Ending>,
     /// How long the loop polls for what is not over yet.
     pub(crate) spin: Duration,
     /// An answer under construction, kept for its memory.
@@ -35,7 +38,8 @@ pub(crate) struct CommandLoop {
 /// What a command asks the loop to do next.
 enum Next {
     Continue,
-    Goodbye,
+    /// The client ends the session, in words.
+    End(&'static str),
     /// An answer that is not there yet.
     Answer {
         call: u32,
@@ -67,7 +71,7 @@ impl CommandLoop {
         while let Some(frame) = input.next().map_err(malformed)? {
             match self.execute(frame)? {
                 Next::Continue => {}
-                Next::Goodbye => return Err(SessionEnd::new(EndKind::Finished, "the client said goodbye")),
+                Next::End(words) => return Err(SessionEnd::new(EndKind::Finished, words)),
                 Next::Answer { call, pending } => self.answer(call, pending, input)?,
             }
         }
@@ -111,10 +115,23 @@ impl CommandLoop {
     fn carry_out(&mut self, call: u32, command: SessionCommand) -> Result<Next, SessionEnd> {
         let target = match command {
             SessionCommand::Goodbye {} => {
-                if call != 0 {
-                    self.replies.send(call, Ok(()), &[])?;
-                }
-                return Ok(Next::Goodbye);
+                return self.end(call, Fate::End, "the client said goodbye");
+            }
+            SessionCommand::Leave {} => {
+                return self.end(call, Fate::Stay, "the client left, and its image stays");
+            }
+            SessionCommand::Guard { image, secret, incarnation } => {
+                self.cuts.guard(call, Opening { image, secret, incarnation }, &self.ending)?;
+                return Ok(Next::Continue);
+            }
+            SessionCommand::Cut { number, is_tight, live, patience_us } => {
+                let patience = Duration::from_micros(patience_us.into());
+                self.cuts.cut(call, Wanted { number, live: is_tight.then_some(live), patience })?;
+                return Ok(Next::Continue);
+            }
+            SessionCommand::ImageRestore { number, from } => {
+                self.cuts.restore(call, number, from)?;
+                return Ok(Next::Continue);
             }
             _ if call == 0 => return Ok(Next::Continue),
             SessionCommand::ReadBack { stream, source, shape } => {
@@ -133,10 +150,20 @@ impl CommandLoop {
         Ok(Next::Answer { call, pending: Pending::Target(target) })
     }
 
+    /// The client ends the session and decides what becomes of its image.
+    fn end(&self, call: u32, fate: Fate, words: &'static str) -> Result<Next, SessionEnd> {
+        self.cuts.decide(fate);
+        if call != 0 {
+            self.replies.send(call, Ok(()), &[])?;
+        }
+        Ok(Next::End(words))
+    }
+
     /// Puts a read of device memory behind a stream's work.
     fn read_back(&self, stream: StreamId, source: Plane, shape: Shape) -> CuResult<Pending> {
         let bytes = shape.bytes().filter(|bytes| *bytes <= COMMAND_BYTES_MAX.into());
         bytes.ok_or(CudaError::INVALID_VALUE)?;
+        let _telling = self.gate.telling_of_read();
         self.driver.read_back_begin(stream, source, shape).map(Pending::Read)
     }
 
@@ -147,7 +174,7 @@ impl CommandLoop {
         loop {
             self.answer.clear();
             if let Some(result) = pending.poll(&*self.driver, &mut self.answer) {
-                return Ok(self.replies.send(call, result, &self.answer)?);
+                return Ok(self.replies.send_awaited(call, result, &self.answer)?);
             }
             if input.has_arrived() || started.elapsed() >= self.spin {
                 break;

@@ -9,8 +9,10 @@
 use crate::{
     images::ImageCache,
     session::{
+        faults::Origin,
         holdings::{Claim, GraphChange, Holdings, Thing},
         link::Link,
+        presence::{Sharer, Telling},
     },
 };
 use cuda_abi::{CuResult, CudaError};
@@ -38,6 +40,16 @@ pub(crate) struct Gate {
     credit_bytes: AtomicU64,
     /// Below this the client is given more.
     credit_low_bytes: u64,
+    /// The session's place among those that share its GPU; none for a dedicated one.
+    sharer: Option<Arc<Sharer>>,
+}
+
+/// An error that no reply has carried yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Deferred {
+    pub(crate) context: ContextId,
+    pub(crate) error: CudaError,
+    pub(crate) origin: Origin,
 }
 
 /// What is left to do when the driver has answered.
@@ -78,7 +90,18 @@ impl Gate {
             deferred: Mutex::default(),
             credit_bytes: AtomicU64::new(credit_bytes),
             credit_low_bytes: credit_bytes / 2,
+            sharer: None,
         }
+    }
+
+    /// The same for a session that shares its GPU.
+    pub(crate) fn sharing(self, sharer: Option<Arc<Sharer>>) -> Self {
+        Self { sharer, ..self }
+    }
+
+    /// A read of device memory begins. An online session closes its gate first.
+    pub(crate) fn telling_of_read(&self) -> Option<Telling<'_>> {
+        self.sharer.as_ref().and_then(|sharer| sharer.begin())
     }
 
     /// Has the driver execute `command`, whose answer is appended to `answer`.
@@ -90,6 +113,7 @@ impl Gate {
             *source = ImageSource::Inline { bytes: Bytes(&image) };
         }
         let after = self.before(&command)?;
+        let _telling = self.sharer.as_ref().and_then(|sharer| sharer.tell(&command));
         let result = self.driver.execute(command, answer);
         self.settle(after, &result);
         result
@@ -192,13 +216,15 @@ impl Gate {
     }
 
     /// The next error that a reply should carry.
-    pub(crate) fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
+    pub(crate) fn take_deferred(&self) -> Option<Deferred> {
         let mut deferred = lock(&self.deferred);
         if deferred.is_empty() {
             drop(deferred);
-            return self.driver.take_deferred();
+            let (context, error) = self.driver.take_deferred()?;
+            return Some(Deferred { context, error, origin: Origin::Work });
         }
-        Some(deferred.remove(0))
+        let (context, error) = deferred.remove(0);
+        Some(Deferred { context, error, origin: Origin::Command })
     }
 
     /// Further credit for the next reply.

@@ -78,7 +78,7 @@ pub(crate) fn read_hello(
         return Err(refused(CudaError::INVALID_VALUE, &text));
     }
     // Last, so that only a client that is let in is remembered as let in.
-    let admitted = config.admission.admit(&hello.token)?;
+    let admitted = config.admission.admit(&hello.token)?.with_wish(&hello)?;
     Ok((hello, admitted))
 }
 

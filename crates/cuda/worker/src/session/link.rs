@@ -6,6 +6,7 @@ use cuda_driver::{Departure, HostLink, Landing, LinkLost, Over, PendingRead, Sin
 use cuda_wire::{Notice, NoticeHeader, TransferId};
 use locks::{lock, wait};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Text that fits one notice beside its tag and length.
@@ -22,6 +23,8 @@ pub(crate) struct Link {
     busy: Mutex<HashSet<TransferId>>,
     freed: Condvar,
     push_window_bytes: u64,
+    /// The client could not serve a pull.
+    has_failed_pull: AtomicBool,
 }
 
 impl Link {
@@ -39,12 +42,19 @@ impl Link {
             busy: Mutex::default(),
             freed: Condvar::new(),
             push_window_bytes,
+            has_failed_pull: AtomicBool::new(false),
         }
     }
 
     /// The client cannot serve a pull: the copy that waits for it fails.
     pub(crate) fn pull_failed(&self, transfer: TransferId) {
+        self.has_failed_pull.store(true, Ordering::SeqCst);
         self.lanes.cancel(transfer);
+    }
+
+    /// Whether the client could not serve a pull at some time.
+    pub(crate) fn has_failed_pull(&self) -> bool {
+        self.has_failed_pull.load(Ordering::SeqCst)
     }
 
     /// Takes pushed bytes that no command needs any more out of the window.

@@ -1,33 +1,91 @@
 //! Replies: each leaves at once, in one piece. A thread of the client waits for it, and the command loop's next command
 //! may take long.
 
-use crate::session::{gate::Gate, link::Link};
-use cuda_abi::CuResult;
+use crate::{
+    end::{EndKind, Ending},
+    session::{
+        cuts::Refusal,
+        faults::{Origin, is_devices},
+        gate::Gate,
+        link::Link,
+    },
+};
+use cuda_abi::{CuResult, CudaError};
 use cuda_driver::LinkLost;
-use cuda_wire::ReplyHeader;
-use std::sync::Arc;
+use cuda_wire::{Bytes, Notice, ReplyHeader, Subject};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 pub(crate) struct Replies {
     gate: Arc<Gate>,
     link: Arc<Link>,
+    ending: Arc<Ending>,
+    /// The client goes on elsewhere when the device fails.
+    is_protected: AtomicBool,
 }
 
 impl Replies {
-    pub(crate) fn new(gate: Arc<Gate>, link: Arc<Link>) -> Self {
-        Self { gate, link }
+    pub(crate) fn new(gate: Arc<Gate>, link: Arc<Link>, ending: Arc<Ending>) -> Self {
+        Self { gate, link, ending, is_protected: AtomicBool::new(false) }
     }
 
-    /// Sends a reply. Small transfers whose streams got there go ahead of it in the same piece.
+    /// From now on no reply carries an error that is the device's.
+    pub(crate) fn protect(&self) {
+        self.is_protected.store(true, Ordering::SeqCst);
+    }
+
+    /// Sends the reply to a command. Small transfers whose streams got there go ahead of it in the same piece.
     pub(crate) fn send(&self, call: u32, result: CuResult<()>, body: &[u8]) -> Result<(), LinkLost> {
+        self.dispatch(call, Origin::Command, result, body, None)
+    }
+
+    /// The same for the result of a wait.
+    pub(crate) fn send_awaited(&self, call: u32, result: CuResult<()>, body: &[u8]) -> Result<(), LinkLost> {
+        self.dispatch(call, Origin::Work, result, body, None)
+    }
+
+    /// The same for a command that was refused. Without a reply (`call` 0) the error is deferred as any other.
+    pub(crate) fn refuse(&self, call: u32, refusal: &Refusal) -> Result<(), LinkLost> {
+        if call == 0 {
+            self.gate.defer(Subject::Nothing, refusal.error);
+            return Ok(());
+        }
+        self.dispatch(call, Origin::Command, Err(refusal.error), &[], refusal.own_words())
+    }
+
+    /// Sends a reply. A failure carries `words`, or the driver's, instead of an answer.
+    fn dispatch(
+        &self,
+        call: u32,
+        origin: Origin,
+        result: CuResult<()>,
+        body: &[u8],
+        words: Option<&str>,
+    ) -> Result<(), LinkLost> {
         let piece = self.link.outgoing.begin();
         // Under the lock of the piece: so each error is in one reply only, and counts never go back from a reply to the
         // next.
-        let (deferred_context, deferred) = match self.gate.take_deferred() {
-            Some((context, error)) => (context.0, error.code()),
+        let deferred = self.gate.take_deferred();
+        if result.is_err() || deferred.is_some() {
+            let of_result = result.err().filter(|error| self.is_lost(*error, origin));
+            let of_work = deferred.map(|deferred| (deferred.error, deferred.origin));
+            let of_work = of_work.filter(|(error, origin)| self.is_lost(*error, *origin));
+            if let Some(error) = of_result.or(of_work.map(|(error, _)| error)) {
+                drop(piece);
+                return Err(self.end_device_lost(error));
+            }
+        }
+        let (deferred_context, deferred) = match deferred {
+            Some(deferred) => (deferred.context.0, deferred.error.code()),
             None => (0, 0),
         };
-        // A failure carries the driver's words instead of an answer.
-        let message = if result.is_err() { self.gate.take_message() } else { String::new() };
+        let message = match words {
+            _ if result.is_ok() => String::new(),
+            Some(words) => words.to_owned(),
+            None => self.gate.take_message(),
+        };
         let body = if result.is_ok() { body } else { message.as_bytes() };
         let header = ReplyHeader {
             bytes: body.len() as u32,
@@ -42,9 +100,29 @@ impl Replies {
         piece.send(&header, body)
     }
 
-    /// The same for a thread that is not the command loop. If it fails, the connection closes, which the loop notices.
+    /// Whether an error means that this protected session has lost its device.
+    fn is_lost(&self, error: CudaError, origin: Origin) -> bool {
+        // A transfer that the client broke off ends with the same code as a device that is gone.
+        let is_clients = || {
+            error == CudaError::DEVICE_UNAVAILABLE
+                && (self.link.has_failed_pull() || self.ending.get().is_some())
+        };
+        is_devices(error, origin) && self.is_protected.load(Ordering::SeqCst) && !is_clients()
+    }
+
+    /// Ends the session. The client hears why before it can hear anything else of it.
+    fn end_device_lost(&self, error: CudaError) -> LinkLost {
+        let text = format!("the GPU failed, not the program: {error}");
+        let _ =
+            self.link.events.send(&Notice::DeviceLost { code: error.code(), text: Bytes(text.as_bytes()) });
+        self.ending.end(EndKind::DeviceLost, text);
+        LinkLost
+    }
+
+    /// The same as [`Self::send_awaited`] for a thread that is not the command loop. If it fails, the connection closes,
+    /// which the loop notices.
     pub(crate) fn send_or_close(&self, call: u32, result: CuResult<()>, body: &[u8]) {
-        if self.send(call, result, body).is_err() {
+        if self.send_awaited(call, result, body).is_err() {
             self.link.outgoing.close();
         }
     }

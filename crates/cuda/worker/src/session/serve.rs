@@ -7,6 +7,7 @@ use crate::{
     session::{
         attach::Attached,
         command_loop::CommandLoop,
+        cuts::{Cuts, GuardianPlace, OpenStore},
         events::{Events, read_events},
         gate::Gate,
         input::Input,
@@ -25,12 +26,23 @@ use std::time::Duration;
 use transport::{Connection, Rx};
 
 /// Executes the client's commands until the session ends, and says why it did.
-pub(crate) fn serve(attached: Attached, driver: &Arc<dyn Driver>, config: &SessionConfig) -> SessionEnd {
+pub(crate) fn serve(
+    attached: Attached,
+    driver: &Arc<dyn Driver>,
+    config: &SessionConfig,
+    open_store: OpenStore,
+) -> SessionEnd {
     let ending = attached.ending.clone();
-    let Assembled { commands, input, link, events_rx } = assemble(attached, driver, config);
+    let sharer = attached.sharer.clone();
+    let Assembled { commands, input, link, events_rx } = assemble(attached, driver, config, open_store);
+    let cuts = commands.cuts.clone();
     start_threads(commands, input, &link, events_rx, &ending, config.stall_timeout);
     let end = watch(&ending, &link.events, config.stall_timeout);
     wind_up(&end, driver, &link);
+    cuts.close();
+    if let Some(sharer) = sharer {
+        sharer.leave();
+    }
     end
 }
 
@@ -45,11 +57,16 @@ struct Assembled {
 /// Puts the parts together, each from those before it.
 ///
 /// ```text
-///   Outgoing, Events, Lanes ─▶ Link ─▶ Gate ─▶ Replies ─▶ CommandLoop
+///   Outgoing, Events, Lanes ─▶ Link ─▶ Gate ─▶ Replies ─▶ Cuts ─▶ CommandLoop
 ///                               └─▶ driver
 /// ```
-fn assemble(attached: Attached, driver: &Arc<dyn Driver>, config: &SessionConfig) -> Assembled {
-    let Attached { admitted, credit_bytes, mut input, tx, closer, joined, ending } = attached;
+fn assemble(
+    attached: Attached,
+    driver: &Arc<dyn Driver>,
+    config: &SessionConfig,
+    open_store: OpenStore,
+) -> Assembled {
+    let Attached { admitted, credit_bytes, sharer, mut input, tx, closer, joined, ending } = attached;
     let images = config.image_cache.as_deref().and_then(|directory| {
         ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)
             .inspect_err(|error| tracing::warn!(%error, "cannot open the cache of module images; clients send every image again"))
@@ -62,8 +79,15 @@ fn assemble(attached: Attached, driver: &Arc<dyn Driver>, config: &SessionConfig
     let link = Arc::new(Link::new(lanes, events, outgoing, config.push_window_bytes));
     driver.attach(link.clone());
     let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max);
-    let gate = Arc::new(gate);
-    let replies = Arc::new(Replies::new(gate.clone(), link.clone()));
+    let gate = Arc::new(gate.sharing(sharer));
+    let replies = Arc::new(Replies::new(gate.clone(), link.clone(), ending.clone()));
+    let guardian = config.guardian.clone().map(|path| GuardianPlace {
+        path,
+        address: config.guardian_address.clone(),
+        lease: admitted.lease.clone(),
+        open: open_store,
+    });
+    let cuts = Arc::new(Cuts::new(driver.clone(), link.clone(), replies.clone(), guardian));
     if let Some(spin) = config.spin() {
         input.set_spin(spin);
     }
@@ -73,6 +97,8 @@ fn assemble(attached: Attached, driver: &Arc<dyn Driver>, config: &SessionConfig
         link: link.clone(),
         replies,
         waiters: Waiters::default(),
+        cuts,
+        ending,
         spin: config.spin().unwrap_or_default(),
         answer: Vec::new(),
     };

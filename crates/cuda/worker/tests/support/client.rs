@@ -2,7 +2,7 @@
 
 use bulk::{Lanes, LanesConfig};
 use cuda_wire::{
-    ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Knock, Notice, NoticeHeader,
+    AppendedClass, ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Knock, Notice, NoticeHeader,
     PROTOCOL_VERSION, ReplyHeader, TransferId, VaRange, Welcome, Wire, begin_command, finish_command, header,
     purpose,
 };
@@ -59,6 +59,7 @@ pub fn hello(token: &str, lanes: u8) -> Hello {
         pid: std::process::id(),
         va_candidates: candidates(),
         lanes,
+        class: AppendedClass::default(),
     }
 }
 
@@ -97,6 +98,10 @@ pub enum Told {
     Ping(u64),
     Pong(u64),
     Closing(String),
+    CutTaken(u64),
+    CutSafe(u64),
+    CutAbandoned(u64, String),
+    DeviceLost(u32),
     End,
 }
 
@@ -114,8 +119,15 @@ pub struct Client {
 impl Client {
     /// Attaches with all connections.
     pub fn attach(target: &Target, lanes: u8) -> Self {
+        Self::attach_with(target, lanes, |_| {})
+    }
+
+    /// The same with another hello.
+    pub fn attach_with(target: &Target, lanes: u8, change: impl FnOnce(&mut Hello)) -> Self {
         let name = target.ticket(purpose::SESSION);
-        let (connection, answer) = greet(target, name, hello(&target.token, lanes));
+        let mut hello = hello(&target.token, lanes);
+        change(&mut hello);
+        let (connection, answer) = greet(target, name, hello);
         let Handshake::Welcome(welcome) = answer.unwrap() else { panic!("not welcome") };
         let join = Handshake::Join(Join { session_secret: welcome.session_secret }).to_frame();
         let joined = |kind, lane| {
@@ -154,6 +166,14 @@ impl Client {
         let mut out = Vec::new();
         put(&mut out, command, call);
         self.tx.send(&[&out]).unwrap();
+    }
+
+    /// Asks, if the session still takes commands.
+    pub fn try_ask(&mut self, command: &Command<'_>) -> bool {
+        self.next_call += 1;
+        let mut out = Vec::new();
+        put(&mut out, command, self.next_call);
+        self.tx.send(&[&out]).is_ok()
     }
 
     /// Sends commands in one piece and returns the names of their replies.
@@ -234,6 +254,12 @@ fn read_told(rx: &mut Rx) -> Option<Told> {
         Notice::Ping { nonce } => Told::Ping(nonce),
         Notice::Pong { nonce } => Told::Pong(nonce),
         Notice::Closing { text } => Told::Closing(String::from_utf8_lossy(text.0).into_owned()),
+        Notice::CutTaken { number, .. } => Told::CutTaken(number),
+        Notice::CutSafe { number, .. } => Told::CutSafe(number),
+        Notice::CutAbandoned { number, text } => {
+            Told::CutAbandoned(number, String::from_utf8(text.0.to_vec()).unwrap())
+        }
+        Notice::DeviceLost { code, .. } => Told::DeviceLost(code),
         other => panic!("a worker never says {other:?}"),
     })
 }

@@ -3,5 +3,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses its part")]
 
 pub mod client;
+pub mod guardian;
+pub mod protected;
 pub mod toy;
 pub mod worker;

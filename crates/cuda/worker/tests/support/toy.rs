@@ -2,7 +2,7 @@
 //! It has no method for each command: what no test needs, it does not support.
 
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, HostLink, PendingRead, StatusSource, WaitTarget};
+use cuda_driver::{Driver, HostLink, PageHandle, PendingRead, Snapshots, StatusSource, WaitTarget};
 use cuda_wire::*;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,6 +12,8 @@ type Job = Box<dyn FnOnce(&Inner) -> CuResult<()> + Send>;
 #[derive(Default)]
 pub struct Toy {
     inner: Arc<Inner>,
+    /// What its sessions share.
+    page: Option<PageHandle>,
 }
 
 #[derive(Default)]
@@ -143,6 +145,13 @@ impl PendingRead for Reading {
     }
 }
 
+impl Toy {
+    /// One whose sessions share a page.
+    pub fn sharing(page: Option<PageHandle>) -> Self {
+        Self { page, ..Self::default() }
+    }
+}
+
 impl Driver for Toy {
     fn devices(&self) -> Vec<DeviceInfo> {
         vec![DeviceInfo {
@@ -197,12 +206,24 @@ impl Driver for Toy {
         Ok(Box::new(Reading { stream: self.inner.stream(stream)?, bytes }))
     }
 
+    fn page(&self) -> Option<PageHandle> {
+        self.page.clone()
+    }
+
+    fn quiet(&self) -> CuResult<bool> {
+        self.poll(WaitTarget::Context(ContextId(0)))
+    }
+
     fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
         self.inner.deferred.lock().unwrap().pop_front()
     }
 
     fn grant_memory_credit(&self) -> u64 {
         1000
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
     }
 
     fn abort(&self) {
@@ -213,6 +234,13 @@ impl Driver for Toy {
     }
 }
 
+/// It can be protected, and takes no cuts.
+impl Snapshots for Toy {
+    fn protect(&self, _: Arc<snapshot::Key>) -> CuResult<()> {
+        Ok(())
+    }
+}
+
 impl Execute for Toy {
     fn execute(&self, command: DriverCommand<'_>, answer: &mut Vec<u8>) -> CuResult<()> {
         use DriverCommand as C;
@@ -220,6 +248,9 @@ impl Execute for Toy {
             C::ContextCreate { context, .. } => makes(context.0),
             C::ContextDestroy { context: ContextId(0) } => panic!("a driver that panics"),
             C::ContextDestroy { context } | C::ContextReset { context } => ends(context.0),
+            C::ContextSetLimit { limit: ERROR_LIMIT, value, .. } => {
+                CudaError::from_code(value as u32).map_or(Ok(()), Err)
+            }
             C::ContextSetLimit { .. } => Err(CudaError::UNSUPPORTED_LIMIT),
             C::ContextEnablePeer { .. } => Ok(()),
             C::MemoryAllocate { bytes, .. } if bytes > MEMORY_BYTES => Err(CudaError::OUT_OF_MEMORY),
@@ -281,6 +312,9 @@ pub const IMPOSSIBLE: u32 = 0x2000_0000;
 
 /// The driver makes what has this number or a higher one, and refuses to end it.
 pub const STUBBORN: u32 = 0x1000_0000;
+
+/// Setting this limit fails with the error whose code is the value.
+pub const ERROR_LIMIT: u32 = 0x7777;
 
 /// Nodes of a graph that can be set.
 pub const NODES_MAX: u32 = 8;
@@ -348,10 +382,12 @@ impl Toy {
                 inner.with_memory(target.address, shape.width, |data| data.fill(value as u8))
             }),
             Op::HostCall { token } => Box::new(move |inner: &Inner| Ok(inner.link().host_call(token)?)),
-            Op::Launch { parameters, .. } => {
+            // A kernel without parameters fails, with the code that its grid says.
+            Op::Launch { parameters, grid, .. } => {
                 let text = parameters.0.to_vec();
+                let error = CudaError::from_code(grid[0]).filter(|error| error.code() > 1);
                 Box::new(move |inner: &Inner| match text.is_empty() {
-                    true => Err(CudaError::ILLEGAL_ADDRESS),
+                    true => Err(error.unwrap_or(CudaError::ILLEGAL_ADDRESS)),
                     false => {
                         inner.link().print(&text);
                         Ok(())

@@ -3,6 +3,7 @@
 //! How it speaks with managers is in `reporting.rs`. While none answers, borrowers are let in by what the trust file
 //! says.
 
+use super::guard;
 use super::slot::Surroundings;
 use crate::complaint::Complaint;
 use crate::given::Given;
@@ -10,7 +11,7 @@ use crate::membership::{Home, Membership};
 use crate::reporting::{Member, Orders, Reporting, Running, Said};
 use lease_fence::{DeniedLease, Moment, Refusals, Trust};
 use locks::lock;
-use pool_api::{BoxKind, BoxReport, GpuReport, Name, RefusalReport, SlotRefusal, Want};
+use pool_api::{BoxKind, BoxReport, GpuReport, LeaseId, Name, RefusalReport, SlotRefusal, Want};
 use pool_client::{Client, ClientError};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -63,6 +64,8 @@ pub(crate) struct BoxRest {
     node: u16,
     lease_keys: Vec<String>,
     denied: Vec<DeniedLease>,
+    /// Leases whose images the guardian keeps for nothing.
+    ended: Vec<String>,
     heard: Option<Moment>,
 }
 
@@ -96,7 +99,9 @@ impl Member for GpuBox {
                 gpu.unready.get_or_insert_with(|| why.clone());
             }
         }
-        let orders = client.report(&name, &BoxReport { agent, sequence, kind, rack, paths, gpus }, wait)?;
+        let guard = lock(&self.around.guarded).clone();
+        let report = BoxReport { agent, sequence, kind, rack, paths, gpus, guard };
+        let orders = client.report(&name, &report, wait)?;
         let heard = Moment::now().ok();
         let denied = orders.denied_leases.into_iter();
         let denied = denied.map(|one| DeniedLease { lease: one.lease.to_string(), until_ms: one.until_ms });
@@ -108,13 +113,21 @@ impl Member for GpuBox {
                 node: orders.node,
                 lease_keys: orders.lease_keys,
                 denied: denied.collect(),
+                ended: orders.ended_leases.iter().map(LeaseId::to_string).collect(),
                 heard,
             },
         })
     }
 
     fn heed(&self, rest: BoxRest, given: Given) {
-        let BoxRest { node, lease_keys, denied, heard } = rest;
+        let BoxRest { node, lease_keys, denied, ended, heard } = rest;
+        if let Some(socket) = self.around.guardian.clone().filter(|_| !ended.is_empty()) {
+            // The next look at the guardian says again what it did not end.
+            if let Some(guarded) = lock(&self.around.guarded).as_mut() {
+                guarded.leases.retain(|guarded| !ended.contains(&guarded.lease.to_string()));
+            }
+            guard::end_leases(socket, ended);
+        }
         if let Some(plane) = &self.around.pcie {
             plane.set_node(node);
         }
@@ -130,6 +143,10 @@ impl Member for GpuBox {
         match if is_known { Ok(()) } else { trust.write(&self.around.trust_file()) } {
             Ok(()) => {
                 if !is_known {
+                    if let Some(socket) = self.around.guardian.clone().filter(|_| !trust.denied.is_empty()) {
+                        let leases = trust.denied.iter().map(|denied| denied.lease.clone()).collect();
+                        guard::end_leases(socket, leases);
+                    }
                     trusting.written = Some(trust);
                 }
                 trusting.trouble = None;

@@ -77,7 +77,7 @@ fn through_worker(
     let address: Address = format!("unix:{}/socket", place.path().display()).parse()?;
     let token = place.path().join("token");
     files::write_new(&token, 0o600, machine::random_hex(32)?.as_bytes())?;
-    let mut worker = Command::new(std::env::current_exe()?);
+    let mut worker = machine::this_program();
     worker.args(["worker", "--devices", "1", "--listen", &address.to_string(), "--token-file"]).arg(&token);
     worker
         .args(driver_arguments(gpu))

@@ -301,6 +301,8 @@ mod tests {
             advertised_host: String::new(),
             port: 0,
             pcie: None,
+            guardian: None,
+            guarded: Default::default(),
             carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
         };
         // As an agent that starts: its rows are empty, and only the disk knows.

@@ -34,6 +34,24 @@ impl Process {
         Self::find(self.pid).as_ref() == Some(self)
     }
 
+    /// Asks it to end, and kills it if it has not within `patience`; whether it is gone.
+    pub(crate) fn end_in_order(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        if self.is_alive()
+            && let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw)
+        {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        while self.is_alive() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+        while self.is_alive() && Instant::now() < deadline + Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        !self.is_alive()
+    }
+
     fn kill(&self) {
         // In between it may have ended and its number be another's: a moment that only a full table of processes makes
         // possible. Nothing without a descriptor of the process avoids it.
@@ -77,6 +95,28 @@ pub(crate) fn workers_below(directory: &Path) -> Vec<(PathBuf, Process)> {
         slot.starts_with(directory).then_some((slot, Process { pid: stat.pid, started: stat.started }))
     });
     found.collect()
+}
+
+/// The guardian that listens at this socket, if one runs.
+pub(crate) fn guardian_at(socket: &Path) -> Option<Process> {
+    let is_it = |stat: &Stat| is_guardian_of(&command_line(stat.pid), socket);
+    let found = all().filter(|stat| !stat.is_gone).find(is_it);
+    found.map(|stat| Process { pid: stat.pid, started: stat.started })
+}
+
+/// Whether this is the command line of the guardian that listens at a socket.
+fn is_guardian_of(words: &[String], socket: &Path) -> bool {
+    let at = words.iter().position(|word| word == "--socket");
+    let listens_at = at.and_then(|at| words.get(at + 1)).map(Path::new);
+    words.get(1).is_some_and(|word| word == "guardian") && listens_at == Some(socket)
+}
+
+/// The words that a process was started with.
+pub(crate) fn words_of(process: &Process) -> Vec<String> {
+    let mut words = command_line(process.pid);
+    // The kernel ends each word with a zero byte, so behind the last one there is nothing.
+    words.pop_if(|last| last.is_empty());
+    words
 }
 
 /// The slot's directory, if this is the command line of a worker that has one.
@@ -155,5 +195,28 @@ mod tests {
         assert_eq!(slot, Some("/var/lib/dxpu/slot-3".into()));
         assert_eq!(slot_of(&words("dxpu worker --listen a")), None);
         assert_eq!(slot_of(&words("vi worker.rs --by-lease /var/lib/dxpu/slot-3")), None);
+    }
+
+    #[test]
+    fn only_the_guardian_of_a_socket_is_its_guardian() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let socket = Path::new("/var/lib/dxpu/guardian");
+        let is_it = |text: &str| is_guardian_of(&words(text), socket);
+        assert!(is_it("dxpu guardian --socket /var/lib/dxpu/guardian --memory 1"));
+        assert!(!is_it("dxpu guardian --socket /var/lib/dxpu/other --disk /var/lib/dxpu/guardian"));
+        assert!(!is_it("dxpu worker --guardian /var/lib/dxpu/guardian --socket /var/lib/dxpu/guardian"));
+        assert!(!is_it("dxpu guardian --socket"));
+        let this = Process::find(std::process::id()).unwrap();
+        assert_eq!(words_of(&this), std::env::args().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_in_order_is_killed() {
+        for script in ["exec sleep 60", "trap '' TERM; while :; do sleep 0.01; done"] {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let process = Process::find(child.id()).unwrap();
+            assert!(process.end_in_order(Duration::from_millis(300)), "{script}");
+            child.wait().unwrap();
+        }
     }
 }

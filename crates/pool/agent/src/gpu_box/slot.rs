@@ -21,12 +21,13 @@ use anyhow::Context;
 use gpu_function::Pass;
 use lease_fence::{Fence, FenceError, LeaseAdmission};
 use machine::files;
-use pool_api::{BurnIn, Counters, GpuReport, Health, Want};
+use pool_api::{BurnIn, Counters, GpuReport, GuardReport, Health, Want};
 use pool_auth::Identity;
 use std::collections::VecDeque;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// What every slot of a box needs to know.
@@ -43,6 +44,10 @@ pub(crate) struct Surroundings {
     pub(crate) pcie: Option<PciePlane>,
     /// What GPUs are tested with.
     pub(crate) carried: Carried,
+    /// The socket of the guardian that keeps images of sessions.
+    pub(crate) guardian: Option<PathBuf>,
+    /// What that guardian keeps, as the thread that looks after it saw last.
+    pub(crate) guarded: Arc<Mutex<Option<GuardReport>>>,
 }
 
 impl Surroundings {
@@ -281,12 +286,15 @@ impl Slot {
                 listen.push(address);
             }
         }
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = machine::this_program();
         command.arg("worker").arg("--by-lease").arg(&self.directory).args(["--devices", "1"]);
         command.arg("--tls-cert").arg(self.around.home().certificate_file());
         command.arg("--tls-key").arg(self.around.home().key_file());
         for address in &listen {
             command.args(["--listen", address]);
+        }
+        if let Some(socket) = &self.around.guardian {
+            command.arg("--guardian").arg(socket);
         }
         command.args(check::driver_arguments(&self.gpu)).envs(check::driver_environment(&self.gpu));
         for variable in ["DXPU_TOKEN", "DXPU_TOKEN_FILE", "DXPU_JOIN_TOKEN"] {

@@ -7,7 +7,7 @@ mod script;
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pool_api::ErrorCode;
 use pool_auth::Identity;
@@ -362,4 +362,70 @@ fn nobody_but_a_manager_of_this_pool_gets_the_request() {
     let manager = pool.manager(|_| number(7));
     let client = pool.client(&[&stranger.url(), &a_box.url(), &manager.url()], ONE_ROUND);
     assert_eq!(get(&client).unwrap(), 7);
+}
+
+/// An address where nothing listens.
+fn absent() -> String {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("https://{}", taken.local_addr().unwrap())
+}
+
+/// With a patience of a minute, only a client that does not wait at all ends this test in time to pass.
+#[test]
+fn where_no_manager_runs_a_user_is_told_at_once() {
+    let pool = Pool::new();
+    let began = Instant::now();
+    let refused = pool.client(&[&absent(), &absent()], LONG).giving_up_when_absent();
+    let error = get(&refused).unwrap_err();
+    assert!(
+        matches!(&error, ClientError::Unreachable { why: pool_client::Silence::Refused, .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("the connection is refused"), "{error}");
+    let unknown = pool.client(&["https://no-such-host.invalid:7500"], LONG).giving_up_when_absent();
+    let error = get(&unknown).unwrap_err();
+    assert!(error.to_string().contains("name is not known"), "{error}");
+    assert!(error.hint().contains("IP address"), "{}", error.hint());
+    assert!(began.elapsed() < LONG.in_all, "nothing was tried again");
+    // One of two that answers is enough.
+    let there = pool.manager(|_| number(7));
+    let client = pool.client(&[&absent(), &there.url()], LONG).giving_up_when_absent();
+    assert!(matches!(get(&client), Ok(7)));
+}
+
+static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[test]
+fn a_user_that_waits_for_a_silent_manager_is_told_so_once() {
+    let pool = Pool::new();
+    // Takes connections and answers nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("https://{}", silent.local_addr().unwrap());
+    let hasty = Patience { per_try: pool_client::TOLD_AFTER * 2, in_all: Duration::ZERO };
+    let client = pool.client(&[&address], hasty).telling(|text| TOLD.lock().unwrap().push(text.to_owned()));
+    for _ in 0..2 {
+        assert!(get(&client).is_err());
+    }
+    let told = TOLD.lock().unwrap().clone();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("does not answer yet") && told[0].contains(&address), "{told:?}");
+}
+
+/// A manager of the version before does not know a field, and says no more than that.
+#[test]
+fn a_manager_that_is_older_than_the_client_is_named_as_the_cause() {
+    let pool = Pool::new();
+    let manager = pool.manager(|_| {
+        let message = "the body is not what it should be: unknown field `time_limit_ms`";
+        let answer = pool_api::ErrorAnswer::new(ErrorCode::BadRequest, message, "read the document");
+        Step::Answer(400, serde_json::to_vec(&answer).unwrap())
+    });
+    let error = get(&pool.client(&[&manager.url()], ONE_ROUND)).unwrap_err();
+    assert!(error.hint().contains("upgrade the managers first"), "{}", error.hint());
+    let said = manager.asked()[0].headers.get(pool_api::PROTOCOL_HEADER).cloned();
+    assert_eq!(said, Some(pool_api::PROTOCOL.to_string()));
+    // Another refusal keeps its own advice.
+    let manager = pool.manager(|_| refusal(ErrorCode::BadRequest, "send less"));
+    let error = get(&pool.client(&[&manager.url()], ONE_ROUND)).unwrap_err();
+    assert_eq!(error.hint(), "send less");
 }

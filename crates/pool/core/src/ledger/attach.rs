@@ -145,7 +145,11 @@ impl Ledger {
 
     /// Makes a box wait until the host has unplugged the GPU, until `due_ms` at most.
     pub(super) fn hold(&mut self, gpu: &GpuId, host: &Name, slot: u8, due_ms: u64) {
-        self.held.insert(gpu.clone(), Held { host: host.clone(), slot, due_ms });
+        // A device that came back to its lease and is lost again waits anew: the time from before counts no more. It would
+        // never be forgotten, and `tick` would find it due for ever.
+        if let Some(before) = self.held.insert(gpu.clone(), Held { host: host.clone(), slot, due_ms }) {
+            self.unplug_due.remove(&(before.due_ms, gpu.clone()));
+        }
         self.unplug_due.insert((due_ms, gpu.clone()));
     }
 

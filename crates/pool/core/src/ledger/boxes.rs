@@ -3,7 +3,7 @@
 use super::agents::Agents;
 use super::stock::Standing;
 use super::{GpuEntry, Ledger, Note};
-use pool_api::{BoxRecord, BoxState, EventKind, Gpu, GpuId, GpuState, Name};
+use pool_api::{BoxRecord, BoxState, EventKind, Gpu, GpuId, GpuState, GuardReport, Name};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub(super) struct BoxEntry {
     /// Where it is in [`Ledger::silences`].
     pub(super) silent_at_ms: u64,
     pub(super) slots: BTreeMap<u8, GpuEntry>,
+    /// What its guardian keeps, as its last report said. It is not stored: the next report says it again.
+    pub(super) guard: Option<GuardReport>,
 }
 
 /// Whether a box or a host is there.
@@ -26,7 +28,14 @@ pub(super) enum Presence {
 
 impl BoxEntry {
     pub(super) fn new(record: BoxRecord, presence: Presence, silent_at_ms: u64) -> Self {
-        Self { record, presence, agents: Agents::default(), silent_at_ms, slots: BTreeMap::new() }
+        Self {
+            record,
+            presence,
+            agents: Agents::default(),
+            silent_at_ms,
+            slots: BTreeMap::new(),
+            guard: None,
+        }
     }
 
     /// The record for the store. It never says `Suspect`, which is soon over.
@@ -47,6 +56,11 @@ impl BoxEntry {
             Presence::Suspect => BoxState::Suspect,
             Presence::Ready | Presence::Dead => self.state_ignoring_suspicion(),
         }
+    }
+
+    /// Whether its leases are to move away.
+    pub(super) fn is_emptied(&self) -> bool {
+        self.record.drain.as_ref().is_some_and(|drain| drain.drain)
     }
 
     /// Whether new leases may come here.

@@ -1,9 +1,10 @@
 //! What can be asked of the ledger, and what comes back.
 
+use super::possible::Impossible;
 use pool_api::{
     BoxOrders, BoxRecord, BoxReport, ErrorAnswer, ErrorCode, Event, EventKind, Gpu, GpuId, HostOrders,
-    HostRecord, HostReport, HostRequest, Invalid, Lease, LeaseId, LeaseRequest, Model, Name, SpareRecord,
-    SpareRequest, TenantRecord, TenantRequest,
+    HostRecord, HostReport, HostRequest, Invalid, Lease, LeaseId, LeaseRequest, LossAnswer, Model, Name,
+    SpareRecord, SpareRequest, TenantRecord, TenantRequest,
 };
 
 /// Something to do. The caller has checked the permissions.
@@ -66,6 +67,82 @@ pub enum Command {
         /// Why: `released`, or what an operator says.
         reason: String,
     },
+    /// A borrower says that it has lost a GPU. Its lease moves at once. Answer: [`Answer::Loss`].
+    Lost {
+        /// The lease.
+        lease: LeaseId,
+        /// The GPU.
+        gpu: GpuId,
+        /// The epoch of the grant; a word about an older one changes nothing.
+        epoch: u64,
+        /// What happened, in words.
+        why: String,
+    },
+    /// Gives a lease a second place, which its program is to go on at. Answer: [`Answer::Lease`].
+    Move {
+        /// The lease.
+        lease: LeaseId,
+        /// Which of its GPUs is left; the first, if none is named.
+        gpu: Option<GpuId>,
+        /// The box to go to; any, if none is named.
+        to_box: Option<Name>,
+        /// The identity that asked for it.
+        by: String,
+    },
+    /// The program goes on at the second place: the first is given back. Answer: [`Answer::Lease`].
+    Moved {
+        /// The lease.
+        lease: LeaseId,
+        /// The second place.
+        gpu: GpuId,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// The program does not go on at the second place, or has drilled there: the second place is given back. Answer:
+    /// [`Answer::Lease`].
+    Stay {
+        /// The lease.
+        lease: LeaseId,
+        /// The second place.
+        gpu: GpuId,
+        /// Its epoch.
+        epoch: u64,
+        /// Why, in words.
+        why: String,
+    },
+    /// Gives a lease a second place for a moment, which its program is to try a recovery on. Answer: [`Answer::Lease`].
+    Drill {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// Wants the program of a lease to end its session and be kept as an image. Answer: [`Answer::Lease`].
+    Suspend {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// The program of a lease is kept as an image: its GPUs are given back for a while. Answer: [`Answer::Lease`].
+    Park {
+        /// The lease.
+        lease: LeaseId,
+        /// A GPU that the lease has.
+        gpu: GpuId,
+        /// The epoch of that grant; a word about an older one changes nothing.
+        epoch: u64,
+        /// Bytes of the image.
+        image_bytes: u64,
+    },
+    /// The program of a lease cannot be kept as an image now and goes on. Answer: [`Answer::Lease`].
+    KeepRunning {
+        /// The lease.
+        lease: LeaseId,
+        /// Why, in words.
+        why: String,
+    },
+    /// A parked lease asks for GPUs again, like a new one. Answer: [`Answer::Lease`].
+    Resume {
+        /// The lease.
+        lease: LeaseId,
+    },
     /// Keeps a GPU from new leases; with `drain` its leases are moved away too. Answer: [`Answer::Gpu`].
     Taint {
         /// The GPU.
@@ -90,6 +167,20 @@ pub enum Command {
         reason: String,
         /// The identity that asked for it.
         by: String,
+    },
+    /// Keeps new leases from a box; those it has stay. Answer: [`Answer::Box`].
+    CordonBox {
+        /// The box.
+        box_name: Name,
+        /// Why.
+        reason: String,
+        /// The identity that asked for it.
+        by: String,
+    },
+    /// Forgets a box that is dead and has nothing of any lease. Answer: [`Answer::Box`], as it was.
+    RemoveBox {
+        /// The box.
+        box_name: Name,
     },
     /// Lets leases have the box again. Answer: [`Answer::Box`].
     UndrainBox {
@@ -174,6 +265,8 @@ pub enum Answer {
     Host(HostRecord),
     /// A lease as it is now.
     Lease(Box<Lease>),
+    /// What came of a borrower's word.
+    Loss(Box<LossAnswer>),
     /// A GPU as it is now.
     Gpu(Box<Gpu>),
     /// A box as it is now.
@@ -218,6 +311,46 @@ pub enum Refusal {
         /// How it ended.
         reason: String,
     },
+    /// The programs of this lease outlive nothing.
+    #[error("lease {lease} was asked for without survive, so its program cannot go on elsewhere")]
+    NotSurviving {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// The lease has no GPUs now.
+    #[error("lease {lease} has no GPUs now: it is {state}")]
+    NotGranted {
+        /// The lease.
+        lease: LeaseId,
+        /// What it is instead.
+        state: &'static str,
+    },
+    /// The lease has a second place already.
+    #[error("lease {lease} is on its way to {gpu} already")]
+    AlreadyMoving {
+        /// The lease.
+        lease: LeaseId,
+        /// The second place.
+        gpu: GpuId,
+    },
+    /// The lease does not have this GPU under this epoch.
+    #[error("lease {lease} does not have {gpu}{}", of_epoch(*epoch))]
+    NotItsGpu {
+        /// The lease.
+        lease: LeaseId,
+        /// The GPU.
+        gpu: GpuId,
+        /// The epoch, if it is about one.
+        epoch: Option<u64>,
+    },
+    /// There is no second place.
+    #[error("no GPU {where_to} is free that lease {lease} could go to")]
+    NoTarget {
+        /// The lease.
+        lease: LeaseId,
+        /// Where one was looked for.
+        where_to: String,
+    },
     /// There is no such GPU.
     #[error("there is no GPU {gpu}")]
     NoGpu {
@@ -229,6 +362,14 @@ pub enum Refusal {
     NoBox {
         /// The box.
         box_name: Name,
+    },
+    /// A box that is there, or whose GPUs leases have, is not forgotten.
+    #[error("box {box_name} cannot be removed: {why}")]
+    BoxInUse {
+        /// The box.
+        box_name: Name,
+        /// Why not.
+        why: String,
     },
     /// There is no such host.
     #[error("there is no host {host}")]
@@ -292,7 +433,7 @@ pub enum Refusal {
     },
     /// Its operators do not let this tenant have leases that live so long without being renewed.
     #[error(
-        "leases of tenant {tenant} may live {limit_ms} ms without renewal at most, and {asked_ms} ms were asked for"
+        "a lease of tenant {tenant} may live {} s without renewal at most, and {} s were asked for", limit_ms / 1000, asked_ms / 1000
     )]
     TtlTooLong {
         /// The tenant.
@@ -302,9 +443,26 @@ pub enum Refusal {
         /// The bound.
         limit_ms: u64,
     },
+    /// It asks for more time than its tenant may.
+    #[error("tenant {tenant} may have GPUs for {} at most, and {} was asked for", pool_api::time_in_words(*limit_ms), pool_api::time_in_words(*asked_ms))]
+    TimeLimitTooLong {
+        /// The tenant.
+        tenant: Name,
+        /// What was asked for.
+        asked_ms: u64,
+        /// The bound.
+        limit_ms: u64,
+    },
+    /// No GPU of this pool can ever serve the request.
+    #[error(transparent)]
+    Impossible(Impossible),
     /// There are more kinds of GPU than the pool can tell apart.
     #[error("the pool cannot tell more than 64 kinds of GPU apart (model, memory, kind of box, plane)")]
     TooManyKinds,
+}
+
+fn of_epoch(epoch: Option<u64>) -> String {
+    epoch.map_or_else(String::new, |epoch| format!(" under epoch {epoch}"))
 }
 
 impl Refusal {
@@ -313,8 +471,27 @@ impl Refusal {
         let (code, hint) = match self {
             Self::Invalid(_) => (ErrorCode::BadRequest, ""),
             Self::NoLease { .. } => (ErrorCode::NotFound, "leases that are over are forgotten after an hour"),
+            Self::NotSurviving { .. } => (
+                ErrorCode::Conflict,
+                "ask for it with `dxpu run --survive`, or with survive = gpu in the request",
+            ),
+            Self::NotGranted { .. } => {
+                (ErrorCode::Conflict, "`dxpu lease explain LEASE` says what it waits for")
+            }
+            Self::AlreadyMoving { .. } => (ErrorCode::Conflict, "wait until it has arrived or stays"),
+            Self::NotItsGpu { .. } => (
+                ErrorCode::Conflict,
+                "look at the lease: it may have moved, or may have given that place back",
+            ),
+            Self::NoTarget { .. } => {
+                (ErrorCode::Conflict, "`dxpu gpu ls` shows what is free; try again when one is")
+            }
             Self::NoGpu { .. } => (ErrorCode::NotFound, "a GPU is named BOX/SLOT; `dxpu gpu ls` lists them"),
             Self::NoBox { .. } => (ErrorCode::NotFound, "`dxpu box ls` lists them"),
+            Self::BoxInUse { .. } => (
+                ErrorCode::Conflict,
+                "stop its agent and wait until `dxpu box ls` calls it dead, or expel it: dxpu box revoke NAME",
+            ),
             Self::NoHost { .. } => (ErrorCode::NotFound, "`dxpu host ls` lists them"),
             Self::TooManyNodes => (ErrorCode::TooMany, "make a second pool"),
             Self::StrangeEpoch { .. } => {
@@ -331,10 +508,16 @@ impl Refusal {
                 ErrorCode::Forbidden,
                 "ask for less, or have an admin allow more: dxpu tenant set NAME --priority-max N",
             ),
+            Self::TimeLimitTooLong { .. } => (
+                ErrorCode::Forbidden,
+                "ask for less, or have an admin allow more: dxpu tenant set NAME --time-limit-max 2d",
+            ),
             Self::TtlTooLong { .. } => (
                 ErrorCode::Forbidden,
                 "ask for less and renew, or have an admin allow more: dxpu tenant set NAME --ttl-max 7d",
             ),
+            Self::Impossible(why @ Impossible::Limit { .. }) => (ErrorCode::Forbidden, why.hint()),
+            Self::Impossible(why) => (ErrorCode::Conflict, why.hint()),
             Self::TooManyKinds => (ErrorCode::TooMany, "take boxes with odd GPUs out of the pool"),
         };
         ErrorAnswer::new(code, self.to_string(), hint)

@@ -11,6 +11,7 @@ pub(super) struct Draft {
     pub(super) gpus: BTreeSet<GpuId>,
     pub(super) leases: BTreeSet<LeaseId>,
     pub(super) tenants: BTreeSet<Name>,
+    pub(super) usage: BTreeSet<Name>,
     pub(super) spares: BTreeSet<Model>,
     pub(super) keys: BTreeSet<[u8; 16]>,
     /// Event records that are no longer kept, by their first number.
@@ -25,6 +26,7 @@ impl Draft {
             && self.gpus.is_empty()
             && self.leases.is_empty()
             && self.tenants.is_empty()
+            && self.usage.is_empty()
             && self.spares.is_empty()
             && self.keys.is_empty()
             && self.events_dropped.is_empty()
@@ -38,6 +40,7 @@ impl Draft {
             + self.gpus.len()
             + self.leases.len()
             + self.tenants.len()
+            + self.usage.len()
             + self.spares.len()
             + self.keys.len()
             + self.events_dropped.len()

@@ -2,7 +2,8 @@
 
 use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, is_clean};
-use super::queue::{GroupKey, Wish};
+use super::queue::{GroupKey, Wish, queued_ms};
+use super::stock::{Need, Place, Standing, Tightness};
 use super::{Ledger, Refusal};
 use pool_api::{
     BoxKind, Explanation, Filter, FilterCount, Gpu, GpuState, Lease, LeaseId, LeaseState, Model, Name,
@@ -27,6 +28,10 @@ impl Ledger {
                 answer.reasons.push("it has what it asked for".into());
                 self.explain_attachments(lease, &mut answer);
             }
+            LeaseState::Parked => {
+                answer.reasons.push("it is parked: its program is kept as an image and has no GPU".into());
+                answer.remedies.push(format!("dxpu lease resume {id}, or a CUDA call of its program"));
+            }
             LeaseState::Releasing => answer.reasons.push("it is over, and its GPUs are being cleaned".into()),
             LeaseState::Ended => {
                 let reason = lease.ended.as_ref().map_or("", |ended| &ended.reason);
@@ -39,67 +44,48 @@ impl Ledger {
 
     fn explain_pending(&self, lease: &Lease, answer: &mut Explanation) {
         let wish = Wish::of(lease);
-        let counts = self.count_filters(&lease.tenant, &wish);
-        answer.filters = counts.iter().map(|(&filter, &gpus)| FilterCount { filter, gpus }).collect();
-        let count = |filter| counts.get(&filter).copied().unwrap_or(0);
-
+        let mut fallen = self.fallen(&lease.tenant, &wish);
+        answer.filters = counts(&fallen);
+        if let Some(usable) = fallen.remove(&Filter::Usable) {
+            // They are there and it still waits: they are not together, not enough, or others come first.
+            let need = wish.need(self.open_classes(&lease.tenant, &wish));
+            let is_enough = if wish.given.is_empty() {
+                self.stock.clone().choose(&need, &mut self.unused_dice.clone()).is_some()
+            } else {
+                usable.len() == wish.given.len()
+            };
+            let filter = if is_enough { Filter::Usable } else { Filter::Topology };
+            answer.filters.retain(|count| count.filter != Filter::Usable);
+            answer.filters.push(FilterCount { filter, gpus: usable.len() as u64 });
+        }
         if let Some(last) = lease.moves.last().filter(|_| wish.lost) {
             answer.reasons.push(format!("it lost {}: {}", last.from, last.reason));
         }
         self.explain_host(&lease.tenant, &wish, answer);
         self.explain_quota(&lease.tenant, &wish, answer);
-        self.explain_stock(&wish, &counts, answer);
+        if wish.given.is_empty() {
+            self.explain_stock(&lease.tenant, &wish, &fallen, answer);
+        } else {
+            self.explain_given(&wish, &fallen, answer);
+        }
         self.explain_queue(lease, answer);
-        for (filter, what) in [
-            (Filter::Cleaning, "being cleaned and may be free in a moment"),
-            (Filter::NotReady, "not ready yet (`dxpu gpu ls` says why)"),
-            (Filter::BoxState, "in boxes that are silent, dead or drained"),
-        ] {
-            if count(filter) > 0 {
-                answer.remedies.push(format!("{} GPUs that would do are {what}", count(filter)));
-            }
-        }
-        for (filter, what) in [
-            (Filter::Taint, "untaint one of the {} GPUs that would do"),
-            (Filter::Health, "repair one of the {} GPUs that would do"),
-            (Filter::Spare, "hold back fewer spares: {} GPUs that would do are spares"),
-        ] {
-            if count(filter) > 0 {
-                answer.remedies.push(what.replace("{}", &count(filter).to_string()));
-            }
-        }
     }
 
-    /// At which filter each GPU falls out.
-    fn count_filters(&self, tenant: &Name, wish: &Wish) -> BTreeMap<Filter, u64> {
-        let mut counts = BTreeMap::new();
-        let mut usable = 0;
+    /// The GPUs of the pool, by the filter at which each falls out.
+    fn fallen(&self, tenant: &Name, wish: &Wish) -> Fallen {
+        let mut fallen = Fallen::new();
         for owner in self.boxes.values() {
             for entry in owner.slots.values() {
                 let filter = self.filter(owner, &entry.gpu, tenant, wish);
-                if filter == Filter::Usable {
-                    usable += 1;
-                } else {
-                    *counts.entry(filter).or_default() += 1;
-                }
+                fallen.entry(filter).or_default().push(entry.place);
             }
         }
-        if usable > 0 {
-            // They are there and it still waits: they are not together, not enough, or others come first.
-            let open = self.open_classes(tenant, wish);
-            let enough = self.could_serve(wish, open);
-            counts.insert(if enough { Filter::Usable } else { Filter::Topology }, usable);
-        }
-        counts
-    }
-
-    fn could_serve(&self, wish: &Wish, open: super::stock::Mask) -> bool {
-        let mut stock = self.stock.clone();
-        stock.choose(&wish.need(open), &mut self.unused_dice.clone()).is_some()
+        fallen
     }
 
     fn filter(&self, owner: &BoxEntry, gpu: &Gpu, tenant: &Name, wish: &Wish) -> Filter {
         match gpu.state {
+            _ if !wish.accepts_gpu(&gpu.id) => Filter::Given,
             _ if !wish.accepts_model(&gpu.model) => Filter::Model,
             _ if !wish.accepts_memory(gpu.memory_bytes) => Filter::Memory,
             _ if !wish.accepts_kind(owner.record.kind) => Filter::Kind,
@@ -121,54 +107,103 @@ impl Ledger {
     fn explain_quota(&self, tenant: &Name, wish: &Wish, answer: &mut Explanation) {
         let classes = self.stock.classes().iter().filter(|class| wish.accepts(class));
         let models: BTreeSet<&Model> = classes.map(|class| &class.model).collect();
+        let asked = u64::from(wish.gpus) * u64::from(wish.milli);
         for model in models {
             if self.is_within_limit(tenant, wish, model) {
                 continue;
             }
             let entry = self.tenants.get(tenant);
             let limit = entry.and_then(|entry| entry.record.quotas.get(model)?.limit).unwrap_or(0);
-            let used = entry.and_then(|entry| entry.used.get(model)).map_or(0, |used| used.milli);
-            let used = thousandths(used);
-            answer.reasons.push(format!("quota of tenant {tenant} for {model} is {limit}, {used} used"));
-            answer.remedies.push(format!(
-                "release a lease of tenant {tenant} on {model}, or raise its limit of {limit}"
-            ));
+            let used = self.used_milli(tenant, model);
+            let used_text = thousandths(used);
+            answer.reasons.push(format!("quota of tenant {tenant} for {model} is {limit}, {used_text} used"));
+            let raise = format!("raise its limit of {limit} (`dxpu tenant set {tenant} --limit {model}=N`)");
+            // A limit below what is asked for is not met by giving leases back.
+            let is_beyond = asked > u64::from(limit) * u64::from(crate::GPU_MILLI);
+            let remedy = match (is_beyond, used) {
+                (true, _) => format!("ask for {limit} {model} at most, or {raise}"),
+                (false, 0) => raise,
+                (false, _) => format!("release a lease of tenant {tenant} on {model}, or {raise}"),
+            };
+            let need = wish.need(self.stock.mask(|class| wish.accepts(class) && class.model == *model));
+            let is_there = self.stock.have(&need) >= u64::from(wish.gpus);
+            let then = if is_there || is_beyond { "" } else { "; then it waits for free GPUs" };
+            answer.remedies.push(format!("{remedy}{then}"));
         }
     }
 
-    fn explain_stock(&self, wish: &Wish, counts: &BTreeMap<Filter, u64>, answer: &mut Explanation) {
+    fn explain_stock(&self, tenant: &Name, wish: &Wish, fallen: &Fallen, answer: &mut Explanation) {
         let what = describe(wish);
-        let classes = self.stock.mask(|class| wish.accepts(class));
-        if classes == 0 {
+        if self.stock.mask(|class| wish.accepts(class)) == 0 {
             answer.reasons.push(format!("the pool has no {what}"));
             answer.remedies.push(format!("add a box with {what}, or ask for something else"));
             return;
         }
-        let need = wish.need(classes);
-        if !self.stock.feasible(&need) {
-            let most = match need.tightness {
-                super::stock::Tightness::Anywhere => "in the whole pool".to_owned(),
-                _ => format!("together: {} at most", self.stock.present_together(classes)),
-            };
-            answer
-                .reasons
-                .push(format!("there are not {} {what} {most}, even if no other lease had any", wish.gpus));
+        // Where the tenant may have none of them, more free ones would not help.
+        let open = self.open_classes(tenant, wish);
+        if open == 0 {
             return;
         }
-        let (have, together) = match need.tightness {
-            super::stock::Tightness::Anywhere => (self.stock.usable(classes), ""),
-            super::stock::Tightness::OneBox => {
-                (u64::from(self.stock.usable_together(classes)), " in one box")
-            }
-            super::stock::Tightness::OneBin => {
-                (u64::from(self.stock.usable_together(classes)), " in one nvlink box")
-            }
+        let need = wish.need(open);
+        let together = match need.tightness {
+            Tightness::Anywhere => "",
+            Tightness::OneBox => " in one box",
+            Tightness::OneBin => " in one nvlink box",
         };
-        let asked = u64::from(wish.gpus);
+        let (have, asked) = (self.stock.have(&need), u64::from(wish.gpus));
+        if !self.stock.feasible(&need) {
+            let most = match need.tightness {
+                Tightness::Anywhere => "in the whole pool".to_owned(),
+                _ => format!("together: {} at most", self.stock.present_together(open)),
+            };
+            answer.reasons.push(match asked {
+                1 => format!("no {what} of the pool works now"),
+                _ => format!("there are not {asked} {what} {most}, even if no other lease had any"),
+            });
+        } else if have < asked {
+            let leased = fallen.get(&Filter::Leased).map_or(0, Vec::len);
+            let (are, of_leased) =
+                (if have == 1 { "is" } else { "are" }, if leased == 1 { "is" } else { "are" });
+            answer
+                .reasons
+                .push(format!("{have} of {asked} {what} {are} free{together}; {leased} {of_leased} leased"));
+        }
         if have < asked {
-            let leased = counts.get(&Filter::Leased).copied().unwrap_or(0);
-            answer.reasons.push(format!("{have} of {asked} {what} are free{together}; {leased} are leased"));
-            answer.remedies.push(format!("{} more {what} free{together}", asked - have));
+            self.remedy_stock(&need, &format!("{what} free{together}"), asked - have, fallen, answer);
+        }
+    }
+
+    /// What would free enough GPUs: each kind of obstacle by itself if that is enough, otherwise all of them together.
+    fn remedy_stock(&self, need: &Need, what: &str, missing: u64, fallen: &Fallen, answer: &mut Explanation) {
+        let mut stock = self.stock.clone();
+        let mut dice = self.unused_dice.clone();
+        let mut all = Vec::new();
+        for filter in OBSTACLES {
+            let Some(places) = fallen.get(&filter) else { continue };
+            all.push((filter, places));
+            if (places.len() as u64) < missing {
+                continue;
+            }
+            let before: Vec<Standing> = places.iter().map(|place| stock.standing(*place)).collect();
+            places.iter().for_each(|place| stock.set(*place, Standing::Usable));
+            if stock.choose(need, &mut dice).is_some() {
+                let gpus: Vec<String> =
+                    places.iter().take(NAMED_MAX).map(|place| self.gpu_at(*place).to_string()).collect();
+                answer.remedies.push(remedy(filter, places.len(), missing, what, &gpus.join(", ")));
+            }
+            places.iter().zip(before).for_each(|(place, before)| stock.set(*place, before));
+        }
+        if all.len() < 2 || !answer.remedies.is_empty() {
+            return;
+        }
+        all.iter()
+            .for_each(|(_, places)| places.iter().for_each(|place| stock.set(*place, Standing::Usable)));
+        if stock.choose(need, &mut dice).is_some() {
+            let parts: Vec<String> = all
+                .iter()
+                .map(|(filter, places)| format!("{} {}", places.len(), obstacle(*filter)))
+                .collect();
+            answer.remedies.push(format!("{missing} more {what}, of these: {}", parts.join(", ")));
         }
     }
 
@@ -188,36 +223,98 @@ impl Ledger {
                 std::cmp::Ordering::Less if own_level.0 && is_promised(key) => promised += group.len() as u64,
                 std::cmp::Ordering::Less => higher += group.len() as u64,
                 std::cmp::Ordering::Equal => {
-                    equal += group.range(..(lease.created_ms, lease.id)).count() as u64;
+                    equal += group.range(..(queued_ms(lease), lease.id)).count() as u64;
                 }
                 std::cmp::Ordering::Greater => {}
             }
         }
         answer.ahead = promised + higher + equal;
         if promised > 0 {
-            answer.reasons.push(format!("waits behind {promised} leases of tenants below their guarantee"));
+            let leases = counted(promised, "lease");
+            answer.reasons.push(format!("waits behind {leases} of tenants below their guarantee"));
         }
         if higher > 0 {
-            answer.reasons.push(format!("waits behind {higher} leases of higher priority"));
+            answer.reasons.push(format!("waits behind {} of higher priority", counted(higher, "lease")));
         }
         if equal > 0 {
-            answer.reasons.push(format!("{equal} leases of the same priority came before it"));
+            let leases = counted(equal, "lease");
+            answer.reasons.push(format!("{leases} of the same priority came before it"));
         }
     }
 }
 
+/// GPUs by the filter at which they fall out.
+pub(super) type Fallen = BTreeMap<Filter, Vec<Place>>;
+
+/// What stands between a lease and GPUs that would do, and can pass.
+pub(super) const OBSTACLES: [Filter; 7] = [
+    Filter::Leased,
+    Filter::Cleaning,
+    Filter::NotReady,
+    Filter::BoxState,
+    Filter::Taint,
+    Filter::Health,
+    Filter::Spare,
+];
+
+/// So many GPUs are named in a remedy; `dxpu gpu ls` shows all.
+const NAMED_MAX: usize = 4;
+
+fn counts(fallen: &Fallen) -> Vec<FilterCount> {
+    fallen.iter().map(|(&filter, places)| FilterCount { filter, gpus: places.len() as u64 }).collect()
+}
+
+/// What would pass the obstacle, and which GPUs have it.
+fn remedy(filter: Filter, count: usize, missing: u64, what: &str, gpus: &str) -> String {
+    let that = if count == 1 { "1 GPU that would do is" } else { &format!("{count} GPUs that would do are") };
+    let some = if count as u64 == missing { String::new() } else { format!("{missing} of ") };
+    match filter {
+        Filter::Cleaning => format!("wait a moment: {that} being cleaned ({gpus})"),
+        Filter::NotReady => format!("{that} not ready yet; `dxpu gpu ls` says why ({gpus})"),
+        Filter::BoxState => format!(
+            "bring their boxes back or undrain them: {that} in silent, dead or drained boxes ({gpus})"
+        ),
+        Filter::Taint => format!("untaint {some}{gpus}: {that} tainted"),
+        Filter::Health => format!("repair {some}{gpus}: {that} broken or absent"),
+        Filter::Spare => format!("hold back fewer spares: {that} held back ({gpus})"),
+        _ => format!("{missing} more {what}"),
+    }
+}
+
+/// The same in one or two words.
+pub(super) fn obstacle(filter: Filter) -> &'static str {
+    match filter {
+        Filter::Leased => "leased",
+        Filter::Cleaning => "being cleaned",
+        Filter::NotReady => "not ready",
+        Filter::BoxState => "in silent, dead or drained boxes",
+        Filter::Taint => "tainted",
+        Filter::Health => "broken or absent",
+        _ => "held back as spares",
+    }
+}
+
+/// `1 lease`, `2 leases`.
+pub(super) fn counted(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
 fn describe(wish: &Wish) -> String {
     let model = wish.model.as_ref().map_or("GPUs".to_owned(), ToString::to_string);
+    let memory = match wish.memory_bytes {
+        0 => String::new(),
+        bytes => format!(" with at least {}", super::possible::gibibytes(bytes)),
+    };
     let kind = match (wish.kind, wish.topology) {
         (_, Topology::Nvlink) | (Some(BoxKind::Nvlink), _) => " (nvlink)",
         (Some(BoxKind::Pcie), _) => " (pcie)",
         _ => "",
     };
     let plane = if wish.host.is_some() { " that hosts can reach" } else { "" };
-    format!("{model}{kind}{plane}")
+    format!("{model}{memory}{kind}{plane}")
 }
 
-fn thousandths(milli: u64) -> String {
+pub(super) fn thousandths(milli: u64) -> String {
     if milli.is_multiple_of(1000) {
         format!("{}", milli / 1000)
     } else {

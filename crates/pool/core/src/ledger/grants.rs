@@ -8,9 +8,10 @@ use pool_api::{
     Gpu, GpuId, GpuState, Grant, Holder, Kept, Lease, LeaseId, LeaseState, Model, Name, PCIE_EPOCH_MAX,
 };
 
-/// Whether a grant of this lease is for the GPU as it is now.
+/// Whether a grant of this lease, or its second place, is for the GPU as it is now.
 pub(super) fn is_current(lease: &Lease, gpu: &Gpu) -> bool {
-    lease.grants.iter().any(|grant| grant.gpu == gpu.id && grant.epoch == gpu.epoch)
+    let second = lease.moving.as_ref().map(|moving| &moving.to);
+    lease.grants.iter().chain(second).any(|grant| grant.gpu == gpu.id && grant.epoch == gpu.epoch)
 }
 
 /// How far the epochs that a box or a host reports may be ahead of what this pool remembers to have given it,
@@ -30,6 +31,7 @@ impl Ledger {
         // One epoch for both, higher than what either has seen.
         let seen =
             slot.as_ref().and_then(|(host, slot)| self.host_slot(host, *slot)).map_or(0, |slot| slot.epoch);
+        let seen = seen.max(self.epoch_floor);
         let request = &self.leases[&lease].lease.request;
         let share = request.share;
         let tenant = self.leases[&lease].lease.tenant.clone();

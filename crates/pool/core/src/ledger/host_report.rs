@@ -37,6 +37,7 @@ impl Ledger {
     fn check_epochs(&self, name: &Name, report: &HostReport) -> Result<(), Refusal> {
         for slot in &report.slots {
             let given = self.host_slot(name, slot.slot).map_or(0, |known| known.epoch);
+            let given = given.max(self.epoch_floor);
             let epoch = slot.bound_epoch.max(slot.cleared_epoch);
             let leapt =
                 self.hosts.get(name).and_then(|entry| entry.leapt.get(&slot.slot)).copied().unwrap_or(0);
@@ -49,6 +50,7 @@ impl Ledger {
     }
 
     fn hear_slot(&mut self, name: &Name, report: &HostSlotReport) {
+        let floor = self.epoch_floor;
         let entry = self.hosts.get_mut(name).expect("it was met before");
         let is_new = !entry.slots.contains_key(&report.slot);
         let slot = entry.slots.entry(report.slot).or_insert_with(|| HostSlot {
@@ -62,7 +64,8 @@ impl Ledger {
         slot.cleared_epoch = report.cleared_epoch;
         slot.epoch = slot.epoch.max(report.bound_epoch).max(report.cleared_epoch);
         // Bounded by `EPOCH_LEAP_MAX`: reports that claim more are refused.
-        *entry.leapt.entry(report.slot).or_default() += slot.epoch - before.epoch;
+        *entry.leapt.entry(report.slot).or_default() +=
+            (slot.epoch - before.epoch).min(slot.epoch.saturating_sub(floor));
         slot.plugged = report.plugged;
         slot.monitor_silent = report.monitor_silent;
         slot.gone = false;

@@ -90,7 +90,7 @@ impl Ledger {
             // A suspect box will do: it is soon either back or dead.
             && owner.presence != Presence::Dead
             && owner.record.drain.is_none()
-            && gpu.epoch < pool_api::PCIE_EPOCH_MAX
+            && gpu.epoch.max(self.epoch_floor) < pool_api::PCIE_EPOCH_MAX
     }
 
     /// Gives a lease that waits the devices again that it has lost, if all of them can be had. Says whether one was served.

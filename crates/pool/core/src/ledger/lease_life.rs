@@ -6,13 +6,17 @@
 //!                                  granted ──reclaimed──▶ releasing
 //!            pending ───────────released────────────────▶ releasing
 //!            pending ───────────expired─────────────────▶ releasing
+//!
+//!            pending ◀──unparked── parked ◀──parked── granted
+//!                                  parked ──released──▶ releasing
+//!                                  parked ──expired───▶ releasing
 //! ```
 //!
 //! A lease that has nothing to clean, such as a pending one, goes on to `ended` in the same outcome: the store and its
 //! borrower never see it releasing.
 
 use super::life::life_cycle;
-use pool_api::{Ended, Grant, Lease, LeaseState, Model, Move};
+use pool_api::{Ended, Grant, Lease, LeaseState, Model, Move, Moving, Parking};
 use std::ops::Deref;
 
 /// The state of a lease that was asked for just now.
@@ -25,10 +29,14 @@ life_cycle! {
         Served: Pending => Granted;
         /// It lost a GPU that cannot be replaced now, and waits again.
         Requeued: Granted => Pending;
+        /// Its programs are safe as images, and it gives its GPUs back for a while.
+        Parked: Granted => Parked;
+        /// It asks for GPUs again.
+        Unparked: Parked => Pending;
         /// Its borrower or an operator ends it.
-        Released: Pending | Granted => Releasing;
+        Released: Pending | Granted | Parked => Releasing;
         /// Its borrower has not renewed it in time.
-        Expired: Pending | Granted => Releasing;
+        Expired: Pending | Granted | Parked => Releasing;
         /// Another tenant is promised what it has.
         Reclaimed: Granted => Releasing;
         /// No GPU is left that has to be cleaned after it.
@@ -48,6 +56,9 @@ pub(super) struct LeaseEdit<'a> {
     pub(super) expires_ms: &'a mut u64,
     pub(super) ended: &'a mut Option<Ended>,
     pub(super) moves: &'a mut Vec<Move>,
+    pub(super) moving: &'a mut Option<Moving>,
+    pub(super) suspend_wanted: &'a mut bool,
+    pub(super) parking: &'a mut Option<Parking>,
     pub(super) version: &'a mut u64,
 }
 
@@ -90,9 +101,23 @@ impl TrackedLease {
             expires_ms,
             ended,
             moves,
+            moving,
+            suspend_wanted,
+            parking,
             version,
         } = &mut self.0;
-        LeaseEdit { grants, model, granted_ms, expires_ms, ended, moves, version }
+        LeaseEdit {
+            grants,
+            model,
+            granted_ms,
+            expires_ms,
+            ended,
+            moves,
+            moving,
+            suspend_wanted,
+            parking,
+            version,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::command::{Answer, Refusal};
 use super::lease_life::{self, LeaseEvent, TrackedLease};
+use super::queue::Wish;
 use super::{LeaseEntry, Ledger, Note, keys};
 use crate::{Dice, records};
 use pool_api::{Ended, EventKind, Lease, LeaseId, LeaseRequest, LeaseState, Name, TenantRecord};
@@ -35,7 +36,11 @@ impl Ledger {
         }
         self.check_ceilings(tenant, &request)?;
         self.check_room(tenant)?;
+        self.check_possible(tenant, &Wish::asked(&request))?;
 
+        // After the key's hash was made: a request that is sent again after a change of the tenant's settings is the same.
+        let times = self.tenants.get(tenant).map(|entry| entry.record.times).unwrap_or_default();
+        let request = LeaseRequest { time_limit_ms: times.limit_of(request.time_limit_ms), ..request };
         let id = self.new_id(dice);
         let now_ms = self.now_ms;
         let lease = Lease {
@@ -51,6 +56,9 @@ impl Ledger {
             expires_ms: now_ms + request.ttl_ms,
             ended: None,
             moves: Vec::new(),
+            moving: None,
+            suspend_wanted: false,
+            parking: None,
             version: 1,
             request,
         };
@@ -88,6 +96,11 @@ impl Ledger {
             let (asked_ms, limit_ms) = (request.ttl_ms, record.ttl_max_ms);
             return Err(Refusal::TtlTooLong { tenant: tenant.clone(), asked_ms, limit_ms });
         }
+        if let (Some(asked_ms), Some(limit_ms)) = (request.time_limit_ms, record.times.limit_max_ms)
+            && asked_ms > limit_ms
+        {
+            return Err(Refusal::TimeLimitTooLong { tenant: tenant.clone(), asked_ms, limit_ms });
+        }
         Ok(())
     }
 
@@ -118,6 +131,11 @@ impl Ledger {
         let request = &self.leases[&id].lease.request;
         let model = request.model.as_ref().map_or("any model".to_owned(), ToString::to_string);
         let host = request.host.as_ref().map_or_else(String::new, |host| format!(" in host {host}"));
+        if let [first, others @ ..] = request.gpu_ids.as_slice() {
+            let more =
+                if others.is_empty() { String::new() } else { format!(" and {} others", others.len()) };
+            return format!("{first}{more}, which it names");
+        }
         match &request.share {
             Some(share) => format!("{}/1000 of a GPU ({model})", share.milli),
             None if request.gpus == 1 => format!("1 GPU ({model}){host}"),
@@ -148,7 +166,7 @@ impl Ledger {
     }
 
     /// Renews a lease for its whole time to live. The stored expiry lags behind by half of that at most.
-    fn extend(&mut self, id: LeaseId) {
+    pub(super) fn extend(&mut self, id: LeaseId) {
         let entry = self.leases.get_mut(&id).expect("the caller has looked");
         let ttl_ms = entry.lease.request.ttl_ms;
         self.expiries.remove(&(entry.lease.expires_ms, id));
@@ -201,10 +219,16 @@ impl Ledger {
         lease.on(event);
         *lease.edit().ended = Some(Ended { at_ms: now_ms, reason: reason.to_owned() });
         *lease.edit().version += 1;
+        // Its second place is cleaned like the others.
+        if let Some(moving) = lease.edit().moving.take() {
+            lease.edit().grants.push(moving.to);
+        }
+        *lease.edit().suspend_wanted = false;
         let grants = lease.grants.clone();
         let tenant = lease.tenant.clone();
         self.unsettled.remove(&id);
-        self.unwanted.remove(&id);
+        self.forget_time(id);
+        self.forget_way(id);
         if was == LeaseState::Granted {
             let entry = self.tenant(&tenant);
             entry.granted = entry.granted.saturating_sub(1);
@@ -218,6 +242,7 @@ impl Ledger {
                 lease.edit().grants.retain(|kept| kept != grant);
             }
         }
+        self.account(id);
         self.draft.leases.insert(id);
         self.let_go(id);
         self.end_if_clean(id);

@@ -6,7 +6,7 @@ use super::gpu_life::TrackedGpu;
 use super::lease_life::TrackedLease;
 use super::stock::Class;
 use super::{GpuEntry, LeaseEntry, Ledger, Settings};
-use crate::records::{BOX, EVENT, GPU, HOST, LEASE, ReadError, SPARE, TENANT};
+use crate::records::{BOX, EVENT, GPU, HOST, LEASE, RESTORED, ReadError, SPARE, TENANT, USAGE};
 use pool_api::{
     BoxRecord, BoxState, Event, Gpu, GpuState, Lease, LeaseState, PCIE_EPOCH_MAX, SpareRecord, TenantRecord,
 };
@@ -52,6 +52,10 @@ impl Ledger {
                     entry.record = record;
                     entry.stored = true;
                 }
+                Some(("usage", _)) => {
+                    let record: pool_api::TenantUsage = at(key, USAGE.decode(value))?;
+                    ledger.usage.insert(record.tenant.clone(), record);
+                }
                 Some(("spare", _)) => {
                     let record: SpareRecord = at(key, SPARE.decode(value))?;
                     ledger.spares_wanted.insert(record.model, record.count);
@@ -60,6 +64,7 @@ impl Ledger {
                     .keys
                     .load(name, value)
                     .map_err(|problem| LoadError { key: key.to_owned(), problem })?,
+                Some(("restored", "last")) => ledger.load_restored(&at(key, RESTORED.read(value))?),
                 Some(("event", _)) => ledger.load_events(at(key, EVENT.decode_all(value))?),
                 _ => {}
             }
@@ -98,7 +103,7 @@ impl Ledger {
             model: gpu.model.clone(),
             memory_bytes: gpu.memory_bytes,
             kind: owner.record.kind,
-            pcie: speaks_pcie(&owner.record.paths) && gpu.epoch < PCIE_EPOCH_MAX,
+            pcie: speaks_pcie(&owner.record.paths) && gpu.epoch.max(self.epoch_floor) < PCIE_EPOCH_MAX,
             api: !gpu.only_pcie,
         };
         let place = self.stock.add(&gpu.box_name, gpu.slot, class, gpu.nvlink_group);
@@ -123,6 +128,9 @@ impl Ledger {
         let grants = lease.grants.clone();
         let lease = TrackedLease::loaded(lease);
         self.leases.insert(id, LeaseEntry { lease, stored_expires_ms });
+        if state.is_live() && state != LeaseState::Pending {
+            self.watch_time(id);
+        }
         match state {
             LeaseState::Pending => {
                 self.enqueue(id);
@@ -144,13 +152,16 @@ impl Ledger {
                     if let Some((holder, drain)) = holder {
                         self.charge(&tenant, &grant.model, &holder, true);
                         let owner = self.boxes.get(&grant.gpu.box_name);
-                        if drain || owner.is_some_and(|owner| owner.record.drain.is_some()) {
+                        if drain || owner.is_some_and(|owner| owner.is_emptied()) {
                             self.unwanted.insert(id);
                         }
                     }
                 }
+                self.load_moving(id);
                 self.unsettled.insert(id);
             }
+            // It has nothing, and nothing is due before it expires.
+            LeaseState::Parked => {}
             LeaseState::Releasing => {
                 self.unsettled.insert(id);
             }
@@ -186,7 +197,11 @@ impl Ledger {
             }
             for holder in &gpu.holders {
                 let lease = self.leases.get(&holder.lease).map(|entry| &entry.lease);
-                if !lease.is_some_and(|lease| lease.grants.iter().any(|grant| grant.gpu == gpu.id)) {
+                let has_it = |lease: &TrackedLease| {
+                    let second = lease.moving.as_ref().map(|moving| &moving.to);
+                    lease.grants.iter().chain(second).any(|grant| grant.gpu == gpu.id)
+                };
+                if !lease.is_some_and(has_it) {
                     found.push(format!("{} is held by {}, which has not got it", gpu.id, holder.lease));
                 }
             }
@@ -194,14 +209,17 @@ impl Ledger {
         for entry in self.leases.values() {
             let lease = &entry.lease;
             let fits = match lease.state {
-                LeaseState::Pending | LeaseState::Ended => lease.grants.is_empty(),
+                LeaseState::Pending | LeaseState::Parked | LeaseState::Ended => {
+                    lease.grants.is_empty() && lease.moving.is_none()
+                }
                 LeaseState::Granted => lease.grants.len() == lease.request.gpus as usize,
                 LeaseState::Releasing => !lease.grants.is_empty(),
             };
             if !fits {
                 found.push(format!("{} is {:?} with {} GPUs", lease.id, lease.state, lease.grants.len()));
             }
-            for grant in &lease.grants {
+            let second = lease.moving.as_ref().map(|moving| &moving.to);
+            for grant in lease.grants.iter().chain(second) {
                 let gpu = self.entry(&grant.gpu).map(|entry| &entry.gpu);
                 if !gpu.is_some_and(|gpu| gpu.holders.iter().any(|holder| holder.lease == lease.id)) {
                     found.push(format!("{} has {}, which it does not hold", lease.id, grant.gpu));

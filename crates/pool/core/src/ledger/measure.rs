@@ -132,6 +132,7 @@ impl<'a> Yard<'a> {
                 rack: format!("rack-{}", number / 8),
                 paths: vec![format!("box-{number}")],
                 gpus: (0..GPUS_PER_BOX).map(gpu).collect(),
+                guard: None,
             };
             let name = Name::new(&format!("box-{number}")).expect("it is a name");
             yard.boxes.push((name, report));
@@ -238,6 +239,9 @@ impl<'a> Yard<'a> {
             expires_ms: 0,
             ended: None,
             moves: Vec::new(),
+            moving: None,
+            suspend_wanted: false,
+            parking: None,
             version: 0,
         };
         let began = (self.clock_ns)();

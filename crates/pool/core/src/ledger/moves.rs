@@ -11,6 +11,28 @@ use super::stock::{Mask, Place};
 use super::{Ledger, Note};
 use pool_api::{EventKind, GpuState, Grant, LeaseId, LeaseState, Move, Name};
 
+/// Why a lease leaves a GPU.
+#[derive(Clone, Debug)]
+pub(super) struct Why {
+    pub(super) reason: String,
+    /// The borrower said so, before the box did.
+    pub(super) said_by_borrower: bool,
+    /// Nothing is lost: the program says that it has arrived elsewhere.
+    pub(super) is_planned: bool,
+}
+
+impl Why {
+    /// By what the pool knows.
+    pub(super) fn known(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), said_by_borrower: false, is_planned: false }
+    }
+
+    /// As it was asked for.
+    pub(super) fn planned(reason: impl Into<String>) -> Self {
+        Self { is_planned: true, ..Self::known(reason) }
+    }
+}
+
 /// More than so many GPUs at once are replaced by way of the queue: old and new ones and the lease are one transaction.
 const REPLACED_AT_ONCE_MAX: usize = 32;
 
@@ -20,6 +42,7 @@ impl Ledger {
         match self.leases.get(&id).map(|entry| entry.lease.state) {
             Some(LeaseState::Granted) => {
                 self.settle_endpoints(id);
+                self.settle_moving(id);
                 let lost = |grant: &Grant| !self.is_alive(grant, id);
                 let lost: Vec<Grant> =
                     self.leases[&id].lease.grants.iter().filter(|g| lost(g)).cloned().collect();
@@ -28,7 +51,7 @@ impl Ledger {
                 }
             }
             Some(LeaseState::Releasing) => self.settle_releasing(id),
-            Some(LeaseState::Pending | LeaseState::Ended) | None => {}
+            Some(LeaseState::Pending | LeaseState::Parked | LeaseState::Ended) | None => {}
         }
     }
 
@@ -56,7 +79,8 @@ impl Ledger {
     /// Writes the current addresses of its workers into a lease, for its borrower.
     fn settle_endpoints(&mut self, id: LeaseId) {
         let mut grants = self.leases[&id].lease.grants.clone();
-        for grant in &mut grants {
+        let mut moving = self.leases[&id].lease.moving.clone();
+        for grant in grants.iter_mut().chain(moving.as_mut().map(|moving| &mut moving.to)) {
             if let Some(entry) = self.entry(&grant.gpu)
                 && entry.gpu.epoch == grant.epoch
             {
@@ -64,15 +88,16 @@ impl Ledger {
             }
         }
         let lease = &mut self.leases.get_mut(&id).expect("it is there").lease;
-        if lease.grants != grants {
+        if lease.grants != grants || lease.moving != moving {
             *lease.edit().grants = grants;
+            *lease.edit().moving = moving;
             *lease.edit().version += 1;
             self.draft.leases.insert(id);
         }
     }
 
     fn replace(&mut self, id: LeaseId, lost: &[Grant]) {
-        let reasons: Vec<String> = lost.iter().map(|grant| self.why_lost(grant)).collect();
+        let reasons: Vec<Why> = lost.iter().map(|grant| Why::known(self.why_lost(grant))).collect();
         for grant in lost {
             self.unbind(grant, id, false);
         }
@@ -80,12 +105,12 @@ impl Ledger {
         self.exchange_or_requeue(id, lost, found, &reasons);
     }
 
-    fn exchange_or_requeue(
+    pub(super) fn exchange_or_requeue(
         &mut self,
         id: LeaseId,
         lost: &[Grant],
         found: Option<Vec<Place>>,
-        reasons: &[String],
+        reasons: &[Why],
     ) {
         match (found, self.slots_again(lost)) {
             (Some(found), Some(slots)) => self.exchange(id, lost, &found, &slots, reasons),
@@ -93,7 +118,7 @@ impl Ledger {
         }
     }
 
-    fn why_lost(&self, grant: &Grant) -> String {
+    pub(super) fn why_lost(&self, grant: &Grant) -> String {
         let Some(owner) = self.boxes.get(&grant.gpu.box_name) else { return "its box is gone".into() };
         let Some(gpu) = owner.slots.get(&grant.gpu.slot).map(|entry| &entry.gpu) else {
             return "it is gone".into();
@@ -113,7 +138,12 @@ impl Ledger {
     }
 
     /// One GPU for each that was lost; all or nothing. Nothing is taken yet.
-    fn find_replacements(&mut self, id: LeaseId, lost: &[Grant], spares: bool) -> Option<Vec<Place>> {
+    pub(super) fn find_replacements(
+        &mut self,
+        id: LeaseId,
+        lost: &[Grant],
+        spares: bool,
+    ) -> Option<Vec<Place>> {
         let lease = &self.leases[&id].lease;
         if lost.len() > REPLACED_AT_ONCE_MAX {
             return None;
@@ -121,6 +151,9 @@ impl Ledger {
         let kept: Vec<Grant> = lease.grants.iter().filter(|grant| !lost.contains(grant)).cloned().collect();
         let wish = Wish { lost: spares, ..Wish::of(lease) };
         let classes = self.stock.mask(|class| wish.accepts(class));
+        if !wish.given.is_empty() {
+            return self.given_again(id, lost, classes);
+        }
         let need = wish.need(classes);
         if kept.is_empty() && lost.len() > 1 && !lost.iter().all(|grant| self.can_come_back(&grant.gpu, id)) {
             return self.stock.choose(&need, &mut self.unused_dice);
@@ -154,7 +187,13 @@ impl Ledger {
     }
 
     /// The very GPU that was lost, if only the borrower was thrown out, or its host has lost it: with what it has left there.
-    fn usable_again(&self, lease: LeaseId, grant: &Grant, classes: Mask, taken: &[Place]) -> Option<Place> {
+    pub(super) fn usable_again(
+        &self,
+        lease: LeaseId,
+        grant: &Grant,
+        classes: Mask,
+        taken: &[Place],
+    ) -> Option<Place> {
         let place = self.entry(&grant.gpu)?.place;
         let can_be_had = self.stock.can_be_had(place) || self.can_come_back(&grant.gpu, lease);
         let fits = can_be_had && self.stock.is_of(place, classes);
@@ -167,12 +206,13 @@ impl Ledger {
         lost: &[Grant],
         found: &[Place],
         slots: &[Option<(Name, u8)>],
-        reasons: &[String],
+        reasons: &[Why],
     ) {
         let now_ms = self.now_ms;
         let tenant = self.leases[&id].lease.tenant.clone();
-        for (((old, place), slot), reason) in lost.iter().zip(found).zip(slots).zip(reasons) {
+        for (((old, place), slot), why) in lost.iter().zip(found).zip(slots).zip(reasons) {
             let new = self.bind(&self.gpu_at(*place), id, slot.clone());
+            let reason = &why.reason;
             let message = if new.gpu == old.gpu {
                 format!("{id} starts again on {}: {reason}", old.gpu)
             } else {
@@ -185,6 +225,8 @@ impl Ledger {
                 to: Some(new.gpu.clone()),
                 at_ms: now_ms,
                 reason: reason.clone(),
+                said_by_borrower: why.said_by_borrower,
+                planned: false,
             };
             remember_move(lease.edit().moves, moved);
             // In its place, so that the borrower's devices keep their numbers.
@@ -198,8 +240,9 @@ impl Ledger {
         self.let_go_of_others(id);
     }
 
-    fn requeue(&mut self, id: LeaseId, lost: &[Grant], reasons: &[String]) {
+    fn requeue(&mut self, id: LeaseId, lost: &[Grant], reasons: &[Why]) {
         let now_ms = self.now_ms;
+        self.drop_second_place(id);
         let grants = self.leases[&id].lease.grants.clone();
         for grant in grants.iter().filter(|grant| !lost.contains(grant)) {
             self.unbind(grant, id, false);
@@ -208,51 +251,66 @@ impl Ledger {
         lease.on(LeaseEvent::Requeued);
         lease.edit().grants.clear();
         *lease.edit().version += 1;
-        for (grant, reason) in lost.iter().zip(reasons) {
-            let moved = Move { from: grant.gpu.clone(), to: None, at_ms: now_ms, reason: reason.clone() };
+        *lease.edit().suspend_wanted = false;
+        for (grant, why) in lost.iter().zip(reasons) {
+            let Why { reason, said_by_borrower, .. } = why.clone();
+            let moved = Move {
+                from: grant.gpu.clone(),
+                to: None,
+                at_ms: now_ms,
+                reason,
+                said_by_borrower,
+                planned: false,
+            };
             remember_move(lease.edit().moves, moved);
         }
         let tenant = lease.tenant.clone();
         let entry = self.tenant(&tenant);
         entry.granted = entry.granted.saturating_sub(1);
-        self.unwanted.remove(&id);
+        self.forget_way(id);
         self.enqueue(id);
         if self.kept.contains_key(&id) {
             self.returning.insert(id);
         }
         self.draft.leases.insert(id);
-        let message = format!("{id} lost {}: {}; it waits for another", lost[0].gpu, reasons[0]);
+        let message = format!("{id} lost {}: {}; it waits for another", lost[0].gpu, reasons[0].reason);
         self.note(Note::new(EventKind::LeaseRequeued, message).gpu(&lost[0].gpu).lease(id, &tenant));
     }
 
     /// Moves a lease off GPUs that are tainted with `drain` or in a draining box, if others are free.
     pub(super) fn move_away(&mut self, id: LeaseId) {
-        let is_unwanted = |grant: &Grant| {
-            let owner = self.boxes.get(&grant.gpu.box_name);
-            let drained = owner.is_some_and(|owner| owner.record.drain.is_some());
-            drained
-                || self
-                    .entry(&grant.gpu)
-                    .is_some_and(|e| e.gpu.taint.as_ref().is_some_and(|taint| taint.drain))
-        };
         let Some(entry) = self.leases.get(&id).filter(|entry| entry.lease.state == LeaseState::Granted)
         else {
-            self.unwanted.remove(&id);
+            self.forget_way(id);
             return;
         };
         let leaving: Vec<Grant> =
-            entry.lease.grants.iter().filter(|grant| is_unwanted(grant)).cloned().collect();
+            entry.lease.grants.iter().filter(|grant| self.is_unwanted(grant)).cloned().collect();
         if leaving.is_empty() {
             self.unwanted.remove(&id);
+            self.hurried.remove(&id);
             return;
         }
+        if !entry.lease.request.survive.is_none() && !self.hurried.contains(&id) {
+            return self.begin_leaving(id, &leaving[0]);
+        }
+        self.drop_second_place(id);
         // Without spares: those are for GPUs that break.
         let Some(found) = self.find_replacements(id, &leaving, false) else { return };
         for grant in &leaving {
             self.unbind(grant, id, false);
         }
-        let reasons = vec!["it is being drained".to_owned(); leaving.len()];
+        let reasons = vec![Why::known("it is being drained"); leaving.len()];
         self.exchange_or_requeue(id, &leaving, Some(found), &reasons);
         self.unwanted.remove(&id);
+        self.hurried.remove(&id);
+    }
+
+    /// Whether a GPU is to be emptied by hand.
+    pub(super) fn is_unwanted(&self, grant: &Grant) -> bool {
+        let owner = self.boxes.get(&grant.gpu.box_name);
+        let drained = owner.is_some_and(|owner| owner.is_emptied());
+        let is_tainted = |entry: &super::GpuEntry| entry.gpu.taint.as_ref().is_some_and(|taint| taint.drain);
+        drained || self.entry(&grant.gpu).is_some_and(is_tainted)
     }
 }

@@ -56,7 +56,8 @@ impl Ledger {
     pub(super) fn drain_box(&mut self, name: &Name, reason: &str, by: &str) -> Result<Answer, Refusal> {
         let since_ms = self.now_ms;
         let entry = self.boxes.get_mut(name).ok_or_else(|| Refusal::NoBox { box_name: name.clone() })?;
-        if entry.record.drain.is_none() {
+        // A cordon becomes a drain.
+        if !entry.record.drain.as_ref().is_some_and(|old| old.drain) {
             let taint = Taint { reason: reason.to_owned(), by: by.to_owned(), since_ms, drain: true };
             entry.record.drain = Some(taint);
             self.draft.boxes.insert(name.clone());
@@ -142,7 +143,7 @@ impl Ledger {
         Answer::Gpu(Box::new(self.gpu(id).expect("it was there just now")))
     }
 
-    fn show_box(&self, name: &Name) -> Answer {
+    pub(super) fn show_box(&self, name: &Name) -> Answer {
         Answer::Box(self.gpu_box(name).expect("it was there just now"))
     }
 }

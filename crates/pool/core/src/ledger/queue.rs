@@ -6,7 +6,7 @@
 //! GPU, then those of the tenant that has least for its weight, then the oldest.
 
 use super::stock::{Mask, Need, Tightness};
-use pool_api::{BoxKind, Lease, LeaseId, Model, Name, Topology};
+use pool_api::{BoxKind, GpuId, Lease, LeaseId, LeaseRequest, Model, Name, Topology};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,22 +24,42 @@ pub(super) struct Wish {
     pub(super) host: Option<Name>,
     /// It had GPUs and lost one: it may have spares.
     pub(super) lost: bool,
+    /// Exactly these, in order; any, if there are none.
+    pub(super) given: Vec<GpuId>,
 }
 
 impl Wish {
     pub(super) fn of(lease: &Lease) -> Self {
-        let request = &lease.request;
+        let asked = Self::asked(&lease.request);
+        // One that gave its GPUs back for a while has lost nothing: it waits like a new one.
+        let lost = lease.granted_ms.is_some() && lease.parking.is_none();
+        // A program that outlives the loss of its GPU goes on wherever there is another one.
+        let is_bound = lease.granted_ms.is_none() || lease.request.survive.is_none();
+        let given = if is_bound { asked.given } else { Vec::new() };
+        Self { model: lease.model.clone().or(asked.model), lost, given, ..asked }
+    }
+
+    /// Of a request that has had nothing yet.
+    pub(super) fn asked(request: &LeaseRequest) -> Self {
         let share_bytes = request.share.map_or(0, |share| share.memory_bytes);
+        let mut given = request.gpu_ids.clone();
+        given.sort();
         Self {
             gpus: request.gpus,
-            model: lease.model.clone().or_else(|| request.model.clone()),
+            model: request.model.clone(),
             memory_bytes: request.memory_bytes.unwrap_or(0).max(share_bytes),
             kind: request.kind,
             topology: request.topology,
             milli: request.share.map_or(crate::GPU_MILLI, |share| share.milli),
             host: request.host.clone(),
-            lost: lease.granted_ms.is_some(),
+            lost: false,
+            given,
         }
+    }
+
+    /// Whether this GPU is among those that the lease names.
+    pub(super) fn accepts_gpu(&self, id: &GpuId) -> bool {
+        self.given.is_empty() || self.given.contains(id)
     }
 
     /// Whether GPUs of this class will do.
@@ -78,6 +98,11 @@ impl Wish {
     }
 }
 
+/// Since when a pending lease is in the queue: since it was asked for, or resumed.
+pub(super) fn queued_ms(lease: &Lease) -> u64 {
+    lease.parking.and_then(|parking| parking.queued_ms).unwrap_or(lease.created_ms)
+}
+
 /// Leases that want the same for the same tenant at the same priority.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct GroupKey {
@@ -106,13 +131,13 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn insert(&mut self, lease: &Lease) {
-        self.groups.entry(GroupKey::of(lease)).or_default().insert((lease.created_ms, lease.id), ());
+        self.groups.entry(GroupKey::of(lease)).or_default().insert((queued_ms(lease), lease.id), ());
     }
 
     pub(super) fn remove(&mut self, lease: &Lease) {
         let key = GroupKey::of(lease);
         if let Some(group) = self.groups.get_mut(&key) {
-            group.remove(&(lease.created_ms, lease.id));
+            group.remove(&(queued_ms(lease), lease.id));
             if group.is_empty() {
                 self.groups.remove(&key);
             }

@@ -63,6 +63,10 @@ impl Ledger {
                 self.open_classes(&key.tenant, &key.wish)
                     & self.promised_classes(&key.tenant, &key.wish, milli)
             };
+            // A scheduler that names GPUs has chosen free ones; no lease is ended for its choice.
+            if !key.wish.given.is_empty() {
+                continue;
+            }
             if is_promised(0) == 0 || !self.has_slots(&key.tenant, &key.wish) {
                 continue;
             }
@@ -84,7 +88,8 @@ impl Ledger {
     /// Since when a pending lease waits: since it was asked for, or since it lost a GPU.
     fn waits_since_ms(&self, id: LeaseId) -> u64 {
         let lease = &self.leases[&id].lease;
-        lease.moves.last().map_or(lease.created_ms, |lost| lost.at_ms.max(lease.created_ms))
+        let queued_ms = super::queue::queued_ms(lease);
+        lease.moves.last().map_or(queued_ms, |lost| lost.at_ms.max(queued_ms))
     }
 
     fn choose_reclaimed(&mut self, waiting: &[(Name, Wish, Mask)]) {

@@ -11,7 +11,7 @@ use super::grants::{EPOCH_LEAP_MAX, is_current, next_epoch};
 use super::stock::Class;
 use super::{GpuEntry, Ledger, Note};
 use pool_api::{
-    BoxOrders, BoxRecord, BoxReport, BoxState, EventKind, Gpu, GpuId, GpuReport, GpuState, Name,
+    BoxOrders, BoxRecord, BoxReport, BoxState, EventKind, Gpu, GpuId, GpuReport, GpuState, LeaseId, Name,
     PCIE_EPOCH_MAX, SlotOrder, Want,
 };
 
@@ -38,7 +38,7 @@ impl Ledger {
         let mut new: Vec<Class> = Vec::new();
         for gpu in &report.gpus {
             let entry = self.boxes.get(name).and_then(|owner| owner.slots.get(&gpu.slot));
-            let pcie = can_be_plugged(report, entry.map(|entry| &*entry.gpu), gpu);
+            let pcie = self.can_be_plugged(report, entry.map(|entry| &*entry.gpu), gpu);
             let class = class_of(report, gpu, pcie);
             if !known.contains(&class) && !new.contains(&class) {
                 new.push(class);
@@ -79,6 +79,7 @@ impl Ledger {
         self.listen_to(name);
         let entry = self.boxes.get_mut(name).expect("it was met before");
         let was = std::mem::replace(&mut entry.presence, Presence::Ready);
+        entry.guard.clone_from(&report.guard);
         let record = &mut entry.record;
         let same = record.kind == report.kind && record.rack == report.rack && record.paths == report.paths;
         if !same {
@@ -107,15 +108,17 @@ impl Ledger {
             return;
         }
         let entry = self.entry_mut(&id).expect("it was added before");
-        entry.counters.clone_from(&report.counters);
+        let before = std::mem::replace(&mut entry.counters, report.counters.clone());
+        self.hear_work(&id, before.as_ref(), report.counters.as_ref());
         let entry = self.entry(&id).expect("it was added before");
         let class = self.stock.class_of(entry.place);
         let same_class =
-            class.kind == whole.kind && class.pcie == can_be_plugged(whole, Some(&entry.gpu), report);
+            class.kind == whole.kind && class.pcie == self.can_be_plugged(whole, Some(&entry.gpu), report);
         if is_old_news(entry, report) && same_class {
             return;
         }
         self.hear_identity(&id, whole, report);
+        let floor = self.epoch_floor;
         let entry = self.entry_mut(&id).expect("it was added before");
         let is_attached = entry.attachment.is_some();
         let before = entry.gpu.clone();
@@ -137,7 +140,7 @@ impl Ledger {
             gpu.on(GpuEvent::Returned);
         }
         // Bounded by `EPOCH_LEAP_MAX`: `is_strange` catches reports beyond it.
-        entry.leapt += leap;
+        entry.leapt += leap.min(entry.gpu.epoch.saturating_sub(floor));
         self.hear_health(&id, report);
 
         let gpu = &mut self.entry_mut(&id).expect("it is still there").gpu;
@@ -174,7 +177,8 @@ impl Ledger {
     /// it says of this GPU and marks the GPU bad: the box may have admitted a borrower that the pool does not know.
     fn is_strange(&mut self, id: &GpuId, report: &GpuReport) -> bool {
         let entry = self.entry(id).expect("it was added before");
-        let (given, claimed) = (entry.gpu.epoch, report.bound_epoch.max(report.cleaned_epoch));
+        let (given, claimed) =
+            (entry.gpu.epoch.max(self.epoch_floor), report.bound_epoch.max(report.cleaned_epoch));
         let leap = claimed.saturating_sub(given);
         if leap == 0 || leap.saturating_add(entry.leapt) <= EPOCH_LEAP_MAX {
             return false;
@@ -190,7 +194,7 @@ impl Ledger {
     }
 
     fn add_gpu(&mut self, id: &GpuId, whole: &BoxReport, report: &GpuReport) {
-        let class = class_of(whole, report, can_be_plugged(whole, None, report));
+        let class = class_of(whole, report, self.can_be_plugged(whole, None, report));
         let place = self.stock.add(&id.box_name, id.slot, class, report.nvlink_group);
         let place = place.expect("the report was checked before");
         let gpu = Gpu {
@@ -228,7 +232,7 @@ impl Ledger {
     fn hear_identity(&mut self, id: &GpuId, whole: &BoxReport, report: &GpuReport) {
         let entry = self.entry(id).expect("it was added before");
         let (gpu, place) = (&entry.gpu, entry.place);
-        let class = class_of(whole, report, can_be_plugged(whole, Some(gpu), report));
+        let class = class_of(whole, report, self.can_be_plugged(whole, Some(gpu), report));
         let known = self.stock.class_of(place);
         let alike = Class { pcie: class.pcie, ..known.clone() } == class;
         let same_gpu = alike && gpu.nvlink_group == report.nvlink_group && gpu.uuid == report.uuid;
@@ -336,6 +340,13 @@ impl Ledger {
         }
     }
 
+    /// Whether hosts can reach it, and epochs are left for them.
+    fn can_be_plugged(&self, whole: &BoxReport, known: Option<&Gpu>, report: &GpuReport) -> bool {
+        let known = known.map_or(0, |gpu| gpu.epoch).max(self.epoch_floor);
+        let epoch = known.max(report.bound_epoch).max(report.cleaned_epoch);
+        speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
+    }
+
     /// What should be so in the slots a box reported.
     fn orders(&self, name: &Name, report: &BoxReport) -> BoxOrders {
         let slots = report.gpus.iter().filter_map(|gpu| {
@@ -348,9 +359,17 @@ impl Ledger {
             node: self.boxes.get(name).map_or(0, |entry| entry.record.node),
             lease_keys: Vec::new(),
             denied_leases: Vec::new(),
+            ended_leases: self.ended_leases(report),
             slots: slots.collect(),
             report_after_ms: self.settings.report_after_ms,
         }
+    }
+
+    /// The leases of a guardian's images that are not live any more. A lease that this ledger has never granted or has
+    /// forgotten is none of them either.
+    fn ended_leases(&self, report: &BoxReport) -> Vec<LeaseId> {
+        let guarded = report.guard.iter().flat_map(|guard| &guard.leases).map(|guarded| guarded.lease);
+        guarded.filter(|id| !self.lease(*id).is_some_and(|lease| lease.state.is_live())).collect()
     }
 
     fn want(&self, gpu: &Gpu) -> Want {
@@ -392,12 +411,6 @@ impl Ledger {
 fn class_of(whole: &BoxReport, report: &GpuReport, pcie: bool) -> Class {
     let api = !report.only_pcie;
     Class { model: report.model.clone(), memory_bytes: report.memory_bytes, kind: whole.kind, pcie, api }
-}
-
-/// Whether hosts can reach it, and epochs are left for them.
-fn can_be_plugged(whole: &BoxReport, known: Option<&Gpu>, report: &GpuReport) -> bool {
-    let epoch = known.map_or(0, |gpu| gpu.epoch).max(report.bound_epoch).max(report.cleaned_epoch);
-    speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
 }
 
 /// Why no borrower could use a GPU now, as its box says it.

@@ -51,6 +51,13 @@ impl Ledger {
             if !self.has_slots(&key.tenant, &key.wish) {
                 continue;
             }
+            if !key.wish.given.is_empty() {
+                if let Some(places) = self.given_places(&key.wish, open & !walled) {
+                    return Some((id, places));
+                }
+                // It waits for these GPUs alone, and keeps other leases from none.
+                continue;
+            }
             let need = key.wish.need(open & !walled);
             if need.classes != 0
                 && let Some(places) = self.find(&need)
@@ -169,11 +176,13 @@ impl Ledger {
         *lease.edit().model = grants.first().map(|grant| grant.model.clone());
         let where_to = where_to(grants.iter().map(|grant| &grant.gpu));
         lease.on(LeaseEvent::Served);
+        *lease.edit().parking = None;
         *lease.edit().grants = grants;
         lease.edit().granted_ms.get_or_insert(now_ms);
         *lease.edit().version += 1;
         self.tenant(&tenant).granted += 1;
         self.draft.leases.insert(id);
+        self.watch_time(id);
         self.let_go_of_others(id);
         self.note(Note::new(EventKind::LeaseGranted, format!("{id} has {where_to}")).lease(id, &tenant));
     }

@@ -231,6 +231,35 @@ impl Stock {
         }
     }
 
+    /// How a GPU stands now.
+    pub(crate) fn standing(&self, place: Place) -> Standing {
+        self.bins[place.bin.0 as usize].slots[usize::from(place.index)].1
+    }
+
+    /// How many GPUs as close together as the need asks, and of one model, can be had now.
+    pub(crate) fn have(&self, need: &Need) -> u64 {
+        let counted = |bin: &Bin| bin.usable + if need.spares { bin.spare } else { 0 };
+        let most = |index: &ClassIndex| {
+            let counted = if need.spares { &index.reachable } else { &index.usable };
+            counted.last().map(|&(count, _)| count)
+        };
+        let in_a_bin = self.each(need.classes).filter_map(most).max().unwrap_or(0);
+        match need.tightness {
+            Tightness::OneBin => u64::from(in_a_bin),
+            Tightness::OneBox => {
+                let masks: Vec<Mask> = self.model_masks(need.classes).collect();
+                let split = self.split.iter().flat_map(|name| masks.iter().map(move |mask| (name, *mask)));
+                let in_a_box = split.map(|(name, mask)| self.in_box(name, mask, counted)).max().unwrap_or(0);
+                u64::from(in_a_bin.max(in_a_box))
+            }
+            Tightness::Anywhere => self
+                .model_masks(need.classes)
+                .map(|mask| self.usable(mask) + if need.spares { self.spares(mask) } else { 0 })
+                .max()
+                .unwrap_or(0),
+        }
+    }
+
     /// Whether a lease that lost a GPU could have this one now.
     pub(crate) fn can_be_had(&self, place: Place) -> bool {
         let standing = self.bins[place.bin.0 as usize].slots[usize::from(place.index)].1;
@@ -267,6 +296,11 @@ impl Stock {
     /// How many are held back.
     pub(crate) fn spares(&self, mask: Mask) -> u64 {
         self.each(mask).map(|index| index.spare_sum).sum()
+    }
+
+    /// How many are there at all: in use, held back or free.
+    pub(crate) fn present(&self, mask: Mask) -> u64 {
+        self.each(mask).map(|index| index.present_sum).sum()
     }
 
     /// The most usable GPUs in one bin.
@@ -432,6 +466,17 @@ impl Stock {
             }
             _ => self.choose(&Need { gpus: 1, tightness: Tightness::Anywhere, ..*need }, dice)?.pop(),
         }
+    }
+
+    /// A GPU of this box that a lease could have, a spare first if spares may be taken.
+    pub(crate) fn inside(&self, box_name: &Name, need: &Need) -> Option<Place> {
+        let order: &[Standing] =
+            if need.spares { &[Standing::Spare, Standing::Usable] } else { &[Standing::Usable] };
+        let own = self.bins_of_box.get(box_name).into_iter().flatten();
+        let own = own.filter(|id| need.classes >> self.bins[id.0 as usize].class.0 & 1 == 1);
+        order.iter().find_map(|standing| {
+            own.clone().flat_map(|&id| self.taken_from(id, 1, std::slice::from_ref(standing))).next()
+        })
     }
 
     /// The next GPU to hold back as a spare: of the kind of box that has fewest spares for its size, in the bin with

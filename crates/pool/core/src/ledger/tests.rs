@@ -2,11 +2,17 @@
 
 mod bench;
 mod failures;
+mod given;
 mod guarantees;
 mod hosts;
 mod life;
+mod operators_day;
+mod possible;
 mod queueing;
 mod reports;
+mod restored;
+mod survival;
+mod times;
 
 use super::*;
 use bench::Bench;
@@ -52,8 +58,8 @@ fn several_gpus_come_together_or_not_at_all() {
     assert_eq!(spread.grants.len(), 6);
     bench.release(spread.id);
     bench.settle();
-    let together = bench.lease(six(Topology::SameBox));
-    assert_eq!((together.state, together.grants.len()), (LeaseState::Pending, 0));
+    let together = bench.try_lease(six(Topology::SameBox)).unwrap_err();
+    assert_eq!(together.to_string(), "6 GPUs are asked for, and one box of this pool has 4 at most");
     let four = bench.lease(LeaseRequest { gpus: 4, topology: Topology::Nvlink, ..LeaseRequest::default() });
     let boxes: BTreeSet<&Name> = four.grants.iter().map(|grant| &grant.gpu.box_name).collect();
     assert_eq!((four.grants.len(), boxes.len()), (4, 1));
@@ -115,8 +121,8 @@ fn a_share_is_charged_as_what_it_is() {
     let used = bench.ledger.tenant_status(&bench::tenant()).unwrap().used;
     assert_eq!(used.values().next().unwrap().milli, 250);
     let too_large = pool_api::Share { milli: 250, memory_bytes: 1 << 50 };
-    let waits = bench.lease(LeaseRequest { share: Some(too_large), ..LeaseRequest::default() });
-    assert_eq!(waits.state, LeaseState::Pending);
+    let refused = bench.try_lease(LeaseRequest { share: Some(too_large), ..LeaseRequest::default() });
+    assert!(matches!(refused, Err(Refusal::Impossible(Impossible::Memory { .. }))), "{refused:?}");
     bench.release(lease.id);
     assert!(bench.ledger.tenant_status(&bench::tenant()).unwrap().used.is_empty());
 }

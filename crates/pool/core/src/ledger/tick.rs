@@ -30,7 +30,9 @@ impl Ledger {
         let silence = self.silences.first().map(|&(at_ms, _)| at_ms);
         let host = self.host_silences.first().map(|&(at_ms, _)| at_ms);
         let unplug = self.unplug_due.first().map(|&(at_ms, _)| at_ms);
-        expiry.into_iter().chain(silence).chain(host).chain(unplug).min()
+        let moves = self.moves_due.first().map(|&(at_ms, _)| at_ms);
+        let limit = self.limits.first().map(|&(at_ms, _)| at_ms);
+        limit.into_iter().chain(expiry).chain(silence).chain(host).chain(unplug).chain(moves).min()
     }
 
     /// Does now what the next request of each shape would have to do first. Changes nothing that counts.
@@ -55,6 +57,9 @@ impl Ledger {
             self.expire(id);
             return true;
         }
+        if self.end_at_limit() {
+            return true;
+        }
         if let Some((at_ms, name)) = self.silences.first()
             && *at_ms <= self.now_ms
         {
@@ -76,7 +81,18 @@ impl Ledger {
             self.stop_waiting_for_host(&gpu);
             return true;
         }
-        self.balance_spares() || self.serve_next() || self.reclaim() || self.empty_drained() || self.forget()
+        if let Some(&(at_ms, id)) = self.moves_due.first()
+            && at_ms <= self.now_ms
+        {
+            self.move_is_late(id);
+            return true;
+        }
+        self.balance_spares()
+            || self.serve_next()
+            || self.reclaim()
+            || self.reclaim_idle()
+            || self.empty_drained()
+            || self.forget()
     }
 
     fn serve_next(&mut self) -> bool {

@@ -1,6 +1,6 @@
 //! Looking at the pool. Lists are in the order of names, and begin after one.
 
-use super::{GpuEntry, Ledger, TenantEntry, boxes::BoxEntry};
+use super::{GpuEntry, Ledger, Presence, TenantEntry, boxes::BoxEntry};
 use pool_api::{
     BoxDetail, BoxRecord, Event, Gpu, GpuId, GpuState, Lease, LeaseId, LeaseState, Model, Name, SpareStatus,
     TenantStatus,
@@ -29,18 +29,20 @@ impl Ledger {
 
     /// One GPU.
     pub fn gpu(&self, id: &GpuId) -> Option<Gpu> {
-        self.entry(id).map(shown)
+        let owner = self.boxes.get(&id.box_name)?;
+        owner.slots.get(&id.slot).map(|entry| shown(owner, entry))
     }
 
     /// The GPUs after this one.
     pub fn gpus(&self, after: Option<&GpuId>) -> impl Iterator<Item = Gpu> + '_ {
         let rest = after.and_then(|after| {
             let owner = self.boxes.get(&after.box_name)?;
-            Some(owner.slots.range((Excluded(after.slot), Unbounded)).map(|(_, entry)| shown(entry)))
+            let slots = owner.slots.range((Excluded(after.slot), Unbounded));
+            Some(slots.map(move |(_, entry)| shown(owner, entry)))
         });
         let start = after.map_or(Unbounded, |after| Excluded(after.box_name.clone()));
-        let others =
-            self.boxes.range((start, Unbounded)).flat_map(|(_, owner)| owner.slots.values().map(shown));
+        let others = self.boxes.range((start, Unbounded));
+        let others = others.flat_map(|(_, owner)| owner.slots.values().map(move |entry| shown(owner, entry)));
         rest.into_iter().flatten().chain(others)
     }
 
@@ -52,7 +54,11 @@ impl Ledger {
     /// One box with its GPUs.
     pub fn box_detail(&self, name: &Name) -> Option<BoxDetail> {
         let owner = self.boxes.get(name)?;
-        Some(BoxDetail { record: shown_box(owner), gpus: owner.slots.values().map(shown).collect() })
+        Some(BoxDetail {
+            record: shown_box(owner),
+            gpus: owner.slots.values().map(|entry| shown(owner, entry)).collect(),
+            guard: owner.guard.clone(),
+        })
     }
 
     /// The boxes after this one.
@@ -120,7 +126,7 @@ impl Ledger {
         for owner in self.boxes.values() {
             *counts.boxes.entry(owner.state()).or_default() += 1;
             for entry in owner.slots.values() {
-                *counts.gpus.entry((entry.gpu.model.clone(), entry.gpu.state)).or_default() += 1;
+                *counts.gpus.entry((entry.gpu.model.clone(), shown_state(owner, entry))).or_default() += 1;
             }
         }
         for host in self.hosts.values() {
@@ -133,8 +139,17 @@ impl Ledger {
     }
 }
 
-fn shown(entry: &GpuEntry) -> Gpu {
-    Gpu { counters: entry.counters.clone(), ..Gpu::clone(&entry.gpu) }
+/// A GPU as it is told. No lease can have a GPU of a box that is dead, so it is not called free there: its box does not
+/// report it, which is what `absent` means.
+fn shown(owner: &BoxEntry, entry: &GpuEntry) -> Gpu {
+    Gpu { state: shown_state(owner, entry), counters: entry.counters.clone(), ..Gpu::clone(&entry.gpu) }
+}
+
+fn shown_state(owner: &BoxEntry, entry: &GpuEntry) -> GpuState {
+    match entry.gpu.state {
+        GpuState::Free if owner.presence == Presence::Dead => GpuState::Absent,
+        state => state,
+    }
 }
 
 fn shown_box(owner: &BoxEntry) -> BoxRecord {
@@ -148,6 +163,7 @@ fn shown_tenant(entry: &TenantEntry) -> TenantStatus {
         quotas: entry.record.quotas.clone(),
         priority_max: entry.record.priority_max,
         ttl_max_ms: entry.record.ttl_max_ms,
+        times: entry.record.times,
         used: entry
             .used
             .iter()

@@ -5,7 +5,9 @@ use super::{Kind, first_version};
 use pool_api::{GpuId, LeaseId, Name};
 
 /// Events.
-pub(crate) const EVENT: Kind<Event> = Kind::new("event", &[first_version]);
+///
+/// Version 2 has more kinds.
+pub(crate) const EVENT: Kind<Event> = Kind::new("event", &[first_version, first_version]);
 
 stored_struct! {
     /// Something happened; below `event/FIRST NUMBER`, in an array.
@@ -36,5 +38,6 @@ stored_enum! {
         GpuPlugged, GpuUnplugged,
         LeasePending, LeaseGranted, LeaseMoved, LeaseRequeued, LeaseReleased, LeaseReclaimed, LeaseExpired,
         TenantChanged, SparesChanged, LeaderChanged, AccessRevoked, IdentityCopied,
+        LeaseMoving, LeaseStayed, LeaseParked, LeaseUnparked, LeaseDrill,
     }
 }

@@ -7,7 +7,16 @@ use super::{Kind, Stored, first_version};
 use pool_api::{GpuId, LEASE_TTL_DEFAULT_MS, LeaseId, Model, Name, PRIORITY_DEFAULT};
 
 /// Leases.
-pub(crate) const LEASE: Kind<Lease> = Kind::new("lease", &[first_version]);
+///
+/// Version 2 can say what its programs outlive, and where a lease is on its way to. Version 3 can limit its time, and name the
+/// GPUs that a lease must have: a manager that did not know of it would place the lease on others.
+pub(crate) const LEASE: Kind<Lease> = Kind::new("lease", &[first_version, survival, limits]);
+
+/// Leases of before have no limit, name no GPUs and have no label: what is left out says so.
+fn limits(_: &mut serde_json::Map<String, serde_json::Value>) {}
+
+/// Leases of before outlive nothing and are on their way nowhere: what is left out says so.
+fn survival(_: &mut serde_json::Map<String, serde_json::Value>) {}
 
 stored_struct! {
     /// A lease, below `lease/ID`.
@@ -31,13 +40,19 @@ stored_struct! {
         ended: Option<Ended>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         moves: Vec<Move>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        moving: Option<Moving>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        suspend_wanted: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parking: Option<Parking>,
         version: u64,
     }
 }
 
 stored_enum! {
     /// Where a lease stands.
-    LeaseState of LeaseState { Pending, Granted, Releasing, Ended, }
+    LeaseState of LeaseState { Pending, Granted, Parked, Releasing, Ended, }
 }
 
 stored_struct! {
@@ -53,6 +68,9 @@ stored_struct! {
         memory_bytes: Option<u64>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<BoxKind>,
+        // This and the label are left out if there are none, as `survive` is.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        gpu_ids: Vec<GpuId>,
         #[serde(default = "anywhere")]
         topology: Topology,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,8 +83,15 @@ stored_struct! {
         plane: Plane,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         host: Option<Name>,
+        // Left out if there is none, so that the hashes of requests of before stay as they are.
+        #[serde(default = "nothing", skip_serializing_if = "is_nothing")]
+        survive: Survive,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time_limit_ms: Option<u64>,
         #[serde(default, skip_serializing_if = "String::is_empty")]
         note: String,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        label: String,
     }
 }
 
@@ -91,6 +116,14 @@ fn api() -> Plane {
     Plane::Api
 }
 
+fn nothing() -> Survive {
+    Survive::None
+}
+
+fn is_nothing(survive: &Survive) -> bool {
+    matches!(survive, Survive::None)
+}
+
 /// What a request is told apart by from another one with the same idempotency key. The store keeps a hash of these
 /// bytes, so they stay the same from one release to the next unless the stored request changes.
 pub(crate) fn request_bytes(request: &pool_api::LeaseRequest) -> Vec<u8> {
@@ -105,6 +138,38 @@ stored_enum! {
 stored_enum! {
     /// How a borrower reaches its GPUs.
     Plane of Plane { Api, Pcie, }
+}
+
+stored_enum! {
+    /// What the programs of a lease outlive.
+    Survive of Survive { None, Gpu, }
+}
+
+stored_struct! {
+    /// A second place for one of the GPUs of a lease.
+    Moving of Moving {
+        from: GpuId,
+        from_epoch: u64,
+        to: Grant,
+        purpose: Purpose,
+        since_ms: u64,
+        reason: String,
+    }
+}
+
+stored_enum! {
+    /// What a second place is for.
+    Purpose of Purpose { Asked, Drain, Drill, }
+}
+
+stored_struct! {
+    /// A lease without GPUs, whose programs are images.
+    Parking of Parking {
+        since_ms: u64,
+        image_bytes: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queued_ms: Option<u64>,
+    }
 }
 
 stored_struct! {
@@ -143,5 +208,9 @@ stored_struct! {
         to: Option<GpuId>,
         at_ms: u64,
         reason: String,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        said_by_borrower: bool,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        planned: bool,
     }
 }

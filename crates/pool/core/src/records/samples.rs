@@ -3,7 +3,8 @@
 use pool_api::{
     Attachment, BoxKind, BoxRecord, BoxState, Ended, Event, EventKind, Gpu, GpuId, GpuState, Grant, Health,
     Holder, HostDetail, HostRecord, HostSlot, HostState, Kept, Lease, LeaseId, LeaseRequest, LeaseState,
-    Leaving, Model, Move, Name, Phase, Plane, Quota, Share, SpareRecord, Taint, TenantRecord, Topology,
+    Leaving, Model, Move, Moving, Name, Parking, Phase, Plane, Purpose, Quota, Share, SpareRecord, Survive,
+    Taint, TenantRecord, TenantTimes, Topology,
 };
 
 /// What the golden files hold.
@@ -45,6 +46,29 @@ pub(super) fn samples() -> Samples {
         events: events(),
     }
 }
+
+/// What records of this version can say of the samples: later versions have more leases and kinds of events.
+pub(super) fn samples_of(version: u64) -> Samples {
+    let mut all = samples();
+    if version < 3 {
+        all.leases.truncate(LEASES_OF_VERSION_2);
+    }
+    if version < 2 {
+        all.leases.truncate(LEASES_OF_BEFORE);
+        all.events.truncate(EVENTS_OF_BEFORE);
+        all.tenants.truncate(TENANTS_OF_BEFORE);
+    }
+    all
+}
+
+/// How many of the sampled leases version 1 can say.
+const LEASES_OF_BEFORE: usize = 4;
+/// How many of them version 2 can say.
+const LEASES_OF_VERSION_2: usize = 9;
+/// How many of the sampled tenants version 1 can say.
+const TENANTS_OF_BEFORE: usize = 1;
+/// How many kinds of events version 1 knows.
+const EVENTS_OF_BEFORE: usize = 35;
 
 fn boxes() -> Vec<BoxRecord> {
     let states = [BoxState::Ready, BoxState::Suspect, BoxState::Dead, BoxState::Draining];
@@ -158,7 +182,7 @@ fn leases() -> Vec<Lease> {
     let states = [LeaseState::Granted, LeaseState::Pending, LeaseState::Releasing, LeaseState::Ended];
     let topologies = [Topology::Any, Topology::SameBox, Topology::Nvlink, Topology::Any];
     let each = states.into_iter().zip(topologies).zip(1..);
-    each.map(|((state, topology), number)| {
+    let before = each.map(|((state, topology), number)| {
         let is_first = number == 1;
         let attachment = Attachment { host: name("hv-1"), slot: 1, phase: Phase::Plugged };
         let grant = Grant {
@@ -186,7 +210,10 @@ fn leases() -> Vec<Lease> {
                 ttl_ms: 30_000,
                 plane: if is_first { Plane::Pcie } else { Plane::Api },
                 host: is_first.then(|| name("hv-1")),
+                survive: Survive::None,
+                time_limit_ms: None,
                 note: "nightly".into(),
+                ..LeaseRequest::default()
             },
             state,
             grants: if has_gpus { vec![grant] } else { Vec::new() },
@@ -195,14 +222,64 @@ fn leases() -> Vec<Lease> {
             granted_ms: has_gpus.then_some(101),
             expires_ms: 30_101,
             ended: (!state.is_live()).then(|| Ended { at_ms: 300, reason: "released".into() }),
-            moves: vec![
-                Move { from: gpu_id(4), to: Some(gpu_id(1)), at_ms: 200, reason: "Xid 79".into() },
-                Move { from: gpu_id(5), to: None, at_ms: 190, reason: "its box was silent".into() },
-            ],
+            moves: vec![moved(4, Some(1), 200, "Xid 79"), moved(5, None, 190, "its box was silent")],
+            moving: None,
+            suspend_wanted: false,
+            parking: None,
             version: 4,
         }
-    })
-    .collect()
+    });
+    let before: Vec<Lease> = before.collect();
+    let surviving = surviving(&before[2]);
+    let mut limited = before[2].clone();
+    limited.id = LeaseId(0xc0ff_ee40);
+    limited.request.time_limit_ms = Some(7_200_000);
+    let given = given(&before[2]);
+    before.into_iter().chain(surviving).chain([limited, given]).collect()
+}
+
+/// A lease that names its GPUs, and has a label.
+fn given(like: &Lease) -> Lease {
+    let mut lease = Lease { id: LeaseId(0xc0ff_ee20), ..like.clone() };
+    lease.request.gpu_ids = vec![gpu_id(2)];
+    lease.request.label = "kube-3f2a".into();
+    lease
+}
+
+fn moved(from: u8, to: Option<u8>, at_ms: u64, reason: &str) -> Move {
+    let (from, to, reason) = (gpu_id(from), to.map(gpu_id), reason.to_owned());
+    Move { from, to, at_ms, reason, said_by_borrower: false, planned: false }
+}
+
+/// Leases that outlive losses, on their way for every purpose, and parked.
+fn surviving(like: &Lease) -> Vec<Lease> {
+    let survivor = |number: u64| {
+        let mut lease = like.clone();
+        lease.id = LeaseId(0xc0ff_ee10 + number);
+        lease.request.survive = Survive::Gpu;
+        lease.ended = None;
+        lease.moves[0].said_by_borrower = true;
+        lease
+    };
+    let mut leases = Vec::new();
+    for (purpose, number) in [Purpose::Asked, Purpose::Drain, Purpose::Drill].into_iter().zip(0..) {
+        let mut lease = survivor(number);
+        lease.state = LeaseState::Granted;
+        let to = Grant { gpu: gpu_id(3), epoch: 8, ..lease.grants[0].clone() };
+        let reason = "new fans".to_owned();
+        let (from, from_epoch) = (lease.grants[0].gpu.clone(), lease.grants[0].epoch);
+        lease.moving = Some(Moving { from, from_epoch, to, purpose, since_ms: 400, reason });
+        lease.suspend_wanted = purpose == Purpose::Drill;
+        leases.push(lease);
+    }
+    for queued_ms in [None, Some(600)] {
+        let mut lease = survivor(3 + u64::from(queued_ms.is_some()));
+        lease.state = if queued_ms.is_some() { LeaseState::Pending } else { LeaseState::Parked };
+        lease.grants.clear();
+        lease.parking = Some(Parking { since_ms: 500, image_bytes: 12 << 30, queued_ms });
+        leases.push(lease);
+    }
+    leases
 }
 
 fn tenants() -> Vec<TenantRecord> {
@@ -210,13 +287,20 @@ fn tenants() -> Vec<TenantRecord> {
         (model("H200"), Quota { guaranteed: 4, limit: Some(8) }),
         (model("A100 80GB"), Quota { guaranteed: 0, limit: None }),
     ];
-    vec![TenantRecord {
+    let vision = TenantRecord {
         name: name("vision"),
         weight: 150,
         quotas: quotas.into(),
         priority_max: 500,
         ttl_max_ms: 600_000,
-    }]
+        times: TenantTimes::default(),
+    };
+    let times = TenantTimes {
+        limit_default_ms: Some(3_600_000),
+        limit_max_ms: Some(7_200_000),
+        idle_limit_ms: Some(600_000),
+    };
+    vec![vision.clone(), TenantRecord { name: name("limited"), times, ..vision }]
 }
 
 /// Every kind of event, all in one record, as one outcome may write them.

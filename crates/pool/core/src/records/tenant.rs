@@ -7,7 +7,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Tenants.
-pub(crate) const TENANT: Kind<TenantRecord> = Kind::new("tenant", &[first_version]);
+///
+/// Version 2 can limit the time of leases.
+pub(crate) const TENANT: Kind<TenantRecord> = Kind::new("tenant", &[first_version, unlimited]);
+
+/// Tenants of before have no limits: what is left out says so.
+fn unlimited(_: &mut serde_json::Map<String, serde_json::Value>) {}
 
 /// How many spares of a model there shall be.
 pub(crate) const SPARE: Kind<SpareRecord> = Kind::new("spare", &[first_version]);
@@ -26,6 +31,8 @@ stored_struct! {
         priority_max: u32,
         #[serde(default = "ttl_max_ms")]
         ttl_max_ms: u64,
+        #[serde(default = "no_limits", skip_serializing_if = "is_unlimited")]
+        times: TenantTimes,
     }
 }
 
@@ -36,6 +43,26 @@ fn priority_max() -> u32 {
 
 fn ttl_max_ms() -> u64 {
     TENANT_TTL_MAX_DEFAULT_MS
+}
+
+stored_struct! {
+    /// Limits on the time of a tenant's leases.
+    TenantTimes of TenantTimes {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit_default_ms: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit_max_ms: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idle_limit_ms: Option<u64>,
+    }
+}
+
+fn no_limits() -> TenantTimes {
+    TenantTimes { limit_default_ms: None, limit_max_ms: None, idle_limit_ms: None }
+}
+
+fn is_unlimited(times: &TenantTimes) -> bool {
+    times.limit_default_ms.is_none() && times.limit_max_ms.is_none() && times.idle_limit_ms.is_none()
 }
 
 stored_struct! {

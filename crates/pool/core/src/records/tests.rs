@@ -1,6 +1,6 @@
 //! The golden files: records as each version of dxpu has written them, one `KEY<tab>RECORD` a line.
 
-use super::samples::{Samples, samples};
+use super::samples::{Samples, samples, samples_of};
 use super::*;
 use crate::{Ledger, Settings};
 use pool_api::{LeaseId, Name};
@@ -97,7 +97,7 @@ fn newest() -> u64 {
 fn records_of_every_version_are_read_as_what_they_were() {
     for version in 0..=newest() {
         let (all, keys) = read(version);
-        assert_eq!(all, samples(), "version {version}");
+        assert_eq!(all, samples_of(version), "version {version}");
         assert_eq!(keys, [key()], "version {version}");
     }
 }
@@ -108,7 +108,7 @@ fn a_ledger_begins_with_records_of_every_version() {
         let all: Vec<Line> =
             written().iter().flat_map(|(kind, newest, _)| lines(kind, version.min(*newest))).collect();
         let mut ledger = Ledger::load(all, Settings::default(), 10_000).unwrap();
-        let expected = samples();
+        let expected = samples_of(version);
         let gpus: Vec<_> = ledger.gpus(None).collect();
         assert_eq!(gpus, expected.gpus, "version {version}");
         assert_eq!(ledger.events(0).count(), expected.events.len());
@@ -201,12 +201,16 @@ fn the_shapes_of_stored_types_change_with_their_version_alone() {
         lease::Topology::SHAPE,
         lease::Plane::SHAPE,
         lease::Share::SHAPE,
+        lease::Survive::SHAPE,
+        lease::Moving::SHAPE,
+        lease::Purpose::SHAPE,
+        lease::Parking::SHAPE,
         lease::Grant::SHAPE,
         lease::Ended::SHAPE,
         lease::Move::SHAPE,
         host::Attachment::SHAPE,
     ];
-    let tenant = [tenant::TenantRecord::SHAPE, tenant::Quota::SHAPE];
+    let tenant = [tenant::TenantRecord::SHAPE, tenant::TenantTimes::SHAPE, tenant::Quota::SHAPE];
     let event = [event::Event::SHAPE, event::EventKind::SHAPE];
     for (kind, version, shapes) in [
         (BOX.name(), BOX.version(), &machine[..]),
@@ -216,6 +220,7 @@ fn the_shapes_of_stored_types_change_with_their_version_alone() {
         (TENANT.name(), TENANT.version(), &tenant),
         (SPARE.name(), SPARE.version(), &[tenant::SpareRecord::SHAPE]),
         (EVENT.name(), EVENT.version(), &event),
+        (usage::USAGE.name(), usage::USAGE.version(), &[usage::UsageRecord::SHAPE]),
     ] {
         check(&format!("{kind}-{version}.shape.txt"), &shapes.concat(), &advice(kind, version));
     }

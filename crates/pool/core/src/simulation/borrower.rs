@@ -3,7 +3,7 @@
 use super::network::{Happening, Party};
 use super::world::World;
 use crate::{Answer, Command};
-use pool_api::{ErrorCode, GpuId, Lease, LeaseId, LeaseRequest, LeaseState, Name, Plane, Topology};
+use pool_api::{ErrorCode, GpuId, Lease, LeaseId, LeaseRequest, LeaseState, Name, Plane, Survive, Topology};
 use std::collections::BTreeSet;
 
 /// How long a borrower waits for an answer before it asks again.
@@ -20,7 +20,9 @@ pub(super) struct Borrower {
     asked_at_ms: u64,
     pub(super) operations: u64,
     pub(super) finished: u64,
-    inside: BTreeSet<(GpuId, u64)>,
+    pub(super) inside: BTreeSet<(GpuId, u64)>,
+    /// Where it was let in and is not any more.
+    pub(super) thrown_out: BTreeSet<(GpuId, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -29,7 +31,7 @@ enum Doing {
     /// Has asked under this key.
     Asking {
         key: String,
-        wish: LeaseRequest,
+        wish: Box<LeaseRequest>,
     },
     /// Has a lease, pending or granted, until this moment.
     Using {
@@ -53,6 +55,7 @@ impl Borrower {
             operations: 0,
             finished: 0,
             inside: BTreeSet::new(),
+            thrown_out: BTreeSet::new(),
         }
     }
 
@@ -74,13 +77,16 @@ impl World {
         match self.borrowers[index].doing.clone() {
             Doing::Resting if wants_work => self.begin_asking(index),
             Doing::Resting => {}
-            Doing::Asking { key, wish } if waited_ms >= PATIENCE_MS => self.ask_for(index, &key, wish),
+            Doing::Asking { key, wish } if waited_ms >= PATIENCE_MS => self.ask_for(index, &key, *wish),
             Doing::Asking { .. } => {}
             Doing::Using { lease, until_ms } => {
                 if self.now_ms >= until_ms || self.is_closing() {
                     self.give_back(index, lease.id);
-                } else {
-                    if waited_ms >= lease.request.ttl_ms / 4 {
+                } else if !self.speak_of_places(index, &lease) {
+                    // A keeper waits for changes of its lease all the time.
+                    let look_after_ms =
+                        if lease.request.survive.is_none() { lease.request.ttl_ms / 4 } else { 700 };
+                    if waited_ms >= look_after_ms {
                         self.question(index, Command::Look { lease: lease.id });
                     }
                     self.knock_at_all(index, &lease);
@@ -98,6 +104,8 @@ impl World {
         let model = (self.chance(2) == 0).then(|| self.racks[rack].model.clone());
         let host = self.picks(self.hosts.len());
         let host = (self.chance(3) == 0).then(|| self.hosts[host].name.clone());
+        let survives = host.is_none() && self.chance(2) == 0;
+        let survive = if survives { Survive::Gpu } else { Survive::None };
         let wish = LeaseRequest {
             gpus: if host.is_some() { gpus.min(2) } else { gpus },
             plane: if host.is_some() { Plane::Pcie } else { Plane::Api },
@@ -106,12 +114,13 @@ impl World {
             model,
             priority: [20, 50, 50, 100][self.chance(4) as usize],
             ttl_ms: [4_000, 8_000, 70_000][self.chance(3) as usize],
+            survive,
             ..LeaseRequest::default()
         };
         let borrower = &mut self.borrowers[index];
         borrower.operations += 1;
         let key = format!("{index}-{}-{}", borrower.life, borrower.operations);
-        borrower.doing = Doing::Asking { key: key.clone(), wish: wish.clone() };
+        borrower.doing = Doing::Asking { key: key.clone(), wish: Box::new(wish.clone()) };
         self.ask_for(index, &key, wish);
     }
 
@@ -128,7 +137,7 @@ impl World {
     }
 
     /// Asks any manager; the wrong one does not answer, and then another is asked.
-    fn question(&mut self, index: usize, command: Command) {
+    pub(super) fn question(&mut self, index: usize, command: Command) {
         let manager = self.picks(self.managers.len());
         let borrower = &mut self.borrowers[index];
         borrower.request += 1;
@@ -150,6 +159,13 @@ impl World {
         }
         let life = self.borrowers[index].life;
         for grant in &lease.grants {
+            // It goes on at its second place.
+            if lease.moving.as_ref().is_some_and(|moving| {
+                moving.from == grant.gpu
+                    && self.borrowers[index].inside.contains(&(moving.to.gpu.clone(), moving.to.epoch))
+            }) {
+                continue;
+            }
             if !self.borrowers[index].inside.contains(&(grant.gpu.clone(), grant.epoch)) {
                 let what = Happening::Knock {
                     borrower: index,
@@ -178,8 +194,20 @@ impl World {
         }
         let lease = match answer {
             Ok(Answer::Lease(lease)) => lease,
+            Ok(Answer::Loss(loss)) => Box::new(loss.lease),
             Ok(other) => panic!("{other:?} is no answer to a borrower"),
             Err(ErrorCode::NotLeader | ErrorCode::Unavailable | ErrorCode::TooMany) => return,
+            // What it asks for cannot be had in this pool.
+            Err(ErrorCode::Conflict) if matches!(borrower.doing, Doing::Asking { .. }) => {
+                return self.finish_operation(index);
+            }
+            // What it knows of its lease is old: it looks again.
+            Err(ErrorCode::Conflict) => {
+                if let Doing::Using { lease, .. } = self.borrowers[index].doing.clone() {
+                    self.question(index, Command::Look { lease: lease.id });
+                }
+                return;
+            }
             // The lease is over and forgotten.
             Err(_) => return self.finish_operation(index),
         };
@@ -209,6 +237,7 @@ impl World {
         borrower.finished += 1;
         borrower.doing = Doing::Resting;
         borrower.inside.clear();
+        borrower.thrown_out.clear();
     }
 
     pub(super) fn opened(&mut self, index: usize, life: u64, gpu: GpuId, epoch: u64, admitted: bool) {
@@ -223,8 +252,8 @@ impl World {
 
     pub(super) fn closed(&mut self, index: usize, life: u64, gpu: GpuId, epoch: u64) {
         let borrower = &mut self.borrowers[index];
-        if borrower.life == life {
-            borrower.inside.remove(&(gpu, epoch));
+        if borrower.life == life && borrower.inside.remove(&(gpu.clone(), epoch)) {
+            borrower.thrown_out.insert((gpu, epoch));
         }
     }
 
@@ -240,5 +269,6 @@ impl World {
         borrower.request = 0;
         borrower.doing = Doing::Resting;
         borrower.inside.clear();
+        borrower.thrown_out.clear();
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Checker {
     pub(super) boxes: BTreeMap<Name, BoxRecord>,
     /// With which slot of which host each GPU was ever paired, by either side.
     pub(super) pairs: BTreeMap<(GpuId, u64), (Name, u8)>,
+    /// Grants that borrowers have said to be lost.
+    spoken: BTreeSet<(LeaseId, GpuId, u64)>,
     /// What is plugged where.
     pub(super) plugged: BTreeMap<(Name, u8), (GpuId, u64)>,
     /// Which leases have left data on which devices of the PCIe plane, and whether those were scrubbed since.
@@ -38,6 +40,11 @@ pub(super) struct Checker {
     pub(super) plugs: u64,
     pub(super) expiries: u64,
     pub(super) reclaims: u64,
+    /// Words of borrowers that a GPU is lost.
+    pub(super) words: u64,
+    /// Words that a program goes on at its second place.
+    pub(super) arrivals: u64,
+    pub(super) parks: u64,
 }
 
 impl Checker {
@@ -86,6 +93,7 @@ impl Checker {
         for lease in leases {
             self.committed_lease(now_ms, lease);
         }
+        self.check_places();
     }
 
     fn committed_gpu(&mut self, gpu: Gpu) {
@@ -112,6 +120,9 @@ impl Checker {
         if self.over.contains(&id) && lease.state != LeaseState::Ended {
             self.violation(format!("lease {id} was over and is {:?}", lease.state));
         }
+        if let Some(before) = self.leases.get(&id).cloned() {
+            self.check_words(&before, &lease);
+        }
         if let Some((state, version, moves)) = before {
             if lease.version < version {
                 self.violation(format!("lease {id} went back to version {}", lease.version));
@@ -134,6 +145,53 @@ impl Checker {
         self.leases.insert(id, lease);
     }
 
+    /// Every GPU that serves a lease is one of its places: one for each that it asked for, and a second one for one of
+    /// them only while it is on its way.
+    fn check_places(&mut self) {
+        let mut wrong = Vec::new();
+        for gpu in self.gpus.values().filter(|gpu| gpu.state == GpuState::Leased) {
+            for holder in &gpu.holders {
+                let lease = self.leases.get(&holder.lease);
+                let second = |lease: &Lease| lease.moving.as_ref().is_some_and(|m| m.to.gpu == gpu.id);
+                let first = |lease: &Lease| lease.grants.iter().any(|grant| grant.gpu == gpu.id);
+                if lease.is_none_or(|lease| first(lease) == second(lease)) {
+                    wrong.push(format!("{} serves {}, and is no place of it", gpu.id, holder.lease));
+                }
+            }
+        }
+        for lease in self.leases.values() {
+            let Some(moving) = &lease.moving else { continue };
+            let held = self
+                .gpus
+                .get(&moving.to.gpu)
+                .is_some_and(|gpu| gpu.holders.iter().any(|holder| holder.lease == lease.id));
+            let leaves =
+                lease.grants.iter().any(|grant| grant.gpu == moving.from && grant.epoch == moving.from_epoch);
+            if lease.state != LeaseState::Granted || lease.request.survive.is_none() || !held || !leaves {
+                wrong.push(format!("lease {} has a second place that it cannot have: {lease:?}", lease.id));
+            }
+        }
+        wrong.into_iter().for_each(|what| self.violation(what));
+    }
+
+    /// A borrower says that it lost a grant.
+    pub(super) fn spoken(&mut self, lease: LeaseId, gpu: &GpuId, epoch: u64) {
+        self.spoken.insert((lease, gpu.clone(), epoch));
+    }
+
+    /// What a lease leaves because of its borrower's word is a grant that the borrower has spoken of.
+    fn check_words(&mut self, before: &Lease, lease: &Lease) {
+        let words = lease.moves.iter().skip(before.moves.len()).filter(|moved| moved.said_by_borrower);
+        for from in words.map(|moved| moved.from.clone()).collect::<Vec<_>>() {
+            let grant = before.grants.iter().find(|grant| grant.gpu == from).map(|grant| grant.epoch);
+            let Some(epoch) = grant else { continue };
+            if !self.spoken.contains(&(lease.id, from.clone(), epoch)) {
+                let id = lease.id;
+                self.violation(format!("lease {id} left {from} epoch {epoch}, of which no word was said"));
+            }
+        }
+    }
+
     fn committed_grants(&mut self, lease: &Lease) {
         if lease.grants.len() != lease.request.gpus as usize {
             self.violation(format!(
@@ -143,7 +201,8 @@ impl Checker {
                 lease.request.gpus
             ));
         }
-        for grant in &lease.grants {
+        let second = lease.moving.as_ref().map(|moving| &moving.to);
+        for grant in lease.grants.iter().chain(second) {
             let key = (grant.gpu.clone(), grant.epoch);
             match self.grants.get(&key) {
                 Some(owner) if *owner == lease.id => continue,
@@ -208,7 +267,8 @@ impl Checker {
         // Several changes of a lease may be one transaction, so an answer may tell of grants that never were in the store
         // because they were over when it was committed. No other lease may have had the same GPU and epoch.
         let outdated = known.is_none_or(|version| version > lease.version);
-        let granted = lease.grants.iter().filter(|_| lease.state == LeaseState::Granted);
+        let second = lease.moving.as_ref().map(|moving| &moving.to);
+        let granted = lease.grants.iter().chain(second).filter(|_| lease.state == LeaseState::Granted);
         for grant in granted {
             let key = (grant.gpu.clone(), grant.epoch);
             match self.grants.get(&key) {

@@ -71,10 +71,12 @@ impl World {
             let until_ms = host.frozen_until_ms;
             return self.agenda.put(until_ms, Happening::Wake(Party::Host(index)));
         }
-        let (report, name, sequence) = (host.report(), host.name.clone(), host.sequence);
+        // An answer belongs to the process that asked: one that starts anew does not hear what the last one was told.
+        let (report, name) = (host.report(), host.name.clone());
+        let request = host.run << 32 | host.sequence;
         for manager in 0..self.managers.len() {
             let command = crate::Command::ReportHost { host: name.clone(), report: report.clone() };
-            self.ask(manager, Party::Host(index), sequence, command);
+            self.ask(manager, Party::Host(index), request, command);
         }
         let after_ms = 600 + u64::from(self.chance(700));
         self.agenda.put(at_ms + after_ms, Happening::Wake(Party::Host(index)));
@@ -104,10 +106,10 @@ impl World {
     }
 
     /// Orders arrive: only the answer to the latest report counts.
-    pub(super) fn obey_host(&mut self, index: usize, sequence: u64, orders: &HostOrders) {
+    pub(super) fn obey_host(&mut self, index: usize, request: u64, orders: &HostOrders) {
         let host = &self.hosts[index];
         let is_up = host.down_until_ms.is_none() && self.now_ms >= host.frozen_until_ms;
-        if !is_up || sequence != host.sequence {
+        if !is_up || request != (host.run << 32 | host.sequence) {
             return;
         }
         for order in &orders.slots {

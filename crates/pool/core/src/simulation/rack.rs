@@ -94,6 +94,7 @@ impl Rack {
             rack: "r".into(),
             paths: self.paths.clone(),
             gpus: self.slots.iter().enumerate().map(gpu).collect(),
+            guard: None,
         }
     }
 }
@@ -114,10 +115,12 @@ impl World {
             let until_ms = rack.frozen_until_ms;
             return self.agenda.put(until_ms, Happening::Wake(Party::Box(index)));
         }
-        let (report, box_name, sequence) = (rack.report(), rack.name.clone(), rack.sequence);
+        let (report, box_name) = (rack.report(), rack.name.clone());
+        // An answer belongs to the process that asked.
+        let request = rack.run << 32 | rack.sequence;
         for manager in 0..self.managers.len() {
             let command = crate::Command::Report { box_name: box_name.clone(), report: report.clone() };
-            self.ask(manager, Party::Box(index), sequence, command);
+            self.ask(manager, Party::Box(index), request, command);
         }
         let after_ms = 700 + u64::from(self.chance(600));
         self.agenda.put(at_ms + after_ms, Happening::Wake(Party::Box(index)));
@@ -181,8 +184,9 @@ impl World {
     }
 
     /// Orders arrive: only the answer to the latest report counts.
-    pub(super) fn obey(&mut self, index: usize, sequence: u64, orders: &BoxOrders) {
-        if !self.is_up(index) || sequence != self.racks[index].sequence {
+    pub(super) fn obey(&mut self, index: usize, request: u64, orders: &BoxOrders) {
+        let rack = &self.racks[index];
+        if !self.is_up(index) || request != (rack.run << 32 | rack.sequence) {
             return;
         }
         for order in &orders.slots {
@@ -334,6 +338,16 @@ impl World {
         self.checker.left(&gpu, session);
         let Session { borrower, life, epoch, .. } = session;
         self.send(Happening::Closed { borrower, life, gpu, epoch });
+    }
+
+    /// A borrower ends its session on one GPU.
+    pub(super) fn hang_up_at(&mut self, borrower: usize, life: u64, gpu: &GpuId) {
+        let index = self.racks.iter().position(|rack| rack.name == gpu.box_name).expect("it is known");
+        let number = usize::from(gpu.slot);
+        let session = self.racks[index].slots[number].session;
+        if session.is_some_and(|session| session.borrower == borrower && session.life == life) {
+            self.end_session(index, number);
+        }
     }
 
     /// A borrower's connections break.

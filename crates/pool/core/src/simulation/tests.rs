@@ -29,6 +29,9 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
         sum.reclaims += report.reclaims;
         sum.plugs += report.plugs;
         sum.operations += report.operations;
+        sum.words += report.words;
+        sum.arrivals += report.arrivals;
+        sum.parks += report.parks;
     }
     println!("{sum:?}");
     // A run in which nothing happens proves nothing.
@@ -39,6 +42,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
     assert!(sum.plugs > 5 * seeds, "{sum:?}");
     assert!(sum.moves > 3 * seeds && sum.expiries > 3 * seeds, "{sum:?}");
     assert!(sum.reclaims > seeds / 10, "{sum:?}");
+    assert!(sum.words > seeds && sum.arrivals > seeds / 10 && sum.parks > seeds / 2, "{sum:?}");
 }
 
 /// Arrows that no seed takes: GPUs of the simulation stay in their slots. `ledger/tests/life.rs` takes all of them.
@@ -98,6 +102,16 @@ fn reusing_an_epoch_is_found() {
 #[test]
 fn never_cleaning_is_found() {
     is_found(Mutation::NeverClean, &["leaked"]);
+}
+
+#[test]
+fn keeping_both_places_after_a_move_is_found() {
+    is_found(Mutation::KeepSource, &["and is no place of it"]);
+}
+
+#[test]
+fn following_words_about_grants_that_are_over_is_found() {
+    is_found(Mutation::FollowOldWords, &["of which no word was said"]);
 }
 
 #[test]

@@ -37,6 +37,9 @@ pub(crate) struct Report {
     pub(crate) expiries: u64,
     pub(crate) reclaims: u64,
     pub(crate) operations: u64,
+    pub(crate) words: u64,
+    pub(crate) arrivals: u64,
+    pub(crate) parks: u64,
 }
 
 pub(super) struct World {
@@ -95,6 +98,9 @@ pub(crate) fn run(scenario: Scenario) -> Report {
         plugs: world.checker.plugs,
         expiries: world.checker.expiries,
         reclaims: world.checker.reclaims,
+        words: world.checker.words,
+        arrivals: world.checker.arrivals,
+        parks: world.checker.parks,
         operations: world.borrowers.iter().map(|borrower| borrower.operations).sum(),
     }
 }
@@ -175,6 +181,7 @@ impl World {
             patience_ms: 8_000,
             reclaim_after_ms: 2_000,
             ended_keep_ms: 20_000,
+            move_grace_ms: 4_000,
             // Some leases live longer than this, so that their renewals have to be written.
             grace_ms: 40_000,
             ..Settings::default()
@@ -269,6 +276,11 @@ impl World {
                     self.racks.iter().position(|rack| rack.name == gpu.box_name).expect("it is known");
                 self.racks[index].slots[usize::from(gpu.slot)].broken = self.chance(8) == 0 && !closing;
                 self.ask(manager, Party::Operator, 0, Command::Repair { gpu: gpu.id.clone() });
+                // Now and then another operator finds it bad again while it is tested.
+                if !closing && self.chance(4) == 0 {
+                    let reason = "chaos".to_owned();
+                    self.ask(manager, Party::Operator, 0, Command::Break { gpu: gpu.id.clone(), reason });
+                }
             }
             if gpu.taint.is_some() {
                 self.ask(manager, Party::Operator, 0, Command::Untaint { gpu: gpu.id });
@@ -358,6 +370,7 @@ impl World {
         let model = self.racks[rack].model.clone();
         let tenant = Name::new(&format!("t{}", self.chance(3))).expect("it is a name");
         let guaranteed = self.chance(4);
+        self.operate_survivors(manager, &box_name);
         let command = match self.chance(8) {
             0 => Command::Taint { gpu, reason, by, drain: false },
             1 => Command::Taint { gpu, reason, by, drain: true },
@@ -370,6 +383,24 @@ impl World {
                 Command::SetTenant { name: tenant, request }
             }
             _ => Command::SetSpares { model, request: SpareRequest { count: self.chance(3) } },
+        };
+        self.ask(manager, Party::Operator, 0, command);
+    }
+
+    /// Asks for something of a lease whose program outlives losses.
+    fn operate_survivors(&mut self, manager: usize, box_name: &Name) {
+        let survives = |lease: &&pool_api::Lease| lease.state.is_live() && !lease.request.survive.is_none();
+        let leases: Vec<_> = self.checker.leases.values().filter(survives).map(|lease| lease.id).collect();
+        if leases.is_empty() {
+            return;
+        }
+        let lease = leases[self.picks(leases.len())];
+        let to_box = (self.chance(4) == 0).then(|| box_name.clone());
+        let command = match self.chance(8) {
+            0..=4 => Command::Move { lease, gpu: None, to_box, by: "operator".into() },
+            5 => Command::Drill { lease },
+            6 => Command::Suspend { lease },
+            _ => Command::Resume { lease },
         };
         self.ask(manager, Party::Operator, 0, command);
     }

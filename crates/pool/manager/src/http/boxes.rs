@@ -182,3 +182,34 @@ pub(super) async fn undrain(
 ) -> Result<Json<BoxRecord>, Problem> {
     change(&api, claim, "box.undrain", name, |box_name, _| Command::UndrainBox { box_name }).await
 }
+
+/// Keep new leases from a box; those it has stay
+#[utoipa::path(post, path = "/v1/boxes/{name}/cordon", tag = "boxes", request_body = TaintRequest,
+    params(("name" = Name, Path)), responses((status = 200, body = BoxRecord), OfOneThing, Refusals))]
+pub(super) async fn cordon(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+    Body(request): Body<TaintRequest>,
+) -> Result<Json<BoxRecord>, Problem> {
+    request.check()?;
+    let command = move |box_name, caller: &Caller| Command::CordonBox {
+        box_name,
+        reason: request.reason,
+        by: caller.identity.to_string(),
+    };
+    change(&api, claim, "box.cordon", name, command).await
+}
+
+/// Take a box off the list that is dead and has nothing of any lease
+///
+/// It is still a member: revoke it if it must not come back. Should it report again, it is a new box.
+#[utoipa::path(delete, path = "/v1/boxes/{name}", tag = "boxes", params(("name" = Name, Path)),
+    responses((status = 200, body = BoxRecord), OfOneThing, Refusals))]
+pub(super) async fn remove(
+    State(api): State<Api>,
+    claim: Claim,
+    Path(name): Path<Name>,
+) -> Result<Json<BoxRecord>, Problem> {
+    change(&api, claim, "box.remove", name, |box_name, _| Command::RemoveBox { box_name }).await
+}

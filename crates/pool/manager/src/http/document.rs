@@ -15,6 +15,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
     ),
     tags(
         (name = "leases", description = "GPUs bound to a borrower"),
+        (name = "survival", description = "Leases whose programs outlive the loss of a GPU"),
         (name = "gpus", description = "What can be borrowed"),
         (name = "boxes", description = "Machines that hold GPUs"),
         (name = "hosts", description = "Machines that show GPUs to their guests, on the PCIe plane"),
@@ -100,7 +101,8 @@ fn say_where_pages_begin(document: &mut Value) {
         ("/v1/gpus", gpu),
         ("/v1/boxes", name.clone()),
         ("/v1/hosts", name.clone()),
-        ("/v1/tenants", name),
+        ("/v1/tenants", name.clone()),
+        ("/v1/usage", name),
         ("/v1/leases", lease),
         ("/v1/events", number),
     ] {

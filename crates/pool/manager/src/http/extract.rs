@@ -16,6 +16,7 @@ use crate::claim::{Claim, ShownToken};
 use crate::clock::system_now_ms;
 use crate::problem::Problem;
 use crate::server::Peer;
+use crate::session::{CSRF_HEADER, Sent, Session};
 
 /// A body is at most a megabyte. A caller that takes longer than this to send it keeps a stream open for nothing.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -121,6 +122,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Claim {
                 .and_then(|text| BearerToken::parse(text.trim()));
             token.map_or(ShownToken::Nonsense, ShownToken::Token)
         });
+        let shown = match shown {
+            Some(shown) => Some(shown),
+            None => session_of(parts)?,
+        };
         // The handshake has checked it; a connection may live longer than the certificate it began with.
         let is_over = |certified: &pool_auth::Certified| system_now_ms() >= certified.not_after_ms;
         if shown.is_none() && peer.certificate.as_ref().is_some_and(is_over) {
@@ -131,6 +136,32 @@ impl<S: Send + Sync> FromRequestParts<S> for Claim {
             ));
         }
         Ok(Self { certificate: peer.certificate, bearer: shown, address: peer.address, guest: peer.guest })
+    }
+}
+
+/// The token of a browser's session, if the request carries one and our own page sent it.
+fn session_of(parts: &Parts) -> Result<Option<ShownToken>, Problem> {
+    let mut cookies = parts.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let Some(session) = cookies.find_map(Session::in_cookies) else { return Ok(None) };
+    let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let sent = Sent {
+        changes: !parts.method.is_safe(),
+        host: parts.uri.authority().map(|authority| authority.as_str()).or_else(|| text("host")),
+        origin: text("origin"),
+        fetch_site: text("sec-fetch-site"),
+        csrf: text(CSRF_HEADER),
+    };
+    match session.check(&sent) {
+        Ok(()) => Ok(Some(ShownToken::Token(session.into_token()))),
+        Err(forged) => {
+            let path = parts.uri.path();
+            tracing::warn!(%forged, path, "a request with a session's cookie did not come from the dashboard");
+            Err(Problem::new(
+                ErrorCode::Forbidden,
+                format!("this request did not come from the dashboard: {forged}"),
+                "open the dashboard of this manager, and do it there; programs show a token as `Authorization: Bearer …`",
+            ))
+        }
     }
 }
 

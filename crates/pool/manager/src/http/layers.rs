@@ -8,6 +8,8 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use pool_api::{PROTOCOL, PROTOCOL_HEADER, check_protocol};
+
 use crate::problem::{Problem, RedirectTo};
 use crate::server::Peer;
 use crate::status::Status;
@@ -21,10 +23,15 @@ pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, 
     let method = name_of(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let mut response = match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => Problem::unavailable("the request took too long").into_response(),
+    let said = request.headers().get(PROTOCOL_HEADER).map(|value| value.to_str().unwrap_or("?"));
+    let mut response = match check_protocol(said) {
+        Err(detail) => Problem::new(detail.code, detail.message, detail.hint).into_response(),
+        Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => Problem::unavailable("the request took too long").into_response(),
+        },
     };
+    response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(PROTOCOL));
     if let Some(RedirectTo(Some(leader))) = response.extensions_mut().remove::<RedirectTo>()
         && let Ok(location) = HeaderValue::from_str(&format!("{leader}{path}"))
     {

@@ -6,7 +6,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use pool::{Answer, Command};
-use pool_api::{Explanation, Lease, LeaseId, LeaseRequest, LeaseState, LeaseTokens, Name, Page, SignedGrant};
+use pool_api::{
+    Explanation, Grant, Invalid, Lease, LeaseId, LeaseRequest, LeaseState, LeaseTokens, Name, Page,
+    SignedGrant, check_label,
+};
 use pool_auth::{LeaseClaims, Permission};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -25,7 +28,13 @@ use crate::waiters::Topic;
 const READ: Needs = Needs::Either(Permission::ReadOwnLeases, Permission::ReadEverything);
 const BORROW: Needs = Needs::Either(Permission::BorrowForOwnTenant, Permission::BorrowForAnybody);
 
-fn asked(claim: Claim, action: &'static str, id: LeaseId, needs: Needs, audited: Audited) -> Asked {
+pub(super) fn asked(
+    claim: Claim,
+    action: &'static str,
+    id: LeaseId,
+    needs: Needs,
+    audited: Audited,
+) -> Asked {
     Asked { claim, action, target: format!("lease/{id}"), needs, audited }
 }
 
@@ -53,7 +62,7 @@ fn own(books: &Books, caller: &Caller, id: LeaseId) -> Result<(), Problem> {
     }
 }
 
-fn lease_of(answer: Answer) -> Result<Lease, Problem> {
+pub(super) fn lease_of(answer: Answer) -> Result<Lease, Problem> {
     match answer {
         Answer::Lease(lease) => Ok(*lease),
         other => Err(Problem::internal(format!("the ledger answered {other:?}"))),
@@ -70,6 +79,9 @@ pub(crate) struct LeaseFilter {
     /// Only in this state.
     #[param(value_type = Option<LeaseState>)]
     state: Option<LeaseState>,
+    /// Only with this label.
+    #[param(min_length = 1, max_length = 128, pattern = "^[!-~]+$")]
+    label: Option<String>,
 }
 
 /// List leases, in the order of their names
@@ -84,6 +96,11 @@ pub(super) async fn list(
 ) -> Result<Json<Page<Lease>>, Problem> {
     let (filter, query) = query.split();
     query.check()?;
+    match filter.label.as_deref() {
+        Some("") => return Err(Invalid::new("label", "must not be empty").into()),
+        Some(label) => check_label(label)?,
+        None => {}
+    }
     let after: Option<LeaseId> = query.after()?;
     let asked = Asked {
         claim,
@@ -100,6 +117,7 @@ pub(super) async fn list(
             (everybody || caller.identity.tenant() == Some(lease.tenant.as_str()))
                 && filter.tenant.as_ref().is_none_or(|tenant| *tenant == lease.tenant)
                 && filter.state.is_none_or(|state| state == lease.state)
+                && filter.label.as_ref().is_none_or(|label| *label == lease.request.label)
         };
         let leases = books.ledger.leases(after).filter(is_shown).cloned();
         Ok((version, page(leases, query.limit, version, |lease| lease.id.to_string())))
@@ -113,6 +131,7 @@ pub(super) async fn list(
 pub(crate) struct LeaseListQuery {
     tenant: Option<Name>,
     state: Option<LeaseState>,
+    label: Option<String>,
     limit: Option<u32>,
     after: Option<String>,
     #[serde(default)]
@@ -122,8 +141,11 @@ pub(crate) struct LeaseListQuery {
 
 impl LeaseListQuery {
     fn split(self) -> (LeaseFilter, ListQuery) {
-        let Self { tenant, state, limit, after, wait_ms, version } = self;
-        (LeaseFilter { tenant, state }, ListQuery { limit: limit.unwrap_or(100), after, wait_ms, version })
+        let Self { tenant, state, label, limit, after, wait_ms, version } = self;
+        (
+            LeaseFilter { tenant, state, label },
+            ListQuery { limit: limit.unwrap_or(100), after, wait_ms, version },
+        )
     }
 }
 
@@ -133,7 +155,8 @@ impl LeaseListQuery {
 #[utoipa::path(post, path = "/v1/leases", tag = "leases", request_body = LeaseRequest,
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 128, pattern = "^[!-~]+$",
         description = "The same key by the same caller gives the same lease, for a day")),
-    responses((status = 201, body = Lease), (status = 410, body = pool_api::ErrorAnswer, description = "The lease this key made is over"),
+    responses((status = 201, body = Lease),
+        (status = 409, body = pool_api::ErrorAnswer, description = "No GPU of this pool can ever serve it"), (status = 410, body = pool_api::ErrorAnswer, description = "The lease this key made is over"),
         (status = 422, body = pool_api::ErrorAnswer, description = "The key was used for another request"), Refusals))]
 pub(super) async fn create(
     State(api): State<Api>,
@@ -296,6 +319,28 @@ pub(super) async fn tokens(
     api.desk.read(asked, tokens).await.map(Json)
 }
 
+fn sign(books: &Books, lease: &Lease, grant: &Grant) -> Result<SignedGrant, Problem> {
+    let gpu = books.ledger.gpu(&grant.gpu).ok_or_else(|| Problem::internal("a granted GPU is gone"))?;
+    let share = lease.request.share;
+    let claims = LeaseClaims {
+        lease: lease.id.to_string(),
+        tenant: lease.tenant.to_string(),
+        box_name: grant.gpu.box_name.to_string(),
+        slot: u16::from(grant.gpu.slot),
+        epoch: grant.epoch,
+        memory_bytes: share.map_or(gpu.memory_bytes, |share| share.memory_bytes),
+        share_milli: share.map_or(1000, |share| u16::try_from(share.milli).unwrap_or(1000)),
+        issued_ms: books.now_ms,
+        expires_ms: books.now_ms + LEASE_TOKEN_MS,
+    };
+    Ok(SignedGrant {
+        gpu: grant.gpu.clone(),
+        epoch: grant.epoch,
+        endpoints: grant.endpoints.clone(),
+        token: books.access.sign(&claims, books.now_ms)?.reveal().to_owned(),
+    })
+}
+
 fn sign_all(books: &Books, id: LeaseId) -> Result<LeaseTokens, Problem> {
     let lease = books.ledger.lease(id).ok_or_else(|| Problem::not_found(format!("lease {id}")))?;
     if lease.state != LeaseState::Granted {
@@ -312,32 +357,13 @@ fn sign_all(books: &Books, id: LeaseId) -> Result<LeaseTokens, Problem> {
             "use its GPUs in a guest of that host",
         ));
     }
-    let mut grants = Vec::with_capacity(lease.grants.len());
-    for grant in &lease.grants {
-        let gpu = books.ledger.gpu(&grant.gpu).ok_or_else(|| Problem::internal("a granted GPU is gone"))?;
-        let share = lease.request.share;
-        let claims = LeaseClaims {
-            lease: id.to_string(),
-            tenant: lease.tenant.to_string(),
-            box_name: grant.gpu.box_name.to_string(),
-            slot: u16::from(grant.gpu.slot),
-            epoch: grant.epoch,
-            memory_bytes: share.map_or(gpu.memory_bytes, |share| share.memory_bytes),
-            share_milli: share.map_or(1000, |share| u16::try_from(share.milli).unwrap_or(1000)),
-            issued_ms: books.now_ms,
-            expires_ms: books.now_ms + LEASE_TOKEN_MS,
-        };
-        grants.push(SignedGrant {
-            gpu: grant.gpu.clone(),
-            epoch: grant.epoch,
-            endpoints: grant.endpoints.clone(),
-            token: books.access.sign(&claims, books.now_ms)?.reveal().to_owned(),
-        });
-    }
+    let grants = lease.grants.iter().map(|grant| sign(books, lease, grant)).collect::<Result<_, _>>()?;
+    let moving = lease.moving.as_ref().map(|moving| sign(books, lease, &moving.to)).transpose()?;
     Ok(LeaseTokens {
         lease: id,
         version: lease.version,
         grants,
+        moving,
         ca_certificate: books.access.authority().certificate_pem().to_owned(),
     })
 }

@@ -1,5 +1,5 @@
 //! The dashboard: files below `/`, for every client that can connect. What they show they ask of the API,
-//! with the token of their user; the files themselves hold nothing.
+//! with the session of their user; the files themselves hold nothing.
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -36,15 +36,21 @@ struct File {
 static INDEX: File = file!("index.html", HTML);
 
 /// What the page asks for, below `/dashboard/`.
-static FILES: [File; 10] = [
+static FILES: [File; 16] = [
     file!("style.css", "text/css; charset=utf-8"),
     file!("icon.svg", "image/svg+xml"),
     file!("main.js", SCRIPT),
+    file!("actions.js", SCRIPT),
     file!("api.js", SCRIPT),
     file!("chart.js", SCRIPT),
+    file!("detail.js", SCRIPT),
     file!("dom.js", SCRIPT),
     file!("events.js", SCRIPT),
+    file!("filter.js", SCRIPT),
+    file!("history.js", SCRIPT),
     file!("leases.js", SCRIPT),
+    file!("session.js", SCRIPT),
+    file!("theme.js", SCRIPT),
     file!("topology.js", SCRIPT),
     file!("words.js", SCRIPT),
 ];

@@ -52,7 +52,11 @@ fn tokens_end_when_they_expire_or_are_revoked() {
     let bob = bed.with_token("spiffe://dxpu/tenant/vision/bob", token);
     assert!(bob.get::<pool_api::WhoAmI>("/v1/whoami", Duration::ZERO).is_ok());
     bed.admin.delete::<pool_api::TokenInfo>(&format!("/v1/tokens/{id}")).unwrap();
-    assert_eq!(code(bob.create_lease(&LeaseRequest::default(), "k")), ErrorCode::Unauthenticated);
+    assert_eq!(
+        code(bob.create_lease(&LeaseRequest::default(), "k")),
+        ErrorCode::Revoked,
+        "the manager has forgotten the record, and still says what became of it"
+    );
     assert_eq!(leases(&bed), 0);
 }
 
@@ -305,9 +309,17 @@ fn who_asks_for_more_than_there_is_waits_and_who_asks_out_of_bounds_is_refused()
     let too_urgent = serde_json::json!({"priority": 1_000_000});
     let asked = ada.post::<pool_api::Lease>("/v1/leases", &too_urgent, Some("k"), Duration::ZERO);
     assert_eq!(code(asked), ErrorCode::BadRequest);
-    let more = LeaseRequest { gpus: 64, ..LeaseRequest::default() };
+    let absurd = LeaseRequest { gpus: 64, ..LeaseRequest::default() };
+    assert_eq!(
+        code(ada.create_lease(&absurd, &idempotency_key())),
+        ErrorCode::Conflict,
+        "there are only two"
+    );
+    let first = ada.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    assert_eq!(first.state, LeaseState::Granted);
+    let more = LeaseRequest { gpus: 2, ..LeaseRequest::default() };
     let waiting = ada.create_lease(&more, &idempotency_key()).unwrap();
-    assert_eq!(waiting.state, LeaseState::Pending, "there are only two");
+    assert_eq!(waiting.state, LeaseState::Pending, "one of two is leased");
     let why: pool_api::Explanation =
         ada.get(&format!("/v1/leases/{}/explain", waiting.id), Duration::ZERO).unwrap();
     assert!(!why.reasons.is_empty());

@@ -196,6 +196,7 @@ impl SimulatedBox {
             rack: "r1".into(),
             paths: vec!["127.0.0.1".into()],
             gpus: (0..slots).map(gpu).collect(),
+            guard: None,
         };
         Self { client, report, name: Name::new(name).unwrap() }
     }

@@ -207,3 +207,32 @@ fn the_document_describes_every_route() {
         }
     }
 }
+
+#[test]
+fn a_tenant_sees_capacity_and_its_own_usage_and_an_operator_cordons_and_removes() {
+    let bed = Bed::make();
+    let mut gpu_box = bed.join("rack1-a", 2);
+    gpu_box.turn();
+    let ada = bed.user("spiffe://dxpu/tenant/vision/ada");
+    let lease = ada.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    assert_eq!(lease.state, LeaseState::Granted);
+    let seen: Vec<pool_api::Capacity> = ada.get("/v1/capacity", no_wait()).unwrap();
+    assert_eq!((seen[0].working, seen[0].free, seen[0].used_milli), (2, 1, 1000), "{seen:?}");
+    let other = bed.user("spiffe://dxpu/tenant/speech/bob");
+    let used = |client: &pool_client::Client| {
+        client.get::<pool_api::Page<pool_api::TenantUsage>>("/v1/usage", no_wait()).unwrap().items
+    };
+    assert_eq!(used(&ada).len(), 1);
+    assert!(used(&other).is_empty(), "tenants see their own alone");
+    assert_eq!(used(&bed.admin)[0].tenant.as_str(), "vision");
+
+    let reason = pool_api::TaintRequest { reason: "fan".to_owned() };
+    let cordoned: pool_api::BoxRecord =
+        bed.admin.post("/v1/boxes/rack1-a/cordon", &reason, None, no_wait()).unwrap();
+    assert!(cordoned.drain.is_some_and(|drain| !drain.drain));
+    assert_eq!(ada.renew_lease(lease.id).unwrap().grants, lease.grants, "it kills nothing");
+    let waits = ada.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    assert_eq!(waits.state, LeaseState::Pending, "and lets nothing new in");
+    let refused = bed.admin.delete::<pool_api::BoxRecord>("/v1/boxes/rack1-a").unwrap_err();
+    assert_eq!(refused.code(), Some(pool_api::ErrorCode::Conflict), "{refused}");
+}

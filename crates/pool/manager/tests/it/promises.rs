@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use pool_api::{ErrorCode, LeaseRequest, LeaseState, Model, Quota, TenantRecord, TenantRequest};
-use pool_client::idempotency_key;
+use pool_api::{
+    Counters, ErrorCode, IdleLease, LeaseRequest, LeaseState, Model, Quota, TenantRecord, TenantRequest,
+    TenantTimes,
+};
+use pool_client::{Client, idempotency_key};
 
 use crate::bed::Bed;
 
@@ -44,6 +47,33 @@ fn priority_and_time_are_what_operators_allow_and_guarantees_come_first() {
     let served = promised.wait_for_lease(first.id, first.version, Duration::from_secs(5)).unwrap();
     assert_eq!(served.state, LeaseState::Granted);
     assert_eq!(greedy.renew_lease(waits.id).unwrap().state, LeaseState::Pending);
+}
+
+#[test]
+fn limits_of_time_are_set_by_operators_and_tenants_see_their_own_idle_leases() {
+    let bed = Bed::make();
+    let mut gpu_box = bed.join("rack1-a", 2);
+    for gpu in &mut gpu_box.report.gpus {
+        gpu.counters = gpu.counters.clone().map(|counters| Counters { utilization_pct: Some(0), ..counters });
+    }
+    gpu_box.turn();
+    let ada = bed.user("spiffe://dxpu/tenant/vision/ada");
+    let eve = bed.user("spiffe://dxpu/tenant/speech/eve");
+    let times = TenantTimes { limit_max_ms: Some(7_200_000), ..TenantTimes::default() };
+    let limited = TenantRequest { times, ..TenantRequest::default() };
+    bed.admin.put::<TenantRecord>("/v1/tenants/vision", &limited).unwrap();
+    let ask = |limit| LeaseRequest { time_limit_ms: limit, ..LeaseRequest::default() };
+    let refused = ada.create_lease(&ask(Some(7_201_000)), &idempotency_key()).unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::Forbidden), "{refused}");
+    let lease = ada.create_lease(&ask(None), &idempotency_key()).unwrap();
+    assert_eq!(lease.request.time_limit_ms, Some(7_200_000), "the longest, if it asks for none");
+    gpu_box.turn();
+    let idle = |client: &Client, at_least_ms: u64| -> Vec<IdleLease> {
+        client.get(&format!("/v1/idle?at_least_ms={at_least_ms}"), Duration::ZERO).unwrap()
+    };
+    assert_eq!(idle(&ada, 0).iter().map(|idle| idle.lease).collect::<Vec<_>>(), [lease.id]);
+    assert_eq!(idle(&bed.admin, 0).len(), 1);
+    assert!(idle(&eve, 0).is_empty() && idle(&ada, 3_600_000).is_empty());
 }
 
 /// Sent twice in one object, a field means whatever its reader likes.

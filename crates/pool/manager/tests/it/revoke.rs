@@ -174,8 +174,9 @@ fn those_who_wait_are_sent_away_when_they_are_revoked() {
     gpu_box.turn();
     let (wall, token) = made_by(&bed, &bed.admin, "spiffe://dxpu/viewer/wall");
     let (ada, _) = made_by(&bed, &bed.admin, "spiffe://dxpu/tenant/vision/ada");
-    // More than there is, so that it waits.
-    let request = LeaseRequest { gpus: 2, ttl_ms: 600_000, ..LeaseRequest::default() };
+    // The only GPU is taken, so that the second one waits.
+    let request = LeaseRequest { gpus: 1, ttl_ms: 600_000, ..LeaseRequest::default() };
+    ada.create_lease(&request, &idempotency_key()).unwrap();
     let pending = ada.create_lease(&request, &idempotency_key()).unwrap();
     let seen: Page<Event> = wall.get("/v1/events?limit=1", no_wait()).unwrap();
     let wait = Duration::from_secs(25);
@@ -190,7 +191,7 @@ fn those_who_wait_are_sent_away_when_they_are_revoked() {
     revoke(&bed.admin, &RevocationRequest::of(format!("token/{token}"))).unwrap();
     assert!(matches!(code(watching.join().unwrap()), ErrorCode::Revoked | ErrorCode::Unauthenticated));
     let done = revoke(&bed.admin, &RevocationRequest::of("tenant/vision")).unwrap();
-    assert_eq!((done.tokens, done.leases), (1, 1));
+    assert_eq!((done.tokens, done.leases), (1, 2));
     assert!(matches!(code(waiting.join().unwrap()), ErrorCode::Revoked | ErrorCode::Unauthenticated));
     revoke(&bed.admin, &RevocationRequest::of("spiffe://dxpu/box/rack1-a")).unwrap();
     // It was woken by what came before, too, and may have had its answer then.

@@ -107,6 +107,31 @@ impl Trace {
     }
 }
 
+/// The GPU demand of a pod, and its class of service as recorded: `LS` (latency-sensitive), `BE` (best effort) or another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassedPod {
+    /// The recorded word.
+    pub qos: String,
+    /// What it asks for.
+    pub gpus: GpuNeed,
+}
+
+/// Reads the pods of a list that ask for GPUs, with their classes of service.
+pub fn read_classes(folder: &Path, list: &str) -> Result<Vec<ClassedPod>, TraceError> {
+    let path = folder_of(folder).join(format!("{POD_FILE_START}{list}{POD_FILE_END}"));
+    let table = Table::read(&path)?;
+    let [count, milli, qos] = columns(&table, ["num_gpu", "gpu_milli", "qos"])?;
+    let mut pods = Vec::new();
+    for row in table.rows() {
+        let row = row?;
+        let gpus = gpu_need(&row, row.number(count)?, row.number(milli)?)?;
+        if gpus != GpuNeed::None {
+            pods.push(ClassedPod { qos: row.text(qos).to_owned(), gpus });
+        }
+    }
+    Ok(pods)
+}
+
 const POD_FILE_START: &str = "openb_pod_list_";
 const POD_FILE_END: &str = ".csv";
 

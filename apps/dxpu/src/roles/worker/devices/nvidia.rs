@@ -62,9 +62,8 @@ pub(crate) fn move_away_from_programs() {
     }
     let moved = personality::set(now | wanted);
     let again = moved.map_err(std::io::Error::from).and_then(|_| {
-        let program = std::env::current_exe()?;
         // Returns only when it failed.
-        Err(std::process::Command::new(program).args(std::env::args_os().skip(1)).exec())
+        Err(machine::this_program().args(std::env::args_os().skip(1)).exec())
     });
     let Err(error): Result<(), std::io::Error> = again else { return };
     tracing::warn!(%error, "cannot choose the layout of the address space: modules with variables may be refused");

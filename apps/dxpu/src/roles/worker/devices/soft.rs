@@ -1,7 +1,7 @@
 //! The soft driver as a worker uses it: its configuration, and the memory that all sessions share.
 
 use crate::support::exit::{Exit, Failure};
-use cuda_driver::{Driver, StatusSource};
+use cuda_driver::{Driver, PageHandle, StatusSource};
 use cuda_worker::{Grant, GrantMaker};
 use driver_soft::{SharedLedger, SoftConfig, SoftDriver, SoftStatus};
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,10 @@ impl SoftDevices {
             Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory")
                 .because(error)
         })?;
+        let (page_words, page) = shared_words::page::create().map_err(|error| {
+            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory")
+                .because(error)
+        })?;
         let owners = AtomicU64::new(1);
         Ok(Arc::new(move || {
             let slot = ledger.claim(owners.fetch_add(1, Ordering::Relaxed));
@@ -58,11 +62,14 @@ impl SoftDevices {
             let SoftDevices { devices, memory_bytes, compute_capability, .. } = self;
             let identity = self.identity.clone();
             let driver = SoftGrant { devices, memory_bytes, compute_capability, identity, slot };
-            let reclaimed = ledger.clone();
+            let (reclaimed, page) = (ledger.clone(), page.clone());
             Ok(Grant {
                 driver: serde_json::to_value(driver)?,
-                fds: vec![ledger.fd().try_clone_to_owned()?],
-                release: Box::new(move || reclaimed.reclaim(slot)),
+                fds: vec![ledger.fd().try_clone_to_owned()?, page_words.fd().try_clone_to_owned()?],
+                release: Box::new(move || {
+                    reclaimed.reclaim(slot);
+                    shared_words::page::sweep(page.page());
+                }),
             })
         }))
     }
@@ -70,8 +77,9 @@ impl SoftDevices {
 
 /// Makes the driver of a session process.
 pub(crate) fn make_driver(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> {
-    let (granted, ledger) = open(granted, fds)?;
-    let config = SoftConfig { ledger: Some(Arc::new(ledger.session(granted.slot))), ..granted.config() };
+    let (granted, ledger, page) = open(granted, fds)?;
+    let ledger = Some(Arc::new(ledger.session(granted.slot)) as _);
+    let config = SoftConfig { ledger, page: Some(page), ..granted.config() };
     Ok(Box::new(SoftDriver::new(config)))
 }
 
@@ -80,14 +88,19 @@ pub(crate) fn make_status(
     granted: &serde_json::Value,
     fds: Vec<OwnedFd>,
 ) -> Result<Box<dyn StatusSource>, String> {
-    let (granted, ledger) = open(granted, fds)?;
+    let (granted, ledger, _) = open(granted, fds)?;
     let config = SoftConfig { ledger: Some(Arc::new(ledger)), ..granted.config() };
     Ok(Box::new(SoftStatus::new(config)))
 }
 
-fn open(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Result<(SoftGrant, SharedLedger), String> {
+fn open(
+    granted: &serde_json::Value,
+    fds: Vec<OwnedFd>,
+) -> Result<(SoftGrant, SharedLedger, PageHandle), String> {
     let granted: SoftGrant = serde_json::from_value(granted.clone()).map_err(|error| error.to_string())?;
-    let fd = fds.into_iter().next().ok_or("the ledger did not come along")?;
-    let ledger = SharedLedger::open(fd).map_err(|error| format!("the ledger: {error}"))?;
-    Ok((granted, ledger))
+    let mut fds = fds.into_iter();
+    let (ledger, page) = fds.next().zip(fds.next()).ok_or("the ledger and the page did not come along")?;
+    let ledger = SharedLedger::open(ledger).map_err(|error| format!("the ledger: {error}"))?;
+    let page = shared_words::page::open(page).map_err(|error| format!("the page of sharing: {error}"))?;
+    Ok((granted, ledger, page))
 }

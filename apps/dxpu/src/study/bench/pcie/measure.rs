@@ -48,7 +48,7 @@ fn copier(tags: u16, read_bytes: u32) -> anyhow::Result<Copier> {
 
 impl Bed {
     pub(super) fn conversion(&self) -> Conversion {
-        eprintln!("measuring the conversion …");
+        errln!("measuring the conversion …");
         let best_ns = |protection, batch| {
             let what = link::Conversion {
                 protection,
@@ -87,7 +87,7 @@ impl Bed {
         datagram_bytes: usize,
         pair: impl Fn() -> io::Result<(P, P)>,
     ) -> anyhow::Result<Shell> {
-        eprintln!("measuring {name} …");
+        errln!("measuring {name} …");
         let (plain, sealed) = (Protection::Plain, Protection::Encrypted);
         let how = copier(256, 4096)?;
         let copy = |kind| -> anyhow::Result<f64> {
@@ -117,7 +117,7 @@ impl Bed {
     pub(super) fn reads(&self) -> anyhow::Result<Vec<Reads>> {
         let mut rows = self.near_reads()?;
         for delay_us in DELAYS_US {
-            eprintln!("measuring reads over {delay_us} us, in made-up time …");
+            errln!("measuring reads over {delay_us} us, in made-up time …");
             for read_bytes in READ_BYTES {
                 let copies = sim::fabric::distant_reads(&TAGS, read_bytes, delay_us, LINK_GBPS);
                 rows.extend(copies.iter().map(|copy| Reads {
@@ -143,7 +143,7 @@ impl Bed {
         let bytes = self.bytes / 8;
         let mut rows = Vec::new();
         for read_bytes in READ_BYTES {
-            eprintln!("measuring reads of {read_bytes} bytes without delay …");
+            errln!("measuring reads of {read_bytes} bytes without delay …");
             let copy = |tags, kind| -> anyhow::Result<f64> {
                 let (plain, how) = (Protection::Plain, copier(tags, read_bytes)?);
                 Ok(copy_throughput(pair()?, plain, 32_768, how, kind, bytes, COPY_TIME)? / 1e9)
@@ -170,7 +170,7 @@ impl Bed {
     }
 
     pub(super) fn fairness(&self) -> Fairness {
-        eprintln!("measuring fairness …");
+        errln!("measuring fairness …");
         link::fairness(LEASES, FAIRNESS_DATAGRAMS)
     }
 }

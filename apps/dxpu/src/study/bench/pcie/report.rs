@@ -187,16 +187,16 @@ impl Report {
 
     pub(super) fn print(&self) {
         let Conversion { plain_ns, encrypted_ns, batched_ns, encrypted_batched_ns } = self.conversion;
-        println!("conversion of a TLP of 128 bytes, both ends    alone in a datagram    with seven others");
-        println!("  plain                                        {plain_ns:>16.0} ns  {batched_ns:>16.0} ns");
-        println!(
+        outln!("conversion of a TLP of 128 bytes, both ends    alone in a datagram    with seven others");
+        outln!("  plain                                        {plain_ns:>16.0} ns  {batched_ns:>16.0} ns");
+        outln!(
             "  encrypted                                    {encrypted_ns:>16.0} ns  {encrypted_batched_ns:>16.0} ns"
         );
-        println!(
+        outln!(
             "\nshell    round trip us: bare    read  (x bare)  encrypted   GB/s: bare  writes (of bare)  encrypted   copier: writes  reads  pushes"
         );
         for shell in &self.shells {
-            println!(
+            outln!(
                 "  {:<8}{:>19.2} {:>7.2}  ({:>5.2})   {:>9.2}   {:>10.2}  {:>6.2}  ({:>5.2})   {:>9.2}   {:>14.2} {:>6.2} {:>7.2}",
                 shell.name,
                 shell.raw_rtt_us,
@@ -212,11 +212,11 @@ impl Report {
                 shell.copier_push_gbps,
             );
         }
-        println!(
+        outln!(
             "\nreads: clock  delay us  read bytes  tags   one alone us   GB/s    Eq. 1     link  of min(both)   push"
         );
         for reads in &self.reads {
-            println!(
+            outln!(
                 "     {:>8} {:>9.1} {:>11} {:>5} {:>14.2} {:>6.2} {:>8.2} {:>8.2} {:>+11.1} % {:>6.2}",
                 if reads.clock == Clock::Real { "real" } else { "virtual" },
                 reads.delay_us,
@@ -230,6 +230,6 @@ impl Report {
                 reads.push_gbps,
             );
         }
-        println!("\nfairness: Jain's index of {} leases is {:.4}", self.fairness.leases, self.fairness.jain);
+        outln!("\nfairness: Jain's index of {} leases is {:.4}", self.fairness.leases, self.fairness.jain);
     }
 }

@@ -53,6 +53,7 @@ impl Boxes {
                 rack: format!("rack{}", index / 8),
                 paths: Vec::new(),
                 gpus: (0..slots).map(gpu).collect(),
+                guard: None,
             }));
         }
         let due = names.iter().map(|_| AtomicBool::new(false)).collect();

@@ -396,6 +396,7 @@ fn report_again(ledger: &Ledger, name: &Name) -> anyhow::Result<pool_api::BoxRep
         rack: detail.record.rack.clone(),
         paths: detail.record.paths.clone(),
         gpus: detail.gpus.iter().map(gpu).collect(),
+        guard: None,
     })
 }
 

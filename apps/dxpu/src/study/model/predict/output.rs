@@ -60,8 +60,8 @@ pub(super) fn object(profile: &Profile, question: &Question, prediction: &Predic
 
 pub(super) fn print(profile: &Profile, question: &Question, prediction: &Prediction) {
     let summary = &prediction.summary;
-    println!("{} on {}", profile.program, profile.device);
-    println!(
+    outln!("{} on {}", profile.program, profile.device);
+    outln!(
         "{} launches, a kernel of {:.1} us every {:.1} us, {} waits, {} copies",
         summary.launches,
         summary.mean_kernel_us(),
@@ -69,13 +69,13 @@ pub(super) fn print(profile: &Profile, question: &Question, prediction: &Predict
         summary.waits,
         summary.copies.iter().map(|copies| copies.count).sum::<u64>(),
     );
-    println!(
+    outln!(
         "native replay: {:.3} ms, recorded {:.3} ms ({:+.1} %)\n",
         prediction.native.wall_us / 1e3,
         prediction.recorded_us / 1e3,
         prediction.replay_error_pct(),
     );
-    println!(
+    outln!(
         "{} plane at {} us and {:.1} GB/s keeps {:.1} %\n",
         question.plane.name(),
         question.rtt_us,
@@ -83,7 +83,7 @@ pub(super) fn print(profile: &Profile, question: &Question, prediction: &Predict
         prediction.kept_pct,
     );
     if prediction.terms.is_empty() {
-        println!("nothing costs more than a twentieth of a point");
+        outln!("nothing costs more than a twentieth of a point");
     } else {
         let rows: Vec<Vec<String>> = prediction
             .terms
@@ -98,9 +98,9 @@ pub(super) fn print(profile: &Profile, question: &Question, prediction: &Predict
             .collect();
         table::print_figures(&["what costs (terms overlap)", "points", "ms"], &rows);
     }
-    println!("\nAdvice:");
+    outln!("\nAdvice:");
     for advice in &prediction.advice {
-        println!("  - {}", advice.text);
+        outln!("  - {}", advice.text);
     }
 }
 

@@ -63,18 +63,23 @@ fn constants(constants: &Constants) -> Value {
 
 pub(super) fn print(report: &Report, is_paper: bool) {
     if !is_paper {
-        println!(
+        outln!(
             "These are not the paper's constants: its figures stand beside for comparison, nothing is judged.\n"
         );
     }
-    println!(
+    outln!(
         "{:<28}{:<18}{:>9}{:>11}{:>9}{:>10}  allowed",
-        "figure", "source", "paper", "simulated", "error", "model"
+        "figure",
+        "source",
+        "paper",
+        "simulated",
+        "error",
+        "model"
     );
     for claim in &report.claims {
         let allowed = claim.within_pct.map_or("shown only".to_owned(), |within| format!("{within} %"));
         let verdict = if is_paper && !claim.is_met() { "  MISSED" } else { "" };
-        println!(
+        outln!(
             "{:<28}{:<18}{:>9.3}{:>11.3}{:>+8.1}%{:>10.3}  {allowed}{verdict}",
             claim.name,
             claim.source,
@@ -84,21 +89,21 @@ pub(super) fn print(report: &Report, is_paper: bool) {
             claim.modelled,
         );
     }
-    println!("\nWhat each rests on (percent it moves for a percent of the constant; ° not published):");
+    outln!("\nWhat each rests on (percent it moves for a percent of the constant; ° not published):");
     for claim in &report.claims {
         let reliance = |reliance: &sim::fabric::Reliance| {
             let mark = if reliance.is_published { "" } else { "°" };
             format!("{}{mark} {:+.2}", reliance.constant, reliance.elasticity)
         };
         let rests_on: Vec<String> = claim.rests_on.iter().map(reliance).collect();
-        println!("  {}: {}.", claim.name, claim.note);
+        outln!("  {}: {}.", claim.name, claim.note);
         if !rests_on.is_empty() {
-            println!("      {}", rests_on.join(", "));
+            outln!("      {}", rests_on.join(", "));
         }
     }
-    println!("\nBeyond the paper:");
+    outln!("\nBeyond the paper:");
     for (name, gbps) in &report.outlook {
-        println!("  {name}: {gbps:.2} GB/s");
+        outln!("  {name}: {gbps:.2} GB/s");
     }
 }
 
@@ -110,11 +115,12 @@ pub(super) fn print_load(gpus: u32, proxies: u32, rate: &Rate, as_json: bool) ->
             "h2d_gbps": rate.down_gbps,
             "d2h_gbps": rate.up_gbps,
         });
-        println!("{}", serde_json::to_string_pretty(&object)?);
+        outln!("{}", serde_json::to_string_pretty(&object)?);
     } else {
-        println!(
+        outln!(
             "{gpus} training GPUs behind {proxies} pairs of proxies: {:.2} GB/s down, {:.2} GB/s up",
-            rate.down_gbps, rate.up_gbps
+            rate.down_gbps,
+            rate.up_gbps
         );
     }
     Ok(())

@@ -6,7 +6,7 @@ use sim::replay::{FailingOutcome, PolicyResult};
 
 pub(super) fn print(findings: &Findings) {
     let Findings { trace, seeds, results, .. } = findings;
-    println!(
+    outln!(
         "list {}: {} pods, {} GPUs in {} servers; mean of {} seeds at 130 % arrived load\n",
         trace.list,
         trace.pods.len(),
@@ -16,11 +16,11 @@ pub(super) fn print(findings: &Findings) {
     );
     print_coupled(results);
     if results.iter().any(|result| result.pooled.is_some()) {
-        println!("\npooled: the same GPUs in boxes, the same CPUs and memory in hosts");
+        outln!("\npooled: the same GPUs in boxes, the same CPUs and memory in hosts");
         print_pooled(results);
     }
     if let Some(plan) = &findings.spare_plan {
-        println!(
+        outln!(
             "\npooled, with spares for {} % of the time, GPUs breaking {:.1} % a year for {} days, over {} days",
             (plan.cover * 1e8).round() / 1e6,
             plan.process.failures_per_gpu_year * 100.0,
@@ -43,7 +43,7 @@ fn print_table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item 
         for (cell, width) in line.iter().zip(widths).skip(1) {
             text.push_str(&format!("   {cell:>width$}"));
         }
-        println!("{text}");
+        outln!("{text}");
     }
 }
 
@@ -80,7 +80,7 @@ fn print_coupled(results: &[PolicyResult]) {
     ];
     print_table(heading, results.iter().map(row));
     if results.iter().any(|result| result.policy == Policy::Random && result.published.is_some()) {
-        println!("  (random draws from threads in the original: its rows can only come near)");
+        outln!("  (random draws from threads in the original: its rows can only come near)");
     }
 }
 
@@ -151,13 +151,13 @@ fn print_failing(results: &[PolicyResult]) {
     if let Some(first) = results.first().and_then(|result| result.failing.first()) {
         let models =
             first.spares.iter().map(|model| format!("{} of {} {}", model.spares, model.gpus, model.model));
-        println!("  spares by model: {}", models.collect::<Vec<_>>().join(", "));
+        outln!("  spares by model: {}", models.collect::<Vec<_>>().join(", "));
     }
 }
 
 fn print_spares(spares: &SparesAt) {
     let process = &spares.process;
-    println!(
+    outln!(
         "\nspares needed, GPUs breaking {:.1} % a year, back after {} days",
         process.failures_per_gpu_year * 100.0,
         process.repair_days

@@ -140,7 +140,9 @@ fn the_kernels_on_a_gpu() {
     gpu.write(committed, &vec![0xff; count as usize * 16]);
     gpu.write(counter, &[0; 4]);
     let grid = 3 * 132;
-    let digest = [blocks, count, key_at, committed, pending, dirty, counter];
+    let skipped = gpu.allocate(512);
+    gpu.write(skipped, &[0; 8]);
+    let digest = [blocks, count, key_at, committed, pending, dirty, counter, skipped, 1];
     let first_ms = gpu.run("dxpu_digest", grid, DIGEST_SHARED_BYTES, &digest, 100);
     let found = super::digests(&gpu.read(pending, count * 16));
     let plain = key.digest(&0x5a17u32.to_le_bytes().repeat(BLOCK_BYTES / 4));
@@ -154,7 +156,7 @@ fn the_kernels_on_a_gpu() {
     assert_eq!(gpu.read(counter, 4), (count as u32).to_le_bytes(), "all are dirty at first");
     let copy_ms = gpu.run("dxpu_shadow", grid, 0, &[blocks, dirty, counter, 0, count, shadow], 200);
     gpu.write(counter, &[0; 4]);
-    let again = [blocks, count, key_at, pending, committed, dirty, counter];
+    let again = [blocks, count, key_at, pending, committed, dirty, counter, skipped, 1];
     let clean_ms = gpu.run("dxpu_digest", grid, DIGEST_SHARED_BYTES, &again, 300);
     assert_eq!(gpu.read(counter, 4), [0; 4], "nothing changed");
     // The shadow's blocks lie in the order of the list, and have their digests.

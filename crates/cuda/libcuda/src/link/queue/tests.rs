@@ -40,7 +40,13 @@ fn is_asleep(queue: &Queue) -> bool {
 
 #[test]
 fn while_the_sender_lingers_a_call_wakes_no_thread() {
-    let (queue, mut rx) = queue("tcp", PATIENCE);
+    for scheme in ["tcp", "shm"] {
+        lingering_sender(scheme);
+    }
+}
+
+fn lingering_sender(scheme: &str) {
+    let (queue, mut rx) = queue(scheme, PATIENCE);
     start(&queue);
     queue.append(&numbered(0), 0).unwrap();
     receive(&mut rx);
@@ -91,9 +97,9 @@ fn a_sender_that_has_nothing_to_do_sleeps_in_the_end_and_is_woken() {
 }
 
 #[test]
-fn into_shared_memory_every_caller_writes_by_itself() {
+fn into_shared_memory_every_caller_writes_by_itself_if_no_thread_may_poll() {
     // There is not even a sender thread.
-    let (queue, mut rx) = queue("shm", PATIENCE);
+    let (queue, mut rx) = queue("shm", Duration::ZERO);
     for number in 0..1000 {
         queue.append(&numbered(number), 0).unwrap();
         assert_eq!(receive(&mut rx), (0, number));
@@ -214,4 +220,62 @@ fn a_write_that_fails_is_reported() {
         queue.append(&numbered(1), 0).unwrap();
         hears.try_recv().is_ok()
     });
+}
+
+/// Keeps an account of what it is told.
+#[derive(Default)]
+struct Account {
+    position: Mutex<usize>,
+    told: Mutex<Vec<String>>,
+}
+
+impl Keeper for Account {
+    fn announce(&self, bytes: usize) {
+        lock(&self.told).push(format!("announced {bytes}"));
+    }
+
+    fn keep(&self, mut commands: Vec<u8>) -> Vec<u8> {
+        *lock(&self.position) += commands.len();
+        lock(&self.told).push(format!("kept {}", commands.len()));
+        commands.clear();
+        commands
+    }
+
+    fn broke(&self, number: SessionNumber, error: io::Error) {
+        panic!("session {number}: {error}");
+    }
+}
+
+fn frame_of(number: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    let start = begin_command(&mut out, numbered(number).opcode(), 0);
+    numbered(number).put_body(&mut out);
+    finish_command(&mut out, start);
+    out
+}
+
+#[test]
+fn a_marked_frame_has_its_place_between_the_commands_before_and_after_it() {
+    let (client, worker) = connected("unix");
+    let mut rx = worker.rx;
+    let account = Arc::new(Account::default());
+    let queue = Queue::new(client.tx, Duration::ZERO, Some(Arc::clone(&account) as Arc<dyn Keeper>));
+    // No sender thread: what is appended waits for the thread that holds the wire.
+    queue.append(&numbered(1), 0).unwrap();
+    let mut wire = queue.hold();
+    let bytes = frame_of(2).len();
+    let is_sent = wire.send_marked(frame_of(2), || {
+        assert_eq!(*lock(&account.position), bytes, "what had gathered was written and kept before the mark");
+        assert_eq!(lock(&account.told).last(), Some(&format!("announced {bytes}")));
+        // Appended while the mark is made: it comes behind.
+        queue.append_and_flush(&numbered(3), 0).unwrap();
+        true
+    });
+    assert!(is_sent && wire.has_gathered());
+    assert!(!wire.send_marked(frame_of(9), || false), "a frame that is not wanted");
+    wire.let_go().unwrap();
+    assert_eq!([(); 3].map(|()| receive(&mut rx).1), [1, 2, 3]);
+    assert_eq!(*lock(&account.position), 3 * bytes);
+    queue.append_and_flush(&numbered(4), 0).unwrap();
+    assert_eq!(receive(&mut rx).1, 4, "the unwanted frame has left nothing behind");
 }

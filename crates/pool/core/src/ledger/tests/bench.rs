@@ -127,6 +127,7 @@ impl Bench {
             rack: "r1".into(),
             paths: entry.paths.clone(),
             gpus: entry.slots.iter().map(|slot| slot.report.clone()).collect(),
+            guard: None,
         }
     }
 
@@ -192,6 +193,10 @@ impl Bench {
 
     pub(super) fn lease_for(&mut self, tenant: &Name, request: LeaseRequest) -> Lease {
         self.create(tenant, request, None).unwrap()
+    }
+
+    pub(super) fn try_lease(&mut self, request: LeaseRequest) -> Result<Lease, Refusal> {
+        self.create(&tenant(), request, None)
     }
 
     pub(super) fn lease_with_key(&mut self, key: &str, request: LeaseRequest) -> Result<Lease, Refusal> {

@@ -38,7 +38,7 @@ fn a_guarantee_comes_before_any_priority_of_others() {
     let promised = bench.lease_for(&name("promised"), LeaseRequest { priority: 0, ..one() });
     let told = bench.ledger.explain(greedy.id).unwrap();
     assert!(
-        told.reasons.contains(&"waits behind 1 leases of tenants below their guarantee".to_owned()),
+        told.reasons.contains(&"waits behind 1 lease of tenants below their guarantee".to_owned()),
         "{told:?}"
     );
     bench.release(holder.id);

@@ -509,3 +509,17 @@ fn a_disk_is_leased_for_a_host_and_never_to_a_program() {
     let guest = bench.lease(plugged(1));
     assert_eq!(guest.state, LeaseState::Granted);
 }
+
+/// A device that is lost, comes back and is lost again waits for its host from the second time on alone.
+#[test]
+fn a_box_waits_for_a_host_once_at_a_time() {
+    let (mut bench, _) = bench(1);
+    let gpu: pool_api::GpuId = "a/0".parse().unwrap();
+    let host = bench.ledger.hosts.keys().next().unwrap().clone();
+    for wait_ms in [1_000, 2_000] {
+        bench.ledger.hold(&gpu, &host, 0, bench.now_ms + wait_ms);
+    }
+    assert_eq!(bench.ledger.unplug_due.len(), 1);
+    bench.pass_silently(2_500);
+    assert!(bench.ledger.unplug_due.is_empty() && bench.ledger.held.is_empty());
+}

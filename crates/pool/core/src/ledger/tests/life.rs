@@ -35,7 +35,8 @@ fn the_diagrams_show_the_arrows_that_are_listed() {
 
 #[test]
 fn an_arrow_that_is_not_listed_is_refused_and_the_state_stays() {
-    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 2)]);
+    bench.apply(&Command::Break { gpu: "a/1".parse().unwrap(), reason: "demo".into() }).unwrap();
     let lease = bench.lease(LeaseRequest { gpus: 2, ..LeaseRequest::default() });
     let gpu = &mut bench.ledger.entry_mut(&"a/0".parse().unwrap()).unwrap().gpu;
     for &event in GpuEvent::ALL {
@@ -216,6 +217,31 @@ fn ended_in_every_way() {
     story.took("granted", "reclaimed", "releasing");
 }
 
+fn parked_in_every_way() {
+    let story = Story::begin();
+    let survive = || LeaseRequest { survive: pool_api::Survive::Gpu, ..LeaseRequest::default() };
+    let park = |bench: &mut Bench| {
+        let lease = bench.lease(survive());
+        let (gpu, epoch) = (lease.grants[0].gpu.clone(), lease.grants[0].epoch);
+        bench.apply(&Command::Park { lease: lease.id, gpu, epoch, image_bytes: 1 }).unwrap();
+        lease.id
+    };
+    let (mut bench, _) = one_gpu();
+    let lease = park(&mut bench);
+    story.took("granted", "parked", "parked");
+    bench.apply(&Command::Resume { lease }).unwrap();
+    story.took("parked", "unparked", "pending");
+    bench.release(lease);
+    bench.settle();
+    let lease = park(&mut bench);
+    bench.release(lease);
+    story.took("parked", "released", "releasing");
+    bench.settle();
+    park(&mut bench);
+    bench.pass(40_000);
+    story.took("parked", "expired", "releasing");
+}
+
 /// The stories in one thread, so that it can be seen what they took together.
 #[test]
 fn every_arrow_that_is_listed_can_be_taken() {
@@ -225,5 +251,6 @@ fn every_arrow_that_is_listed_can_be_taken() {
     out_of_its_slot_and_in_again();
     bad_from_everywhere();
     ended_in_every_way();
+    parked_in_every_way();
     assert_eq!(watch::taken().into_keys().collect::<BTreeSet<Words>>(), watch::listed());
 }

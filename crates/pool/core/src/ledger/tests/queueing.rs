@@ -122,11 +122,18 @@ fn a_large_lease_is_overtaken_for_a_while_but_not_for_ever() {
 fn what_can_never_be_served_keeps_nobody_waiting() {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Nvlink, "H200", 4)]);
     quota(&mut bench, "t", 100, 0, None);
-    let absurd = bench.lease(LeaseRequest { gpus: 8, topology: Topology::Nvlink, priority: 1000, ..one() });
+    let first = bench.lease(one());
+    let whole = bench.lease(LeaseRequest { gpus: 4, topology: Topology::Nvlink, priority: 1000, ..one() });
+    assert_eq!(whole.state, LeaseState::Pending);
+    bench.apply(&Command::Break { gpu: "a/3".parse().unwrap(), reason: "demo".into() }).unwrap();
     bench.pass(120_000);
     assert_eq!(bench.lease(one()).state, LeaseState::Granted);
-    let told = bench.ledger.explain(absurd.id).unwrap();
-    assert!(told.reasons[0].contains("4 at most"), "{told:?}");
+    let told = bench.ledger.explain(whole.id).unwrap();
+    assert!(told.reasons[0].contains("3 at most"), "{told:?}");
+    let remedy = "3 more H200 free in one nvlink box, of these: 2 leased, 1 broken or absent";
+    let remedy = remedy.replace("H200", "GPUs (nvlink)");
+    assert_eq!(told.remedies, [remedy], "no single thing would let it run: {told:?}");
+    assert_eq!(bench.state(first.id), LeaseState::Granted);
 }
 
 #[test]
@@ -154,8 +161,18 @@ fn explain_counts_gpus_by_filter_and_says_what_would_help() {
     let counts =
         [Filter::Model, Filter::Kind, Filter::Health, Filter::Taint, Filter::Leased, Filter::Topology];
     assert_eq!(counts.map(count), [3, 2, 1, 1, 1, 1]);
-    assert!(told.remedies.contains(&"2 more H200 (nvlink) free in one nvlink box".to_owned()), "{told:?}");
-    assert!(told.remedies.iter().any(|remedy| remedy.contains("untaint one of the 1")), "{told:?}");
+    let all =
+        "2 more H200 (nvlink) free in one nvlink box, of these: 1 leased, 1 tainted, 1 broken or absent";
+    assert_eq!(told.remedies, [all], "one of the three would not be enough");
+    let two = bench.lease(h200(2, Topology::Nvlink));
+    let told = bench.ledger.explain(two.id).unwrap();
+    let each = [
+        "1 more H200 (nvlink) free in one nvlink box",
+        "untaint n/0: 1 GPU that would do is tainted",
+        "repair n/1: 1 GPU that would do is broken or absent",
+    ];
+    assert_eq!(told.remedies, each);
+    bench.release(two.id);
 
     for _ in 0..3 {
         bench.lease(LeaseRequest { priority: 500, ..h200(3, Topology::Nvlink) });
@@ -177,7 +194,7 @@ fn spares_are_held_back_from_everybody_but_those_who_lost_a_gpu() {
     assert_eq!((first.state, second.state), (LeaseState::Granted, LeaseState::Pending));
     let told = bench.ledger.explain(second.id).unwrap();
     assert!(
-        told.remedies.iter().any(|remedy| remedy.contains("2 GPUs that would do are spares")),
+        told.remedies.iter().any(|remedy| remedy.contains("2 GPUs that would do are held back (")),
         "{told:?}"
     );
     bench.apply(&set(1)).unwrap();

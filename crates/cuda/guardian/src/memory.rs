@@ -1,0 +1,15 @@
+//! Keeps a guardian's memory out of swap.
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, getrlimit};
+
+/// Has the kernel keep this process' memory in memory, if it may have as much as it wants; says whether it does.
+///
+/// With a limit the process would get no more memory at all beyond it, so then swap is left as it is. (Core dumps are
+/// switched off for every process of `dxpu`.)
+pub fn keep_out_of_swap() -> bool {
+    let is_unlimited = getrlimit(Resource::Memlock).current.is_none();
+    // On fault: the stacks of threads and what the allocator has set aside need not be there before they are used.
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    is_unlimited && mlockall(flags).is_ok()
+}

@@ -1,0 +1,203 @@
+//! The cut that is under way, and how well the program is protected.
+//!
+//! ```text
+//!   nothing ──sent──▶ sent ──CutTaken──▶ taken ──CutSafe──▶ safe ──journal folded──▶ nothing
+//!                       └──CutAbandoned, or the session is lost─────────────────────▶ nothing
+//! ```
+
+use super::wires::SessionNumber;
+use cuda_wire::{Command, GuardInfo, TransferId, begin_command, finish_command};
+use journal::CutPolicy;
+use std::{collections::HashSet, time::Duration};
+
+/// How long the driver may hold work back while earlier work does not end.
+const PATIENCE_US: u32 = 100_000;
+/// Cuts in a row that are given up before the user is told.
+const GIVEN_UP_MAX: u32 = 3;
+/// More room than the command of a cut needs. A buffer that is mostly empty is copied into the journal's last segment.
+const FRAME_BYTES: usize = 4 << 10;
+
+/// What a link knows about its cuts.
+#[derive(Default)]
+pub(super) struct Cuts {
+    /// The protection of the present session. `None`: its worker keeps no images.
+    pub(super) guard: Option<GuardInfo>,
+    pub(super) policy: CutPolicy,
+    /// The last number that was given to a cut.
+    last_number: u64,
+    pub(super) under_way: Option<UnderWay>,
+    /// When the cut that the journal begins with was sent.
+    pub(super) safe_since: Option<Duration>,
+    pub(super) image_bytes: u64,
+    pub(super) live_bytes: u64,
+    /// Why the last cut was given up.
+    pub(super) why_given_up: String,
+    was_told: bool,
+}
+
+/// A cut that is neither over nor given up.
+pub(super) struct UnderWay {
+    pub(super) number: u64,
+    session: SessionNumber,
+    sent_at: Duration,
+    /// A transfer that was asked for before it and has not landed: only the older image brings it back.
+    pub(super) waits_for: Option<TransferId>,
+    /// Transfers that the program had let go of when it was sent. Behind it no session sends them.
+    void: HashSet<TransferId>,
+    is_taken: bool,
+    pub(super) is_safe: bool,
+}
+
+impl Cuts {
+    /// Of a link whose first session has this protection.
+    pub(super) fn new(guard: Option<GuardInfo>, every: Option<Duration>) -> Self {
+        let policy = every.map_or_else(CutPolicy::default, CutPolicy::with_interval);
+        Self { guard, policy, ..Self::default() }
+    }
+
+    /// The number of the next cut.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// A cut is being sent; behind it the stream of commands goes on at `position`.
+    pub(super) fn sent(
+        &mut self,
+        number: u64,
+        session: SessionNumber,
+        void: HashSet<TransferId>,
+        (now, position): (Duration, u64),
+    ) {
+        self.policy.sent(now, position);
+        let (waits_for, is_taken, is_safe) = Default::default();
+        let cut = UnderWay { number, session, sent_at: now, waits_for, void, is_taken, is_safe };
+        self.under_way = Some(cut);
+    }
+
+    fn of(&mut self, session: SessionNumber, number: u64) -> Option<&mut UnderWay> {
+        self.under_way.as_mut().filter(|cut| cut.session == session && cut.number == number)
+    }
+
+    /// The worker has taken a cut. False: not one that is under way.
+    pub(super) fn taken(&mut self, session: SessionNumber, number: u64, live: u64, pause: Duration) -> bool {
+        let Some(cut) = self.of(session, number).filter(|cut| !cut.is_taken) else { return false };
+        cut.is_taken = true;
+        self.live_bytes = live;
+        self.policy.taken(pause);
+        true
+    }
+
+    /// The image of a cut is kept outside of the worker. The second copy of the same image changes nothing.
+    pub(super) fn safe(&mut self, session: SessionNumber, number: u64, image_bytes: u64, now: Duration) {
+        let Some(cut) = self.of(session, number).filter(|cut| cut.is_taken && !cut.is_safe) else { return };
+        cut.is_safe = true;
+        self.image_bytes = image_bytes;
+        self.policy.safe(now);
+    }
+
+    /// The journal begins at the cut now. Gives back the transfers that no session sends any more.
+    pub(super) fn truncated(&mut self) -> HashSet<TransferId> {
+        let cut = self.under_way.take();
+        self.safe_since = cut.as_ref().map(|cut| cut.sent_at);
+        self.policy.truncated();
+        self.was_told = false;
+        self.why_given_up.clear();
+        cut.map(|cut| cut.void).unwrap_or_default()
+    }
+
+    /// The worker has given a cut up. Gives back whether it was under way, and a sentence if the user must know.
+    pub(super) fn abandoned(
+        &mut self,
+        session: SessionNumber,
+        number: u64,
+        why: &str,
+    ) -> (bool, Option<String>) {
+        if self.of(session, number).is_none() {
+            return (false, None);
+        }
+        self.under_way = None;
+        self.policy.abandoned();
+        self.why_given_up = why.to_owned();
+        let is_told = self.policy.given_up() < GIVEN_UP_MAX || std::mem::replace(&mut self.was_told, true);
+        let words = (!is_told).then(|| {
+            format!(
+                "the image of this program's GPU memory is not renewed, because {why}; a resume would take longer, and \
+                 the protection ends when the commands since the last image fill their budget"
+            )
+        });
+        (true, words)
+    }
+
+    /// The session is lost. Gives back the cut that is given up with it.
+    pub(super) fn session_lost(&mut self) -> Option<u64> {
+        self.under_way.take().map(|cut| cut.number)
+    }
+}
+
+/// The command that asks for a cut of everything that is mapped.
+pub(super) fn cut_frame(number: u64) -> Vec<u8> {
+    let command = Command::Cut { number, is_tight: false, live: Vec::new(), patience_us: PATIENCE_US };
+    let mut out = Vec::with_capacity(FRAME_BYTES);
+    let start = begin_command(&mut out, command.opcode(), 0);
+    command.put_body(&mut out);
+    finish_command(&mut out, start);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn sent() -> (Cuts, u64) {
+        let mut cuts = Cuts::default();
+        let number = cuts.next_number();
+        cuts.sent(number, 1, HashSet::new(), (SECOND, 10));
+        (cuts, number)
+    }
+
+    #[test]
+    fn a_cut_goes_through_its_states_in_order_and_once() {
+        let (mut cuts, number) = sent();
+        cuts.safe(1, number, 5, SECOND);
+        assert!(cuts.under_way.as_ref().is_some_and(|cut| !cut.is_safe), "it was not taken");
+        assert!(!cuts.taken(2, number, 7, SECOND), "of another session");
+        assert!(!cuts.taken(1, number + 1, 7, SECOND), "another one");
+        assert!(cuts.taken(1, number, 7, SECOND));
+        assert!(!cuts.taken(1, number, 7, SECOND), "twice");
+        cuts.safe(1, number, 5, 2 * SECOND);
+        cuts.safe(1, number, 6, 9 * SECOND);
+        assert_eq!(
+            (cuts.image_bytes, cuts.policy.time_to_safe()),
+            (5, SECOND),
+            "the second copy changes nothing"
+        );
+        cuts.truncated();
+        assert_eq!((cuts.safe_since, cuts.under_way.is_none()), (Some(SECOND), true));
+        assert!(cuts.next_number() > number);
+    }
+
+    #[test]
+    fn the_user_hears_once_that_images_are_not_renewed() {
+        let mut cuts = Cuts::default();
+        let words: Vec<bool> = (0..6)
+            .map(|_| {
+                let number = cuts.next_number();
+                cuts.sent(number, 1, HashSet::new(), (SECOND, 10));
+                assert_eq!(cuts.abandoned(2, number, "why"), (false, None), "of a lost session");
+                let (was_under_way, words) = cuts.abandoned(1, number, "why");
+                assert!(was_under_way);
+                words.is_some()
+            })
+            .collect();
+        assert_eq!(words, [false, false, true, false, false, false]);
+    }
+
+    #[test]
+    fn the_command_is_copied_into_the_last_segment_of_the_journal() {
+        let frame = cut_frame(7);
+        assert!(frame.len() * 2 < frame.capacity());
+    }
+}

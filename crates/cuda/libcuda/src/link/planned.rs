@@ -1,0 +1,220 @@
+//! What the keeper wants of a program: that it moves, or lets go of its GPU for a while.
+//!
+//! ```text
+//!   a cut (the bulk of the bytes) ▸ commands are held back ▸ a last cut, behind which there is nothing ▸ Leave
+//!                                                             ▸ another session, there; or none until the next command
+//! ```
+//!
+//! Until `Leave` nothing is lost: what fails is refused, and the program goes on where it is. Afterwards the program goes
+//! on at the target, at the source, or wherever a session can be had, as after a loss.
+
+use super::{
+    Link, NUDGE_CALL,
+    guard::frame,
+    guard_thread::send_cut,
+    keeper_line::{Answer, Wish},
+    places::{Place, Search},
+    queue::HeldWire,
+    resume,
+    survival::{Phase, Shared, Truncation},
+};
+use crate::log;
+use cuda_wire::Command;
+use keeper::{FromProgram, What};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A command that has an answer and changes nothing.
+const SOMETHING: Command<'static> = Command::MemoryInfo { device: 0 };
+/// How long the first cut may take, beside which the program goes on: a large image over a slow network.
+const FIRST_CUT_MAX: Duration = Duration::from_secs(600);
+/// How long the last cut may take, while the program's commands wait.
+const LAST_CUT_MAX: Duration = Duration::from_secs(30);
+/// How often the thread looks at a cut, or at a parked program.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Does what the keeper wants, and tells it what became of it.
+pub(super) fn carry_out(link: &Arc<Link>, shared: &Arc<Shared>, wish: Wish) {
+    let refused = |what, why| shared.tell_keeper(&FromProgram::Refused { what, why });
+    match wish {
+        Wish::Move(place) => {
+            let config = shared.core().place.config.clone();
+            let moved = Place::named(&place, &config).and_then(|target| move_to(link, shared, target));
+            match moved {
+                Ok(worker) => shared.tell_keeper(&FromProgram::Moved { worker }),
+                Err(why) => refused(What::Move, why),
+            }
+        }
+        Wish::Suspend => {
+            if let Err(why) = suspend(link, shared) {
+                refused(What::Suspend, why);
+            }
+        }
+        Wish::Drill(_) => {
+            // Opening the image for a copy would shut the program's own session out of it.
+            let why = "an image has one writer, and is read by its writer only: there are no drills yet";
+            refused(What::Drill, why.to_owned());
+        }
+    }
+}
+
+/// Moves to `target`. The error says why the program is elsewhere, or where it was.
+fn move_to(link: &Arc<Link>, shared: &Arc<Shared>, target: Place) -> Result<String, String> {
+    let wire = stop(link, shared)?;
+    let address = target.address.clone();
+    leave(link, shared, wire, |shared, wire| {
+        let mut search = shared.search(Some(target));
+        let went_on = resume::go_on(link, shared, wire, &mut search)?;
+        match went_on == address {
+            true => Ok(address.to_string()),
+            false => Err(format!("{}; the program goes on at {went_on}", search.last_why())),
+        }
+    })
+}
+
+/// Ends the session and waits until the program wants another one.
+fn suspend(link: &Arc<Link>, shared: &Arc<Shared>) -> Result<(), String> {
+    if shared.core().cuts.guard.is_none() {
+        return Err("the worker keeps no images, so the GPU's memory would be lost".to_owned());
+    }
+    let wire = stop(link, shared)?;
+    leave(link, shared, wire, |shared, wire| {
+        let image_bytes = shared.core().cuts.image_bytes;
+        log::info("the program has let go of its GPU until its next CUDA call");
+        shared.tell_keeper(&FromProgram::Parked { image_bytes });
+        while !is_wanted(link, shared, &wire) {
+            std::thread::sleep(LOOK);
+        }
+        let answer = shared.keeper().and_then(|line| line.ask(&FromProgram::Unpark {}, None));
+        let mut search = match answer {
+            Some(Answer::Place(place)) => {
+                let config = shared.core().place.config.clone();
+                match Place::named(&place, &config) {
+                    Ok(place) => shared.search(Some(place)),
+                    Err(why) => Search::new(Vec::new(), true, why),
+                }
+            }
+            Some(Answer::Nowhere(why)) => Search::new(Vec::new(), false, why),
+            None => shared.search(None),
+        };
+        // Its words were told: the keeper waits for no refusal any more.
+        let _ = resume::go_on(link, shared, wire, &mut search);
+        Ok(())
+    })
+}
+
+/// Whether a program without a session waits for something that only a session brings.
+fn is_wanted(link: &Link, shared: &Shared, wire: &HeldWire<'_>) -> bool {
+    wire.has_gathered()
+        || link.replies.are_awaited()
+        || link.host_calls_left()
+        || !shared.expectations().names().is_empty()
+        || !shared.core().late_pushes.is_empty()
+}
+
+/// Holds the program's commands back with nothing behind the last safe cut.
+fn stop<'a>(link: &'a Link, shared: &Shared) -> Result<HeldWire<'a>, String> {
+    let is_guarded = {
+        let core = shared.core();
+        if core.phase != Phase::Live {
+            return Err("the program is without a session, or without protection".to_owned());
+        }
+        core.cuts.guard.is_some()
+    };
+    if !is_guarded {
+        // Everything since the start is done again at the target.
+        return Ok(link.queue.hold());
+    }
+    let deadline = Instant::now() + FIRST_CUT_MAX;
+    let number = loop {
+        let mut wire = link.queue.hold();
+        let number = send_cut(shared, &mut wire);
+        let _ = wire.let_go();
+        if let Some(number) = number {
+            break number;
+        }
+        // Another one is under way.
+        finish_cut(shared, None, deadline, || drop(link.call(&SOMETHING)))?;
+    };
+    finish_cut(shared, Some(number), deadline, || drop(link.call(&SOMETHING)))?;
+    let mut wire = link.queue.hold();
+    let last = send_cut(shared, &mut wire).ok_or_else(|| "the session was lost".to_owned());
+    let finished = last.and_then(|last| {
+        // The queue is held, so the question goes past it. It changes nothing, so no other session is told it.
+        let nudge = || {
+            link.replies.expect(NUDGE_CALL);
+            wire.send_past_the_journal(&frame(&SOMETHING, NUDGE_CALL));
+            let _ = link.replies.wait(NUDGE_CALL);
+            link.replies.forget(NUDGE_CALL);
+        };
+        finish_cut(shared, Some(last), Instant::now() + LAST_CUT_MAX, nudge)
+    });
+    match finished {
+        Ok(()) => Ok(wire),
+        Err(why) => {
+            let _ = wire.let_go();
+            Err(why)
+        }
+    }
+}
+
+/// Waits until no cut is under way, and says whether the journal begins with `number`, if that is asked. `nudge` makes the
+/// worker speak, which sends the transfers that it keeps until then.
+fn finish_cut(
+    shared: &Shared,
+    number: Option<u64>,
+    deadline: Instant,
+    mut nudge: impl FnMut(),
+) -> Result<(), String> {
+    loop {
+        let truncation = shared.truncate();
+        let core = shared.core();
+        if core.phase != Phase::Live {
+            return Err("the session was lost".to_owned());
+        }
+        if core.cuts.under_way.is_none() {
+            return match number.is_none_or(|number| core.journal.base() == Some(number)) {
+                true => Ok(()),
+                false => Err(core.cuts.why_given_up.clone()),
+            };
+        }
+        drop(core);
+        if Instant::now() >= deadline {
+            return Err("the image was not safe in time".to_owned());
+        }
+        match truncation {
+            Truncation::Done => {}
+            Truncation::NotLanded => {
+                nudge();
+                shared.sleep(LOOK);
+            }
+            Truncation::Unanswered | Truncation::Nothing => shared.sleep(LOOK),
+        }
+    }
+}
+
+/// Ends the session with its image kept, and has `go_on` find another one.
+fn leave<'a, T>(
+    link: &'a Arc<Link>,
+    shared: &Arc<Shared>,
+    mut wire: HeldWire<'a>,
+    go_on: impl FnOnce(&Arc<Shared>, HeldWire<'a>) -> Result<T, String>,
+) -> Result<T, String> {
+    let number = wire.number();
+    {
+        let mut core = shared.core();
+        if core.phase != Phase::Live || core.number != number {
+            drop(core);
+            let _ = wire.let_go();
+            return Err("the session was lost".to_owned());
+        }
+        core.end_session();
+        core.why_lost = "the program was asked to leave its worker".to_owned();
+    }
+    shared.tell();
+    wire.send_past_the_journal(&frame(&Command::Leave {}, 0));
+    link.leave_session(number);
+    go_on(shared, wire)
+}

@@ -1,0 +1,155 @@
+//! The keeper's part: programs that are moved, suspended, and helped after a loss.
+
+use crate::{
+    check,
+    proxy::Cut,
+    stage::{Run, Stage},
+};
+use keeper::{FromProgram, Place, State, ToProgram, What, read_line, write_line};
+use std::{
+    io::BufReader,
+    os::unix::net::{UnixListener, UnixStream},
+    time::{Duration, Instant},
+};
+
+/// Enough for a program that is still running when it is moved.
+const ROUNDS: &str = "250";
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The keeper of one program.
+struct Keeper {
+    stream: UnixStream,
+    lines: BufReader<UnixStream>,
+}
+
+impl Keeper {
+    fn accept(listener: &UnixListener) -> Self {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap());
+        let mut keeper = Self { stream, lines };
+        let first = keeper.hear().expect("the first line");
+        assert!(matches!(&first, FromProgram::Attached { image, .. } if image.len() == 32), "{first:?}");
+        keeper
+    }
+
+    fn hear(&mut self) -> Option<FromProgram> {
+        read_line(&mut self.lines).unwrap()
+    }
+
+    /// The next word that is not about the protection or a resume.
+    fn answer(&mut self) -> FromProgram {
+        loop {
+            match self.hear().expect("the program is still there") {
+                FromProgram::Protection { .. } | FromProgram::Resumed { .. } => {}
+                word => return word,
+            }
+        }
+    }
+
+    fn wait_until_protected(&mut self) {
+        loop {
+            let word = self.hear().expect("the program is still there");
+            if matches!(word, FromProgram::Protection { state: State::Protected, cut, .. } if cut > 0) {
+                return;
+            }
+        }
+    }
+
+    fn say(&mut self, word: &ToProgram) {
+        write_line(&mut self.stream, word).unwrap();
+    }
+}
+
+/// Runs a long program whose keeper does `keep`, and gives back what an undisturbed one saw, too.
+fn kept(stage: &Stage, plan: &[Cut], keep: impl FnOnce(&mut Keeper)) -> (Run, Run) {
+    let undisturbed = stage.run_by(&[], &[("SURVIVES_ROUNDS", ROUNDS)]);
+    let number = stage.next_run();
+    let path = stage.path(&format!("keeper{number}"));
+    let listener = UnixListener::bind(&path).unwrap();
+    let (proxy, address) = stage.proxy(number, &stage.worker(), plan);
+    let path = path.to_str().unwrap();
+    let running = stage.start(number, &address, &[("SURVIVES_ROUNDS", ROUNDS), ("DXPU_KEEPER", path)]);
+    let mut keeper = Keeper::accept(&listener);
+    keep(&mut keeper);
+    // The test does not read these words, and the program must go on all the same.
+    (undisturbed, running.wait(&proxy))
+}
+
+fn place(address: &str) -> Place {
+    Place { address: address.to_owned(), ..Place::default() }
+}
+
+#[test]
+fn a_program_moves_to_another_worker_and_back_and_sees_nothing() {
+    let stage = Stage::new();
+    let (other, front) = stage.other_worker();
+    let first = format!("unix:{}", stage.worker().display());
+    let (undisturbed, run) = kept(&stage, &[], |keeper| {
+        keeper.wait_until_protected();
+        for target in [&other, &first] {
+            keeper.say(&ToProgram::Move { place: place(target) });
+            assert_eq!(keeper.answer(), FromProgram::Moved { worker: target.clone() });
+        }
+    });
+    check(&undisturbed, &run, "two moves");
+    // Left, not lost. A session says so to its guardian after the program has gone on.
+    let deadline = Instant::now() + PATIENCE;
+    while stage.calls("leave") < 2 {
+        assert!(Instant::now() < deadline, "the sessions were lost");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    front.stop();
+}
+
+#[test]
+fn a_move_that_fails_at_the_target_goes_on_at_the_source() {
+    let stage = Stage::new();
+    let (undisturbed, run) = kept(&stage, &[], |keeper| {
+        keeper.wait_until_protected();
+        keeper.say(&ToProgram::Move { place: place("unix:/nowhere/worker") });
+        let answer = keeper.answer();
+        let FromProgram::Refused { what: What::Move, why } = &answer else { panic!("{answer:?}") };
+        assert!(why.contains("/nowhere/worker") && why.contains("goes on at"), "{why}");
+    });
+    check(&undisturbed, &run, "a move to nowhere");
+}
+
+#[test]
+fn a_suspended_program_comes_back_when_it_calls_and_the_keeper_has_a_place() {
+    let stage = Stage::new();
+    let first = format!("unix:{}", stage.worker().display());
+    let (undisturbed, run) = kept(&stage, &[], |keeper| {
+        keeper.wait_until_protected();
+        keeper.say(&ToProgram::Suspend {});
+        let answer = keeper.answer();
+        assert!(matches!(answer, FromProgram::Parked { image_bytes } if image_bytes > 0), "{answer:?}");
+        assert_eq!(keeper.answer(), FromProgram::Unpark {});
+        keeper.say(&ToProgram::Place { place: place(&first) });
+    });
+    check(&undisturbed, &run, "suspended");
+}
+
+#[test]
+fn a_program_whose_worker_is_gone_goes_on_where_the_keeper_says() {
+    let stage = Stage::new();
+    let first = format!("unix:{}", stage.worker().display());
+    let (undisturbed, run) = kept(&stage, &[Cut::ForGood(200)], |keeper| {
+        let lost = keeper.answer();
+        assert!(matches!(&lost, FromProgram::Lost { is_device: false, .. }), "{lost:?}");
+        keeper.say(&ToProgram::Place { place: place(&first) });
+    });
+    check(&undisturbed, &run, "helped by its keeper");
+}
+
+#[test]
+fn where_the_keeper_knows_no_place_the_program_hears_its_words() {
+    let stage = Stage::new();
+    let (_, run) = kept(&stage, &[Cut::ForGood(200)], |keeper| {
+        assert!(matches!(keeper.answer(), FromProgram::Lost { .. }));
+        keeper.say(&ToProgram::Nowhere { why: "all GPUs of the pool are taken".to_owned() });
+    });
+    assert!(!run.succeeded);
+    assert!(run.log.contains("all GPUs of the pool are taken"), "{}", run.log);
+}

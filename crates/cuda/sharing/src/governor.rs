@@ -1,0 +1,185 @@
+//! Holds what sharing costs an online program within its slack, once a second.
+//!
+//! ```text
+//!   cost > slack              shorter groups, down to 10 us; then a longer guard before the gate opens, up to 5 ms
+//!   cost < slack/2 for 10 s   a shorter guard; then longer groups, up to 150 us
+//!   the guard at 5 ms for 30 s, or a group of more than 20 ms beside a closed gate, twice:  the monitor evicts
+//! ```
+
+use crate::cost::Cost;
+
+const GROUP_FIRST_US: f64 = 50.0;
+const GROUP_MIN_US: f64 = 10.0;
+const GROUP_MAX_US: f64 = 150.0;
+const GUARD_FIRST_US: f64 = 100.0;
+const GUARD_MAX_US: f64 = 5_000.0;
+/// So long must the cost be low before offline work is given more.
+const CALM_S: u32 = 10;
+/// So long at the longest guard, and the guest cannot stay.
+const AT_LIMIT_S: u32 = 30;
+/// A group that goes on for longer beside a closed gate is an offender's.
+const OFFENCE_US: u64 = 20_000;
+/// The first may be a kernel of unknown cost; the second is not.
+const OFFENCES_MAX: u32 = 2;
+
+/// What one second has shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GovernorReading {
+    /// The cost, when there were requests enough.
+    pub cost: Option<Cost>,
+    /// The longest time that a group went on beside a closed gate.
+    pub longest_group_us: u64,
+}
+
+/// What the sessions do from now on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Orders {
+    /// The budget of offline groups.
+    pub group_us: f64,
+    /// Further idle time before the gate opens.
+    pub guard_us: f64,
+    /// The cost is above the slack now.
+    pub is_over_slack: bool,
+    /// Nothing helps: the guest must go.
+    pub is_overlimit: bool,
+}
+
+/// One online session's governor.
+#[derive(Clone, Debug)]
+pub struct Governor {
+    /// The share of a request's time that sharing may cost.
+    slack: f64,
+    group_us: f64,
+    guard_us: f64,
+    calm_s: u32,
+    at_limit_s: u32,
+    offences: u32,
+    is_over_slack: bool,
+}
+
+impl Governor {
+    /// For a program whose requests may take so much longer: 0.1 is a tenth.
+    pub fn new(slack: f64) -> Self {
+        Self {
+            slack,
+            group_us: GROUP_FIRST_US,
+            guard_us: 0.0,
+            calm_s: 0,
+            at_limit_s: 0,
+            offences: 0,
+            is_over_slack: false,
+        }
+    }
+
+    /// A second has passed.
+    pub fn second(&mut self, reading: GovernorReading) -> Orders {
+        if reading.longest_group_us > OFFENCE_US {
+            self.offences += 1;
+        }
+        if let Some(cost) = reading.cost {
+            let slack_us = self.slack * cost.next_us;
+            self.is_over_slack = cost.cost_us > slack_us;
+            self.calm_s = if cost.cost_us < slack_us / 2.0 { self.calm_s + 1 } else { 0 };
+            if self.is_over_slack {
+                self.tighten();
+            } else if self.calm_s >= CALM_S {
+                self.loosen();
+            }
+        }
+        self.at_limit_s = match self.guard_us >= GUARD_MAX_US && self.is_over_slack {
+            true => self.at_limit_s + 1,
+            false => 0,
+        };
+        Orders {
+            group_us: self.group_us,
+            guard_us: self.guard_us,
+            is_over_slack: self.is_over_slack,
+            is_overlimit: self.at_limit_s >= AT_LIMIT_S || self.offences >= OFFENCES_MAX,
+        }
+    }
+
+    /// The guest has left; the next one begins anew.
+    pub fn guest_left(&mut self) {
+        *self = Self::new(self.slack);
+    }
+
+    fn tighten(&mut self) {
+        if self.group_us > GROUP_MIN_US {
+            self.group_us = (self.group_us / 2.0).max(GROUP_MIN_US);
+        } else {
+            self.guard_us = (2.0 * self.guard_us).clamp(GUARD_FIRST_US, GUARD_MAX_US);
+        }
+    }
+
+    fn loosen(&mut self) {
+        if self.guard_us > 0.0 {
+            self.guard_us *= 0.9;
+            if self.guard_us < GUARD_FIRST_US {
+                self.guard_us = 0.0;
+            }
+        } else {
+            self.group_us = (1.1 * self.group_us).min(GROUP_MAX_US);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(cost_us: f64) -> GovernorReading {
+        let cost = Cost { cost_us, next_us: 1_000.0, firsts: 100 };
+        GovernorReading { cost: Some(cost), longest_group_us: 0 }
+    }
+
+    #[test]
+    fn offline_work_gets_less_while_it_costs_too_much_and_more_when_it_does_not() {
+        let mut governor = Governor::new(0.1);
+        let groups: Vec<f64> = (0..3).map(|_| governor.second(reading(101.0)).group_us).collect();
+        assert_eq!(groups, [25.0, 12.5, 10.0]);
+        let guards: Vec<f64> = (0..7).map(|_| governor.second(reading(101.0)).guard_us).collect();
+        assert_eq!(guards, [100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 5000.0]);
+        // Within the slack, but not by much: it stays.
+        assert_eq!(governor.second(reading(60.0)).guard_us, 5000.0);
+        let calm: Vec<Orders> = (0..80).map(|_| governor.second(reading(10.0))).collect();
+        assert!(calm[..9].iter().all(|orders| orders.guard_us == 5000.0), "not before ten seconds");
+        assert_eq!(calm[9].guard_us, 4500.0);
+        let last = calm[79];
+        assert_eq!(last.guard_us, 0.0);
+        assert!(last.group_us > 10.0 && last.group_us <= GROUP_MAX_US);
+        assert!(!calm.iter().any(|orders| orders.is_overlimit));
+    }
+
+    #[test]
+    fn the_monitor_hears_when_nothing_helps() {
+        let mut governor = Governor::new(0.1);
+        let over = (1..100).find(|_| governor.second(reading(500.0)).is_overlimit);
+        assert_eq!(over, Some(3 + 6 + AT_LIMIT_S as i32), "three halvings, six doublings, thirty seconds");
+        governor.guest_left();
+        assert!(!governor.second(reading(0.0)).is_overlimit);
+        let offence = GovernorReading { cost: None, longest_group_us: OFFENCE_US + 1 };
+        assert!(!governor.second(offence).is_overlimit, "the first may be a kernel of unknown cost");
+        assert!(governor.second(offence).is_overlimit);
+    }
+
+    #[test]
+    fn without_requests_nothing_changes() {
+        let mut governor = Governor::new(0.1);
+        let first = governor.second(reading(500.0));
+        for _ in 0..100 {
+            assert_eq!(governor.second(GovernorReading::default()), first);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn orders_stay_within_their_bounds(costs in proptest::collection::vec(-100.0..2_000.0f64, 0..300)) {
+            let mut governor = Governor::new(0.1);
+            for cost in costs {
+                let orders = governor.second(reading(cost));
+                assert!((GROUP_MIN_US..=GROUP_MAX_US).contains(&orders.group_us));
+                assert!((0.0..=GUARD_MAX_US).contains(&orders.guard_us));
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Online and offline programs on one GPU: offline work runs while no online program has anything to do.
+//!
+//! ```text
+//!   online session                          page (one per GPU)                    offline session
+//!   Presence ── close, open ──────▶ closers: a bit per busy online slot ◀── Sentry: clears bits of the dead
+//!   CostMeter ─▶ Governor ─ G ────▶ slots: owner, beat, times           ◀── Turnstile: where streams wait, KernelTimes
+//!                                        ▲
+//!                                   Monitor (box): may a guest be here at all
+//! ```
+//!
+//! - [`Page`] is a view over words that processes share. The gate is one of them: open when it is zero.
+//! - [`Presence`] says when an online session closes and opens the gate.
+//! - [`Turnstile`] says where an offline session's streams wait for the gate, with costs from [`KernelTimes`].
+//! - [`Sentry`] finds owners that died or froze with the gate closed.
+//! - [`Governor`] holds the cost to online programs within their slack; [`Monitor`] opens and closes the seat for guests.
+//!
+//! The crate knows no GPU, no clock, no thread and no process: time, and whether a process lives, are arguments. Where
+//! it is in doubt it protects the online program: a page that is damaged counts as closed.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+#![forbid(unsafe_code)]
+
+mod cost;
+mod governor;
+mod kernel_times;
+mod linger;
+mod monitor;
+mod mutant;
+mod page;
+mod presence;
+mod sentry;
+mod turnstile;
+
+#[cfg(test)]
+mod tests;
+
+pub use cost::{Cost, CostMeter};
+pub use governor::{Governor, GovernorReading, Orders};
+pub use kernel_times::{KernelShape, KernelTimes};
+pub use linger::Linger;
+pub use monitor::{Limits, Monitor, MonitorState, OffReason, Reading, Seat};
+pub use page::{
+    Field, Gate, Owner, OwnerNumberTooLarge, PAGE_WORDS, Page, PageError, PageHandle, SLOTS, SlotOwner,
+    Ticket, Words,
+};
+pub use presence::{Presence, PresenceState};
+pub use sentry::{Cleared, Life, Sentry};
+pub use turnstile::{Demand, GroupTimes, Turn, Turnstile};
+pub use work_class::Class;

@@ -1,0 +1,59 @@
+//! Mistakes made on purpose, to see that the tests find them.
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// The turnstile puts the wait behind the work that exceeds the budget.
+    WaitBehindTheKernel,
+    /// A new stream passes without a wait.
+    NewStreamPasses,
+    /// A kernel without a known cost counts as nothing.
+    UnknownCostsNothing,
+    /// Each stream has the whole budget, however many there are.
+    BudgetPerStream,
+    /// The sentry clears the bit of an owner that lives and beats.
+    StrangerClears,
+    /// The sentry counts the time in which it did not look itself.
+    SentryTrustsItsPauses,
+    /// The sentry believes a process number without the start time.
+    SentryIgnoresStartTime,
+    /// The sentry never looks at beats, so a frozen owner holds the gate for good.
+    SentryIgnoresBeats,
+    /// The gate opens as soon as the work is done.
+    OpenWithoutLinger,
+    /// The driver is asked whether all work is done while it is being told of more.
+    AsksWhileTelling,
+    /// An answer of the driver counts although a command began since the question.
+    OldAnswerCounts,
+    /// The bit of a slot stays when its owner is gone and the slot is reclaimed.
+    ReclaimKeepsBit,
+    /// A page whose magic is damaged counts as open.
+    DamagedIsOpen,
+    /// An owner closes the gate through a slot that is another's by now.
+    CloseWithoutOwning,
+    /// The owner of a busy slot does not set its bit again when it was cleared.
+    ForgetsToCloseAgain,
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether this thread makes that mistake. Never, outside of tests.
+#[inline(always)]
+pub(crate) fn is_planted(mutant: Mutant) -> bool {
+    #[cfg(test)]
+    return PLANTED.get() == Some(mutant);
+    #[cfg(not(test))]
+    {
+        let _ = mutant;
+        false
+    }
+}
+
+/// Plants a mistake in this thread, or takes it away.
+#[cfg(test)]
+pub(crate) fn plant(mutant: Option<Mutant>) {
+    PLANTED.set(mutant);
+}

@@ -1,0 +1,514 @@
+//! The page: words that the sessions of one GPU share.
+//!
+//! ```text
+//! word 0   magic and version
+//!      1   closers: bit i = online slot i is busy, bit 63 = paused; the gate is open when this is zero
+//!      2   present: bit i = slot i belongs to an online session
+//!      3   epoch of the page
+//!      4   paused until (ns), while bit 63 is set
+//!    8..   63 slots of 16 words: 8 that the owner writes often, 8 that others read
+//! ```
+//!
+//! A slot belongs to the process that its owner word names. Only the owner sets its bit of `closers`. [`crate::Sentry`]
+//! clears the bit of an owner that is dead or frozen. An owner whose bit was cleared wrongly sets it again with its
+//! next command or beat: a lost bit costs the online program a delay, never a result.
+
+use crate::mutant::{Mutant, is_planted};
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+use work_class::Class;
+
+/// How many sessions can share a GPU: a bit of `closers` for each, and one to pause all.
+pub const SLOTS: usize = 63;
+/// The words of a page.
+pub const PAGE_WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
+
+/// The last byte is the version: a page of another one is refused by [`Page::open`].
+const MAGIC: u64 = u64::from_le_bytes(*b"dxpugat\x01");
+const HEADER_WORDS: usize = 8;
+const SLOT_WORDS: usize = 16;
+const CLOSERS: usize = 1;
+const PRESENT: usize = 2;
+const EPOCH: usize = 3;
+const PAUSED_UNTIL: usize = 4;
+const PAUSE_BIT: u64 = 1 << 63;
+
+/// A process number has at most 22 bits on Linux (`PID_MAX_LIMIT`).
+const PID_BITS: u32 = 22;
+/// Start times in ticks of 10 ms fill these bits after a thousand years of uptime.
+const START_BITS: u32 = 42;
+
+/// Why words are no page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PageError {
+    /// The wrong number of words.
+    #[error("a page of sharing has {PAGE_WORDS} words, this has {0}")]
+    Length(usize),
+    /// Not initialised, damaged, or of another version.
+    #[error(
+        "the page of sharing has an unknown beginning; its maker has another version of dxpu, or it is damaged"
+    )]
+    Magic,
+}
+
+/// What an offline session finds when it looks at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// No online session is busy.
+    Open,
+    /// Some are, or offline work is paused.
+    Closed,
+    /// The page is damaged. Offline work stops, because whether an online session is busy is not known.
+    Damaged,
+}
+
+impl Gate {
+    /// Whether offline work may start.
+    pub fn is_open(self) -> bool {
+        self == Self::Open
+    }
+}
+
+/// The process that a slot belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(u64);
+
+/// A process number or start time that an owner word has no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("process {pid} that started at tick {start_ticks} has no place in an owner word")]
+pub struct OwnerNumberTooLarge {
+    /// The process number.
+    pub pid: u32,
+    /// Its start time.
+    pub start_ticks: u64,
+}
+
+impl Owner {
+    /// A process: its number and its start time in ticks since the machine started, as `/proc/PID/stat` has it. Together
+    /// they name one process; a number alone is used again.
+    pub fn new(pid: u32, start_ticks: u64) -> Result<Self, OwnerNumberTooLarge> {
+        if pid == 0 || pid >> PID_BITS != 0 || start_ticks >> START_BITS != 0 {
+            return Err(OwnerNumberTooLarge { pid, start_ticks });
+        }
+        Ok(Self(u64::from(pid) << START_BITS | start_ticks))
+    }
+
+    /// Its process number.
+    pub fn pid(self) -> u32 {
+        (self.0 >> START_BITS) as u32
+    }
+
+    /// When it started.
+    pub fn start_ticks(self) -> u64 {
+        self.0 & ((1 << START_BITS) - 1)
+    }
+}
+
+/// What a slot's owner word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotOwner {
+    /// The slot is free.
+    Nobody,
+    /// It belongs to this process.
+    Process(Owner),
+}
+
+/// A number in a slot that its owner writes and others read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Field {
+    /// Since when the session is busy (ns), 0 when it is not.
+    BusySince = 3,
+    /// Since when it is idle (ns), 0 when it is not.
+    IdleSince = 4,
+    /// How long it was busy before.
+    BusyTotalNs = 5,
+    /// How often it became busy.
+    BusyPeriods = 6,
+    /// Device memory in use.
+    UsedBytes = 8,
+    /// The most it may use.
+    LimitBytes = 9,
+    /// Online: time of a busy period's first request. Offline: groups started.
+    FirstUsOrGroups = 10,
+    /// Online: time of later requests. Offline: when the group that runs began (ns).
+    NextUsOrGroupSince = 11,
+    /// Online: memory it waits for. Offline: its longest group.
+    WantBytesOrLongestUs = 12,
+    /// Offline: how long a newcomer waits for a running group on average.
+    ResidualUs = 13,
+}
+
+const OWNER: usize = 0;
+const CLASS: usize = 1;
+const BEAT: usize = 2;
+
+/// The right to a slot, as its owner holds it. Closing checks it against the owner word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    slot: usize,
+    owner: Owner,
+    class: Class,
+}
+
+impl Ticket {
+    /// Which slot.
+    pub fn slot(self) -> usize {
+        self.slot
+    }
+
+    /// The class the slot was claimed for.
+    pub fn class(self) -> Class {
+        self.class
+    }
+
+    fn bit(self) -> u64 {
+        1 << self.slot
+    }
+}
+
+/// Memory that holds a page, however it is mapped.
+pub trait Words: Send + Sync {
+    /// All of it.
+    fn words(&self) -> &[AtomicU64];
+}
+
+/// A page and the memory that it lies in.
+#[derive(Clone)]
+pub struct PageHandle(Arc<dyn Words>);
+
+impl PageHandle {
+    /// A page that was made before.
+    pub fn open(words: Arc<dyn Words>) -> Result<Self, PageError> {
+        Page::open(words.words())?;
+        Ok(Self(words))
+    }
+
+    /// The page. Whether it is still whole is looked at by [`Page::gate`].
+    pub fn page(&self) -> Page<'_> {
+        Page { words: self.0.words() }
+    }
+}
+
+impl std::fmt::Debug for PageHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PageHandle").finish()
+    }
+}
+
+/// A view of a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> Page<'a> {
+    /// Makes a page of zero words. The magic comes last: a process that maps the words earlier finds no page.
+    pub fn create(words: &'a [AtomicU64], epoch: u64) -> Result<Self, PageError> {
+        let page = Self::sized(words)?;
+        words.iter().for_each(|word| word.store(0, SeqCst));
+        words[EPOCH].store(epoch, SeqCst);
+        words[0].store(MAGIC, SeqCst);
+        Ok(page)
+    }
+
+    /// A page that another process made.
+    pub fn open(words: &'a [AtomicU64]) -> Result<Self, PageError> {
+        let page = Self::sized(words)?;
+        if page.is_whole() { Ok(page) } else { Err(PageError::Magic) }
+    }
+
+    fn sized(words: &'a [AtomicU64]) -> Result<Self, PageError> {
+        if words.len() == PAGE_WORDS { Ok(Self { words }) } else { Err(PageError::Length(words.len())) }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.words[0].load(Relaxed) == MAGIC || is_planted(Mutant::DamagedIsOpen)
+    }
+
+    /// The index of the word that streams wait for on the device: they may go on when it is zero.
+    pub const GATE_WORD: usize = CLOSERS;
+
+    /// Counts how often the page was made anew.
+    pub fn epoch(&self) -> u64 {
+        self.words[EPOCH].load(SeqCst)
+    }
+
+    /// What an offline session may do.
+    pub fn gate(&self) -> Gate {
+        match (self.is_whole(), self.closers()) {
+            (false, _) => Gate::Damaged,
+            (true, 0) => Gate::Open,
+            (true, _) => Gate::Closed,
+        }
+    }
+
+    /// Bits of the slots that close the gate, and [`Page::is_paused`]'s.
+    pub fn closers(&self) -> u64 {
+        self.words[CLOSERS].load(SeqCst)
+    }
+
+    /// Bits of the slots that belong to online sessions.
+    pub fn present(&self) -> u64 {
+        self.words[PRESENT].load(SeqCst)
+    }
+
+    /// Takes a free slot. `None` when all are taken, or for a dedicated session, which takes no part in sharing.
+    pub fn claim(&self, owner: Owner, class: Class, now_ns: u64) -> Option<Ticket> {
+        if class == Class::Dedicated {
+            return None;
+        }
+        let is_taken =
+            |&slot: &usize| self.word(slot, OWNER).compare_exchange(0, owner.0, SeqCst, SeqCst).is_ok();
+        let slot = (0..SLOTS).find(is_taken)?;
+        let ticket = Ticket { slot, owner, class };
+        self.word(slot, CLASS).store(class.code().into(), SeqCst);
+        self.set(ticket, Field::IdleSince, now_ns);
+        self.beat(ticket);
+        if class == Class::Online {
+            self.words[PRESENT].fetch_or(ticket.bit(), SeqCst);
+        }
+        Some(ticket)
+    }
+
+    /// Closes the gate, before the driver hears of the work. False when the slot is not the caller's any more; then the
+    /// session claims another one.
+    pub fn close(&self, ticket: Ticket, now_ns: u64) -> bool {
+        if !self.is_owned(ticket) && !is_planted(Mutant::CloseWithoutOwning) {
+            return false;
+        }
+        self.words[CLOSERS].fetch_or(ticket.bit(), SeqCst);
+        // A sentry looks at closed gates alone: an owner that opened and closed again in between must not seem still.
+        self.beat(ticket);
+        self.set(ticket, Field::BusySince, now_ns.max(1));
+        self.set(ticket, Field::IdleSince, 0);
+        self.word(ticket.slot, Field::BusyPeriods as usize).fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Opens the gate, as far as this session is concerned.
+    pub fn open_gate(&self, ticket: Ticket, now_ns: u64) {
+        if !self.is_owned(ticket) {
+            return;
+        }
+        let since = self.get(ticket.slot, Field::BusySince);
+        if since != 0 {
+            let busy_ns = now_ns.saturating_sub(since);
+            self.word(ticket.slot, Field::BusyTotalNs as usize).fetch_add(busy_ns, Relaxed);
+        }
+        self.set(ticket, Field::BusySince, 0);
+        self.set(ticket, Field::IdleSince, now_ns.max(1));
+        self.words[CLOSERS].fetch_and(!ticket.bit(), SeqCst);
+    }
+
+    /// Says that the owner lives. A busy owner whose bit was cleared sets it again: `is_busy` is what it knows itself.
+    /// False when the slot is not the caller's any more.
+    pub fn beat_and_hold(&self, ticket: Ticket, is_busy: bool) -> bool {
+        if !self.is_owned(ticket) {
+            return false;
+        }
+        self.beat(ticket);
+        if is_busy && !self.is_held(ticket) && !is_planted(Mutant::ForgetsToCloseAgain) {
+            self.words[CLOSERS].fetch_or(ticket.bit(), SeqCst);
+        }
+        true
+    }
+
+    /// Whether the owner's bit is set. One load; a busy session looks at it with each command.
+    pub fn is_held(&self, ticket: Ticket) -> bool {
+        self.words[CLOSERS].load(Relaxed) & ticket.bit() != 0
+    }
+
+    /// Gives a slot back. Its owner calls it at its end.
+    pub fn release(&self, ticket: Ticket) {
+        if self.is_owned(ticket) {
+            self.reclaim(ticket.slot);
+        }
+    }
+
+    /// Empties the slot of a process that is gone. The owner word goes last: until then the slot cannot be claimed.
+    pub fn reclaim(&self, slot: usize) {
+        let bit = 1u64 << slot;
+        self.words[PRESENT].fetch_and(!bit, SeqCst);
+        if !is_planted(Mutant::ReclaimKeepsBit) {
+            self.words[CLOSERS].fetch_and(!bit, SeqCst);
+        }
+        for at in 1..SLOT_WORDS {
+            self.word(slot, at).store(0, SeqCst);
+        }
+        self.word(slot, OWNER).store(0, SeqCst);
+    }
+
+    /// Empties all slots of a process that is gone. The parent of session processes calls it when one has ended.
+    pub fn reclaim_of(&self, pid: u32) {
+        let is_of =
+            |&slot: &usize| matches!(self.owner(slot), SlotOwner::Process(owner) if owner.pid() == pid);
+        (0..SLOTS).filter(is_of).for_each(|slot| self.reclaim(slot));
+    }
+
+    /// Whose slot it is.
+    pub fn owner(&self, slot: usize) -> SlotOwner {
+        match self.word(slot, OWNER).load(SeqCst) {
+            0 => SlotOwner::Nobody,
+            owner => SlotOwner::Process(Owner(owner)),
+        }
+    }
+
+    /// The class of a slot's session; `None` for a free slot.
+    pub fn class(&self, slot: usize) -> Option<Class> {
+        match self.owner(slot) {
+            SlotOwner::Nobody => None,
+            SlotOwner::Process(_) => {
+                u8::try_from(self.word(slot, CLASS).load(SeqCst)).ok().and_then(Class::from_code)
+            }
+        }
+    }
+
+    /// A number of a slot.
+    pub fn get(&self, slot: usize, field: Field) -> u64 {
+        self.word(slot, field as usize).load(Relaxed)
+    }
+
+    /// Writes a number of the caller's own slot.
+    pub fn set(&self, ticket: Ticket, field: Field, value: u64) {
+        self.word(ticket.slot, field as usize).store(value, Relaxed);
+    }
+
+    /// Closes the gate for all offline sessions, by order of the monitor or an operator, until `until_ns`. The monitor
+    /// says it again as long as it holds: the pause of a monitor that died ends by itself.
+    pub fn pause(&self, until_ns: u64) {
+        self.words[PAUSED_UNTIL].store(until_ns, SeqCst);
+        self.words[CLOSERS].fetch_or(PAUSE_BIT, SeqCst);
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self) {
+        self.words[CLOSERS].fetch_and(!PAUSE_BIT, SeqCst);
+    }
+
+    /// Whether the monitor or an operator paused offline work.
+    pub fn is_paused(&self) -> bool {
+        self.closers() & PAUSE_BIT != 0
+    }
+
+    /// Ends a pause that was not renewed. True when it did.
+    pub(crate) fn end_old_pause(&self, now_ns: u64) -> bool {
+        let is_over = self.is_paused() && now_ns > self.words[PAUSED_UNTIL].load(SeqCst);
+        if is_over {
+            self.resume();
+        }
+        is_over
+    }
+
+    /// The owner's count of beats.
+    pub(crate) fn beats(&self, slot: usize) -> u64 {
+        self.word(slot, BEAT).load(SeqCst)
+    }
+
+    /// Clears the bit of a slot whose owner word is still `owner`.
+    pub(crate) fn clear(&self, slot: usize, owner: SlotOwner) -> bool {
+        let is_same = self.owner(slot) == owner;
+        if is_same {
+            self.words[CLOSERS].fetch_and(!(1u64 << slot), SeqCst);
+        }
+        is_same
+    }
+
+    fn is_owned(&self, ticket: Ticket) -> bool {
+        self.owner(ticket.slot) == SlotOwner::Process(ticket.owner)
+    }
+
+    fn beat(&self, ticket: Ticket) {
+        self.word(ticket.slot, BEAT).fetch_add(1, SeqCst);
+    }
+
+    fn word(&self, slot: usize, at: usize) -> &'a AtomicU64 {
+        assert!(slot < SLOTS && at < SLOT_WORDS, "slots and fields are bounded by their types");
+        &self.words[HEADER_WORDS + slot * SLOT_WORDS + at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> Vec<AtomicU64> {
+        (0..PAGE_WORDS).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    #[test]
+    fn words_are_a_page_when_their_maker_says_so() {
+        let words = words();
+        assert_eq!(Page::open(&words).unwrap_err(), PageError::Magic);
+        assert_eq!(Page::create(&words[1..], 1).unwrap_err(), PageError::Length(PAGE_WORDS - 1));
+        Page::create(&words, 7).unwrap();
+        assert_eq!(Page::open(&words).unwrap().epoch(), 7);
+        words[0].store(MAGIC + 1, SeqCst);
+        assert!(Page::open(&words).is_err());
+    }
+
+    #[test]
+    fn owners_are_packed_without_loss_or_refused() {
+        for (pid, start) in [(1, 0), (4_194_303, (1 << START_BITS) - 1), (77, 123_456_789)] {
+            let owner = Owner::new(pid, start).unwrap();
+            assert_eq!((owner.pid(), owner.start_ticks()), (pid, start));
+        }
+        for (pid, start) in [(0, 1), (1 << PID_BITS, 1), (1, 1 << START_BITS)] {
+            assert!(Owner::new(pid, start).is_err(), "{pid} {start}");
+        }
+    }
+
+    #[test]
+    fn the_gate_is_closed_while_an_online_session_is_busy_and_a_dedicated_one_has_no_slot() {
+        let words = words();
+        let page = Page::create(&words, 1).unwrap();
+        let owner = Owner::new(10, 1).unwrap();
+        assert_eq!(page.claim(owner, Class::Dedicated, 0), None);
+        let (online, offline) =
+            (page.claim(owner, Class::Online, 0).unwrap(), page.claim(owner, Class::Offline, 0));
+        assert_eq!(page.present(), 1 << online.slot(), "offline sessions are not present");
+        assert_eq!(page.class(offline.unwrap().slot()), Some(Class::Offline));
+        assert!(page.close(online, 100));
+        assert_eq!(page.gate(), Gate::Closed);
+        page.open_gate(online, 350);
+        assert_eq!(page.gate(), Gate::Open);
+        assert_eq!(page.get(online.slot(), Field::BusyTotalNs), 250);
+        assert_eq!(page.get(online.slot(), Field::BusyPeriods), 1);
+        page.release(online);
+        assert_eq!((page.present(), page.owner(online.slot())), (0, SlotOwner::Nobody));
+        assert!(!page.close(online, 400), "the slot is not its own any more");
+        assert_eq!(page.gate(), Gate::Open);
+    }
+
+    #[test]
+    fn a_damaged_page_stops_offline_work_and_not_online_work() {
+        let words = words();
+        let page = Page::create(&words, 1).unwrap();
+        let online = page.claim(Owner::new(1, 1).unwrap(), Class::Online, 0).unwrap();
+        words[0].store(0, SeqCst);
+        assert_eq!(page.gate(), Gate::Damaged);
+        assert!(!page.gate().is_open());
+        assert!(page.close(online, 1), "doubt protects online");
+        page.open_gate(online, 2);
+        assert!(!page.gate().is_open());
+    }
+
+    #[test]
+    fn slots_run_out_and_come_back() {
+        let words = words();
+        let page = Page::create(&words, 1).unwrap();
+        let claim = |pid| page.claim(Owner::new(pid, 5).unwrap(), Class::Online, 0);
+        let tickets: Vec<_> = (1..=SLOTS as u32).map(|pid| claim(pid).unwrap()).collect();
+        assert_eq!(claim(1000), None);
+        assert!(page.close(tickets[62], 1));
+        assert!(!page.is_paused(), "the last slot's bit is not the pause");
+        page.reclaim_of(63);
+        assert_eq!(page.gate(), Gate::Open);
+        assert_eq!(claim(1000).unwrap().slot(), 62);
+    }
+}

@@ -1,0 +1,209 @@
+//! A session's part in sharing its GPU: an online session closes the gate before the driver hears of work, and opens it
+//! when all work is done; an offline one has the driver wait at the gate.
+//!
+//! ```text
+//!   command loop   begin ─▶ gate closed ─▶ driver told ─▶ end
+//!   keeper thread  asks the driver whether all is done ─▶ lingers ─▶ opens the gate; beats ten times a second
+//! ```
+//!
+//! A dedicated session has none of this: `join` returns `None`, and no command looks any further.
+
+use crate::session::{handshake::HandshakeError, handshake::refused, spawn};
+use cuda_abi::CudaError;
+use cuda_driver::{Class, Driver, PageHandle, Ticket};
+use cuda_wire::{DriverCommand, HostData, Op};
+use locks::{lock, wait_for};
+use shared_words::{page::sweep, process};
+use sharing::Presence;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::Duration;
+
+/// How often a session shows that it lives. Others take one for frozen that has not for a second.
+const BEAT: Duration = Duration::from_millis(50);
+/// How often the keeper asks the driver of a busy session whether all work is done.
+const ASK_EVERY: Duration = Duration::from_micros(50);
+/// A larger copy to the device alone does not close the gate: it loads weights, and needs no part of the device that
+/// kernels use.
+const COPY_BYTES_MAX: u64 = 4 << 20;
+
+/// A session's place among those that share its GPU. Dropping it gives the place back.
+pub(crate) struct Sharer {
+    driver: Arc<dyn Driver>,
+    page: PageHandle,
+    ticket: Ticket,
+    presence: Mutex<Presence>,
+    /// Told when the session becomes busy, and when it ends.
+    changed: Condvar,
+    is_over: AtomicBool,
+}
+
+/// The driver is being told of work, until this ends.
+pub(crate) struct Telling<'a>(&'a Sharer);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.presence).end();
+    }
+}
+
+/// Takes the session's place among those that share its GPU. `None` for a dedicated session.
+pub(crate) fn join(driver: &Arc<dyn Driver>, class: Class) -> Result<Option<Arc<Sharer>>, HandshakeError> {
+    if class == Class::Dedicated {
+        return Ok(None);
+    }
+    let Some(page) = driver.page() else {
+        let text = format!(
+            "this worker's driver does not share GPUs between online and offline programs, so it cannot serve an {class} \
+             one; start the program without --class"
+        );
+        return Err(refused(CudaError::NOT_SUPPORTED, &text));
+    };
+    let claim = || {
+        let owner = process::this_process().ok()?;
+        page.page().claim(owner, class, process::now_ns())
+    };
+    let ticket = claim().or_else(|| {
+        // Slots of processes whose front died before it could empty them.
+        sweep(page.page());
+        claim()
+    });
+    let Some(ticket) = ticket else {
+        let text =
+            "all places for online and offline programs of this GPU are taken; try again when one has ended";
+        return Err(refused(CudaError::SYSTEM_NOT_READY, text));
+    };
+    driver.share(ticket);
+    let sharer = Arc::new(Sharer {
+        driver: driver.clone(),
+        page,
+        ticket,
+        presence: Mutex::new(Presence::new(process::now_ns())),
+        changed: Condvar::new(),
+        is_over: AtomicBool::new(false),
+    });
+    if class == Class::Online {
+        let kept = Arc::downgrade(&sharer);
+        spawn("dxpu-presence", move || keep(&kept));
+    }
+    Ok(Some(sharer))
+}
+
+impl Sharer {
+    /// The driver is about to be told of `command`. Closes the gate if that puts work into a stream.
+    pub(crate) fn tell(&self, command: &DriverCommand<'_>) -> Option<Telling<'_>> {
+        puts_work(command).then(|| self.begin()).flatten()
+    }
+
+    /// The driver is about to be told of work. `None` for an offline session.
+    pub(crate) fn begin(&self) -> Option<Telling<'_>> {
+        if self.ticket.class() != Class::Online {
+            return None;
+        }
+        let now_ns = process::now_ns();
+        let mut presence = lock(&self.presence);
+        let page = self.page.page();
+        if presence.begin(now_ns) {
+            page.close(self.ticket, now_ns);
+            self.changed.notify_all();
+        } else if !page.is_held(self.ticket) {
+            // Another session took this one for frozen.
+            page.beat_and_hold(self.ticket, true);
+        }
+        drop(presence);
+        Some(Telling(self))
+    }
+
+    /// One look of the keeper. Returns how long it may rest.
+    fn look(&self) -> Duration {
+        let presence = lock(&self.presence);
+        let Some(question) = presence.question() else {
+            let opens_at_ns = presence.opens_at_ns();
+            drop(presence);
+            return self.open_if_due(opens_at_ns);
+        };
+        drop(presence);
+        // A context that died has no work any more.
+        if self.driver.quiet().unwrap_or(true) {
+            lock(&self.presence).quiet(question, process::now_ns());
+        }
+        ASK_EVERY
+    }
+
+    fn open_if_due(&self, opens_at_ns: Option<u64>) -> Duration {
+        let Some(opens_at_ns) = opens_at_ns else { return BEAT };
+        let now_ns = process::now_ns();
+        let mut presence = lock(&self.presence);
+        if presence.is_due(now_ns) {
+            // Under the lock: a command that begins now closes the gate after this.
+            self.page.page().open_gate(self.ticket, now_ns);
+            return BEAT;
+        }
+        Duration::from_nanos(opens_at_ns.saturating_sub(now_ns)).clamp(ASK_EVERY, BEAT)
+    }
+
+    fn beat(&self) {
+        let presence = lock(&self.presence);
+        let is_closed = presence.is_closed();
+        self.page.page().beat_and_hold(self.ticket, is_closed);
+    }
+
+    /// Rests, at most for so long; a session that becomes busy ends an idle session's rest.
+    fn rest(&self, at_most: Duration) {
+        let presence = lock(&self.presence);
+        if self.is_over.load(SeqCst) {
+            return;
+        }
+        if presence.is_closed() || at_most < BEAT {
+            drop(presence);
+            std::thread::sleep(at_most.min(ASK_EVERY));
+        } else {
+            drop(wait_for(&self.changed, presence, at_most));
+        }
+    }
+
+    /// The session is over: its place is given back, and the gate opened as far as it is concerned.
+    pub(crate) fn leave(&self) {
+        self.is_over.store(true, SeqCst);
+        drop(lock(&self.presence));
+        self.changed.notify_all();
+        self.page.page().release(self.ticket);
+    }
+}
+
+impl Drop for Sharer {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Asks, opens and beats for an online session until it is over.
+fn keep(sharer: &Weak<Sharer>) {
+    let mut beat_at_ns = 0;
+    while let Some(sharer) = sharer.upgrade() {
+        if sharer.is_over.load(SeqCst) {
+            return;
+        }
+        let now_ns = process::now_ns();
+        if now_ns >= beat_at_ns {
+            sharer.beat();
+            beat_at_ns = now_ns + BEAT.as_nanos() as u64;
+        }
+        let rest = sharer.look();
+        sharer.rest(rest);
+    }
+}
+
+/// Whether a command puts work into a stream that needs the device.
+fn puts_work(command: &DriverCommand<'_>) -> bool {
+    match command {
+        DriverCommand::GraphLaunch { .. } => true,
+        DriverCommand::Enqueue { op, .. } => match op {
+            Op::Launch { .. } | Op::Fill { .. } | Op::CopyDevice { .. } | Op::CopyOut { .. } => true,
+            Op::CopyIn { data: HostData::Inline { .. }, .. } => true,
+            Op::CopyIn { shape, .. } => shape.bytes().is_some_and(|bytes| bytes <= COPY_BYTES_MAX),
+            _ => false,
+        },
+        _ => false,
+    }
+}

@@ -1,0 +1,184 @@
+//! Online sessions close the gate of their GPU; processes are killed and frozen while they hold it.
+
+mod support;
+
+use cuda_abi::CudaError;
+use cuda_driver::{Class, PageHandle};
+use cuda_wire::*;
+use cuda_worker::*;
+use shared_words::{page, process};
+use sharing::{Cleared, Sentry, SlotOwner};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::client::{Client, Told, greet, hello};
+use support::toy::{Toy, ToyStatus};
+use support::worker::Worker;
+
+/// Not a test: the session processes of the tests below run this, with their control socket as standard input.
+#[test]
+#[ignore = "the entry of session processes"]
+fn session_process() {
+    let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let make = |_: &serde_json::Value, fds: Vec<std::os::fd::OwnedFd>| {
+        let page = fds.into_iter().next().map(|fd| page::open(fd).unwrap());
+        Ok(Box::new(Toy::sharing(page)) as _)
+    };
+    let end = run_session_process(control, &make, &|_, _| Ok(Box::new(ToyStatus)));
+    std::process::exit(end.kind.exit_code().into());
+}
+
+const STREAM: StreamId = StreamId(1);
+const CONTEXT: ContextId = ContextId(0);
+
+/// A worker whose sessions share a page; with `sweeps` its front empties slots of processes that are gone.
+fn worker(sweeps: bool) -> (Worker, PageHandle) {
+    let (words, page) = page::create().unwrap();
+    let kept = page.clone();
+    let grant = Arc::new(move || {
+        let swept = kept.clone();
+        Ok(Grant {
+            driver: serde_json::Value::Null,
+            fds: vec![words.fd().try_clone_to_owned()?],
+            release: Box::new(move || {
+                if sweeps {
+                    page::sweep(swept.page());
+                }
+            }),
+        })
+    });
+    (Worker::start("unix", |config| config.grant = grant), page)
+}
+
+fn wishing(worker: &Worker, class: Class) -> Client {
+    let client = Client::attach_with(&worker.target, 2, |hello| hello.class = AppendedClass(class.code()));
+    ready(client)
+}
+
+fn ready(mut client: Client) -> Client {
+    client.one_way(&Command::StreamCreate { stream: STREAM, context: CONTEXT, kind: 1, priority: 0 });
+    client.must(&Command::MemoryAllocate { context: CONTEXT, address: client.base, bytes: 64 });
+    client
+}
+
+fn write(client: &mut Client) {
+    let data = HostData::Inline { bytes: Bytes(&[5; 8]) };
+    let op = Op::CopyIn { target: Plane::line(client.base), shape: Shape::line(8), data };
+    client.one_way(&Command::Enqueue { stream: STREAM, op });
+}
+
+/// Makes the session busy until the test ends its host function.
+fn occupy(client: &mut Client, token: u64) {
+    client.one_way(&Command::Enqueue { stream: STREAM, op: Op::HostCall { token } });
+    write(client);
+    while client.heard() != Told::HostCall(token) {}
+}
+
+fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        if condition() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+fn signal(worker: &Worker, signal: rustix::process::Signal) {
+    for pid in worker.front.as_ref().unwrap().session_pids() {
+        let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+#[test]
+fn an_online_session_closes_the_gate_while_it_has_work() {
+    let (worker, page) = worker(true);
+    let mut client = wishing(&worker, Class::Online);
+    assert_eq!(page.page().present().count_ones(), 1, "spares are not present");
+    assert!(comes_true(|| page.page().gate().is_open()), "making a stream and memory is no work");
+    for token in 1..20 {
+        occupy(&mut client, token);
+        assert!(comes_true(|| !page.page().gate().is_open()), "it has work");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(!page.page().gate().is_open(), "it still has");
+        client.say(&Notice::HostCallDone { token });
+        let read =
+            Command::ReadBack { stream: STREAM, source: Plane::line(client.base), shape: Shape::line(8) };
+        assert_eq!(Blob::from_bytes(&client.must(&read)).unwrap().0, [5; 8]);
+        assert!(comes_true(|| page.page().gate().is_open()), "its work is done");
+    }
+    client.must(&Command::Goodbye {});
+    worker.end();
+    assert!(comes_true(|| page.page().present() == 0), "its slot is given back");
+}
+
+#[test]
+fn a_dedicated_session_takes_no_part() {
+    let (worker, page) = worker(true);
+    let mut client = ready(worker.attach());
+    occupy(&mut client, 1);
+    assert_eq!((page.page().present(), page.page().closers()), (0, 0));
+    assert!((0..sharing::SLOTS).all(|slot| page.page().owner(slot) == SlotOwner::Nobody));
+    client.say(&Notice::HostCallDone { token: 1 });
+    client.must(&Command::Goodbye {});
+}
+
+#[test]
+fn a_class_that_cannot_be_served_is_refused_in_words() {
+    let (sharing, _) = worker(true);
+    let plain = Worker::start("unix", |_| {});
+    for (worker, class, code, words) in [
+        (&sharing, 9, CudaError::INVALID_VALUE, "install the same dxpu"),
+        (&plain, 1, CudaError::NOT_SUPPORTED, "start the program without --class"),
+        (&plain, 2, CudaError::NOT_SUPPORTED, "cannot serve an offline"),
+    ] {
+        let name = worker.target.ticket(purpose::SESSION);
+        let hello = Hello { class: AppendedClass(class), ..hello(&worker.target.token, 0) };
+        let (_connection, answer) = greet(&worker.target, name, hello);
+        let Handshake::Refusal(refusal) = answer.unwrap() else { panic!("not refused") };
+        assert_eq!(refusal.code, code.code());
+        assert!(refusal.text.contains(words), "{}", refusal.text);
+    }
+}
+
+#[test]
+fn the_gate_opens_when_a_busy_session_is_killed() {
+    // With its front, and without: then a session that waits at the gate finds out.
+    for sweeps in [true, false] {
+        let (worker, page) = worker(sweeps);
+        let mut client = wishing(&worker, Class::Online);
+        occupy(&mut client, 1);
+        assert!(comes_true(|| !page.page().gate().is_open()));
+        signal(&worker, rustix::process::Signal::KILL);
+        let sentry = std::sync::Mutex::new(Sentry::default());
+        let looks = || {
+            if !sweeps {
+                sentry.lock().unwrap().look(page.page(), process::now_ns(), process::life);
+            }
+            page.page().gate().is_open()
+        };
+        assert!(comes_true(looks), "sweeps: {sweeps}");
+    }
+}
+
+#[test]
+fn a_frozen_session_loses_the_gate_and_has_it_again_when_it_goes_on() {
+    let (worker, page) = worker(true);
+    let mut client = wishing(&worker, Class::Online);
+    occupy(&mut client, 1);
+    assert!(comes_true(|| !page.page().gate().is_open()));
+    signal(&worker, rustix::process::Signal::STOP);
+    let (sentry, cleared) = (std::sync::Mutex::new(Sentry::default()), std::sync::Mutex::new(Vec::new()));
+    assert!(comes_true(|| {
+        let found = sentry.lock().unwrap().look(page.page(), process::now_ns(), process::life);
+        cleared.lock().unwrap().extend(found);
+        page.page().gate().is_open()
+    }));
+    assert!(matches!(cleared.lock().unwrap()[..], [Cleared::Frozen(..)]), "it lives, and does nothing");
+    signal(&worker, rustix::process::Signal::CONT);
+    assert!(comes_true(|| !page.page().gate().is_open()), "it is still busy, and says so again");
+    client.say(&Notice::HostCallDone { token: 1 });
+    assert!(comes_true(|| page.page().gate().is_open()));
+}
