@@ -357,6 +357,10 @@ impl Ledger {
                 .map(|count| records::SPARE.encode(&pool_api::SpareRecord { model: model.clone(), count }));
             writes.push((format!("spare/{model}"), record));
         }
+        if draft.floor {
+            let record = records::FloorRecord { epoch_floor: self.epoch_floor };
+            writes.push((cordon::FLOOR_KEY.to_owned(), Some(records::FLOOR.write(&record))));
+        }
         for key in &draft.keys {
             writes.push((keys::name(key), self.keys.record(key)));
         }

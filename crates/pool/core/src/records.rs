@@ -26,6 +26,7 @@ mod convert;
 mod kind;
 
 mod event;
+mod floor;
 mod gpu;
 mod host;
 mod lease;
@@ -43,6 +44,7 @@ pub use kind::{Kind, ReadError, Upgrade, first_version};
 
 pub(crate) use convert::Stored;
 pub(crate) use event::EVENT;
+pub(crate) use floor::{FLOOR, FloorRecord};
 pub(crate) use gpu::GPU;
 pub(crate) use host::HOST;
 pub(crate) use lease::{LEASE, request_bytes};

@@ -62,8 +62,19 @@ impl OpenBooksError {
 }
 
 /// What the ledger is made of.
-const LEDGER_PREFIXES: [&str; 10] =
-    ["box/", "host/", "gpu/", "lease/", "tenant/", "usage/", "spare/", "idem/", "event/", "restored/"];
+const LEDGER_PREFIXES: [&str; 11] = [
+    "box/",
+    "host/",
+    "gpu/",
+    "lease/",
+    "tenant/",
+    "usage/",
+    "spare/",
+    "idem/",
+    "event/",
+    "epochs/",
+    "restored/",
+];
 
 impl Books {
     /// Reads the store. Only the leader writes, so what is read prefix by prefix belongs together.

@@ -8,6 +8,9 @@ use super::stock::Standing;
 use super::{Ledger, Note};
 use pool_api::{EventKind, Name, Taint};
 
+/// Where the floor is stored that removed boxes leave behind.
+pub(super) const FLOOR_KEY: &str = "epochs/floor";
+
 impl Ledger {
     /// Keeps new leases from a box; those it has stay. A box that is being emptied stays so.
     pub(super) fn cordon_box(&mut self, name: &Name, reason: &str, by: &str) -> Result<Answer, Refusal> {
@@ -25,6 +28,9 @@ impl Ledger {
     }
 
     /// Forgets a box that is dead and has nothing of any lease. Should it report again, it is a new box.
+    ///
+    /// A new machine may take its name and know nothing of the epochs of before. A lease token of before must not be let in
+    /// there, so the epochs of the GPUs that are forgotten stay below every grant that follows.
     pub(super) fn remove_box(&mut self, name: &Name) -> Result<Answer, Refusal> {
         let entry = self.boxes.get(name).ok_or_else(|| Refusal::NoBox { box_name: name.clone() })?;
         let in_use = |why: &str| Refusal::BoxInUse { box_name: name.clone(), why: why.to_owned() };
@@ -40,6 +46,12 @@ impl Ledger {
         let answer = self.show_box(name);
         let entry = self.boxes.remove(name).expect("it was there just now");
         self.silences.remove(&(entry.silent_at_ms, name.clone()));
+        let given = entry.slots.values().map(|slot| slot.gpu.epoch.max(slot.gpu.cleaned_epoch));
+        let highest = given.max().unwrap_or(0);
+        if highest > self.epoch_floor {
+            self.raise_floor(highest);
+            self.draft.floor = true;
+        }
         for slot in entry.slots.values() {
             self.stock.set(slot.place, Standing::Gone);
             self.draft.gpus.insert(slot.gpu.id.clone());

@@ -14,6 +14,8 @@ pub(super) struct Draft {
     pub(super) usage: BTreeSet<Name>,
     pub(super) spares: BTreeSet<Model>,
     pub(super) keys: BTreeSet<[u8; 16]>,
+    /// Whether the floor of epochs has risen.
+    pub(super) floor: bool,
     /// Event records that are no longer kept, by their first number.
     pub(super) events_dropped: Vec<u64>,
     pub(super) events: Vec<Note>,
@@ -29,6 +31,7 @@ impl Draft {
             && self.usage.is_empty()
             && self.spares.is_empty()
             && self.keys.is_empty()
+            && !self.floor
             && self.events_dropped.is_empty()
             && self.events.is_empty()
     }

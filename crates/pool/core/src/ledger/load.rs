@@ -6,7 +6,7 @@ use super::gpu_life::TrackedGpu;
 use super::lease_life::TrackedLease;
 use super::stock::Class;
 use super::{GpuEntry, LeaseEntry, Ledger, Settings};
-use crate::records::{BOX, EVENT, GPU, HOST, LEASE, RESTORED, ReadError, SPARE, TENANT, USAGE};
+use crate::records::{BOX, EVENT, FLOOR, GPU, HOST, LEASE, RESTORED, ReadError, SPARE, TENANT, USAGE};
 use pool_api::{
     BoxRecord, BoxState, Event, Gpu, GpuState, Lease, LeaseState, PCIE_EPOCH_MAX, SpareRecord, TenantRecord,
 };
@@ -65,6 +65,7 @@ impl Ledger {
                     .load(name, value)
                     .map_err(|problem| LoadError { key: key.to_owned(), problem })?,
                 Some(("restored", "last")) => ledger.load_restored(&at(key, RESTORED.read(value))?),
+                Some(("epochs", "floor")) => ledger.raise_floor(at(key, FLOOR.read(value))?.epoch_floor),
                 Some(("event", _)) => ledger.load_events(at(key, EVENT.decode_all(value))?),
                 _ => {}
             }

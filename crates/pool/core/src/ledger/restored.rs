@@ -87,8 +87,13 @@ pub fn restored<K: AsRef<str>, V: AsRef<[u8]>>(
 
 impl Ledger {
     pub(super) fn load_restored(&mut self, record: &RestoredRecord) {
-        self.epoch_floor = record.epoch_floor;
+        self.raise_floor(record.epoch_floor);
         self.tenure_base = record.tenure_base;
+    }
+
+    /// From now on grants get higher epochs than this.
+    pub(super) fn raise_floor(&mut self, epoch: u64) {
+        self.epoch_floor = self.epoch_floor.max(epoch);
     }
 
     /// What a leader adds to its tenure, so that agents take its orders for later than any from before a restore.

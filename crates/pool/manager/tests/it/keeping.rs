@@ -64,11 +64,18 @@ struct Program {
 }
 
 impl Program {
-    fn attach(keeper: &Keeper) -> Self {
-        let stream = UnixStream::connect(keeper.socket()).unwrap();
+    /// Attaches, and waits until the keeper knows of the link: it turns away what is asked of a program without one.
+    fn attach(kept: &Kept) -> Self {
+        let known = links(kept);
+        let stream = UnixStream::connect(kept.keeper.socket()).unwrap();
         stream.set_read_timeout(Some(HANG)).unwrap();
         let mut program = Self { words: BufReader::new(stream) };
         program.say(&FromProgram::Attached { worker: WORKER.into(), pid: 42, image: "00ff".into() });
+        let began = Instant::now();
+        while links(kept) == known {
+            assert!(began.elapsed() < HANG, "the link is never reported");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         program
     }
 
@@ -116,20 +123,15 @@ fn until(kept: &Kept, is_so: impl Fn(&Lease) -> bool) -> Lease {
     }
 }
 
-/// Waits until the keeper knows of so many links.
-fn until_attached(kept: &Kept, count: usize) {
-    let began = Instant::now();
-    while kept.bed.admin.protection(kept.lease.id).unwrap().links.len() < count {
-        assert!(began.elapsed() < HANG, "the links are never reported");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// How many links the keeper has told the manager of.
+fn links(kept: &Kept) -> usize {
+    kept.bed.admin.protection(kept.lease.id).unwrap().links.len()
 }
 
 #[test]
 fn a_lost_program_hears_where_its_lease_is_now() {
     let kept = kept(2, HANG, None);
-    let (mut program, mut other) = (Program::attach(&kept.keeper), Program::attach(&kept.keeper));
-    until_attached(&kept, 2);
+    let (mut program, mut other) = (Program::attach(&kept), Program::attach(&kept));
     program.lose(true);
     let ToProgram::Place { place } = program.hear() else { panic!("no place") };
     let now = show(&kept);
@@ -153,7 +155,7 @@ fn a_lost_program_hears_where_its_lease_is_now() {
 #[test]
 fn without_a_gpu_the_program_waits_and_then_hears_why_not() {
     let mut kept = kept(1, Duration::from_secs(3), None);
-    let mut program = Program::attach(&kept.keeper);
+    let mut program = Program::attach(&kept);
     program.lose(true);
     until(&kept, |lease| lease.state == LeaseState::Pending);
     let ToProgram::Nowhere { why } = program.hear() else { panic!("there is no other GPU") };
@@ -166,8 +168,9 @@ fn without_a_gpu_the_program_waits_and_then_hears_why_not() {
 
 #[test]
 fn a_manager_that_is_away_when_a_gpu_is_lost_is_asked_until_it_answers() {
-    let Kept { bed, gpu_box, lease, keeper, said, _folder } = kept(2, HANG, None);
-    let mut program = Program::attach(&keeper);
+    let kept = kept(2, HANG, None);
+    let mut program = Program::attach(&kept);
+    let Kept { bed, gpu_box, lease, keeper, said, _folder } = kept;
     // The manager stops; another begins on the same store and the same address.
     let address = bed.manager.address();
     let Bed { manager, store, admin, admin_file, folder } = bed;
@@ -195,7 +198,7 @@ fn a_program_moves_when_its_box_is_drained_and_stays_when_it_cannot() {
     let kept = kept(1, HANG, None);
     let mut two = kept.bed.join("rack1-b", 1);
     two.turn();
-    let mut program = Program::attach(&kept.keeper);
+    let mut program = Program::attach(&kept);
     let way = kept.bed.admin.move_lease(kept.lease.id, &MoveRequest::default()).unwrap();
     let ToProgram::Move { place } = program.hear() else { panic!("not asked to move") };
     assert_eq!(place.address, "tls:rack1-b/0");
@@ -219,7 +222,7 @@ fn a_program_moves_when_its_box_is_drained_and_stays_when_it_cannot() {
 #[test]
 fn a_program_is_suspended_when_it_is_asked_for_and_comes_back_when_it_calls_cuda() {
     let mut kept = kept(1, HANG, None);
-    let mut program = Program::attach(&kept.keeper);
+    let mut program = Program::attach(&kept);
     kept.bed.admin.suspend_lease(kept.lease.id).unwrap();
     assert_eq!(program.hear(), ToProgram::Suspend {});
     program.say(&FromProgram::Parked { image_bytes: 77 });
@@ -235,7 +238,7 @@ fn a_program_is_suspended_when_it_is_asked_for_and_comes_back_when_it_calls_cuda
 #[test]
 fn an_idle_program_gives_its_gpu_back_and_a_busy_one_does_not() {
     let kept = kept(1, HANG, Some(Duration::from_secs(4)));
-    let mut program = Program::attach(&kept.keeper);
+    let mut program = Program::attach(&kept);
     // Busy for longer than that: each word tells of more.
     for journal_bytes in 1..=10 {
         program.protect(journal_bytes);
@@ -250,7 +253,7 @@ fn an_idle_program_gives_its_gpu_back_and_a_busy_one_does_not() {
 #[test]
 fn a_drill_is_done_shown_and_leaves_nothing_behind() {
     let mut kept = kept(2, HANG, None);
-    let mut program = Program::attach(&kept.keeper);
+    let mut program = Program::attach(&kept);
     program.protect(5);
     let way = kept.bed.admin.drill_lease(kept.lease.id).unwrap();
     let to = way.moving.unwrap().to.gpu;

@@ -161,6 +161,13 @@ impl Bench {
         orders
     }
 
+    /// The box is another machine now, which has served nobody.
+    pub(super) fn forget_epochs(&mut self, box_name: &str) {
+        for slot in &mut self.boxes.get_mut(&name(box_name)).unwrap().slots {
+            (slot.report.bound_epoch, slot.report.cleaned_epoch, slot.want) = (0, 0, None);
+        }
+    }
+
     pub(super) fn report_all(&mut self) {
         let names: Vec<String> = self.boxes.keys().map(ToString::to_string).collect();
         for box_name in names {

@@ -56,6 +56,26 @@ fn a_box_is_removed_when_it_is_dead_and_empty_and_may_come_back() {
 }
 
 #[test]
+fn a_machine_that_takes_the_name_of_a_removed_box_gets_none_of_its_epochs() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
+    let mut last = 0;
+    for _ in 0..3 {
+        let lease = bench.lease(LeaseRequest::default());
+        last = lease.grants[0].epoch;
+        bench.release(lease.id);
+        bench.settle();
+    }
+    bench.pass_silently(60_000);
+    bench.apply(&Command::RemoveBox { box_name: name("a") }).unwrap();
+    bench.forget_epochs("a");
+    bench.reload();
+    bench.report("a");
+    bench.settle();
+    let new = bench.lease(LeaseRequest::default());
+    assert!(new.grants[0].epoch > last, "{} after {last}", new.grants[0].epoch);
+}
+
+#[test]
 fn a_tenant_sees_what_there_is_and_what_it_may_have() {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 4)]);
     let quotas = [(model("H200"), Quota { guaranteed: 1, limit: Some(2) })].into();
