@@ -14,8 +14,8 @@ export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 
-.PHONY: build dist install libraries demo test quick setup lint unit stories judges http dashboard pcie harness slurm packages package bench codegen
-.PHONY: $(addprefix part-,setup lint build unit stories judges http dashboard pcie harness slurm packages)
+.PHONY: build dist install libraries demo test quick setup lint unit stories judges http dashboard pcie harness slurm first-hour packages package bench codegen
+.PHONY: $(addprefix part-,setup lint build unit stories judges http dashboard pcie harness slurm first-hour packages)
 
 # Prerequisites are made in the order they are written: cargo and the parts use every core by themselves.
 .NOTPARALLEL:
@@ -95,6 +95,11 @@ part-http:
 dashboard: build setup part-dashboard
 part-dashboard:
 	tests/dashboard/run $(DXPU) --pictures $(TARGET)/dashboard
+
+## docs/first-hour.md, typed word by word in a clean system.
+first-hour: build setup part-first-hour
+part-first-hour:
+	tests/first_hour/run $(DXPU)
 
 ## PCIe, judged by QEMU, a stock Linux kernel and cocotb.
 pcie: build setup part-pcie

@@ -33,6 +33,7 @@ def read(path):
 
     def close():
         nonlocal mark, turns
+        assert len(turns) == 1 or not mark.get("terminal"), f"line {turns[1].line}: this terminal is taken; write words before the block"
         if turns and not mark.get("why"):
             steps.append(Step(turns, mark.get("terminal") or "", mark.get("until") or ""))
         if turns:
@@ -43,7 +44,7 @@ def read(path):
             turns.append(Turn(line.removeprefix(PROMPT), number, []))
         elif line.startswith("    ") and turns:
             text = line.removeprefix("    ")
-            if turns[-1].command.endswith("\\"):
+            if is_open(turns[-1].command):
                 turns[-1].command += "\n" + text
             else:
                 turns[-1].expected.append(text)
@@ -55,6 +56,8 @@ def read(path):
                 mark = {}
         elif line.strip():
             close()
+        elif turns and is_open(turns[-1].command):
+            turns[-1].command += "\n"
         elif turns:
             # An empty line inside a block is part of what was printed, if the block goes on after it.
             turns[-1].expected.append("")
@@ -65,6 +68,11 @@ def read(path):
                 turn.expected.pop()
     assert steps, f"{path} has no commands"
     return steps
+
+
+def is_open(command):
+    """Whether the next line still belongs to what is typed: a here-document ends with END."""
+    return "<<'END'" in command and not command.endswith("\nEND")
 
 
 def difference(expected, said):

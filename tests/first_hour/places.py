@@ -8,6 +8,8 @@ import subprocess
 import time
 
 PATIENCE_S = 180
+# What a Python that is built from source, and the wheels of CuPy and Numba, expect of a system.
+PYTHON_LIBRARIES = "libstdc++6,libgcc-s1,libssl3,libffi8,libbz2-1.0,liblzma5,zlib1g,libsqlite3-0,libreadline8,libncursesw6,libuuid1"
 DELIVERED = "first-hour-typed"
 
 
@@ -102,7 +104,7 @@ class CleanRoot(EmptyHome):
     def open(self, dxpu, venv):
         import clean_root
 
-        self.root = clean_root.Root(self.folder / "root")
+        self.root = clean_root.Root(self.folder / "root", "python-root", PYTHON_LIBRARIES)
         self.root.bind("/sys", "/sys")
         self.root.put(dxpu, "/usr/local/bin/dxpu")
         # Python, CuPy and Numba lie where the virtual environment expects them.

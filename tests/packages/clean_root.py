@@ -17,23 +17,23 @@ def codename():
     return settings.get("VERSION_CODENAME", "").strip('"')
 
 
-def archive():
+def archive(name, packages):
     """The root as a tar file; made once on a machine."""
-    path = CACHE / f"clean-root-{codename()}.tar"
+    path = CACHE / f"{name}-{codename()}.tar"
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}.tar")
-        command = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={PACKAGES}", "--dpkgopt=path-exclude=/usr/share/locale/*", codename(), str(unfinished)]
+        command = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={packages}", "--dpkgopt=path-exclude=/usr/share/locale/*", codename(), str(unfinished)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         unfinished.rename(path)
     return path
 
 
 class Root:
-    def __init__(self, folder):
+    def __init__(self, folder, name="clean-root", packages=PACKAGES):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir()
-        subprocess.run(["tar", "-xf", str(archive()), "-C", str(self.folder)], check=True)
+        subprocess.run(["tar", "-xf", str(archive(name, packages)), "-C", str(self.folder)], check=True)
         for name in ("proc", "dev"):
             (self.folder / name).mkdir(exist_ok=True)
             self.bind(f"/{name}", f"/{name}")

@@ -90,11 +90,20 @@ impl Drop for Child {
     }
 }
 
-/// The line that says why, if there is one.
 fn last_words(log: &Path) -> String {
-    let text = std::fs::read_to_string(log).unwrap_or_default();
-    let told = text.lines().rev().take(10).find_map(|line| line.strip_prefix("dxpu: "));
-    told.unwrap_or("it did not say why").to_owned()
+    why(&std::fs::read_to_string(log).unwrap_or_default())
+}
+
+/// What a part said last about its own end: what happened, and because of what.
+fn why(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let last = &lines[lines.len().saturating_sub(10)..];
+    let Some(at) = last.iter().rposition(|line| line.starts_with("dxpu: ")) else {
+        return "it did not say why".to_owned();
+    };
+    let because = last[at..].iter().find_map(|line| line.strip_prefix("  because: "));
+    let told = last[at].trim_start_matches("dxpu: ");
+    because.map_or_else(|| told.to_owned(), |cause| format!("{told}: {cause}"))
 }
 
 /// Has this process interrupted when the `dxpu up` that started it ends, however that ends.
@@ -110,5 +119,18 @@ pub(crate) fn end_with_parent() {
             // It ended in this very moment.
             std::process::exit(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::why;
+
+    #[test]
+    fn a_part_that_ends_is_quoted_with_its_cause() {
+        let log = "2026 INFO it begins\ndxpu: the manager cannot start\n  because: port 7500 is taken\n  what to do: stop it\n";
+        assert_eq!(why(log), "the manager cannot start: port 7500 is taken");
+        assert_eq!(why("dxpu: no\n"), "no");
+        assert_eq!(why("2026 INFO it begins\n"), "it did not say why");
     }
 }
