@@ -79,6 +79,20 @@ fn client_library(root: &Path, out: &Path, library: &Library) {
     std::fs::copy(&file, &target)
         .unwrap_or_else(|error| panic!("cannot copy {} to {}: {error}", file.display(), target.display()));
     without_debug_data(&target);
+    pack(&target);
+}
+
+/// Packs a library for the binary: `FILE.lz4` and, because a copy that is there already is compared by it, `FILE.hash`.
+fn pack(file: &Path) {
+    let content =
+        std::fs::read(file).unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
+    let beside = |ending: &str| PathBuf::from(format!("{}.{ending}", file.display()));
+    let write = |path: PathBuf, content: &[u8]| {
+        std::fs::write(&path, content)
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+    };
+    write(beside("lz4"), &lz4_flex::compress_prepend_size(&content));
+    write(beside("hash"), blake3::hash(&content).to_hex().as_bytes());
 }
 
 /// Nine tenths of a library are debug data, which stay in the file that cargo built. The names of functions are kept.

@@ -1,9 +1,14 @@
 -- Beside slurm.conf: gives jobs GPUs of a dxpu pool. slurmctld calls these functions as SlurmUser; each calls `dxpu slurm`.
 --
 --   submitted: job_process (checks the words)        cancelled, done, requeued: job_teardown (gives back)
---   staged:    setup (asks the pool) -> data_in (waits for the GPUs)
+--   staged:    setup (asks the pool) -> data_in (waits some seconds for the GPUs)
+--   no GPUs:   data_in fails, Slurm holds the job; a watcher waits for the GPUs and releases the job: staged again
 --   starts:    paths -> pre_run (checks that the GPUs are still there)
---   always:    pools, every 30 s (renews leases, gives back those that no job has)
+--   always:    pools, every 30 s (renews leases, gives back those that no job has, starts watchers that are missing)
+--
+-- No function may wait for long. slurmscriptd's children inherit pipes of other calls that begin at the same moment, and a call is over
+-- for slurmscriptd only when every copy of its pipe is closed: a job that waits would keep another from starting whose GPUs it
+-- waits for. And in an array Slurm looks at no task behind one that is still staged.
 
 -- The only lines to change. The credential is that of a tenant for this cluster alone; SlurmUser owns the file, mode 600.
 local DXPU = "/usr/bin/dxpu"
@@ -11,14 +16,19 @@ local OPTIONS = "--credential /etc/dxpu/slurm.json"
 -- One line for each job with its GPU seconds; SlurmUser must be able to write there. "" keeps none.
 local USAGE_FILE = "/var/log/slurm/dxpu-usage"
 
+-- How long a job is staged before it is held, in seconds.
+local STAGED_FOR = 5
+-- What Slurm shows as the reason of a job that waits.
+local WAITS = "the job waits for GPUs of the pool"
+
 -- A word as the shell takes it.
 local function quoted(text)
     return "'" .. tostring(text):gsub("'", "'\\''") .. "'"
 end
 
--- Runs a command; gives whether it went well, and what it said.
-local function run(...)
-    local words = { quoted(DXPU), "slurm" }
+-- Runs a command for at most so many seconds; gives whether it went well, what it said, and its exit code (124: it took longer).
+local function run_for(seconds, ...)
+    local words = { "timeout", seconds, quoted(DXPU), "slurm" }
     for _, word in ipairs({ ... }) do
         words[#words + 1] = word
     end
@@ -30,7 +40,60 @@ local function run(...)
     local said = pipe:read("*a") or ""
     pipe:close()
     local text, code = said:match("^(.-)\n?(%d+)\n$")
-    return code == "0", text or said
+    return code == "0", text or said, code
+end
+
+local function run(...)
+    -- burst_buffer.conf bounds it.
+    return run_for(0, ...)
+end
+
+-- While this file is beside a job's script, the job keeps its lease when Slurm tears it down: it waits.
+local function mark(script)
+    return (tostring(script):gsub("[^/]*$", "dxpu-waits"))
+end
+
+local function is_marked(script)
+    local file = io.open(mark(script))
+    if file then
+        file:close()
+    end
+    return file ~= nil
+end
+
+-- Waits for the GPUs of a job that is held, then releases it. One watcher for each job, by a lock on its mark. It closes what it has
+-- inherited, for the reason above; bash, because dash knows no descriptor above 9.
+local WATCHER = [[
+for fd in /proc/$BASHPID/fd/*; do fd=${fd##*/}; [ "$fd" -gt 2 ] && eval "exec $fd>&-"; done
+exec 9<"$4" || exit 0
+flock -n 9 || exit 0
+"$1" slurm claim --wait $2 --job "$3" --script "${4%/*}/script" 9<&- || true
+while sleep 1; do
+    all=$(timeout 20 squeue -h --all --array --states=PENDING -o "%A %F %K %Q %r") || continue
+    line=$(grep "^$3 " <<< "$all") || { rm -f "$4"; exit 0; }
+    read -r _ array index priority reason <<< "$line"
+    [ "$priority" = 0 ] || continue
+    [ "$index" = N/A ] && name=$3 || name=${array}_$index
+    # Its user holds it: then its user releases it. Slurm shows another hold as JobHeldAdmin or by what data_in said.
+    [ "$reason" != JobHeldUser ] || exit 0
+    timeout 20 scontrol release "$name" && exit 0
+done
+]]
+
+-- Starts a watcher for every job that waits and has none: slurmctld or this machine was restarted.
+local WATCHERS = [[
+state=$(timeout 20 scontrol show config | sed -n 's/^StateSaveLocation *= //p')
+timeout 20 squeue -h --all --array --states=PENDING -o "%A %Q" | while read -r job priority; do
+    mark=$state/hash.$((job % 10))/job.$job/dxpu-waits
+    if [ "$priority" = 0 ] && [ -e "$mark" ]; then
+        setsid -f bash -c "$1" dxpu-slurm-watcher "$2" "$3" "$job" "$mark"
+    fi
+done
+]]
+
+local function watch(job, script)
+    local words = { "setsid -f bash -c", quoted(WATCHER), "dxpu-slurm-watcher", quoted(DXPU), quoted(OPTIONS), quoted(job), quoted(mark(script)) }
+    os.execute(table.concat(words, " ") .. " </dev/null >/dev/null 2>&1")
 end
 
 local function result(action, job, went_well, said)
@@ -55,11 +118,25 @@ function slurm_bb_job_process(script)
 end
 
 function slurm_bb_setup(job, uid, gid, pool, size, script)
+    if is_marked(script) then
+        -- It waited, and it has its lease.
+        return slurm.SUCCESS
+    end
     return result("claim", job, run("claim", OPTIONS, "--job", job, "--uid", uid, "--script", quoted(script)))
 end
 
 function slurm_bb_data_in(job, script)
-    return result("wait", job, run("claim --wait", OPTIONS, "--job", job, "--script", quoted(script)))
+    local went_well, said, code = run_for(STAGED_FOR, "claim --wait", OPTIONS, "--job", job, "--script", quoted(script))
+    if not went_well and code == "124" then
+        local file = io.open(mark(script), "w")
+        if file then
+            file:close()
+            watch(job, script)
+            return slurm.ERROR, WAITS
+        end
+    end
+    os.remove(mark(script))
+    return result("wait", job, went_well, said)
 end
 
 function slurm_bb_paths(job, script, file)
@@ -86,12 +163,18 @@ function slurm_bb_data_out(job, script)
 end
 
 function slurm_bb_job_teardown(job, script, hurry)
+    if is_marked(script) then
+        -- It waits, or it was cancelled while it waited: then `sweep` gives its lease back.
+        return slurm.SUCCESS
+    end
     return result("release", job, run("release", OPTIONS, usage(), "--job", job))
 end
 
 function slurm_bb_pools()
     -- Aside: it asks slurmctld, which may be waiting for this function while it starts.
     os.execute("setsid -f " .. quoted(DXPU) .. " slurm sweep " .. OPTIONS .. " " .. usage() .. " </dev/null >/dev/null 2>&1")
+    local words = { "setsid -f bash -c", quoted(WATCHERS), "dxpu-slurm-watchers", quoted(WATCHER), quoted(DXPU), quoted(OPTIONS) }
+    os.execute(table.concat(words, " ") .. " </dev/null >/dev/null 2>&1")
     return slurm.SUCCESS
 end
 

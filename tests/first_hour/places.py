@@ -104,7 +104,7 @@ class CleanRoot(EmptyHome):
     def open(self, dxpu, venv):
         import clean_root
 
-        self.root = clean_root.Root(self.folder / "root", "python-root", PYTHON_LIBRARIES)
+        self.root = clean_root.Root(self.folder / "root", kind="python-root", packages=PYTHON_LIBRARIES)
         self.root.bind("/sys", "/sys")
         self.root.put(dxpu, "/usr/local/bin/dxpu")
         # Python, CuPy and Numba lie where the virtual environment expects them.

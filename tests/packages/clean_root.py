@@ -29,11 +29,37 @@ def archive(name, packages):
     return path
 
 
+class Wire:
+    """Two network namespaces with a wire between them. They end with the test's own namespace of mounts, which has their names."""
+
+    def __init__(self, *ends):
+        self.ends = [f"dxpu-{os.getpid()}-{name}" for name in ends]
+        self.addresses = [f"10.77.0.{number}" for number, _ in enumerate(ends, start=1)]
+        for network in self.ends:
+            self.ip("netns", "add", network)
+        first, second = self.ends
+        self.ip("link", "add", "wire", "netns", first, "type", "veth", "peer", "name", "wire", "netns", second)
+        for network, address in zip(self.ends, self.addresses):
+            self.ip("-n", network, "address", "add", f"{address}/24", "dev", "wire")
+            for device in ("lo", "wire"):
+                self.ip("-n", network, "link", "set", device, "up")
+
+    @staticmethod
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    def remove(self):
+        for network in self.ends:
+            self.ip("netns", "delete", network)
+
+
 class Root:
-    def __init__(self, folder, name="clean-root", packages=PACKAGES):
+    def __init__(self, folder, network=None, kind="clean-root", packages=PACKAGES):
+        """A machine's files, and the network namespace that its processes are in."""
+        self.network = network
         self.folder = pathlib.Path(folder)
         self.folder.mkdir()
-        subprocess.run(["tar", "-xf", str(archive(name, packages)), "-C", str(self.folder)], check=True)
+        subprocess.run(["tar", "-xf", str(archive(kind, packages)), "-C", str(self.folder)], check=True)
         for name in ("proc", "dev"):
             (self.folder / name).mkdir(exist_ok=True)
             self.bind(f"/{name}", f"/{name}")
@@ -52,7 +78,7 @@ class Root:
     def command(self, *words, user="root", environment=()):
         variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", **dict(environment)}
         pairs = [f"{name}={value}" for name, value in variables.items()]
-        return ["chroot", f"--userspec={user}", str(self.folder), "env", "-i", *pairs, *map(str, words)]
+        return ["nsenter", f"--net=/run/netns/{self.network}", "chroot", f"--userspec={user}", str(self.folder), "env", "-i", *pairs, *map(str, words)]
 
     def run(self, *words, code=0, seconds=120, **options):
         command = self.command(*words, **options)

@@ -154,7 +154,8 @@ class Cluster:
         process = self.processes.pop(name)
         process.send_signal(number)
         try:
-            process.wait(20)
+            # slurmctld writes what it knows of burst buffers when its scripts have ended; a task that it forgets is staged for ever.
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

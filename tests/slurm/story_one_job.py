@@ -23,7 +23,7 @@ def tell(record, world):
     record.part("a job and its steps see exactly their GPUs; tokens are its user's alone", sees, world)
     record.part("a job that a job submits does not have its GPUs", nested, world)
     record.part("a job without a directive runs, and sees nothing", plain, world)
-    record.part("a job that cannot be served is not started", never, world)
+    record.part("a job that cannot be served is held, and asks again when it is released", never, world)
     record.part("scancel gives the GPUs back, of a job that runs and of one that waits", cancelled, world)
     record.part("requeue gives the GPUs back, and the job gets others under another lease", requeued, world)
     record.part("a preempted job gives its GPUs back and runs again", preempted, world)
@@ -90,8 +90,14 @@ def plain(world):
 
 def never(world):
     job = world.slurm.submit(world.script(1, words="model=H900"))
-    kit.until(lambda: f"Slurm holds it: {world.slurm.job(job)}\n{world.slurm.logs()}", lambda: "H900" in world.slurm.log("slurmctld"), 40)
-    kit.hold(world.slurm.state(job) == "PENDING", "its state is", world.slurm.job(job))
+    refused = lambda: world.slurm.log("slurmctld").count(f"setup for JobId={job} failed")
+    for times in (1, 2):
+        kit.until(lambda: f"it is refused {times} times: {world.slurm.job(job)}\n{world.slurm.logs()}", lambda: refused() == times, 60)
+        kit.until(lambda: f"Slurm holds it: {world.slurm.job(job)}", lambda: world.slurm.job(job).get("Priority") == "0", 20)
+        kit.hold(world.slurm.state(job) == "PENDING", "its state is", world.slurm.job(job))
+        if times == 1:
+            world.slurm.ask("scontrol", "release", str(job))
+    kit.hold("H900" in world.slurm.log("slurmctld"), "slurmctld does not say why", world.slurm.logs())
     world.slurm.ask("scancel", str(job))
     world.until_state(job, "CANCELLED")
     kit.hold(job not in world.leases(), "it has a lease:", world.leases())

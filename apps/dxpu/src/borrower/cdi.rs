@@ -20,7 +20,7 @@ Examples:
       dxpu cdi generate --worker gpu-box:7400 --fingerprint 3f2a… --token-file /etc/dxpu/token --out /etc/cdi/dxpu.json
       podman run --device dxpu.dev/gpu=worker IMAGE python train.py";
 
-/// Where the libraries of the package dxpu-client are.
+/// Where the libraries of the package dxpu-libraries are.
 pub(super) const PACKAGED: &str = concat!("/usr/lib/", env!("DXPU_TRIPLET"), "/dxpu");
 const FILES_INSIDE: &str = "/run/dxpu";
 
@@ -55,7 +55,7 @@ struct Generate {
     /// File with the worker's token
     #[arg(long, value_name = "FILE", requires = "worker")]
     token_file: Option<PathBuf>,
-    /// The folder with libcuda.so.1 and libnvidia-ml.so.1 [default: that of the package dxpu-client, else a copy in the
+    /// The folder with libcuda.so.1 and libnvidia-ml.so.1 [default: that of the package dxpu-libraries, else a copy in the
     /// user's cache]
     #[arg(long, value_name = "DIR")]
     libraries: Option<PathBuf>,

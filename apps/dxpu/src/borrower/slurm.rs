@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   slurmctld ▸ burst_buffer.lua:  check ─▶ claim ─▶ claim --wait ─▶ start ─▶ … the job runs … ─▶ release      sweep, every 30 s
+//!               a job that waits for longer is held, and a process of its own waits by `claim --wait` and releases it
 //!   slurmd    ▸ Prolog: attach     TaskProlog: environment     Epilog: detach     HealthCheckProgram: refresh
 //! ```
 //!

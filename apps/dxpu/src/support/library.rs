@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The directory is named by the content, so several versions of dxpu live side by side and a running program never
-//! sees its libraries change.
+//! sees its libraries change. The binary has them compressed, with their hashes: they are unpacked only when they are not there.
 
 use crate::support::exit::{Exit, Failure};
 use anyhow::Context;
@@ -17,15 +17,31 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use transport::Address;
 
-/// Names without their version, and contents.
-static LIBRARIES: [(&str, &[u8]); 2] = [
-    (DRIVER, include_bytes!(concat!(env!("OUT_DIR"), "/libcuda.so.1"))),
-    ("libnvidia-ml.so", include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"))),
-];
+/// A library inside this binary, as `build.rs` packs it.
+struct Packed<'a> {
+    /// Without its version.
+    name: &'a str,
+    /// BLAKE3 of the library, in hexadecimal.
+    hash: &'a str,
+    /// LZ4, behind the length of the library.
+    content: &'a [u8],
+}
+
+macro_rules! packed {
+    ($name:expr, $file:literal) => {
+        Packed {
+            name: $name,
+            hash: include_str!(concat!(env!("OUT_DIR"), "/", $file, ".hash")),
+            content: include_bytes!(concat!(env!("OUT_DIR"), "/", $file, ".lz4")),
+        }
+    };
+}
+
+static LIBRARIES: [Packed<'_>; 2] =
+    [packed!(DRIVER, "libcuda.so.1"), packed!("libnvidia-ml.so", "libnvidia-ml.so.1")];
 
 /// The pass-through library of `dxpu trace` and `dxpu inject`, in a directory of its own.
-static TRACE: [(&str, &[u8]); 1] =
-    [(DRIVER, include_bytes!(concat!(env!("OUT_DIR"), "/libcuda-trace.so.1")))];
+static TRACE: [Packed<'_>; 1] = [packed!(DRIVER, "libcuda-trace.so.1")];
 
 const DRIVER: &str = "libcuda.so";
 
@@ -89,28 +105,31 @@ pub(crate) fn extract_for_containers(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(directory)
 }
 
-fn extract_to(cache: &Path, libraries: &[(&str, &[u8])]) -> anyhow::Result<Library> {
+fn extract_to(cache: &Path, libraries: &[Packed<'_>]) -> anyhow::Result<Library> {
     let mut hasher = blake3::Hasher::new();
-    for (name, content) in libraries {
+    for library in libraries {
         // Each by its own hash, so that no two sets of libraries read alike.
-        hasher.update(name.as_bytes()).update(blake3::hash(content).as_bytes());
+        hasher.update(library.name.as_bytes()).update(library.hash.as_bytes());
     }
     let directory = cache.join(format!("lib-{}", &hasher.finalize().to_hex()[..16]));
-    for (name, content) in libraries {
-        extract_one(&directory, name, content)?;
+    for library in libraries {
+        extract_one(&directory, library)?;
     }
     let file = directory.join(format!("{DRIVER}.1"));
     Ok(Library { directory, file })
 }
 
-fn extract_one(directory: &Path, name: &str, content: &[u8]) -> anyhow::Result<()> {
+fn extract_one(directory: &Path, library: &Packed<'_>) -> anyhow::Result<()> {
+    let Packed { name, hash, content } = library;
     let versioned = format!("{name}.1");
     let file = directory.join(&versioned);
-    let is_good = || std::fs::read(&file).is_ok_and(|found| found == content);
+    let is_good = || std::fs::read(&file).is_ok_and(|found| blake3::hash(&found).to_hex().as_str() == *hash);
     if !is_good() {
         // Damaged, or not there. A program that has the damaged one open keeps its copy.
         let _ = std::fs::remove_file(&file);
-        files::write_new(&file, 0o555, content)?;
+        let unpacked = lz4_flex::decompress_size_prepended(content)
+            .with_context(|| format!("this binary is damaged: its {versioned} cannot be unpacked"))?;
+        files::write_new(&file, 0o555, &unpacked)?;
         if !is_good() {
             let what = format!("{} does not hold what was written to it", file.display());
             return Err(Failure::new(Exit::Failure, what, "check the file system (is it full?)").into());
@@ -134,7 +153,11 @@ mod tests {
     fn libraries_are_extracted_once_and_repaired_when_damaged() {
         let cache = tempfile::tempdir().unwrap();
         let extract = |driver: &[u8], nvml: &[u8]| {
-            extract_to(cache.path(), &[(DRIVER, driver), ("libnvidia-ml.so", nvml)]).unwrap()
+            let hash = |library: &[u8]| blake3::hash(library).to_hex().to_string();
+            let (hashes, packed) =
+                ([hash(driver), hash(nvml)], [driver, nvml].map(lz4_flex::compress_prepend_size));
+            let of = |name, index: usize| Packed { name, hash: &hashes[index], content: &packed[index] };
+            extract_to(cache.path(), &[of(DRIVER, 0), of("libnvidia-ml.so", 1)]).unwrap()
         };
         let first = extract(b"one", b"two");
         assert_eq!(std::fs::read(first.directory.join("libcuda.so")).unwrap(), b"one");
@@ -144,6 +167,14 @@ mod tests {
         assert_eq!(std::fs::read(extract(b"one", b"two").file).unwrap(), b"one");
         for (driver, nvml) in [(&b"two"[..], &b"two"[..]), (b"one", b"one"), (b"onet", b"wo")] {
             assert_ne!(extract(driver, nvml).directory, first.directory);
+        }
+    }
+    #[test]
+    fn what_this_binary_carries_is_what_its_hashes_say() {
+        for library in LIBRARIES.iter().chain(&TRACE) {
+            let unpacked = lz4_flex::decompress_size_prepended(library.content).unwrap();
+            assert_eq!(blake3::hash(&unpacked).to_hex().as_str(), library.hash, "{}", library.name);
+            assert!(unpacked.starts_with(b"\x7fELF"), "{} is no library", library.name);
         }
     }
 }

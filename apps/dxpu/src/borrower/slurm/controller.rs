@@ -61,7 +61,8 @@ impl Claim {
     pub(super) fn run(self) -> Outcome {
         let (job, wanted) = (self.job.job()?, wanted(&self.script)?);
         let client = leases::client(&self.access)?;
-        let mut there = leases::of_job(&client, &job).map_err(failure)?;
+        let asked = if self.wait { leases::of_job_at_last } else { leases::of_job };
+        let mut there = asked(&client, &job).map_err(failure)?;
         if self.wait
             && let Some((_, lease)) = there.pop()
         {

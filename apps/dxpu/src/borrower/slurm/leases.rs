@@ -43,6 +43,16 @@ pub(super) fn of_job(client: &Client, job: &Job) -> Result<Vec<(Note, Lease)>, C
     Ok(live(client)?.into_iter().filter(|(note, _)| note.job == *job).collect())
 }
 
+/// As `of_job`, when a manager answers at last.
+pub(super) fn of_job_at_last(client: &Client, job: &Job) -> Result<Vec<(Note, Lease)>, ClientError> {
+    loop {
+        match of_job(client, job) {
+            Err(error) if is_passing(&error) => std::thread::sleep(ASK_AGAIN_AFTER),
+            answered => return answered,
+        }
+    }
+}
+
 /// Waits until a lease has its GPUs, also while no manager answers. Slurm bounds the time (`StageInTimeout`).
 pub(super) fn until_granted(client: &Client, mut lease: Lease) -> Result<Lease, Failure> {
     loop {

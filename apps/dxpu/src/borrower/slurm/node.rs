@@ -185,7 +185,7 @@ pub(super) struct Tell {
     job: u32,
     #[command(flatten)]
     root: Root,
-    /// The folder with libcuda.so.1 and libnvidia-ml.so.1 [default: that of the package dxpu-client, else a copy in the
+    /// The folder with libcuda.so.1 and libnvidia-ml.so.1 [default: that of the package dxpu-libraries, else a copy in the
     /// user's cache]
     #[arg(long, value_name = "DIR")]
     libraries: Option<PathBuf>,
