@@ -1,6 +1,5 @@
 """A Kubernetes cluster of one node on this machine, of real components, each a process with a log."""
 import base64
-import contextlib
 import hashlib
 import io
 import json
@@ -37,7 +36,6 @@ class Cluster:
         self.cdi_dir = self.folder / "cdi"
         self.run_dir = self.folder / "run-dxpu"
         self.socket = f"unix://{self.folder}/containerd.sock"
-        self.groups = ControlGroups()
 
     def tool(self, name):
         own = self.bin / name
@@ -82,7 +80,6 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self.groups.remove()
 
     # The control plane.
 
@@ -263,7 +260,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
             # The machine of the tests may have old control groups and little disk; neither is what they are about.
             "failCgroupV1": False, "failSwapOn": False, "enforceNodeAllocatable": [], "localStorageCapacityIsolation": False,
             "evictionHard": {"memory.available": "1Mi"}, "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
-            "cgroupRoot": self.groups.name, "port": kit.free_port(), "healthzPort": 0, "syncFrequency": "5s", "nodeStatusUpdateFrequency": "5s",
+            "cgroupRoot": os.environ["DXPU_KUBE_NAMESPACE"], "port": kit.free_port(), "healthzPort": 0, "syncFrequency": "5s", "nodeStatusUpdateFrequency": "5s",
             "podLogsDir": str(self.folder / "pod-logs"), "volumePluginDir": str(self.folder / "volume-plugins"),
         }))
         self.start("kubelet", self.tool("kubelet"), "--config", configuration, "--kubeconfig", self.folder / "kubelet.conf", "--root-dir", self.kubelet_dir,
@@ -276,27 +273,3 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
             result = subprocess.run([self.tool(name), *words], capture_output=True, text=True)
             told[name] = (result.stdout or result.stderr).splitlines()[0]
         return told
-
-
-class ControlGroups:
-    """A control group for the kubelet, in every hierarchy: it removes groups that it does not know, also those of another kubelet."""
-
-    def __init__(self):
-        self.name = f"/dxpu-kube-{os.urandom(4).hex()}"
-        top = pathlib.Path("/sys/fs/cgroup")
-        if (top / "cgroup.controllers").exists():
-            for controller in (top / "cgroup.controllers").read_text().split():
-                with contextlib.suppress(OSError):
-                    (top / "cgroup.subtree_control").write_text(f"+{controller}")
-            hierarchies = [top]
-        else:
-            hierarchies = [place for place in top.iterdir() if place.is_dir() and not place.is_symlink()]
-        self.places = [place / self.name.lstrip("/") for place in hierarchies]
-        for place in self.places:
-            place.mkdir()
-
-    def remove(self):
-        for place in self.places:
-            for folder, _, _ in os.walk(place, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
