@@ -11,7 +11,9 @@ import subprocess
 import tarfile
 
 import kit
+from api import Api
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAUSE = "localhost/pause:1"
 PROGRAMS = "localhost/programs:1"
 NODE = "n1"
@@ -57,9 +59,13 @@ class Cluster:
         process.wait()
 
     def __enter__(self):
-        self.make_keys()
-        self.start_control_plane()
-        self.start_node()
+        try:
+            self.make_keys()
+            self.start_control_plane()
+            self.start_node()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -103,7 +109,8 @@ class Cluster:
                    "--service-cluster-ip-range", "10.96.0.0/16", "--endpoint-reconciler-type", "none")
         for name in USERS:
             self.kubeconfig(name, self.tokens[name])
-        kit.until(lambda: f"the API server is ready: {self.log('kube-apiserver')}", lambda: self.kubectl("get", "--raw", "/readyz", must=False).stdout == "ok", 180)
+        self.api = Api(self.port, self.folder / "ca.pem", self.tokens["admin"])
+        kit.until(lambda: f"the API server is ready: {self.log('kube-apiserver')}", self.api.is_ready, 180)
         self.start("kube-scheduler", self.tool("kube-scheduler"), "--kubeconfig", at / "scheduler.conf", "--leader-elect=false", "--bind-address", "127.0.0.1",
                    "--secure-port", kit.free_port())
         self.start("kube-controller-manager", self.tool("kube-controller-manager"), "--kubeconfig", at / "controller-manager.conf", "--leader-elect=false",
@@ -122,22 +129,9 @@ class Cluster:
         path.chmod(0o600)
         return path
 
-    def kubectl(self, *words, given=None, must=True, seconds=60):
-        command = [self.tool("kubectl"), "--kubeconfig", str(self.folder / "admin.conf"), *map(str, words)]
-        environment = os.environ | {"HOME": str(self.folder)}
-        result = subprocess.run(command, input=given, capture_output=True, text=True, timeout=seconds, env=environment)
-        kit.hold(not must or result.returncode == 0, "kubectl", *words, "failed:", result.stdout, result.stderr)
-        return result
-
-    def apply(self, document):
-        return self.kubectl("apply", "-f", "-", given=document if isinstance(document, str) else json.dumps(document))
-
-    def get(self, *words):
-        return json.loads(self.kubectl("get", *words, "-o", "json").stdout)
-
     def account(self, name, namespace="dxpu"):
         """A kubeconfig with a token of a service account, as a pod has it."""
-        token = self.kubectl("create", "token", name, "-n", namespace, "--duration", "24h").stdout.strip()
+        token = self.api.token_of(name, namespace)
         (self.folder / f"{name}.token").write_text(token)
         return self.kubeconfig(name, token)
 
@@ -151,8 +145,7 @@ class Cluster:
         kit.until(lambda: f"the node is ready: {self.node_conditions()}\n{self.log('kubelet')}", ready, 180)
 
     def node_conditions(self):
-        found = self.kubectl("get", "node", NODE, "-o", "json", must=False)
-        return json.loads(found.stdout)["status"].get("conditions", []) if found.returncode == 0 else []
+        return (self.api.find("Node", NODE) or {}).get("status", {}).get("conditions", [])
 
     def start_containerd(self):
         at = self.folder
@@ -161,12 +154,16 @@ class Cluster:
         # Pods of the tests are in the node's own network; the runtime asks for a configuration nevertheless.
         (network / "10-loopback.conflist").write_text(json.dumps({"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "loopback"}]}))
         self.cdi_dir.mkdir()
+        # restrict_oom_score_adj: without CAP_SYS_RESOURCE, as in many containers, nobody may be killed later than this process.
         (at / "containerd.toml").write_text(f"""
 version = 3
 root = "{at}/containerd-root"
 state = "{at}/containerd-state"
+disabled_plugins = ["io.containerd.nri.v1.nri"]
 [grpc]
   address = "{at}/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{at}/containerd-opt"
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "overlayfs"
 [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -194,7 +191,7 @@ state = "{at}/containerd-state"
 
     def kill_containers(self):
         for line in self.ctr("tasks", "ls", "-q").stdout.split():
-            self.ctr("tasks", "kill", "-s", "SIGKILL", line)
+            self.ctr("tasks", "rm", "--force", line)
 
     def import_images(self):
         """The sandbox's program, and CUDA programs with the C library, without any registry."""
@@ -204,7 +201,7 @@ state = "{at}/containerd-state"
         subprocess.run(["cc", "-static", "-O1", "-o", self.folder / "pause", source], check=True)
         self.import_image(PAUSE, {"pause": self.folder / "pause"}, ["/pause"])
         names = ["steady", "devices"]
-        files = {f"bin/{name}": pathlib.Path(kit.program(name)) for name in names}
+        files = {f"bin/{name}": pathlib.Path(kit.program(name)) for name in names} | {"bin/idle": self.folder / "pause"}
         client = [pathlib.Path(kit.dxpu)]
         for binary in [*files.values(), *client]:
             told = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
@@ -244,6 +241,15 @@ state = "{at}/containerd-state"
         done = self.ctr("images", "import", "--local", path)
         kit.hold(done.returncode == 0, "the image", name, "cannot be imported:", done.stdout, done.stderr)
 
+    def import_layout(self, name, built):
+        """The image of dxpu, as it is shipped."""
+        layout, archive = self.folder / "image", self.folder / "dxpu.tar"
+        subprocess.run([ROOT / "deploy/image", "--built", built, "--out", layout], check=True, capture_output=True)
+        with tarfile.open(archive, "w") as tar:
+            tar.add(layout, arcname=".")
+        done = self.ctr("images", "import", "--local", "--index-name", name, archive)
+        kit.hold(done.returncode == 0, "the image of dxpu cannot be imported:", done.stdout, done.stderr)
+
     def start_kubelet(self):
         configuration = self.folder / "kubelet.json"
         self.kubelet_dir.mkdir(exist_ok=True)
@@ -254,8 +260,8 @@ state = "{at}/containerd-state"
             # The machine of the tests may have old control groups and little disk; neither is what they are about.
             "failCgroupV1": False, "failSwapOn": False, "enforceNodeAllocatable": [], "localStorageCapacityIsolation": False,
             "evictionHard": {"memory.available": "1Mi"}, "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
-            "cgroupRoot": "/", "port": kit.free_port(), "healthzPort": 0, "syncFrequency": "5s", "nodeStatusUpdateFrequency": "5s",
-            "podLogsDir": str(self.folder / "pod-logs"),
+            "cgroupRoot": os.environ["DXPU_KUBE_NAMESPACE"], "port": kit.free_port(), "healthzPort": 0, "syncFrequency": "5s", "nodeStatusUpdateFrequency": "5s",
+            "podLogsDir": str(self.folder / "pod-logs"), "volumePluginDir": str(self.folder / "volume-plugins"),
         }))
         self.start("kubelet", self.tool("kubelet"), "--config", configuration, "--kubeconfig", self.folder / "kubelet.conf", "--root-dir", self.kubelet_dir,
                    "--hostname-override", NODE, "--node-ip", "10.99.0.1", "--v", "3")

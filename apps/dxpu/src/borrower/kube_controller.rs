@@ -5,7 +5,7 @@ use crate::support::notify::ServiceManager;
 use crate::support::pool_access::{self, PoolAccess};
 use crate::support::{log, quantity};
 use anyhow::Context;
-use kube_claims::{Nodes, Terms};
+use kube_claims::{Bind, Nodes, Terms};
 use kube_controller::{Cluster, Election, Pace, Settings};
 use pool_client::{Client, Patience};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -51,6 +51,10 @@ pub(crate) struct KubeController {
     /// A label that the nodes have which reach the pool; may be given several times [default: all nodes reach it]
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     node_selector: Vec<(String, String)>,
+    /// When pods are bound to their nodes: when-granted lets the scheduler choose other GPUs if a lease is refused, and
+    /// Kubernetes 1.36 looks only every 5 s whether it is granted; at-once has the node plugin wait for the lease
+    #[arg(long, value_name = "WHEN", default_value = "when-granted")]
+    bind: BindWhen,
     /// The namespace of the Lease object by which controllers agree on the one that leads
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE", default_value = "dxpu")]
     namespace: String,
@@ -63,6 +67,12 @@ pub(crate) struct KubeController {
     /// The priority of its leases in the pool
     #[arg(long, value_name = "N", default_value_t = pool_api::PRIORITY_DEFAULT)]
     priority: u32,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum BindWhen {
+    WhenGranted,
+    AtOnce,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -114,6 +124,10 @@ impl KubeController {
             borrower,
             viewer,
             nodes: Nodes::with_labels(self.node_selector),
+            bind: match self.bind {
+                BindWhen::WhenGranted => Bind::WhenGranted,
+                BindWhen::AtOnce => Bind::AtOnce,
+            },
             terms: Terms { ttl_ms, priority: self.priority, ..Terms::default() },
             election: Some(Election {
                 namespace: self.namespace,

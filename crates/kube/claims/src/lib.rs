@@ -28,7 +28,7 @@ pub use names::{
     EXTENDED_RESOURCE_DEFAULT, FINALIZER, POOL, device_name, lease_key, lease_note, uid_of_key,
 };
 pub use slices::{
-    CONTENT_ANNOTATION, DEVICES_PER_SLICE_MAX, Nodes, PoolView, SliceChange, TAINT_DRAINED, TAINT_LOST,
+    Bind, CONTENT_ANNOTATION, DEVICES_PER_SLICE_MAX, Nodes, PoolView, SliceChange, TAINT_DRAINED, TAINT_LOST,
     TAINT_SILENT, TAINT_TAINTED, devices, plan,
 };
 pub use status::{add_finalizer, remove_finalizer, write_word};

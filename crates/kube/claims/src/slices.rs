@@ -16,7 +16,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pool_api::{BoxRecord, BoxState, Gpu, GpuState, Lease, Name, Survive};
+use pool_api::{BoxRecord, BoxState, Gpu, GpuState, Lease, Name};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Devices of one slice. A server takes 128, but only 64 if one of them has a taint; a slice whose GPU breaks must not
@@ -75,6 +75,21 @@ pub struct PoolView<'a> {
     pub leases: &'a [Lease],
     /// The driver's identity in the pool: leases of others under the same tenant are not its own.
     pub owner: &'a str,
+    /// The UIDs of the claims whose pods go on after a loss. Their leases do not say it: a program may be able to survive,
+    /// and its owner want a new pod nevertheless.
+    pub survivors: &'a BTreeSet<String>,
+    /// When pods are bound.
+    pub bind: Bind,
+}
+
+/// When the scheduler binds a pod whose claim it has allocated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bind {
+    /// When the lease is granted: a claim that is refused gets other GPUs. The scheduler looks every few seconds.
+    #[default]
+    WhenGranted,
+    /// At once. The plugin waits for the lease before the container starts, and the pod stays on its node meanwhile.
+    AtOnce,
 }
 
 /// A change of the slices that the server has.
@@ -97,8 +112,9 @@ pub fn devices(pool: &PoolView) -> Vec<Device> {
     // The GPUs that Kubernetes has allocated, and whether the pods that use them go on after a loss.
     let mut allocated = BTreeMap::new();
     for lease in pool.leases.iter().filter(is_own) {
+        let survives = uid_of_key(&lease.request.label).is_some_and(|uid| pool.survivors.contains(uid));
         for gpu in &lease.request.gpu_ids {
-            allocated.insert(gpu, lease.request.survive != Survive::None);
+            allocated.insert(gpu, survives);
         }
     }
     let mut gpus: Vec<&Gpu> = pool.gpus.iter().filter(|gpu| !gpu.only_pcie).collect();
@@ -113,7 +129,9 @@ pub fn devices(pool: &PoolView) -> Vec<Device> {
         }
         let name = device_name(&gpu.id);
         if names.insert(name.clone()) {
-            found.push(device(name, gpu, boxes.get(&gpu.box_name).copied(), survives.unwrap_or(false)));
+            let owner = boxes.get(&gpu.box_name).copied();
+            let device = device(name, gpu, owner, survives.unwrap_or(false));
+            found.push(if pool.bind == Bind::WhenGranted { bound_when_granted(device) } else { device });
         }
     }
     found
@@ -152,10 +170,16 @@ fn device(name: String, gpu: &Gpu, owner: Option<&BoxRecord>, survives: bool) ->
         attributes: Some(attributes),
         capacity: Some(BTreeMap::from([("memory".to_owned(), memory)])),
         taints: (!taints.is_empty()).then_some(taints),
+        ..Device::default()
+    }
+}
+
+fn bound_when_granted(device: Device) -> Device {
+    Device {
         binds_to_node: Some(true),
         binding_conditions: Some(vec![CONDITION_GRANTED.to_owned()]),
         binding_failure_conditions: Some(vec![CONDITION_REFUSED.to_owned()]),
-        ..Device::default()
+        ..device
     }
 }
 
@@ -168,7 +192,7 @@ fn taints(gpu: &Gpu, owner: Option<&BoxRecord>, survives: bool) -> Vec<DeviceTai
         found.push(DeviceTaint {
             key: key.to_owned(),
             value: Some(value.to_owned()),
-            // A program that survives the loss goes on at another GPU: its pod must not be evicted.
+            // A pod that is to survive the loss must not be evicted.
             effect: if evicts && !survives { "NoExecute" } else { "NoSchedule" }.to_owned(),
             time_added: None,
         });

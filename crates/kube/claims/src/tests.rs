@@ -4,6 +4,7 @@ use crate::*;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use pool_api::{BoxKind, BoxRecord, BoxState, Gpu, GpuState, Health, Lease, Taint};
 use serde_json::json;
+use std::collections::BTreeSet;
 
 pub(crate) fn gpu(id: &str) -> Gpu {
     let id: pool_api::GpuId = id.parse().unwrap();
@@ -202,8 +203,10 @@ fn only_leases_of_this_owner_can_be_orphans() {
     assert_eq!(orphans(&all, OWNER, |uid| uid == "u1"), [own.id]);
 }
 
+static NOBODY: BTreeSet<String> = BTreeSet::new();
+
 fn pool<'a>(gpus: &'a [Gpu], boxes: &'a [BoxRecord], leases: &'a [Lease]) -> PoolView<'a> {
-    PoolView { gpus, boxes, leases, owner: OWNER }
+    PoolView { gpus, boxes, leases, owner: OWNER, survivors: &NOBODY, bind: Bind::WhenGranted }
 }
 
 #[test]
@@ -219,6 +222,32 @@ fn a_device_says_what_its_gpu_is_and_waits_for_its_lease() {
     assert_eq!(written["bindingConditions"], json!([CONDITION_GRANTED]));
     assert_eq!(written["bindingFailureConditions"], json!([CONDITION_REFUSED]));
     assert!(written.get("taints").is_none());
+    let at_once = devices(&PoolView { bind: Bind::AtOnce, ..pool(&[gpu("a/3")], &[a_box("a")], &[]) });
+    let written = serde_json::to_value(&at_once[0]).unwrap();
+    for field in ["bindsToNode", "bindingConditions", "bindingFailureConditions"] {
+        assert!(written.get(field).is_none(), "{field}");
+    }
+}
+
+#[test]
+fn the_pod_of_a_claim_that_is_to_restart_is_evicted_even_if_its_program_could_survive() {
+    let mut broken = gpu("a/0");
+    broken.state = GpuState::Bad;
+    let mut can_survive = lease("kube-u1", &["a/0"], "granted");
+    can_survive.request.survive = pool_api::Survive::Gpu;
+    let (gpus, boxes, leases) = ([broken], [a_box("a")], [can_survive]);
+    let effect = |on_loss: &str| {
+        let parameters =
+            json!({"apiVersion": API_VERSION, "kind": CONFIG_KIND, "survive": "on", "onLoss": on_loss});
+        let config = json!({"status": {"allocation": {"devices": {"config": [
+            {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}]}}}});
+        let view = ClaimView::of(&claim(&["a-0"], config)).unwrap();
+        let survivors: BTreeSet<String> = survives(&view).then(|| view.uid.clone()).into_iter().collect();
+        let found = devices(&PoolView { survivors: &survivors, ..pool(&gpus, &boxes, &leases) });
+        found[0].taints.as_ref().unwrap()[0].effect.clone()
+    };
+    assert_eq!(effect("restart"), "NoExecute");
+    assert_eq!(effect("survive"), "NoSchedule");
 }
 
 #[test]
@@ -242,9 +271,6 @@ fn what_others_have_is_left_out_and_what_is_lost_or_drained_is_tainted() {
     assert_eq!(of(&|gpu| gpu.only_pcie = true, same, &[]), None);
     let bad: &dyn Fn(&mut Gpu) = &|gpu| gpu.state = GpuState::Bad;
     assert_eq!(of(bad, same, &[]), Some(vec!["dxpu.dev/lost:NoExecute".into()]));
-    let mut survivor = lease("kube-u1", &["a/0"], "granted");
-    survivor.request.survive = pool_api::Survive::Gpu;
-    assert_eq!(of(bad, same, &[survivor]), Some(vec!["dxpu.dev/lost:NoSchedule".into()]));
     let taint = |drain| Some(Taint { reason: "fans".into(), by: "ann".into(), since_ms: 1, drain });
     assert_eq!(
         of(&|gpu| gpu.taint = taint(false), same, &[]),

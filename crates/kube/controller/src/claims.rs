@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube_claims::{ClaimView, survives};
 use tokio::sync::Notify;
 
 /// How long a watch lasts at most. Less than the five minutes after which some load balancers drop a silent connection.
@@ -60,6 +61,13 @@ impl Claims {
         if let Some(uid) = uid(&claim) {
             self.state().known.insert(uid, claim);
         }
+    }
+
+    /// The claims whose pods go on after a loss.
+    pub(crate) fn survivors(&self) -> BTreeSet<String> {
+        let state = self.state();
+        let views = state.known.values().filter_map(ClaimView::of);
+        views.filter(survives).map(|view| view.uid).collect()
     }
 
     pub(crate) fn forget(&self, uid: &str) {

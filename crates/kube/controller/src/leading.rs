@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Client;
 use kube::api::{Api, ListParams};
-use kube_claims::{ClaimView, Devices, PoolView, devices, orphans, uid_of_key};
+use kube_claims::{Bind, ClaimView, Devices, PoolView, devices, orphans, uid_of_key};
 use pool_api::{Lease, LeaseId, LeaseState};
 
 use crate::claims::{self, Claims};
@@ -67,6 +67,7 @@ async fn lead(settings: &Settings, client: &Client) {
         leased: BTreeSet::new(),
         later: BTreeSet::new(),
         knows_gpus: false,
+        bind: settings.bind,
     };
     // A lease is renewed when a quarter of its time is over, and only a sweep looks at all of them.
     let sweep = settings.pace.sweep.min(Duration::from_millis(settings.terms.ttl_ms / 8));
@@ -90,6 +91,7 @@ struct Work<'a> {
     /// Claims for which something failed; they are looked at again with the next poll.
     later: BTreeSet<String>,
     knows_gpus: bool,
+    bind: Bind,
 }
 
 impl Work<'_> {
@@ -97,11 +99,15 @@ impl Work<'_> {
         let mut poll_due = tokio::time::interval(pace.poll);
         poll_due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut swept: Option<Instant> = None;
+        // Slices depend on claims, too: without them the taint of a lost GPU would evict a pod that is to survive.
+        while !self.claims.is_listed() {
+            self.claims.changed().await;
+        }
         loop {
             tokio::select! {
                 _ = poll_due.tick() => {
                     told("look at the pool", self.poll().await);
-                    if self.claims.is_listed() && swept.is_none_or(|at| at.elapsed() >= pace.sweep) {
+                    if swept.is_none_or(|at| at.elapsed() >= pace.sweep) {
                         swept = Some(Instant::now());
                         told("sweep", self.sweep().await);
                     }
@@ -109,7 +115,7 @@ impl Work<'_> {
                 () = self.claims.changed() => {}
             }
             // A claim is judged by the GPUs that the pool has, so the first poll comes first.
-            if self.knows_gpus && self.claims.is_listed() {
+            if self.knows_gpus {
                 self.settle().await;
             }
         }
@@ -125,7 +131,10 @@ impl Work<'_> {
         *self.reconciler.devices.write().unwrap_or_else(PoisonError::into_inner) = Devices::of(&gpus);
         self.knows_gpus = true;
         self.compare(&leases);
-        let view = PoolView { gpus: &gpus, boxes: &boxes, leases: &leases, owner: self.pool.owner() };
+        let survivors = self.claims.survivors();
+        let (owner, bind) = (self.pool.owner(), self.bind);
+        let view =
+            PoolView { gpus: &gpus, boxes: &boxes, leases: &leases, owner, survivors: &survivors, bind };
         self.publisher.publish(devices(&view)).await
     }
 

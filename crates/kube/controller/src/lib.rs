@@ -29,7 +29,7 @@ pub use error::ControllerError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube_claims::{Nodes, Terms};
+use kube_claims::{Bind, Nodes, Terms};
 use pool_client::Client;
 
 /// How a controller works.
@@ -43,6 +43,8 @@ pub struct Settings {
     pub viewer: Arc<Client>,
     /// The nodes that reach the pool.
     pub nodes: Nodes,
+    /// When pods are bound.
+    pub bind: Bind,
     /// How leases are asked for.
     pub terms: Terms,
     /// How controllers agree on the one that leads; without it this one leads.

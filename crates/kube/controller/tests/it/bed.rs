@@ -128,6 +128,7 @@ impl Bed {
             cluster: Cluster::Plain(self.address.clone()),
             borrower: self.borrower.clone(),
             viewer: self.viewer.clone(),
+            bind: kube_claims::Bind::default(),
             nodes: Nodes::All,
             terms,
             election,
