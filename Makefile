@@ -14,8 +14,8 @@ export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 
-.PHONY: build dist install libraries demo test quick setup lint unit stories judges http dashboard pcie harness slurm first-hour packages package bench codegen
-.PHONY: $(addprefix part-,setup lint build unit stories judges http dashboard pcie harness slurm first-hour packages)
+.PHONY: build dist install libraries demo test quick setup lint unit stories judges functions http dashboard pcie harness slurm first-hour packages package bench codegen
+.PHONY: $(addprefix part-,setup lint build unit stories judges functions http dashboard pcie harness slurm first-hour packages)
 
 # Prerequisites are made in the order they are written: cargo and the parts use every core by themselves.
 .NOTPARALLEL:
@@ -85,6 +85,11 @@ judges: build setup part-judges
 part-judges:
 	cargo build --release --quiet --package tlp --example tlp_lines
 	tests/judges/run $(DXPU)
+
+## Functions, judged by AWS's own client and runtime: boto3 and awslambdaric.
+functions: build setup part-functions
+part-functions:
+	tests/functions/run $(DXPU)
 
 ## The manager's HTTP interface, judged by Schemathesis.
 http: build setup part-http

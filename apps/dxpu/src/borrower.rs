@@ -1,7 +1,7 @@
 //! Commands of those who use GPUs of other machines: `run`, with a worker or with GPUs of a pool, `smi`, `vm`, `cdi`,
 //! `slurm` and `kube`.
 
-mod borrow;
+pub(crate) mod borrow;
 pub(crate) mod cdi;
 #[cfg(feature = "kube")]
 pub(crate) mod kube;

@@ -4,7 +4,9 @@
 use crate::borrower::kube;
 use crate::borrower::{cdi, run, slurm, smi, vm};
 use crate::operate::{self, audit};
-use crate::roles::{demo, gpu_box, guardian, host, manager, up, worker, worker_session};
+use crate::roles::{
+    demo, function_runner, functions, gpu_box, guardian, host, manager, up, worker, worker_session,
+};
 use crate::study::{bench, inject, model, sim, trace};
 use crate::support::exit::{Exit, Outcome};
 use crate::support::{completions, config, man};
@@ -55,6 +57,10 @@ pub(crate) enum Command {
     Demo(demo::Demo),
     /// Lease GPUs out of boxes: the manager of a pool
     Manager(Box<manager::Manager>),
+    /// Run functions with GPUs of the pool: deployed and invoked as on AWS Lambda
+    Functions(Box<functions::Functions>),
+    /// Deploy functions, invoke them, and look at them
+    Function(operate::function::Function),
     /// Start a whole pool on this machine: manager, boxes, dashboard
     Up(up::Up),
     /// Show the pool in a few lines: what there is, what is free, what you may have
@@ -106,6 +112,9 @@ pub(crate) enum Command {
     Completions(completions::Completions),
     /// Print manual pages
     Man(man::Man),
+    /// One instance of a function
+    #[command(hide = true)]
+    FunctionRunner(function_runner::FunctionRunner),
     /// One session of a worker
     #[command(hide = true)]
     WorkerSession(worker_session::WorkerSession),
@@ -146,6 +155,9 @@ impl Command {
             Command::Smi(smi) => smi.run(),
             Command::Demo(demo) => demo.run(),
             Command::Manager(manager) => manager.run(),
+            Command::Functions(functions) => functions.run(),
+            Command::Function(function) => function.run(),
+            Command::FunctionRunner(runner) => runner.run(),
             Command::Up(up) => up.run(),
             Command::Status(status) => status.run(),
             Command::Whoami(whoami) => whoami.run(),

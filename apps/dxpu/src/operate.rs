@@ -14,6 +14,7 @@ pub(crate) mod audit;
 pub(crate) mod borrower;
 pub(crate) mod doctor;
 pub(crate) mod event;
+pub(crate) mod function;
 pub(crate) mod gpu;
 pub(crate) mod gpu_box;
 pub(crate) mod host;

@@ -1,6 +1,8 @@
 //! Commands that make this process a part of a pool, or start such processes: worker, box, host, manager, `up`, `demo`.
 
 pub(crate) mod demo;
+pub(crate) mod function_runner;
+pub(crate) mod functions;
 pub(crate) mod gpu_box;
 pub(crate) mod guardian;
 pub(crate) mod host;

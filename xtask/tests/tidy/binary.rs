@@ -9,6 +9,8 @@ const ARROWS: &[&str] = &[
     "borrower -> operate",
     "borrower -> support",
     "operate -> support",
+    // `dxpu functions` borrows GPUs, as `dxpu run` does.
+    "roles -> borrower",
     "roles -> operate",
     "roles -> support",
     // `bench api` starts a worker, as `dxpu worker` does.

@@ -1,7 +1,7 @@
 //! `dxpu manager`: leases GPUs out of boxes.
 
 mod backup;
-mod store_option;
+pub(super) mod store_option;
 
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::notify::ServiceManager;

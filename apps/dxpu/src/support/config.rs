@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The commands that serve until they are stopped.
-const ROLES: [&str; 4] = ["manager", "box", "host", "worker"];
+const ROLES: [&str; 5] = ["manager", "box", "host", "worker", "functions"];
 
 const CONFIG: &str = "config";
 const PRINT: &str = "print-config";

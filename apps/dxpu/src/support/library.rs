@@ -95,8 +95,7 @@ pub(crate) fn extract() -> anyhow::Result<Library> {
     extract_to(&files::cache_directory()?, &LIBRARIES)
 }
 
-/// The same into another folder, where containers find them: every user may read them there.
-#[cfg(feature = "kube")]
+/// The same into another folder, where containers and functions find them: every user may read them there.
 pub(crate) fn extract_for_containers(folder: &Path) -> anyhow::Result<PathBuf> {
     let directory = extract_to(folder, &LIBRARIES)?.directory;
     let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);

@@ -150,8 +150,7 @@ fn way_to(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
     way_from(grant, authority, machine::boot_id().as_deref())
 }
 
-/// The same for a container on this machine, which has none of the machine's sockets.
-#[cfg(feature = "kube")]
+/// The same for a container on this machine, or another user, which have none of the machine's sockets.
 pub(crate) fn way_by_network(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
     way_from(grant, authority, None)
 }

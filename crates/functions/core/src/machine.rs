@@ -1,0 +1,440 @@
+//! What happens to invocations and instances: one event in, actions out.
+//!
+//! ```text
+//!   invocation:  accepted ─▶ queued ─▶ running ─▶ finished            asynchronous ones that failed: ─▶ delayed ─▶ queued
+//!   instance:    starting ─▶ idle ⇄ busy ─▶ ending ─▶ gone            any but `gone` ─▶ ending when it is killed
+//! ```
+//!
+//! The shell carries actions out in their order. It may be late, but it does each: then each invocation that was accepted is
+//! finished exactly once, however instances end.
+
+mod dispatch;
+mod instances;
+mod invocations;
+mod slots;
+
+use crate::places::{Fit, Slot};
+use crate::queue::FairQueue;
+use crate::record::FunctionKey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// A process that runs one function, one invocation at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(pub u64);
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instance-{}", self.0)
+    }
+}
+
+/// A GPU that the service holds a lease of, or asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId(pub u64);
+
+/// How much there may be, and how long things take.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Instances at once.
+    pub instances_max: usize,
+    /// Memory of all instances together.
+    pub memory_max_mb: u64,
+    /// Busy and starting instances of one tenant.
+    pub tenant_instances_max: usize,
+    /// Invocations of one tenant that wait; more synchronous ones are refused.
+    pub tenant_queue_max: usize,
+    /// An idle instance is kept so long.
+    pub keep_warm_ms: u64,
+    /// An instance that has not asked for work after so long has failed.
+    pub start_timeout_ms: u64,
+    /// Before a failed asynchronous invocation is tried again; twice as long before the next time.
+    pub retry_delay_ms: u64,
+    /// After an instance that failed to start; doubled for each further one.
+    pub crash_delay_ms: u64,
+    /// At most so long.
+    pub crash_delay_max_ms: u64,
+    /// Instances on one GPU.
+    pub sharing: u32,
+    /// GPUs at once.
+    pub gpus_max: usize,
+    /// A GPU without instances is kept so long.
+    pub gpu_keep_ms: u64,
+    /// Which GPU.
+    pub fit: Fit,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            instances_max: 64,
+            memory_max_mb: 16 << 10,
+            tenant_instances_max: 64,
+            tenant_queue_max: 10_000,
+            keep_warm_ms: 300_000,
+            start_timeout_ms: 120_000,
+            retry_delay_ms: 60_000,
+            crash_delay_ms: 100,
+            crash_delay_max_ms: 30_000,
+            sharing: 1,
+            gpus_max: 0,
+            gpu_keep_ms: 10_000,
+            fit: Fit::Best,
+        }
+    }
+}
+
+/// What the machine needs to know of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Instances of another one retire.
+    pub revision: u64,
+    /// An invocation may take so long.
+    pub timeout_ms: u64,
+    /// Memory of an instance.
+    pub memory_mb: u32,
+    /// GPU memory of an instance; none without a GPU.
+    pub gpu_mb: Option<u32>,
+    /// Instances at once.
+    pub concurrency: Option<u32>,
+    /// How often an asynchronous invocation is tried again.
+    pub retries: u8,
+    /// An asynchronous invocation older than this is not tried again.
+    pub age_max_ms: u64,
+}
+
+/// How an invocation was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A client waits for the answer.
+    Sync,
+    /// It is kept in the store.
+    Async {
+        /// How often it failed already.
+        attempts: u8,
+        /// When it was accepted.
+        accepted_ms: u64,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A function was deployed or changed.
+    Deployed {
+        /// Which.
+        key: FunctionKey,
+        /// What it is now.
+        spec: Spec,
+    },
+    /// A function was deleted.
+    Removed {
+        /// Which.
+        key: FunctionKey,
+    },
+    /// An invocation was accepted; an asynchronous one is in the store.
+    Invoked {
+        /// Its request id.
+        id: String,
+        /// Of which function.
+        key: FunctionKey,
+        /// How.
+        kind: Kind,
+    },
+    /// The client of a synchronous invocation went away.
+    Abandoned {
+        /// Its request id.
+        id: String,
+    },
+    /// An instance asks for its next invocation.
+    Asked {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// An instance has answered.
+    Answered {
+        /// Which.
+        instance: InstanceId,
+        /// What it was given.
+        id: String,
+        /// With a result, not an error.
+        is_success: bool,
+    },
+    /// An instance's process is gone, whatever the reason.
+    Ended {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// A GPU that was asked for is there.
+    GpuGranted {
+        /// Which.
+        slot: SlotId,
+        /// How much memory it has.
+        total_mb: u64,
+    },
+    /// A GPU is gone, or will not come.
+    GpuLost {
+        /// Which.
+        slot: SlotId,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// How an invocation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The function answered.
+    Succeeded,
+    /// The function answered with an error.
+    Failed,
+    /// It took longer than it may.
+    TimedOut {
+        /// How long that is.
+        limit_ms: u64,
+    },
+    /// Its process ended.
+    Died,
+    /// No instance of the function could be started.
+    NotStarted,
+    /// The GPU was lost.
+    GpuLost,
+    /// The function was deleted meanwhile.
+    FunctionGone,
+    /// It waited longer than it may.
+    Expired,
+}
+
+/// Why a synchronous invocation is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such function.
+    NoFunction,
+    /// All instances that the function may have are busy.
+    Concurrency {
+        /// How many that are.
+        limit: u32,
+    },
+    /// Too many of this tenant wait already.
+    QueueFull {
+        /// How many may.
+        limit: usize,
+    },
+    /// An invocation of this id is known already.
+    Known,
+}
+
+/// What the shell is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start a process.
+    Start {
+        /// Its name from now on.
+        instance: InstanceId,
+        /// Which function it runs.
+        key: FunctionKey,
+        /// Of which revision.
+        revision: u64,
+        /// On which GPU.
+        slot: Option<SlotId>,
+    },
+    /// Give an instance its next invocation.
+    Deliver {
+        /// Which.
+        instance: InstanceId,
+        /// What.
+        id: String,
+        /// It has until then.
+        deadline_ms: u64,
+    },
+    /// Kill a process and all that it started; [`Event::Ended`] follows.
+    Kill {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// Tell the client, or write the report.
+    Finish {
+        /// Which.
+        id: String,
+        /// How it ended.
+        verdict: Verdict,
+        /// How often it was tried.
+        attempts: u8,
+    },
+    /// Write that an asynchronous invocation failed so often; it is tried again later.
+    Retried {
+        /// Which.
+        id: String,
+        /// How often it was tried.
+        attempts: u8,
+    },
+    /// A synchronous invocation is not accepted.
+    Refuse {
+        /// Which.
+        id: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Ask the pool for a GPU; [`Event::GpuGranted`] or [`Event::GpuLost`] follows.
+    AskGpu {
+        /// Its name from now on.
+        slot: SlotId,
+        /// For whom.
+        tenant: String,
+        /// What each session on it may use.
+        declared_mb: u32,
+    },
+    /// Give a GPU back.
+    ReturnGpu {
+        /// Which.
+        slot: SlotId,
+    },
+}
+
+/// What a client that would invoke now can expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// How many would be served before.
+    pub ahead: usize,
+    /// How long that takes, by how long the function took lately.
+    pub wait_ms: u64,
+}
+
+#[derive(Debug)]
+struct FunctionState {
+    spec: Spec,
+    /// Instances that failed to start, in a row.
+    failures: u32,
+    not_before_ms: u64,
+    /// How long an invocation takes: a moving mean.
+    mean_ms: u64,
+    idle: BTreeSet<InstanceId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum InstanceState {
+    Starting {
+        since_ms: u64,
+    },
+    /// It has answered and not asked for its next invocation yet.
+    Between {
+        since_ms: u64,
+    },
+    Idle {
+        since_ms: u64,
+    },
+    Busy {
+        id: String,
+        since_ms: u64,
+        deadline_ms: u64,
+    },
+    Ending,
+}
+
+#[derive(Debug)]
+struct Instance {
+    key: FunctionKey,
+    revision: u64,
+    memory_mb: u32,
+    slot: Option<SlotId>,
+    state: InstanceState,
+}
+
+#[derive(Debug)]
+struct Invocation {
+    key: FunctionKey,
+    kind: Kind,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Queued,
+    Running,
+    Delayed { until_ms: u64 },
+}
+
+/// All that is known of functions, invocations and instances.
+#[derive(Debug, Default)]
+pub struct Machine {
+    settings: Settings,
+    functions: BTreeMap<FunctionKey, FunctionState>,
+    instances: BTreeMap<InstanceId, Instance>,
+    invocations: BTreeMap<String, Invocation>,
+    queue: FairQueue,
+    delayed: BTreeSet<(u64, String)>,
+    slots: BTreeMap<u64, Slot>,
+    /// GPUs that the pool was asked for: by slot, who for and with how much memory.
+    asked: BTreeMap<SlotId, (String, u32)>,
+    /// GPUs that are given back as soon as their last instance is gone.
+    returning: BTreeSet<SlotId>,
+    next_instance: u64,
+    next_slot: u64,
+    #[cfg(test)]
+    pub(crate) mutation: Option<crate::simulation::Mutation>,
+}
+
+impl Machine {
+    /// Nothing deployed yet.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// Takes an event in, and says what to do.
+    pub fn step(&mut self, event: Event, now_ms: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Deployed { key, spec } => self.deployed(key, spec, &mut actions),
+            Event::Removed { key } => self.removed(&key, &mut actions),
+            Event::Invoked { id, key, kind } => self.invoked(id, key, kind, now_ms, &mut actions),
+            Event::Abandoned { id } => self.abandoned(&id),
+            Event::Asked { instance } => self.asked(instance, now_ms, &mut actions),
+            Event::Answered { instance, id, is_success } => {
+                self.answered(instance, &id, is_success, now_ms, &mut actions);
+            }
+            Event::Ended { instance } => self.ended(instance, now_ms, &mut actions),
+            Event::GpuGranted { slot, total_mb } => self.gpu_granted(slot, total_mb, now_ms, &mut actions),
+            Event::GpuLost { slot } => self.gpu_lost(slot, now_ms, &mut actions),
+            Event::Tick => self.tick(now_ms, &mut actions),
+        }
+        self.dispatch(now_ms, &mut actions);
+        actions
+    }
+
+    /// What a client of this function would wait for.
+    pub fn outlook(&self, key: &FunctionKey) -> Outlook {
+        let ahead = self.queue.position_of_next(&key.tenant);
+        let mean_ms = self.functions.get(key).map_or(0, |function| function.mean_ms);
+        let serving =
+            self.instances.values().filter(|instance| instance.state != InstanceState::Ending).count();
+        Outlook { ahead, wait_ms: mean_ms * ahead as u64 / serving.max(1) as u64 }
+    }
+
+    /// How many instances a function has: starting, idle, busy.
+    pub fn instances_of(&self, key: &FunctionKey) -> (usize, usize, usize) {
+        let of = |wanted: fn(&InstanceState) -> bool| {
+            self.instances.values().filter(|instance| instance.key == *key && wanted(&instance.state)).count()
+        };
+        (
+            of(|state| matches!(state, InstanceState::Starting { .. } | InstanceState::Between { .. })),
+            of(|state| matches!(state, InstanceState::Idle { .. })),
+            of(|state| matches!(state, InstanceState::Busy { .. })),
+        )
+    }
+
+    /// Whether an instance was given this invocation and has not answered.
+    pub fn is_running(&self, instance: InstanceId, id: &str) -> bool {
+        let state = self.instances.get(&instance).map(|instance| &instance.state);
+        matches!(state, Some(InstanceState::Busy { id: running, .. }) if running == id)
+    }
+
+    /// How many invocations wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.len() + self.delayed.len()
+    }
+
+    #[cfg(test)]
+    fn mutated(&self, mutation: crate::simulation::Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+}

@@ -1,0 +1,92 @@
+//! How an invocation ended, in Lambda's words: to the client that waits, or into the report.
+
+use super::{Answer, Desk, Pending, Reply, State};
+use crate::answer::Problem;
+use functions::{FunctionKey, Outlook, Queued, Refusal, Report, VERSION, Verdict};
+use serde_json::json;
+
+/// An error as runtimes write it.
+pub(super) fn error_body(kind: &str, message: &str) -> Vec<u8> {
+    json!({"errorType": kind, "errorMessage": message}).to_string().into_bytes()
+}
+
+/// Why a synchronous invocation was not accepted.
+pub(super) fn refused(key: &FunctionKey, refusal: Refusal, outlook: Outlook) -> Problem {
+    let busy = |message: String| Problem::new(429, "TooManyRequestsException", message);
+    match refusal {
+        Refusal::NoFunction => Problem::no_function(&key.name),
+        Refusal::Concurrency { limit } => {
+            busy(format!("Rate Exceeded: the {limit} instances that {} may have are busy", key.name))
+        }
+        Refusal::QueueFull { limit } => busy(format!(
+            "Rate Exceeded: {limit} invocations of {} wait already; the next would wait about {} ms",
+            key.tenant, outlook.wait_ms
+        )),
+        Refusal::Known => Problem::service("this request id is in use; try again"),
+    }
+}
+
+impl Desk {
+    pub(super) fn finish(&self, state: &State, id: &str, pending: Pending, verdict: Verdict, attempts: u8) {
+        let ended = in_words(state, id, &pending, verdict);
+        match pending.reply {
+            Reply::Sync(reply) => {
+                let _ = reply.send(ended);
+            }
+            Reply::Async(queued) => {
+                let (succeeded, answer) = match ended {
+                    Ok(answer) => (!answer.is_error, String::from_utf8_lossy(&answer.body).into_owned()),
+                    Err(problem) => (
+                        false,
+                        String::from_utf8_lossy(&error_body(problem.code, &problem.message)).into_owned(),
+                    ),
+                };
+                let Queued { key, payload, accepted_ms, .. } = queued.clone();
+                let report = Report {
+                    version: VERSION,
+                    id: id.to_owned(),
+                    key,
+                    succeeded,
+                    attempts,
+                    answer,
+                    payload: (!succeeded).then_some(payload),
+                    accepted_ms,
+                    ended_ms: self.now_ms(),
+                };
+                self.keeper.report(&queued, &report);
+            }
+        }
+    }
+}
+
+fn in_words(state: &State, id: &str, pending: &Pending, verdict: Verdict) -> Result<Answer, Problem> {
+    let error = |kind: &str, message: &str| {
+        let message = format!("RequestId: {id} Error: {message}");
+        Ok(Answer { body: error_body(kind, &message), is_error: true })
+    };
+    let said = || pending.answer.clone().unwrap_or_default();
+    match verdict {
+        Verdict::Succeeded => Ok(Answer { body: said(), is_error: false }),
+        Verdict::Failed => Ok(Answer { body: said(), is_error: true }),
+        Verdict::TimedOut { limit_ms } => {
+            let message = format!("Task timed out after {:.2} seconds", limit_ms as f64 / 1000.0);
+            error("Sandbox.Timedout", &message)
+        }
+        Verdict::Died => {
+            let how = pending.ending.as_deref().unwrap_or("Runtime exited without providing a reason");
+            error("Runtime.ExitError", how)
+        }
+        Verdict::NotStarted => match state.init_errors.get(&pending.key) {
+            Some(body) => Ok(Answer { body: body.clone(), is_error: true }),
+            None => error("Runtime.ExitError", "no instance of the function could be started"),
+        },
+        Verdict::GpuLost => {
+            let why = if state.gpu_refusal.is_empty() { "the GPU was lost" } else { &state.gpu_refusal };
+            Err(Problem::new(503, "ServiceException", format!("no GPU for this invocation: {why}")))
+        }
+        Verdict::FunctionGone => Err(Problem::no_function(&pending.key.name)),
+        Verdict::Expired => {
+            error("EventAgeExceeded", "the event waited longer than MaximumEventAgeInSeconds")
+        }
+    }
+}
