@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// By this the leases of a service that was killed are found.
@@ -60,8 +61,8 @@ struct Held {
     access: PoolAccess,
     library: PathBuf,
     news: News,
-    /// Dropping one has its thread give the lease back.
-    holders: Mutex<HashMap<SlotId, Sender<()>>>,
+    /// Dropping a sender has its thread give the lease back.
+    holders: Mutex<HashMap<SlotId, (Sender<()>, JoinHandle<()>)>>,
 }
 
 impl Held {
@@ -81,7 +82,6 @@ impl Held {
 impl Gpus for Held {
     fn ask(&self, slot: SlotId, tenant: &str, declared_mb: u32, folder: PathBuf) {
         let (stop, stopped) = channel();
-        locks::lock(&self.holders).insert(slot, stop);
         let holder = Holder {
             access: self.access.clone(),
             library: self.library.clone(),
@@ -91,17 +91,27 @@ impl Gpus for Held {
             declared_mb,
             folder,
         };
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let why = match holder.hold(&stopped) {
                 Ok(()) => return,
                 Err(error) => format!("{error:#}"),
             };
             (holder.news)(GpuNews::Lost { slot: holder.slot, why });
         });
+        locks::lock(&self.holders).insert(slot, (stop, thread));
     }
 
     fn give_back(&self, slot: SlotId) {
         locks::lock(&self.holders).remove(&slot);
+    }
+}
+
+impl Drop for Held {
+    /// The service ends: its GPUs are back in the pool when it is gone.
+    fn drop(&mut self) {
+        let held = std::mem::take(&mut *locks::lock(&self.holders));
+        let threads: Vec<JoinHandle<()>> = held.into_values().map(|(_, thread)| thread).collect();
+        threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
