@@ -24,6 +24,16 @@ pub trait ImageStore: Send + Sync {
         from: &str,
     ) -> Result<Box<dyn KeptImage>, StoreError>;
 
+    /// Reads the image of a committed cut beside its writer, who goes on. If this store does not have the cut, it reads
+    /// through to the guardian at `from`; empty: none.
+    fn read(
+        &self,
+        name: ImageName,
+        secret: &[u8; 32],
+        number: u64,
+        from: &str,
+    ) -> Result<Box<dyn Blocks>, StoreError>;
+
     /// Where other boxes reach this store; empty if they cannot.
     fn address(&self) -> String;
 }

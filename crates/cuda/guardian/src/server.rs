@@ -2,6 +2,7 @@
 
 mod connection;
 mod delta;
+mod relay;
 
 use crate::copy::{CopyTo, copy_on};
 use crate::disk::{Disk, DiskError};

@@ -8,9 +8,10 @@ use crate::error::Broken;
 use crate::protocol::{Mode, Open};
 use crate::stream::Stream;
 use crate::talk::Talk;
-use cuda_driver::{ImageStore, KeptImage, StoreError};
+use cuda_driver::{Blocks, ImageStore, KeptImage, StoreError};
 use cuda_wire::ImageName;
 use image::OpenImage;
+use restore::StoredCut;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -98,6 +99,23 @@ impl GuardianStore {
         Ok(OpenImage::new(self.clone(), talk, (name, secret, incarnation), bytes_max))
     }
 
+    /// Reads a cut here, or through this guardian at the one that `from` names.
+    fn read_from(
+        &self,
+        name: ImageName,
+        secret: &[u8; 32],
+        number: u64,
+        from: &str,
+    ) -> Result<Box<dyn Blocks>, StoreError> {
+        let connect = || {
+            let mut talk = self.talk(self.patience)?;
+            // A reader has no incarnation of its own: it shuts nothing out.
+            talk.open(self.opening(Mode::Read, name, secret, 1, from)).map_err(store_error)?;
+            Ok::<Talk, StoreError>(talk)
+        };
+        Ok(Box::new(StoredCut::list(connect()?, number, connect).map_err(store_error)?))
+    }
+
     fn opening(&self, mode: Mode, name: ImageName, secret: &[u8; 32], incarnation: u64, from: &str) -> Open {
         let mut kept = Zeroizing::new([0; 32]);
         kept.copy_from_slice(secret);
@@ -121,6 +139,19 @@ impl ImageStore for GuardianStore {
         from: &str,
     ) -> Result<Box<dyn KeptImage>, StoreError> {
         Ok(Box::new(self.open_image(name, secret, incarnation, from)?))
+    }
+
+    fn read(
+        &self,
+        name: ImageName,
+        secret: &[u8; 32],
+        number: u64,
+        from: &str,
+    ) -> Result<Box<dyn Blocks>, StoreError> {
+        match self.read_from(name, secret, number, "") {
+            Err(StoreError::Refused(_)) if !from.is_empty() => self.read_from(name, secret, number, from),
+            read => read,
+        }
     }
 
     fn address(&self) -> String {

@@ -155,6 +155,8 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     let from = "tls:box-2:7402".to_owned();
     commands.push(("image-restore".to_owned(), C::ImageRestore { number: 3, from }));
     commands.push(("leave".to_owned(), C::Leave {}));
+    let copy = C::ImageCopy { image, secret: [7; 32], number: 3, from: "tls:box-2:7402".to_owned() };
+    commands.push(("image-copy".to_owned(), copy));
     commands
 }
 

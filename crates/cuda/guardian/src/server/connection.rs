@@ -2,12 +2,13 @@
 
 use super::Shared;
 use super::delta::Delta;
+use super::relay::relay;
 use crate::error::{Broken, Refusal};
 use crate::fetch::fetch;
 use crate::protocol::{AGES_MAX, Answer, ENTRIES_MAX, Mode, Open, Request};
 use crate::shelf::{Reader, Writer};
 use crate::stream::Stream;
-use snapshot::{Block, Bytes};
+use snapshot::{Block, BlockDigest, Bytes, EventAge};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -42,6 +43,9 @@ pub(super) fn serve(shared: &Arc<Shared>, mut stream: Stream, origin: Origin) ->
                 Ok(Answer::CensusEnd { bytes_max: budget.bytes_max(), used: budget.used() })
             }
             Request::Open(open) => match (open.mode, origin) {
+                (Mode::Read, Origin::Worker) if !open.from.is_empty() => {
+                    return relay(&shared.security, stream, &open);
+                }
                 (Mode::Read, _) | (Mode::Fetch, Origin::Guardian) => return read(shared, stream, &open),
                 (Mode::Write, Origin::Worker) | (Mode::Copy, Origin::Guardian) => {
                     return write(shared, stream, &open);
@@ -80,10 +84,17 @@ fn read(shared: &Shared, mut stream: Stream, open: &Open) -> Result<(), Broken> 
 }
 
 fn list(stream: &mut Stream, reader: &mut Reader, number: u64) -> Result<(), Broken> {
-    let (entries, ages) = match reader.list(number) {
-        Ok(listed) => listed,
-        Err(refusal) => return stream.answer(&Answer::Refused(refusal.to_string())),
-    };
+    match reader.list(number) {
+        Ok((entries, ages)) => send_list(stream, &entries, &ages),
+        Err(refusal) => stream.answer(&Answer::Refused(refusal.to_string())),
+    }
+}
+
+pub(super) fn send_list(
+    stream: &mut Stream,
+    entries: &[BlockDigest],
+    ages: &[EventAge],
+) -> Result<(), Broken> {
     for part in entries.chunks(ENTRIES_MAX) {
         stream.answer(&Answer::Entries(part.to_vec()))?;
     }

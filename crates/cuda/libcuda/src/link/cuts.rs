@@ -5,7 +5,7 @@
 //!                       └──CutAbandoned, or the session is lost─────────────────────▶ nothing
 //! ```
 
-use super::wires::SessionNumber;
+use super::{drill::Copied, wires::SessionNumber};
 use cuda_wire::{Command, GuardInfo, TransferId, begin_command, finish_command};
 use journal::CutPolicy;
 use std::{collections::HashSet, time::Duration};
@@ -33,6 +33,8 @@ pub(super) struct Cuts {
     /// Why the last cut was given up.
     pub(super) why_given_up: String,
     was_told: bool,
+    /// A drill is under way; until its copy has the image, cuts wait.
+    pub(super) drill: Option<Copied>,
 }
 
 /// A cut that is neither over nor given up.

@@ -2,6 +2,7 @@
 
 use crate::{
     check,
+    guardian::Spoilt,
     proxy::Cut,
     stage::{Run, Stage},
 };
@@ -64,13 +65,24 @@ impl Keeper {
 
 /// Runs a long program whose keeper does `keep`, and gives back what an undisturbed one saw, too.
 fn kept(stage: &Stage, plan: &[Cut], keep: impl FnOnce(&mut Keeper)) -> (Run, Run) {
+    kept_by(stage, plan, &[], keep)
+}
+
+/// [`kept`] with further variables of the environment.
+fn kept_by(
+    stage: &Stage,
+    plan: &[Cut],
+    more: &[(&str, &str)],
+    keep: impl FnOnce(&mut Keeper),
+) -> (Run, Run) {
     let undisturbed = stage.run_by(&[], &[("SURVIVES_ROUNDS", ROUNDS)]);
     let number = stage.next_run();
     let path = stage.path(&format!("keeper{number}"));
     let listener = UnixListener::bind(&path).unwrap();
     let (proxy, address) = stage.proxy(number, &stage.worker(), plan);
     let path = path.to_str().unwrap();
-    let running = stage.start(number, &address, &[("SURVIVES_ROUNDS", ROUNDS), ("DXPU_KEEPER", path)]);
+    let variables = [&[("SURVIVES_ROUNDS", ROUNDS), ("DXPU_KEEPER", path)], more].concat();
+    let running = stage.start(number, &address, &variables);
     let mut keeper = Keeper::accept(&listener);
     keep(&mut keeper);
     // The test does not read these words, and the program must go on all the same.
@@ -152,4 +164,67 @@ fn where_the_keeper_knows_no_place_the_program_hears_its_words() {
     });
     assert!(!run.succeeded);
     assert!(run.log.contains("all GPUs of the pool are taken"), "{}", run.log);
+}
+
+/// The answer to a drill at `target` that the program is asked for when it is protected, and the whole run.
+fn drilled(stage: &Stage, target: &str, more: &[(&str, &str)]) -> (FromProgram, Run, Run) {
+    let mut answer = None;
+    let (undisturbed, run) = kept_by(stage, &[], more, |keeper| {
+        keeper.wait_until_protected();
+        keeper.say(&ToProgram::Drill { place: place(target) });
+        answer = Some(keeper.answer());
+    });
+    (answer.unwrap(), undisturbed, run)
+}
+
+#[test]
+fn a_drill_finds_no_difference_and_the_program_sees_nothing_of_it() {
+    let stage = Stage::new();
+    let (other, front) = stage.other_worker();
+    let (undisturbed, run) = kept(&stage, &[], |keeper| {
+        keeper.wait_until_protected();
+        for _ in 0..3 {
+            keeper.say(&ToProgram::Drill { place: place(&other) });
+            let answer = keeper.answer();
+            assert!(matches!(answer, FromProgram::Drilled { difference: None, .. }), "{answer:?}");
+        }
+    });
+    check(&undisturbed, &run, "three drills");
+    assert_eq!((stage.calls("look"), stage.calls("leave")), (3, 0), "the image was read beside its writer");
+    assert!(!run.log.contains("goes on in another session"), "{}", run.log);
+    front.stop();
+}
+
+/// Seldom enough that the program sees much after each cut, often enough for a short program.
+const SELDOM: &[(&str, &str)] = &[("DXPU_CUT_EVERY", "200ms")];
+
+#[test]
+fn a_byte_of_the_image_that_is_another_one_is_found_by_a_drill() {
+    let stage = Stage::new();
+    stage.spoil_drills(Spoilt::Bytes);
+    let first = format!("unix:{}", stage.worker().display());
+    let (answer, undisturbed, run) = drilled(&stage, &first, SELDOM);
+    let FromProgram::Drilled { difference: Some(words), .. } = &answer else { panic!("{answer:?}") };
+    assert!(words.contains("did not come back") && words.contains("is not what the worker saved"), "{words}");
+    check(&undisturbed, &run, "a drill with a damaged image");
+}
+
+#[test]
+fn results_that_differ_from_what_the_program_saw_are_found_by_a_drill() {
+    let stage = Stage::new();
+    stage.spoil_drills(Spoilt::BytesAndDigest);
+    let first = format!("unix:{}", stage.worker().display());
+    let (answer, undisturbed, run) = drilled(&stage, &first, SELDOM);
+    let FromProgram::Drilled { difference: Some(words), .. } = &answer else { panic!("{answer:?}") };
+    assert!(words.contains("other bytes"), "{words}");
+    check(&undisturbed, &run, "a drill with other memory");
+}
+
+#[test]
+fn a_drill_that_cannot_be_held_says_why() {
+    let stage = Stage::new();
+    let (answer, undisturbed, run) = drilled(&stage, "unix:/nowhere/worker", &[]);
+    let FromProgram::Refused { what: What::Drill, why } = &answer else { panic!("{answer:?}") };
+    assert!(why.contains("/nowhere/worker"), "{why}");
+    check(&undisturbed, &run, "a drill at nowhere");
 }

@@ -33,7 +33,7 @@ use std::sync::{
     Arc, Mutex,
     mpsc::{Receiver, Sender, channel},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Opens the guardian that listens at a path, for images of a lease if there is one.
 pub type OpenStore = fn(path: &Path, lease: Option<&str>) -> Result<Arc<dyn ImageStore>, StoreError>;
@@ -153,12 +153,7 @@ impl Cuts {
         opening: Opening,
         ending: &Arc<Ending>,
     ) -> Result<(), Refusal> {
-        let place = self.guardian.as_ref().ok_or_else(|| {
-            Refusal::new(
-                CudaError::NOT_SUPPORTED,
-                "this worker has no guardian; start it with --guard-memory BYTES",
-            )
-        })?;
+        let place = self.place()?;
         self.snapshots()?;
         if opening.incarnation == 0 {
             return Err(Refusal::new(CudaError::INVALID_VALUE, "incarnations are counted from 1"));
@@ -348,7 +343,37 @@ impl Cuts {
 
     /// Loads an image. Returns when it is done: the commands behind it need the memory.
     pub(crate) fn restore(&self, call: u32, number: u64, from: String) -> Result<(), LinkLost> {
-        match self.restored(number, from) {
+        self.tell_restored(call, self.restored(number, from))
+    }
+
+    /// Loads the image of another session, which goes on writing it. Returns when it is done.
+    pub(crate) fn copy(
+        &self,
+        call: u32,
+        opening: &Opening,
+        number: u64,
+        from: &str,
+    ) -> Result<(), LinkLost> {
+        self.tell_restored(call, self.copied(opening, number, from))
+    }
+
+    fn copied(&self, opening: &Opening, number: u64, from: &str) -> Result<ImageRestored, Refusal> {
+        let place = self.place()?;
+        let snapshots = self.snapshots()?;
+        if !matches!(lock(&self.state).standing, Standing::Unprotected) {
+            let words = "this session is protected: it has an image of its own and takes no copy of another";
+            return Err(Refusal::new(CudaError::INVALID_VALUE, words));
+        }
+        let started = Instant::now();
+        let store = (place.open)(&place.path, place.lease.as_deref())?;
+        let blocks = store.read(opening.image, &opening.secret, number, from);
+        // The driver checks every digest, for which it must know the key.
+        snapshots.protect(opening.key())?;
+        keeper::load(snapshots, blocks, started)
+    }
+
+    fn tell_restored(&self, call: u32, outcome: Result<ImageRestored, Refusal>) -> Result<(), LinkLost> {
+        match outcome {
             Ok(_) if call == 0 => Ok(()),
             Ok(restored) => {
                 let mut body = Vec::new();
@@ -397,6 +422,11 @@ impl Cuts {
                 "the guardian did not answer at the end of a session; it ends the image by itself"
             );
         }
+    }
+
+    fn place(&self) -> Result<&GuardianPlace, Refusal> {
+        let words = "this worker has no guardian; start it with --guard-memory BYTES";
+        self.guardian.as_ref().ok_or_else(|| Refusal::new(CudaError::NOT_SUPPORTED, words))
     }
 
     fn snapshots(&self) -> Result<&dyn Snapshots, Refusal> {

@@ -4,6 +4,7 @@ use super::{
     super::{
         Link,
         connect::Opened,
+        drill::Copied,
         guard::{Guarded, Identity},
         guard_thread,
         keeper_line::KeeperLine,
@@ -13,7 +14,7 @@ use super::{
     FIRST_INCARNATION, Phase, Shared, Survival,
 };
 use crate::log;
-use cuda_wire::GuardInfo;
+use cuda_wire::{GuardInfo, ImageName};
 use journal::{CutRefused, CutTurn, Filled, Journal};
 use keeper::{FromProgram, State};
 use locks::lock;
@@ -212,7 +213,29 @@ impl Shared {
         if core.phase != Phase::Live || core.cuts.guard.is_none() {
             return CutTurn::Rest;
         }
-        core.cuts.policy.turn(now, filled(&core.journal))
+        let filled = filled(&core.journal);
+        let is_half_full = filled.held_bytes >= filled.budget_bytes / 2;
+        if core.cuts.drill == Some(Copied::No) && !is_half_full {
+            return CutTurn::Rest;
+        }
+        core.cuts.policy.turn(now, filled)
+    }
+
+    /// The image of this link and its secret; `None`: the first worker keeps no images.
+    pub(in super::super) fn image_secret(&self) -> Option<(ImageName, [u8; 32])> {
+        self.protection.identity.as_ref().map(Identity::parts)
+    }
+
+    /// The copy of a drill has its image.
+    pub(in super::super) fn drill_has_image(&self) {
+        self.core().cuts.drill = Some(Copied::Yes);
+        self.tell();
+    }
+
+    /// The drill is over.
+    pub(in super::super) fn end_drill(&self) {
+        self.core().cuts.drill = None;
+        self.tell();
     }
 
     /// The number of the next cut.

@@ -3,7 +3,8 @@
 use super::{Cuts, Fate, GuardianPlace, Opening, Refusal};
 use cuda_abi::CudaError;
 use cuda_driver::{
-    Blocks, Committed, CutState, ImageStore, KeptImage, LinkLost, PendingCut, StoreError, TakenCut,
+    Blocks, Committed, CutState, ImageStore, KeptImage, LinkLost, PendingCut, Snapshots, StoreError,
+    TakenCut,
 };
 use cuda_wire::{GuardInfo, ImageRestored};
 use snapshot::{Block, BlockDigest, EventAge, Key};
@@ -159,21 +160,7 @@ impl Keeper {
             }
             found => found,
         };
-        let blocks = blocks.map_err(|error| match error {
-            StoreError::Refused(words) => Refusal::new(CudaError::NOT_FOUND, words),
-            lost => lost.into(),
-        })?;
-        let watched = Watched { blocks: &*blocks, is_lost: AtomicBool::new(false) };
-        let restored = self.cuts.snapshots()?.restore(&watched).map_err(|error| {
-            // A driver takes a block that does not come for a lost link, and that for a lost device.
-            if watched.is_lost.load(Ordering::SeqCst) {
-                let words = "the guardian broke off while the image was restored";
-                return Refusal::new(CudaError::SYSTEM_NOT_READY, words);
-            }
-            error.into()
-        })?;
-        let took_us = started.elapsed().as_micros() as u64;
-        Ok(ImageRestored { blocks: restored.blocks, bytes: restored.bytes, took_us })
+        load(self.cuts.snapshots()?, blocks, started)
     }
 
     /// Opens the image anew, with the guardian that has its cuts.
@@ -202,6 +189,29 @@ impl Keeper {
             tracing::warn!(%error, ?fate, "the guardian was not told what becomes of an image");
         }
     }
+}
+
+/// Loads blocks into the driver's memory. `started`: when the store was asked for them.
+pub(super) fn load(
+    snapshots: &dyn Snapshots,
+    blocks: Result<Box<dyn Blocks>, StoreError>,
+    started: Instant,
+) -> Result<ImageRestored, Refusal> {
+    let blocks = blocks.map_err(|error| match error {
+        StoreError::Refused(words) => Refusal::new(CudaError::NOT_FOUND, words),
+        lost => lost.into(),
+    })?;
+    let watched = Watched { blocks: &*blocks, is_lost: AtomicBool::new(false) };
+    let restored = snapshots.restore(&watched).map_err(|error| {
+        // A driver takes a block that does not come for a lost link, and that for a lost device.
+        if watched.is_lost.load(Ordering::SeqCst) {
+            let words = "the guardian broke off while the image was restored";
+            return Refusal::new(CudaError::SYSTEM_NOT_READY, words);
+        }
+        error.into()
+    })?;
+    let took_us = started.elapsed().as_micros() as u64;
+    Ok(ImageRestored { blocks: restored.blocks, bytes: restored.bytes, took_us })
 }
 
 /// Blocks of an image, and whether one did not come.
