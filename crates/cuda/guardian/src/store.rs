@@ -35,6 +35,7 @@ pub struct GuardianStore {
     path: PathBuf,
     patience: Duration,
     address: String,
+    copy_at: String,
     bytes_max: u64,
     lease: String,
 }
@@ -46,10 +47,12 @@ impl GuardianStore {
             path: path.to_owned(),
             patience: PATIENCE,
             address: String::new(),
+            copy_at: String::new(),
             bytes_max: 0,
             lease: String::new(),
         };
-        (store.bytes_max, store.address) = store.talk(PATIENCE)?.hello().map_err(store_error)?;
+        (store.bytes_max, store.address, store.copy_at) =
+            store.talk(PATIENCE)?.hello().map_err(store_error)?;
         Ok(store)
     }
 
@@ -75,7 +78,7 @@ impl GuardianStore {
         self.talk(self.patience)?.end_lease(lease).map_err(store_error)
     }
 
-    /// Which leases have images at the guardian, and what memory they take. Images on its disk are not counted.
+    /// Which leases have images at the guardian, and what memory they take; 0 for those that are on its disk.
     pub fn census(&self) -> Result<Census, StoreError> {
         self.talk(self.patience)?.census().map_err(store_error)
     }
@@ -156,6 +159,10 @@ impl ImageStore for GuardianStore {
 
     fn address(&self) -> String {
         self.address.clone()
+    }
+
+    fn copy_at(&self) -> String {
+        self.copy_at.clone()
     }
 }
 

@@ -8,7 +8,7 @@
 //! makes is thrown away.
 
 use super::connection::send_list;
-use crate::error::Broken;
+use crate::error::{Broken, Refusal};
 use crate::peer::{PeerAddress, PeerSecurity};
 use crate::protocol::{Answer, Mode, Open, Request};
 use crate::stream::Stream;
@@ -23,10 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) fn relay(security: &PeerSecurity, mut stream: Stream, open: &Open) -> Result<(), Broken> {
     let (mut talk, bytes_max, committed) = match reach(security, open) {
         Ok(reached) => reached,
-        Err(reason) => {
-            let words = format!("the guardian at {} cannot show the image: {reason}", open.from);
-            return stream.answer(&Answer::Refused(words));
-        }
+        Err(refusal) => return stream.answer(&Answer::Refused(refusal.to_string())),
     };
     stream.answer(&Answer::Opened { bytes_max, committed })?;
     loop {
@@ -42,11 +39,12 @@ pub(super) fn relay(security: &PeerSecurity, mut stream: Stream, open: &Open) ->
     }
 }
 
-fn reach(security: &PeerSecurity, open: &Open) -> Result<(Talk, u64, u64), String> {
-    let address: PeerAddress = open.from.parse().map_err(|error| format!("{error}"))?;
-    let mut talk = security.connect(&address, PATIENCE).map_err(|error| error.to_string())?;
+fn reach(security: &PeerSecurity, open: &Open) -> Result<(Talk, u64, u64), Refusal> {
+    let refusal = |reason: String| Refusal::Peer { address: open.from.clone(), reason };
+    let address: PeerAddress = open.from.parse().map_err(|error| refusal(format!("{error}")))?;
+    let mut talk = security.connect(&address, PATIENCE).map_err(|error| refusal(error.to_string()))?;
     let there = Open { mode: Mode::Read, from: String::new(), lease: String::new(), ..open.clone() };
-    let (bytes_max, committed) = talk.open(there).map_err(|broken| broken.to_string())?;
+    let (bytes_max, committed) = talk.open(there).map_err(|broken| refusal(broken.to_string()))?;
     Ok((talk, bytes_max, committed))
 }
 
