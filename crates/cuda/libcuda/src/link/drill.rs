@@ -36,6 +36,9 @@ pub(super) struct Moment {
     pub(super) guardian: String,
 }
 
+/// Why there can be no drill now.
+struct NotHeld(&'static str);
+
 /// What a drill found.
 pub(super) enum Outcome {
     /// The copy came to where the program is.
@@ -51,7 +54,7 @@ pub(super) fn start(link: &Arc<Link>, shared: &Arc<Shared>, place: Place) {
     let refuse = |why: String| shared.tell_keeper(&FromProgram::Refused { what: What::Drill, why });
     let moment = match moment(link, shared) {
         Ok(moment) => moment,
-        Err(why) => return refuse(why),
+        Err(NotHeld(why)) => return refuse(why.to_owned()),
     };
     let (of, transfers) = (Arc::clone(shared), Arc::clone(link));
     let run = move || {
@@ -76,16 +79,16 @@ pub(super) fn start(link: &Arc<Link>, shared: &Arc<Shared>, place: Place) {
 
 /// What a resume would need now. With the wire held no command comes in between: every transfer that a kept command asks
 /// for is expected, or has landed.
-fn moment(link: &Link, shared: &Shared) -> Result<Moment, String> {
+fn moment(link: &Link, shared: &Shared) -> Result<Moment, NotHeld> {
     let wire = link.queue.hold();
     let mut transfers = shared.expectations().lengths();
     let mut core = shared.core();
     let made = if core.phase != Phase::Live {
-        Err("the program is without a session, or without protection".to_owned())
+        Err("the program is without a session, or without protection")
     } else if core.cuts.guard.is_some() && core.journal.base().is_none() {
-        Err("the first image of this program is not safe yet; try again in a moment".to_owned())
+        Err("the first image of this program is not safe yet; try again in a moment")
     } else if core.cuts.drill.is_some() {
-        Err("a drill of this program is under way".to_owned())
+        Err("a drill of this program is under way")
     } else {
         core.cuts.drill = Some(Copied::No);
         transfers.extend(core.landed.iter().map(|(name, bytes)| (*name, *bytes)));
@@ -99,5 +102,5 @@ fn moment(link: &Link, shared: &Shared) -> Result<Moment, String> {
     drop(core);
     // With a keeper of frames no write fails.
     let _ = wire.let_go();
-    made
+    made.map_err(NotHeld)
 }

@@ -171,7 +171,8 @@ fn finish_cut(
     mut nudge: impl FnMut(),
 ) -> Result<(), String> {
     loop {
-        let truncation = shared.truncate();
+        // Commands wait, so the second copy is not awaited.
+        let truncation = shared.truncate(false);
         let core = shared.core();
         if core.phase != Phase::Live {
             return Err("the session was lost".to_owned());

@@ -69,19 +69,16 @@ fn kept(stage: &Stage, plan: &[Cut], keep: impl FnOnce(&mut Keeper)) -> (Run, Ru
 }
 
 /// [`kept`] with further variables of the environment.
-fn kept_by(
-    stage: &Stage,
-    plan: &[Cut],
-    more: &[(&str, &str)],
-    keep: impl FnOnce(&mut Keeper),
-) -> (Run, Run) {
-    let undisturbed = stage.run_by(&[], &[("SURVIVES_ROUNDS", ROUNDS)]);
+fn kept_by(stage: &Stage, plan: &[Cut], more: &[(&str, &str)], keep: impl FnOnce(&mut Keeper)) -> (Run, Run) {
+    let named = more.iter().find(|(name, _)| *name == "SURVIVES_ROUNDS");
+    let rounds = named.map_or(ROUNDS, |(_, rounds)| rounds);
+    let undisturbed = stage.run_by(&[], &[("SURVIVES_ROUNDS", rounds)]);
     let number = stage.next_run();
     let path = stage.path(&format!("keeper{number}"));
     let listener = UnixListener::bind(&path).unwrap();
     let (proxy, address) = stage.proxy(number, &stage.worker(), plan);
     let path = path.to_str().unwrap();
-    let variables = [&[("SURVIVES_ROUNDS", ROUNDS), ("DXPU_KEEPER", path)], more].concat();
+    let variables = [more, &[("SURVIVES_ROUNDS", rounds), ("DXPU_KEEPER", path)]].concat();
     let running = stage.start(number, &address, &variables);
     let mut keeper = Keeper::accept(&listener);
     keep(&mut keeper);
@@ -181,7 +178,7 @@ fn drilled(stage: &Stage, target: &str, more: &[(&str, &str)]) -> (FromProgram, 
 fn a_drill_finds_no_difference_and_the_program_sees_nothing_of_it() {
     let stage = Stage::new();
     let (other, front) = stage.other_worker();
-    let (undisturbed, run) = kept(&stage, &[], |keeper| {
+    let (undisturbed, run) = kept_by(&stage, &[], &SELDOM[1..], |keeper| {
         keeper.wait_until_protected();
         for _ in 0..3 {
             keeper.say(&ToProgram::Drill { place: place(&other) });
@@ -195,8 +192,8 @@ fn a_drill_finds_no_difference_and_the_program_sees_nothing_of_it() {
     front.stop();
 }
 
-/// Seldom enough that the program sees much after each cut, often enough for a short program.
-const SELDOM: &[(&str, &str)] = &[("DXPU_CUT_EVERY", "200ms")];
+/// Seldom enough that the program sees much after each cut, and a program that is still there when the drill is over.
+const SELDOM: &[(&str, &str)] = &[("DXPU_CUT_EVERY", "200ms"), ("SURVIVES_ROUNDS", "900")];
 
 #[test]
 fn a_byte_of_the_image_that_is_another_one_is_found_by_a_drill() {
@@ -223,8 +220,33 @@ fn results_that_differ_from_what_the_program_saw_are_found_by_a_drill() {
 #[test]
 fn a_drill_that_cannot_be_held_says_why() {
     let stage = Stage::new();
-    let (answer, undisturbed, run) = drilled(&stage, "unix:/nowhere/worker", &[]);
+    let (answer, undisturbed, run) = drilled(&stage, "unix:/nowhere/worker", SELDOM);
     let FromProgram::Refused { what: What::Drill, why } = &answer else { panic!("{answer:?}") };
     assert!(why.contains("/nowhere/worker"), "{why}");
     check(&undisturbed, &run, "a drill at nowhere");
+}
+
+#[test]
+fn the_loss_of_the_guardian_is_told_at_once_and_the_program_is_protected_anew() {
+    let stage = Stage::new();
+    let (undisturbed, run) = kept_by(&stage, &[], SELDOM, |keeper| {
+        keeper.wait_until_protected();
+        stage.kill_guardian();
+        let lost = loop {
+            match keeper.hear().expect("the program is still there") {
+                FromProgram::Protection { state: State::Degraded, why, level, .. } => break (why, level),
+                FromProgram::Protection { .. } => {}
+                word => panic!("{word:?}"),
+            }
+        };
+        assert!(lost.0.contains("the guardian is lost") && lost.1 == 0, "{lost:?}");
+        loop {
+            let word = keeper.hear().expect("the program is still there");
+            if matches!(word, FromProgram::Protection { state: State::Protected, level: 1, .. }) {
+                break;
+            }
+        }
+    });
+    check(&undisturbed, &run, "its guardian died");
+    assert!(run.log.contains("the image of this program's GPU memory is lost"), "{}", run.log);
 }

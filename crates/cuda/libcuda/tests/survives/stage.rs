@@ -97,6 +97,11 @@ impl Stage {
         self.guardian.books(|books| books.spoils_looks = Some(spoilt));
     }
 
+    /// The guardian dies, and the next one has no images.
+    pub(crate) fn kill_guardian(&self) {
+        self.guardian.die();
+    }
+
     /// How often an image was asked for.
     pub(crate) fn restored(&self) -> usize {
         self.calls("image")

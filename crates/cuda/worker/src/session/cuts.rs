@@ -31,7 +31,7 @@ use snapshot::{Extent, Extents, Key};
 use std::path::{Path, PathBuf};
 use std::sync::{
     Arc, Mutex,
-    mpsc::{Receiver, Sender, channel},
+    mpsc::{Receiver, RecvTimeoutError, Sender, channel},
 };
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,9 @@ const LIVE_MAX: usize = 1 << 18;
 
 /// Words of a refusal that a notice carries; a store's sentences are shorter.
 const WORDS_MAX: usize = 4 << 10;
+
+/// How often the thread looks at a guardian that has nothing to do for it. A client hears of its loss that soon.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Where the images of a session go.
 #[derive(Clone)]
@@ -198,7 +201,20 @@ impl Cuts {
 
     /// The thread `dxpu-cut`.
     fn serve(&self, jobs: &Receiver<Job>, mut keeper: Keeper) {
-        for job in jobs {
+        loop {
+            // Between two cuts the guardian may be lost, or another box may get the last one.
+            let job = match keeper.has_image() {
+                true => jobs.recv_timeout(LOOK_EVERY),
+                false => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let job = match job {
+                Ok(job) => job,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tell_news(keeper.look());
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
             match job {
                 Job::Guard { call, opening } => {
                     let outcome = keeper.guard(&opening);
@@ -218,6 +234,21 @@ impl Cuts {
                 }
             }
         }
+    }
+
+    /// What a look at the guardian found.
+    fn tell_news(&self, news: Option<keeper::News>) {
+        // A client that is gone needs no notice.
+        let _ = match news {
+            None => Ok(()),
+            Some(keeper::News::Copied { number, image_bytes }) => {
+                self.link.events.send(&Notice::CutSafe { number, level: 2, image_bytes })
+            }
+            Some(keeper::News::Lost(words)) => {
+                lock(&self.state).is_whole_next = true;
+                self.link.events.send(&Notice::GuardianLost { text: Bytes(within_bounds(&words).as_bytes()) })
+            }
+        };
     }
 
     /// The guardian has answered.
@@ -324,6 +355,7 @@ impl Cuts {
             state.cut = None;
             state.is_whole_next |= outcome.is_whole_next;
         }
+        self.tell_news(outcome.lost.map(keeper::News::Lost));
         let _ = match outcome.result {
             Ok(committed) => self.link.events.send(&Notice::CutSafe {
                 number,
@@ -335,10 +367,8 @@ impl Cuts {
     }
 
     fn tell_abandoned(&self, number: u64, words: &str) -> Result<(), LinkLost> {
-        let cut =
-            words.char_indices().map(|(at, _)| at).take_while(|at| *at <= WORDS_MAX).last().unwrap_or(0);
-        let words = if words.len() <= WORDS_MAX { words } else { &words[..cut] };
-        self.link.events.send(&Notice::CutAbandoned { number, text: Bytes(words.as_bytes()) })
+        let text = Bytes(within_bounds(words).as_bytes());
+        self.link.events.send(&Notice::CutAbandoned { number, text })
     }
 
     /// Loads an image. Returns when it is done: the commands behind it need the memory.
@@ -347,13 +377,7 @@ impl Cuts {
     }
 
     /// Loads the image of another session, which goes on writing it. Returns when it is done.
-    pub(crate) fn copy(
-        &self,
-        call: u32,
-        opening: &Opening,
-        number: u64,
-        from: &str,
-    ) -> Result<(), LinkLost> {
+    pub(crate) fn copy(&self, call: u32, opening: &Opening, number: u64, from: &str) -> Result<(), LinkLost> {
         self.tell_restored(call, self.copied(opening, number, from))
     }
 
@@ -433,6 +457,12 @@ impl Cuts {
         let words = "this worker's driver takes no cuts";
         self.driver.snapshots().ok_or_else(|| Refusal::new(CudaError::NOT_SUPPORTED, words))
     }
+}
+
+/// The beginning of a text that fits into a notice.
+fn within_bounds(words: &str) -> &str {
+    let end = words.char_indices().map(|(at, _)| at).take_while(|at| *at <= WORDS_MAX).last().unwrap_or(0);
+    if words.len() <= WORDS_MAX { words } else { &words[..end] }
 }
 
 fn live_memory(live: Option<Vec<VaRange>>) -> Result<Option<Extents>, Refusal> {

@@ -42,6 +42,8 @@ pub struct TestGuardian {
 
 #[derive(Default)]
 struct Shared {
+    /// Connections that were ever made.
+    streams: Mutex<Vec<UnixStream>>,
     books: Mutex<Books>,
     changed: Condvar,
 }
@@ -74,7 +76,13 @@ impl TestGuardian {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, shared) = (stream.unwrap(), serving.clone());
-                std::thread::spawn(move || serve(stream, &shared));
+                shared.streams.lock().unwrap().push(stream.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let ended = stream.try_clone().unwrap();
+                    serve(stream, &shared);
+                    // The list has it open still.
+                    let _ = ended.shutdown(std::net::Shutdown::Both);
+                });
             }
         });
         Self { shared, path }
@@ -91,6 +99,14 @@ impl TestGuardian {
     /// Fails at the `nth` call from now on, counted from 0.
     pub fn fail(&self, nth: usize, failure: Failure) {
         self.books(|books| books.failure = Some((nth, failure)));
+    }
+
+    /// Dies now, and the next one has no images.
+    pub fn die(&self) {
+        self.books(|books| books.images.clear());
+        for stream in self.shared.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
     }
 
     /// Whether the failure is still to come; it is taken back.
@@ -406,6 +422,18 @@ impl KeptImage for RemoteImage {
     fn committed(&self) -> Result<u64, StoreError> {
         let (head, _) = ask(&self.stream, json!({ "call": "committed" }), &[])?;
         Ok(head["number"].as_u64().unwrap())
+    }
+
+    /// Says whether the guardian is there without a call that it would count.
+    fn copied(&self) -> Result<u64, StoreError> {
+        let mut stream = self.stream.lock().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let read = stream.read(&mut [0]);
+        stream.set_nonblocking(false).unwrap();
+        match read {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(0),
+            _ => Err(StoreError::Lost("it broke off".to_owned())),
+        }
     }
 
     fn begin(&self, base: u64, number: u64) -> Result<(), StoreError> {

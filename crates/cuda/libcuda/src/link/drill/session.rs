@@ -64,11 +64,14 @@ struct State {
     /// Why the session is over, if it is.
     broken: Option<String>,
     /// What the session said to the copy of the image.
-    copied: Option<Result<(), String>>,
+    copied: Option<Result<(), Refused>>,
     is_fenced: bool,
     push_window: u64,
     image_pulls: HashMap<TransferId, Arc<[u8]>>,
 }
+
+/// The worker's words.
+struct Refused(String);
 
 /// Why a drill did not come to its end.
 enum Stop {
@@ -161,11 +164,7 @@ impl Session {
         self.await_until(SILENCE_MAX, |state| state.is_fenced.then_some(()))
     }
 
-    fn replay(
-        &mut self,
-        has_image: impl Fn(),
-        next_transfer: impl Fn() -> TransferId,
-    ) -> Result<(), Stop> {
+    fn replay(&mut self, has_image: impl Fn(), next_transfer: impl Fn() -> TransferId) -> Result<(), Stop> {
         let mut last_sign = Instant::now();
         loop {
             let mut state = self.drill.state()?;
@@ -215,7 +214,9 @@ impl Session {
         let command = Command::ImageCopy { image, secret, number, from: self.guardian.clone() };
         self.tx.send(&[&frame(&command, RESTORE_CALL)])?;
         let copied = self.await_until(COPY_MAX, |state| state.copied.take())?;
-        copied.map_err(|why| Stop::Different(format!("the image of cut {number} did not come back: {why}")))
+        copied.map_err(|Refused(why)| {
+            Stop::Different(format!("the image of cut {number} did not come back: {why}"))
+        })
     }
 
     fn load(&mut self, load: &Load, next_transfer: &impl Fn() -> TransferId) -> Result<(), Stop> {
@@ -332,8 +333,8 @@ impl Drill {
                 RESTORE_CALL => {
                     state.copied = Some(match CudaError::from_code(head.status) {
                         None => Ok(()),
-                        Some(error) if body.is_empty() => Err(format!("{error:?}")),
-                        Some(_) => Err(String::from_utf8_lossy(&body).into_owned()),
+                        Some(error) if body.is_empty() => Err(Refused(format!("{error:?}"))),
+                        Some(_) => Err(Refused(String::from_utf8_lossy(&body).into_owned())),
                     });
                 }
                 call => {

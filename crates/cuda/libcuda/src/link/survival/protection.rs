@@ -4,6 +4,7 @@ use super::{
     super::{
         Link,
         connect::Opened,
+        cuts::KeptBy,
         drill::Copied,
         guard::{Guarded, Identity},
         guard_thread,
@@ -115,9 +116,24 @@ impl Survival {
     }
 
     /// The image of a cut is safe.
-    pub(in super::super) fn cut_safe(&self, session: SessionNumber, number: u64, image_bytes: u64) {
+    pub(in super::super) fn cut_safe(&self, session: SessionNumber, number: u64, kept: KeptBy) {
         let now = self.shared.now();
-        lock(&self.shared.core).cuts.safe(session, number, image_bytes, now);
+        lock(&self.shared.core).cuts.safe(session, number, kept, now);
+        self.shared.tell();
+    }
+
+    /// The guardian of a session is lost, and its images with it.
+    pub(in super::super) fn guardian_lost(&self, session: SessionNumber, why: &str) {
+        let mut core = lock(&self.shared.core);
+        if core.number != session || core.phase != Phase::Live {
+            return;
+        }
+        let base = core.journal.base().unwrap_or(0);
+        let words = core.cuts.guardian_lost(why, base);
+        drop(core);
+        if let Some(words) = words {
+            log::warn(&words);
+        }
         self.shared.tell();
     }
 
@@ -257,12 +273,18 @@ impl Shared {
         true
     }
 
-    /// Folds the journal up to a cut whose image is safe. The other threads go on meanwhile.
-    pub(in super::super) fn truncate(&self) -> Truncation {
+    /// Folds the journal up to a cut whose image is safe. The other threads go on meanwhile. With `awaits_copy` a cut is kept
+    /// out until another box has it, too, for a while.
+    pub(in super::super) fn truncate(&self, awaits_copy: bool) -> Truncation {
         // A transfer that lands after this is taken for one that has not: the next look finds it landed.
-        let expected = self.expectations.names();
+        let (expected, now) = (self.expectations.names(), self.now());
         let core = self.core();
-        let Some(cut) = core.cuts.under_way.as_ref().filter(|cut| cut.is_safe) else {
+        let Some(cut) = core
+            .cuts
+            .under_way
+            .as_ref()
+            .filter(|cut| if awaits_copy { cut.is_due(now) } else { cut.is_safe })
+        else {
             return Truncation::Nothing;
         };
         let number = cut.number;
@@ -334,6 +356,9 @@ impl Shared {
                     .to_owned(),
             ),
             _ if cut == 0 => (State::Starting, core.cuts.why_given_up.clone()),
+            _ if core.cuts.lost_guardian.is_some() => {
+                (State::Degraded, core.cuts.lost_guardian.clone().unwrap_or_default())
+            }
             _ => (State::Protected, core.cuts.why_given_up.clone()),
         };
         // What came after the cut is done again, and the image comes back about as fast as it went.
@@ -343,6 +368,7 @@ impl Shared {
             state,
             why,
             cut,
+            level: core.cuts.level(cut),
             safe_age_ms: since_cut.as_millis() as u64,
             live_bytes: core.cuts.live_bytes,
             journal_bytes: core.journal.bytes_held(),
