@@ -136,6 +136,10 @@ struct Serve {
     /// A private directory for images of suspended programs; they are encrypted there [default: none]
     #[arg(long, value_name = "DIR", requires = "guard_memory")]
     guard_disk: Option<PathBuf>,
+    /// How long a program is suspended before its image goes to --guard-disk; it goes sooner when guard memory is short
+    /// [default: 2m]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, requires = "guard_disk")]
+    guard_disk_after: Option<Duration>,
     /// The port at which other boxes reach this box's images [default: any that is free]
     #[arg(long, value_name = "PORT", default_value = "0", requires = "guard_memory")]
     guard_port: u16,
@@ -231,8 +235,8 @@ impl Serve {
         };
         let disk = self.guard_disk.map(std::path::absolute).transpose().context("--guard-disk")?;
         let copy_to = self.guard_copy_to.map(|address| address.to_string());
-        let guard =
-            self.guard_memory.map(|bytes| GuardOptions { bytes, disk, port: self.guard_port, copy_to });
+        let (port, disk_after) = (self.guard_port, self.guard_disk_after);
+        let guard = self.guard_memory.map(|bytes| GuardOptions { bytes, disk, disk_after, port, copy_to });
         Ok(BoxOptions {
             joining: Joining {
                 token: join_token(self.join_token_file.as_deref(), &state)?,

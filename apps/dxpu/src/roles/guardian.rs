@@ -54,6 +54,9 @@ pub(crate) struct GuardianRole {
     /// A private directory for suspended images
     #[arg(long, value_name = "DIR")]
     disk: Option<PathBuf>,
+    /// How long a program is suspended before its image goes there; it goes sooner when memory is short [default: 2m]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, requires = "disk")]
+    disk_after: Option<Duration>,
 }
 
 impl GuardianRole {
@@ -102,6 +105,7 @@ impl GuardianRole {
         config.copy_to = self.copy_to;
         config.copy_wait = self.copy_wait;
         config.disk = self.disk;
+        config.park_after = self.disk_after.unwrap_or(config.park_after);
         config
     }
 }

@@ -24,8 +24,23 @@ pub trait ImageStore: Send + Sync {
         from: &str,
     ) -> Result<Box<dyn KeptImage>, StoreError>;
 
+    /// Reads the image of a committed cut beside its writer, who goes on. If this store does not have the cut, it reads
+    /// through to the guardian at `from`; empty: none.
+    fn read(
+        &self,
+        name: ImageName,
+        secret: &[u8; 32],
+        number: u64,
+        from: &str,
+    ) -> Result<Box<dyn Blocks>, StoreError>;
+
     /// Where other boxes reach this store; empty if they cannot.
     fn address(&self) -> String;
+
+    /// The store of another box that gets a second copy of each cut; empty: there is none.
+    fn copy_at(&self) -> String {
+        String::new()
+    }
 }
 
 /// An image that is open for writing.
@@ -35,6 +50,11 @@ pub trait KeptImage: BlockSink + Send + Sync {
 
     /// The last committed cut; 0 if there is none.
     fn committed(&self) -> Result<u64, StoreError>;
+
+    /// The last cut that another box has, too; 0 if there is none. It fails when the store is lost.
+    fn copied(&self) -> Result<u64, StoreError> {
+        self.committed().map(|_| 0)
+    }
 
     /// Begins the delta of cut `number` relative to the committed cut `base` (0: a whole image). Blocks follow by
     /// [`BlockSink::put`]. Cuts before `base` are no longer needed.

@@ -51,7 +51,7 @@ enum Failed {
 /// Copies the cuts of an image until it has ended or another incarnation writes it. Runs on a thread of its own.
 ///
 /// `is_stopping` says that the image ends here only because this guardian stops: then the copy stays, for the session
-/// that goes on elsewhere.
+/// that goes on elsewhere. It stays for an image that went to disk, too.
 pub(crate) fn copy_on(
     shelf: &Arc<Shelf>,
     kept: &Arc<Kept>,
@@ -94,7 +94,7 @@ fn copy(
     loop {
         let state = match kept.wait_for_commit(there, LOOK_EVERY) {
             Ok(state) => state,
-            Err(_) if is_stopping() => return Ok(talk.leave()?),
+            Err(_) if is_stopping() || kept.is_parked() => return Ok(talk.leave()?),
             // The image has ended here, so it ends there too.
             Err(_) => return Ok(talk.end()?),
         };

@@ -1,7 +1,8 @@
 //! Images of suspended sessions on disk, encrypted with a key that is not on the disk.
 //!
 //! ```text
-//! DIRECTORY/IMAGE-LEASE    IMAGE and LEASE are digests: without the secret a file does not even show whose it is
+//! DIRECTORY/IMAGE-LEASE    IMAGE is a digest. LEASE is the lease's name: a guardian that was started anew must be able to
+//!                          say whose files it has, so that they go with their leases
 //!   salt (32 bytes), then records: length u32, sealed bytes
 //!   record 0: number, incarnation, counts, seal;   then the ages of events;   then each block;   last: empty
 //! ```
@@ -18,6 +19,7 @@ use crate::shelf::{Reader, Writer};
 use machine::files;
 use record::{Opener, Sealer, bad};
 use snapshot::{Block, BlockDigest, Bytes, Digest, EventAge, Seal};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -27,8 +29,11 @@ use thiserror::Error;
 /// What files are named with; a derived name says nothing of what it was derived from.
 const NAME_CONTEXT: &str = "dxpu guardian 2026-11-16 name of a parked image";
 
-/// The same for the lease's part of the name.
-const LEASE_CONTEXT: &str = "dxpu guardian 2026-11-16 lease of a parked image";
+/// The longest name of a lease in the name of a file.
+const LEASE_BYTES_MAX: usize = 128;
+
+/// Digits of the image's part of a name.
+const IMAGE_DIGITS: usize = 32;
 
 /// Begins the name of a file that is not finished.
 const UNFINISHED: &str = ".unfinished-";
@@ -86,7 +91,7 @@ impl Disk {
         let mut hasher = blake3::Hasher::new_derive_key(NAME_CONTEXT);
         hasher.update(&open.name.bytes).update(&open.secret[..]);
         let name = hasher.finalize().to_hex();
-        self.directory.join(&name[..32])
+        self.directory.join(&name[..IMAGE_DIGITS])
     }
 
     /// The file of an image, whatever lease it has.
@@ -109,13 +114,10 @@ impl Disk {
             blocks: entries.len() as u64,
             ages: ages.len() as u64,
         };
-        let path = self.path(open);
-        let path = path.with_file_name(format!(
-            "{}-{}",
-            path.file_name().and_then(|name| name.to_str()).unwrap_or_default(),
-            lease_name(&open.lease)
-        ));
-        let write = || -> io::Result<()> {
+        let mut path = self.path(open).into_os_string();
+        let mut write = || -> io::Result<()> {
+            path.push("-");
+            path.push(lease_name(&open.lease)?);
             let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.directory)?;
             let mut sealer =
                 Sealer::new(BufWriter::with_capacity(1 << 20, file.as_file_mut()), &open.secret)?;
@@ -155,8 +157,13 @@ impl Disk {
 
     /// Removes the files of a lease; says how many.
     pub(crate) fn end_lease(&self, lease: &str) -> usize {
-        let ending = format!("-{}", lease_name(lease));
-        self.remove(|name, _| !lease.is_empty() && name.ends_with(&ending))
+        self.remove(|name, _| !lease.is_empty() && lease_of(name) == Some(lease))
+    }
+
+    /// The leases that have files.
+    pub(crate) fn leases(&self) -> BTreeSet<String> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| lease_of(entry.file_name().to_str()?).map(str::to_owned)).collect()
     }
 
     /// Removes files that are older than this; says how many.
@@ -175,12 +182,20 @@ impl Disk {
     }
 }
 
-fn lease_name(lease: &str) -> String {
-    if lease.is_empty() {
-        return "0".to_owned();
+/// The lease's part of a name. Names that could mean something else in a path, or are too long for one, are refused.
+fn lease_name(lease: &str) -> io::Result<&str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match lease.len() <= LEASE_BYTES_MAX && lease.bytes().all(is_plain) {
+        true => Ok(lease),
+        false => Err(io::Error::other("the name of its lease is no name of a file")),
     }
-    blake3::Hasher::new_derive_key(LEASE_CONTEXT).update(lease.as_bytes()).finalize().to_hex()[..32]
-        .to_owned()
+}
+
+/// The lease in the name of a finished file; `None`: it has none.
+fn lease_of(name: &str) -> Option<&str> {
+    let (image, lease) = name.split_at_checked(IMAGE_DIGITS)?;
+    let lease = lease.strip_prefix('-').filter(|lease| !lease.is_empty())?;
+    image.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(lease)
 }
 
 fn write_image(

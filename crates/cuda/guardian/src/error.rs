@@ -23,13 +23,15 @@ pub enum Refusal {
     /// All images together have all the memory that the guardian may take.
     #[error(
         "the guard memory of this box is full ({used} of {bytes_max} bytes); the delta is thrown away and the last image \
-         stays. Give the box more with --guard-memory, or protect fewer programs"
+         stays. Give the box more with --guard-memory, or protect fewer programs{hint}"
     )]
     MemoryFull {
         /// What all images take.
         used: u64,
         /// What they may take.
         bytes_max: u64,
+        /// What stands in the way of more room; empty, or a sentence.
+        hint: String,
     },
     /// A part of the delta was refused before, with these words.
     #[error("{0}")]

@@ -37,6 +37,8 @@ pub use error::{Broken, Refusal};
 pub use memory::keep_out_of_swap;
 pub use peer::{PeerAddress, PeerAddressError, PeerError, PeerFiles, PeerSecurity};
 pub use protocol::ProtocolError;
-pub use server::{Guardian, GuardianConfig, KEEP, KEEP_LEASED, KEEP_PARKED, PeerListen, StartError};
+pub use server::{
+    Guardian, GuardianConfig, KEEP, KEEP_LEASED, KEEP_PARKED, PARK_AFTER, PeerListen, StartError,
+};
 pub use store::{Census, GuardedImage, GuardianStore, ImageState};
 pub use supervisor::{MakeCommand, SuperviseError, Supervisor};

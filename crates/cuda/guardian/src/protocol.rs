@@ -25,7 +25,7 @@ use thiserror::Error;
 
 /// The version of everything here. Both sides must have the same: a guardian and its workers come from one executable,
 /// and boxes of a pool are told in words when theirs differ.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The most bytes of an address or of the name of a lease.
 pub(crate) const TEXT_BYTES_MAX: usize = 512;

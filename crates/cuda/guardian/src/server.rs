@@ -2,13 +2,14 @@
 
 mod connection;
 mod delta;
+mod relay;
 
 use crate::copy::{CopyTo, copy_on};
 use crate::disk::{Disk, DiskError};
 use crate::error::{Broken, Refusal};
 use crate::peer::{PeerAddress, PeerSecurity};
-use crate::protocol::Open;
-use crate::shelf::{Keep, Kept, Shelf};
+use crate::protocol::{Mode, Open};
+use crate::shelf::{Keep, Kept, Reader, Shelf, Writer};
 use crate::stream::{Closer, Stream};
 use connection::{Origin, serve};
 use locks::{lock, wait_for};
@@ -33,6 +34,18 @@ pub const KEEP_LEASED: Duration = Duration::from_secs(24 * 3600);
 
 /// How long a suspended image stays on disk if it is never asked for.
 pub const KEEP_PARKED: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How long an image of a lease is without a writer before it goes to disk, unless told otherwise: longer than a client
+/// looks for another worker.
+pub const PARK_AFTER: Duration = Duration::from_secs(120);
+
+/// When memory is short, images go to disk whose writers are gone for this long: a session that moves has opened its image
+/// again by then.
+const PARK_WHEN_SHORT: Duration = Duration::from_secs(2);
+
+/// For so long memory counts as short after something did not fit: longer than [`PARK_WHEN_SHORT`], so that an image that was
+/// left just then goes to disk, too.
+const SHORT_FOR: Duration = Duration::from_secs(10);
 
 /// How long another process may take for the rest of a message, or to take one.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -76,6 +89,8 @@ pub struct GuardianConfig {
     pub disk: Option<PathBuf>,
     /// How long a suspended image stays there if it is never asked for.
     pub keep_parked: Duration,
+    /// How long an image of a lease is without a writer before it goes to disk. It goes sooner when memory is short.
+    pub park_after: Duration,
 }
 
 /// Where guardians of other boxes reach a guardian.
@@ -104,6 +119,7 @@ impl GuardianConfig {
             copy_wait: Duration::ZERO,
             disk: None,
             keep_parked: KEEP_PARKED,
+            park_after: PARK_AFTER,
         }
     }
 }
@@ -159,6 +175,11 @@ impl Shared {
         *lock(&self.is_stopping)
     }
 
+    /// The guardian that gets second copies; empty: none.
+    fn copy_at(&self) -> String {
+        self.copy_to.as_ref().map_or_else(String::new, |to| to.address.to_string())
+    }
+
     /// Reads an image back that was suspended to disk, if there is one.
     fn bring_back(&self, open: &Open) -> Result<(), Refusal> {
         let Some(disk) = &self.disk else { return Ok(()) };
@@ -175,6 +196,31 @@ impl Shared {
             Err(refusal) => {
                 let _ = writer.end();
                 Err(refusal)
+            }
+        }
+    }
+
+    /// Opens an image for a writer, after it was read back if it is on disk. It may go to disk between the two.
+    fn open_to_write(&self, open: &Open) -> Result<Writer, Refusal> {
+        loop {
+            self.bring_back(open)?;
+            let writer = self.shelf.open_to_write(open)?;
+            let is_elsewhere =
+                writer.state()?.committed == 0 && self.disk.as_ref().is_some_and(|disk| disk.has(open));
+            if !is_elsewhere {
+                return Ok(writer);
+            }
+            writer.end()?;
+        }
+    }
+
+    /// The same for a reader.
+    fn open_to_read(&self, open: &Open) -> Result<Reader, Refusal> {
+        loop {
+            self.bring_back(open)?;
+            match self.shelf.open_to_read(open, open.mode == Mode::Fetch, Instant::now()) {
+                Err(Refusal::NoSuchImage) if self.disk.as_ref().is_some_and(|disk| disk.has(open)) => {}
+                opened => return opened,
             }
         }
     }
@@ -221,6 +267,10 @@ impl Guardian {
         let reaping = shared.clone();
         let keep_parked = config.keep_parked;
         guardian.spawn("guardian-keep", move || reap(&reaping, keep, keep_parked))?;
+        if shared.disk.is_some() {
+            let (parking, after) = (shared.clone(), config.park_after);
+            guardian.spawn("guardian-park", move || park(&parking, after))?;
+        }
         guardian.accept(local, Origin::Worker, |fd| Ok(Stream::unix(UnixStream::from(fd), PATIENCE)?))?;
         if let Some((listener, _)) = remote {
             let security = config.security.clone();
@@ -374,6 +424,40 @@ fn reap(shared: &Shared, keep: Keep, keep_parked: Duration) {
         let removed = shared.disk.as_ref().map_or(0, |disk| disk.reap(SystemTime::now(), keep_parked));
         if removed > 0 {
             tracing::info!(removed, "suspended images were removed: no session came back for them");
+        }
+        is_stopping = lock(&shared.is_stopping);
+    }
+}
+
+/// Writes images without a writer to disk: after a while, or soon when memory is short.
+fn park(shared: &Shared, after: Duration) {
+    let Some(disk) = &shared.disk else { return };
+    let mut short_until = None;
+    let mut is_stopping = lock(&shared.is_stopping);
+    while !*is_stopping {
+        is_stopping = wait_for(&shared.stops, is_stopping, LOOK_EVERY);
+        drop(is_stopping);
+        if shared.shelf.budget().takes_shortage() {
+            short_until = Some(Instant::now() + SHORT_FOR);
+        }
+        let is_short = short_until.is_some_and(|until| Instant::now() < until);
+        let time = if is_short { after.min(PARK_WHEN_SHORT) } else { after };
+        for kept in shared.shelf.idle(Instant::now(), time) {
+            if shared.is_stopping() {
+                break;
+            }
+            match shared.shelf.park(disk, &kept) {
+                Ok(is_parked) => {
+                    shared.shelf.budget().set_obstacle(String::new());
+                    tracing::info!(is_parked, lease = kept.lease(), "a suspended image went to disk");
+                }
+                Err(refusal) => {
+                    let obstacle = format!("A suspended image cannot make room: {refusal}");
+                    tracing::warn!(%refusal, lease = kept.lease(), "a suspended image stays in memory");
+                    shared.shelf.budget().set_obstacle(obstacle);
+                    break;
+                }
+            }
         }
         is_stopping = lock(&shared.is_stopping);
     }

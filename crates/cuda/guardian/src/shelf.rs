@@ -20,6 +20,7 @@ pub(crate) use reader::Reader;
 pub(crate) use writer::Writer;
 
 use crate::budget::Budget;
+use crate::disk::Disk;
 use crate::error::Refusal;
 use crate::protocol::Open;
 use locks::lock;
@@ -102,7 +103,7 @@ impl Shelf {
             Some(kept) => kept,
             None => {
                 if !self.budget.charge(IMAGE_COST) {
-                    return Err(self.full());
+                    return Err(self.budget.full());
                 }
                 let kept = Arc::new(Kept::new(open, self.image_bytes_max));
                 images.insert(open.name.bytes, kept.clone());
@@ -145,6 +146,31 @@ impl Shelf {
         all.iter().filter(|kept| kept.is_of_lease(lease)).map(|kept| self.end(kept)).count()
     }
 
+    /// Images of leases without a writer for at least `time`, the longest idle ones first.
+    pub(crate) fn idle(&self, now: Instant, time: Duration) -> Vec<Arc<Kept>> {
+        let all: Vec<Arc<Kept>> = lock(&self.images).values().cloned().collect();
+        let idle = all.into_iter().filter_map(|kept| Some((kept.idle_of_lease()?, kept)));
+        let mut idle: Vec<_> =
+            idle.filter(|(since, _)| now.saturating_duration_since(*since) >= time).collect();
+        idle.sort_by_key(|(since, _)| *since);
+        idle.into_iter().map(|(_, kept)| kept).collect()
+    }
+
+    /// Writes an image without a writer to disk and ends it in memory; `false` if a writer has come meanwhile. If the disk
+    /// does not take it, it stays in memory.
+    pub(crate) fn park(self: &Arc<Self>, disk: &Disk, kept: &Arc<Kept>) -> Result<bool, Refusal> {
+        let Some(since) = kept.idle_of_lease() else { return Ok(false) };
+        let open = kept.opening();
+        disk.park(&open, &mut Reader::of(self, kept))?;
+        let is_parked = kept.end_if_idle(&self.budget, since);
+        match is_parked {
+            true => self.forget(kept),
+            // Another writer has opened the image meanwhile, and goes on with the one in memory.
+            false => disk.end(&open),
+        }
+        Ok(is_parked)
+    }
+
     /// The leases that have images here, and the memory that the images of each take.
     pub(crate) fn leases(&self) -> BTreeMap<String, u64> {
         let all: Vec<Arc<Kept>> = lock(&self.images).values().cloned().collect();
@@ -174,10 +200,6 @@ impl Shelf {
         if images.get(&kept.name().bytes).is_some_and(|found| Arc::ptr_eq(found, kept)) {
             images.remove(&kept.name().bytes);
         }
-    }
-
-    fn full(&self) -> Refusal {
-        Refusal::MemoryFull { used: self.budget.used(), bytes_max: self.budget.bytes_max() }
     }
 }
 

@@ -8,9 +8,10 @@ use crate::error::Broken;
 use crate::protocol::{Mode, Open};
 use crate::stream::Stream;
 use crate::talk::Talk;
-use cuda_driver::{ImageStore, KeptImage, StoreError};
+use cuda_driver::{Blocks, ImageStore, KeptImage, StoreError};
 use cuda_wire::ImageName;
 use image::OpenImage;
+use restore::StoredCut;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,6 +35,7 @@ pub struct GuardianStore {
     path: PathBuf,
     patience: Duration,
     address: String,
+    copy_at: String,
     bytes_max: u64,
     lease: String,
 }
@@ -45,10 +47,12 @@ impl GuardianStore {
             path: path.to_owned(),
             patience: PATIENCE,
             address: String::new(),
+            copy_at: String::new(),
             bytes_max: 0,
             lease: String::new(),
         };
-        (store.bytes_max, store.address) = store.talk(PATIENCE)?.hello().map_err(store_error)?;
+        (store.bytes_max, store.address, store.copy_at) =
+            store.talk(PATIENCE)?.hello().map_err(store_error)?;
         Ok(store)
     }
 
@@ -74,7 +78,7 @@ impl GuardianStore {
         self.talk(self.patience)?.end_lease(lease).map_err(store_error)
     }
 
-    /// Which leases have images at the guardian, and what memory they take. Images on its disk are not counted.
+    /// Which leases have images at the guardian, and what memory they take; 0 for those that are on its disk.
     pub fn census(&self) -> Result<Census, StoreError> {
         self.talk(self.patience)?.census().map_err(store_error)
     }
@@ -96,6 +100,23 @@ impl GuardianStore {
         let (bytes_max, _) = talk.open(open).map_err(store_error)?;
         talk.set_patience(self.patience).map_err(store_error)?;
         Ok(OpenImage::new(self.clone(), talk, (name, secret, incarnation), bytes_max))
+    }
+
+    /// Reads a cut here, or through this guardian at the one that `from` names.
+    fn read_from(
+        &self,
+        name: ImageName,
+        secret: &[u8; 32],
+        number: u64,
+        from: &str,
+    ) -> Result<Box<dyn Blocks>, StoreError> {
+        let connect = || {
+            let mut talk = self.talk(self.patience)?;
+            // A reader has no incarnation of its own: it shuts nothing out.
+            talk.open(self.opening(Mode::Read, name, secret, 1, from)).map_err(store_error)?;
+            Ok::<Talk, StoreError>(talk)
+        };
+        Ok(Box::new(StoredCut::list(connect()?, number, connect).map_err(store_error)?))
     }
 
     fn opening(&self, mode: Mode, name: ImageName, secret: &[u8; 32], incarnation: u64, from: &str) -> Open {
@@ -123,8 +144,25 @@ impl ImageStore for GuardianStore {
         Ok(Box::new(self.open_image(name, secret, incarnation, from)?))
     }
 
+    fn read(
+        &self,
+        name: ImageName,
+        secret: &[u8; 32],
+        number: u64,
+        from: &str,
+    ) -> Result<Box<dyn Blocks>, StoreError> {
+        match self.read_from(name, secret, number, "") {
+            Err(StoreError::Refused(_)) if !from.is_empty() => self.read_from(name, secret, number, from),
+            read => read,
+        }
+    }
+
     fn address(&self) -> String {
         self.address.clone()
+    }
+
+    fn copy_at(&self) -> String {
+        self.copy_at.clone()
     }
 }
 

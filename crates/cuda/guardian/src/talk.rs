@@ -68,11 +68,11 @@ impl Talk {
         }
     }
 
-    /// The memory of all images of the guardian, and where other boxes reach it.
-    pub(crate) fn hello(&mut self) -> Result<(u64, String), Broken> {
+    /// The memory of all images of the guardian, where other boxes reach it, and which of them gets second copies.
+    pub(crate) fn hello(&mut self) -> Result<(u64, String, String), Broken> {
         self.stream.ask(&Request::Hello)?;
         match self.hear()?.0 {
-            Answer::Welcome { bytes_max, address } => Ok((bytes_max, address)),
+            Answer::Welcome { bytes_max, address, copy_at } => Ok((bytes_max, address, copy_at)),
             _ => Err(Broken::Unexpected),
         }
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use cuda_driver::ImageStore;
+use cuda_driver::{ImageStore, KeptImage};
 use guardian::GuardianStore;
 use pool_auth::{Authority, Identity, Lifetime};
 use std::path::{Path, PathBuf};
@@ -46,6 +46,35 @@ fn a_session_that_comes_to_another_box_brings_its_image_along() {
 }
 
 #[test]
+fn an_image_of_another_box_is_read_beside_its_writer() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = Process::start(&directory.path().join("a"), &listening());
+    let second = Process::start(&directory.path().join("b"), &listening());
+    let image = first.store().open(NAME, &SECRET, 1, "").unwrap();
+    let mut memory = Memory::new(150, 1);
+    memory.cut(&*image, 1).unwrap();
+    let store = second.store();
+    let blocks = store.read(NAME, &SECRET, 1, &first.address).unwrap();
+    let before = memory.bytes.clone();
+    // The writer goes on, twice: what was listed stays readable.
+    for number in 2..4 {
+        memory.bytes[number as usize * BLOCK] ^= 1;
+        memory.cut(&*image, number).unwrap();
+    }
+    for entry in blocks.list() {
+        let bytes = blocks.read(entry.block).unwrap();
+        let at = (entry.block.address - blocks.list()[0].block.address) as usize;
+        assert_eq!(bytes[..], before[at..at + bytes.len()]);
+    }
+    assert_eq!(blocks.list().len(), 150);
+    assert_eq!(store.census().unwrap().used, 0, "nothing is kept here");
+    let words = refused(store.read(NAME, &[9; 32], 3, &first.address));
+    assert!(words.contains("no such image"), "{words}");
+    let words = refused(store.read(NAME, &SECRET, 77, &first.address));
+    assert!(words.contains("77"), "{words}");
+}
+
+#[test]
 fn what_cannot_be_fetched_is_refused_in_words() {
     let directory = tempfile::tempdir().unwrap();
     let mut first = Process::start(&directory.path().join("a"), &listening());
@@ -78,7 +107,8 @@ fn a_second_copy_survives_its_box_and_the_peer_may_be_killed() {
     let image = own.store().open_image(NAME, &SECRET, 1, "").unwrap();
     let mut memory = Memory::new(100, 1);
     assert_eq!(memory.cut(&image, 1).unwrap().level, 1, "told at once");
-    eventually("the copy is there", || image.state().unwrap().copied == 1);
+    eventually("the copy is there", || image.copied() == Ok(1));
+    assert_eq!(own.store().copy_at(), peer.address);
     for number in 2..30 {
         memory.bytes[number as usize * BLOCK] = 7;
         memory.cut(&image, number).unwrap();

@@ -16,6 +16,7 @@
 mod connect;
 mod cuts;
 mod digest;
+mod drill;
 mod end;
 mod events;
 mod expected;

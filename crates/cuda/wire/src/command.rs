@@ -326,6 +326,9 @@ commands! {
         0x0072 ImageRestore { number: u64, from: String } -> ImageRestored;
         /// The client ends this session and its image stays: it goes on elsewhere, or later.
         0x0073 Leave {} -> ();
+        /// Load the image of a cut into memory that was made again, beside the session that writes it: nothing is taken over,
+        /// and this session is not protected. `from` as for `ImageRestore`.
+        0x0074 ImageCopy { image: ImageName, secret: [u8; 32], number: u64, from: String } -> ImageRestored;
     }
 }
 

@@ -19,6 +19,8 @@ wire_struct! {
         pub driver_build: String,
         /// Where other workers find this worker's guardian; empty if they cannot reach it.
         pub guardian: String,
+        /// The guardian of another box that gets a second copy of each cut; empty if there is none.
+        pub copy_at: String,
     }
 }
 

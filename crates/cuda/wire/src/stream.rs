@@ -158,12 +158,16 @@ wire_enum! {
         /// Worker: all streams stood still at this cut, and what changed is put aside. Sent before the streams go on, and
         /// after the text of everything before the cut.
         9 CutTaken { number: u64, live_bytes: u64, dirty_bytes: u64, pause_us: u32, }
-        /// Worker: the image of this cut is kept outside of this process: by the box (level 1), by another box too (2).
+        /// Worker: the image of this cut is kept outside of this process: by the box (level 1), by another box too (2). A
+        /// cut that was told with level 1 is told again when the other box has it.
         10 CutSafe { number: u64, level: u8, image_bytes: u64, }
         /// Worker: this cut is given up, in words. The client may ask for the next one.
         11 CutAbandoned { number: u64, text: Bytes<'a>, }
         /// Worker: the device failed, not the program. The client resumes elsewhere.
         12 DeviceLost { code: u32, text: Bytes<'a>, }
+        /// Worker: its guardian is lost, and the images with it. The next cut is a whole one, with the guardian that is there
+        /// then.
+        13 GuardianLost { text: Bytes<'a>, }
     }
 }
 

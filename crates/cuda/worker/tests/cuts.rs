@@ -6,7 +6,7 @@ use cuda_abi::CudaError;
 use cuda_wire::*;
 use cuda_worker::EndKind;
 use support::client::{Client, Told, patterned};
-use support::guardian::{BYTES_MAX, Failure, TestGuardian};
+use support::guardian::{BYTES_MAX, Failure, Spoilt, TestGuardian};
 use support::protected::*;
 
 /// Not a test: the session processes of the tests below run this, with their control socket as standard input.
@@ -467,6 +467,57 @@ fn only_live_memory_is_saved_if_the_client_names_it() {
     let saved = guardian.saved(IMAGE, 1, client.base, BYTES);
     assert_eq!(saved[512..1536], patterned(1, BYTES)[512..1536]);
     assert!(saved[1536..].iter().chain(&saved[..512]).all(|byte| *byte == 0));
+}
+
+#[test]
+fn an_image_is_copied_into_a_session_beside_its_writer() {
+    let (worker, guardian) = protected_worker("soft");
+    let copy = |secret: [u8; 32], number: u64| Command::ImageCopy {
+        image: IMAGE,
+        secret,
+        number,
+        from: String::new(),
+    };
+    let mut writer = worker.attach();
+    assert_eq!(writer.guard(1).0.status, 0);
+    writer.make(BYTES as u64);
+    writer.write(STREAM, 0, &patterned(1, BYTES));
+    writer.safe_cut(1);
+    let mut reader = worker.attach();
+    reader.make(BYTES as u64);
+    let (header, words) = reader.call(&copy([5; 32], 1));
+    assert_eq!(header.status, CudaError::NOT_FOUND.code(), "{}", String::from_utf8_lossy(&words));
+    assert_eq!(reader.call(&copy(SECRET, 1)).0.status, 0);
+    assert_eq!(reader.read(STREAM, BYTES as u64), patterned(1, BYTES));
+    // The writer goes on, and the reader's end is no end of the image.
+    writer.write(STREAM, 0, &[6; 100]);
+    writer.safe_cut(2);
+    reader.must(&Command::Goodbye {});
+    assert_eq!(guardian.saved(IMAGE, 2, writer.base, BYTES)[..100], [6; 100]);
+    // A session with an image of its own takes no copy, and a damaged block is refused.
+    let (header, words) = writer.call(&copy(SECRET, 1));
+    assert_eq!(header.status, CudaError::INVALID_VALUE.code(), "{}", String::from_utf8_lossy(&words));
+    guardian.books(|books| books.spoils_looks = Some(Spoilt::Bytes));
+    let mut reader = worker.attach();
+    reader.make(BYTES as u64);
+    let (header, words) = reader.call(&copy(SECRET, 2));
+    assert_eq!(header.status, CudaError::INVALID_VALUE.code());
+    assert!(String::from_utf8(words).unwrap().contains("is not what the worker saved"));
+}
+
+#[test]
+fn the_loss_of_a_guardian_is_told_without_a_cut_and_the_next_cut_is_a_whole_one() {
+    let (worker, guardian) = protected_worker("soft");
+    let mut client = worker.attach();
+    assert_eq!(client.guard(1).0.status, 0);
+    client.make(BYTES as u64);
+    client.write(STREAM, 0, &patterned(1, BYTES));
+    client.safe_cut(1);
+    guardian.die();
+    let words = client.heard_of_guardian();
+    assert!(words.contains("the guardian is lost"), "{words}");
+    client.safe_cut(2);
+    assert_eq!(guardian.saved(IMAGE, 2, client.base, BYTES), patterned(1, BYTES));
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub enum State {
     Unprotected,
     /// The first image is not safe yet.
     Starting,
+    /// The image is lost with its guardian, and a new one is not safe yet: a loss now is the end.
+    Degraded,
 }
 
 /// What the program's library says.
@@ -108,6 +110,9 @@ pub enum FromProgram {
         why: String,
         /// The last safe cut; 0 if there is none.
         cut: u64,
+        /// How many boxes have its image.
+        #[serde(default)]
+        level: u8,
         /// How old it is, in milliseconds.
         safe_age_ms: u64,
         /// Bytes of live device memory at the last cut.

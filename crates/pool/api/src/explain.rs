@@ -60,6 +60,8 @@ pub enum Filter {
     Spare,
     /// Is beyond the tenant's limit.
     Quota,
+    /// Is in a box without guard memory for the images of the lease.
+    Guard,
     /// Is free, but not together with enough others.
     Topology,
     /// Could be had.

@@ -270,6 +270,9 @@ pub struct LinkProtection {
     /// The number of the last safe cut; 0 if there is none.
     #[serde(default)]
     pub cut: u64,
+    /// How many boxes have the image of that cut: 1 survives the loss of a session, a worker or a GPU, 2 that of a box.
+    #[serde(default)]
+    pub level: u8,
     /// How old the last safe image is.
     #[serde(default)]
     pub safe_age_ms: u64,
@@ -297,6 +300,8 @@ pub enum ProtectionState {
     Unprotected,
     /// Not yet: the first image is not safe.
     Starting,
+    /// Not now: the image was lost with its guardian, and a new one is not safe yet.
+    Degraded,
 }
 
 /// What a manager knows of the protection of a lease.

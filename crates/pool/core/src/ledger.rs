@@ -29,6 +29,7 @@ mod explain;
 mod given;
 mod gpu_life;
 mod grants;
+mod guarding;
 mod host_explain;
 mod host_report;
 mod hosts;

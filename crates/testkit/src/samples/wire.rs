@@ -155,6 +155,8 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     let from = "tls:box-2:7402".to_owned();
     commands.push(("image-restore".to_owned(), C::ImageRestore { number: 3, from }));
     commands.push(("leave".to_owned(), C::Leave {}));
+    let copy = C::ImageCopy { image, secret: [7; 32], number: 3, from: "tls:box-2:7402".to_owned() };
+    commands.push(("image-copy".to_owned(), copy));
     commands
 }
 
@@ -177,6 +179,7 @@ pub fn notices() -> Vec<(&'static str, Notice<'static>)> {
         ("cut-safe", Notice::CutSafe { number: 3, level: 1, image_bytes: 1 << 33 }),
         ("cut-abandoned", Notice::CutAbandoned { number: 4, text: Bytes(b"streams did not meet in time") }),
         ("device-lost", Notice::DeviceLost { code: 214, text: Bytes(b"uncorrectable ECC error") }),
+        ("guardian-lost", Notice::GuardianLost { text: Bytes(b"the other side closed the connection") }),
     ]
 }
 

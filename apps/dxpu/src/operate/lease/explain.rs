@@ -34,6 +34,7 @@ fn words(filter: Filter) -> &'static str {
         Filter::NotReady => "without a worker that a borrower could find",
         Filter::Spare => "held back as spares",
         Filter::Quota => "beyond the tenant's limit",
+        Filter::Guard => "in a box without guard memory for its images",
         Filter::Topology => "free, but not together with enough others",
         Filter::Usable => "could be had",
     }

@@ -192,6 +192,11 @@ pub(super) fn lines(lease: &Lease, protection: Option<&Protection>) -> Vec<Strin
                 if link.cut > 0 {
                     let safe_ms = link.safe_age_ms + heard_ms;
                     parts.push(format!("last safe image {:.1} s old", safe_ms as f64 / 1000.0));
+                    match link.level {
+                        0 => {}
+                        1 => parts.push("level 1: one box has it".to_owned()),
+                        level => parts.push(format!("level {level}: {level} boxes have it")),
+                    }
                     parts.push(format!(
                         "{} and {} to tell again",
                         bytes(link.image_bytes),
@@ -236,6 +241,7 @@ mod tests {
             state: ProtectionState::Protected,
             why: String::new(),
             cut: 7,
+            level: 2,
             safe_age_ms: 400,
             image_bytes: 12 << 30,
             journal_bytes: 1 << 20,
@@ -251,7 +257,10 @@ mod tests {
             last_drill: Some(drill),
         };
         let text = lines(&lease(), Some(&known)).join("\n");
-        assert!(text.contains("a/0: protected, last safe image 0.9 s old, 12.0 GiB"), "{text}");
+        assert!(
+            text.contains("a/0: protected, last safe image 0.9 s old, level 2: 2 boxes have it, 12.0 GiB"),
+            "{text}"
+        );
         assert!(text.contains("a recovery would take 0.9 s"), "{text}");
         assert!(text.contains("last drill 10s ago: a copy on a/0 went on after 640 ms"), "{text}");
         known.links[0].state = ProtectionState::Unprotected;

@@ -81,6 +81,7 @@ fn partners(role: &str, key: &str) -> &'static str {
         (_, "etcd-key") => "\netcd-certificate = '/k'\netcd-ca = '/c'",
         (_, "tls-cert") => "\ntls-key = '/k'",
         (_, "tls-key") => "\ntls-cert = '/k'",
+        (_, "guard-disk-after") => "\nguard-memory = '8GiB'\nguard-disk = '/d'",
         (_, "guard-disk" | "guard-port" | "guard-copy-to") => "\nguard-memory = '8GiB'",
         ("box", "spin" | "device") => "\nfabric = '10.0.0.7:7600'",
         _ => "",

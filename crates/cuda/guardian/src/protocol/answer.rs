@@ -9,10 +9,12 @@ use snapshot::{Block, BlockDigest, EventAge};
 /// An answer. A block's bytes are not part of it: they are the body of its frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// To `Hello`: where other guardians reach this one, and the memory of all its images together.
+    /// To `Hello`: where other guardians reach this one, which of them gets second copies, and the memory of all its images
+    /// together.
     Welcome {
         bytes_max: u64,
         address: String,
+        copy_at: String,
     },
     /// To `Open`.
     Opened {
@@ -78,9 +80,11 @@ impl Answer {
         let mut body = Vec::new();
         let mut head = Head::default();
         match self {
-            Self::Welcome { bytes_max, address } => {
+            Self::Welcome { bytes_max, address, copy_at } => {
+                let address = cut_text(address, TEXT_BYTES_MAX);
                 (head.kind, head.a, head.b) = (WELCOME, *bytes_max, VERSION.into());
-                body.extend(cut_text(address, TEXT_BYTES_MAX).bytes());
+                head.c = address.len() as u128;
+                body.extend(address.bytes().chain(cut_text(copy_at, TEXT_BYTES_MAX).bytes()));
             }
             Self::Opened { bytes_max, committed } => {
                 (head.kind, head.a, head.b) = (OPENED, *bytes_max, *committed);
@@ -137,11 +141,18 @@ impl Answer {
         let malformed = ProtocolError::Malformed(head.kind);
         match head.kind {
             WELCOME => {
-                head.only(true, true, false, true)?;
+                head.only(true, true, true, true)?;
                 if head.b != u64::from(VERSION) {
                     return Err(ProtocolError::Version { theirs: u32::try_from(head.b).unwrap_or(u32::MAX) });
                 }
-                Ok(Self::Welcome { bytes_max: head.a, address: text(head, body, TEXT_BYTES_MAX)? })
+                let length = usize::try_from(head.c).map_err(|_| malformed)?;
+                let (address, copy_at) = body.split_at_checked(length).ok_or(malformed)?;
+                let address = text(head, address, TEXT_BYTES_MAX)?;
+                Ok(Self::Welcome {
+                    bytes_max: head.a,
+                    address,
+                    copy_at: text(head, copy_at, TEXT_BYTES_MAX)?,
+                })
             }
             OPENED => {
                 head.only(true, true, false, false)?;

@@ -53,7 +53,11 @@ fn a_request() -> impl Strategy<Value = Request> {
 
 fn an_answer() -> impl Strategy<Value = Answer> {
     prop_oneof![
-        (any::<u64>(), ".{0,40}").prop_map(|(bytes_max, address)| Answer::Welcome { bytes_max, address }),
+        (any::<u64>(), ".{0,40}", ".{0,40}").prop_map(|(bytes_max, address, copy_at)| Answer::Welcome {
+            bytes_max,
+            address,
+            copy_at
+        }),
         any::<(u64, u64)>().prop_map(|(bytes_max, committed)| Answer::Opened { bytes_max, committed }),
         Just(Answer::Done),
         ".{0,40}".prop_map(Answer::Refused),

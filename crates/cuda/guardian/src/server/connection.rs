@@ -2,12 +2,14 @@
 
 use super::Shared;
 use super::delta::Delta;
+use super::relay::relay;
+use crate::disk::Disk;
 use crate::error::{Broken, Refusal};
 use crate::fetch::fetch;
 use crate::protocol::{AGES_MAX, Answer, ENTRIES_MAX, Mode, Open, Request};
 use crate::shelf::{Reader, Writer};
 use crate::stream::Stream;
-use snapshot::{Block, Bytes};
+use snapshot::{Block, BlockDigest, Bytes, EventAge};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -26,7 +28,8 @@ pub(super) fn serve(shared: &Arc<Shared>, mut stream: Stream, origin: Origin) ->
         let outcome = match stream.next(false)?.0 {
             Request::Hello => {
                 let bytes_max = shared.shelf.budget().bytes_max();
-                Ok(Answer::Welcome { bytes_max, address: shared.address.clone() })
+                let copy_at = shared.copy_at();
+                Ok(Answer::Welcome { bytes_max, address: shared.address.clone(), copy_at })
             }
             Request::EndLease(lease) if origin == Origin::Worker => {
                 let parked = shared.disk.as_ref().map_or(0, |disk| disk.end_lease(&lease));
@@ -35,13 +38,20 @@ pub(super) fn serve(shared: &Arc<Shared>, mut stream: Stream, origin: Origin) ->
                 Ok(Answer::Done)
             }
             Request::Census if origin == Origin::Worker => {
-                for (lease, bytes) in shared.shelf.leases() {
+                let mut leases = shared.shelf.leases();
+                for lease in shared.disk.iter().flat_map(Disk::leases) {
+                    leases.entry(lease).or_insert(0);
+                }
+                for (lease, bytes) in leases {
                     stream.answer(&Answer::Lease { bytes, lease })?;
                 }
                 let budget = shared.shelf.budget();
                 Ok(Answer::CensusEnd { bytes_max: budget.bytes_max(), used: budget.used() })
             }
             Request::Open(open) => match (open.mode, origin) {
+                (Mode::Read, Origin::Worker) if !open.from.is_empty() => {
+                    return relay(&shared.security, stream, &open);
+                }
                 (Mode::Read, _) | (Mode::Fetch, Origin::Guardian) => return read(shared, stream, &open),
                 (Mode::Write, Origin::Worker) | (Mode::Copy, Origin::Guardian) => {
                     return write(shared, stream, &open);
@@ -58,10 +68,7 @@ pub(super) fn serve(shared: &Arc<Shared>, mut stream: Stream, origin: Origin) ->
 
 /// Serves a reader. What it has listed stays readable until it goes.
 fn read(shared: &Shared, mut stream: Stream, open: &Open) -> Result<(), Broken> {
-    let back = shared.bring_back(open);
-    let opened =
-        back.and_then(|()| shared.shelf.open_to_read(open, open.mode == Mode::Fetch, Instant::now()));
-    let opened = opened.and_then(|reader| Ok((reader.state()?, reader)));
+    let opened = shared.open_to_read(open).and_then(|reader| Ok((reader.state()?, reader)));
     let (state, mut reader) = match opened {
         Ok(opened) => opened,
         Err(refusal) => return stream.answer(&Answer::Refused(refusal.to_string())),
@@ -80,10 +87,17 @@ fn read(shared: &Shared, mut stream: Stream, open: &Open) -> Result<(), Broken> 
 }
 
 fn list(stream: &mut Stream, reader: &mut Reader, number: u64) -> Result<(), Broken> {
-    let (entries, ages) = match reader.list(number) {
-        Ok(listed) => listed,
-        Err(refusal) => return stream.answer(&Answer::Refused(refusal.to_string())),
-    };
+    match reader.list(number) {
+        Ok((entries, ages)) => send_list(stream, &entries, &ages),
+        Err(refusal) => stream.answer(&Answer::Refused(refusal.to_string())),
+    }
+}
+
+pub(super) fn send_list(
+    stream: &mut Stream,
+    entries: &[BlockDigest],
+    ages: &[EventAge],
+) -> Result<(), Broken> {
     for part in entries.chunks(ENTRIES_MAX) {
         stream.answer(&Answer::Entries(part.to_vec()))?;
     }
@@ -105,8 +119,7 @@ fn send_blocks(stream: &mut Stream, reader: &Reader, number: u64, blocks: &[Bloc
 
 /// Serves a writer. However it ends, what it has not committed is thrown away.
 fn write(shared: &Arc<Shared>, mut stream: Stream, open: &Open) -> Result<(), Broken> {
-    let back = shared.bring_back(open);
-    let writer = match back.and_then(|()| shared.shelf.open_to_write(open)) {
+    let writer = match shared.open_to_write(open) {
         Ok(writer) => writer,
         Err(refusal) => return stream.answer(&Answer::Refused(refusal.to_string())),
     };

@@ -3,7 +3,7 @@
 use super::{IMAGE_COST, Keep, older::Older};
 use crate::budget::Budget;
 use crate::error::Refusal;
-use crate::protocol::Open;
+use crate::protocol::{Mode, Open};
 use cuda_wire::ImageName;
 use locks::{lock, wait_for};
 use snapshot::{Image, Key};
@@ -36,6 +36,8 @@ struct Inner {
     copied: u64,
     /// The incarnation whose cuts a thread copies elsewhere; 0: none.
     copier_of: u64,
+    /// It ended here because it is on disk.
+    is_parked: bool,
 }
 
 /// What is known of an image.
@@ -79,6 +81,7 @@ impl Kept {
             lease: String::new(),
             copied: 0,
             copier_of: 0,
+            is_parked: false,
         };
         Self { name: open.name, secret, inner: Mutex::new(inner), changed: Condvar::new() }
     }
@@ -137,6 +140,34 @@ impl Kept {
         is_leased.then(|| (inner.lease.clone(), inner.charged))
     }
 
+    /// Since when it has no writer, if it belongs to a lease and has a cut.
+    pub(super) fn idle_of_lease(&self) -> Option<Instant> {
+        let inner = lock(&self.inner);
+        let has_cut = inner.image.as_ref().is_some_and(|image| image.committed() != 0);
+        inner.idle_since.filter(|_| has_cut && !inner.lease.is_empty())
+    }
+
+    /// Ends the image if it has been without a writer since then; whether it was.
+    pub(super) fn end_if_idle(&self, budget: &Budget, since: Instant) -> bool {
+        lock(&self.inner).is_parked = true;
+        let has_ended = self.end_if(budget, |inner| inner.idle_since == Some(since));
+        lock(&self.inner).is_parked = has_ended;
+        has_ended
+    }
+
+    /// Whether it ended here because it is on disk.
+    pub(crate) fn is_parked(&self) -> bool {
+        lock(&self.inner).is_parked
+    }
+
+    /// What opens it.
+    pub(super) fn opening(&self) -> Open {
+        let mut secret = Zeroizing::new([0; 32]);
+        secret.copy_from_slice(&self.secret[..]);
+        let (from, lease) = (String::new(), self.lease());
+        Open { mode: Mode::Read, name: self.name, secret, incarnation: 1, from, lease }
+    }
+
     pub(super) fn is_of_lease(&self, lease: &str) -> bool {
         !lease.is_empty() && lock(&self.inner).lease == lease
     }
@@ -159,7 +190,7 @@ impl Kept {
             let incarnation = image.incarnation();
             image.leave(incarnation);
             inner.settle(budget, 0);
-            return Err(Refusal::MemoryFull { used: budget.used(), bytes_max: budget.bytes_max() });
+            return Err(budget.full());
         }
         let Inner { image, older, .. } = &mut *inner;
         let changed = image.as_mut().ok_or(Refusal::Ended).and_then(|image| change(image, older));

@@ -92,6 +92,10 @@ impl KeptImage for OpenImage {
         Ok(self.state()?.committed)
     }
 
+    fn copied(&self) -> Result<u64, StoreError> {
+        Ok(self.state()?.copied)
+    }
+
     fn begin(&self, base: u64, number: u64) -> Result<(), StoreError> {
         self.run(|talk| talk.begin(base, number))
     }

@@ -22,13 +22,15 @@ pub(crate) struct Plan {
     pub(crate) copy_to: Option<String>,
     pub(crate) copy_wait_ms: u64,
     pub(crate) disk: Option<PathBuf>,
+    /// How long an image of a lease is without a writer before it goes there.
+    pub(crate) park_after_ms: u64,
     /// A directory with authority.pem, certificate.pem and key.pem; `None`: in the clear.
     pub(crate) certificates: Option<PathBuf>,
 }
 
 impl Plan {
     pub(crate) fn new() -> Self {
-        Self { bytes_max: 256 << 20, keep_ms: 600_000, ..Self::default() }
+        Self { bytes_max: 256 << 20, keep_ms: 600_000, park_after_ms: 600_000, ..Self::default() }
     }
 }
 
@@ -52,6 +54,7 @@ pub(crate) fn run_if_told() {
     config.copy_to = text("G_COPY_TO").map(|address| address.parse::<PeerAddress>().unwrap());
     config.copy_wait = Duration::from_millis(number("G_COPY_WAIT").unwrap());
     config.disk = text("G_DISK").map(PathBuf::from);
+    config.park_after = Duration::from_millis(number("G_PARK_AFTER").unwrap());
     config.security = match text("G_CERTIFICATES").map(PathBuf::from) {
         Some(directory) => PeerSecurity::Mutual(PeerFiles {
             authority: directory.join("authority.pem"),
@@ -83,6 +86,7 @@ impl Process {
         command.env("G_COPY_TO", plan.copy_to.as_deref().unwrap_or_default());
         command.env("G_LISTENS", if plan.listens { "yes" } else { "" });
         command.env("G_DISK", plan.disk.as_deref().unwrap_or(Path::new("")));
+        command.env("G_PARK_AFTER", plan.park_after_ms.to_string());
         command.env("G_CERTIFICATES", plan.certificates.as_deref().unwrap_or(Path::new("")));
         if let Some(name) = plan.certificates.as_ref().and_then(|path| path.file_name()) {
             command.env("G_NAME", format!("{}.box.dxpu", name.to_str().unwrap()));

@@ -189,6 +189,7 @@ impl Manifest {
             | Command::Guard { .. }
             | Command::Cut { .. }
             | Command::ImageRestore { .. }
+            | Command::ImageCopy { .. }
             | Command::Leave {} => {}
 
             // The caller has them: they need more than the tables.

@@ -7,6 +7,7 @@
 
 use super::{
     Link, SharedLink,
+    cuts::KeptBy,
     end::{Breach, LinkEnd},
     survival::{Survival, Turn},
     wires::{SessionNumber, Wires},
@@ -397,8 +398,14 @@ impl Reader<'_> {
                 self.on_survival(|survival, session| survival.cut_taken(session, number, live_bytes, pause));
                 Ok(())
             }
-            Notice::CutSafe { number, image_bytes, .. } => {
-                self.on_survival(|survival, session| survival.cut_safe(session, number, image_bytes));
+            Notice::CutSafe { number, level, image_bytes } => {
+                let kept = KeptBy { level, image_bytes };
+                self.on_survival(|survival, session| survival.cut_safe(session, number, kept));
+                Ok(())
+            }
+            Notice::GuardianLost { text } => {
+                let text = String::from_utf8_lossy(text.0);
+                self.on_survival(|survival, session| survival.guardian_lost(session, &text));
                 Ok(())
             }
             Notice::CutAbandoned { number, text } => {

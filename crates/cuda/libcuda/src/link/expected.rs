@@ -199,6 +199,11 @@ impl Expectations {
         self.those(|place| place != Place::Void)
     }
 
+    /// All transfers that a session of now on would send and that have not landed, with their lengths.
+    pub(super) fn lengths(&self) -> HashMap<TransferId, u64> {
+        lock(&self.table).iter().map(|(name, expected)| (*name, expected.bytes)).collect()
+    }
+
     /// Transfers that the program has let go of, and that another session may send.
     pub(super) fn void(&self) -> HashSet<TransferId> {
         self.those(|place| place == Place::Void)

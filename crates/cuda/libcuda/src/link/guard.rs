@@ -24,6 +24,11 @@ impl Identity {
         Some(Self { name, secret: worker_link::random()? })
     }
 
+    /// The image's name and its secret.
+    pub(super) fn parts(&self) -> (ImageName, [u8; 32]) {
+        (self.name, self.secret)
+    }
+
     /// The image's name in hexadecimal digits.
     pub(super) fn hex(&self) -> String {
         self.name.bytes.iter().fold(String::new(), |mut text, byte| {

@@ -9,7 +9,7 @@ use super::{
 };
 use cuda_wire::Command;
 use journal::CutTurn;
-use keeper::FromProgram;
+use keeper::{FromProgram, State};
 use std::{
     io,
     sync::Arc,
@@ -45,7 +45,7 @@ fn run(link: &Arc<Link>, shared: &Arc<Shared>) {
             planned::carry_out(link, shared, wish);
             continue;
         }
-        let truncation = shared.truncate();
+        let truncation = shared.truncate(true);
         not_landed = if truncation == Truncation::NotLanded { not_landed + 1 } else { 0 };
         let time = match truncation {
             Truncation::Done => continue,
@@ -65,7 +65,7 @@ fn run(link: &Arc<Link>, shared: &Arc<Shared>) {
             },
         };
         shared.sleep_while(time, |core| {
-            let is_due = core.cuts.under_way.as_ref().is_some_and(|cut| cut.is_safe);
+            let is_due = core.cuts.under_way.as_ref().is_some_and(|cut| cut.is_due(shared.now()));
             core.phase == phase && (!is_due || time == LOOK_AGAIN)
         });
     }
@@ -95,11 +95,16 @@ struct Reports {
 impl Reports {
     /// Tells the keeper about the protection, if it changed.
     fn tell(&mut self, shared: &Shared) {
-        if shared.keeper().is_none() || self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < REPORT_EVERY)
-        {
+        if shared.keeper().is_none() {
             return;
         }
         let report = shared.report();
+        let is_other = self.last.as_ref().is_some_and(|(_, last)| state(last) != state(&report));
+        let is_early = self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < REPORT_EVERY);
+        // A loss of protection is told at once.
+        if is_early && !is_other {
+            return;
+        }
         if self.last.as_ref().is_none_or(|(_, last)| is_news(last, &report)) {
             shared.tell_keeper(&report);
             self.last = Some((Instant::now(), report));
@@ -107,10 +112,17 @@ impl Reports {
     }
 }
 
+fn state(word: &FromProgram) -> Option<State> {
+    match word {
+        FromProgram::Protection { state, .. } => Some(*state),
+        _ => None,
+    }
+}
+
 /// Whether more has changed than the clock.
 fn is_news(last: &FromProgram, report: &FromProgram) -> bool {
     let essence = |word: &FromProgram| match word {
-        FromProgram::Protection { state, why, cut, .. } => Some((*state, why.clone(), *cut)),
+        FromProgram::Protection { state, why, cut, level, .. } => Some((*state, why.clone(), *cut, *level)),
         _ => None,
     };
     essence(last) != essence(report)

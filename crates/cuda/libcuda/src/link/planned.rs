@@ -1,4 +1,4 @@
-//! What the keeper wants of a program: that it moves, or lets go of its GPU for a while.
+//! What the keeper wants of a program: that it moves, lets go of its GPU for a while, or holds a drill (`drill`).
 //!
 //! ```text
 //!   a cut (the bulk of the bytes) ▸ commands are held back ▸ a last cut, behind which there is nothing ▸ Leave
@@ -9,7 +9,7 @@
 //! on at the target, at the source, or wherever a session can be had, as after a loss.
 
 use super::{
-    Link, NUDGE_CALL,
+    Link, NUDGE_CALL, drill,
     guard::frame,
     guard_thread::send_cut,
     keeper_line::{Answer, Wish},
@@ -52,10 +52,12 @@ pub(super) fn carry_out(link: &Arc<Link>, shared: &Arc<Shared>, wish: Wish) {
                 refused(What::Suspend, why);
             }
         }
-        Wish::Drill(_) => {
-            // Opening the image for a copy would shut the program's own session out of it.
-            let why = "an image has one writer, and is read by its writer only: there are no drills yet";
-            refused(What::Drill, why.to_owned());
+        Wish::Drill(place) => {
+            let config = shared.core().place.config.clone();
+            match Place::named(&place, &config) {
+                Ok(place) => drill::start(link, shared, place),
+                Err(why) => refused(What::Drill, why),
+            }
         }
     }
 }
@@ -169,7 +171,8 @@ fn finish_cut(
     mut nudge: impl FnMut(),
 ) -> Result<(), String> {
     loop {
-        let truncation = shared.truncate();
+        // Commands wait, so the second copy is not awaited.
+        let truncation = shared.truncate(false);
         let core = shared.core();
         if core.phase != Phase::Live {
             return Err("the session was lost".to_owned());

@@ -197,7 +197,7 @@ fn of_worker(failure: worker_link::Failure) -> Failure {
 }
 
 /// Another GPU would give other answers than the program has.
-fn check_same(before: &Welcome, now: &Welcome) -> Result<(), Failure> {
+pub(super) fn check_same(before: &Welcome, now: &Welcome) -> Result<(), Failure> {
     let kind = |welcome: &Welcome| {
         let devices = welcome.devices.iter();
         let devices =

@@ -176,6 +176,17 @@ impl Core {
         }
     }
 
+    /// Guardians that may have the image, with commas in between: the one of the last safe cut, and the one with its copy.
+    pub(super) fn guardians(&self) -> String {
+        let copy_at = self.cuts.guard.as_ref().map_or("", |guard| guard.copy_at.as_str());
+        [self.guardian.as_str(), copy_at]
+            .iter()
+            .filter(|at| !at.is_empty())
+            .copied()
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+
     /// Bytes of pushes that were announced and not made.
     pub(super) fn announced_bytes(&self) -> u64 {
         self.announced.values().sum()

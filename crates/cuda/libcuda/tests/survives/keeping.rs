@@ -2,6 +2,7 @@
 
 use crate::{
     check,
+    guardian::Spoilt,
     proxy::Cut,
     stage::{Run, Stage},
 };
@@ -64,13 +65,21 @@ impl Keeper {
 
 /// Runs a long program whose keeper does `keep`, and gives back what an undisturbed one saw, too.
 fn kept(stage: &Stage, plan: &[Cut], keep: impl FnOnce(&mut Keeper)) -> (Run, Run) {
-    let undisturbed = stage.run_by(&[], &[("SURVIVES_ROUNDS", ROUNDS)]);
+    kept_by(stage, plan, &[], keep)
+}
+
+/// [`kept`] with further variables of the environment.
+fn kept_by(stage: &Stage, plan: &[Cut], more: &[(&str, &str)], keep: impl FnOnce(&mut Keeper)) -> (Run, Run) {
+    let named = more.iter().find(|(name, _)| *name == "SURVIVES_ROUNDS");
+    let rounds = named.map_or(ROUNDS, |(_, rounds)| rounds);
+    let undisturbed = stage.run_by(&[], &[("SURVIVES_ROUNDS", rounds)]);
     let number = stage.next_run();
     let path = stage.path(&format!("keeper{number}"));
     let listener = UnixListener::bind(&path).unwrap();
     let (proxy, address) = stage.proxy(number, &stage.worker(), plan);
     let path = path.to_str().unwrap();
-    let running = stage.start(number, &address, &[("SURVIVES_ROUNDS", ROUNDS), ("DXPU_KEEPER", path)]);
+    let variables = [more, &[("SURVIVES_ROUNDS", rounds), ("DXPU_KEEPER", path)]].concat();
+    let running = stage.start(number, &address, &variables);
     let mut keeper = Keeper::accept(&listener);
     keep(&mut keeper);
     // The test does not read these words, and the program must go on all the same.
@@ -152,4 +161,92 @@ fn where_the_keeper_knows_no_place_the_program_hears_its_words() {
     });
     assert!(!run.succeeded);
     assert!(run.log.contains("all GPUs of the pool are taken"), "{}", run.log);
+}
+
+/// The answer to a drill at `target` that the program is asked for when it is protected, and the whole run.
+fn drilled(stage: &Stage, target: &str, more: &[(&str, &str)]) -> (FromProgram, Run, Run) {
+    let mut answer = None;
+    let (undisturbed, run) = kept_by(stage, &[], more, |keeper| {
+        keeper.wait_until_protected();
+        keeper.say(&ToProgram::Drill { place: place(target) });
+        answer = Some(keeper.answer());
+    });
+    (answer.unwrap(), undisturbed, run)
+}
+
+#[test]
+fn a_drill_finds_no_difference_and_the_program_sees_nothing_of_it() {
+    let stage = Stage::new();
+    let (other, front) = stage.other_worker();
+    let (undisturbed, run) = kept_by(&stage, &[], &SELDOM[1..], |keeper| {
+        keeper.wait_until_protected();
+        for _ in 0..3 {
+            keeper.say(&ToProgram::Drill { place: place(&other) });
+            let answer = keeper.answer();
+            assert!(matches!(answer, FromProgram::Drilled { difference: None, .. }), "{answer:?}");
+        }
+    });
+    check(&undisturbed, &run, "three drills");
+    assert_eq!((stage.calls("look"), stage.calls("leave")), (3, 0), "the image was read beside its writer");
+    assert!(!run.log.contains("goes on in another session"), "{}", run.log);
+    front.stop();
+}
+
+/// Seldom enough that the program sees much after each cut, and a program that is still there when the drill is over.
+const SELDOM: &[(&str, &str)] = &[("DXPU_CUT_EVERY", "200ms"), ("SURVIVES_ROUNDS", "900")];
+
+#[test]
+fn a_byte_of_the_image_that_is_another_one_is_found_by_a_drill() {
+    let stage = Stage::new();
+    stage.spoil_drills(Spoilt::Bytes);
+    let first = format!("unix:{}", stage.worker().display());
+    let (answer, undisturbed, run) = drilled(&stage, &first, SELDOM);
+    let FromProgram::Drilled { difference: Some(words), .. } = &answer else { panic!("{answer:?}") };
+    assert!(words.contains("did not come back") && words.contains("is not what the worker saved"), "{words}");
+    check(&undisturbed, &run, "a drill with a damaged image");
+}
+
+#[test]
+fn results_that_differ_from_what_the_program_saw_are_found_by_a_drill() {
+    let stage = Stage::new();
+    stage.spoil_drills(Spoilt::BytesAndDigest);
+    let first = format!("unix:{}", stage.worker().display());
+    let (answer, undisturbed, run) = drilled(&stage, &first, SELDOM);
+    let FromProgram::Drilled { difference: Some(words), .. } = &answer else { panic!("{answer:?}") };
+    assert!(words.contains("other bytes"), "{words}");
+    check(&undisturbed, &run, "a drill with other memory");
+}
+
+#[test]
+fn a_drill_that_cannot_be_held_says_why() {
+    let stage = Stage::new();
+    let (answer, undisturbed, run) = drilled(&stage, "unix:/nowhere/worker", SELDOM);
+    let FromProgram::Refused { what: What::Drill, why } = &answer else { panic!("{answer:?}") };
+    assert!(why.contains("/nowhere/worker"), "{why}");
+    check(&undisturbed, &run, "a drill at nowhere");
+}
+
+#[test]
+fn the_loss_of_the_guardian_is_told_at_once_and_the_program_is_protected_anew() {
+    let stage = Stage::new();
+    let (undisturbed, run) = kept_by(&stage, &[], SELDOM, |keeper| {
+        keeper.wait_until_protected();
+        stage.kill_guardian();
+        let lost = loop {
+            match keeper.hear().expect("the program is still there") {
+                FromProgram::Protection { state: State::Degraded, why, level, .. } => break (why, level),
+                FromProgram::Protection { .. } => {}
+                word => panic!("{word:?}"),
+            }
+        };
+        assert!(lost.0.contains("the guardian is lost") && lost.1 == 0, "{lost:?}");
+        loop {
+            let word = keeper.hear().expect("the program is still there");
+            if matches!(word, FromProgram::Protection { state: State::Protected, level: 1, .. }) {
+                break;
+            }
+        }
+    });
+    check(&undisturbed, &run, "its guardian died");
+    assert!(run.log.contains("the image of this program's GPU memory is lost"), "{}", run.log);
 }

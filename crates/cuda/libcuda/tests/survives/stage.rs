@@ -1,7 +1,7 @@
 //! A worker with a guardian, and programs that run before a proxy.
 
 use crate::{
-    guardian::{self, TestGuardian},
+    guardian::{self, Spoilt, TestGuardian},
     proxy::{Cut, Proxy},
 };
 use cuda_worker::{
@@ -90,6 +90,16 @@ impl Stage {
         let socket = self.path("other");
         let front = start_front(&socket, TOKEN, &self.guardian.path());
         (format!("unix:{}", socket.display()), front)
+    }
+
+    /// What is wrong with images that a drill reads.
+    pub(crate) fn spoil_drills(&self, spoilt: Spoilt) {
+        self.guardian.books(|books| books.spoils_looks = Some(spoilt));
+    }
+
+    /// The guardian dies, and the next one has no images.
+    pub(crate) fn kill_guardian(&self) {
+        self.guardian.die();
     }
 
     /// How often an image was asked for.

@@ -133,6 +133,10 @@ impl CommandLoop {
                 self.cuts.restore(call, number, from)?;
                 return Ok(Next::Continue);
             }
+            SessionCommand::ImageCopy { image, secret, number, from } => {
+                self.cuts.copy(call, &Opening { image, secret, incarnation: 0 }, number, &from)?;
+                return Ok(Next::Continue);
+            }
             _ if call == 0 => return Ok(Next::Continue),
             SessionCommand::ReadBack { stream, source, shape } => {
                 return match self.read_back(stream, source, shape) {

@@ -31,9 +31,9 @@ use snapshot::{Extent, Extents, Key};
 use std::path::{Path, PathBuf};
 use std::sync::{
     Arc, Mutex,
-    mpsc::{Receiver, Sender, channel},
+    mpsc::{Receiver, RecvTimeoutError, Sender, channel},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Opens the guardian that listens at a path, for images of a lease if there is one.
 pub type OpenStore = fn(path: &Path, lease: Option<&str>) -> Result<Arc<dyn ImageStore>, StoreError>;
@@ -44,6 +44,9 @@ const LIVE_MAX: usize = 1 << 18;
 
 /// Words of a refusal that a notice carries; a store's sentences are shorter.
 const WORDS_MAX: usize = 4 << 10;
+
+/// How often the thread looks at a guardian that has nothing to do for it. A client hears of its loss that soon.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Where the images of a session go.
 #[derive(Clone)]
@@ -153,12 +156,7 @@ impl Cuts {
         opening: Opening,
         ending: &Arc<Ending>,
     ) -> Result<(), Refusal> {
-        let place = self.guardian.as_ref().ok_or_else(|| {
-            Refusal::new(
-                CudaError::NOT_SUPPORTED,
-                "this worker has no guardian; start it with --guard-memory BYTES",
-            )
-        })?;
+        let place = self.place()?;
         self.snapshots()?;
         if opening.incarnation == 0 {
             return Err(Refusal::new(CudaError::INVALID_VALUE, "incarnations are counted from 1"));
@@ -203,7 +201,20 @@ impl Cuts {
 
     /// The thread `dxpu-cut`.
     fn serve(&self, jobs: &Receiver<Job>, mut keeper: Keeper) {
-        for job in jobs {
+        loop {
+            // Between two cuts the guardian may be lost, or another box may get the last one.
+            let job = match keeper.has_image() {
+                true => jobs.recv_timeout(LOOK_EVERY),
+                false => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let job = match job {
+                Ok(job) => job,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tell_news(keeper.look());
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
             match job {
                 Job::Guard { call, opening } => {
                     let outcome = keeper.guard(&opening);
@@ -223,6 +234,21 @@ impl Cuts {
                 }
             }
         }
+    }
+
+    /// What a look at the guardian found.
+    fn tell_news(&self, news: Option<keeper::News>) {
+        // A client that is gone needs no notice.
+        let _ = match news {
+            None => Ok(()),
+            Some(keeper::News::Copied { number, image_bytes }) => {
+                self.link.events.send(&Notice::CutSafe { number, level: 2, image_bytes })
+            }
+            Some(keeper::News::Lost(words)) => {
+                lock(&self.state).is_whole_next = true;
+                self.link.events.send(&Notice::GuardianLost { text: Bytes(within_bounds(&words).as_bytes()) })
+            }
+        };
     }
 
     /// The guardian has answered.
@@ -329,6 +355,7 @@ impl Cuts {
             state.cut = None;
             state.is_whole_next |= outcome.is_whole_next;
         }
+        self.tell_news(outcome.lost.map(keeper::News::Lost));
         let _ = match outcome.result {
             Ok(committed) => self.link.events.send(&Notice::CutSafe {
                 number,
@@ -340,15 +367,37 @@ impl Cuts {
     }
 
     fn tell_abandoned(&self, number: u64, words: &str) -> Result<(), LinkLost> {
-        let cut =
-            words.char_indices().map(|(at, _)| at).take_while(|at| *at <= WORDS_MAX).last().unwrap_or(0);
-        let words = if words.len() <= WORDS_MAX { words } else { &words[..cut] };
-        self.link.events.send(&Notice::CutAbandoned { number, text: Bytes(words.as_bytes()) })
+        let text = Bytes(within_bounds(words).as_bytes());
+        self.link.events.send(&Notice::CutAbandoned { number, text })
     }
 
     /// Loads an image. Returns when it is done: the commands behind it need the memory.
     pub(crate) fn restore(&self, call: u32, number: u64, from: String) -> Result<(), LinkLost> {
-        match self.restored(number, from) {
+        self.tell_restored(call, self.restored(number, from))
+    }
+
+    /// Loads the image of another session, which goes on writing it. Returns when it is done.
+    pub(crate) fn copy(&self, call: u32, opening: &Opening, number: u64, from: &str) -> Result<(), LinkLost> {
+        self.tell_restored(call, self.copied(opening, number, from))
+    }
+
+    fn copied(&self, opening: &Opening, number: u64, from: &str) -> Result<ImageRestored, Refusal> {
+        let place = self.place()?;
+        let snapshots = self.snapshots()?;
+        if !matches!(lock(&self.state).standing, Standing::Unprotected) {
+            let words = "this session is protected: it has an image of its own and takes no copy of another";
+            return Err(Refusal::new(CudaError::INVALID_VALUE, words));
+        }
+        let started = Instant::now();
+        let store = (place.open)(&place.path, place.lease.as_deref())?;
+        let blocks = store.read(opening.image, &opening.secret, number, from);
+        // The driver checks every digest, for which it must know the key.
+        snapshots.protect(opening.key())?;
+        keeper::load(snapshots, blocks, started)
+    }
+
+    fn tell_restored(&self, call: u32, outcome: Result<ImageRestored, Refusal>) -> Result<(), LinkLost> {
+        match outcome {
             Ok(_) if call == 0 => Ok(()),
             Ok(restored) => {
                 let mut body = Vec::new();
@@ -399,10 +448,21 @@ impl Cuts {
         }
     }
 
+    fn place(&self) -> Result<&GuardianPlace, Refusal> {
+        let words = "this worker has no guardian; start it with --guard-memory BYTES";
+        self.guardian.as_ref().ok_or_else(|| Refusal::new(CudaError::NOT_SUPPORTED, words))
+    }
+
     fn snapshots(&self) -> Result<&dyn Snapshots, Refusal> {
         let words = "this worker's driver takes no cuts";
         self.driver.snapshots().ok_or_else(|| Refusal::new(CudaError::NOT_SUPPORTED, words))
     }
+}
+
+/// The beginning of a text that fits into a notice.
+fn within_bounds(words: &str) -> &str {
+    let end = words.char_indices().map(|(at, _)| at).take_while(|at| *at <= WORDS_MAX).last().unwrap_or(0);
+    if words.len() <= WORDS_MAX { words } else { &words[..end] }
 }
 
 fn live_memory(live: Option<Vec<VaRange>>) -> Result<Option<Extents>, Refusal> {

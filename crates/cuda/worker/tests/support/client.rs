@@ -102,6 +102,7 @@ pub enum Told {
     CutSafe(u64),
     CutAbandoned(u64, String),
     DeviceLost(u32),
+    GuardianLost(String),
     End,
 }
 
@@ -229,8 +230,22 @@ impl Client {
         self.events.lock().unwrap().send(&[&notice.to_frame()]).unwrap();
     }
 
+    /// The loss of a guardian comes beside the end of a cut, and is waited for by [`Client::heard_of_guardian`].
     pub fn heard(&self) -> Told {
-        self.told.recv_timeout(TIMEOUT).unwrap()
+        loop {
+            match self.told.recv_timeout(TIMEOUT).unwrap() {
+                Told::GuardianLost(_) => {}
+                told => return told,
+            }
+        }
+    }
+
+    /// Waits until the worker says that its guardian is lost, and why.
+    pub fn heard_of_guardian(&self) -> String {
+        match self.told.recv_timeout(TIMEOUT).unwrap() {
+            Told::GuardianLost(words) => words,
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -260,6 +275,7 @@ fn read_told(rx: &mut Rx) -> Option<Told> {
             Told::CutAbandoned(number, String::from_utf8(text.0.to_vec()).unwrap())
         }
         Notice::DeviceLost { code, .. } => Told::DeviceLost(code),
+        Notice::GuardianLost { text } => Told::GuardianLost(String::from_utf8(text.0.to_vec()).unwrap()),
         other => panic!("a worker never says {other:?}"),
     })
 }

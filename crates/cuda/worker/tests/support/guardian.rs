@@ -26,6 +26,15 @@ pub enum Failure {
     Refuses,
 }
 
+/// What is wrong with a block: its first byte is another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Spoilt {
+    /// The digest is that of the right byte.
+    Bytes,
+    /// The digest fits.
+    BytesAndDigest,
+}
+
 pub struct TestGuardian {
     shared: Arc<Shared>,
     path: PathBuf,
@@ -33,6 +42,8 @@ pub struct TestGuardian {
 
 #[derive(Default)]
 struct Shared {
+    /// Connections that were ever made.
+    streams: Mutex<Vec<UnixStream>>,
     books: Mutex<Books>,
     changed: Condvar,
 }
@@ -44,6 +55,8 @@ pub struct Books {
     pub calls: Vec<String>,
     /// Calls until the failure.
     failure: Option<(usize, Failure)>,
+    /// What is wrong with blocks for sessions that read an image beside its writer.
+    pub spoils_looks: Option<Spoilt>,
     /// Calls of this name wait.
     held: Option<&'static str>,
 }
@@ -63,7 +76,13 @@ impl TestGuardian {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, shared) = (stream.unwrap(), serving.clone());
-                std::thread::spawn(move || serve(stream, &shared));
+                shared.streams.lock().unwrap().push(stream.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let ended = stream.try_clone().unwrap();
+                    serve(stream, &shared);
+                    // The list has it open still.
+                    let _ = ended.shutdown(std::net::Shutdown::Both);
+                });
             }
         });
         Self { shared, path }
@@ -80,6 +99,14 @@ impl TestGuardian {
     /// Fails at the `nth` call from now on, counted from 0.
     pub fn fail(&self, nth: usize, failure: Failure) {
         self.books(|books| books.failure = Some((nth, failure)));
+    }
+
+    /// Dies now, and the next one has no images.
+    pub fn die(&self) {
+        self.books(|books| books.images.clear());
+        for stream in self.shared.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
     }
 
     /// Whether the failure is still to come; it is taken back.
@@ -204,12 +231,20 @@ impl Books {
             *writer = Some((name, number("incarnation")));
             return Ok((json!({}), Vec::new()));
         }
+        if call == "look" {
+            let name: [u8; 16] = payload[..16].try_into().unwrap();
+            let kept = self.images.get(&name).filter(|kept| kept.secret[..] == payload[16..48]);
+            kept.ok_or("there is no such image")?;
+            // Incarnations are counted from 1: this one writes nothing.
+            *writer = Some((name, 0));
+            return Ok((json!({}), Vec::new()));
+        }
         let (name, incarnation) = writer.ok_or("nothing is open")?;
         if call == "end" {
             self.images.remove(&name).map(|kept| kept.image.end());
             return Ok((json!({}), Vec::new()));
         }
-        let Kept { image, pins, .. } = self.images.get_mut(&name).ok_or("the image is gone")?;
+        let Kept { image, pins, secret } = self.images.get_mut(&name).ok_or("the image is gone")?;
         match call {
             "committed" => Ok((json!({ "number": image.committed() }), Vec::new())),
             "begin" => {
@@ -239,13 +274,29 @@ impl Books {
             }
             "abandon" => done(image.abandon(incarnation, number("number"))),
             "image" => {
-                let blocks = image.blocks(number("number")).map_err(|error| error.to_string())?;
+                let mut blocks = image.blocks(number("number")).map_err(|error| error.to_string())?;
+                if incarnation == 0 && self.spoils_looks == Some(Spoilt::BytesAndDigest) {
+                    let key = Key::from_seed(&blake3::derive_key("dxpu survival image digest v1", secret));
+                    for entry in &mut blocks {
+                        let mut bytes = image.read(number("number"), entry.block).unwrap().to_vec();
+                        bytes[0] ^= 1;
+                        entry.digest = key.digest(&bytes);
+                    }
+                }
+                if incarnation == 0 {
+                    // A guardian keeps what a reader has listed. This one keeps it for good.
+                    image.pin(number("number")).map_err(|error| error.to_string())?;
+                }
                 Ok((json!({}), blocks.iter().flat_map(bytes_of).collect()))
             }
             "read" => {
                 let block = Block { address: number("address"), bytes: number("bytes") as u32 };
                 let bytes = image.read(number("number"), block).map_err(|error| error.to_string())?;
-                Ok((json!({}), bytes.to_vec()))
+                let mut bytes = bytes.to_vec();
+                if let Some(_spoilt) = self.spoils_looks.filter(|_| incarnation == 0) {
+                    bytes[0] ^= 1;
+                }
+                Ok((json!({}), bytes))
             }
             "leave" => Ok((json!({}), Vec::new())),
             other => panic!("{other}"),
@@ -332,6 +383,21 @@ impl ImageStore for Remote {
         Ok(Box::new(RemoteImage { stream, number: Mutex::default(), refusal: Mutex::default() }))
     }
 
+    fn read(
+        &self,
+        name: ImageName,
+        secret: &[u8; 32],
+        number: u64,
+        _from: &str,
+    ) -> Result<Box<dyn Blocks>, StoreError> {
+        let stream = UnixStream::connect(&self.path).map_err(|error| StoreError::Lost(error.to_string()))?;
+        let stream = Arc::new(Mutex::new(stream));
+        ask(&stream, json!({ "call": "look" }), &[&name.bytes[..], secret].concat())?;
+        let (_, list) = ask(&stream, json!({ "call": "image", "number": number }), &[])?;
+        let list = list.chunks(ENTRY_BYTES).map(entry_of).collect();
+        Ok(Box::new(RemoteBlocks { stream, number, list }))
+    }
+
     fn address(&self) -> String {
         "elsewhere".to_owned()
     }
@@ -356,6 +422,18 @@ impl KeptImage for RemoteImage {
     fn committed(&self) -> Result<u64, StoreError> {
         let (head, _) = ask(&self.stream, json!({ "call": "committed" }), &[])?;
         Ok(head["number"].as_u64().unwrap())
+    }
+
+    /// Says whether the guardian is there without a call that it would count.
+    fn copied(&self) -> Result<u64, StoreError> {
+        let mut stream = self.stream.lock().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let read = stream.read(&mut [0]);
+        stream.set_nonblocking(false).unwrap();
+        match read {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(0),
+            _ => Err(StoreError::Lost("it broke off".to_owned())),
+        }
     }
 
     fn begin(&self, base: u64, number: u64) -> Result<(), StoreError> {

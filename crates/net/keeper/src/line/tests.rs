@@ -27,6 +27,7 @@ fn all_from_program() -> Vec<FromProgram> {
             state: State::Starting,
             why: String::new(),
             cut: 3,
+            level: 2,
             safe_age_ms: 4,
             live_bytes: 5,
             journal_bytes: 6,

@@ -27,6 +27,8 @@ pub struct GuardOptions {
     pub bytes: u64,
     /// A directory for suspended images.
     pub disk: Option<PathBuf>,
+    /// How long a program is suspended before its image goes there; `None`: as the guardian thinks fit.
+    pub disk_after: Option<Duration>,
     /// The port at which guardians of other boxes reach this one; 0: any that is free. The guardian that is started after
     /// one that died has the same: programs know where their images are.
     pub port: u16,
@@ -230,6 +232,9 @@ fn arguments(options: &GuardOptions, around: &Surroundings, socket: &Path) -> Ve
     add("--peer-key", path(&around.home().key_file()));
     if let Some(disk) = &options.disk {
         add("--disk", path(disk));
+    }
+    if let Some(after) = options.disk_after {
+        add("--disk-after", format!("{}ms", after.as_millis()));
     }
     if let Some(copy_to) = &options.copy_to {
         add("--copy-to", copy_to.clone());

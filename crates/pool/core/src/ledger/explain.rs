@@ -3,7 +3,7 @@
 use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, is_clean};
 use super::queue::{GroupKey, Wish, queued_ms};
-use super::stock::{Need, Place, Standing, Tightness};
+use super::stock::{Need, Place, Standing, Stock, Tightness};
 use super::{Ledger, Refusal};
 use pool_api::{
     BoxKind, Explanation, Filter, FilterCount, Gpu, GpuState, Lease, LeaseId, LeaseState, Model, Name,
@@ -50,7 +50,9 @@ impl Ledger {
             // They are there and it still waits: they are not together, not enough, or others come first.
             let need = wish.need(self.open_classes(&lease.tenant, &wish));
             let is_enough = if wish.given.is_empty() {
-                self.stock.clone().choose(&need, &mut self.unused_dice.clone()).is_some()
+                let hidden = self.unguarded(&need, None);
+                let choose = |stock: &mut Stock| stock.choose(&need, &mut self.unused_dice.clone());
+                self.stock.clone().without(&hidden, choose).is_some()
             } else {
                 usable.len() == wish.given.len()
             };
@@ -68,7 +70,15 @@ impl Ledger {
         } else {
             self.explain_given(&wish, &fallen, answer);
         }
+        if let Some(places) = fallen.get(&Filter::Guard) {
+            self.explain_guard(&wish, places, answer);
+        }
         self.explain_queue(lease, answer);
+    }
+
+    fn has_guard(&self, owner: &BoxEntry, gpu: &Gpu, wish: &Wish) -> bool {
+        let count = if wish.topology == Topology::Any { 1 } else { wish.gpus };
+        wish.guard.is_none_or(|guard| self.is_guarded(owner, gpu, (guard, count), None))
     }
 
     /// The GPUs of the pool, by the filter at which each falls out.
@@ -100,6 +110,7 @@ impl Ledger {
             GpuState::Free if gpu.unready.is_some() => Filter::NotReady,
             GpuState::Free if gpu.spare && !wish.lost => Filter::Spare,
             GpuState::Free if !self.is_within_limit(tenant, wish, &gpu.model) => Filter::Quota,
+            GpuState::Free if !self.has_guard(owner, gpu, wish) => Filter::Guard,
             GpuState::Free => Filter::Usable,
         }
     }

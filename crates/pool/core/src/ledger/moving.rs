@@ -15,7 +15,7 @@ use super::command::{Answer, Refusal};
 use super::moves::Why;
 use super::queue::Wish;
 use super::serve::remember_move;
-use super::stock::Place;
+use super::stock::{Need, Place, Standing};
 use super::{Ledger, Note};
 use pool_api::{EventKind, GpuId, Grant, LeaseId, LeaseState, Move, Moving, Name, Purpose};
 
@@ -80,6 +80,17 @@ impl Ledger {
         let lease = &self.leases[&id].lease;
         let is_tied = lease.grants.len() > 1 && lease.request.topology != pool_api::Topology::Any;
         let wish = Wish { lost: spares, ..Wish::of(lease) };
+        // A drill reads the image and keeps none, and may have spares. What moves needs guard memory where it goes.
+        let hidden = match spares {
+            true => Vec::new(),
+            false => {
+                let guard = Wish::asked(&lease.request).guard;
+                let need = Need { guard, ..wish.need(self.stock.mask(|class| wish.accepts(class))) };
+                self.unguarded(&need, Some(id))
+            }
+        };
+        let before: Vec<Standing> = hidden.iter().map(|place| self.stock.standing(*place)).collect();
+        hidden.iter().for_each(|place| self.stock.set(*place, Standing::Busy));
         let found = match to_box {
             Some(name) if !is_tied => {
                 let need = wish.need(self.stock.mask(|class| wish.accepts(class)));
@@ -91,7 +102,12 @@ impl Ledger {
                 found.filter(|place| to_box.is_none_or(|name| self.stock.locate(*place).0 == name))
             }
         };
-        let where_to = || to_box.map_or_else(|| "of its model".to_owned(), |name| format!("in box {name}"));
+        hidden.iter().zip(before).for_each(|(place, before)| self.stock.set(*place, before));
+        let guarded = if hidden.is_empty() { "" } else { ", with guard memory for its images" };
+        let where_to = || {
+            let place = to_box.map_or_else(|| "of its model".to_owned(), |name| format!("in box {name}"));
+            format!("{place}{guarded}")
+        };
         found.ok_or_else(|| Refusal::NoTarget { lease: id, where_to: where_to() })
     }
 

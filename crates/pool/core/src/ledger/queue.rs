@@ -26,6 +26,8 @@ pub(super) struct Wish {
     pub(super) lost: bool,
     /// Exactly these, in order; any, if there are none.
     pub(super) given: Vec<GpuId>,
+    /// Its images need guard memory in the boxes of its GPUs, so many bytes for each GPU; 0: as much as the GPU has.
+    pub(super) guard: Option<u64>,
 }
 
 impl Wish {
@@ -36,7 +38,9 @@ impl Wish {
         // A program that outlives the loss of its GPU goes on wherever there is another one.
         let is_bound = lease.granted_ms.is_none() || lease.request.survive.is_none();
         let given = if is_bound { asked.given } else { Vec::new() };
-        Self { model: lease.model.clone().or(asked.model), lost, given, ..asked }
+        // After a loss any GPU is better than none: its program says how well it is protected there.
+        let guard = asked.guard.filter(|_| !lost);
+        Self { model: lease.model.clone().or(asked.model), lost, given, guard, ..asked }
     }
 
     /// Of a request that has had nothing yet.
@@ -54,6 +58,7 @@ impl Wish {
             host: request.host.clone(),
             lost: false,
             given,
+            guard: (!request.survive.is_none()).then_some(share_bytes),
         }
     }
 
@@ -94,7 +99,7 @@ impl Wish {
             Topology::SameBox => Tightness::OneBox,
             Topology::Nvlink => Tightness::OneBin,
         };
-        Need { classes, gpus: self.gpus, tightness, spares: self.lost }
+        Need { classes, gpus: self.gpus, tightness, spares: self.lost, guard: self.guard }
     }
 }
 

@@ -79,7 +79,7 @@ impl Ledger {
         self.listen_to(name);
         let entry = self.boxes.get_mut(name).expect("it was met before");
         let was = std::mem::replace(&mut entry.presence, Presence::Ready);
-        entry.guard.clone_from(&report.guard);
+        let guard_before = std::mem::replace(&mut entry.guard, report.guard.clone());
         let record = &mut entry.record;
         let same = record.kind == report.kind && record.rack == report.rack && record.paths == report.paths;
         if !same {
@@ -97,6 +97,7 @@ impl Ledger {
         if was != Presence::Ready {
             self.restand_box(name);
         }
+        self.hear_guard(name, guard_before);
     }
 
     fn hear_gpu(&mut self, name: &Name, whole: &BoxReport, report: &GpuReport) {

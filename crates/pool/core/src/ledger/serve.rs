@@ -64,7 +64,10 @@ impl Ledger {
             {
                 return Some((id, places));
             }
-            if open == 0 || !self.stock.feasible(&key.wish.need(open)) {
+            if open == 0
+                || !self.stock.feasible(&key.wish.need(open))
+                || self.lacks_guard_alone(&key.wish, open)
+            {
                 continue;
             }
             walled_below |= open;
@@ -97,7 +100,9 @@ impl Ledger {
         if self.queue.is_refused(need, self.stock.gains()) {
             return None;
         }
-        let found = self.stock.choose(need, &mut self.unused_dice);
+        let hidden = self.unguarded(need, None);
+        let (stock, dice) = (&mut self.stock, &mut self.unused_dice);
+        let found = stock.without(&hidden, |stock| stock.choose(need, dice));
         if found.is_none() {
             self.queue.refuse(*need, self.stock.gains());
         }

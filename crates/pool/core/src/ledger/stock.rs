@@ -67,6 +67,9 @@ pub(crate) struct Need {
     pub(crate) tightness: Tightness,
     /// Spares may be taken.
     pub(crate) spares: bool,
+    /// Guard memory for each GPU, in its box; 0: as much as the GPU has. The stock does not know boxes' guard memory: the
+    /// ledger hides GPUs whose boxes have too little ([`Stock::without`]).
+    pub(crate) guard: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -229,6 +232,23 @@ impl Stock {
         if matches!(standing, Standing::Usable | Standing::Spare) {
             self.gains += 1;
         }
+    }
+
+    /// A search in which these GPUs cannot be had.
+    pub(crate) fn without<T>(&mut self, hidden: &[Place], search: impl FnOnce(&mut Self) -> T) -> T {
+        // Hiding and showing them again is no gain.
+        let gains = self.gains;
+        let before: Vec<Standing> = hidden.iter().map(|place| self.standing(*place)).collect();
+        hidden.iter().for_each(|place| self.set(*place, Standing::Busy));
+        let found = search(self);
+        hidden.iter().zip(before).for_each(|(place, before)| self.set(*place, before));
+        self.gains = gains;
+        found
+    }
+
+    /// Something else than a GPU can be had that could not before.
+    pub(crate) fn gained(&mut self) {
+        self.gains += 1;
     }
 
     /// How a GPU stands now.

@@ -4,6 +4,7 @@ mod bench;
 mod failures;
 mod given;
 mod guarantees;
+mod guarding;
 mod hosts;
 mod life;
 mod operators_day;

@@ -97,6 +97,7 @@ impl Program {
             state: State::Protected,
             why: String::new(),
             cut: 9,
+            level: 1,
             safe_age_ms: 250,
             live_bytes: 6 << 30,
             journal_bytes,

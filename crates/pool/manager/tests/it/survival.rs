@@ -48,6 +48,7 @@ fn link(lease: &Lease) -> LinkProtection {
         state: ProtectionState::Protected,
         why: String::new(),
         cut: 3,
+        level: 2,
         safe_age_ms: 400,
         image_bytes: 12 << 30,
         journal_bytes: 5,

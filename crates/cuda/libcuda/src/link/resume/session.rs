@@ -225,7 +225,7 @@ impl<'a> NewSession<'a> {
     /// Has the image of the last safe cut put back, and waits until it is.
     fn restore(&mut self, number: u64) -> Result<(), Failure> {
         let from = match self.place.guardian.as_str() {
-            "" => self.core()?.guardian.clone(),
+            "" => self.core()?.guardians(),
             named => named.to_owned(),
         };
         self.tx.send(&[&frame(&Command::ImageRestore { number, from }, RESTORE_CALL)]).map_err(again)?;
@@ -288,6 +288,7 @@ impl<'a> NewSession<'a> {
         // The worker's own guardian has the image now.
         core.guardian = guard.as_ref().map_or_else(String::new, |guard| guard.guardian.clone());
         core.cuts.guard = guard;
+        core.cuts.lost_guardian = None;
         core.cuts.policy.resumed();
         core.place = self.place.clone();
         core.is_device_lost = false;

@@ -4,6 +4,8 @@ use super::{
     super::{
         Link,
         connect::Opened,
+        cuts::KeptBy,
+        drill::Copied,
         guard::{Guarded, Identity},
         guard_thread,
         keeper_line::KeeperLine,
@@ -13,7 +15,7 @@ use super::{
     FIRST_INCARNATION, Phase, Shared, Survival,
 };
 use crate::log;
-use cuda_wire::GuardInfo;
+use cuda_wire::{GuardInfo, ImageName};
 use journal::{CutRefused, CutTurn, Filled, Journal};
 use keeper::{FromProgram, State};
 use locks::lock;
@@ -114,9 +116,24 @@ impl Survival {
     }
 
     /// The image of a cut is safe.
-    pub(in super::super) fn cut_safe(&self, session: SessionNumber, number: u64, image_bytes: u64) {
+    pub(in super::super) fn cut_safe(&self, session: SessionNumber, number: u64, kept: KeptBy) {
         let now = self.shared.now();
-        lock(&self.shared.core).cuts.safe(session, number, image_bytes, now);
+        lock(&self.shared.core).cuts.safe(session, number, kept, now);
+        self.shared.tell();
+    }
+
+    /// The guardian of a session is lost, and its images with it.
+    pub(in super::super) fn guardian_lost(&self, session: SessionNumber, why: &str) {
+        let mut core = lock(&self.shared.core);
+        if core.number != session || core.phase != Phase::Live {
+            return;
+        }
+        let base = core.journal.base().unwrap_or(0);
+        let words = core.cuts.guardian_lost(why, base);
+        drop(core);
+        if let Some(words) = words {
+            log::warn(&words);
+        }
         self.shared.tell();
     }
 
@@ -212,7 +229,29 @@ impl Shared {
         if core.phase != Phase::Live || core.cuts.guard.is_none() {
             return CutTurn::Rest;
         }
-        core.cuts.policy.turn(now, filled(&core.journal))
+        let filled = filled(&core.journal);
+        let is_half_full = filled.held_bytes >= filled.budget_bytes / 2;
+        if core.cuts.drill == Some(Copied::No) && !is_half_full {
+            return CutTurn::Rest;
+        }
+        core.cuts.policy.turn(now, filled)
+    }
+
+    /// The image of this link and its secret; `None`: the first worker keeps no images.
+    pub(in super::super) fn image_secret(&self) -> Option<(ImageName, [u8; 32])> {
+        self.protection.identity.as_ref().map(Identity::parts)
+    }
+
+    /// The copy of a drill has its image.
+    pub(in super::super) fn drill_has_image(&self) {
+        self.core().cuts.drill = Some(Copied::Yes);
+        self.tell();
+    }
+
+    /// The drill is over.
+    pub(in super::super) fn end_drill(&self) {
+        self.core().cuts.drill = None;
+        self.tell();
     }
 
     /// The number of the next cut.
@@ -234,12 +273,18 @@ impl Shared {
         true
     }
 
-    /// Folds the journal up to a cut whose image is safe. The other threads go on meanwhile.
-    pub(in super::super) fn truncate(&self) -> Truncation {
+    /// Folds the journal up to a cut whose image is safe. The other threads go on meanwhile. With `awaits_copy` a cut is kept
+    /// out until another box has it, too, for a while.
+    pub(in super::super) fn truncate(&self, awaits_copy: bool) -> Truncation {
         // A transfer that lands after this is taken for one that has not: the next look finds it landed.
-        let expected = self.expectations.names();
+        let (expected, now) = (self.expectations.names(), self.now());
         let core = self.core();
-        let Some(cut) = core.cuts.under_way.as_ref().filter(|cut| cut.is_safe) else {
+        let Some(cut) = core
+            .cuts
+            .under_way
+            .as_ref()
+            .filter(|cut| if awaits_copy { cut.is_due(now) } else { cut.is_safe })
+        else {
             return Truncation::Nothing;
         };
         let number = cut.number;
@@ -311,6 +356,9 @@ impl Shared {
                     .to_owned(),
             ),
             _ if cut == 0 => (State::Starting, core.cuts.why_given_up.clone()),
+            _ if core.cuts.lost_guardian.is_some() => {
+                (State::Degraded, core.cuts.lost_guardian.clone().unwrap_or_default())
+            }
             _ => (State::Protected, core.cuts.why_given_up.clone()),
         };
         // What came after the cut is done again, and the image comes back about as fast as it went.
@@ -320,6 +368,7 @@ impl Shared {
             state,
             why,
             cut,
+            level: core.cuts.level(cut),
             safe_age_ms: since_cut.as_millis() as u64,
             live_bytes: core.cuts.live_bytes,
             journal_bytes: core.journal.bytes_held(),

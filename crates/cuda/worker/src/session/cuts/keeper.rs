@@ -3,7 +3,7 @@
 use super::{Cuts, Fate, GuardianPlace, Opening, Refusal};
 use cuda_abi::CudaError;
 use cuda_driver::{
-    Blocks, Committed, CutState, ImageStore, KeptImage, LinkLost, PendingCut, StoreError, TakenCut,
+    Blocks, Committed, CutState, ImageStore, KeptImage, LinkLost, PendingCut, Snapshots, StoreError, TakenCut,
 };
 use cuda_wire::{GuardInfo, ImageRestored};
 use snapshot::{Block, BlockDigest, EventAge, Key};
@@ -20,6 +20,18 @@ pub(super) struct Keeper {
     opening: Option<Opening>,
     /// `None` before the guard, and after the guardian was lost.
     image: Option<Box<dyn KeptImage>>,
+    /// The last cut whose second copy is awaited, and the bytes of the image; `None`: none is.
+    uncopied: Option<(u64, u64)>,
+    /// Cuts get second copies.
+    has_copies: bool,
+}
+
+/// What a look at the guardian found.
+pub(super) enum News {
+    /// Another box has this cut, too.
+    Copied { number: u64, image_bytes: u64 },
+    /// It is lost, in words.
+    Lost(String),
 }
 
 /// How a cut ended.
@@ -28,6 +40,14 @@ pub(super) struct Outcome {
     pub(super) result: Result<Committed, String>,
     /// The image may not be what the driver believes it to be.
     pub(super) is_whole_next: bool,
+    /// The guardian is lost, in words.
+    pub(super) lost: Option<String>,
+}
+
+impl Outcome {
+    fn refused(words: String, is_whole_next: bool) -> Self {
+        Self { result: Err(words), is_whole_next, lost: None }
+    }
 }
 
 /// Why a cut that was taken did not get into the image.
@@ -42,32 +62,61 @@ enum Unkept {
 
 impl Keeper {
     pub(super) fn new(cuts: Arc<Cuts>, place: GuardianPlace) -> Self {
-        Self { cuts, place, opening: None, image: None }
+        Self { cuts, place, opening: None, image: None, uncopied: None, has_copies: false }
+    }
+
+    /// Whether the guardian can be looked at.
+    pub(super) fn has_image(&self) -> bool {
+        self.image.is_some()
+    }
+
+    /// Looks whether the guardian is there, and what another box has.
+    pub(super) fn look(&mut self) -> Option<News> {
+        match self.image.as_ref()?.copied() {
+            Ok(copied) => {
+                let (number, image_bytes) = self.uncopied.filter(|(number, _)| copied >= *number)?;
+                self.uncopied = None;
+                Some(News::Copied { number, image_bytes })
+            }
+            Err(error @ StoreError::Lost(_)) => {
+                (self.image, self.uncopied) = (None, None);
+                Some(News::Lost(error.to_string()))
+            }
+            // The image has ended, or has a newer writer: the next cut hears why.
+            Err(StoreError::Refused(_)) => None,
+        }
     }
 
     /// Opens the image and lets the driver compute digests.
     pub(super) fn guard(&mut self, opening: &Opening) -> Result<(Arc<Key>, GuardInfo), Refusal> {
-        let (image, address) = self.open(opening, "")?;
+        let (image, (address, copy_at)) = self.open(opening, "")?;
+        self.has_copies = !copy_at.is_empty();
         let key = opening.key();
         self.cuts.snapshots()?.protect(key.clone())?;
         let info = GuardInfo {
             bytes_max: image.bytes_max(),
             driver_build: self.cuts.driver.build(),
             guardian: address,
+            copy_at,
         };
         self.opening = Some(opening.clone());
         self.image = Some(image);
         Ok((key, info))
     }
 
-    fn open(&self, opening: &Opening, from: &str) -> Result<(Box<dyn KeptImage>, String), StoreError> {
+    /// The image, and the addresses of its guardian and of the one that gets second copies.
+    fn open(
+        &self,
+        opening: &Opening,
+        from: &str,
+    ) -> Result<(Box<dyn KeptImage>, (String, String)), StoreError> {
         let store: Arc<dyn ImageStore> = (self.place.open)(&self.place.path, self.place.lease.as_deref())?;
         let image = store.open(opening.image, &opening.secret, opening.incarnation, from)?;
         let address = match self.place.address.as_str() {
             "" => store.address(),
             address => address.to_owned(),
         };
-        Ok((image, address))
+        Ok((image, (address, store.copy_at())))
     }
 
     /// The image, opened again if the guardian was lost.
@@ -88,20 +137,24 @@ impl Keeper {
         let taken = match pending.wait() {
             CutState::Taken(taken) => taken,
             CutState::Abandoned(why) => {
-                return Outcome { result: Err(why.to_string()), is_whole_next: false };
+                return Outcome::refused(why.to_string(), false);
             }
             CutState::Waiting => {
                 let words = "the driver did not wait for the cut".to_owned();
-                return Outcome { result: Err(words), is_whole_next: false };
+                return Outcome::refused(words, false);
             }
         };
         match self.store(number, &taken, pending) {
-            Ok(committed) => Outcome { result: Ok(committed), is_whole_next: false },
-            Err(Unkept::Refused(words)) => Outcome { result: Err(words), is_whole_next: false },
+            Ok(committed) => {
+                let is_awaited = self.has_copies && committed.level < 2;
+                self.uncopied = is_awaited.then_some((number, committed.image_bytes));
+                Outcome { result: Ok(committed), is_whole_next: false, lost: None }
+            }
+            Err(Unkept::Refused(words)) => Outcome::refused(words, false),
             Err(Unkept::OtherImage(words)) => {
                 // Opened again, it has no unfinished delta.
                 self.image = None;
-                Outcome { result: Err(words), is_whole_next: true }
+                Outcome::refused(words, true)
             }
             Err(Unkept::Lost(error)) => {
                 // A guardian that comes back has no images, and one that merely broke off may have this cut or not.
@@ -109,7 +162,7 @@ impl Keeper {
                 let words = format!(
                     "{error}; until the next cut is safe, the program cannot be resumed from an image"
                 );
-                Outcome { result: Err(words), is_whole_next: true }
+                Outcome { result: Err(words), is_whole_next: true, lost: Some(error.to_string()) }
             }
         }
     }
@@ -153,27 +206,22 @@ impl Keeper {
     pub(super) fn restore(&mut self, number: u64, from: &str) -> Result<ImageRestored, Refusal> {
         let started = Instant::now();
         let blocks = match self.image()?.image(number) {
-            Err(StoreError::Refused(_)) if !from.is_empty() => {
-                self.fetch(from)?;
-                self.image()?.image(number)
-            }
+            Err(StoreError::Refused(_)) if !from.is_empty() => self.fetch_one_of(from, number),
             found => found,
         };
-        let blocks = blocks.map_err(|error| match error {
-            StoreError::Refused(words) => Refusal::new(CudaError::NOT_FOUND, words),
-            lost => lost.into(),
-        })?;
-        let watched = Watched { blocks: &*blocks, is_lost: AtomicBool::new(false) };
-        let restored = self.cuts.snapshots()?.restore(&watched).map_err(|error| {
-            // A driver takes a block that does not come for a lost link, and that for a lost device.
-            if watched.is_lost.load(Ordering::SeqCst) {
-                let words = "the guardian broke off while the image was restored";
-                return Refusal::new(CudaError::SYSTEM_NOT_READY, words);
+        load(self.cuts.snapshots()?, blocks, started)
+    }
+
+    /// The image out of the first guardian that has it; `from` names one, or several with commas in between.
+    fn fetch_one_of(&mut self, from: &str, number: u64) -> Result<Box<dyn Blocks>, StoreError> {
+        let mut found = Err(StoreError::Refused("no guardian is named that has the image".to_owned()));
+        for from in from.split(',').filter(|from| !from.is_empty()) {
+            found = self.fetch(from).and_then(|()| self.image()?.image(number));
+            if found.is_ok() {
+                break;
             }
-            error.into()
-        })?;
-        let took_us = started.elapsed().as_micros() as u64;
-        Ok(ImageRestored { blocks: restored.blocks, bytes: restored.bytes, took_us })
+        }
+        found
     }
 
     /// Opens the image anew, with the guardian that has its cuts.
@@ -202,6 +250,29 @@ impl Keeper {
             tracing::warn!(%error, ?fate, "the guardian was not told what becomes of an image");
         }
     }
+}
+
+/// Loads blocks into the driver's memory. `started`: when the store was asked for them.
+pub(super) fn load(
+    snapshots: &dyn Snapshots,
+    blocks: Result<Box<dyn Blocks>, StoreError>,
+    started: Instant,
+) -> Result<ImageRestored, Refusal> {
+    let blocks = blocks.map_err(|error| match error {
+        StoreError::Refused(words) => Refusal::new(CudaError::NOT_FOUND, words),
+        lost => lost.into(),
+    })?;
+    let watched = Watched { blocks: &*blocks, is_lost: AtomicBool::new(false) };
+    let restored = snapshots.restore(&watched).map_err(|error| {
+        // A driver takes a block that does not come for a lost link, and that for a lost device.
+        if watched.is_lost.load(Ordering::SeqCst) {
+            let words = "the guardian broke off while the image was restored";
+            return Refusal::new(CudaError::SYSTEM_NOT_READY, words);
+        }
+        error.into()
+    })?;
+    let took_us = started.elapsed().as_micros() as u64;
+    Ok(ImageRestored { blocks: restored.blocks, bytes: restored.bytes, took_us })
 }
 
 /// Blocks of an image, and whether one did not come.

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use pool_api::{
-    BoxKind, BoxOrders, BoxReport, Gpu, GpuReport, Health, Lease, LeaseRequest, LeaseState, Want,
+    BoxKind, BoxOrders, BoxReport, Gpu, GpuReport, GuardReport, Health, Lease, LeaseRequest, LeaseState, Want,
 };
 
 pub(super) struct Slot {
@@ -16,6 +16,7 @@ pub(super) struct TestBox {
     sequence: u64,
     pub(super) paths: Vec<String>,
     pub(super) slots: Vec<Slot>,
+    pub(super) guard: Option<GuardReport>,
 }
 
 pub(super) struct Bench {
@@ -84,6 +85,7 @@ impl Bench {
                 sequence: 0,
                 paths: vec!["10.0.0.1".into(), "udp:10.0.0.1:7000".into()],
                 slots: (0..gpus).map(slot).collect(),
+                guard: None,
             };
             bench.boxes.insert(name(box_name), entry);
             bench.report(box_name);
@@ -127,7 +129,7 @@ impl Bench {
             rack: "r1".into(),
             paths: entry.paths.clone(),
             gpus: entry.slots.iter().map(|slot| slot.report.clone()).collect(),
-            guard: None,
+            guard: entry.guard.clone(),
         }
     }
 
