@@ -8,7 +8,7 @@ from cluster import USERS
 
 JOBS = 100
 ARRAYS = 4
-# It took 311 s on two cores that had thirty other processes to run (2026-11-16).
+# It took 206 s and 311 s on two cores with ten to forty other processes (2026-11-16).
 SECONDS_MAX = 600
 FINAL = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT"}
 
