@@ -34,6 +34,15 @@ def test_every_option_in_the_chart_is_one_of_dxpu():
             assert f"{option.partition('=')[0]} <" in told, (option, told)
 
 
+def test_the_parts_start_with_the_options_of_the_chart_and_their_own_defaults():
+    if subprocess.run([dxpu(), "kube", "--help"], capture_output=True).returncode:
+        pytest.skip("this dxpu was built without --features kube")
+    for _, container in containers(render()):
+        # There is no secret here. A part that gets as far as to miss it has taken every option.
+        told = subprocess.run([dxpu(), *container["args"]], capture_output=True, text=True).stderr
+        assert "/etc/dxpu/borrower/credential.json" in told and "invalid value" not in told, told
+
+
 def test_the_parts_may_do_what_they_need_and_no_more():
     objects = render()
     rules = lambda kind, name: {

@@ -1,9 +1,10 @@
 //! `dxpu kube controller`: the pool's side of a Kubernetes cluster. The controller itself is in `kube-controller`.
 
+use crate::operate::lease::long_duration;
 use crate::support::exit::{Exit, Failure, Outcome};
+use crate::support::log;
 use crate::support::notify::ServiceManager;
 use crate::support::pool_access::{self, PoolAccess};
-use crate::support::{log, quantity};
 use anyhow::Context;
 use kube_claims::{Bind, Nodes, Terms};
 use kube_controller::{Cluster, Election, Pace, Settings};
@@ -62,7 +63,7 @@ pub(crate) struct KubeController {
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     identity: Option<String>,
     /// How long pods keep their GPUs while no controller runs
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = long_duration)]
     lease_ttl: Duration,
     /// The priority of its leases in the pool
     #[arg(long, value_name = "N", default_value_t = pool_api::PRIORITY_DEFAULT)]
