@@ -68,7 +68,7 @@ for fd in /proc/$BASHPID/fd/*; do fd=${fd##*/}; [ "$fd" -gt 2 ] && eval "exec $f
 exec 9<"$4" || exit 0
 flock -n 9 || exit 0
 "$1" slurm claim --wait $2 --job "$3" --script "${4%/*}/script" 9<&- || true
-while sleep 1; do
+while sleep 1 && [ -e "$4" ]; do
     all=$(timeout 20 squeue -h --all --array --states=PENDING -o "%A %F %K %Q %r") || continue
     line=$(grep "^$3 " <<< "$all") || { rm -f "$4"; exit 0; }
     read -r _ array index priority reason <<< "$line"
