@@ -100,6 +100,8 @@ local function result(action, job, went_well, said)
     if went_well then
         return slurm.SUCCESS, said
     end
+    -- squeue shows it as the job's reason, which is one line.
+    said = said:gsub("%s*\n%s*", "; ")
     slurm.log_error("dxpu: %s of job %s failed: %s", action, tostring(job), said)
     return slurm.ERROR, said
 end

@@ -37,6 +37,8 @@ class World:
         self.start_controller()
         self.start_plugin()
         self.published(2)
+        # Pods are refused until the controller manager has made the namespace's account.
+        kit.until("there is a default account", lambda: self.cluster.api.find("ServiceAccount", "default"), PATIENCE)
         return ", ".join(sorted(self.devices()))
 
     def uninstall_pods(self):

@@ -108,7 +108,8 @@ class Task:
 def tasks(world, arrays):
     """The tasks of the arrays that Slurm knows, by ARRAY_INDEX: commands take no other name for one. None while slurmctld is away."""
     lines = world.slurm.run("squeue", "--noheader", "--all", "--array", "--states=all", "--format", "%F %K %A %T %Q %r").stdout.split("\n")
-    rows = [line.split(None, 5) for line in filter(None, lines)]
+    # A reason may have several lines.
+    rows = [line.split(None, 5) for line in lines if line[:1].isdigit()]
     return {f"{array}_{index}": Task(*rest) for array, index, *rest in rows if int(array) in arrays}
 
 

@@ -1,6 +1,6 @@
 """CuPy trains on soft GPUs while what serves it is killed and frozen: the losses are those of an undisturbed run, to the last bit.
 
-`SURVIVE_KILLS=100` says how often.
+`SURVIVE_KILLS=100` says how often, `SURVIVE_DEATHS=box,manager` what dies.
 """
 import os
 import random
@@ -15,7 +15,7 @@ from story_newcomer import PYTHON
 PROGRAM = os.path.join(kit.HERE, "programs", "train.py")
 KILLS = int(os.environ.get("SURVIVE_KILLS", "6"))
 # Each kind in turn, so that a short run has one of each.
-DEATHS = ("session", "worker", "guardian", "frozen session", "box", "manager", "agent", "frozen worker", "frozen guardian", "frozen manager")
+DEATHS = os.environ["SURVIVE_DEATHS"].split(",") if "SURVIVE_DEATHS" in os.environ else ("session", "worker", "guardian", "frozen session", "box", "manager", "agent", "frozen worker", "frozen guardian", "frozen manager")
 FROZEN_SECONDS = 3
 random_source = random.Random(20261116)
 
@@ -164,7 +164,7 @@ def compare(pool, disturbed):
 
 
 def trained(pool):
-    deaths, gaps = {}, []
+    deaths, gaps, misses = {}, [], 0
     with Training(pool) as training:
         lease = lease_of(pool)
         while sum(deaths.values()) < KILLS:
@@ -177,6 +177,8 @@ def trained(pool):
             what = DEATHS[sum(deaths.values()) % len(DEATHS)]
             began = time.monotonic()
             if not strike(pool, lease, what):
+                misses += 1
+                kit.hold(misses < 50, "there is never a", what, "to strike:", pool.logs())
                 continue
             deaths[what] = deaths.get(what, 0) + 1
             steps = training.steps()
@@ -220,12 +222,18 @@ def strike(pool, lease, what):
 
 
 def children(pid):
-    """The sessions of a worker: its child processes."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return [int(word) for word in file.read().split()]
-    except OSError:
-        return []
+    """The sessions of a worker: its child processes. Not every kernel lists them below /proc/PID."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                # The name of a program may hold blanks and brackets; what follows it may not.
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == pid:
+            found.append(int(name))
+    return found
 
 
 def signal_all(pids, number):

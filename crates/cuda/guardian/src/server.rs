@@ -429,7 +429,7 @@ fn reap(shared: &Shared, keep: Keep, keep_parked: Duration) {
     }
 }
 
-/// Writes images without a writer to disk: after a while, or soon when memory is short.
+/// Writes suspended images to disk: after a while, or soon when memory is short.
 fn park(shared: &Shared, after: Duration) {
     let Some(disk) = &shared.disk else { return };
     let mut short_until = None;
@@ -442,7 +442,7 @@ fn park(shared: &Shared, after: Duration) {
         }
         let is_short = short_until.is_some_and(|until| Instant::now() < until);
         let time = if is_short { after.min(PARK_WHEN_SHORT) } else { after };
-        for kept in shared.shelf.idle(Instant::now(), time) {
+        for kept in shared.shelf.suspended(Instant::now(), time) {
             if shared.is_stopping() {
                 break;
             }

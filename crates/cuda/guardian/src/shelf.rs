@@ -128,7 +128,7 @@ impl Shelf {
         let kept = kept.ok_or(Refusal::NoSuchImage)?;
         if takes_over {
             kept.admit(&self.budget, open, 0)?;
-            kept.writer_is_gone(&self.budget, 0, open.incarnation, now);
+            kept.writer_is_gone(&self.budget, (0, open.incarnation), now, false);
         }
         Ok(Reader::new(self.clone(), kept))
     }
@@ -146,10 +146,10 @@ impl Shelf {
         all.iter().filter(|kept| kept.is_of_lease(lease)).map(|kept| self.end(kept)).count()
     }
 
-    /// Images of leases without a writer for at least `time`, the longest idle ones first.
-    pub(crate) fn idle(&self, now: Instant, time: Duration) -> Vec<Arc<Kept>> {
+    /// Images of leases that are suspended for at least `time`, the longest ones first.
+    pub(crate) fn suspended(&self, now: Instant, time: Duration) -> Vec<Arc<Kept>> {
         let all: Vec<Arc<Kept>> = lock(&self.images).values().cloned().collect();
-        let idle = all.into_iter().filter_map(|kept| Some((kept.idle_of_lease()?, kept)));
+        let idle = all.into_iter().filter_map(|kept| Some((kept.suspended_since()?, kept)));
         let mut idle: Vec<_> =
             idle.filter(|(since, _)| now.saturating_duration_since(*since) >= time).collect();
         idle.sort_by_key(|(since, _)| *since);
@@ -159,7 +159,7 @@ impl Shelf {
     /// Writes an image without a writer to disk and ends it in memory; `false` if a writer has come meanwhile. If the disk
     /// does not take it, it stays in memory.
     pub(crate) fn park(self: &Arc<Self>, disk: &Disk, kept: &Arc<Kept>) -> Result<bool, Refusal> {
-        let Some(since) = kept.idle_of_lease() else { return Ok(false) };
+        let Some(since) = kept.suspended_since() else { return Ok(false) };
         let open = kept.opening();
         disk.park(&open, &mut Reader::of(self, kept))?;
         let is_parked = kept.end_if_idle(&self.budget, since);

@@ -5,6 +5,7 @@ mod support;
 use cuda_driver::ImageStore;
 use guardian::GuardianStore;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use support::{BLOCK, Memory, NAME, Plan, Process, SECRET, eventually, occurrences, refused};
 
 const LEASE: &str = "l-00c0ffee00c0ffee";
@@ -53,6 +54,27 @@ fn a_suspended_image_goes_to_disk_after_a_while_and_comes_back() {
     let image = store.open(NAME, &SECRET, 5, "").unwrap();
     memory.check(&*image, 7);
     assert!(files(&disk).is_empty(), "what is in memory is not on disk");
+}
+
+#[test]
+fn an_image_whose_session_was_lost_stays_in_memory_with_the_cut_before_the_last_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, disk) = (directory.path().join("g"), directory.path().join("parked"));
+    let process = Process::start(&socket, &plan(&disk, 100));
+    let store = process.store().for_lease(LEASE);
+    let image = store.open(NAME, &SECRET, 4, "").unwrap();
+    let mut memory = Memory::new(30, 0);
+    memory.cut(&*image, 7).unwrap();
+    let before = memory.bytes.clone();
+    memory.bytes.fill(9);
+    memory.cut(&*image, 8).unwrap();
+    drop(image);
+    // The last commit may never have reached the program.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(files(&disk).is_empty() && store.census().unwrap().used > 0);
+    memory.bytes = before;
+    let image = store.open(NAME, &SECRET, 5, "").unwrap();
+    memory.check(&*image, 7);
 }
 
 #[test]

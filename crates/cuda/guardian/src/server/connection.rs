@@ -126,7 +126,7 @@ fn write(shared: &Arc<Shared>, mut stream: Stream, open: &Open) -> Result<(), Br
     let committed = match catch_up(shared, &writer, open) {
         Ok(committed) => committed,
         Err(refusal) => {
-            writer.leave(Instant::now());
+            writer.lost(Instant::now());
             return stream.answer(&Answer::Refused(refusal.to_string()));
         }
     };
@@ -155,7 +155,7 @@ fn write(shared: &Arc<Shared>, mut stream: Stream, open: &Open) -> Result<(), Br
             stream.answer(&Answer::Done)
         }
         Err(broken) => {
-            writer.leave(Instant::now());
+            writer.lost(Instant::now());
             Err(broken)
         }
     }

@@ -38,6 +38,8 @@ struct Inner {
     copier_of: u64,
     /// It ended here because it is on disk.
     is_parked: bool,
+    /// Its writer has left on purpose.
+    is_suspended: bool,
 }
 
 /// What is known of an image.
@@ -82,6 +84,7 @@ impl Kept {
             copied: 0,
             copier_of: 0,
             is_parked: false,
+            is_suspended: false,
         };
         Self { name: open.name, secret, inner: Mutex::new(inner), changed: Condvar::new() }
     }
@@ -104,15 +107,22 @@ impl Kept {
         let admitted = inner.image()?.admit(open.incarnation);
         inner.settle(budget, 0);
         admitted?;
-        (inner.writer, inner.idle_since) = (serial, None);
+        (inner.writer, inner.idle_since, inner.is_suspended) = (serial, None, false);
         if !open.lease.is_empty() {
             inner.lease.clone_from(&open.lease);
         }
         Ok(())
     }
 
-    /// The writer with this number is gone: its uncommitted delta is thrown away, and the image's time begins.
-    pub(super) fn writer_is_gone(&self, budget: &Budget, serial: u64, incarnation: u64, now: Instant) {
+    /// The writer with this number is gone: its uncommitted delta is thrown away, and the image's time begins. `is_suspended`:
+    /// it said so before, and nobody needs an older cut.
+    pub(super) fn writer_is_gone(
+        &self,
+        budget: &Budget,
+        (serial, incarnation): (u64, u64),
+        now: Instant,
+        is_suspended: bool,
+    ) {
         let mut inner = lock(&self.inner);
         if inner.writer != serial {
             return;
@@ -120,7 +130,7 @@ impl Kept {
         if let Some(image) = &mut inner.image {
             image.leave(incarnation);
         }
-        (inner.writer, inner.idle_since) = (0, Some(now));
+        (inner.writer, inner.idle_since, inner.is_suspended) = (0, Some(now), is_suspended);
         inner.settle(budget, 0);
     }
 
@@ -140,11 +150,12 @@ impl Kept {
         is_leased.then(|| (inner.lease.clone(), inner.charged))
     }
 
-    /// Since when it has no writer, if it belongs to a lease and has a cut.
-    pub(super) fn idle_of_lease(&self) -> Option<Instant> {
+    /// Since when it is suspended, if it belongs to a lease and has a cut. An image whose writer was lost is not suspended: its
+    /// program may come for a cut before the committed one, and the disk takes only that one.
+    pub(super) fn suspended_since(&self) -> Option<Instant> {
         let inner = lock(&self.inner);
         let has_cut = inner.image.as_ref().is_some_and(|image| image.committed() != 0);
-        inner.idle_since.filter(|_| has_cut && !inner.lease.is_empty())
+        inner.idle_since.filter(|_| inner.is_suspended && has_cut && !inner.lease.is_empty())
     }
 
     /// Ends the image if it has been without a writer since then; whether it was.

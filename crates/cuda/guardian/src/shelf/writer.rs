@@ -80,9 +80,14 @@ impl Writer {
         Ok(())
     }
 
-    /// The writer goes and the image stays, for its time.
+    /// The writer goes on purpose and the image stays, for its time.
     pub(crate) fn leave(self, now: Instant) {
-        self.kept.writer_is_gone(&self.shelf.budget, self.serial, self.incarnation, now);
+        self.kept.writer_is_gone(&self.shelf.budget, (self.serial, self.incarnation), now, true);
+    }
+
+    /// The writer is lost and the image stays, for its time.
+    pub(crate) fn lost(self, now: Instant) {
+        self.kept.writer_is_gone(&self.shelf.budget, (self.serial, self.incarnation), now, false);
     }
 
     fn change<T>(

@@ -409,7 +409,8 @@ impl Drill {
                 }
             }
             Notice::Print { text } => {
-                if state.replay.printed(text.0).differs {
+                let printed = state.replay.printed(text.0);
+                if printed.differs {
                     self.differs(&mut state, "the device printed another text");
                 }
             }
