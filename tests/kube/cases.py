@@ -282,11 +282,11 @@ class Cases(World):
         """With the image of deploy/image, and the chart's accounts, mounts and privileges. Only the network is the node's."""
         self.stop_controller()
         self.cluster.kill("plugin")
-        self.cluster.import_layout("localhost/dxpu:1", self.built)
+        image = self.cluster.import_layout("localhost/dxpu", self.built)
         for name, path in (("borrower", self.borrower), ("viewer", self.viewer)):
             secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"dxpu-{name}", "namespace": "dxpu"}}
             self.cluster.api.apply(secret | {"stringData": {"credential.json": pathlib.Path(path).read_text()}})
-        settings = ["image=localhost/dxpu:1", "imagePullPolicy=Never", f"node.kubeletDir={self.cluster.kubelet_dir}", f"node.cdiDir={self.cluster.cdi_dir}"]
+        settings = [f"image={image}", "imagePullPolicy=Never", f"node.kubeletDir={self.cluster.kubelet_dir}", f"node.cdiDir={self.cluster.cdi_dir}"]
         objects = list(yaml.safe_load_all(render(*settings)))
         for one in objects:
             if one["kind"] in ("Deployment", "DaemonSet"):

@@ -242,13 +242,15 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
         kit.hold(done.returncode == 0, "the image", name, "cannot be imported:", done.stdout, done.stderr)
 
     def import_layout(self, name, built):
-        """The image of dxpu, as it is shipped."""
+        """The image of dxpu, as it is shipped; its tag is the version. Gives back its whole name."""
         layout, archive = self.folder / "image", self.folder / "dxpu.tar"
         subprocess.run([ROOT / "deploy/image", "--built", built, "--out", layout], check=True, capture_output=True)
         with tarfile.open(archive, "w") as tar:
             tar.add(layout, arcname=".")
-        done = self.ctr("images", "import", "--local", "--index-name", name, archive)
+        done = self.ctr("images", "import", "--local", "--base-name", name, archive)
         kit.hold(done.returncode == 0, "the image of dxpu cannot be imported:", done.stdout, done.stderr)
+        version = subprocess.run([kit.dxpu, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+        return f"{name}:{version}"
 
     def start_kubelet(self):
         configuration = self.folder / "kubelet.json"
