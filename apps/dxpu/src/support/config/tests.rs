@@ -51,14 +51,16 @@ fn keys(text: &str) -> BTreeSet<String> {
 /// A value that each option takes, by what it is for.
 fn example(role: &str, key: &str) -> &'static str {
     match (role, key) {
-        ("manager", "listen") => "'127.0.0.1:0'",
+        ("manager" | "functions", "listen") => "'127.0.0.1:0'",
         ("worker", "listen") => "['0.0.0.0:7400', 'unix:/tmp/w']",
-        ("manager", "store") => "'sqlite:/tmp/pool.db'",
+        ("manager" | "functions", "store") => "'sqlite:/tmp/pool.db'",
         (_, "leader-ttl" | "report-every" | "suspect-after" | "dead-after" | "reclaim-after" | "spin") => {
             "'5s'"
         }
-        (_, "guest-waits" | "stall-timeout") => "'5s'",
+        (_, "guest-waits" | "stall-timeout" | "guard-disk-after" | "keep-warm" | "retry-after") => "'5s'",
         (_, "soft" | "slots" | "port" | "devices" | "sessions") => "3",
+        ("functions", "instances" | "tenant-instances" | "gpus" | "sharing") => "3",
+        ("functions", "fit") => "'worst'",
         (_, "kind") => "'pcie'",
         (_, "name" | "model") => "'a'",
         (_, "driver") => "'nvidia'",
@@ -69,7 +71,7 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "fabric") => "['10.0.0.7:7600']",
         (_, "device") => "['dma']",
         (_, "manager") => "['https://a:1', 'https://b:1']",
-        (_, "accept-older-store" | "msix" | "plain" | "nvidia") => "true",
+        (_, "accept-older-store" | "msix" | "plain" | "nvidia" | "same-user") => "true",
         _ => "'/a'",
     }
 }
@@ -171,6 +173,7 @@ fn what_is_printed_is_a_file_that_says_the_same() {
             "manager" => {
                 "listen = '0.0.0.0:7500'\nstore = 'etcd:http://e1:2379,http://e2:2379'\naccept-older-store = true"
             }
+            "functions" => "listen = '127.0.0.1:9701'\nfit = 'worst'\nsame-user = true\nkeep-warm = '5s'",
             "worker" => "listen = ['unix:/tmp/a', 'unix:/tmp/b']\nplain = true\nsessions = 3",
             _ => "fabric = ['10.0.0.7:7600']\nname = '12'\nstate-dir = \"/a 'quoted' \\\\ place\"",
         };

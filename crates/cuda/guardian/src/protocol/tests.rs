@@ -140,7 +140,7 @@ fn a_frame_that_breaks_a_rule_is_refused() {
         Err(ProtocolError::Malformed(9)),
         "State has no number"
     );
-    assert_eq!(Request::decode(&Head { a: 2, ..head(1) }, &[]), Err(ProtocolError::Version { theirs: 2 }));
+    assert_eq!(Request::decode(&Head { a: 3, ..head(1) }, &[]), Err(ProtocolError::Version { theirs: 3 }));
     let end = Head { a: u64::MAX, body_bytes: 2, ..head(4) };
     assert_eq!(Request::decode(&end, &[]), Err(ProtocolError::Malformed(4)), "beyond the last address");
     let secretless = Head { a: 1, body_bytes: 20, ..head(2) };

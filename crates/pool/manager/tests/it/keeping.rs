@@ -266,7 +266,8 @@ fn a_drill_is_done_shown_and_leaves_nothing_behind() {
     let began = Instant::now();
     let known = loop {
         let known = kept.bed.admin.protection(kept.lease.id).unwrap();
-        if !known.links.is_empty() && known.last_drill.is_some() {
+        let is_protected = |link: &pool_api::LinkProtection| link.state == ProtectionState::Protected;
+        if known.links.first().is_some_and(is_protected) && known.last_drill.is_some() {
             break known;
         }
         assert!(began.elapsed() < HANG, "{known:?}");
