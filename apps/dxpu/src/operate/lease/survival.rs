@@ -4,7 +4,7 @@ use crate::operate::list::{Format, changed};
 use crate::operate::words::{age, bytes, name_of, time};
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::pool_access::{PoolAccess, failure};
-use pool_api::{Drill, GpuId, Lease, LeaseId, LeaseState, MoveRequest, Name, Protection};
+use pool_api::{Drill, GpuId, Lease, LeaseId, LeaseState, LinkProtection, MoveRequest, Name, Protection};
 use pool_client::Client;
 use std::time::{Duration, Instant};
 
@@ -184,28 +184,7 @@ pub(super) fn lines(lease: &Lease, protection: Option<&Protection>) -> Vec<Strin
         }
         Some(at_ms) => {
             let heard_ms = protection.now_ms.saturating_sub(at_ms);
-            for link in &protection.links {
-                let mut parts = vec![format!("protection of {}: {}", link.gpu, name_of(&link.state))];
-                if !link.why.is_empty() {
-                    parts.push(link.why.clone());
-                }
-                if link.cut > 0 {
-                    let safe_ms = link.safe_age_ms + heard_ms;
-                    parts.push(format!("last safe image {:.1} s old", safe_ms as f64 / 1000.0));
-                    match link.level {
-                        0 => {}
-                        1 => parts.push("level 1: one box has it".to_owned()),
-                        level => parts.push(format!("level {level}: {level} boxes have it")),
-                    }
-                    parts.push(format!(
-                        "{} and {} to tell again",
-                        bytes(link.image_bytes),
-                        bytes(link.journal_bytes)
-                    ));
-                    parts.push(format!("a recovery would take {:.1} s", link.predicted_ms as f64 / 1000.0));
-                }
-                lines.push(parts.join(", "));
-            }
+            lines.extend(protection.links.iter().map(|link| of_link(link, heard_ms)));
         }
     }
     match &protection.last_drill {
@@ -221,10 +200,30 @@ pub(super) fn lines(lease: &Lease, protection: Option<&Protection>) -> Vec<Strin
     lines
 }
 
+/// How one link is protected; `heard_ms`: how long ago its keeper has said so.
+fn of_link(link: &LinkProtection, heard_ms: u64) -> String {
+    let mut parts = vec![format!("protection of {}: {}", link.gpu, name_of(&link.state))];
+    if !link.why.is_empty() {
+        parts.push(link.why.clone());
+    }
+    if link.cut > 0 {
+        let safe_ms = link.safe_age_ms + heard_ms;
+        parts.push(format!("last safe image {:.1} s old", safe_ms as f64 / 1000.0));
+        match link.level {
+            0 => {}
+            1 => parts.push("level 1: one box has it".to_owned()),
+            level => parts.push(format!("level {level}: {level} boxes have it")),
+        }
+        parts.push(format!("{} and {} to tell again", bytes(link.image_bytes), bytes(link.journal_bytes)));
+        parts.push(format!("a recovery would take {:.1} s", link.predicted_ms as f64 / 1000.0));
+    }
+    parts.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pool_api::{LinkProtection, ProtectionState};
+    use pool_api::ProtectionState;
 
     fn lease() -> Lease {
         let text = r#"{"id":"l-00c0ffee00c0ffee","tenant":"t","owner":"o","request":{"survive":"gpu"},"state":"granted",
