@@ -272,6 +272,7 @@ pub struct LinkProtection {
     pub cut: u64,
     /// How many boxes have the image of that cut: 1 survives the loss of a session, a worker or a GPU, 2 that of a box.
     #[serde(default)]
+    #[schema(maximum = 255)]
     pub level: u8,
     /// How old the last safe image is.
     #[serde(default)]
