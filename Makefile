@@ -14,7 +14,7 @@ export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 
-.PHONY: build build-kube dist install libraries demo test quick setup lint unit stories judges functions http dashboard pcie harness slurm first-hour packages package bench codegen
+.PHONY: build dist install libraries demo test quick setup lint unit stories judges functions http dashboard pcie harness slurm first-hour packages package bench codegen
 .PHONY: $(addprefix part-,setup lint build unit stories judges functions http dashboard pcie harness slurm first-hour packages)
 
 # Prerequisites are made in the order they are written: cargo and the parts use every core by themselves.
@@ -30,10 +30,6 @@ libraries:
 ## The binary, with those libraries inside.
 build: libraries
 	cargo build --release $(QUIET) --package dxpu
-
-## The binary with the driver for Kubernetes.
-build-kube: libraries
-	cargo build --release $(QUIET) --package dxpu --features kube
 
 ## The binary to ship, without debug data, which lies beside it: target/dist/dxpu and target/dist/dxpu.debug.
 dist: build
@@ -70,7 +66,7 @@ setup:
 lint: setup part-lint
 part-lint: libraries
 	cargo fmt --all --check
-	cargo clippy --release --quiet --workspace --all-targets --features dxpu/kube -- --deny warnings
+	cargo clippy --release --quiet --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" cargo doc --release --quiet --workspace --no-deps --document-private-items
 	scripts/deny
 

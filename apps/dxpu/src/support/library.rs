@@ -14,6 +14,7 @@ use crate::support::exit::{Exit, Failure};
 use anyhow::Context;
 use machine::files;
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use transport::Address;
 
@@ -23,7 +24,7 @@ struct Packed<'a> {
     name: &'a str,
     /// BLAKE3 of the library, in hexadecimal.
     hash: &'a str,
-    /// LZ4, behind the length of the library.
+    /// One frame of zstd.
     content: &'a [u8],
 }
 
@@ -32,7 +33,7 @@ macro_rules! packed {
         Packed {
             name: $name,
             hash: include_str!(concat!(env!("OUT_DIR"), "/", $file, ".hash")),
-            content: include_bytes!(concat!(env!("OUT_DIR"), "/", $file, ".lz4")),
+            content: include_bytes!(concat!(env!("OUT_DIR"), "/", $file, ".zst")),
         }
     };
 }
@@ -118,6 +119,12 @@ fn extract_to(cache: &Path, libraries: &[Packed<'_>]) -> anyhow::Result<Library>
     Ok(Library { directory, file })
 }
 
+fn unpack(content: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    ruzstd::decoding::StreamingDecoder::new(content)?.read_to_end(&mut unpacked)?;
+    Ok(unpacked)
+}
+
 fn extract_one(directory: &Path, library: &Packed<'_>) -> anyhow::Result<()> {
     let Packed { name, hash, content } = library;
     let versioned = format!("{name}.1");
@@ -126,7 +133,7 @@ fn extract_one(directory: &Path, library: &Packed<'_>) -> anyhow::Result<()> {
     if !is_good() {
         // Damaged, or not there. A program that has the damaged one open keeps its copy.
         let _ = std::fs::remove_file(&file);
-        let unpacked = lz4_flex::decompress_size_prepended(content)
+        let unpacked = unpack(content)
             .with_context(|| format!("this binary is damaged: its {versioned} cannot be unpacked"))?;
         files::write_new(&file, 0o555, &unpacked)?;
         if !is_good() {
@@ -153,8 +160,8 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let extract = |driver: &[u8], nvml: &[u8]| {
             let hash = |library: &[u8]| blake3::hash(library).to_hex().to_string();
-            let (hashes, packed) =
-                ([hash(driver), hash(nvml)], [driver, nvml].map(lz4_flex::compress_prepend_size));
+            let pack = |library: &[u8]| zstd::bulk::compress(library, 1).unwrap();
+            let (hashes, packed) = ([hash(driver), hash(nvml)], [driver, nvml].map(pack));
             let of = |name, index: usize| Packed { name, hash: &hashes[index], content: &packed[index] };
             extract_to(cache.path(), &[of(DRIVER, 0), of("libnvidia-ml.so", 1)]).unwrap()
         };
@@ -171,7 +178,7 @@ mod tests {
     #[test]
     fn what_this_binary_carries_is_what_its_hashes_say() {
         for library in LIBRARIES.iter().chain(&TRACE) {
-            let unpacked = lz4_flex::decompress_size_prepended(library.content).unwrap();
+            let unpacked = unpack(library.content).unwrap();
             assert_eq!(blake3::hash(&unpacked).to_hex().as_str(), library.hash, "{}", library.name);
             assert!(unpacked.starts_with(b"\x7fELF"), "{} is no library", library.name);
         }
