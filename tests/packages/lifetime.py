@@ -157,6 +157,7 @@ def install(pool):
             kit.hold(re.search(rf"^dxpu-{role}:", users, re.MULTILINE), users)
             state = machine.root.path(f"/var/lib/dxpu/{role}").stat()
             kit.hold(state.st_mode & 0o777 == 0o700 and state.st_uid != 0, role, oct(state.st_mode))
+        for role in ("manager", "box", "host", "worker", "functions"):
             done = machine.root.run("dxpu", role, "--config", f"/etc/dxpu/{role}.toml", "--print-config")
             kit.hold(done == machine.root.path(f"/etc/dxpu/{role}.toml").read_text(), role, done)
         kit.hold(OLD in machine.dpkg("--list", *PACKAGES), "installed")
