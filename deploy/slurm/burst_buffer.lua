@@ -4,7 +4,8 @@
 --   staged:    setup (asks the pool) -> data_in (waits some seconds for the GPUs)
 --   no GPUs:   data_in fails, Slurm holds the job; a watcher waits for the GPUs and releases the job: staged again
 --   starts:    paths -> pre_run (checks that the GPUs are still there)
---   always:    pools, every 30 s (renews leases, gives back those that no job has, starts watchers that are missing)
+--   always:    pools, every 30 s (renews leases, gives back those that no job has, starts watchers that are missing,
+--              queues jobs again that Slurm forgot while it staged them or tore them down)
 --
 -- No function may wait for long. slurmscriptd's children inherit pipes of other calls that begin at the same moment, and a call is over
 -- for slurmscriptd only when every copy of its pipe is closed: a job that waits would keep another from starting whose GPUs it
@@ -18,6 +19,8 @@ local USAGE_FILE = "/var/log/slurm/dxpu-usage"
 
 -- How long a job is staged before it is held, in seconds.
 local STAGED_FOR = 5
+-- How long a job that could run stays in one state of its burst buffer, with no call for it, until it counts as forgotten, in seconds.
+local FORGOTTEN_AFTER = 55
 -- What Slurm shows as the reason of a job that waits.
 local WAITS = "the job waits for GPUs of the pool"
 
@@ -46,6 +49,11 @@ end
 local function run(...)
     -- burst_buffer.conf bounds it.
     return run_for(0, ...)
+end
+
+-- slurmctld misses the end of a call that ends before its thread has begun to wait for it, and waits for ever then.
+local function linger()
+    os.execute("sleep 0.1")
 end
 
 -- While this file is beside a job's script, the job keeps its lease when Slurm tears it down: it waits.
@@ -80,7 +88,7 @@ while sleep 1 && [ -e "$4" ]; do
 done
 ]]
 
--- Starts a watcher for every job that waits and has none: slurmctld or this machine was restarted.
+-- Starts a watcher for every job that waits and has none: slurmctld or this machine was restarted. Then mends.
 local WATCHERS = [[
 state=$(timeout 20 scontrol show config | sed -n 's/^StateSaveLocation *= //p')
 timeout 20 squeue -h --all --array --states=PENDING -o "%A %Q" | while read -r job priority; do
@@ -88,6 +96,56 @@ timeout 20 squeue -h --all --array --states=PENDING -o "%A %Q" | while read -r j
     if [ "$priority" = 0 ] && [ -e "$mark" ]; then
         setsid -f bash -c "$1" dxpu-slurm-watcher "$2" "$3" "$job" "$mark"
     fi
+done
+exec bash -c "$4" dxpu-slurm-mender "$state" "$5"
+]]
+
+-- Queues jobs again that Slurm forgot. slurmctld 22.05 loses its thread for a job, but not the state of the job's burst buffer, if it
+-- is killed, if slurmscriptd crashes while slurmctld ends with many calls under way, or if a job is requeued by its node. Such a
+-- job waits for ever and may hold GPUs; `scancel --hurry` alone begins a new teardown. Then the job is requeued. The file dxpu-requeue
+-- beside its script remembers that, for the next look, should this one be killed in between.
+local MENDER = [[
+exec 9>>"$1/dxpu-mend.lock" && flock -n 9 || exit 0
+now=$(date +%s)
+fields=JobID:12,JobArrayID:40,BurstBufferState:16,PriorityLong:14,RestartCnt:8,BatchFlag:6,Requeue:6
+timeout 20 squeue -h --all --array --states=PENDING -O "$fields" | while read -r job name state priority restarts batch requeue; do
+    folder=$1/hash.$((job % 10))/job.$job
+    case $state in staging-in|pre-run|alloc-revoke|running|suspended|post-run|staging-out|staged-out|teardown*) ;; *) continue ;; esac
+    [ "$priority" != 0 ] && [ -d "$folder" ] || continue
+    if [ "$(cat "$folder/dxpu-stuck" 2>/dev/null)" != "$state $restarts" ]; then
+        echo "$state $restarts" > "$folder/dxpu-stuck"
+        continue
+    fi
+    [ $((now - $(stat -c %Y "$folder/dxpu-stuck"))) -ge "$2" ] || continue
+    rm -f "$folder/dxpu-stuck"
+    for words in /proc/[0-9]*/cmdline; do
+        case " $(tr '\0' ' ' 2>/dev/null < "$words")" in *" slurm "*" --job $job "*) continue 2 ;; esac
+    done
+    if [ "$batch" != 1 ]; then
+        logger -t dxpu-slurm "job $name is forgotten by Slurm in $state: cancel it, and submit it again"
+        continue
+    fi
+    logger -t dxpu-slurm "job $name is forgotten by Slurm in $state: it is queued again"
+    rm -f "$folder/dxpu-waits"
+    echo "$name $requeue" > "$folder/dxpu-requeue"
+    [ "$requeue" = 1 ] || timeout 20 scontrol update "JobId=$name" Requeue=1
+    timeout 20 scancel --hurry "$name"
+done
+for try in 1 2 3 4 5 6 7 8 9 10; do
+    left=
+    for file in "$1"/hash.*/job.*/dxpu-requeue; do
+        [ -e "$file" ] || continue
+        left=1
+        read -r name requeue < "$file"
+        job=${file%/*}; job=${job##*.}
+        state=$(timeout 20 squeue -h --all --array --states=all -j "$job" -O BurstBufferState:16) || continue
+        case $state in *staging-in*|*-run*|*-out*|*running*|*teardown*) continue ;; esac
+        timeout 20 scontrol requeue "$name" || logger -t dxpu-slurm "job $name cannot be queued again: submit it again"
+        [ "$requeue" = 1 ] || timeout 20 scontrol update "JobId=$name" Requeue=0
+        rm -f "$file"
+    done
+    [ -n "$left" ] || exit 0
+    sleep 1
 done
 ]]
 
@@ -122,6 +180,7 @@ end
 function slurm_bb_setup(job, uid, gid, pool, size, script)
     if is_marked(script) then
         -- It waited, and it has its lease.
+        linger()
         return slurm.SUCCESS
     end
     return result("claim", job, run("claim", OPTIONS, "--job", job, "--uid", uid, "--script", quoted(script)))
@@ -157,16 +216,19 @@ function slurm_bb_pre_run(job, script)
 end
 
 function slurm_bb_post_run(job, script)
+    linger()
     return slurm.SUCCESS
 end
 
 function slurm_bb_data_out(job, script)
+    linger()
     return slurm.SUCCESS
 end
 
 function slurm_bb_job_teardown(job, script, hurry)
     if is_marked(script) then
         -- It waits, or it was cancelled while it waited: then `sweep` gives its lease back.
+        linger()
         return slurm.SUCCESS
     end
     return result("release", job, run("release", OPTIONS, usage(), "--job", job))
@@ -175,7 +237,7 @@ end
 function slurm_bb_pools()
     -- Aside: it asks slurmctld, which may be waiting for this function while it starts.
     os.execute("setsid -f " .. quoted(DXPU) .. " slurm sweep " .. OPTIONS .. " " .. usage() .. " </dev/null >/dev/null 2>&1")
-    local words = { "setsid -f bash -c", quoted(WATCHERS), "dxpu-slurm-watchers", quoted(WATCHER), quoted(DXPU), quoted(OPTIONS) }
+    local words = { "setsid -f bash -c", quoted(WATCHERS), "dxpu-slurm-watchers", quoted(WATCHER), quoted(DXPU), quoted(OPTIONS), quoted(MENDER), FORGOTTEN_AFTER }
     os.execute(table.concat(words, " ") .. " </dev/null >/dev/null 2>&1")
     return slurm.SUCCESS
 end

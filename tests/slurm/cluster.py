@@ -21,7 +21,7 @@ ClusterName=stories
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=slurm
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=10
 SlurmctldPort={port}
 SlurmctldPidFile={folder}/state/slurmctld.pid
 SlurmdPidFile={folder}/slurmd/%n.pid
@@ -54,6 +54,8 @@ Epilog={folder}/etc/epilog
 TaskProlog={folder}/etc/task-prolog
 HealthCheckProgram={folder}/etc/health-check
 HealthCheckInterval=10
+SlurmctldDebug=verbose
+DebugFlags=BurstBuffer
 """
 
 
@@ -97,7 +99,8 @@ class Cluster:
         self.node_credential.chmod(0o600)
         self.usage = self.folder / "state" / "usage"
         self.put("burst_buffer.conf", {})
-        self.put("burst_buffer.lua", {"/usr/bin/dxpu": dxpu, "/etc/dxpu/slurm.json": own, "/var/log/slurm/dxpu-usage": self.usage})
+        self.put("burst_buffer.lua", {"/usr/bin/dxpu": dxpu, "/etc/dxpu/slurm.json": own, "/var/log/slurm/dxpu-usage": self.usage,
+                                      "FORGOTTEN_AFTER = 55": "FORGOTTEN_AFTER = 20", "logger -t dxpu-slurm": f"echo >> {self.folder}/state/mended"})
         # Several nodes are on this machine: each has files of its own.
         for name in ("prolog", "task-prolog", "epilog", "health-check"):
             self.put(name, {
@@ -161,8 +164,8 @@ class Cluster:
         process = self.processes.pop(name)
         process.send_signal(number)
         try:
-            # slurmctld writes what it knows of burst buffers when its scripts have ended; a task that it forgets is staged for ever.
-            process.wait(60)
+            # slurmctld waits for ever when slurmscriptd crashes meanwhile (22.05: with many calls under way), and a service manager ends it.
+            process.wait(10)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -231,6 +234,11 @@ class Cluster:
         """Numbers and states of all jobs that Slurm knows."""
         lines = self.ask("squeue", "--noheader", "--all", "--states=all", "--format", "%A %T").split("\n")
         return {int(number): state for number, state in (line.split() for line in lines if line)}
+
+    def mended(self):
+        """How many jobs `burst_buffer.lua` has queued again because Slurm had forgotten them."""
+        told = self.folder / "state" / "mended"
+        return told.read_text().count("is queued again") if told.exists() else 0
 
     def said(self, number):
         return "".join(path.read_text(errors="replace") for path in sorted((self.folder / "out").glob(f"*.{number}.said")))
