@@ -56,6 +56,11 @@ local function linger()
     os.execute("sleep 0.1")
 end
 
+-- A call for the job: Slurm has not forgotten it. MENDER makes the file.
+local function is_known(script)
+    os.remove((tostring(script):gsub("[^/]*$", "dxpu-stuck")))
+end
+
 -- While this file is beside a job's script, the job keeps its lease when Slurm tears it down: it waits.
 local function mark(script)
     return (tostring(script):gsub("[^/]*$", "dxpu-waits"))
@@ -103,7 +108,8 @@ exec bash -c "$4" dxpu-slurm-mender "$state" "$5"
 -- Queues jobs again that Slurm forgot. slurmctld 22.05 loses its thread for a job, but not the state of the job's burst buffer, if it
 -- is killed, if slurmscriptd crashes while slurmctld ends with many calls under way, or if a job is requeued by its node. Such a
 -- job waits for ever and may hold GPUs; `scancel --hurry` alone begins a new teardown. Then the job is requeued. The file dxpu-requeue
--- beside its script remembers that, for the next look, should this one be killed in between.
+-- beside its script remembers that, for the next look, should this one be killed in between. Every call for a job deletes its
+-- dxpu-stuck: a job that is staged again and again is not taken for one that stays in its state.
 local MENDER = [[
 exec 9>>"$1/dxpu-mend.lock" && flock -n 9 || exit 0
 now=$(date +%s)
@@ -130,6 +136,12 @@ timeout 20 squeue -h --all --array --states=PENDING -O "$fields" | while read -r
     echo "$name $requeue" > "$folder/dxpu-requeue"
     [ "$requeue" = 1 ] || timeout 20 scontrol update "JobId=$name" Requeue=1
     timeout 20 scancel --hurry "$name"
+done
+# Slurm requeues a job whose pre_run failed, and does not look at it again before it is released. After some failures it holds it.
+timeout 20 squeue -h --all --array --states=PENDING -o "%A %F %K %Q %r" | while read -r job array index priority reason; do
+    [ "$priority" != 0 ] && [ "$reason" = "Burst buffer pre_run error" ] || continue
+    [ "$index" = N/A ] && name=$job || name=${array}_$index
+    timeout 20 scontrol release "$name"
 done
 for try in 1 2 3 4 5 6 7 8 9 10; do
     left=
@@ -178,6 +190,7 @@ function slurm_bb_job_process(script)
 end
 
 function slurm_bb_setup(job, uid, gid, pool, size, script)
+    is_known(script)
     if is_marked(script) then
         -- It waited, and it has its lease.
         linger()
@@ -187,6 +200,7 @@ function slurm_bb_setup(job, uid, gid, pool, size, script)
 end
 
 function slurm_bb_data_in(job, script)
+    is_known(script)
     local went_well, said, code = run_for(STAGED_FOR, "claim --wait", OPTIONS, "--job", job, "--script", quoted(script))
     if not went_well and code == "124" then
         local file = io.open(mark(script), "w")
@@ -212,10 +226,12 @@ function slurm_bb_paths(job, script, file)
 end
 
 function slurm_bb_pre_run(job, script)
+    is_known(script)
     return result("start", job, run("start", OPTIONS, "--job", job))
 end
 
 function slurm_bb_post_run(job, script)
+    is_known(script)
     linger()
     return slurm.SUCCESS
 end
@@ -226,6 +242,7 @@ function slurm_bb_data_out(job, script)
 end
 
 function slurm_bb_job_teardown(job, script, hurry)
+    is_known(script)
     if is_marked(script) then
         -- It waits, or it was cancelled while it waited: then `sweep` gives its lease back.
         linger()

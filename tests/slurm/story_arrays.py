@@ -85,8 +85,11 @@ def run(world):
 
 
 def help_on(slurm, name, task):
-    """What an operator does: Slurm holds a task whose start failed."""
-    if task.state == "PENDING" and task.priority == 0 and not waits(slurm, task.number):
+    """What an operator in a hurry does: Slurm holds a task whose start failed, and keeps one back for a minute that was staged while
+    slurmctld restarted. One that ran before must be kept back: slurmd runs no Prolog while it knows the job's old credential."""
+    if task.state == "PENDING" and task.reason == "BeginTime" and slurm.job(name).get("Restarts") == "0":
+        slurm.run("scontrol", "update", f"JobId={name}", "StartTime=now")
+    elif task.state == "PENDING" and task.priority == 0 and not waits(slurm, task.number):
         slurm.run("scontrol", "release", name)
 
 
