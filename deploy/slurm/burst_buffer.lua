@@ -113,6 +113,7 @@ exec bash -c "$4" dxpu-slurm-mender "$state" "$5"
 local MENDER = [[
 exec 9>>"$1/dxpu-mend.lock" && flock -n 9 || exit 0
 now=$(date +%s)
+busy=" $(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ') "
 fields=JobID:12,JobArrayID:40,BurstBufferState:16,PriorityLong:14,RestartCnt:8,BatchFlag:6,Requeue:6
 timeout 20 squeue -h --all --array --states=PENDING -O "$fields" | while read -r job name state priority restarts batch requeue; do
     folder=$1/hash.$((job % 10))/job.$job
@@ -123,16 +124,20 @@ timeout 20 squeue -h --all --array --states=PENDING -O "$fields" | while read -r
         continue
     fi
     [ $((now - $(stat -c %Y "$folder/dxpu-stuck"))) -ge "$2" ] || continue
-    rm -f "$folder/dxpu-stuck"
-    for words in /proc/[0-9]*/cmdline; do
-        case " $(tr '\0' ' ' 2>/dev/null < "$words")" in *" slurm "*" --job $job "*) continue 2 ;; esac
-    done
+    case $busy in *" --job $job "*) continue ;; esac
     if [ "$batch" != 1 ]; then
         logger -t dxpu-slurm "job $name is forgotten by Slurm in $state: cancel it, and submit it again"
         continue
     fi
+    # A job that is held does not start while it is looked at again: one that is cancelled while it starts would never be cleaned up.
+    timeout 20 scontrol hold "$name"
+    again=$(timeout 20 squeue -h --all --array --states=PENDING -j "$job" -O BurstBufferState:16)
+    if [ ! -e "$folder/dxpu-stuck" ] || [ "${again%% *}" != "$state" ]; then
+        timeout 20 scontrol release "$name"
+        continue
+    fi
     logger -t dxpu-slurm "job $name is forgotten by Slurm in $state: it is queued again"
-    rm -f "$folder/dxpu-waits"
+    rm -f "$folder/dxpu-stuck" "$folder/dxpu-waits"
     echo "$name $requeue" > "$folder/dxpu-requeue"
     [ "$requeue" = 1 ] || timeout 20 scontrol update "JobId=$name" Requeue=1
     timeout 20 scancel --hurry "$name"
@@ -153,6 +158,7 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
         state=$(timeout 20 squeue -h --all --array --states=all -j "$job" -O BurstBufferState:16) || continue
         case $state in *staging-in*|*-run*|*-out*|*running*|*teardown*) continue ;; esac
         timeout 20 scontrol requeue "$name" || logger -t dxpu-slurm "job $name cannot be queued again: submit it again"
+        timeout 20 scontrol release "$name"
         [ "$requeue" = 1 ] || timeout 20 scontrol update "JobId=$name" Requeue=0
         rm -f "$file"
     done
