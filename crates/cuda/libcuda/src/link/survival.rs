@@ -25,7 +25,7 @@ use super::{
     wires::{FIRST_SESSION, SessionNumber, Wires},
 };
 use crate::{host::HostRegion, log};
-use cuda_wire::{ContextId, Notice, TransferId, Welcome};
+use cuda_wire::{ContextId, ImageRestored, Notice, TransferId, Welcome};
 use journal::{Difference, Digest, HostCallVerdict, Journal, Observation, PullVerdict, Replay, Serving};
 use locks::lock;
 use std::{
@@ -114,7 +114,7 @@ pub(super) struct Core {
     /// Why the last session was lost.
     pub(super) why_lost: String,
     /// What the present session said to the restore of the image.
-    pub(super) restored: Option<Result<(), String>>,
+    pub(super) restored: Option<Result<ImageRestored, String>>,
     /// Images of modules that the present session will ask for: more than it takes unasked.
     pub(super) image_pulls: HashMap<TransferId, Arc<[u8]>>,
 }
