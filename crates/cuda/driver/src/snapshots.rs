@@ -146,6 +146,16 @@ impl fmt::Display for Abandon {
 pub trait BlockSink: Sync {
     /// Takes one block. May block.
     fn put(&self, entry: &BlockDigest, bytes: &[u8]) -> Result<(), LinkLost>;
+
+    /// Roads that blocks may take side by side, each for one thread at a time.
+    fn roads(&self) -> usize {
+        1
+    }
+
+    /// Takes one block over a road below [`BlockSink::roads`]. May block.
+    fn put_over(&self, _road: usize, entry: &BlockDigest, bytes: &[u8]) -> Result<(), LinkLost> {
+        self.put(entry, bytes)
+    }
 }
 
 /// An image to restore.

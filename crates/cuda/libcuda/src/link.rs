@@ -13,6 +13,7 @@
 //! A link that survives (`survival`) outlives its session: when the session is lost, a thread opens another one and
 //! tells it what the first one was told. Calls wait meanwhile; the program sees no error.
 
+mod ahead;
 mod connect;
 mod cuts;
 mod digest;

@@ -329,6 +329,9 @@ commands! {
         /// Load the image of a cut into memory that was made again, beside the session that writes it: nothing is taken over,
         /// and this session is not protected. `from` as for `ImageRestore`.
         0x0074 ImageCopy { image: ImageName, secret: [u8; 32], number: u64, from: String } -> ImageRestored;
+        /// Have this worker's guardian bring what one of the guardians `from` has of an image, whose writer goes on there:
+        /// the program will come here, and the image will only lack what changed since.
+        0x0075 ImageFetch { image: ImageName, secret: [u8; 32], incarnation: u64, from: String } -> ();
     }
 }
 

@@ -157,6 +157,8 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     commands.push(("leave".to_owned(), C::Leave {}));
     let copy = C::ImageCopy { image, secret: [7; 32], number: 3, from: "tls:box-2:7402".to_owned() };
     commands.push(("image-copy".to_owned(), copy));
+    let from = "tls:box-2:7402".to_owned();
+    commands.push(("image-fetch".to_owned(), C::ImageFetch { image, secret: [7; 32], incarnation: 2, from }));
     commands
 }
 

@@ -190,6 +190,7 @@ impl Manifest {
             | Command::Cut { .. }
             | Command::ImageRestore { .. }
             | Command::ImageCopy { .. }
+            | Command::ImageFetch { .. }
             | Command::Leave {} => {}
 
             // The caller has them: they need more than the tables.

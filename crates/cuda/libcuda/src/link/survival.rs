@@ -105,7 +105,7 @@ pub(super) struct Core {
     /// The worker of the present session, or of the lost one.
     pub(super) place: Place,
     /// How often a worker was asked to protect a session.
-    incarnation: u64,
+    pub(super) incarnation: u64,
     pub(super) cuts: Cuts,
     /// A guardian that has the image of the last safe cut; empty: none that another worker could reach.
     pub(super) guardian: String,

@@ -137,6 +137,10 @@ impl CommandLoop {
                 self.cuts.copy(call, &Opening { image, secret, incarnation: 0 }, number, &from)?;
                 return Ok(Next::Continue);
             }
+            SessionCommand::ImageFetch { image, secret, incarnation, from } => {
+                self.cuts.fetch(call, &Opening { image, secret, incarnation }, &from)?;
+                return Ok(Next::Continue);
+            }
             _ if call == 0 => return Ok(Next::Continue),
             SessionCommand::ReadBack { stream, source, shape } => {
                 return match self.read_back(stream, source, shape) {

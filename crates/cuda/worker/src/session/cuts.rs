@@ -381,6 +381,27 @@ impl Cuts {
         self.tell_restored(call, self.copied(opening, number, from))
     }
 
+    /// Has the guardian bring an image here whose writer goes on elsewhere. Returns when it is done.
+    pub(crate) fn fetch(&self, call: u32, opening: &Opening, from: &str) -> Result<(), LinkLost> {
+        let fetched = self.place().and_then(|place| {
+            let store = (place.open)(&place.path, place.lease.as_deref())?;
+            let one = |from| store.fetch(opening.image, &opening.secret, opening.incarnation, from);
+            let mut fetched = Err(StoreError::Refused("no guardian is named that has the image".to_owned()));
+            for from in from.split(',').filter(|from| !from.is_empty()) {
+                fetched = one(from);
+                if fetched.is_ok() {
+                    break;
+                }
+            }
+            Ok(fetched?)
+        });
+        match fetched {
+            Ok(()) if call == 0 => Ok(()),
+            Ok(()) => self.replies.send(call, Ok(()), &[]),
+            Err(refusal) => self.replies.refuse(call, &refusal),
+        }
+    }
+
     fn copied(&self, opening: &Opening, number: u64, from: &str) -> Result<ImageRestored, Refusal> {
         let place = self.place()?;
         let snapshots = self.snapshots()?;

@@ -242,6 +242,18 @@ impl Shared {
         self.protection.identity.as_ref().map(Identity::parts)
     }
 
+    /// Has the worker of a fresh connection bring the image of the last safe cut into its guardian.
+    pub(in super::super) fn fetch_image(
+        &self,
+        command: &mut Connection,
+        from: String,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let Some(identity) = &self.protection.identity else { return Ok(()) };
+        let incarnation = self.core().incarnation;
+        identity.fetch(command, incarnation, from, timeout)
+    }
+
     /// The copy of a drill has its image.
     pub(in super::super) fn drill_has_image(&self) {
         self.core().cuts.drill = Some(Copied::Yes);
