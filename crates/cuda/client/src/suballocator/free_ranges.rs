@@ -18,8 +18,9 @@ impl Heap {
             loop {
                 let node = (at != NONE).then(|| &self.nodes[at]);
                 match node.map(|node| (node.state, node.start, node.end())) {
-                    // Neighbours of different lanes are free together.
-                    Some((State::Free { .. }, start, end)) => {
+                    // Neighbours of different lanes are free together. No block is in a piece that is on its way, and the
+                    // worker may have it mapped.
+                    Some((State::Free { .. } | State::Moving, start, end)) => {
                         run = Some((run.map_or(start, |(start, _)| start), end));
                     }
                     _ => out.extend(run.take().and_then(|run| shrunk(run, align))),

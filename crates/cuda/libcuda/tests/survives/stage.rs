@@ -42,7 +42,8 @@ fn serve(variables_moved_by: u64) {
     let end = run_session_process_with_store(
         control,
         &|_, _| {
-            let memory_bytes = 64 << 20;
+            // Enough that no allocation of a replay waits for a free of before.
+            let memory_bytes = 256 << 20;
             let config =
                 SoftConfig { memory_bytes, block_threads: 0, variables_moved_by, ..SoftConfig::default() };
             Ok(Box::new(SoftDriver::new(config)))

@@ -8,7 +8,7 @@ use crate::{
 
 const POOLS: (&str, &str) = ("SURVIVES_PART", "pools");
 const CLOCK: (&str, &str) = ("SURVIVES_PART", "clock");
-const NEVER: (&str, &str) = ("DXPU_CUT_EVERY", "1h");
+const NEVER: (&str, &str) = ("DXPU_CUT_EVERY", "600s");
 /// Every so manieth frame: the places between them are those of other tests.
 const STRIDE: usize = 9;
 
@@ -26,8 +26,10 @@ fn a_program_with_pools_comes_back_from_images_of_live_memory_alone() {
     let frames = quiet.frames[0] as usize;
     let restored = stage.restored();
     for nth in (STRIDE..frames).step_by(STRIDE) {
-        let run = stage.run_by(&[Cut::After(nth as u64)], &tight);
-        check(&undisturbed, &run, &format!("tight, cut after frame {nth}"));
+        for way in ["plain", "tight"] {
+            let run = stage.run_by(&[Cut::After(nth as u64)], &[POOLS, ("DXPU_SURVIVE", way)]);
+            check(&undisturbed, &run, &format!("{way}, cut after frame {nth}"));
+        }
     }
     assert!(stage.restored() > restored, "no run came back from an image");
 }
