@@ -125,17 +125,9 @@ impl Run {
                     format!("--class {}: the GPUs of a pool are not shared between classes yet", self.class);
                 return Err(Failure::new(Exit::Usage, what, "leave --class out, or name a --worker").into());
             }
-            let settings = [
-                ("DXPU_DELAY", self.delay.clone()),
-                ("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string())),
-                ("DXPU_STALL_TIMEOUT", self.stall_timeout.clone()),
-                ("DXPU_SURVIVE", survive.map(|survive| survive.to_string())),
-                ("DXPU_SURVIVE_ACCEPT", accept.map(str::to_owned)),
-            ];
-            let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
-            let given = given.chain(allocator_of_pytorch(survive).map(|(name, value)| (name, value.into())));
+            let given = self.settings(survive, accept);
             let patience = if survive.is_some() { Some(patience()?) } else { None };
-            return self.borrow.run(&self.program, given.collect(), patience);
+            return self.borrow.run(&self.program, given, patience);
         }
         if self.borrow.suspends_when_idle() {
             let what = "--suspend-when-idle gives GPUs back to a pool, and this program borrows none";
@@ -180,6 +172,20 @@ impl Run {
         // Only returns when the program could not be started.
         let error = program.exec();
         Err(exit::not_started(&self.program[0], error).into())
+    }
+
+    /// Variables of the program's library, for a program that borrows from a pool.
+    fn settings(&self, survive: Option<Survive>, accept: Option<&str>) -> Vec<(&'static str, OsString)> {
+        let settings = [
+            ("DXPU_DELAY", self.delay.clone()),
+            ("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string())),
+            ("DXPU_STALL_TIMEOUT", self.stall_timeout.clone()),
+            ("DXPU_SURVIVE", survive.map(|survive| survive.to_string())),
+            ("DXPU_SURVIVE_ACCEPT", accept.map(str::to_owned)),
+        ];
+        let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
+        let given = given.chain(allocator_of_pytorch(survive).map(|(name, value)| (name, value.into())));
+        given.collect()
     }
 
     fn security(&self, address: &Address) -> anyhow::Result<ClientSecurity> {
