@@ -291,7 +291,8 @@ impl Session {
     /// The same for the variables of a module.
     pub(crate) fn allocate_variables(&self, context: &Context, module: ModuleId, bytes: u64) -> Option<u64> {
         let slot = u64::from(module.0) % VARIABLE_SLOTS;
-        let near = self.variables_at.load(Ordering::Relaxed) + slot * VARIABLE_SLOT_BYTES;
+        let from = self.variables_at.load(Ordering::Relaxed) + self.config.variables_moved_by;
+        let near = from + slot * VARIABLE_SLOT_BYTES;
         let padded = bytes.next_multiple_of(INTERNAL_ALIGN);
         self.map_internal(context, bytes, |ranges| ranges.take_near(near, padded, INTERNAL_ALIGN))
     }

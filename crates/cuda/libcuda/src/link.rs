@@ -26,6 +26,7 @@ mod guard_thread;
 mod keeper_line;
 mod places;
 mod planned;
+mod pool_memory;
 mod queue;
 mod replies;
 mod reply_reader;
@@ -36,6 +37,7 @@ mod wired;
 mod wires;
 
 pub(crate) use connect::{Session, connect};
+pub(crate) use pool_memory::PoolMemory;
 pub(crate) use worker_link::Config;
 
 use crate::{host::HostRegion, log};
@@ -107,6 +109,8 @@ pub(crate) struct Link {
     /// All that the worker keeps before it is consumed.
     push_window_bytes: u64,
     on_deferred: OnceLock<OnDeferred>,
+    /// The program's memory pools, for cuts of live memory alone.
+    pools: OnceLock<Box<dyn PoolMemory>>,
     /// Await every command: slow, but an error is returned by the call that caused it.
     await_all: bool,
     address: String,
@@ -159,6 +163,11 @@ impl Link {
     /// Sets the function that is told about errors of one-way work.
     pub(crate) fn on_deferred(&self, tell: OnDeferred) {
         let _ = self.on_deferred.set(tell);
+    }
+
+    /// Sets what knows the program's memory pools.
+    pub(crate) fn know_pools(&self, pools: Box<dyn PoolMemory>) {
+        let _ = self.pools.set(pools);
     }
 
     /// Sends a command without waiting for a reply.

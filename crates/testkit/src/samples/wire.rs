@@ -150,8 +150,8 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     commands.push(("largest-cluster".to_owned(), question));
     let image = ImageName { bytes: [0x5a; 16] };
     commands.push(("guard".to_owned(), C::Guard { image, secret: [7; 32], incarnation: 2 }));
-    let live = vec![VaRange { base: 0x6000_0000_0000, bytes: 1 << 21 }];
-    commands.push(("cut".to_owned(), C::Cut { number: 3, is_tight: true, live, patience_us: 100_000 }));
+    let dead = vec![VaRange { base: 0x6000_0000_0000, bytes: 1 << 21 }];
+    commands.push(("cut".to_owned(), C::Cut { number: 3, dead, patience_us: 100_000 }));
     let from = "tls:box-2:7402".to_owned();
     commands.push(("image-restore".to_owned(), C::ImageRestore { number: 3, from }));
     commands.push(("leave".to_owned(), C::Leave {}));

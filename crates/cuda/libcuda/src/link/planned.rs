@@ -145,7 +145,7 @@ fn stop<'a>(
         bring_ahead();
     }
     let mut wire = link.queue.hold();
-    let last = send_cut(shared, &mut wire).ok_or_else(|| "the session was lost".to_owned());
+    let last = send_cut(link, shared, &mut wire).ok_or_else(|| "the session was lost".to_owned());
     let finished = last.and_then(|last| {
         // The queue is held, so the question goes past it. It changes nothing, so no other session is told it.
         let nudge = || {
@@ -170,7 +170,7 @@ fn cut_while_it_works(link: &Link, shared: &Shared) -> Result<(), String> {
     let deadline = Instant::now() + FIRST_CUT_MAX;
     let number = loop {
         let mut wire = link.queue.hold();
-        let number = send_cut(shared, &mut wire);
+        let number = send_cut(link, shared, &mut wire);
         let _ = wire.let_go();
         if let Some(number) = number {
             break number;

@@ -124,9 +124,9 @@ impl CommandLoop {
                 self.cuts.guard(call, Opening { image, secret, incarnation }, &self.ending)?;
                 return Ok(Next::Continue);
             }
-            SessionCommand::Cut { number, is_tight, live, patience_us } => {
+            SessionCommand::Cut { number, dead, patience_us } => {
                 let patience = Duration::from_micros(patience_us.into());
-                self.cuts.cut(call, Wanted { number, live: is_tight.then_some(live), patience })?;
+                self.cuts.cut(call, Wanted { number, dead, patience })?;
                 return Ok(Next::Continue);
             }
             SessionCommand::ImageRestore { number, from } => {

@@ -134,6 +134,7 @@ impl<'a> NewSession<'a> {
     pub(super) fn begin(&self, welcome: &Welcome) -> Result<(), Failure> {
         let mut core = self.shared.core();
         core.difference = None;
+        core.accepted = 0;
         let mut core = self.checked(core)?;
         core.replay = Some(core.journal.replay());
         core.late_pushes.clear();
@@ -327,6 +328,12 @@ impl<'a> NewSession<'a> {
         core.cuts.policy.resumed();
         core.place = self.place.clone();
         core.is_device_lost = false;
+        if core.accepted > 1 {
+            log::warn(&format!(
+                "{} results of the program differ from what it got before the loss",
+                core.accepted
+            ));
+        }
         for (transfer, bytes) in std::mem::take(&mut core.late_pushes) {
             survival::send(&self.wires, transfer, bytes);
         }
@@ -391,7 +398,7 @@ fn read_one(
             log::warn(&format!("variables of a module have moved: {}", names.join(", ")));
             core.difference = Some(journal::Difference::Body { call: head.call });
         }
-        Verdict::Differs(difference) => core.difference = Some(difference),
+        Verdict::Differs(difference) => core.differs(difference),
     }
     shared.tell();
     Ok(true)
@@ -405,7 +412,7 @@ fn landed_again(shared: &Shared, number: SessionNumber, transfer: TransferId, di
     }
     let verdict = core.replay.as_mut().map(|replay| replay.landed_again(transfer, digest.into()));
     if let Some(Verdict::Differs(difference)) = verdict {
-        core.difference = Some(difference);
+        core.differs(difference);
     }
     shared.tell();
 }
