@@ -29,6 +29,7 @@ mod queue;
 mod replies;
 mod reply_reader;
 mod resume;
+mod shared;
 mod survival;
 #[cfg(test)]
 mod wired;
@@ -46,6 +47,7 @@ use locks::lock;
 use queue::Queue;
 use replies::Replies;
 use reply_reader::Reply;
+use shared::Sharing;
 use std::{
     cell::RefCell,
     sync::{
@@ -106,6 +108,8 @@ pub(crate) struct Link {
     /// All that the worker keeps before it is consumed.
     push_window_bytes: u64,
     on_deferred: OnceLock<OnDeferred>,
+    /// None where the transport has no way for memory, and in a link that survives: its journal must see the bytes.
+    sharing: Option<Sharing>,
     /// Await every command: slow, but an error is returned by the call that caused it.
     await_all: bool,
     address: String,

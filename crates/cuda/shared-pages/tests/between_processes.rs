@@ -19,7 +19,9 @@ fn mappings(file: &OwnedFd) -> usize {
     let inode = rustix::fs::fstat(file).unwrap().st_ino.to_string();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
-        .filter(|line| line.contains("memfd:dxpu-pinned") && line.split_whitespace().any(|word| word == inode))
+        .filter(|line| {
+            line.contains("memfd:dxpu-pinned") && line.split_whitespace().any(|word| word == inode)
+        })
         .count()
 }
 

@@ -11,7 +11,7 @@ use crate::{
     codec::{Blob, DecodeError, Reader, Wire},
     guard::{GuardInfo, ImageName, ImageRestored},
     handshake::VaRange,
-    ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId},
+    ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, StreamId},
     module::{ImageSource, JitOption, LinkInput, LinkOutput, ModuleInfo},
     op::{GraphNode, LaunchAttribute, Op, Plane, Shape},
     status::DeviceStatus,
@@ -329,6 +329,11 @@ commands! {
         /// Load the image of a cut into memory that was made again, beside the session that writes it: nothing is taken over,
         /// and this session is not protected. `from` as for `ImageRestore`.
         0x0074 ImageCopy { image: ImageName, secret: [u8; 32], number: u64, from: String } -> ImageRestored;
+        /// Map memory of the program whose descriptor was passed beside the connection just before this. Only to a worker
+        /// that said that it takes memory.
+        0x0080 HostShare { region: RegionId, bytes: u64 } -> ();
+        /// Let go of it when all work that was there before is done.
+        0x0081 HostUnshare { region: RegionId } -> ();
     }
 }
 

@@ -190,6 +190,9 @@ impl Manifest {
             | Command::Cut { .. }
             | Command::ImageRestore { .. }
             | Command::ImageCopy { .. }
+            // A program that survives shares no memory.
+            | Command::HostShare { .. }
+            | Command::HostUnshare { .. }
             | Command::Leave {} => {}
 
             // The caller has them: they need more than the tables.
