@@ -144,7 +144,11 @@ fn mapped_elsewhere(inodes: &[String]) -> usize {
 }
 
 /// Copies of random places and sizes both ways, ordered by events between two streams; a model does the same.
-fn random_copies(seed: &mut u64) {
+///
+/// Through lanes two copies to the same bytes of the program may land in the other order if nobody waits between them; so the
+/// program waits there, with `waits`.
+fn random_copies(seed: &mut u64, waits: bool) {
+    let mut unawaited: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
     let (device, streams, event) = begin();
     let mut pinned = [Pinned::new(PINNED_BYTES), Pinned::new(PINNED_BYTES)];
     let mut hosts = [vec![0u8; PINNED_BYTES], vec![0u8; PINNED_BYTES]];
@@ -162,6 +166,14 @@ fn random_copies(seed: &mut u64) {
                 model[place..place + bytes].copy_from_slice(&hosts[which][at..at + bytes]);
             }
             4..=6 => {
+                let meets = |(other, range): &(usize, std::ops::Range<usize>)| {
+                    *other == which && range.start < at + bytes && at < range.end
+                };
+                if waits && unawaited.iter().any(meets) {
+                    good(unsafe { cuCtxSynchronize() });
+                    unawaited.clear();
+                }
+                unawaited.push((which, at..at + bytes));
                 good(unsafe { cuMemcpyDtoHAsync_v2(host.cast(), there, bytes, stream) });
                 hosts[which][at..at + bytes].copy_from_slice(&model[place..place + bytes]);
             }
@@ -242,7 +254,10 @@ fn freed_in_flight() {
 fn program() {
     match std::env::var("PINNED_PLAN").unwrap().as_str() {
         "freed" => freed_in_flight(),
-        seed => random_copies(&mut seed.parse().unwrap()),
+        plan => {
+            let (waits, seed) = plan.split_once(' ').unwrap();
+            random_copies(&mut seed.parse().unwrap(), waits == "waits");
+        }
     }
 }
 
@@ -250,17 +265,23 @@ const LARGE: u64 = 1 << 30;
 
 #[test]
 fn random_copies_are_those_of_a_model_whether_memory_is_shared_or_not() {
-    for seed in ["1", "22", "333"] {
-        assert!(run("shm", seed, false, LARGE).contains("regions 2"), "the memory is shared");
-        assert!(run("unix", seed, false, LARGE).contains("regions 0"), "there is no way to share it");
+    for seed in [1, 22, 333] {
+        assert!(
+            run("shm", &format!("on {seed}"), false, LARGE).contains("regions 2"),
+            "the memory is shared"
+        );
+        assert!(
+            run("unix", &format!("waits {seed}"), false, LARGE).contains("regions 0"),
+            "there is no way to share it"
+        );
     }
 }
 
 #[test]
 fn a_worker_shares_no_more_than_it_may_and_the_rest_takes_the_lanes() {
     let one = PINNED_BYTES as u64 + 4096;
-    assert!(run("shm", "5", false, one).contains("regions 1"));
-    assert!(run("shm", "5", false, 0).contains("regions 0"));
+    assert!(run("shm", "waits 5", false, one).contains("regions 1"));
+    assert!(run("shm", "waits 5", false, 0).contains("regions 0"));
 }
 
 #[test]
