@@ -17,8 +17,8 @@ use crate::{
     work::PendingBlock,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::HostLink;
-use cuda_wire::{ContextId, EventId, ExecId, MemoryHandleId, ModuleId, StreamId};
+use cuda_driver::{HostLink, SharedPages};
+use cuda_wire::{ContextId, EventId, ExecId, MemoryHandleId, ModuleId, RegionId, StreamId};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -82,6 +82,8 @@ pub(crate) struct Tables {
     pub(crate) modules: HashMap<ModuleId, Arc<LoadedModule>>,
     pub(crate) physical: HashMap<MemoryHandleId, Arc<PhysicalMemory>>,
     pub(crate) promises: Promises,
+    /// Memory of the program's.
+    pub(crate) shared: HashMap<RegionId, Arc<SharedPages>>,
 }
 
 impl Tables {

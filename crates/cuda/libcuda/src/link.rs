@@ -31,6 +31,7 @@ mod queue;
 mod replies;
 mod reply_reader;
 mod resume;
+mod shared;
 mod survival;
 #[cfg(test)]
 mod wired;
@@ -49,6 +50,7 @@ use locks::lock;
 use queue::Queue;
 use replies::Replies;
 use reply_reader::Reply;
+use shared::Sharing;
 use std::{
     cell::RefCell,
     sync::{
@@ -111,6 +113,8 @@ pub(crate) struct Link {
     on_deferred: OnceLock<OnDeferred>,
     /// The program's memory pools, for cuts of live memory alone.
     pools: OnceLock<Box<dyn PoolMemory>>,
+    /// None where the transport has no way for memory, and in a link that survives: its journal must see the bytes.
+    sharing: Option<Sharing>,
     /// Await every command: slow, but an error is returned by the call that caused it.
     await_all: bool,
     address: String,

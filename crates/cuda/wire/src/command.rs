@@ -11,7 +11,7 @@ use crate::{
     codec::{Blob, DecodeError, Reader, Wire},
     guard::{GuardInfo, ImageName, ImageRestored},
     handshake::VaRange,
-    ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId},
+    ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, StreamId},
     module::{ImageSource, JitOption, LinkInput, LinkOutput, ModuleInfo},
     op::{GraphNode, LaunchAttribute, Op, Plane, Shape},
     status::DeviceStatus,
@@ -332,6 +332,11 @@ commands! {
         /// Have this worker's guardian bring what one of the guardians `from` has of an image, whose writer goes on there:
         /// the program will come here, and the image will only lack what changed since.
         0x0075 ImageFetch { image: ImageName, secret: [u8; 32], incarnation: u64, from: String } -> ();
+        /// Map memory of the program whose descriptor was passed beside the connection just before this. Only to a worker
+        /// that said that it takes memory.
+        0x0080 HostShare { region: RegionId, bytes: u64 } -> ();
+        /// Let go of it when all work that was there before is done.
+        0x0081 HostUnshare { region: RegionId } -> ();
     }
 }
 

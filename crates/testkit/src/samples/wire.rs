@@ -159,6 +159,14 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     commands.push(("image-copy".to_owned(), copy));
     let from = "tls:box-2:7402".to_owned();
     commands.push(("image-fetch".to_owned(), C::ImageFetch { image, secret: [7; 32], incarnation: 2, from }));
+    let (region, shape) = (RegionId(0x808), SHAPE);
+    commands.push(("host-share".to_owned(), C::HostShare { region, bytes: 3 << 20 }));
+    commands.push(("host-unshare".to_owned(), C::HostUnshare { region }));
+    let shared = SharedPlane { region, offset: 4096, row_pitch: 300, slice_pitch: 5000 };
+    let op = Op::CopyInShared { target: TARGET, source: shared, shape };
+    commands.push(("enqueue-copy-in-shared".to_owned(), C::Enqueue { stream: STREAM, op }));
+    let op = Op::CopyOutShared { source: SOURCE, target: shared, shape };
+    commands.push(("enqueue-copy-out-shared".to_owned(), C::Enqueue { stream: STREAM, op }));
     commands
 }
 

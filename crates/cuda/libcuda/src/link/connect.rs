@@ -7,6 +7,7 @@ use super::{
     places::Place,
     queue::Queue,
     replies::Replies,
+    shared::Sharing,
     survival::{Protection, Survival},
     wires::{FIRST_SESSION, SessionNumber, Wires},
 };
@@ -165,6 +166,7 @@ pub(super) fn build(
     address: &Address,
 ) -> std::io::Result<SharedLink> {
     let welcome = opened.welcome.clone();
+    let courier = opened.command.courier().filter(|_| protection.is_none());
     let me: Arc<OnceLock<Weak<Link>>> = Arc::default();
     let Parts { command_tx, command_rx, events_rx, wires } = take_apart(opened, FIRST_SESSION, &me);
     let wires = Arc::new(wires);
@@ -187,6 +189,7 @@ pub(super) fn build(
         push_window: AtomicI64::new(welcome.push_window_bytes.min(i64::MAX as u64) as i64),
         on_deferred: OnceLock::new(),
         pools: OnceLock::new(),
+        sharing: courier.map(Sharing::new),
         await_all: config.await_all,
         address: address.to_string(),
     });

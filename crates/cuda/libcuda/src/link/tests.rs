@@ -20,6 +20,7 @@ pub(super) fn config() -> Config {
         delay: None,
         lanes: None,
         stall_timeout: PATIENCE,
+        sharing: None,
         await_all: false,
         spin: None,
         patience: PATIENCE,
