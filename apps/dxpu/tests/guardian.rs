@@ -132,7 +132,7 @@ fn read(client: &mut Client, offset: u64, bytes: u64) -> Vec<u8> {
 }
 
 fn cut(client: &mut Client, number: u64) -> Told {
-    client.one_way(&Command::Cut { number, is_tight: false, live: vec![], patience_us: PATIENT });
+    client.one_way(&Command::Cut { number, dead: vec![], patience_us: PATIENT });
     assert_eq!(client.heard(), Told::CutTaken(number));
     client.heard()
 }

@@ -1,6 +1,6 @@
 """Stories of several processes, in the order in which they run."""
 
-from . import behaviour, devices, faults, nvml, pool, survival
+from . import behaviour, devices, faults, moves, nvml, pool, survival
 
 SCENARIOS = {
     "behaviour": behaviour.every_call_answers_as_the_driver_does,
@@ -10,6 +10,7 @@ SCENARIOS = {
     "survives": survival.the_session_is_killed_and_the_program_goes_on,
     "kernel_faults": faults.a_kernel_faults,
     "memory_limit": faults.an_allocation_is_over_the_limit,
+    "moves": moves.programs_move_and_rest,
     "pool": pool.a_box_lends_this_gpu,
     "nvml": nvml.nvml_shows_the_leased_gpu,
     "nvidia_smi": nvml.nvidia_smi_runs,

@@ -41,15 +41,17 @@ def a_box_lends_this_gpu(bed):
 
 
 class Pool:
-    """A manager and a box with the GPU of this machine, or with one in software."""
+    """A manager and boxes, each with the GPU of this machine, or with one in software."""
 
-    def __init__(self, bed):
-        self.bed = bed
+    def __init__(self, bed, boxes=("b1",), options=()):
+        self.bed, self.boxes, self.options = bed, boxes, options
         self.place = bed.place.make("pool")
         self.environment = workers.plain_environment() | {
             "XDG_CONFIG_HOME": self.folder("config"),
             "XDG_STATE_HOME": self.folder("state"),
             "XDG_CACHE_HOME": bed.place.cache,
+            "CUPY_CACHE_DIR": self.folder("cupy"),
+            "CUPY_COMPILE_WITH_PTX": "1" if bed.driver == "soft" else "0",
             "DXPU_CREDENTIAL": os.path.join(self.folder("manager"), "admin.json"),
         }
         self.processes = []
@@ -71,12 +73,15 @@ class Pool:
             port = probe.getsockname()[1]
         self._start("manager", "--listen", f"127.0.0.1:{port}", "--state-dir", self.folder("manager"))
         self._until(lambda: self.run("box", "ls").returncode == 0, "the manager does not start")
-        token = self.folder("b1.json")
-        self.must("token", "create", "box/b1", "--out", token)
         soft = ["--soft", "1", "--memory", "1GiB"] if self.bed.driver == "soft" else []
         listen = ["--listen", "127.0.0.1", "--advertise", "127.0.0.1"]
-        self._start("box", "--join-token-file", token, "--name", "b1", "--state-dir", self.folder("box"), *listen, *soft)
-        self.until_state("free")
+        for name in self.boxes:
+            token = self.folder(f"{name}.json")
+            self.must("token", "create", f"box/{name}", "--out", token)
+            place = self.folder("box" if name == self.boxes[0] else name)
+            self._start("box", "--join-token-file", token, "--name", name, "--state-dir", place, *listen, *soft, *self.options)
+            # One after the other: each tests its GPU first, and here they have the same one.
+            self.until_state("free", name)
 
     def __exit__(self, *_):
         # A box that is told to stop leaves its workers to the next one; these have no next one.
@@ -109,6 +114,17 @@ class Pool:
                 told.append(f"{name}:\n{tail(file.read())}")
         return "\n".join(told)
 
+    def start(self, name, *words):
+        """Starts a command; what it says goes to NAME.out and NAME.log of the pool's folder."""
+        with open(self.folder(f"{name}.out"), "wb") as out, open(self.folder(f"{name}.log"), "wb") as log:
+            process = subprocess.Popen([self.bed.dxpu, *words], env=self.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
+        self.processes.append((process, signal.SIGTERM))
+        return process
+
+    def said(self, name):
+        with open(self.folder(f"{name}.out"), errors="replace") as file:
+            return file.read()
+
     def run(self, *words):
         return subprocess.run(
             [self.bed.dxpu, *words], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_SECONDS
@@ -122,12 +138,12 @@ class Pool:
     def ask(self, *words):
         return json.loads(self.must(*words, "-o", "json"))
 
-    def gpu(self):
-        gpus = self.ask("gpu", "ls")
+    def gpu(self, box=None):
+        gpus = [gpu for gpu in self.ask("gpu", "ls") if gpu["id"].startswith(f"{box or self.boxes[0]}/")]
         return gpus[0] if gpus else {"state": "absent"}
 
-    def until_state(self, state):
-        self._until(lambda: self.gpu()["state"] == state, f"the GPU does not become {state}", CLEAN_SECONDS)
+    def until_state(self, state, box=None):
+        self._until(lambda: self.gpu(box)["state"] == state, f"the GPU does not become {state}", CLEAN_SECONDS)
 
     def borrow(self, action):
         """Runs a program on a borrowed GPU; how many words of the pattern it saw."""

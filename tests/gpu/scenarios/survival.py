@@ -10,8 +10,8 @@ from bed import Wrong, hold, tail, until
 
 from .faults import READY_SECONDS, TRAINERS
 
-# So many sessions of each program are killed, over each transport.
-KILLS = 7
+# So many sessions of each program are killed, over each transport: about twenty in all.
+KILLS = int(os.environ.get("GPU_KILLS", "7"))
 # PyTorch's networks by name; on the soft driver CuPy's small one alone.
 MODELS = {"nvidia": ("mlp", "resnet", "bert", "gpt2", "graph"), "soft": ("mlp",)}
 # Seconds of work between two kills, not counting the pauses.
@@ -27,8 +27,9 @@ GAP_MAX_MS = 3000
 def the_session_is_killed_and_the_program_goes_on(bed):
     """SIGKILL of the session at random steps: no error, and every value is that of the undisturbed program."""
     lines, wrong, chance, reference = [], [], random.Random(20261116), {}
-    for scheme in ("tcp", "tls", "shm"):
-        for model in MODELS[bed.driver]:
+    chosen = os.environ.get("GPU_MODELS", "")
+    for scheme in os.environ.get("GPU_SCHEMES", "tcp,tls,shm").split(","):
+        for model in chosen.split(",") if chosen else MODELS[bed.driver]:
             steps = STEPS_OF[model] if bed.driver == "nvidia" else STEPS_SOFT
             if time.monotonic() > bed.deadline - LAST_SECONDS:
                 lines.append(f"{model}, {scheme}: no time left")

@@ -15,6 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use transport::{Address, ClientSecurity, Fingerprint, Scheme};
+use worker_link::{Survive, UnknownSurvive};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,10 +25,11 @@ Examples:
   dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
   dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
   dxpu run --gpus 1 --survive -- python train.py                     goes on at another GPU when its own is lost
+  dxpu run --gpus 1 --survive=tight -- python train.py               the same, and saves only what is in use
   dxpu run --gpus 1 --retry 3 --time-limit 8h -- python train.py     starts again on another GPU if its own fails
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES,
-DXPU_STALL_TIMEOUT, DXPU_SURVIVE and DXPU_CLASS, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
+DXPU_STALL_TIMEOUT, DXPU_SURVIVE, DXPU_SURVIVE_ACCEPT and DXPU_CLASS, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
 library say what it does. DXPU_SPIN=TIME is how long its threads look for commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
 for answers on machines with more than 4 cores, otherwise as little as each transport thinks best). DXPU_PATIENCE=TIME is
 how long a worker that is busy is asked again (default: 60s). DXPU_WORKER_UID=UID,... are users, beside root and yours, at
@@ -59,10 +61,18 @@ pub(crate) struct Run {
     /// A worker that is silent for this long is given up
     #[arg(long, value_name = "TIME", env = "DXPU_STALL_TIMEOUT", value_parser = duration_text)]
     stall_timeout: Option<String>,
-    /// Outlive the loss of a session: the library keeps what the program sent since its start (at most 2 GiB), opens another
-    /// session at the same worker and has everything happen again there; the program waits and sees no error
-    #[arg(long, env = "DXPU_SURVIVE", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
-    survive: bool,
+    /// Outlive the loss of a session, a worker or a GPU: another session takes over, and the program waits and sees no error.
+    /// `plain` saves everything that is mapped. `tight` leaves out what the program has given back with cuMemFreeAsync, saves
+    /// where little is in use, and sets PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF to backend:cudaMallocAsync unless you set
+    /// one of them. `careful`, for results that differ from run to run, saves soon after each thing that the program reads.
+    /// `required` gives the program no GPU whose worker keeps no images. Several with commas between them
+    #[arg(long, value_name = "HOW", env = "DXPU_SURVIVE", value_parser = survival, num_args = 0..=1, require_equals = true,
+          default_missing_value = "plain")]
+    survive: Option<Survival>,
+    /// After a loss, go on where the GPU computes something else than what the program got before, and say so; otherwise
+    /// that is an error
+    #[arg(long, env = "DXPU_SURVIVE_ACCEPT", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    survive_accept: bool,
     /// What the program is to others on the same GPU: `online` programs are protected, `offline` ones work in their pauses,
     /// `dedicated` ones take no part in this. For a worker of your own; its GPUs must be ones it can share (soft GPUs, so far)
     #[arg(long, value_name = "CLASS", env = "DXPU_CLASS", default_value = "dedicated")]
@@ -72,6 +82,27 @@ pub(crate) struct Run {
     program: Vec<OsString>,
 }
 
+/// What `--survive` and `DXPU_SURVIVE` say; the variable may also say no.
+#[derive(Clone, Copy, Debug)]
+struct Survival(Option<Survive>);
+
+fn survival(text: &str) -> Result<Survival, UnknownSurvive> {
+    match text {
+        "" | "0" | "n" | "no" | "f" | "false" | "off" => Ok(Survival(None)),
+        "y" | "yes" | "t" | "true" | "on" => Ok(Survival(Some(Survive::default()))),
+        words => words.parse().map(|survive| Survival(Some(survive))),
+    }
+}
+
+/// PyTorch's own allocator never gives memory back, so that nobody could tell what of it is in use. Set unless the user
+/// chose one, under its name of today and under the one before.
+fn allocator_of_pytorch(survive: Option<Survive>) -> impl Iterator<Item = (&'static str, &'static str)> {
+    const NAMES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+    let is_free = NAMES.iter().all(|name| std::env::var_os(name).is_none());
+    let is_set = is_free && survive.is_some_and(|survive| survive.is_tight);
+    NAMES.into_iter().filter(move |_| is_set).map(|name| (name, "backend:cudaMallocAsync"))
+}
+
 /// A length of time, kept as it was written: the program's library reads it again.
 fn duration_text(text: &str) -> Result<String, String> {
     quantity::duration(text).map(|_: Duration| text.to_owned())
@@ -79,6 +110,8 @@ fn duration_text(text: &str) -> Result<String, String> {
 
 impl Run {
     pub(crate) fn run(self) -> Outcome {
+        let survive = self.survive.and_then(|Survival(survive)| survive);
+        let accept = (survive.is_some() && self.survive_accept).then_some("1");
         if self.borrow.is_wanted() {
             // A worker that the environment names is that of a program around this one.
             if !self.worker.is_empty() && std::env::var_os("DXPU_WORKER").is_none() {
@@ -92,15 +125,9 @@ impl Run {
                     format!("--class {}: the GPUs of a pool are not shared between classes yet", self.class);
                 return Err(Failure::new(Exit::Usage, what, "leave --class out, or name a --worker").into());
             }
-            let settings = [
-                ("DXPU_DELAY", self.delay.clone()),
-                ("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string())),
-                ("DXPU_STALL_TIMEOUT", self.stall_timeout.clone()),
-                ("DXPU_SURVIVE", self.survive.then(|| "1".to_owned())),
-            ];
-            let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
-            let patience = if self.survive { Some(patience()?) } else { None };
-            return self.borrow.run(&self.program, given.collect(), patience);
+            let given = self.settings(survive, accept);
+            let patience = if survive.is_some() { Some(patience()?) } else { None };
+            return self.borrow.run(&self.program, given, patience);
         }
         if self.borrow.suspends_when_idle() {
             let what = "--suspend-when-idle gives GPUs back to a pool, and this program borrows none";
@@ -137,12 +164,28 @@ impl Run {
         set("DXPU_DELAY", self.delay.as_deref().map(OsStr::new));
         set("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string()).as_deref().map(OsStr::new));
         set("DXPU_STALL_TIMEOUT", self.stall_timeout.as_deref().map(OsStr::new));
-        set("DXPU_SURVIVE", self.survive.then(|| OsStr::new("1")));
+        set("DXPU_SURVIVE", survive.map(|survive| survive.to_string()).as_deref().map(OsStr::new));
+        set("DXPU_SURVIVE_ACCEPT", accept.map(OsStr::new));
+        allocator_of_pytorch(survive).for_each(|(name, value)| set(name, Some(OsStr::new(value))));
         let is_shared = self.class != work_class::Class::Dedicated;
         set("DXPU_CLASS", is_shared.then(|| OsStr::new(self.class.name())));
         // Only returns when the program could not be started.
         let error = program.exec();
         Err(exit::not_started(&self.program[0], error).into())
+    }
+
+    /// Variables of the program's library, for a program that borrows from a pool.
+    fn settings(&self, survive: Option<Survive>, accept: Option<&str>) -> Vec<(&'static str, OsString)> {
+        let settings = [
+            ("DXPU_DELAY", self.delay.clone()),
+            ("DXPU_LANES", self.lanes.map(|lanes| lanes.to_string())),
+            ("DXPU_STALL_TIMEOUT", self.stall_timeout.clone()),
+            ("DXPU_SURVIVE", survive.map(|survive| survive.to_string())),
+            ("DXPU_SURVIVE_ACCEPT", accept.map(str::to_owned)),
+        ];
+        let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
+        let given = given.chain(allocator_of_pytorch(survive).map(|(name, value)| (name, value.into())));
+        given.collect()
     }
 
     fn security(&self, address: &Address) -> anyhow::Result<ClientSecurity> {

@@ -47,17 +47,32 @@ struct Books {
     heaps: Vec<Heap>,
 }
 
-/// A number of bytes and the highest it was since the last reset.
+/// A number of bytes, the highest and the lowest it was since the last reset of each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
     current: u64,
     high: u64,
+    low: u64,
 }
 
 impl Level {
     fn set(&mut self, current: u64) {
         self.current = current;
         self.high = self.high.max(current);
+        self.low = self.low.min(current);
+    }
+}
+
+/// A pool that stands still: nothing is placed or freed in it while this is held.
+#[derive(Debug)]
+pub struct Still<'p> {
+    books: MutexGuard<'p, Books>,
+}
+
+impl Still<'_> {
+    /// Appends its mapped memory in which nothing lives, as first addresses and bytes, in multiples of `align`.
+    pub fn free_ranges(&self, align: u64, out: &mut Vec<(u64, u64)>) {
+        self.books.heaps.iter().for_each(|heap| heap.free_ranges(align, out));
     }
 }
 
@@ -148,6 +163,21 @@ impl Pool {
             let used = books.used.current.saturating_sub(asked);
             books.used.set(used);
         }
+    }
+
+    /// Keeps it as it is until the answer is dropped.
+    pub fn stand_still(&self) -> Still<'_> {
+        Still { books: self.books() }
+    }
+
+    /// Bytes that the program has in it, and the fewest since the last time that this was asked with `forget`.
+    pub fn used(&self, forget: bool) -> (u64, u64) {
+        let mut books = self.books();
+        let (current, low) = (books.used.current, books.used.low);
+        if forget {
+            books.used.low = current;
+        }
+        (current, low)
     }
 
     /// Whether nothing lives in it.
@@ -423,6 +453,25 @@ mod tests {
         );
         assert_eq!(pool.attribute(8), Ok(0), "a reset high is what is used now");
         assert_eq!((attribute_bytes(3), attribute_bytes(4)), (Ok(4), Ok(8)));
+    }
+
+    #[test]
+    fn the_lowest_use_is_known_and_what_is_free_is_told_in_whole_blocks() {
+        let bed = Bed::new(Pool::default_of(0));
+        let blocks = [100 << 10, 200 << 10, 64 << 10].map(|bytes| bed.allocate(bytes).unwrap());
+        assert_eq!(bed.pool.used(true), (364 << 10, 0));
+        assert_eq!(bed.pool.used(true), (364 << 10, 364 << 10), "the low begins anew");
+        bed.free(blocks[1]);
+        let again = bed.allocate(300 << 10).unwrap();
+        assert_eq!(bed.pool.used(false), (464 << 10, 164 << 10));
+        assert_eq!(bed.pool.used(false), (464 << 10, 164 << 10), "it was not to be forgotten");
+        // At 100 KiB 200 KiB are free, of which the blocks from 128 KiB to 256 KiB are whole.
+        let mut free = Vec::new();
+        bed.pool.stand_still().free_ranges(64 << 10, &mut free);
+        assert_eq!(free[0], ((1 << 40) + (128 << 10), 128 << 10));
+        let end = again.address + (300 << 10);
+        assert_eq!(free[1].0, end.next_multiple_of(64 << 10));
+        assert_eq!((free.len(), free[1].0 + free[1].1), (2, (1 << 40) + 32 * MIB));
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! is not mapped anew before [`Heap::unmapped`], so the caller need not hold the heap while it talks.
 
 mod bins;
+mod free_ranges;
 mod grow;
 mod nodes;
 mod release;

@@ -226,22 +226,17 @@ impl NvidiaDriver {
     }
 
     /// Freezes names and addresses. The inner error is a reason to give the cut up.
-    fn scene(&self, live: Option<&Extents>) -> CuResult<Result<Scene, Abandon>> {
+    fn scene(&self, dead: &Extents) -> CuResult<Result<Scene, Abandon>> {
         let tables = self.lock();
         let memory = self.work.memory.freeze();
-        // In a cut of live memory alone, the client knows what it needs.
-        let is_hidden = live.is_none() && !tables.physical.values().all(|it| memory.is_mapped_whole(it));
+        let is_hidden = !tables.physical.values().all(|it| memory.is_mapped_whole(it));
         if tables.modules.values().any(|module| module.allocates) {
             return Ok(Err(Abandon::DeviceHeap));
         }
         if is_hidden {
             return Ok(Err(Abandon::UnmappedMemory));
         }
-        let frozen = Frozen::new(&tables, memory)?;
-        let frozen = match live {
-            Some(live) => frozen.with_live(live)?,
-            None => frozen,
-        };
+        let frozen = Frozen::new(&tables, memory)?.without(dead);
         let contexts: Vec<Arc<LiveContext>> = tables.contexts.values().cloned().collect();
         let named = tables.streams.values().chain(&tables.departing);
         let mut streams: Vec<Arc<LiveStream>> = named.cloned().collect();
@@ -330,7 +325,7 @@ impl Snapshots for NvidiaDriver {
         if books.is_clearing {
             return Ok(self.abandoned(number, Abandon::Patience));
         }
-        let scene = match self.scene(cut.live.as_ref())? {
+        let scene = match self.scene(&cut.dead)? {
             Ok(scene) => scene,
             Err(reason) => return Ok(self.abandoned(number, reason)),
         };

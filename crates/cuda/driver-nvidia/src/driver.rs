@@ -12,13 +12,14 @@ use crate::{
     printed::Printed,
     progress::Progress,
     read_back,
+    shared::{Regions, Registered},
     stream::LiveStream,
     sys::{Api, LoadError},
     tables::Tables,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, HostLink, PendingRead, Snapshots, WaitTarget};
-use cuda_wire::{ContextId, DeviceInfo, Plane, Shape, StreamId, VaRange};
+use cuda_driver::{Driver, HostLink, PendingRead, SharedPages, Snapshots, WaitTarget};
+use cuda_wire::{ContextId, DeviceInfo, Plane, RegionId, Shape, StreamId, VaRange};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -113,6 +114,7 @@ impl NvidiaDriver {
             slots: Slots::new(api).map_err(failed("pinned memory"))?,
             progress: Progress::start().map_err(refused("a thread"))?,
             memory,
+            regions: Regions::default(),
             printed,
             link: OnceLock::new(),
             aborted: AtomicBool::new(false),
@@ -255,6 +257,20 @@ impl Driver for NvidiaDriver {
         let smallest = self.devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
         let bytes = CREDIT_BYTES.min(smallest / CREDIT_SHARE);
         self.work.memory.grant(self.devices.len() as u32, bytes)
+    }
+
+    fn share_host(&self, region: RegionId, pages: Arc<SharedPages>) -> CuResult<()> {
+        // A primary context, which lives as long as the session.
+        let context = self.lock().context(ContextId(0))?;
+        context.enter()?;
+        self.work.regions.insert(region, Registered::new(&self.api, pages)?);
+        Ok(())
+    }
+
+    fn unshare_host(&self, region: RegionId) {
+        let Some(registered) = self.work.regions.remove(region) else { return };
+        let contexts = self.lock().contexts.values().cloned().collect();
+        self.work.memory.let_go(contexts, registered);
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {

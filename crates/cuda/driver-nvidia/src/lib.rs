@@ -41,6 +41,7 @@ mod printed;
 mod progress;
 mod read_back;
 mod rows;
+mod shared;
 mod status;
 mod stream;
 mod sys;

@@ -15,6 +15,7 @@ pub(crate) use lent::{FrozenMemory, Lent, Owner};
 use crate::{
     context::LiveContext,
     current,
+    shared::Registered,
     sys::{Api, MemAccess, MemAllocationProp, MemLocation},
 };
 use cuda_abi::{CuResult, CudaError};
@@ -114,8 +115,16 @@ struct Free {
 }
 
 enum Leaving {
-    Allocation { address: u64, bytes: u64 },
-    Mapped { address: u64, bytes: u64 },
+    Allocation {
+        address: u64,
+        bytes: u64,
+    },
+    Mapped {
+        address: u64,
+        bytes: u64,
+    },
+    /// Memory of the program's. It goes with the last of its contexts.
+    Shared(#[expect(dead_code, reason = "kept until the work of the context is done")] Arc<Registered>),
 }
 
 /// All device memory of a session.
@@ -422,6 +431,14 @@ impl Memory {
         Ok(())
     }
 
+    /// Lets go of memory of the program's when the work of all `contexts` before this is done.
+    pub(crate) fn let_go(&self, contexts: Vec<Arc<LiveContext>>, shared: Arc<Registered>) {
+        let free = |context| Free { context, what: Leaving::Shared(Arc::clone(&shared)) };
+        // All in one batch, which waits for all before it ends any.
+        self.lock().queue.extend(contexts.into_iter().map(free));
+        self.changed.notify_all();
+    }
+
     /// One user less in each mapping of a range; unmaps those that have none.
     fn leave(&self, state: &mut State, address: u64, bytes: u64) {
         let (start, end) = granules(address, bytes);
@@ -467,9 +484,14 @@ impl Memory {
                     }
                 }
             }
+            let (shared, batch): (Vec<_>, Vec<_>) =
+                batch.into_iter().partition(|free| matches!(free.what, Leaving::Shared(_)));
+            // Without the lock: the driver takes its time to unpin pages.
+            drop(shared);
             state = self.lock();
             for free in batch {
                 let range = match free.what {
+                    Leaving::Shared(_) => continue,
                     Leaving::Allocation { address, bytes } => {
                         self.leave(&mut state, address, bytes);
                         (address, address + bytes)

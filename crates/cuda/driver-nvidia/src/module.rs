@@ -11,6 +11,7 @@ use cuda_image::Symbols;
 use cuda_wire::{JitOption, KernelInfo, ModuleInfo, ParameterInfo, VariableInfo};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// `CUfunction_attribute` numbers.
 const FUNCTION_ATTRIBUTES: std::ops::Range<u32> = 0..16;
@@ -110,10 +111,12 @@ pub(crate) fn load(
     terminated.extend_from_slice(image);
     terminated.push(0);
     let (count, names, values) = options.parts();
+    let began = Instant::now();
     let mut raw = Module::default();
     // SAFETY: the image is whole and ends with a zero, the option arrays are valid for the call.
     unsafe { api.module_load(&mut raw, terminated.as_ptr().cast(), count, names, values) }
         .map_err(|error| (error, options.error_log()))?;
+    let (loaded, began) = (began.elapsed(), Instant::now());
     let symbols = Symbols::of(image);
     let mut module = LoadedModule {
         api: *api,
@@ -128,6 +131,8 @@ pub(crate) fn load(
     }
     let mut info = describe(api, &mut module, symbols.variables).map_err(silent)?;
     info.info_log = options.info_log();
+    let (kernels, bytes) = (info.kernels.len(), image.len());
+    tracing::debug!(kernels, bytes, ?loaded, described = ?began.elapsed(), "a module is loaded");
     Ok((module, info))
 }
 

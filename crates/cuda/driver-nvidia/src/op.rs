@@ -11,6 +11,7 @@ use crate::{
     pinned::{Slots, Words},
     printed::Printed,
     progress::Progress,
+    shared::{self, Regions, Way},
     stream::LiveStream,
     sys::{Api, BatchMemOp, Copy2D, MEMORY_DEVICE, Stream},
     tables::Tables,
@@ -30,6 +31,7 @@ pub(crate) struct Work {
     pub(crate) slots: Arc<Slots>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) memory: Arc<Memory>,
+    pub(crate) regions: Regions,
     pub(crate) printed: Option<Printed>,
     pub(crate) link: OnceLock<Arc<dyn HostLink>>,
     pub(crate) aborted: AtomicBool,
@@ -109,6 +111,12 @@ pub(crate) fn enqueue(
             copy_in(work, stream, target, shape, transfer, true)
         }
         Op::CopyOut { source, shape, transfer } => copy_out(work, stream, source, shape, transfer),
+        Op::CopyInShared { target, source, shape } => {
+            shared::copy(work, stream.enter()?, target, source, shape, Way::In)
+        }
+        Op::CopyOutShared { source, target, shape } => {
+            shared::copy(work, stream.enter()?, source, target, shape, Way::Out)
+        }
         Op::HostCall { token } => host_call(work, stream.enter()?, token),
         Op::Record { event, flags } => {
             let event = lock().event(event)?;

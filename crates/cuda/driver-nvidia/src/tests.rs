@@ -14,6 +14,7 @@ mod memory;
 mod modules;
 mod read_back;
 mod session;
+mod shared;
 mod streams;
 mod teardown;
 mod waits;

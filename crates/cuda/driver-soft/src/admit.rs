@@ -58,6 +58,10 @@ impl Session {
                 tables.promises.check(&source, &shape)?;
                 Work::CopyOut { source, shape, transfer }
             }
+            OwnedOp::CopyShared(copy) => {
+                tables.promises.check(&copy.device, &copy.shape)?;
+                Work::CopyShared(copy.clone())
+            }
             &OwnedOp::HostCall { token } => Work::HostCall { token },
             &OwnedOp::Record { event } => Work::Record(record(tables, line, event, undo)?),
             &OwnedOp::Wait { event } => match &tables.event(event)?.latest {

@@ -354,6 +354,9 @@ impl SoftDriver {
             if after.last().is_some_and(|&before| before as usize >= index) {
                 return Err(CudaError::INVALID_VALUE);
             }
+            if matches!(node.op, Op::CopyInShared { .. } | Op::CopyOutShared { .. }) {
+                return Err(CudaError::NOT_SUPPORTED);
+            }
             Ok(Node { op: self.session.own(node.op)?, after, enabled: node.enabled })
         };
         nodes.into_iter().enumerate().map(own).collect()

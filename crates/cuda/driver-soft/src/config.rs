@@ -28,6 +28,8 @@ pub struct SoftConfig {
     pub identity: String,
     /// Host threads that execute blocks, besides one for each busy stream.
     pub block_threads: usize,
+    /// How far modules' variables lie from where other sessions have them: a driver that moves them, for tests.
+    pub variables_moved_by: u64,
     /// What the sessions of a worker share; without it this session has the devices to itself.
     pub ledger: Option<Arc<dyn MemoryLedger>>,
     /// The page through which online and offline sessions of a worker share its devices.
@@ -45,6 +47,7 @@ impl Default for SoftConfig {
             identity: String::new(),
             // The stream's own thread is one of those that work on a kernel.
             block_threads: cores.saturating_sub(1),
+            variables_moved_by: 0,
             ledger: None,
             page: None,
         }

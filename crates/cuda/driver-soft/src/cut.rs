@@ -126,11 +126,7 @@ impl Snapshots for SoftDriver {
         let shadow = Arc::<Lock<Vec<_>>>::default();
         let shared = Arc::new(Shared { state: Lock::new(State::Waiting), changed: Condvar::new() });
         let tables = lock(&session.tables);
-        let frozen = session.freeze(&tables)?;
-        let frozen = match &cut.live {
-            Some(live) => frozen.with_live(live)?,
-            None => frozen,
-        };
+        let frozen = session.freeze(&tables)?.without(&cut.dead);
         let timed = tables.events.iter().filter(|(_, event)| event.has_timing);
         let taking = Taking {
             cut,
@@ -253,8 +249,7 @@ impl Session {
                 of_it.iter().fold(0, |reach, (from, to)| if *from <= reach { reach.max(*to) } else { reach });
             reach >= memory.pages.bytes()
         };
-        // In a cut of live memory alone, the client knows what it needs.
-        if taking.cut.live.is_none() && !taking.physical.iter().all(is_mapped) {
+        if !taking.physical.iter().all(is_mapped) {
             return Err(Abandon::UnmappedMemory);
         }
         Ok(())

@@ -18,10 +18,10 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{
-    DRIVER_VA_BYTES, Driver, HostLink, PageHandle, PendingRead, Snapshots, Ticket, WaitTarget,
+    DRIVER_VA_BYTES, Driver, HostLink, PageHandle, PendingRead, SharedPages, Snapshots, Ticket, WaitTarget,
 };
 use cuda_wire::{
-    ContextId, DeviceInfo, EventId, KernelRef, MemoryHandleId, Op, Plane, Shape, StreamId, VaRange,
+    ContextId, DeviceInfo, EventId, KernelRef, MemoryHandleId, Op, Plane, RegionId, Shape, StreamId, VaRange,
 };
 use std::sync::{
     Arc,
@@ -157,6 +157,16 @@ impl Driver for SoftDriver {
         Some(self)
     }
 
+    fn share_host(&self, region: RegionId, pages: Arc<SharedPages>) -> CuResult<()> {
+        lock(&self.session.tables).shared.insert(region, pages);
+        Ok(())
+    }
+
+    /// Work that is not done keeps the memory by itself.
+    fn unshare_host(&self, region: RegionId) {
+        lock(&self.session.tables).shared.remove(&region);
+    }
+
     fn abort(&self) {
         self.session.abort();
     }
@@ -243,7 +253,9 @@ impl Session {
 
     /// Owns an op; its kernel is looked up now.
     pub(crate) fn own(&self, op: Op<'_>) -> CuResult<OwnedOp> {
-        OwnedOp::new(op, |kernel| Self::find_kernel(&lock(&self.tables), kernel))
+        let shared =
+            |region| lock(&self.tables).shared.get(&region).cloned().ok_or(CudaError::INVALID_HANDLE);
+        OwnedOp::new(op, |kernel| Self::find_kernel(&lock(&self.tables), kernel), shared)
     }
 
     pub(crate) fn allocate(&self, context: ContextId, address: u64, bytes: u64) -> CuResult<()> {

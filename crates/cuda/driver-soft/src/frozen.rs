@@ -37,14 +37,12 @@ impl Frozen {
         true
     }
 
-    /// The same with only the `live` part of mapped memory.
-    pub(crate) fn with_live(self, live: &Extents) -> CuResult<Self> {
-        if !live.iter().all(|extent| self.covers(extent)) {
-            return Err(CudaError::INVALID_VALUE);
+    /// The same without memory whose bytes nobody needs.
+    pub(crate) fn without(self, dead: &Extents) -> Self {
+        if dead.is_empty() {
+            return self;
         }
-        let variables = self.variables.iter().map(|(extent, _)| *extent);
-        let extents = Extents::new(live.iter().chain(variables)).map_err(|_| CudaError::INVALID_VALUE)?;
-        Ok(Self { extents, ..self })
+        Self { extents: self.extents.without(dead), ..self }
     }
 }
 

@@ -2,7 +2,11 @@
 
 use crate::{line::Record, module::LoadedKernel};
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{EventId, HostData, KernelRef, LaunchAttribute, MemoryOp, Op, Plane, Shape, TransferId};
+use cuda_driver::SharedPages;
+use cuda_wire::{
+    EventId, HostData, KernelRef, LaunchAttribute, MemoryOp, Op, Plane, RegionId, Shape, SharedPlane,
+    TransferId,
+};
 use std::sync::Arc;
 
 /// Where the bytes of a copy from the host come from.
@@ -46,6 +50,25 @@ pub(crate) enum OwnedOp {
     Allocate { address: u64, bytes: u64 },
     Free { address: u64 },
     MemoryOps { ops: Vec<MemoryOp> },
+    CopyShared(SharedCopy),
+}
+
+/// A copy between the device and memory of the program's. It keeps that memory mapped until it is done.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedCopy {
+    pub(crate) device: Plane,
+    pub(crate) host: SharedPlane,
+    pub(crate) shape: Shape,
+    pub(crate) pages: Arc<SharedPages>,
+    pub(crate) is_in: bool,
+}
+
+impl SharedCopy {
+    /// Fails where the copy is empty or leaves the memory.
+    fn checked(self) -> CuResult<Self> {
+        let end = self.host.end(&self.shape).filter(|end| *end <= self.pages.bytes() as u64);
+        self.shape.bytes().zip(end).map(|_| self).ok_or(CudaError::INVALID_VALUE)
+    }
 }
 
 /// `CUstreamBatchMemOpType`.
@@ -59,10 +82,11 @@ pub(crate) mod memory_op {
 }
 
 impl OwnedOp {
-    /// Keeps `op`, with its kernel found by `find` and its launch checked.
+    /// Keeps `op`, with its kernel found by `find` and its launch checked, or with its shared memory found by `shared`.
     pub(crate) fn new(
         op: Op<'_>,
         find: impl FnOnce(KernelRef) -> CuResult<Arc<LoadedKernel>>,
+        shared: impl Fn(RegionId) -> CuResult<Arc<SharedPages>>,
     ) -> CuResult<Self> {
         Ok(match op {
             Op::Empty {} => Self::Empty,
@@ -114,6 +138,14 @@ impl OwnedOp {
             Op::MemoryOps { ops } => {
                 ops.iter().try_for_each(check_memory_op)?;
                 Self::MemoryOps { ops }
+            }
+            Op::CopyInShared { target: device, source: host, shape } => {
+                let pages = shared(host.region)?;
+                Self::CopyShared(SharedCopy { device, host, shape, pages, is_in: true }.checked()?)
+            }
+            Op::CopyOutShared { source: device, target: host, shape } => {
+                let pages = shared(host.region)?;
+                Self::CopyShared(SharedCopy { device, host, shape, pages, is_in: false }.checked()?)
             }
         })
     }

@@ -17,8 +17,8 @@ use crate::{
     work::PendingBlock,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::HostLink;
-use cuda_wire::{ContextId, EventId, ExecId, MemoryHandleId, ModuleId, StreamId};
+use cuda_driver::{HostLink, SharedPages};
+use cuda_wire::{ContextId, EventId, ExecId, MemoryHandleId, ModuleId, RegionId, StreamId};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -82,6 +82,8 @@ pub(crate) struct Tables {
     pub(crate) modules: HashMap<ModuleId, Arc<LoadedModule>>,
     pub(crate) physical: HashMap<MemoryHandleId, Arc<PhysicalMemory>>,
     pub(crate) promises: Promises,
+    /// Memory of the program's.
+    pub(crate) shared: HashMap<RegionId, Arc<SharedPages>>,
 }
 
 impl Tables {
@@ -291,7 +293,8 @@ impl Session {
     /// The same for the variables of a module.
     pub(crate) fn allocate_variables(&self, context: &Context, module: ModuleId, bytes: u64) -> Option<u64> {
         let slot = u64::from(module.0) % VARIABLE_SLOTS;
-        let near = self.variables_at.load(Ordering::Relaxed) + slot * VARIABLE_SLOT_BYTES;
+        let from = self.variables_at.load(Ordering::Relaxed) + self.config.variables_moved_by;
+        let near = from + slot * VARIABLE_SLOT_BYTES;
         let padded = bytes.next_multiple_of(INTERNAL_ALIGN);
         self.map_internal(context, bytes, |ranges| ranges.take_near(near, padded, INTERNAL_ALIGN))
     }

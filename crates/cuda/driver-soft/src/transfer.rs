@@ -1,5 +1,6 @@
 //! Copies and fills of rows.
 
+use crate::op::SharedCopy;
 use crate::space::{BadAddress, Cursor, Space};
 use cuda_wire::{Plane, Shape};
 
@@ -75,6 +76,34 @@ pub(crate) fn copy(space: &Space, target: &Plane, source: &Plane, shape: &Shape)
                 let piece = &mut buffer[..count as usize];
                 from.read(source + column, piece)?;
                 to.write(target + column, piece)?;
+                column += count;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies rows between device memory and memory of the program's.
+pub(crate) fn shared(space: &Space, copy: &SharedCopy) -> Result<(), BadAddress> {
+    let SharedCopy { device, host, shape, pages, is_in } = copy;
+    let mut buffer = [0; PIECE];
+    let mut cursor = Cursor::new(space);
+    for slice in 0..shape.depth {
+        for row in 0..shape.height {
+            let at = device.address + slice * device.slice_pitch + row * device.row_pitch;
+            let offset = host.offset + slice * host.slice_pitch + row * host.row_pitch;
+            let mut column = 0;
+            while column < shape.width {
+                let count = (shape.width - column).min(PIECE as u64);
+                let piece = &mut buffer[..count as usize];
+                // Whoever made the copy has checked the place; a mistake must not reach other memory all the same.
+                if *is_in {
+                    pages.read(offset + column, piece).map_err(|_| BadAddress)?;
+                    cursor.write(at + column, piece)?;
+                } else {
+                    cursor.read(at + column, piece)?;
+                    pages.write(offset + column, piece).map_err(|_| BadAddress)?;
+                }
                 column += count;
             }
         }

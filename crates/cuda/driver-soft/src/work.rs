@@ -4,7 +4,7 @@ use crate::{
     graph::GraphRun,
     launch,
     line::{Line, Record},
-    op::{Incoming, KernelLaunch, memory_op},
+    op::{Incoming, KernelLaunch, SharedCopy, memory_op},
     session::Session,
     space::{BadAddress, Block, Cursor},
     sync::{Lock, lock},
@@ -46,6 +46,7 @@ pub(crate) enum Work {
         shape: Shape,
         transfer: TransferId,
     },
+    CopyShared(SharedCopy),
     ReadBack {
         source: Plane,
         shape: Shape,
@@ -175,6 +176,10 @@ impl Work {
                 };
                 session.link()?.send(*transfer, bytes, &give).map_err(|_| session.lost_link())?;
                 fail_if(&missed)?;
+            }
+            Self::CopyShared(copy) => {
+                let _working = session.activity.memory(line.context.device);
+                transfer::shared(space, copy)?;
             }
             Self::ReadBack { source, shape, bytes } => {
                 let mut packed = vec![0; shape.bytes().unwrap_or(0) as usize];

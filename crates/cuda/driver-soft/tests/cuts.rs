@@ -49,7 +49,12 @@ const VARIABLES: &str = "
 #[test]
 fn a_cut_needs_protection_and_one_is_on_its_way_at_a_time() {
     let plain = Session::new();
-    let cut = |number| Cut { number, live: None, patience: PATIENT, on_taken: std::sync::Arc::new(|_| {}) };
+    let cut = |number| Cut {
+        number,
+        dead: Extents::default(),
+        patience: PATIENT,
+        on_taken: std::sync::Arc::new(|_| {}),
+    };
     assert_eq!(plain.cuts().cut(cut(1)).err(), Some(CudaError::NOT_INITIALIZED));
     let session = session();
     assert_eq!(session.cuts().cut(cut(0)).err(), Some(CudaError::INVALID_VALUE), "numbers begin with 1");
@@ -349,17 +354,20 @@ fn an_image_that_does_not_fit_is_refused_in_words() {
 }
 
 #[test]
-fn only_live_memory_is_saved_if_the_client_names_it() {
+fn memory_that_the_client_calls_dead_is_not_saved() {
     let session = session();
     let address = session.alloc_with(&[1; 200_000]);
-    let live = |address, bytes| Extents::new([Extent { address, bytes }]).unwrap();
-    let mut pending = session.cut_live(1, live(address + 512, 1024)).unwrap();
+    // Dead memory that is not mapped is no news.
+    let dead = [(address, 512), (address + 1536, 198_656), (address + (1 << 30), 4096)];
+    let dead = Extents::new(dead.map(|(address, bytes)| Extent { address, bytes })).unwrap();
+    let mut pending = session.cut_without(1, dead.clone()).unwrap();
     let CutState::Taken(taken) = pending.wait() else { panic!() };
     assert_eq!((taken.live_bytes, taken.delta.dirty.len()), (1024, 1));
     drop(pending);
-    let unmapped = session.cut_live(1, live(address + 199_000, 10_000));
-    assert_eq!(unmapped.err(), Some(CudaError::INVALID_VALUE));
-    assert!(matches!(session.cut(1, PATIENT).wait(), CutState::Taken(_)), "a refused cut holds nothing back");
+    // What an image cannot name is not cut, whatever is dead.
+    session.driver.physical_create(MemoryHandleId(1), 0, 2 << 20).unwrap();
+    let mut hidden = session.cut_without(1, dead).unwrap();
+    assert_eq!(hidden.wait(), CutState::Abandoned(Abandon::UnmappedMemory));
 }
 
 #[test]

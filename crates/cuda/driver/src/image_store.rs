@@ -34,6 +34,17 @@ pub trait ImageStore: Send + Sync {
         from: &str,
     ) -> Result<Box<dyn Blocks>, StoreError>;
 
+    /// Brings here what the guardian at `from` has of an image, whose writer goes on there.
+    fn fetch(
+        &self,
+        _name: ImageName,
+        _secret: &[u8; 32],
+        _incarnation: u64,
+        _from: &str,
+    ) -> Result<(), StoreError> {
+        Err(StoreError::Refused("this store fetches no images".to_owned()))
+    }
+
     /// Where other boxes reach this store; empty if they cannot.
     fn address(&self) -> String;
 

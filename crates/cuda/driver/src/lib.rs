@@ -17,12 +17,14 @@ mod snapshots;
 
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{
-    ContextId, DeviceInfo, DeviceStatus, EventId, Execute, Plane, Shape, StreamId, TransferId, VaRange,
+    ContextId, DeviceInfo, DeviceStatus, EventId, Execute, Plane, RegionId, Shape, StreamId, TransferId,
+    VaRange,
 };
 use std::sync::Arc;
 
 pub use cuda_wire::{DRIVER_VA_BYTES, LinkLost, Sink, Source};
 pub use image_store::{Committed, ImageStore, KeptImage, StoreError};
+pub use shared_pages::SharedPages;
 pub use sharing::{Class, PageHandle, Ticket};
 pub use snapshots::{
     Abandon, BlockSink, Blocks, Cut, CutState, OnTaken, PendingCut, Restored, Snapshots, TakenCut,
@@ -101,6 +103,18 @@ pub trait Driver: Execute + Send + Sync {
     /// Whether all work that the session was told to do is done. Never blocks. Asked of online sessions alone.
     fn quiet(&self) -> CuResult<bool> {
         Ok(true)
+    }
+
+    /// Streams may copy from and to this memory of the program's from now on, under this name. It stays mapped as long as the
+    /// driver keeps the value. Called in the order of commands; the name is free.
+    fn share_host(&self, region: RegionId, pages: Arc<SharedPages>) -> CuResult<()> {
+        let _ = (region, pages);
+        Err(CudaError::NOT_SUPPORTED)
+    }
+
+    /// No later work uses the memory. The driver lets go of it when all work before is done.
+    fn unshare_host(&self, region: RegionId) {
+        let _ = region;
     }
 
     /// Cuts of the session's memory, if the driver takes them.

@@ -59,8 +59,8 @@ pub type OnTaken = Arc<dyn Fn(&TakenCut) + Send + Sync>;
 pub struct Cut {
     /// Its number, larger than that of any cut before.
     pub number: u64,
-    /// Memory that is live, beside variables; `None` for all that is mapped. It must be mapped.
-    pub live: Option<Extents>,
+    /// Memory whose bytes nobody needs; all else that is mapped is live.
+    pub dead: Extents,
     /// How long work may be held back while earlier work does not end.
     pub patience: Duration,
     /// Told that the cut is taken, before later work goes on. Not called for a cut that is abandoned.
@@ -146,6 +146,16 @@ impl fmt::Display for Abandon {
 pub trait BlockSink: Sync {
     /// Takes one block. May block.
     fn put(&self, entry: &BlockDigest, bytes: &[u8]) -> Result<(), LinkLost>;
+
+    /// Roads that blocks may take side by side, each for one thread at a time.
+    fn roads(&self) -> usize {
+        1
+    }
+
+    /// Takes one block over a road below [`BlockSink::roads`]. May block.
+    fn put_over(&self, _road: usize, entry: &BlockDigest, bytes: &[u8]) -> Result<(), LinkLost> {
+        self.put(entry, bytes)
+    }
 }
 
 /// An image to restore.
@@ -196,7 +206,8 @@ mod tests {
     #[test]
     fn a_driver_that_cannot_says_so() {
         let unsupported = Some(CudaError::NOT_SUPPORTED);
-        let cut = Cut { number: 1, live: None, patience: Duration::ZERO, on_taken: Arc::new(|_| {}) };
+        let cut =
+            Cut { number: 1, dead: Extents::default(), patience: Duration::ZERO, on_taken: Arc::new(|_| {}) };
         assert_eq!(Plain.protect(Arc::new(Key::from_seed(&[0; 32]))).err(), unsupported);
         assert_eq!(Plain.extents().err(), unsupported);
         assert_eq!(Plain.cut(cut).err(), unsupported);

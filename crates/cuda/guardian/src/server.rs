@@ -2,6 +2,7 @@
 
 mod connection;
 mod delta;
+mod help;
 mod relay;
 
 use crate::copy::{CopyTo, copy_on};

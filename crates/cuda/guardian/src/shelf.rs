@@ -78,6 +78,12 @@ impl Shelf {
         found.is_some_and(|kept| is_secret_of(&kept, open) && !kept.has_ended())
     }
 
+    /// Whether there is such an image, and it has a writer.
+    pub(crate) fn is_written(&self, open: &Open) -> bool {
+        let found = lock(&self.images).get(&open.name.bytes).cloned();
+        found.is_some_and(|kept| is_secret_of(&kept, open) && kept.has_writer())
+    }
+
     /// How many images there are.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
@@ -113,6 +119,14 @@ impl Shelf {
         drop(images);
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         kept.admit(&self.budget, open, serial)?;
+        Ok(Writer::new(self.clone(), kept, serial, open.incarnation))
+    }
+
+    /// Opens an image for a helper of its writer, which brings blocks beside it.
+    pub(crate) fn open_to_help(self: &Arc<Self>, open: &Open) -> Result<Writer, Refusal> {
+        let found = lock(&self.images).get(&open.name.bytes).cloned();
+        let kept = found.filter(|kept| is_secret_of(kept, open)).ok_or(Refusal::NoSuchImage)?;
+        let serial = kept.writer_of(open.incarnation).ok_or(Refusal::Replaced)?;
         Ok(Writer::new(self.clone(), kept, serial, open.incarnation))
     }
 

@@ -157,6 +157,18 @@ impl ImageStore for GuardianStore {
         }
     }
 
+    fn fetch(
+        &self,
+        name: ImageName,
+        secret: &[u8; 32],
+        incarnation: u64,
+        from: &str,
+    ) -> Result<(), StoreError> {
+        let mut talk = self.talk(FETCH_PATIENCE)?;
+        // Its writer comes later. Until then the image is one without a writer, which the guardian keeps for a while.
+        talk.open(self.opening(Mode::Ahead, name, secret, incarnation, from)).map(drop).map_err(store_error)
+    }
+
     fn address(&self) -> String {
         self.address.clone()
     }

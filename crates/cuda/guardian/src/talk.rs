@@ -106,6 +106,12 @@ impl Talk {
         }
     }
 
+    /// Waits until the guardian has taken all blocks that were put.
+    pub(crate) fn all_came(&mut self) -> Result<(), Broken> {
+        self.state()?;
+        self.failed.take().map_or(Ok(()), |text| Err(Broken::Refused(text)))
+    }
+
     pub(crate) fn commit(
         &mut self,
         number: u64,

@@ -52,6 +52,8 @@ pub struct Journal {
     cuts: VecDeque<Cut>,
     /// How many cuts have been taken.
     epoch: u64,
+    /// How often something was observed, since the start.
+    observations: u64,
     /// Text since the base.
     printed: Printed,
 }
@@ -126,6 +128,7 @@ impl Journal {
             base: None,
             cuts: VecDeque::new(),
             epoch: 0,
+            observations: 0,
             printed: Printed::default(),
         }
     }
@@ -160,6 +163,12 @@ impl Journal {
             position = self.asking_position(call);
         }
         self.marks.push_back(Mark { position, epoch: self.epoch, what });
+        self.observations += 1;
+    }
+
+    /// How often something was observed, since the start.
+    pub fn observations(&self) -> u64 {
+        self.observations
     }
 
     /// The program's standard output is given text of the device.

@@ -36,6 +36,7 @@ mod prints;
 mod replay;
 #[cfg(test)]
 mod tests;
+mod trough;
 
 pub use digest::{Digest, Digester};
 pub use fold_aside::{Fold, Folded};
@@ -49,3 +50,4 @@ pub use policy::{CutPolicy, CutTurn, Filled};
 pub use replay::{
     Awaited, Difference, HostCallVerdict, Landing, Moved, PrintVerdict, PullVerdict, Replay, Step, Verdict,
 };
+pub use trough::Trough;

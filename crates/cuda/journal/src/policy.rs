@@ -27,6 +27,14 @@ pub struct Filled {
     pub held_bytes: u64,
     /// Bytes that it may hold.
     pub budget_bytes: u64,
+    /// How often the program has observed something, since the start.
+    pub observations: u64,
+}
+
+impl Filled {
+    fn is_half_full(&self) -> bool {
+        self.held_bytes >= self.budget_bytes / 2
+    }
 }
 
 /// What to do about the next cut.
@@ -34,6 +42,8 @@ pub struct Filled {
 pub enum CutTurn {
     /// Ask for it now.
     Now,
+    /// Its time has come: ask for it at the next good moment.
+    Due,
     /// Ask for it after this time, if nothing changes.
     In(Duration),
     /// One is under way, or nothing was sent since the last one.
@@ -46,6 +56,10 @@ pub struct CutPolicy {
     interval_min: Duration,
     /// When the last cut was sent, and where in the stream of commands.
     last: Option<(Duration, u64)>,
+    /// The program's results differ from run to run: what it observed is saved as soon as possible.
+    is_careful: bool,
+    /// Observations before the last cut.
+    observed: u64,
     is_under_way: bool,
     pause: Duration,
     time_to_safe: Duration,
@@ -60,6 +74,8 @@ impl Default for CutPolicy {
         Self {
             interval_min: INTERVAL_MIN,
             last: None,
+            is_careful: false,
+            observed: 0,
             is_under_way: false,
             pause: Duration::ZERO,
             time_to_safe: Duration::ZERO,
@@ -84,22 +100,43 @@ impl CutPolicy {
         if self.is_wanted {
             return CutTurn::Now;
         }
-        let due = last + self.interval(filled.held_bytes >= filled.budget_bytes / 2);
-        if now >= due { CutTurn::Now } else { CutTurn::In(due - now) }
-    }
-
-    fn interval(&self, is_half_full: bool) -> Duration {
-        let of_safe = self.time_to_safe * TENTHS_OF_TIME_TO_SAFE / 10;
-        let doublings = 1 << self.given_up.min(DOUBLINGS_MAX);
-        match is_half_full {
-            true => HASTY_INTERVAL_MIN.min(self.interval_min).max(of_safe) * doublings,
-            false => self.interval_min.max(self.pause * PAUSES_PER_INTERVAL).max(of_safe) * doublings,
+        let due = last + self.interval(filled);
+        match now >= due {
+            true if filled.is_half_full() => CutTurn::Now,
+            true => CutTurn::Due,
+            false => CutTurn::In(due - now),
         }
     }
 
-    /// A cut was sent; the stream of commands goes on at `position`, behind it.
-    pub fn sent(&mut self, now: Duration, position: u64) {
-        self.last = Some((now, position));
+    fn interval(&self, filled: Filled) -> Duration {
+        let of_safe = self.time_to_safe * TENTHS_OF_TIME_TO_SAFE / 10;
+        let of_pause = self.pause * PAUSES_PER_INTERVAL;
+        let doublings = 1 << self.given_up.min(DOUBLINGS_MAX);
+        let hasty = HASTY_INTERVAL_MIN.min(self.interval_min).max(of_safe);
+        let interval = match filled.is_half_full() {
+            true => hasty,
+            // What the program has observed and no image has may come differently the next time.
+            false if self.is_careful && filled.observations > self.observed => hasty.max(of_pause),
+            false => self.interval_min.max(of_pause).max(of_safe),
+        };
+        interval * doublings
+    }
+
+    /// The program's results differ from run to run: from now on a cut follows soon on what it observes. False: that is not
+    /// new.
+    pub fn be_careful(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_careful, true)
+    }
+
+    /// Whether a cut follows soon on what the program observes.
+    pub fn is_careful(&self) -> bool {
+        self.is_careful
+    }
+
+    /// A cut was sent; the stream of commands goes on behind it, and the journal is as `filled` says.
+    pub fn sent(&mut self, now: Duration, filled: Filled) {
+        self.last = Some((now, filled.position));
+        self.observed = filled.observations;
         self.is_under_way = true;
         self.is_wanted = false;
     }
@@ -124,6 +161,7 @@ impl CutPolicy {
     pub fn abandoned(&mut self) {
         self.is_under_way = false;
         self.given_up = self.given_up.saturating_add(1);
+        self.observed = 0;
         if let Some((_, position)) = &mut self.last {
             *position = 0;
         }
@@ -133,6 +171,7 @@ impl CutPolicy {
     pub fn resumed(&mut self) {
         self.is_under_way = false;
         self.given_up = 0;
+        self.observed = 0;
         self.is_wanted = true;
     }
 
@@ -164,7 +203,7 @@ mod tests {
     const BUDGET: u64 = 1000;
 
     fn at(position: u64, held_bytes: u64) -> Filled {
-        Filled { position, held_bytes, budget_bytes: BUDGET }
+        Filled { position, held_bytes, budget_bytes: BUDGET, observations: 0 }
     }
 
     fn ms(count: u64) -> Duration {
@@ -173,7 +212,7 @@ mod tests {
 
     /// A cut sent at `sent` that held work back for `pause` and was safe at `safe`, in milliseconds.
     fn cut(policy: &mut CutPolicy, sent: u64, pause: u64, safe: u64) {
-        policy.sent(ms(sent), 10);
+        policy.sent(ms(sent), at(10, 0));
         policy.taken(ms(pause));
         policy.safe(ms(safe));
         policy.truncated();
@@ -184,7 +223,7 @@ mod tests {
         let policy = CutPolicy::default();
         assert_eq!(policy.turn(ms(9000), at(0, 0)), CutTurn::Rest, "nothing was sent");
         assert_eq!(policy.turn(ms(100), at(1, 1)), CutTurn::In(ms(400)));
-        assert_eq!(policy.turn(ms(500), at(1, 1)), CutTurn::Now);
+        assert_eq!(policy.turn(ms(500), at(1, 1)), CutTurn::Due);
     }
 
     #[test]
@@ -193,21 +232,21 @@ mod tests {
             let mut policy = CutPolicy::default();
             cut(&mut policy, 1000, pause, 1000 + safe);
             assert_eq!(policy.turn(ms(1000), at(11, 1)), CutTurn::In(ms(due)), "{pause} {safe}");
-            assert_eq!(policy.turn(ms(1000 + due), at(11, 1)), CutTurn::Now);
+            assert_eq!(policy.turn(ms(1000 + due), at(11, 1)), CutTurn::Due);
         }
     }
 
     #[test]
     fn none_is_asked_for_while_one_is_under_way_or_nothing_came_after_it() {
         let mut policy = CutPolicy::default();
-        policy.sent(ms(500), 10);
+        policy.sent(ms(500), at(10, 0));
         assert_eq!(policy.turn(ms(60_000), at(99, BUDGET)), CutTurn::Rest);
         policy.taken(ms(1));
         policy.safe(ms(600));
         assert_eq!(policy.turn(ms(60_000), at(99, BUDGET)), CutTurn::Rest, "safe and not truncated");
         policy.truncated();
         assert_eq!(policy.turn(ms(60_000), at(10, BUDGET)), CutTurn::Rest, "nothing was sent since");
-        assert_eq!(policy.turn(ms(60_000), at(11, 0)), CutTurn::Now);
+        assert_eq!(policy.turn(ms(60_000), at(11, 0)), CutTurn::Due);
     }
 
     #[test]
@@ -224,7 +263,7 @@ mod tests {
         let mut policy = CutPolicy::default();
         let mut intervals = Vec::new();
         for round in 0..9 {
-            policy.sent(ms(1000), 10);
+            policy.sent(ms(1000), at(10, 0));
             policy.abandoned();
             assert_eq!(policy.given_up(), round + 1);
             // Nothing was sent since, and still it is tried: its part of the journal was not saved.
@@ -237,12 +276,34 @@ mod tests {
     }
 
     #[test]
+    fn a_careful_cut_follows_on_what_the_program_observed() {
+        let mut policy = CutPolicy::default();
+        cut(&mut policy, 1000, 0, 1010);
+        let seen = |observations| Filled { observations, ..at(11, 1) };
+        assert_eq!(policy.turn(ms(1000), seen(5)), CutTurn::In(ms(500)), "it is not careful yet");
+        assert!(policy.be_careful() && !policy.be_careful());
+        assert_eq!(policy.turn(ms(1000), seen(0)), CutTurn::In(ms(500)), "nothing was observed");
+        assert_eq!(policy.turn(ms(1000), seen(5)), CutTurn::In(ms(50)));
+        assert_eq!(policy.turn(ms(1050), seen(5)), CutTurn::Due);
+        policy.sent(ms(1050), seen(5));
+        policy.taken(ms(3));
+        policy.safe(ms(1060));
+        policy.truncated();
+        assert_eq!(policy.turn(ms(1050), Filled { position: 12, ..seen(5) }), CutTurn::In(ms(500)), "saved");
+        assert_eq!(
+            policy.turn(ms(1050), Filled { position: 12, ..seen(6) }),
+            CutTurn::In(ms(150)),
+            "3 ms, 2 %"
+        );
+    }
+
+    #[test]
     fn a_new_session_is_saved_soon_even_if_it_is_silent() {
         let mut policy = CutPolicy::default();
-        policy.sent(ms(1000), 10);
+        policy.sent(ms(1000), at(10, 0));
         policy.resumed();
         assert_eq!(policy.turn(ms(1001), at(10, 1)), CutTurn::Now);
-        policy.sent(ms(1001), 20);
+        policy.sent(ms(1001), at(20, 0));
         assert_eq!(policy.turn(ms(9000), at(30, 1)), CutTurn::Rest);
     }
 }

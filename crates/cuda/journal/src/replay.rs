@@ -67,6 +67,8 @@ pub struct Replay {
 
     /// What the program was told, by call.
     told: HashMap<u32, Told>,
+    /// Calls that brought bytes of the device to the program.
+    reads: HashSet<u32>,
     came: HashSet<u32>,
     /// What landed, by transfer, and whether the program can have looked at it since.
     landed: HashMap<TransferId, verdict::LandedBefore>,
@@ -103,6 +105,7 @@ impl Replay {
             pushes: VecDeque::new(),
             gates: VecDeque::new(),
             told: HashMap::new(),
+            reads: HashSet::new(),
             came: HashSet::new(),
             landed: HashMap::new(),
             came_down: HashSet::new(),

@@ -13,6 +13,7 @@
 //! A link that survives (`survival`) outlives its session: when the session is lost, a thread opens another one and
 //! tells it what the first one was told. Calls wait meanwhile; the program sees no error.
 
+mod ahead;
 mod connect;
 mod cuts;
 mod digest;
@@ -25,16 +26,19 @@ mod guard_thread;
 mod keeper_line;
 mod places;
 mod planned;
+mod pool_memory;
 mod queue;
 mod replies;
 mod reply_reader;
 mod resume;
+mod shared;
 mod survival;
 #[cfg(test)]
 mod wired;
 mod wires;
 
 pub(crate) use connect::{Session, connect};
+pub(crate) use pool_memory::PoolMemory;
 pub(crate) use worker_link::Config;
 
 use crate::{host::HostRegion, log};
@@ -46,6 +50,7 @@ use locks::lock;
 use queue::Queue;
 use replies::Replies;
 use reply_reader::Reply;
+use shared::Sharing;
 use std::{
     cell::RefCell,
     sync::{
@@ -106,6 +111,10 @@ pub(crate) struct Link {
     /// All that the worker keeps before it is consumed.
     push_window_bytes: u64,
     on_deferred: OnceLock<OnDeferred>,
+    /// The program's memory pools, for cuts of live memory alone.
+    pools: OnceLock<Box<dyn PoolMemory>>,
+    /// None where the transport has no way for memory, and in a link that survives: its journal must see the bytes.
+    sharing: Option<Sharing>,
     /// Await every command: slow, but an error is returned by the call that caused it.
     await_all: bool,
     address: String,
@@ -158,6 +167,11 @@ impl Link {
     /// Sets the function that is told about errors of one-way work.
     pub(crate) fn on_deferred(&self, tell: OnDeferred) {
         let _ = self.on_deferred.set(tell);
+    }
+
+    /// Sets what knows the program's memory pools.
+    pub(crate) fn know_pools(&self, pools: Box<dyn PoolMemory>) {
+        let _ = self.pools.set(pools);
     }
 
     /// Sends a command without waiting for a reply.

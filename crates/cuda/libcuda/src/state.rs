@@ -23,6 +23,7 @@ mod op;
 mod pinned;
 mod pinned_fill;
 mod pool;
+mod pool_memory;
 pub(crate) mod pool_order;
 pub(crate) mod shadow;
 mod stream;

@@ -69,6 +69,11 @@ impl Extents {
         self.0.iter().copied()
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Bytes of all together.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|extent| extent.bytes).sum()
@@ -79,6 +84,30 @@ impl Extents {
         let after = self.0.partition_point(|extent| extent.address <= address);
         let extent = *self.0.get(after.checked_sub(1)?)?;
         (address - extent.address < extent.bytes).then_some(extent)
+    }
+
+    /// The same without the parts that lie in `dead`.
+    pub fn without(&self, dead: &Extents) -> Self {
+        let mut left = Vec::with_capacity(self.0.len());
+        let mut dead = dead.0.as_slice();
+        for &Extent { address, bytes } in &self.0 {
+            let (mut at, end) = (address, address + bytes);
+            while at < end {
+                // What ends before here is of no use for the extents that follow either.
+                while let Some((first, rest)) = dead.split_first()
+                    && first.address + first.bytes <= at
+                {
+                    dead = rest;
+                }
+                let next = dead.first().filter(|next| next.address < end);
+                let until = next.map_or(end, |next| next.address.max(at));
+                if until > at {
+                    left.push(Extent { address: at, bytes: until - at });
+                }
+                at = next.map_or(end, |next| next.address + next.bytes);
+            }
+        }
+        Self(left)
     }
 
     /// Whether a block lies inside one extent.
@@ -180,6 +209,28 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_left_is_what_is_in_the_first_and_not_in_the_second(
+            first in proptest::collection::vec((0u64..20, 0u64..20), 0..8),
+            second in proptest::collection::vec((0u64..20, 0u64..20), 0..8),
+        ) {
+            let place = |gaps: &[(u64, u64)]| {
+                let mut at = 0;
+                let ranges = gaps.iter().map(|(gap, bytes)| {
+                    at += gap + bytes;
+                    Extent { address: at - bytes, bytes: *bytes }
+                });
+                Extents::new(ranges.collect::<Vec<_>>()).unwrap()
+            };
+            let (first, second) = (place(&first), place(&second));
+            let left = first.without(&second);
+            prop_assert_eq!(&Extents::new(left.iter()).unwrap(), &left, "ascending, apart, none empty");
+            for address in 0..400 {
+                let is_left = first.holding(address).is_some() && second.holding(address).is_none();
+                prop_assert_eq!(left.holding(address).is_some(), is_left, "{}", address);
+            }
+        }
+
         #[test]
         fn blocks_cover_extents_exactly(gaps in proptest::collection::vec((0u64..100_000, 0u64..300_000), 0..20)) {
             let mut at = 1000;

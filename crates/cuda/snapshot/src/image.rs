@@ -11,10 +11,12 @@
 //! image computes the digest of every block that comes, and compares the seal of the resulting table with that of the
 //! worker's. So a block that was lost, changed or left over on the way cannot become part of an image.
 
+mod checked;
 mod delta;
 mod error;
 mod history;
 
+pub use checked::CheckedBlock;
 pub use error::ImageError;
 
 use crate::{Block, BlockDigest, Bytes, Key, Seal};
@@ -119,6 +121,11 @@ impl Image {
         Ok(())
     }
 
+    /// Whether the delta of this cut is begun, for one more thread that brings blocks of it.
+    pub fn join(&self, incarnation: u64, number: u64) -> Result<(), ImageError> {
+        self.check_delta(incarnation, number)
+    }
+
     /// Takes a block of the delta. A block whose bytes have another digest ends the delta, as does one for which there
     /// is no memory left.
     pub fn put(
@@ -128,33 +135,38 @@ impl Image {
         entry: BlockDigest,
         bytes: Bytes,
     ) -> Result<(), ImageError> {
-        let outcome = self.put_checked(incarnation, number, entry, bytes);
+        let checked = CheckedBlock::new(&self.key, entry, bytes);
+        self.put_checked(incarnation, number, checked)
+    }
+
+    /// The same with a block that was checked before, or found to be another. Digests take most of the time of a put: who
+    /// has many blocks checks them side by side, and only then comes here.
+    pub fn put_checked(
+        &mut self,
+        incarnation: u64,
+        number: u64,
+        checked: Result<CheckedBlock, ImageError>,
+    ) -> Result<(), ImageError> {
+        let outcome = self.try_put(incarnation, number, checked);
         if outcome.as_ref().is_err_and(ImageError::ends_delta) {
             self.throw_away();
         }
         outcome
     }
 
-    fn put_checked(
+    fn try_put(
         &mut self,
         incarnation: u64,
         number: u64,
-        entry: BlockDigest,
-        bytes: Bytes,
+        checked: Result<CheckedBlock, ImageError>,
     ) -> Result<(), ImageError> {
         self.check_delta(incarnation, number)?;
-        let address = entry.block.address;
-        if bytes.len() != entry.block.bytes as usize
-            || bytes.is_empty()
-            || bytes.len() > crate::BLOCK_BYTES
-            || address.checked_add(bytes.len() as u64 - 1).is_none()
-        {
+        let CheckedBlock { key, stored } = checked?;
+        let address = stored.entry.block.address;
+        if !Arc::ptr_eq(&key, &self.key) {
+            // Its digest says nothing about this image's blocks.
             return Err(ImageError::BadBlock { address });
         }
-        if self.key.digest(&bytes) != entry.digest {
-            return Err(ImageError::Corrupted { address });
-        }
-        let stored = Stored { entry, bytes };
         let needed = self.bytes.saturating_add(stored.cost());
         if needed > self.bytes_max {
             return Err(ImageError::Full { bytes_max: self.bytes_max });

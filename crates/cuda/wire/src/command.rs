@@ -11,7 +11,7 @@ use crate::{
     codec::{Blob, DecodeError, Reader, Wire},
     guard::{GuardInfo, ImageName, ImageRestored},
     handshake::VaRange,
-    ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId},
+    ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, StreamId},
     module::{ImageSource, JitOption, LinkInput, LinkOutput, ModuleInfo},
     op::{GraphNode, LaunchAttribute, Op, Plane, Shape},
     status::DeviceStatus,
@@ -317,10 +317,10 @@ commands! {
         0x0060 Goodbye {} -> ();
         /// Protect this session: its cuts go into this image. The secret opens the image and makes the key of its digests.
         0x0070 Guard { image: ImageName, secret: [u8; 32], incarnation: u64 } -> GuardInfo;
-        /// Take a cut here. `live` has all live memory if `is_tight`, else everything that is mapped is live. One is under
-        /// way at a time. [`crate::Notice::CutTaken`] and [`crate::Notice::CutSafe`] follow, or
+        /// Take a cut here. Everything that is mapped is live, but for `dead`: memory that the program has freed and that no
+        /// command behind the cut reads before it writes. One is under way at a time. [`crate::Notice::CutTaken`] and [`crate::Notice::CutSafe`] follow, or
         /// [`crate::Notice::CutAbandoned`]. Once the client sends a cut it needs no image older than the last safe one.
-        0x0071 Cut { number: u64, is_tight: bool, live: Vec<VaRange>, patience_us: u32 } -> ();
+        0x0071 Cut { number: u64, dead: Vec<VaRange>, patience_us: u32 } -> ();
         /// Load the image of a cut into memory that was made again. If the worker's own guardian does not have it, it
         /// asks the guardian at `from` (empty: none).
         0x0072 ImageRestore { number: u64, from: String } -> ImageRestored;
@@ -329,6 +329,14 @@ commands! {
         /// Load the image of a cut into memory that was made again, beside the session that writes it: nothing is taken over,
         /// and this session is not protected. `from` as for `ImageRestore`.
         0x0074 ImageCopy { image: ImageName, secret: [u8; 32], number: u64, from: String } -> ImageRestored;
+        /// Have this worker's guardian bring what one of the guardians `from` has of an image, whose writer goes on there:
+        /// the program will come here, and the image will only lack what changed since.
+        0x0075 ImageFetch { image: ImageName, secret: [u8; 32], incarnation: u64, from: String } -> ();
+        /// Map memory of the program whose descriptor was passed beside the connection just before this. Only to a worker
+        /// that said that it takes memory.
+        0x0080 HostShare { region: RegionId, bytes: u64 } -> ();
+        /// Let go of it when all work that was there before is done.
+        0x0081 HostUnshare { region: RegionId } -> ();
     }
 }
 

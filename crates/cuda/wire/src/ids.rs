@@ -38,6 +38,8 @@ ids! {
     ExecId(u32) = "exec";
     /// Physical memory made by cuMemCreate.
     MemoryHandleId(u32) = "memory";
+    /// Memory of the program that the worker maps too.
+    RegionId(u32) = "region";
     /// A module in one context.
     ModuleId(u32) = "module";
     /// A stream, the default streams of contexts and threads included.

@@ -45,12 +45,13 @@ pub use handshake::{
     Welcome, purpose,
 };
 pub use ids::{
-    ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId, TransferId, transfer_of_run,
+    ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, StreamId, TransferId,
+    transfer_of_run,
 };
 pub use module::{
     ImageSource, JitOption, KernelInfo, LinkInput, LinkOutput, ModuleInfo, ParameterInfo, VariableInfo,
 };
-pub use op::{GraphNode, HostData, LaunchAttribute, MemoryOp, Op, Plane, Shape};
+pub use op::{GraphNode, HostData, LaunchAttribute, MemoryOp, Op, Plane, Shape, SharedPlane};
 pub use status::{DeviceStatus, FieldValue, MemoryErrors};
 pub use stream::{
     ASIDE, ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, WAYS, begin_command,

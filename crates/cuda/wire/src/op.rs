@@ -2,7 +2,7 @@
 
 use crate::{
     codec::Bytes,
-    ids::{EventId, KernelRef, TransferId},
+    ids::{EventId, KernelRef, RegionId, TransferId},
 };
 
 wire_struct! {
@@ -47,6 +47,30 @@ impl Plane {
     /// A plain run of bytes at `address`.
     pub const fn line(address: u64) -> Self {
         Self { address, row_pitch: 0, slice_pitch: 0 }
+    }
+}
+
+wire_struct! {
+    /// Where a copy starts in memory that client and worker share, and how far apart its rows and slices are.
+    #[derive(Copy, Eq)]
+    pub struct SharedPlane {
+        /// Which memory.
+        pub region: RegionId,
+        /// Place of the first byte in it.
+        pub offset: u64,
+        /// Bytes from a row to the next.
+        pub row_pitch: u64,
+        /// Bytes from a slice to the next.
+        pub slice_pitch: u64,
+    }
+}
+
+impl SharedPlane {
+    /// One past the place of the last byte of a copy; `None` when that does not fit 64 bits or the copy is empty.
+    pub fn end(&self, shape: &Shape) -> Option<u64> {
+        let rows = shape.height.checked_sub(1)?.checked_mul(self.row_pitch)?;
+        let slices = shape.depth.checked_sub(1)?.checked_mul(self.slice_pitch)?;
+        self.offset.checked_add(rows)?.checked_add(slices)?.checked_add(shape.width)
     }
 }
 
@@ -182,6 +206,24 @@ wire_enum! {
         11 MemoryOps {
             /// The operations.
             ops: Vec<MemoryOp>,
+        }
+        /// Copy from memory of the program that the worker maps too. In streams alone.
+        12 CopyInShared {
+            /// Target.
+            target: Plane,
+            /// Source.
+            source: SharedPlane,
+            /// Extent.
+            shape: Shape,
+        }
+        /// Copy to memory of the program that the worker maps too. In streams alone.
+        13 CopyOutShared {
+            /// Source.
+            source: Plane,
+            /// Target.
+            target: SharedPlane,
+            /// Extent.
+            shape: Shape,
         }
     }
 }

@@ -102,6 +102,10 @@ pub struct SessionConfig {
     pub push_window_bytes: u64,
     /// The most of this machine's memory that what one client makes (graphs, modules, streams, events) may take.
     pub host_bytes_max: u64,
+    /// The most memory of one client's program that its session maps too. It is the client's own, but a hostile client can have
+    /// it charged to this worker.
+    #[serde(default = "shared_host_bytes_max")]
+    pub shared_host_bytes_max: u64,
     /// How long a client may take from its first byte to the last of its connections.
     pub handshake_timeout: Duration,
     /// A client that says nothing for this long is gone.
@@ -115,6 +119,11 @@ pub struct SessionConfig {
     /// Where other boxes reach that guardian; empty if they cannot, or if it says so itself.
     #[serde(default)]
     pub guardian_address: String,
+}
+
+/// A default that holds the pinned memory of most programs.
+fn shared_host_bytes_max() -> u64 {
+    64 << 30
 }
 
 impl SessionConfig {
@@ -133,6 +142,7 @@ impl SessionConfig {
             image_cache_bytes_max: 4 << 30,
             push_window_bytes: 64 << 20,
             host_bytes_max: 2 << 30,
+            shared_host_bytes_max: shared_host_bytes_max(),
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             wait_spin: None,

@@ -21,6 +21,7 @@ mod link;
 mod outgoing;
 mod pending;
 mod presence;
+mod regions;
 mod replies;
 mod serve;
 mod waiters;

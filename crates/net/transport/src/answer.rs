@@ -8,6 +8,9 @@
 //!         | magic | version | code | text bytes | text  | checksum |
 //! ```
 //!
+//! The text of an acceptance is empty. Its first byte says what the server can do beyond the least; whoever does not know of it
+//! does not look there.
+//!
 //! It is not authenticated: an attacker that can forge it can also cut the connection.
 
 use crate::preamble::{PROTOCOL_VERSION, fnv1a};
@@ -18,6 +21,8 @@ pub(crate) const ANSWER_BYTES: usize = 64;
 const MAGIC: [u8; 8] = *b"\xd6dxpu\r\n\x1a";
 const TEXT_AT: usize = 12;
 const CHECKSUM_AT: usize = 60;
+/// Said in the first byte behind an acceptance: descriptors of memory are taken.
+const TAKES_MEMORY: u8 = 1;
 /// The most text a refusal can carry.
 pub const REFUSAL_TEXT_BYTES_MAX: usize = CHECKSUM_AT - TEXT_AT;
 
@@ -25,7 +30,11 @@ pub const REFUSAL_TEXT_BYTES_MAX: usize = CHECKSUM_AT - TEXT_AT;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Accepted,
-    Refused { text: String },
+    /// The same, and the server takes descriptors of memory over the socket of this connection.
+    TakesMemory,
+    Refused {
+        text: String,
+    },
 }
 
 /// Bytes that are not an answer.
@@ -63,6 +72,9 @@ impl Answer {
             }
             bytes[11] = length;
         }
+        if *self == Answer::TakesMemory {
+            bytes[TEXT_AT] = TAKES_MEMORY;
+        }
         let checksum = fnv1a(&bytes[..CHECKSUM_AT]);
         bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -85,6 +97,7 @@ impl Answer {
                 Ok(Answer::Refused { text: text.iter().map(|byte| char::from(*byte)).collect() })
             }
             _ if theirs != PROTOCOL_VERSION => Err(AnswerError::Version { theirs }),
+            0 if bytes[TEXT_AT] & TAKES_MEMORY != 0 => Ok(Answer::TakesMemory),
             0 => Ok(Answer::Accepted),
             _ => Err(AnswerError::Damaged),
         }
@@ -103,7 +116,9 @@ mod tests {
 
     #[test]
     fn answers_come_back_as_they_were() {
-        for answer in [Answer::Accepted, Answer::Refused { text: "no such session".to_owned() }] {
+        for answer in
+            [Answer::Accepted, Answer::TakesMemory, Answer::Refused { text: "no such session".to_owned() }]
+        {
             assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
         }
     }
@@ -114,6 +129,14 @@ mod tests {
         let Ok(Answer::Refused { text }) = Answer::decode(&refused.encode()) else { panic!() };
         assert!(text.starts_with("?[2Jlong"));
         assert_eq!(text.len(), REFUSAL_TEXT_BYTES_MAX);
+    }
+
+    /// A client that knows of no abilities takes the answer for what it always was: code 0, no text.
+    #[test]
+    fn an_ability_is_said_where_older_clients_do_not_look() {
+        let (plain, able) = (Answer::Accepted.encode(), Answer::TakesMemory.encode());
+        assert_eq!(plain[..TEXT_AT], able[..TEXT_AT]);
+        assert_eq!((able[10], able[11]), (0, 0));
     }
 
     proptest! {

@@ -124,7 +124,7 @@ pub fn connect(
         let mut connection =
             opened.map_err(|source| ConnectError::Connect { address: address.clone(), source })?;
         let answer = greet(&mut connection, &preamble, deadline).map_err(set_up)?;
-        return accepted(&answer, address).map(|()| connection);
+        return accepted(&answer, address).map(|_| connection);
     }
     let socket = open(address, preamble.kind, deadline)?;
     if let ClientSecurity::Users(trusted) = security {
@@ -144,8 +144,8 @@ pub fn connect(
             tls::connect(socket, config, address, name, deadline)
         }
         (Address::Shm(_), _) if preamble.kind != ConnectionKind::Door => {
-            read_answer(&socket, address, deadline)?;
-            shm::accept_rings(socket, deadline).map_err(set_up)
+            let takes_memory = read_answer(&socket, address, deadline)?;
+            shm::accept_rings(socket, takes_memory, deadline).map_err(set_up)
         }
         _ => {
             read_answer(&socket, address, deadline)?;
@@ -154,8 +154,12 @@ pub fn connect(
     }
 }
 
-/// The server's 64 bytes, and what they mean.
-pub(crate) fn read_answer(socket: &Socket, address: &Address, deadline: Instant) -> Result<(), ConnectError> {
+/// The server's 64 bytes, and what they mean: whether it takes descriptors of memory.
+pub(crate) fn read_answer(
+    socket: &Socket,
+    address: &Address,
+    deadline: Instant,
+) -> Result<bool, ConnectError> {
     let mut bytes = [0; ANSWER_BYTES];
     socket
         .recv_exact_by(&mut bytes, deadline)
@@ -164,9 +168,10 @@ pub(crate) fn read_answer(socket: &Socket, address: &Address, deadline: Instant)
 }
 
 /// What the server's 64 bytes mean.
-fn accepted(bytes: &[u8; ANSWER_BYTES], address: &Address) -> Result<(), ConnectError> {
+fn accepted(bytes: &[u8; ANSWER_BYTES], address: &Address) -> Result<bool, ConnectError> {
     match Answer::decode(bytes) {
-        Ok(Answer::Accepted) => Ok(()),
+        Ok(Answer::Accepted) => Ok(false),
+        Ok(Answer::TakesMemory) => Ok(true),
         Ok(Answer::Refused { text }) => Err(ConnectError::Refused { address: address.clone(), reason: text }),
         Err(source) => Err(ConnectError::Answer { address: address.clone(), source }),
     }

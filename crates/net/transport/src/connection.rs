@@ -12,7 +12,7 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::delay::{DelayRx, DelayTx};
 use crate::fd;
 use crate::pcie::{PcieRx, PcieTx};
-use crate::shm::{ShmRx, ShmTx};
+use crate::shm::{Memory, ShmLink, ShmRx, ShmTx};
 use crate::socket::Socket;
 use crate::tls::{TlsRx, TlsTx};
 
@@ -87,6 +87,20 @@ impl Connection {
         Self::new(TxHalf::Socket(link.clone()), RxHalf::Socket(rx), &link)
     }
 
+    /// The way for memory from this client to its server; none where the transport has none.
+    pub fn courier(&self) -> Option<Courier> {
+        let TxHalf::Shm(tx) = &self.tx.0 else { return None };
+        let link = tx.link();
+        matches!(link.memory(), Memory::Offered).then(|| Courier { link: Arc::downgrade(link) })
+    }
+
+    /// Where memory arrives at this server; none where the transport has no way for it.
+    pub fn inbox(&self) -> Option<Inbox> {
+        let TxHalf::Shm(tx) = &self.tx.0 else { return None };
+        let link = tx.link();
+        matches!(link.memory(), Memory::Taken(_)).then(|| Inbox { link: Arc::downgrade(link) })
+    }
+
     /// The three parts, for three owners.
     pub fn split(self) -> (Tx, Rx, Closer) {
         (self.tx, self.rx, self.closer)
@@ -96,6 +110,33 @@ impl Connection {
     /// forked child to let go of them.
     pub fn raw_fds(&self) -> Vec<RawFd> {
         self.closer.raw_fds()
+    }
+}
+
+/// Passes descriptors of memory to the server of a connection, beside its bytes. Keeps no connection alive.
+#[derive(Clone, Debug)]
+pub struct Courier {
+    link: Weak<ShmLink>,
+}
+
+impl Courier {
+    /// Passes one. The server finds it in the order of passing; that it is there must be said in the connection itself.
+    /// Never blocks: when the server has not taken earlier ones for long, the kernel refuses.
+    pub fn pass(&self, memory: BorrowedFd<'_>) -> io::Result<()> {
+        self.link.upgrade().ok_or(io::ErrorKind::NotConnected)?.pass_memory(memory)
+    }
+}
+
+/// Descriptors of memory that the client of a connection has passed. Keeps no connection alive.
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    link: Weak<ShmLink>,
+}
+
+impl Inbox {
+    /// Takes the next one; `None` when there is none. Never blocks.
+    pub fn take(&self) -> io::Result<Option<OwnedFd>> {
+        self.link.upgrade().ok_or(io::ErrorKind::NotConnected)?.take_memory()
     }
 }
 

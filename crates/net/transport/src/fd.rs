@@ -98,6 +98,48 @@ pub fn recv_fds(socket: BorrowedFd<'_>) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     Ok((fds, payload))
 }
 
+/// Passes one descriptor with a single byte, which no stream socket can split. Never blocks.
+pub(crate) fn pass_fd(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let (fds, mut control) = ([fd], SendAncillaryBuffer::new(&mut space));
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(&[PASSED])], &mut control, flags))?;
+    Ok(())
+}
+
+/// The byte that goes with a passed descriptor.
+const PASSED: u8 = 0x5d;
+
+/// Takes what [`pass_fd`] sent, if something is there. Never blocks. `UnexpectedEof` when the peer has closed.
+pub(crate) fn take_passed_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)
+    });
+    let received = match received {
+        Ok(received) => received,
+        Err(rustix::io::Errno::AGAIN) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    match (fds.pop(), fds.is_empty(), byte == [PASSED]) {
+        (Some(fd), true, true) if !received.flags.contains(ReturnFlags::CTRUNC) => Ok(Some(fd)),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "expected exactly one file descriptor")),
+    }
+}
+
 fn send_rest(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let sent = retry_on_intr(|| rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))?;

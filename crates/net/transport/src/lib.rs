@@ -29,7 +29,7 @@ mod tls;
 pub use address::{Address, AddressError, HostPort, PciAddress, Scheme};
 pub use answer::{AnswerError, REFUSAL_TEXT_BYTES_MAX};
 pub use connect::{ConnectError, connect, pass_of};
-pub use connection::{Closer, Connection, Rx, Tx};
+pub use connection::{Closer, Connection, Courier, Inbox, Rx, Tx};
 pub use listen::{Listener, Stopper};
 pub use newcomer::Newcomer;
 pub use preamble::{ConnectionKind, PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleError};

@@ -6,11 +6,13 @@
 
 mod half;
 mod map;
+mod memory;
 mod setup;
 mod spin;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use half::{ShmRx, ShmTx};
+pub(crate) use half::{ShmLink, ShmRx, ShmTx};
+pub(crate) use memory::Memory;
 pub(crate) use setup::{accept_rings, offer_rings};
 pub(crate) use spin::Spinner;

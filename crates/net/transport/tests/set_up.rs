@@ -289,3 +289,29 @@ fn a_live_socket_file_is_never_stolen_and_a_stale_one_is_replaced() {
     assert!(error.to_string().contains("not a socket"), "{error}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 }
+
+#[test]
+fn memory_passes_beside_the_bytes_of_a_shared_memory_command_connection_alone() {
+    for scheme in Scheme::LISTENING {
+        let (mut client, mut server) = pair(scheme);
+        let (Some(courier), Some(inbox)) = (client.courier(), server.inbox()) else {
+            assert_ne!(scheme, Scheme::Shm);
+            continue;
+        };
+        assert_eq!(scheme, Scheme::Shm);
+        assert!(client.inbox().is_none() && server.courier().is_none());
+        let file = tempfile::tempfile().unwrap();
+        courier.pass(file.as_fd()).unwrap();
+        client.tx.send(&[b"it is yours"]).unwrap();
+        let mut text = [0; 11];
+        server.rx.recv_exact(&mut text).unwrap();
+        let taken = std::fs::File::from(inbox.take().unwrap().unwrap());
+        let inode = |file: &std::fs::File| std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
+        assert_eq!(inode(&taken), inode(&file));
+        client.closer.close();
+        drop(client);
+        assert!(courier.pass(file.as_fd()).is_err());
+        drop(server);
+        assert!(inbox.take().is_err());
+    }
+}

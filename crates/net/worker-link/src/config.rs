@@ -1,6 +1,6 @@
 //! Where the worker is and how to reach it, from the environment that `dxpu run` sets.
 
-use crate::{PATIENCE_DEFAULT, tokens::Tokens, users::trusted_users};
+use crate::{PATIENCE_DEFAULT, Survive, tokens::Tokens, users::trusted_users};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -51,8 +51,10 @@ pub struct Config {
     pub patience: Duration,
     /// Whose Unix sockets we show our token.
     pub users: Vec<u32>,
-    /// Outlive the loss of a session.
-    pub survive: bool,
+    /// Outlive the loss of a session, in this way.
+    pub survive: Option<Survive>,
+    /// Go on where a replay differs from what the program saw, and say so.
+    pub accept: bool,
     /// The shortest time from one image of the GPU's memory to the next. `None`: as the journal's policy has it.
     pub cut_every: Option<Duration>,
     /// Other workers at which a program goes on whose own worker is lost. They take the same token, and are checked in the
@@ -90,8 +92,8 @@ impl Config {
         };
         let tokens = Tokens::from_environment()?;
         tokens.check(workers.len())?;
-        let survive = env::var_os("DXPU_SURVIVE").is_some_and(|value| value == "1");
-        let silence = if survive { STALL_TIMEOUT_SURVIVING } else { STALL_TIMEOUT_DEFAULT };
+        let survive = survive()?;
+        let silence = if survive.is_some() { STALL_TIMEOUT_SURVIVING } else { STALL_TIMEOUT_DEFAULT };
         Ok(Self {
             workers,
             names,
@@ -105,6 +107,7 @@ impl Config {
             patience: duration("DXPU_PATIENCE")?.unwrap_or(PATIENCE_DEFAULT),
             users: trusted_users()?,
             survive,
+            accept: env::var_os("DXPU_SURVIVE_ACCEPT").is_some_and(|value| value == "1"),
             cut_every: duration("DXPU_CUT_EVERY")?,
             standbys,
             keeper: env::var_os("DXPU_KEEPER").map(PathBuf::from),
@@ -183,6 +186,14 @@ impl Config {
     /// How long a thread that waits for an answer looks for it. `None`: as seems best to the transport.
     pub fn reply_spin(&self) -> Option<Duration> {
         self.spin.or_else(|| transport::has_cores_to_spare().then_some(REPLY_SPIN))
+    }
+}
+
+/// `DXPU_SURVIVE`; 0 and nothing are no.
+fn survive() -> Result<Option<Survive>, String> {
+    match env::var("DXPU_SURVIVE").as_deref() {
+        Err(_) | Ok("" | "0") => Ok(None),
+        Ok(text) => Ok(Some(text.parse().map_err(|error| format!("DXPU_SURVIVE: {error}"))?)),
     }
 }
 

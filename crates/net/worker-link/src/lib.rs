@@ -13,6 +13,7 @@ mod config;
 mod failure;
 pub mod log;
 mod patience;
+mod survive;
 mod tokens;
 mod users;
 
@@ -20,5 +21,6 @@ pub use call::{CONNECT_TIMEOUT, Caller, random};
 pub use config::Config;
 pub use failure::Failure;
 pub use patience::{BackOff, PATIENCE_DEFAULT, patiently};
+pub use survive::{Survive, UnknownSurvive};
 pub use tokens::Tokens;
 pub use users::trusted_users;

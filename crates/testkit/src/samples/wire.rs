@@ -150,13 +150,23 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     commands.push(("largest-cluster".to_owned(), question));
     let image = ImageName { bytes: [0x5a; 16] };
     commands.push(("guard".to_owned(), C::Guard { image, secret: [7; 32], incarnation: 2 }));
-    let live = vec![VaRange { base: 0x6000_0000_0000, bytes: 1 << 21 }];
-    commands.push(("cut".to_owned(), C::Cut { number: 3, is_tight: true, live, patience_us: 100_000 }));
+    let dead = vec![VaRange { base: 0x6000_0000_0000, bytes: 1 << 21 }];
+    commands.push(("cut".to_owned(), C::Cut { number: 3, dead, patience_us: 100_000 }));
     let from = "tls:box-2:7402".to_owned();
     commands.push(("image-restore".to_owned(), C::ImageRestore { number: 3, from }));
     commands.push(("leave".to_owned(), C::Leave {}));
     let copy = C::ImageCopy { image, secret: [7; 32], number: 3, from: "tls:box-2:7402".to_owned() };
     commands.push(("image-copy".to_owned(), copy));
+    let from = "tls:box-2:7402".to_owned();
+    commands.push(("image-fetch".to_owned(), C::ImageFetch { image, secret: [7; 32], incarnation: 2, from }));
+    let (region, shape) = (RegionId(0x808), SHAPE);
+    commands.push(("host-share".to_owned(), C::HostShare { region, bytes: 3 << 20 }));
+    commands.push(("host-unshare".to_owned(), C::HostUnshare { region }));
+    let shared = SharedPlane { region, offset: 4096, row_pitch: 300, slice_pitch: 5000 };
+    let op = Op::CopyInShared { target: TARGET, source: shared, shape };
+    commands.push(("enqueue-copy-in-shared".to_owned(), C::Enqueue { stream: STREAM, op }));
+    let op = Op::CopyOutShared { source: SOURCE, target: shared, shape };
+    commands.push(("enqueue-copy-out-shared".to_owned(), C::Enqueue { stream: STREAM, op }));
     commands
 }
 

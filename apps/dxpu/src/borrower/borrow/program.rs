@@ -104,6 +104,7 @@ impl Run<'_> {
             "DXPU_LANES",
             "DXPU_STALL_TIMEOUT",
             "DXPU_SURVIVE",
+            "DXPU_SURVIVE_ACCEPT",
             "DXPU_KEEPER",
             "DXPU_CLASS",
         ] {

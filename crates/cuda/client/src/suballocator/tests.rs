@@ -326,6 +326,30 @@ impl Bed {
             let listed: u64 = lane.bins.all(&heap.nodes).iter().map(|node| heap.nodes[*node].bytes).sum();
             assert_eq!(listed, bytes);
         }
+        self.check_free_ranges();
+    }
+
+    /// What is free is what is mapped and not live, to the byte; in larger multiples it is a part of that.
+    fn check_free_ranges(&self) {
+        let (mut exact, mut blocks) = (Vec::new(), Vec::new());
+        self.heap.free_ranges(1, &mut exact);
+        self.heap.free_ranges(64 << 10, &mut blocks);
+        let live: u64 = self.model.live.iter().map(|(_, bytes, _)| bytes.next_multiple_of(512)).sum();
+        let free: u64 = exact.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(free + live, self.heap.reserved_bytes());
+        for (at, bytes) in &exact {
+            let overlaps =
+                |(start, bytes, _): &(u64, u64, u32), end: u64| *start < end && *at < start + bytes;
+            assert!(
+                !self.model.live.iter().any(|live| overlaps(live, at + bytes)),
+                "a live block is called free"
+            );
+            assert!(self.is_mapped(*at, at + bytes));
+        }
+        for (at, bytes) in &blocks {
+            assert!(at.is_multiple_of(64 << 10) && bytes.is_multiple_of(64 << 10) && *bytes > 0);
+            assert!(exact.iter().any(|(from, all)| from <= at && at + bytes <= from + all));
+        }
     }
 }
 

@@ -65,14 +65,12 @@ impl Frozen {
         Ok(Self { extents, variables, owners: memory.owners })
     }
 
-    /// The same with only the `live` part of mapped memory.
-    pub(super) fn with_live(self, live: &Extents) -> CuResult<Self> {
-        if !live.iter().all(|extent| self.covers(extent)) {
-            return Err(CudaError::INVALID_VALUE);
+    /// The same without memory whose bytes nobody needs.
+    pub(super) fn without(self, dead: &Extents) -> Self {
+        if dead.is_empty() {
+            return self;
         }
-        let variables = self.variables.iter().map(|variable| variable.extent);
-        let extents = Extents::new(live.iter().chain(variables)).map_err(|_| CudaError::INVALID_VALUE)?;
-        Ok(Self { extents, ..self })
+        Self { extents: self.extents.without(dead), ..self }
     }
 
     /// Whether all of a range is there; it may lie in several extents that touch.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Threads that read blocks and put them into slots: one fills memory at a fraction of what the bus takes.
-const READERS: usize = 6;
+const READERS: usize = 12;
 /// Slots of a reader: one is filled while the GPU reads the other.
 const SLOTS: usize = 2;
 /// Blocks of a slot.
@@ -116,7 +116,8 @@ fn refuse(driver: &NvidiaDriver, address: u64, why: &str) -> CudaError {
 /// Copies all blocks to their places.
 fn write(driver: &NvidiaDriver, image: &dyn Blocks, chunks: &[Chunk<'_>]) -> CuResult<()> {
     let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let readers = READERS.min(chunks.len());
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let readers = READERS.min(cores).min(chunks.len());
     std::thread::scope(|scope| {
         let read = || {
             let mut reader = Reader { driver, image, streams: BTreeMap::new(), buffers: Vec::new(), turn: 0 };

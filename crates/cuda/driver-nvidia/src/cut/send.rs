@@ -1,7 +1,8 @@
 //! The way out: what a cut has put aside goes to a sink, while the program goes on.
 //!
 //! A kernel gathers blocks from the shadow into pinned slots, in the order of their addresses. Some slots are on their
-//! way while the sink takes the one before.
+//! way while the sink takes the one before. A sink takes less from one thread than the bus brings, so several threads have
+//! every nth slot each.
 
 #![allow(unsafe_code)]
 
@@ -18,11 +19,13 @@ use crate::{
 use cuda_abi::CuResult;
 use cuda_driver::{BlockSink, LinkLost};
 use snapshot::{BLOCK_BYTES, BlockDigest, Bytes};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Slots that are on their way at a time.
-const RING: usize = 8;
+/// Slots of a thread that are on their way at a time.
+const RING: usize = 4;
+/// Pieces for which another thread is worth its while: 16 MiB.
+const PIECES_OF_A_HAND: usize = 4;
 /// Blocks of a slot.
 const PIECE_BLOCKS: usize = SLOT_BYTES / BLOCK_BYTES;
 
@@ -57,26 +60,39 @@ struct Flight {
     filled: Word,
 }
 
-/// Sends all that changed, in ascending order, and gives the cut's memory back.
+/// Sends all that changed and gives the cut's memory back.
 pub(super) fn send(work: &Arc<Work>, taking: Taking, sink: &dyn BlockSink) -> Result<(), LinkLost> {
     let Some(items) = plan(&taking) else {
         tracing::error!(number = taking.cut.number, "what a cut has put aside is not what changed");
         return Err(LinkLost);
     };
-    let mut stash: Option<Vec<(BlockDigest, Bytes)>> = None;
-    carry(work, &taking, &items, |entry, bytes| {
-        // The program needs the shadow's memory: it is read out first and sent then.
-        if stash.is_none() && work.memory.is_lent_wanted() {
-            stash = Some(Vec::new());
+    let stashes = carry(work, &taking, &items, sink)?;
+    drop(taking);
+    stashes.into_iter().flatten().try_for_each(|(entry, bytes)| sink.put(&entry, &bytes))
+}
+
+/// Blocks that were read out before they could be sent: the program needed the shadow's memory.
+type Stash = Vec<(BlockDigest, Bytes)>;
+
+/// What one thread does with the blocks that it has.
+struct Hand<'a> {
+    work: &'a Work,
+    sink: &'a dyn BlockSink,
+    road: usize,
+    stash: Option<Stash>,
+}
+
+impl Hand<'_> {
+    fn put(&mut self, entry: &BlockDigest, bytes: &[u8]) -> Result<(), LinkLost> {
+        if self.stash.is_none() && self.work.memory.is_lent_wanted() {
+            self.stash = Some(Vec::new());
         }
-        match &mut stash {
+        match &mut self.stash {
             Some(stash) => stash.push((*entry, Bytes::copy_of(bytes))),
-            None => sink.put(entry, bytes)?,
+            None => self.sink.put_over(self.road, entry, bytes)?,
         }
         Ok(())
-    })?;
-    drop(taking);
-    stash.into_iter().flatten().try_for_each(|(entry, bytes)| sink.put(&entry, &bytes))
+    }
 }
 
 /// Every block that changed with its slot, ascending; `None` if the lists of device and host differ.
@@ -149,16 +165,16 @@ fn road(work: &Work, lane: &LaneCut, items: &[&Item]) -> CuResult<Option<Road>> 
     uploaded.map(|()| Some(road))
 }
 
-/// Hands every block to `put`, in order.
+/// Hands every block to the sink, over several of its roads if there are many. Gives back what was stashed.
 fn carry(
     work: &Arc<Work>,
     taking: &Taking,
     items: &[Item],
-    mut put: impl FnMut(&BlockDigest, &[u8]) -> Result<(), LinkLost>,
-) -> Result<(), LinkLost> {
+    sink: &dyn BlockSink,
+) -> Result<Vec<Stash>, LinkLost> {
     let mut roads = Vec::new();
     let mut spilled = Vec::new();
-    let mut carried = Ok(());
+    let mut is_whole = true;
     for (index, lane) in taking.lanes.iter().enumerate() {
         let of_lane: Vec<&Item> =
             items.iter().filter(|item| item.lane == index && item.slot < lane.slots()).collect();
@@ -166,16 +182,22 @@ fn carry(
             Ok(road) => roads.push(road),
             Err(error) => {
                 tracing::warn!(%error, "a cut cannot be sent");
-                carried = Err(LinkLost);
+                is_whole = false;
                 roads.push(None);
             }
         }
         spilled.push(lane.spill.as_ref().map(|spill| std::mem::take(&mut *lock(&spill.blocks))));
     }
-    let mut ring = Vec::new();
-    if carried.is_ok() {
-        carried = fly(work, taking, items, (&roads, &spilled), &mut ring, &mut put);
-    }
+    let pieces = pieces(taking, items);
+    // The program's own threads need cores, too.
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+    let hands = sink.roads().min(cores).min(pieces.len().div_ceil(PIECES_OF_A_HAND)).max(1);
+    let rings: Vec<Mutex<Vec<Flight>>> = (0..hands).map(|_| Mutex::default()).collect();
+    let flight = Sending { work, taking, items, pieces: &pieces, roads: &roads, spilled: &spilled };
+    let carried = match is_whole {
+        true => fly_side_by_side(&flight, sink, &rings),
+        false => Err(LinkLost),
+    };
     // Slots, words and the shadow go back when no stream writes them any more.
     for road in roads.iter().flatten() {
         road.stream.wait_out();
@@ -183,49 +205,80 @@ fn carry(
     carried
 }
 
-type Roads<'a> = (&'a [Option<Road>], &'a [Option<Vec<Bytes>>]);
+/// What all threads of a sending share.
+struct Sending<'a> {
+    work: &'a Arc<Work>,
+    taking: &'a Taking,
+    items: &'a [Item],
+    pieces: &'a [Piece],
+    roads: &'a [Option<Road>],
+    spilled: &'a [Option<Vec<Bytes>>],
+}
 
-fn fly(
-    work: &Arc<Work>,
-    taking: &Taking,
-    items: &[Item],
-    (roads, spilled): Roads<'_>,
-    ring: &mut Vec<Flight>,
-    put: &mut dyn FnMut(&BlockDigest, &[u8]) -> Result<(), LinkLost>,
-) -> Result<(), LinkLost> {
-    let pieces = pieces(taking, items);
-    let failed = |error| {
-        tracing::warn!(%error, "a cut cannot be sent");
-        LinkLost
+fn fly_side_by_side(
+    sending: &Sending<'_>,
+    sink: &dyn BlockSink,
+    rings: &[Mutex<Vec<Flight>>],
+) -> Result<Vec<Stash>, LinkLost> {
+    let fly = |road: usize| {
+        let mut hand = Hand { work: sending.work, sink, road, stash: None };
+        sending.fly(&mut lock(&rings[road]), &mut hand, (road, rings.len()))?;
+        Ok(hand.stash.unwrap_or_default())
     };
-    while ring.len() < RING.min(pieces.len()) {
-        let flight =
-            || -> CuResult<Flight> { Ok(Flight { slot: work.slots.take()?, filled: work.words.take()? }) };
-        ring.push(flight().map_err(failed)?);
-    }
-    let mut issued = 0;
-    for (number, piece) in pieces.iter().enumerate() {
-        while issued < pieces.len().min(number + RING) {
-            issue(work, roads, &pieces[issued], (&ring[issued % RING], issued)).map_err(failed)?;
-            issued += 1;
-        }
-        let of_piece = &items[piece.from..piece.from + piece.count];
-        let Some(road) = roads[piece.lane].as_ref().filter(|_| piece.first.is_some()) else {
-            let item = &of_piece[0];
-            let index = item.slot - taking.lanes[item.lane].slots();
-            let bytes = spilled[piece.lane].as_ref().and_then(|blocks| blocks.get(index)).ok_or(LinkLost)?;
-            put(&item.entry, &bytes[..item.entry.block.bytes as usize])?;
-            continue;
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..rings.len()).map(|road| scope.spawn(move || fly(road))).collect();
+        let own = fly(0);
+        let others = others.into_iter().map(|thread| thread.join().unwrap_or(Err(LinkLost)));
+        std::iter::once(own).chain(others).collect()
+    })
+}
+
+impl Sending<'_> {
+    /// Carries every piece whose number is `turn` modulo `hands`.
+    fn fly(
+        &self,
+        ring: &mut Vec<Flight>,
+        hand: &mut Hand<'_>,
+        (turn, hands): (usize, usize),
+    ) -> Result<(), LinkLost> {
+        let work = self.work;
+        let pieces: Vec<&Piece> = self.pieces.iter().skip(turn).step_by(hands).collect();
+        let failed = |error| {
+            tracing::warn!(%error, "a cut cannot be sent");
+            LinkLost
         };
-        let flight = &ring[number % RING];
-        wait_for(work, road, &flight.filled, number as u64 + 1)?;
-        for (index, item) in of_piece.iter().enumerate() {
-            // SAFETY: the stream has filled the slot and gets no order for it before the next pieces are issued.
-            let bytes = unsafe { flight.slot.bytes(index * BLOCK_BYTES, item.entry.block.bytes as usize) };
-            put(&item.entry, bytes)?;
+        while ring.len() < RING.min(pieces.len()) {
+            let flight = || -> CuResult<Flight> {
+                Ok(Flight { slot: work.slots.take()?, filled: work.words.take()? })
+            };
+            ring.push(flight().map_err(failed)?);
         }
+        let mut issued = 0;
+        for (number, piece) in pieces.iter().enumerate() {
+            while issued < pieces.len().min(number + RING) {
+                issue(work, self.roads, pieces[issued], (&ring[issued % RING], issued)).map_err(failed)?;
+                issued += 1;
+            }
+            let of_piece = &self.items[piece.from..piece.from + piece.count];
+            let Some(road) = self.roads[piece.lane].as_ref().filter(|_| piece.first.is_some()) else {
+                let item = &of_piece[0];
+                let index = item.slot - self.taking.lanes[item.lane].slots();
+                let blocks = self.spilled[piece.lane].as_ref();
+                let bytes = blocks.and_then(|blocks| blocks.get(index)).ok_or(LinkLost)?;
+                hand.put(&item.entry, &bytes[..item.entry.block.bytes as usize])?;
+                continue;
+            };
+            let flight = &ring[number % RING];
+            wait_for(work, road, &flight.filled, number as u64 + 1)?;
+            for (index, item) in of_piece.iter().enumerate() {
+                // SAFETY: the stream has filled the slot and gets no order for it before the next pieces are issued.
+                let bytes =
+                    unsafe { flight.slot.bytes(index * BLOCK_BYTES, item.entry.block.bytes as usize) };
+                hand.put(&item.entry, bytes)?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn issue(

@@ -200,6 +200,8 @@ impl Builder<'_> {
                 self.keepers.push(Keeper::Send(send));
                 Ok(node)
             }
+            // The client has graphs use the lanes.
+            Op::CopyInShared { .. } | Op::CopyOutShared { .. } => Err(CudaError::NOT_SUPPORTED),
             Op::HostCall { token } => {
                 unsafe extern "C" fn call(argument: *mut c_void) {
                     // SAFETY: the argument is a `HostCall` that the graph keeps.

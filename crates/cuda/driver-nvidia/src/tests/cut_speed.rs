@@ -196,7 +196,7 @@ impl Bench<'_> {
         let number = self.next_cut;
         let patience = Duration::from_millis(500);
         let start = Instant::now();
-        let cut = Cut { number, live: None, patience, on_taken: Arc::new(|_| {}) };
+        let cut = Cut { number, dead: Default::default(), patience, on_taken: Arc::new(|_| {}) };
         let pending = Snapshots::cut(self.driver, cut).unwrap();
         row.call.push(start.elapsed());
         pending

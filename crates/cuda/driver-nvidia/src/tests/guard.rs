@@ -124,7 +124,10 @@ impl Session {
     }
 
     pub(super) fn try_cut(&self, number: u64, patience: Duration) -> CuResult<Box<dyn PendingCut>> {
-        Snapshots::cut(&**self, Cut { number, live: None, patience, on_taken: Arc::new(|_| {}) })
+        Snapshots::cut(
+            &**self,
+            Cut { number, dead: Default::default(), patience, on_taken: Arc::new(|_| {}) },
+        )
     }
 
     pub(super) fn cut(&self, number: u64, patience: Duration) -> Box<dyn PendingCut> {

@@ -91,11 +91,13 @@ impl Session {
     }
 
     pub fn cut(&self, number: u64, patience: Duration) -> Box<dyn PendingCut> {
-        self.cuts().cut(Cut { number, live: None, patience, on_taken: Arc::new(|_| {}) }).unwrap()
+        self.cuts()
+            .cut(Cut { number, dead: Extents::default(), patience, on_taken: Arc::new(|_| {}) })
+            .unwrap()
     }
 
-    pub fn cut_live(&self, number: u64, live: Extents) -> CuResult<Box<dyn PendingCut>> {
-        self.cuts().cut(Cut { number, live: Some(live), patience: PATIENT, on_taken: Arc::new(|_| {}) })
+    pub fn cut_without(&self, number: u64, dead: Extents) -> CuResult<Box<dyn PendingCut>> {
+        self.cuts().cut(Cut { number, dead, patience: PATIENT, on_taken: Arc::new(|_| {}) })
     }
 
     pub fn restore(&self, guardian: &Guardian, number: u64) -> CuResult<Restored> {

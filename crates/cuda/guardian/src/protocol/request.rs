@@ -21,6 +21,10 @@ pub(crate) enum Mode {
     Fetch = 2,
     /// Another guardian keeps a second copy here.
     Copy = 3,
+    /// Brings blocks beside the connection that writes. Only over the Unix socket.
+    Help = 4,
+    /// A worker has an image brought here from another guardian, beside its writer there. Only over the Unix socket.
+    Ahead = 5,
 }
 
 /// Opens an image.
@@ -223,7 +227,7 @@ impl Request {
 
 fn open(head: &Head, body: &[u8]) -> Result<Request, ProtocolError> {
     let malformed = || ProtocolError::Malformed(head.kind);
-    let mode = [Mode::Write, Mode::Read, Mode::Fetch, Mode::Copy];
+    let mode = [Mode::Write, Mode::Read, Mode::Fetch, Mode::Copy, Mode::Help, Mode::Ahead];
     let mode = mode.into_iter().find(|mode| *mode as u64 == head.b).ok_or_else(malformed)?;
     let (name, rest) = body.split_first_chunk::<16>().ok_or_else(malformed)?;
     let (secret, rest) = rest.split_first_chunk::<32>().ok_or_else(malformed)?;

@@ -17,7 +17,14 @@ fn an_age() -> impl Strategy<Value = EventAge> {
 }
 
 fn an_open() -> impl Strategy<Value = Request> {
-    let mode = prop_oneof![Just(Mode::Write), Just(Mode::Read), Just(Mode::Fetch), Just(Mode::Copy)];
+    let mode = prop_oneof![
+        Just(Mode::Write),
+        Just(Mode::Read),
+        Just(Mode::Fetch),
+        Just(Mode::Copy),
+        Just(Mode::Help),
+        Just(Mode::Ahead)
+    ];
     (mode, any::<([u8; 16], [u8; 32])>(), 1u64.., ".{0,40}", ".{0,40}").prop_map(
         |(mode, (name, secret), incarnation, from, lease)| {
             let (name, secret) = (ImageName { bytes: name }, Zeroizing::new(secret));

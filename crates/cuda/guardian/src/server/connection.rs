@@ -2,10 +2,11 @@
 
 use super::Shared;
 use super::delta::Delta;
+use super::help::help;
 use super::relay::relay;
 use crate::disk::Disk;
 use crate::error::{Broken, Refusal};
-use crate::fetch::fetch;
+use crate::fetch::{Way, fetch};
 use crate::protocol::{AGES_MAX, Answer, ENTRIES_MAX, Mode, Open, Request};
 use crate::shelf::{Reader, Writer};
 use crate::stream::Stream;
@@ -53,10 +54,12 @@ pub(super) fn serve(shared: &Arc<Shared>, mut stream: Stream, origin: Origin) ->
                     return relay(&shared.security, stream, &open);
                 }
                 (Mode::Read, _) | (Mode::Fetch, Origin::Guardian) => return read(shared, stream, &open),
-                (Mode::Write, Origin::Worker) | (Mode::Copy, Origin::Guardian) => {
+                (Mode::Write | Mode::Ahead, Origin::Worker) | (Mode::Copy, Origin::Guardian) => {
                     return write(shared, stream, &open);
                 }
-                (Mode::Write, Origin::Guardian) | (Mode::Copy | Mode::Fetch, Origin::Worker) => {
+                (Mode::Help, Origin::Worker) => return help(shared, stream, &open),
+                (Mode::Write | Mode::Help | Mode::Ahead, Origin::Guardian)
+                | (Mode::Copy | Mode::Fetch, Origin::Worker) => {
                     Err(Refusal::OutOfPlace("this connection may not open an image so"))
                 }
             },
@@ -119,6 +122,10 @@ fn send_blocks(stream: &mut Stream, reader: &Reader, number: u64, blocks: &[Bloc
 
 /// Serves a writer. However it ends, what it has not committed is thrown away.
 fn write(shared: &Arc<Shared>, mut stream: Stream, open: &Open) -> Result<(), Broken> {
+    if open.mode == Mode::Ahead && shared.shelf.is_written(open) {
+        let words = "this guardian has the image, and somebody writes it".to_owned();
+        return stream.answer(&Answer::Refused(words));
+    }
     let writer = match shared.open_to_write(open) {
         Ok(writer) => writer,
         Err(refusal) => return stream.answer(&Answer::Refused(refusal.to_string())),
@@ -164,7 +171,8 @@ fn write(shared: &Arc<Shared>, mut stream: Stream, open: &Open) -> Result<(), Br
 /// Fetches what another guardian has beyond this one, and says which cut is committed then.
 fn catch_up(shared: &Shared, writer: &Writer, open: &Open) -> Result<u64, Refusal> {
     if !open.from.is_empty() {
-        let fetched = fetch(&shared.security, &shared.shelf, writer, open);
+        let way = if open.mode == Mode::Ahead { Way::Ahead } else { Way::TakeOver };
+        let fetched = fetch(&shared.security, &shared.shelf, writer, open, way);
         match (fetched, writer.state()?.committed) {
             (Ok(blocks), committed) => {
                 tracing::info!(from = open.from, blocks, committed, "an image was fetched")
@@ -236,7 +244,7 @@ fn write_on(
 }
 
 /// A request without an answer. Only the first refusal of a delta is told.
-fn one_way(
+pub(super) fn one_way(
     stream: &mut Stream,
     delta: &mut Delta,
     run: impl FnOnce(&mut Delta) -> Result<(), Refusal>,
@@ -256,14 +264,14 @@ fn level(shared: &Shared, writer: &Writer, number: u64) -> u8 {
     if is_copied { 2 } else { 1 }
 }
 
-fn empty() -> Bytes {
+pub(super) fn empty() -> Bytes {
     Bytes::copy_of(&[])
 }
 
-fn outcome(answer: Result<Answer, Refusal>) -> Answer {
+pub(super) fn outcome(answer: Result<Answer, Refusal>) -> Answer {
     answer.unwrap_or_else(|refusal| Answer::Refused(refusal.to_string()))
 }
 
-fn state_answer(state: crate::shelf::State) -> Answer {
+pub(super) fn state_answer(state: crate::shelf::State) -> Answer {
     Answer::State { committed: state.committed, copied: state.copied, image_bytes: state.image_bytes }
 }

@@ -37,6 +37,13 @@ impl Delta {
         Ok(())
     }
 
+    /// Brings blocks of a delta that another connection has begun.
+    pub(super) fn join(&mut self, writer: &Writer, number: u64) -> Result<(), Refusal> {
+        writer.join(number)?;
+        *self = Self { number, ..Self::default() };
+        Ok(())
+    }
+
     pub(super) fn put(&mut self, writer: &Writer, entry: BlockDigest, bytes: Bytes) -> Result<(), Refusal> {
         writer.put(self.number, entry, bytes)
     }

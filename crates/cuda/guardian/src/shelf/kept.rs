@@ -18,6 +18,7 @@ const KEY_CONTEXT: &str = "dxpu survival image digest v1";
 pub(crate) struct Kept {
     name: ImageName,
     secret: Zeroizing<[u8; 32]>,
+    key: Arc<Key>,
     inner: Mutex<Inner>,
     /// A commit, a copy, or the end.
     changed: Condvar,
@@ -74,8 +75,9 @@ impl Kept {
         let seed = Zeroizing::new(blake3::derive_key(KEY_CONTEXT, &open.secret[..]));
         let mut secret = Zeroizing::new([0; 32]);
         secret.copy_from_slice(&open.secret[..]);
+        let key = Arc::new(Key::from_seed(&seed));
         let inner = Inner {
-            image: Some(Image::new(Arc::new(Key::from_seed(&seed)), bytes_max)),
+            image: Some(Image::new(Arc::clone(&key), bytes_max)),
             older: Older::default(),
             charged: IMAGE_COST,
             writer: 0,
@@ -86,7 +88,7 @@ impl Kept {
             is_parked: false,
             is_suspended: false,
         };
-        Self { name: open.name, secret, inner: Mutex::new(inner), changed: Condvar::new() }
+        Self { name: open.name, secret, key, inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
     pub(crate) fn name(&self) -> ImageName {
@@ -95,6 +97,23 @@ impl Kept {
 
     pub(crate) fn secret(&self) -> &[u8; 32] {
         &self.secret
+    }
+
+    /// What blocks are checked with.
+    pub(super) fn key(&self) -> &Arc<Key> {
+        &self.key
+    }
+
+    /// The number of the writer of this incarnation, if it is the one that writes.
+    pub(super) fn writer_of(&self, incarnation: u64) -> Option<u64> {
+        let inner = lock(&self.inner);
+        let is_it = inner.image.as_ref().is_some_and(|image| image.incarnation() == incarnation);
+        (is_it && inner.writer != 0).then_some(inner.writer)
+    }
+
+    pub(super) fn has_writer(&self) -> bool {
+        let inner = lock(&self.inner);
+        inner.image.is_some() && inner.writer != 0
     }
 
     pub(super) fn has_ended(&self) -> bool {

@@ -4,7 +4,7 @@ use super::{Kept, Reader, Shelf, State, older::Older};
 use crate::disk::Disk;
 use crate::error::Refusal;
 use crate::protocol::Open;
-use snapshot::{BlockDigest, Bytes, EventAge, Seal};
+use snapshot::{BlockDigest, Bytes, CheckedBlock, EventAge, Seal};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,7 +38,14 @@ impl Writer {
 
     pub(crate) fn put(&self, number: u64, entry: BlockDigest, bytes: Bytes) -> Result<(), Refusal> {
         let cost = bytes.len() as u64 + BLOCK_COST;
-        self.change(cost, |image, _| Ok(image.put(self.incarnation, number, entry, bytes)?))
+        // Outside of the image's lock: several threads bring blocks, and the digest takes most of the time.
+        let checked = CheckedBlock::new(self.kept.key(), entry, bytes);
+        self.change(cost, |image, _| Ok(image.put_checked(self.incarnation, number, checked)?))
+    }
+
+    /// Whether the delta of this cut is begun.
+    pub(crate) fn join(&self, number: u64) -> Result<(), Refusal> {
+        self.change(0, |image, _| Ok(image.join(self.incarnation, number)?))
     }
 
     pub(crate) fn bury(&self, number: u64, dead: &[u64]) -> Result<(), Refusal> {

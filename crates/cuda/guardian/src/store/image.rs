@@ -10,6 +10,7 @@ use cuda_wire::ImageName;
 use locks::lock;
 use snapshot::BlockDigest;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use zeroize::Zeroizing;
 
 /// An image that is open for writing, over a connection of its own. Dropping it leaves the image as it was committed.
@@ -20,6 +21,22 @@ pub struct OpenImage {
     incarnation: u64,
     bytes_max: u64,
     talk: Mutex<Connection>,
+    /// The cut whose delta is begun.
+    begun: AtomicU64,
+    helpers: [Mutex<Helper>; HELPERS],
+}
+
+/// Connections that bring blocks beside the first one: together about as fast as a GPU's bus.
+const HELPERS: usize = 7;
+
+/// A further connection. It is made when a delta is large enough to need it.
+#[derive(Default)]
+struct Helper {
+    talk: Option<Talk>,
+    /// The cut whose delta it has joined.
+    joined: u64,
+    /// The guardian takes no helpers: it is older than this worker, or has enough connections.
+    is_refused: bool,
 }
 
 /// The connection, until it is lost.
@@ -52,7 +69,8 @@ impl OpenImage {
         let mut kept = Zeroizing::new([0; 32]);
         kept.copy_from_slice(secret);
         let talk = Mutex::new(Connection { talk, lost: None });
-        Self { store, name, secret: kept, incarnation, bytes_max, talk }
+        let (begun, helpers) = (AtomicU64::new(0), Default::default());
+        Self { store, name, secret: kept, incarnation, bytes_max, talk, begun, helpers }
     }
 
     /// What the guardian says of it: the way to learn that another box has a cut too, after a commit that said 1.
@@ -69,17 +87,77 @@ impl OpenImage {
     fn run<T>(&self, run: impl FnOnce(&mut Talk) -> Result<T, Broken>) -> Result<T, StoreError> {
         lock(&self.talk).run(run)
     }
+
+    fn connect_helper(&self) -> Result<Talk, StoreError> {
+        let mut talk = self.store.talk(self.store.patience)?;
+        let open = self.store.opening(Mode::Help, self.name, &self.secret, self.incarnation, "");
+        talk.open(open).map_err(store_error)?;
+        Ok(talk)
+    }
+
+    /// Puts a block over a helper's connection.
+    fn put_by(&self, helper: &mut Helper, entry: &BlockDigest, bytes: &[u8]) -> Result<(), StoreError> {
+        let number = self.begun.load(Ordering::SeqCst);
+        if helper.talk.is_none() && helper.joined != number && !helper.is_refused {
+            helper.talk = self.connect_helper().ok();
+            helper.is_refused = helper.talk.is_none();
+        }
+        let Some(mut talk) = helper.talk.take() else {
+            return self.run(|talk| talk.put(entry, bytes));
+        };
+        if helper.joined != number {
+            talk.begin(0, number).map_err(store_error)?;
+            helper.joined = number;
+        }
+        talk.put(entry, bytes).map_err(store_error)?;
+        helper.talk = Some(talk);
+        Ok(())
+    }
+
+    /// Waits until the guardian has what the helpers brought of this delta.
+    fn helpers_are_done(&self, number: u64) -> Result<(), StoreError> {
+        for helper in &self.helpers {
+            let mut helper = lock(helper);
+            if helper.joined != number {
+                continue;
+            }
+            let Some(mut talk) = helper.talk.take() else {
+                return Err(StoreError::Refused("a block did not reach the guardian".to_owned()));
+            };
+            talk.all_came().map_err(store_error)?;
+            helper.talk = Some(talk);
+        }
+        Ok(())
+    }
+}
+
+fn is_whole(entry: &BlockDigest, bytes: &[u8]) -> bool {
+    entry.block.bytes as usize == bytes.len() && !bytes.is_empty() && bytes.len() <= snapshot::BLOCK_BYTES
 }
 
 impl BlockSink for OpenImage {
     fn put(&self, entry: &BlockDigest, bytes: &[u8]) -> Result<(), LinkLost> {
-        if entry.block.bytes as usize != bytes.len()
-            || bytes.is_empty()
-            || bytes.len() > snapshot::BLOCK_BYTES
-        {
+        if !is_whole(entry, bytes) {
             return Err(LinkLost);
         }
         self.run(|talk| talk.put(entry, bytes)).map_err(|_| LinkLost)
+    }
+
+    fn roads(&self) -> usize {
+        1 + HELPERS
+    }
+
+    fn put_over(&self, road: usize, entry: &BlockDigest, bytes: &[u8]) -> Result<(), LinkLost> {
+        let Some(helper) = road.checked_sub(1).and_then(|index| self.helpers.get(index)) else {
+            return self.put(entry, bytes);
+        };
+        if !is_whole(entry, bytes) {
+            return Err(LinkLost);
+        }
+        self.put_by(&mut lock(helper), entry, bytes).map_err(|error| {
+            tracing::warn!(%error, "a block does not reach the guardian");
+            LinkLost
+        })
     }
 }
 
@@ -97,10 +175,13 @@ impl KeptImage for OpenImage {
     }
 
     fn begin(&self, base: u64, number: u64) -> Result<(), StoreError> {
-        self.run(|talk| talk.begin(base, number))
+        self.run(|talk| talk.begin(base, number))?;
+        self.begun.store(number, Ordering::SeqCst);
+        Ok(())
     }
 
     fn commit(&self, number: u64, taken: &TakenCut) -> Result<Committed, StoreError> {
+        self.helpers_are_done(number)?;
         self.run(|talk| talk.commit(number, &taken.delta.dead, &taken.events, taken.delta.seal))
     }
 

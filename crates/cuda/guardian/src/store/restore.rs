@@ -18,7 +18,7 @@ use snapshot::{Block, BlockDigest, Bytes, EventAge};
 use std::sync::Mutex;
 
 /// As many as a driver has threads that read.
-const LINES_MAX: usize = 6;
+const LINES_MAX: usize = 12;
 
 /// A cut to restore.
 pub(super) struct StoredCut {

@@ -190,6 +190,10 @@ impl Manifest {
             | Command::Cut { .. }
             | Command::ImageRestore { .. }
             | Command::ImageCopy { .. }
+            | Command::ImageFetch { .. }
+            // A program that survives shares no memory.
+            | Command::HostShare { .. }
+            | Command::HostUnshare { .. }
             | Command::Leave {} => {}
 
             // The caller has them: they need more than the tables.

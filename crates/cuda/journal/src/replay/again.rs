@@ -2,7 +2,7 @@
 
 use super::{Replay, Treatment};
 use crate::{
-    calls::{self, Again, ENQUEUE, MODULE_LOAD},
+    calls::{self, Again, ENQUEUE, MODULE_LOAD, READ_BACK},
     frames::{Frame, Unreadable},
     manifest::{Load, tags::COPY_IN},
     mutant::{Mutant, is_planted},
@@ -24,6 +24,9 @@ impl Replay {
             let end = frame.end();
             let answer = self.told.get(&frame.call).filter(|_| frame.call != 0);
             let rule = rule(&frame, answer.map(|told| told.status));
+            if frame.opcode == READ_BACK && answer.is_some() {
+                self.reads.insert(frame.call);
+            }
             match rule {
                 Again::Run => {}
                 _ if !is_first => return Ok(None),

@@ -188,6 +188,16 @@ impl Replay {
         }
     }
 
+    /// Whether only bytes that the program's kernels made are different. Anything else means that the new session is not as
+    /// the lost one was, and what follows would not be a run of this program.
+    pub fn is_of_results(&self, difference: &Difference) -> bool {
+        match difference {
+            Difference::Bytes { .. } => true,
+            Difference::Body { call } => !self.is_in_manifest && self.reads.contains(call),
+            Difference::Status { .. } => false,
+        }
+    }
+
     /// Where the bytes of a transfer go. Asked before the first of them.
     pub fn landing(&self, transfer: TransferId) -> Landing {
         match self.landed.get(&transfer) {

@@ -20,7 +20,7 @@ pub(crate) fn alloc(host_pointer: Out<'_, u64>, byte_size: usize) -> CuResult<()
 
 /// cuMemHostAlloc
 pub(crate) fn alloc_flags(mut host_pointer: Out<'_, u64>, byte_size: usize, flags: u32) -> CuResult<()> {
-    current_context()?;
+    let context = current_context()?;
     forbid_unsafe_call()?;
     if flags & !ALLOC_FLAGS != 0 {
         return Err(CudaError::INVALID_VALUE);
@@ -29,7 +29,7 @@ pub(crate) fn alloc_flags(mut host_pointer: Out<'_, u64>, byte_size: usize, flag
         host_pointer.set(0);
         return Ok(());
     }
-    host_pointer.set(client()?.pinned.allocate(byte_size, flags)?);
+    host_pointer.set(client()?.pinned.allocate(byte_size, flags, &context.link)?);
     Ok(())
 }
 

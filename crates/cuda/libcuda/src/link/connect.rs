@@ -7,6 +7,7 @@ use super::{
     places::Place,
     queue::Queue,
     replies::Replies,
+    shared::Sharing,
     survival::{Protection, Survival},
     wires::{FIRST_SESSION, SessionNumber, Wires},
 };
@@ -54,11 +55,19 @@ pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Fai
     let mut opened = open_session(address, config, offered, CONNECT_TIMEOUT)?;
     let protection = match config.survive {
         // A session that is lost here has told the program nothing: the next attempt is as good.
-        true => Some(Protection::first(&mut opened).map_err(|error| Failure::Busy {
-            address: address.clone(),
-            why: format!("the session was lost when it began: {error}"),
-        })?),
-        false => None,
+        Some(way) => {
+            let first = Protection::first(&mut opened).map_err(|error| Failure::Busy {
+                address: address.clone(),
+                why: format!("the session was lost when it began: {error}"),
+            })?;
+            if way.is_required && !first.has_images() {
+                let why =
+                    "it keeps no images, and --survive=required asks for them from the start".to_owned();
+                return Err(Failure::Unusable { address: address.clone(), why });
+            }
+            Some(first)
+        }
+        None => None,
     };
     let welcome = opened.welcome.clone();
     // `open_session` has checked that it is one of ours.
@@ -157,6 +166,7 @@ pub(super) fn build(
     address: &Address,
 ) -> std::io::Result<SharedLink> {
     let welcome = opened.welcome.clone();
+    let courier = opened.command.courier().filter(|_| protection.is_none());
     let me: Arc<OnceLock<Weak<Link>>> = Arc::default();
     let Parts { command_tx, command_rx, events_rx, wires } = take_apart(opened, FIRST_SESSION, &me);
     let wires = Arc::new(wires);
@@ -178,6 +188,8 @@ pub(super) fn build(
         push_window_bytes: welcome.push_window_bytes,
         push_window: AtomicI64::new(welcome.push_window_bytes.min(i64::MAX as u64) as i64),
         on_deferred: OnceLock::new(),
+        pools: OnceLock::new(),
+        sharing: courier.map(Sharing::new),
         await_all: config.await_all,
         address: address.to_string(),
     });

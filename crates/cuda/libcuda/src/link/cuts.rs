@@ -6,8 +6,8 @@
 //! ```
 
 use super::{drill::Copied, wires::SessionNumber};
-use cuda_wire::{Command, GuardInfo, TransferId, begin_command, finish_command};
-use journal::CutPolicy;
+use cuda_wire::{Command, GuardInfo, TransferId, VaRange, begin_command, finish_command};
+use journal::{CutPolicy, Filled};
 use std::{collections::HashSet, time::Duration};
 
 /// How long the driver may hold work back while earlier work does not end.
@@ -88,15 +88,15 @@ impl Cuts {
         self.last_number
     }
 
-    /// A cut is being sent; behind it the stream of commands goes on at `position`.
+    /// A cut is being sent; behind it the stream of commands goes on as `filled` says.
     pub(super) fn sent(
         &mut self,
         number: u64,
         session: SessionNumber,
         void: HashSet<TransferId>,
-        (now, position): (Duration, u64),
+        (now, filled): (Duration, Filled),
     ) {
-        self.policy.sent(now, position);
+        self.policy.sent(now, filled);
         let (waits_for, is_taken, is_safe, awaits_copy_until) = Default::default();
         let sent_at = now;
         let cut =
@@ -197,10 +197,11 @@ impl Cuts {
     }
 }
 
-/// The command that asks for a cut of everything that is mapped.
-pub(super) fn cut_frame(number: u64) -> Vec<u8> {
-    let command = Command::Cut { number, is_tight: false, live: Vec::new(), patience_us: PATIENCE_US };
-    let mut out = Vec::with_capacity(FRAME_BYTES);
+/// The command that asks for a cut of everything that is mapped, but for `dead`.
+pub(super) fn cut_frame(number: u64, dead: Vec<VaRange>) -> Vec<u8> {
+    let bytes = FRAME_BYTES.max(2 * size_of_val(dead.as_slice()));
+    let command = Command::Cut { number, dead, patience_us: PATIENCE_US };
+    let mut out = Vec::with_capacity(bytes);
     let start = begin_command(&mut out, command.opcode(), 0);
     command.put_body(&mut out);
     finish_command(&mut out, start);
@@ -213,10 +214,14 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn filled() -> Filled {
+        Filled { position: 10, held_bytes: 0, budget_bytes: 1 << 30, observations: 0 }
+    }
+
     fn sent() -> (Cuts, u64) {
         let mut cuts = Cuts::default();
         let number = cuts.next_number();
-        cuts.sent(number, 1, HashSet::new(), (SECOND, 10));
+        cuts.sent(number, 1, HashSet::new(), (SECOND, filled()));
         (cuts, number)
     }
 
@@ -288,7 +293,7 @@ mod tests {
         assert_eq!(cuts.guardian_lost("still gone", number), None);
         assert_eq!(cuts.level(number), 0);
         let next = cuts.next_number();
-        cuts.sent(next, 1, HashSet::new(), (3 * SECOND, 20));
+        cuts.sent(next, 1, HashSet::new(), (3 * SECOND, filled()));
         assert!(cuts.taken(1, next, 7, SECOND));
         cuts.safe(1, next, kept(1, 5), 4 * SECOND);
         cuts.truncated();
@@ -301,7 +306,7 @@ mod tests {
         let words: Vec<bool> = (0..6)
             .map(|_| {
                 let number = cuts.next_number();
-                cuts.sent(number, 1, HashSet::new(), (SECOND, 10));
+                cuts.sent(number, 1, HashSet::new(), (SECOND, filled()));
                 assert_eq!(cuts.abandoned(2, number, "why"), (false, None), "of a lost session");
                 let (was_under_way, words) = cuts.abandoned(1, number, "why");
                 assert!(was_under_way);
@@ -313,7 +318,7 @@ mod tests {
 
     #[test]
     fn the_command_is_copied_into_the_last_segment_of_the_journal() {
-        let frame = cut_frame(7);
+        let frame = cut_frame(7, Vec::new());
         assert!(frame.len() * 2 < frame.capacity());
     }
 }

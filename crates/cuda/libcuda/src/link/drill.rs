@@ -65,7 +65,10 @@ pub(super) fn start(link: &Arc<Link>, shared: &Arc<Shared>, place: Place) {
         of.end_drill();
         let word = match outcome {
             Outcome::Same => FromProgram::Drilled { took_ms, difference: None },
-            Outcome::Different(words) => FromProgram::Drilled { took_ms, difference: Some(words) },
+            Outcome::Different(words) => {
+                of.be_careful();
+                FromProgram::Drilled { took_ms, difference: Some(words) }
+            }
             Outcome::NotHeld(why) => FromProgram::Refused { what: What::Drill, why },
         };
         log::info(&format!("the drill is over: {word:?}"));

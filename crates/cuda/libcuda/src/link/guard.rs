@@ -37,6 +37,23 @@ impl Identity {
         })
     }
 
+    /// Has the worker of a fresh connection bring the image into its guardian, beside the session that writes it.
+    pub(super) fn fetch(
+        &self,
+        command: &mut Connection,
+        incarnation: u64,
+        from: String,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let fetch = Command::ImageFetch { image: self.name, secret: self.secret, incarnation, from };
+        let (head, body) = ask(command, &fetch, timeout)?;
+        match CudaError::from_code(head.status) {
+            None => Ok(()),
+            Some(error) if body.is_empty() => Err(io::Error::other(format!("{error:?}"))),
+            Some(_) => Err(io::Error::other(String::from_utf8_lossy(&body).into_owned())),
+        }
+    }
+
     /// Has the session of a fresh connection protected. `Ok(None)`: this worker keeps no images.
     pub(super) fn guard(
         &self,

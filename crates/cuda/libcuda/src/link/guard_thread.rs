@@ -8,7 +8,7 @@ use super::{
     survival::{Phase, Shared, Truncation},
 };
 use cuda_wire::Command;
-use journal::CutTurn;
+use journal::{CutTurn, Trough};
 use keeper::{FromProgram, State};
 use std::{
     io,
@@ -20,6 +20,8 @@ use std::{
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// How soon a fold is tried again that waits for an answer to reach the program.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How often a thread that waits for a trough looks: a step of a training program has one of some milliseconds.
+const LOOK_FOR_TROUGH: Duration = Duration::from_micros(500);
 /// A worker keeps small transfers until the client hears something. A program that asks for nothing for this many looks is
 /// helped: the thread asks for something itself.
 const LOOKS_PER_NUDGE: u32 = 10;
@@ -35,6 +37,7 @@ pub(super) fn start(link: &Arc<Link>, shared: &Arc<Shared>) -> io::Result<()> {
 fn run(link: &Arc<Link>, shared: &Arc<Shared>) {
     let mut reports = Reports::default();
     let mut not_landed = 0;
+    let mut troughs = Troughs { is_tight: shared.way().is_tight, under_way: None };
     loop {
         let phase = shared.core().phase;
         reports.tell(shared);
@@ -56,8 +59,10 @@ fn run(link: &Arc<Link>, shared: &Arc<Shared>) {
             }
             Truncation::Unanswered | Truncation::NotLanded => LOOK_AGAIN,
             Truncation::Nothing => match shared.turn() {
-                CutTurn::Now => {
+                CutTurn::Due if !troughs.is_here(link, shared) => LOOK_FOR_TROUGH,
+                CutTurn::Due | CutTurn::Now => {
                     take_cut(link, shared);
+                    troughs.end(link);
                     SLEEP_MAX
                 }
                 CutTurn::In(time) => time.min(SLEEP_MAX),
@@ -74,16 +79,47 @@ fn run(link: &Arc<Link>, shared: &Arc<Shared>) {
 /// Sends the next cut between two commands of the program.
 fn take_cut(link: &Link, shared: &Shared) -> Option<u64> {
     let mut wire = link.queue.hold();
-    let number = send_cut(shared, &mut wire);
+    let number = send_cut(link, shared, &mut wire);
     // With a keeper of frames no write fails.
     let _ = wire.let_go();
     number
 }
 
 /// Sends the next cut on a wire that is held. `None`: none can be sent now.
-pub(super) fn send_cut(shared: &Shared, wire: &mut HeldWire<'_>) -> Option<u64> {
+pub(super) fn send_cut(link: &Link, shared: &Shared, wire: &mut HeldWire<'_>) -> Option<u64> {
     let (number, session) = (shared.next_cut(), wire.number());
-    wire.send_marked(cut_frame(number), || shared.note_cut(number, session)).then_some(number)
+    let mut dead = Vec::new();
+    match link.pools.get().filter(|_| shared.way().is_tight) {
+        Some(pools) => pools.while_still(&mut |free| {
+            wire.divide();
+            dead = free;
+        }),
+        None => wire.divide(),
+    }
+    wire.send_marked(cut_frame(number, dead), || shared.note_cut(number, session)).then_some(number)
+}
+
+/// Waits for places where little of the program's memory lives.
+struct Troughs {
+    is_tight: bool,
+    under_way: Option<Trough>,
+}
+
+impl Troughs {
+    /// Whether a cut that is due is taken now.
+    fn is_here(&mut self, link: &Link, shared: &Shared) -> bool {
+        let Some(pools) = link.pools.get().filter(|_| self.is_tight) else { return true };
+        let (now, (live, lowest)) = (shared.now(), pools.used(false));
+        self.under_way.get_or_insert_with(|| Trough::begin(now, lowest)).is_here(now, live)
+    }
+
+    /// A cut was taken: the next one is compared with what comes from now on.
+    fn end(&mut self, link: &Link) {
+        self.under_way = None;
+        if let Some(pools) = link.pools.get().filter(|_| self.is_tight) {
+            pools.used(true);
+        }
+    }
 }
 
 /// What the keeper was told last.

@@ -1,15 +1,17 @@
 //! What the keeper wants of a program: that it moves, lets go of its GPU for a while, or holds a drill (`drill`).
 //!
 //! ```text
-//!   a cut (the bulk of the bytes) ▸ commands are held back ▸ a last cut, behind which there is nothing ▸ Leave
-//!                                                             ▸ another session, there; or none until the next command
+//!   a cut (the bulk of the bytes), brought to where the program goes (`ahead`) ▸ commands are held back
+//!     ▸ a last cut, behind which there is nothing ▸ Leave ▸ another session, there; or none until the next command
 //! ```
 //!
 //! Until `Leave` nothing is lost: what fails is refused, and the program goes on where it is. Afterwards the program goes
 //! on at the target, at the source, or wherever a session can be had, as after a loss.
 
 use super::{
-    Link, NUDGE_CALL, drill,
+    Link, NUDGE_CALL,
+    ahead::Ahead,
+    drill,
     guard::frame,
     guard_thread::send_cut,
     keeper_line::{Answer, Wish},
@@ -64,7 +66,9 @@ pub(super) fn carry_out(link: &Arc<Link>, shared: &Arc<Shared>, wish: Wish) {
 
 /// Moves to `target`. The error says why the program is elsewhere, or where it was.
 fn move_to(link: &Arc<Link>, shared: &Arc<Shared>, target: Place) -> Result<String, String> {
-    let wire = stop(link, shared)?;
+    let mut ahead = Ahead::new(shared, &target);
+    let wire = stop(link, shared, || ahead.bring(shared))?;
+    ahead.end();
     let address = target.address.clone();
     leave(link, shared, wire, |shared, wire| {
         let mut search = shared.search(Some(target));
@@ -81,7 +85,7 @@ fn suspend(link: &Arc<Link>, shared: &Arc<Shared>) -> Result<(), String> {
     if shared.core().cuts.guard.is_none() {
         return Err("the worker keeps no images, so the GPU's memory would be lost".to_owned());
     }
-    let wire = stop(link, shared)?;
+    let wire = stop(link, shared, || false)?;
     leave(link, shared, wire, |shared, wire| {
         let image_bytes = shared.core().cuts.image_bytes;
         log::info("the program has let go of its GPU until its next CUDA call");
@@ -116,8 +120,13 @@ fn is_wanted(link: &Link, shared: &Shared, wire: &HeldWire<'_>) -> bool {
         || !shared.core().late_pushes.is_empty()
 }
 
-/// Holds the program's commands back with nothing behind the last safe cut.
-fn stop<'a>(link: &'a Link, shared: &Shared) -> Result<HeldWire<'a>, String> {
+/// Holds the program's commands back with nothing behind the last safe cut. `bring_ahead` has the image brought to where the
+/// program goes, while it still works here; false: there is no such place, or no way.
+fn stop<'a>(
+    link: &'a Link,
+    shared: &Shared,
+    mut bring_ahead: impl FnMut() -> bool,
+) -> Result<HeldWire<'a>, String> {
     let is_guarded = {
         let core = shared.core();
         if core.phase != Phase::Live {
@@ -129,20 +138,14 @@ fn stop<'a>(link: &'a Link, shared: &Shared) -> Result<HeldWire<'a>, String> {
         // Everything since the start is done again at the target.
         return Ok(link.queue.hold());
     }
-    let deadline = Instant::now() + FIRST_CUT_MAX;
-    let number = loop {
-        let mut wire = link.queue.hold();
-        let number = send_cut(shared, &mut wire);
-        let _ = wire.let_go();
-        if let Some(number) = number {
-            break number;
-        }
-        // Another one is under way.
-        finish_cut(shared, None, deadline, || drop(link.call(&SOMETHING)))?;
-    };
-    finish_cut(shared, Some(number), deadline, || drop(link.call(&SOMETHING)))?;
+    cut_while_it_works(link, shared)?;
+    // What changed while the bulk was on its way goes ahead, too, so that little is left for the time without commands.
+    if bring_ahead() {
+        cut_while_it_works(link, shared)?;
+        bring_ahead();
+    }
     let mut wire = link.queue.hold();
-    let last = send_cut(shared, &mut wire).ok_or_else(|| "the session was lost".to_owned());
+    let last = send_cut(link, shared, &mut wire).ok_or_else(|| "the session was lost".to_owned());
     let finished = last.and_then(|last| {
         // The queue is held, so the question goes past it. It changes nothing, so no other session is told it.
         let nudge = || {
@@ -160,6 +163,22 @@ fn stop<'a>(link: &'a Link, shared: &Shared) -> Result<HeldWire<'a>, String> {
             Err(why)
         }
     }
+}
+
+/// Takes a cut beside the program and waits until it is safe.
+fn cut_while_it_works(link: &Link, shared: &Shared) -> Result<(), String> {
+    let deadline = Instant::now() + FIRST_CUT_MAX;
+    let number = loop {
+        let mut wire = link.queue.hold();
+        let number = send_cut(link, shared, &mut wire);
+        let _ = wire.let_go();
+        if let Some(number) = number {
+            break number;
+        }
+        // Another one is under way.
+        finish_cut(shared, None, deadline, || drop(link.call(&SOMETHING)))?;
+    };
+    finish_cut(shared, Some(number), deadline, || drop(link.call(&SOMETHING)))
 }
 
 /// Waits until no cut is under way, and says whether the journal begins with `number`, if that is asked. `nudge` makes the

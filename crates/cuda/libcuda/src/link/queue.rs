@@ -114,13 +114,19 @@ impl HeldWire<'_> {
         self.shared.gathered.count.load(Ordering::Acquire) != 0
     }
 
-    /// Writes what has gathered, and then `frame`, which no other command can come between. `mark` runs before the frame
-    /// leaves and after everything before it is announced: the stream of commands stands behind the frame then. False:
-    /// the frame is not to be sent.
+    /// Divides the commands here: what has gathered is before what [`Self::send_marked`] sends next, what comes is behind it.
+    pub(super) fn divide(&mut self) {
+        self.shared.take(&mut self.wire);
+    }
+
+    /// Writes what had gathered at [`Self::divide`], and then `frame`. `mark` runs before the frame leaves and after everything
+    /// before it is announced: the stream of commands stands behind the frame then. False: the frame is not to be sent.
     pub(super) fn send_marked(&mut self, frame: Vec<u8>, mark: impl FnOnce() -> bool) -> bool {
         let shared = self.shared;
         // With a keeper no write fails.
-        let (Ok(()), Some(keeper)) = (shared.write(&mut self.wire), &shared.keeper) else { return false };
+        let (Ok(()), Some(keeper)) = (shared.write_taken(&mut self.wire), &shared.keeper) else {
+            return false;
+        };
         keeper.announce(frame.len());
         if !mark() {
             keeper.announce(0);
@@ -251,13 +257,23 @@ impl Shared {
         self.flush()
     }
 
+    #[inline]
     fn write(&self, wire: &mut Wire) -> io::Result<()> {
+        self.take(wire);
+        self.write_taken(wire)
+    }
+
+    /// Takes what has gathered. It is written before anything is taken again.
+    #[inline]
+    fn take(&self, wire: &mut Wire) {
+        debug_assert!(wire.spare.is_empty());
+        let mut bytes = lock(&self.gathered.bytes);
+        std::mem::swap(&mut *bytes, &mut wire.spare);
+        self.gathered.count.store(0, Ordering::Relaxed);
+    }
+
+    fn write_taken(&self, wire: &mut Wire) -> io::Result<()> {
         let Wire { tx, number, spare } = wire;
-        {
-            let mut bytes = lock(&self.gathered.bytes);
-            std::mem::swap(&mut *bytes, spare);
-            self.gathered.count.store(0, Ordering::Relaxed);
-        }
         if spare.is_empty() {
             return Ok(());
         }

@@ -23,7 +23,7 @@ use crate::log;
 use cuda_abi::CudaError;
 use cuda_wire::{GuardInfo, Welcome};
 use keeper::FromProgram;
-use session::NewSession;
+use session::{NewSession, Spent};
 use std::{
     sync::Arc,
     thread,
@@ -126,13 +126,17 @@ struct WentOn {
     tx: Tx,
     number: SessionNumber,
     replayed_bytes: u64,
+    spent: Spent,
 }
 
 /// Says that the program goes on.
 fn settle(shared: &Shared, address: &Address, went_on: &WentOn, gap: Duration) {
     let (worker, gap_ms) = (address.to_string(), gap.as_millis() as u64);
-    log::warn(&format!("worker {worker}: the program goes on in another session after {gap_ms} ms"));
-    let replayed_bytes = went_on.replayed_bytes;
+    let WentOn { replayed_bytes, spent, .. } = went_on;
+    log::warn(&format!(
+        "worker {worker}: the program goes on in another session after {gap_ms} ms ({spent})"
+    ));
+    let replayed_bytes = *replayed_bytes;
     shared.tell_keeper(&FromProgram::Resumed { worker, gap_ms, replayed_bytes });
 }
 
@@ -143,6 +147,7 @@ fn attempt(
     place: &Place,
     has_others: bool,
 ) -> Result<WentOn, Failure> {
+    let began = Instant::now();
     let number = shared.core().number;
     let config = &place.config;
     let timeout = if has_others { ANSWER_TIMEOUT } else { CONNECT_TIMEOUT };
@@ -150,6 +155,7 @@ fn attempt(
     let mut opened = open_session(&place.address, config, ranges, timeout).map_err(of_worker)?;
     check_same(&shared.welcome, &opened.welcome)?;
     let guard = guard(shared, &mut opened, timeout)?;
+    let opened_after = began.elapsed();
     let welcome = opened.welcome.clone();
     let Parts { command_tx, command_rx, events_rx, wires } = take_apart(opened, number, shared.link());
     let mut session = NewSession::new(link, shared, Arc::new(wires), command_tx, place);
@@ -172,8 +178,8 @@ fn attempt(
     };
     match bring() {
         Ok(()) => {
-            let (tx, replayed_bytes) = session.into_parts();
-            Ok(WentOn { tx, number, replayed_bytes })
+            let (tx, replayed_bytes, spent) = session.into_parts();
+            Ok(WentOn { tx, number, replayed_bytes, spent: Spent { session: opened_after, ..spent } })
         }
         Err(failure) => {
             session.give_up();

@@ -25,7 +25,7 @@ use super::{
     wires::{FIRST_SESSION, SessionNumber, Wires},
 };
 use crate::{host::HostRegion, log};
-use cuda_wire::{ContextId, Notice, TransferId, Welcome};
+use cuda_wire::{ContextId, ImageRestored, Notice, TransferId, Welcome};
 use journal::{Difference, Digest, HostCallVerdict, Journal, Observation, PullVerdict, Replay, Serving};
 use locks::lock;
 use std::{
@@ -96,6 +96,8 @@ pub(super) struct Core {
     pub(super) number: SessionNumber,
     /// What happened differently this time.
     pub(super) difference: Option<Difference>,
+    /// How many differences of results were accepted in this resume.
+    pub(super) accepted: u64,
     /// Pushes that were announced and not made.
     announced: HashMap<TransferId, u64>,
     /// Pushes that the program made while no session could take them.
@@ -105,7 +107,7 @@ pub(super) struct Core {
     /// The worker of the present session, or of the lost one.
     pub(super) place: Place,
     /// How often a worker was asked to protect a session.
-    incarnation: u64,
+    pub(super) incarnation: u64,
     pub(super) cuts: Cuts,
     /// A guardian that has the image of the last safe cut; empty: none that another worker could reach.
     pub(super) guardian: String,
@@ -114,7 +116,7 @@ pub(super) struct Core {
     /// Why the last session was lost.
     pub(super) why_lost: String,
     /// What the present session said to the restore of the image.
-    pub(super) restored: Option<Result<(), String>>,
+    pub(super) restored: Option<Result<ImageRestored, String>>,
     /// Images of modules that the present session will ask for: more than it takes unasked.
     pub(super) image_pulls: HashMap<TransferId, Arc<[u8]>>,
 }
@@ -167,6 +169,22 @@ impl Core {
         }
     }
 
+    /// Something happened differently this time. The program cannot go on, unless its user accepts other results.
+    pub(super) fn differs(&mut self, difference: Difference) {
+        let is_of_results = self.replay.as_ref().is_some_and(|replay| replay.is_of_results(&difference));
+        if !(is_of_results && self.place.config.accept) {
+            self.difference.get_or_insert(difference);
+            return;
+        }
+        self.accepted += 1;
+        if self.accepted == 1 {
+            log::warn(&format!(
+                "{difference}; the program goes on with what it got then and with what the GPU has now, because \
+                 DXPU_SURVIVE_ACCEPT says so"
+            ));
+        }
+    }
+
     /// The present session is over, and another one is looked for. What was under way in it is given up.
     pub(super) fn end_session(&mut self) {
         self.number += 1;
@@ -202,20 +220,25 @@ impl Survival {
         link: &Arc<OnceLock<Weak<Link>>>,
     ) -> Self {
         let guard = protection.first_guard();
-        let every = place.config.cut_every;
+        let (every, way) = (place.config.cut_every, place.config.survive.unwrap_or_default());
+        let mut cuts = Cuts::new(guard.clone(), every);
+        if way.is_careful {
+            cuts.policy.be_careful();
+        }
         let core = Core {
             journal: Journal::new(JOURNAL_BYTES_MAX),
             replay: None,
             phase: Phase::Live,
             number: FIRST_SESSION,
             difference: None,
+            accepted: 0,
             announced: HashMap::new(),
             late_pushes: Vec::new(),
             landed: HashMap::new(),
             place,
             incarnation: FIRST_INCARNATION,
             guardian: guard.as_ref().map_or_else(String::new, |guard| guard.guardian.clone()),
-            cuts: Cuts::new(guard, every),
+            cuts,
             is_device_lost: false,
             why_lost: String::new(),
             restored: None,
@@ -329,6 +352,9 @@ impl Survival {
         }
         let (header, body) = reply;
         core.observe(Observation::reply(header.call, opcode, header.status, body));
+        if core.cuts.policy.is_careful() {
+            self.shared.guard_wake.notify_one();
+        }
         if header.deferred != 0 {
             let context = ContextId(header.deferred_context);
             core.observe(Observation::Deferred { context, status: header.deferred });

@@ -2,7 +2,7 @@
 
 use super::{
     Context, Device, Event, Function, Kernel, Library, Linker, MemoryPool, Module, Physical, Pinned, Stream,
-    Unawaited,
+    Unawaited, pool_memory::PoolsAt,
 };
 use crate::link::{self, Config, Link};
 use cuda_abi::{CuResult, CudaError};
@@ -126,6 +126,9 @@ impl Client {
         }
         let client = CLIENT.get_or_init(|| client);
         client.listen_for_errors();
+        for link in client.links() {
+            link.know_pools(Box::new(PoolsAt::new(link)));
+        }
         Ok(client)
     }
 

@@ -4,6 +4,7 @@
 //!   nothing else; a larger one waits until they are on the device, and so for the work before it.
 //! - To pageable memory: the call returns when the bytes are there.
 //! - Pinned memory: the bytes move while the program goes on; a wait for the stream waits for them too.
+//! - Pinned memory that the worker maps too (`Shared`) is read and written by the stream's own copy: no byte passes here.
 //! - A pinned source that an earlier copy still writes is read when the stream gets there, not now.
 
 #![allow(unsafe_code)]
@@ -154,8 +155,12 @@ fn to_device(
     let is_pinned = pinned.holds(address, span);
     let later = !synchronous && is_pinned;
     let send = |data| stream.enqueue(Op::CopyIn { target, shape, data });
+    // Bytes that come through the lanes are there when this process has them, which only a pull waits for.
+    let is_landing = is_pinned && pinned.is_being_written(address, span);
+    let shared = is_pinned.then(|| pinned.shared(address, span)).flatten();
+    let is_written = shared.as_ref().is_some_and(|shared| shared.is_written());
     // Earlier work may still write the source; only the stream knows when the bytes are there.
-    let not_yet = is_pinned && (pinned.is_being_written(address, span) || link.host_calls_left());
+    let not_yet = is_landing || is_written || (is_pinned && link.host_calls_left());
     if !not_yet && source.bytes() <= INLINE_BYTES_MAX as u64 {
         send(HostData::Inline { bytes: Bytes(&source.to_vec()) })?;
         if !synchronous {
@@ -163,6 +168,12 @@ fn to_device(
         }
         let may_leave = !is_pinned && stream.kind == StreamKind::Legacy;
         return if may_leave && client()?.unawaited.note(stream)? { Ok(()) } else { synchronize(stream) };
+    }
+    if !is_landing
+        && let Some(source) = shared.and_then(|shared| shared.plane(link, address, source.pitches()))
+    {
+        stream.enqueue(Op::CopyInShared { target, source, shape })?;
+        return if synchronous { synchronize(stream) } else { Ok(()) };
     }
     let may_push = !not_yet && (later || source.bytes() <= PUSH_BYTES_MAX);
     if may_push && let Some(transfer) = link.announce_push(source.bytes()) {
@@ -200,6 +211,17 @@ fn to_host(
     let pinned = &client()?.pinned;
     let (address, span) = target.span();
     let context = &stream.context;
+    let is_large = target.bytes() > INLINE_BYTES_MAX as u64;
+    if (!synchronous || is_large)
+        && !pinned.is_being_written(address, span)
+        && let Some(shared) = pinned.shared(address, span)
+        && let Some(target) = shared.plane(&context.link, address, target.pitches())
+    {
+        // Before, so that no thread reads it for a copy of its own behind this one.
+        shared.note_written();
+        stream.enqueue(Op::CopyOutShared { source, target, shape })?;
+        return if synchronous { synchronize(stream) } else { Ok(()) };
+    }
     if !synchronous && pinned.holds(address, span) {
         let hazard = pinned.begin_write(address, span);
         let transfer = context.link.expect(&target, Box::new(move || end_write(hazard)));

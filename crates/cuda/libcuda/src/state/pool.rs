@@ -157,6 +157,11 @@ impl MemoryPool {
         lock(&self.access).get(&device).copied().unwrap_or(0)
     }
 
+    /// Whether another device may use its memory.
+    pub(super) fn has_peers(&self) -> bool {
+        lock(&self.access).values().any(|flags| *flags != 0)
+    }
+
     /// Sets that.
     pub(crate) fn set_access(&self, device: usize, flags: u32) {
         lock(&self.access).insert(device, flags);

@@ -258,6 +258,11 @@ fn shadow_of(side: &Side, range: HostRange) -> CuResult<Arc<Shadow>> {
         return Ok(shadow);
     }
     crate::log::debug(|| format!("a kernel is given {} bytes of pinned memory", range.bytes));
+    // A shadow must hear of each write, so copies of this memory go through the lanes from now on.
+    if client()?.pinned.close_sharing(range.base) {
+        forward()?;
+        context.call(&Command::ContextSynchronize { context: context.id })?;
+    }
     // Before the turn: it may have to wait for the worker, and other threads may have to send meanwhile.
     let device = allocate(context, range.bytes)?;
     let _turn = lock(&side.turn);

@@ -12,9 +12,11 @@
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "this test uses its part")]
 mod guardian;
 mod keeping;
+mod parts;
 mod program;
 mod proxy;
 mod stage;
+mod ways;
 
 use proxy::Cut;
 use stage::{Run, Stage};
@@ -32,6 +34,13 @@ fn program() {
 #[ignore = "the entry of session processes"]
 fn session_process() {
     stage::serve_session();
+}
+
+/// Not a test: the same with a driver that places variables elsewhere.
+#[test]
+#[ignore = "the entry of session processes"]
+fn session_process_elsewhere() {
+    stage::serve_session_elsewhere();
 }
 
 /// Runs that go on at the same time.

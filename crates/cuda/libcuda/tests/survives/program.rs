@@ -10,35 +10,37 @@ use std::{
     time::Duration,
 };
 
-type Handle = u64;
+pub(crate) type Handle = u64;
 
 unsafe extern "C" {
     fn cuInit(flags: u32) -> u32;
     fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: i32) -> u32;
     fn cuCtxSetCurrent(context: Handle) -> u32;
     fn cuCtxSynchronize() -> u32;
-    fn cuModuleLoadData(module: *mut Handle, image: *const c_void) -> u32;
+    pub(crate) fn cuModuleLoadData(module: *mut Handle, image: *const c_void) -> u32;
     fn cuModuleUnload(module: Handle) -> u32;
-    fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const i8) -> u32;
+    pub(crate) fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const i8) -> u32;
     fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: Handle, name: *const i8) -> u32;
-    fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32;
+    pub(crate) fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: Handle) -> u32;
+    pub(crate) fn cuMemFreeAsync(address: u64, stream: Handle) -> u32;
+    pub(crate) fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32;
     fn cuMemFree_v2(address: u64) -> u32;
     fn cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: u32) -> u32;
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> u32;
-    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> u32;
+    pub(crate) fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> u32;
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle) -> u32;
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle) -> u32;
-    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) -> u32;
-    fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Handle) -> u32;
+    pub(crate) fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) -> u32;
+    pub(crate) fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Handle) -> u32;
     fn cuStreamCreate(stream: *mut Handle, flags: u32) -> u32;
-    fn cuStreamSynchronize(stream: Handle) -> u32;
+    pub(crate) fn cuStreamSynchronize(stream: Handle) -> u32;
     fn cuStreamQuery(stream: Handle) -> u32;
-    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: u32) -> u32;
-    fn cuEventCreate(event: *mut Handle, flags: u32) -> u32;
-    fn cuEventRecord(event: Handle, stream: Handle) -> u32;
+    pub(crate) fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: u32) -> u32;
+    pub(crate) fn cuEventCreate(event: *mut Handle, flags: u32) -> u32;
+    pub(crate) fn cuEventRecord(event: Handle, stream: Handle) -> u32;
     fn cuEventSynchronize(event: Handle) -> u32;
     fn cuLaunchHostFunc(stream: Handle, function: extern "C" fn(*mut c_void), data: *mut c_void) -> u32;
-    fn cuLaunchKernel(
+    pub(crate) fn cuLaunchKernel(
         function: Handle,
         grid_x: u32,
         grid_y: u32,
@@ -80,7 +82,7 @@ extern "C" fn host_call(data: *mut c_void) {
 }
 
 /// Calls that must succeed.
-fn must(what: &str, status: u32) {
+pub(crate) fn must(what: &str, status: u32) {
     assert_eq!(status, 0, "{what}");
 }
 
@@ -91,13 +93,15 @@ macro_rules! cu {
     };
 }
 
-fn made<T: Default>(make: impl FnOnce(&mut T)) -> T {
+pub(crate) use cu;
+
+pub(crate) fn made<T: Default>(make: impl FnOnce(&mut T)) -> T {
     let mut value = T::default();
     make(&mut value);
     value
 }
 
-fn digest(bytes: &[u8]) -> u64 {
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
@@ -109,16 +113,23 @@ fn pattern(seed: u32, bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-struct Device {
-    module: Handle,
+pub(crate) struct Device {
+    pub(crate) module: Handle,
 }
 
 impl Device {
-    fn function(&self, name: &CStr) -> Handle {
+    pub(crate) fn function(&self, name: &CStr) -> Handle {
         made(|function| cu!(cuModuleGetFunction(function, self.module, name.as_ptr())))
     }
 
-    fn launch(&self, function: Handle, blocks: u32, threads: u32, stream: Handle, arguments: &[u64]) {
+    pub(crate) fn launch(
+        &self,
+        function: Handle,
+        blocks: u32,
+        threads: u32,
+        stream: Handle,
+        arguments: &[u64],
+    ) {
         let mut arguments = arguments.to_vec();
         let mut places: Vec<*mut c_void> =
             arguments.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
@@ -127,11 +138,11 @@ impl Device {
     }
 }
 
-fn allocate(bytes: usize) -> u64 {
+pub(crate) fn allocate(bytes: usize) -> u64 {
     made(|address| cu!(cuMemAlloc_v2(address, bytes)))
 }
 
-fn stream() -> Handle {
+pub(crate) fn stream() -> Handle {
     made(|stream| cu!(cuStreamCreate(stream, 1)))
 }
 
@@ -143,7 +154,7 @@ fn pinned(bytes: usize) -> &'static mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(memory.cast(), bytes) }
 }
 
-fn read(address: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn read(address: u64, bytes: usize) -> Vec<u8> {
     let mut out = vec![0; bytes];
     cu!(cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), address, bytes));
     out
@@ -158,6 +169,12 @@ pub(crate) fn main() {
     let device = Device { module };
     if std::env::var_os("SURVIVES_WAIT").is_some() {
         return wait_for_the_end(&path);
+    }
+    match std::env::var("SURVIVES_PART").as_deref() {
+        Ok("pools") => return std::fs::write(path, crate::parts::pools(&device)).unwrap(),
+        Ok("clock") => return std::fs::write(path, crate::parts::clock()).unwrap(),
+        Ok(part) => panic!("there is no part {part}"),
+        Err(_) => {}
     }
     let other = std::thread::spawn(move || other_thread(context, module));
     let mut saw = main_thread(&device);

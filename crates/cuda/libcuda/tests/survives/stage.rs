@@ -24,14 +24,28 @@ use std::{
 /// A program that takes longer hangs.
 const PROGRAM_MAX: Duration = Duration::from_secs(120);
 const TOKEN: &str = "secret";
+/// The entry of session processes.
+const SESSION: &str = "session_process";
 
 /// What a session process does.
 pub(crate) fn serve_session() {
+    serve(0);
+}
+
+/// The same with variables at other addresses.
+pub(crate) fn serve_session_elsewhere() {
+    serve(4 << 20);
+}
+
+fn serve(variables_moved_by: u64) {
     let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let end = run_session_process_with_store(
         control,
         &|_, _| {
-            let config = SoftConfig { memory_bytes: 64 << 20, block_threads: 0, ..SoftConfig::default() };
+            // Enough that no allocation of a replay waits for a free of before.
+            let memory_bytes = 256 << 20;
+            let config =
+                SoftConfig { memory_bytes, block_threads: 0, variables_moved_by, ..SoftConfig::default() };
             Ok(Box::new(SoftDriver::new(config)))
         },
         &|_, _| Err(NoDevices::because("this worker shows nothing")),
@@ -72,7 +86,7 @@ impl Stage {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let guardian = TestGuardian::start(directory.path());
-        let front = start_front(&directory.path().join("worker"), TOKEN, &guardian.path());
+        let front = start_front(&directory.path().join("worker"), TOKEN, Some(&guardian.path()), SESSION);
         Self { front: Some(front), guardian, directory, runs: AtomicU64::new(0) }
     }
 
@@ -88,8 +102,44 @@ impl Stage {
     /// Another worker with the same guardian: its address, and what stops it.
     pub(crate) fn other_worker(&self) -> (String, FrontHandle) {
         let socket = self.path("other");
-        let front = start_front(&socket, TOKEN, &self.guardian.path());
+        let front = start_front(&socket, TOKEN, Some(&self.guardian.path()), SESSION);
         (format!("unix:{}", socket.display()), front)
+    }
+
+    /// Another worker without a guardian.
+    pub(crate) fn worker_without_images(&self) -> (String, FrontHandle) {
+        let socket = self.path("forgetful");
+        let front = start_front(&socket, TOKEN, None, SESSION);
+        (format!("unix:{}", socket.display()), front)
+    }
+
+    /// Another worker with the same guardian, whose driver places variables elsewhere.
+    pub(crate) fn worker_that_moves_variables(&self) -> (String, FrontHandle) {
+        let socket = self.path("elsewhere");
+        let session = "session_process_elsewhere";
+        let front = start_front(&socket, TOKEN, Some(&self.guardian.path()), session);
+        (format!("unix:{}", socket.display()), front)
+    }
+
+    /// The largest image so far, in bytes.
+    pub(crate) fn most_live_bytes(&self) -> u64 {
+        self.image_bytes().max().unwrap_or(0)
+    }
+
+    /// The last image so far.
+    pub(crate) fn last_live_bytes(&self) -> u64 {
+        self.image_bytes().last().unwrap_or(0)
+    }
+
+    fn image_bytes(&self) -> impl Iterator<Item = u64> {
+        self.guardian.books(|books| books.committed_bytes.clone()).into_iter()
+    }
+
+    /// Runs the program at a worker, without anything in between.
+    pub(crate) fn run_at(&self, address: &str, variables: &[(&str, &str)]) -> Run {
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        let (proxy, _) = self.proxy(number, &self.worker(), &[]);
+        self.start(number, address, variables).wait(&proxy)
     }
 
     /// What is wrong with images that a drill reads.
@@ -127,7 +177,7 @@ impl Stage {
     pub(crate) fn run_refused(&self) -> Run {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
         let socket = self.path(&format!("strict{number}"));
-        let first = start_front(&socket, TOKEN, &self.guardian.path());
+        let first = start_front(&socket, TOKEN, Some(&self.guardian.path()), SESSION);
         let (proxy, address) = self.proxy(number, &socket, &[Cut::After(u64::MAX)]);
         let mut running = self.start(number, &address, &[("SURVIVES_WAIT", "1")]);
         let deadline = Instant::now() + PROGRAM_MAX;
@@ -139,7 +189,7 @@ impl Stage {
         // The old worker goes with its session, and another one with another token takes its place.
         first.stop();
         let _ = fs::remove_file(&socket);
-        let second = start_front(&socket, "another token", &self.guardian.path());
+        let second = start_front(&socket, "another token", Some(&self.guardian.path()), SESSION);
         let mut run = running.wait(&proxy);
         run.knocks_after = proxy.knocks() - knocks;
         second.stop();
@@ -225,16 +275,16 @@ impl Running {
     }
 }
 
-fn start_front(socket: &Path, token: &str, guardian: &Path) -> FrontHandle {
+fn start_front(socket: &Path, token: &str, guardian: Option<&Path>, entry: &str) -> FrontHandle {
     let mut session = SessionConfig::new(token.to_owned());
-    session.guardian = Some(guardian.to_owned());
+    session.guardian = guardian.map(Path::to_owned);
     // Less than the program's largest copies: they are pulled.
     session.push_window_bytes = 256 << 10;
     let config = FrontConfig {
         addresses: vec![format!("unix:{}", socket.display()).parse().unwrap()],
         spawn: SessionSpawn {
             program: std::env::current_exe().unwrap(),
-            arguments: ["--exact", "session_process", "--ignored", "--nocapture"].map(str::to_owned).to_vec(),
+            arguments: ["--exact", entry, "--ignored", "--nocapture"].map(str::to_owned).to_vec(),
         },
         session,
         grant: Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transport::{Closer, Connection, RawConnection, ServerSecurity, Tx};
+use transport::{Closer, Connection, Inbox, RawConnection, ServerSecurity, Tx};
 
 /// A client that was let in, with all its connections.
 pub(crate) struct Attached {
@@ -34,6 +34,8 @@ pub(crate) struct Attached {
     pub(crate) input: Input,
     pub(crate) tx: Tx,
     pub(crate) closer: Closer,
+    /// Where memory of the client's program arrives, if the transport has a way for it.
+    pub(crate) inbox: Option<Inbox>,
     /// The other connections.
     pub(crate) joined: Joined,
     pub(crate) ending: Arc<Ending>,
@@ -67,10 +69,11 @@ pub(crate) fn attach(
     let lease = admitted.lease.as_ref().map(|lease| format!(", lease {lease}")).unwrap_or_default();
     say(control, &format!("authenticated {} (process {}){lease}", hello.program.escape_debug(), hello.pid));
 
+    let inbox = connection.inbox();
     let (tx, rx, closer) = connection.split();
     let mut input = Input::new(rx);
     let joined = gather(&joins, usize::from(hello.lanes), &mut input, &ending, deadline)?;
-    Ok(Attached { admitted, credit_bytes, sharer, input, tx, closer, joined, ending })
+    Ok(Attached { admitted, credit_bytes, sharer, input, tx, closer, inbox, joined, ending })
 }
 
 /// Starts the thread that takes further connections from the front, and notices when the front is gone.

@@ -11,13 +11,16 @@ use crate::{
         input::{Frame, Input},
         link::Link,
         pending::Pending,
+        regions::Regions,
         replies::Replies,
         waiters::{Wait, Waiters},
     },
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, LinkLost, WaitTarget};
-use cuda_wire::{COMMAND_BYTES_MAX, DriverCommand, Plane, Received, SessionCommand, Shape, StreamId};
+use cuda_wire::{
+    COMMAND_BYTES_MAX, DriverCommand, Plane, Received, SessionCommand, Shape, StreamId, Subject,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,7 @@ pub(crate) struct CommandLoop {
     pub(crate) replies: Arc<Replies>,
     pub(crate) waiters: Waiters,
     pub(crate) cuts: Arc<Cuts>,
+    pub(crate) regions: Regions,
     pub(crate) ending: Arc<Ending>,
     /// How long the loop polls for what is not over yet.
     pub(crate) spin: Duration,
@@ -124,9 +128,9 @@ impl CommandLoop {
                 self.cuts.guard(call, Opening { image, secret, incarnation }, &self.ending)?;
                 return Ok(Next::Continue);
             }
-            SessionCommand::Cut { number, is_tight, live, patience_us } => {
+            SessionCommand::Cut { number, dead, patience_us } => {
                 let patience = Duration::from_micros(patience_us.into());
-                self.cuts.cut(call, Wanted { number, live: is_tight.then_some(live), patience })?;
+                self.cuts.cut(call, Wanted { number, dead, patience })?;
                 return Ok(Next::Continue);
             }
             SessionCommand::ImageRestore { number, from } => {
@@ -136,6 +140,18 @@ impl CommandLoop {
             SessionCommand::ImageCopy { image, secret, number, from } => {
                 self.cuts.copy(call, &Opening { image, secret, incarnation: 0 }, number, &from)?;
                 return Ok(Next::Continue);
+            }
+            SessionCommand::ImageFetch { image, secret, incarnation, from } => {
+                self.cuts.fetch(call, &Opening { image, secret, incarnation }, &from)?;
+                return Ok(Next::Continue);
+            }
+            SessionCommand::HostShare { region, bytes } => {
+                let shared = self.regions.share(&*self.driver, region, bytes);
+                return self.settle(call, shared);
+            }
+            SessionCommand::HostUnshare { region } => {
+                let unshared = self.regions.unshare(&*self.driver, region);
+                return self.settle(call, unshared);
             }
             _ if call == 0 => return Ok(Next::Continue),
             SessionCommand::ReadBack { stream, source, shape } => {
@@ -152,6 +168,16 @@ impl CommandLoop {
             SessionCommand::EventSynchronize { event } => WaitTarget::Event(event),
         };
         Ok(Next::Answer { call, pending: Pending::Target(target) })
+    }
+
+    /// Answers what was done at once. A failure that nobody awaits is kept for the next reply.
+    fn settle(&self, call: u32, result: CuResult<()>) -> Result<Next, SessionEnd> {
+        match (call, result) {
+            (0, Ok(())) => {}
+            (0, Err(error)) => self.gate.defer(Subject::Nothing, error),
+            (call, result) => self.replies.send(call, result, &[])?,
+        }
+        Ok(Next::Continue)
     }
 
     /// The client ends the session and decides what becomes of its image.

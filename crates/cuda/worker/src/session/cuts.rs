@@ -38,9 +38,9 @@ use std::time::{Duration, Instant};
 /// Opens the guardian that listens at a path, for images of a lease if there is one.
 pub type OpenStore = fn(path: &Path, lease: Option<&str>) -> Result<Arc<dyn ImageStore>, StoreError>;
 
-/// Pieces of live memory that a cut may name. Each is at least one block, with a digest in the tables of the driver and
-/// of the guardian. A program with more pieces is saved as a whole.
-const LIVE_MAX: usize = 1 << 18;
+/// Pieces of dead memory that a cut may name. Between two of them is at least one block, with a digest in the tables of the
+/// driver and of the guardian.
+const DEAD_MAX: usize = 1 << 18;
 
 /// Words of a refusal that a notice carries; a store's sentences are shorter.
 const WORDS_MAX: usize = 4 << 10;
@@ -77,8 +77,8 @@ impl Opening {
 /// A cut as the client asks for it.
 pub(crate) struct Wanted {
     pub(crate) number: u64,
-    /// All live memory; `None`: everything that is mapped.
-    pub(crate) live: Option<Vec<VaRange>>,
+    /// Memory whose bytes nobody needs.
+    pub(crate) dead: Vec<VaRange>,
     pub(crate) patience: Duration,
 }
 
@@ -310,13 +310,13 @@ impl Cuts {
             state.cut = Some(number);
             (key, state.is_whole_next)
         };
-        let begun = live_memory(wanted.live).and_then(|live| {
+        let begun = dead_memory(&wanted.dead).and_then(|dead| {
             if is_whole {
                 snapshots.protect(key)?;
                 lock(&self.state).is_whole_next = false;
             }
             let on_taken = self.tell_taken(number);
-            Ok(snapshots.cut(Cut { number, live, patience: wanted.patience, on_taken })?)
+            Ok(snapshots.cut(Cut { number, dead, patience: wanted.patience, on_taken })?)
         });
         let mut state = lock(&self.state);
         match (begun, &state.jobs) {
@@ -379,6 +379,27 @@ impl Cuts {
     /// Loads the image of another session, which goes on writing it. Returns when it is done.
     pub(crate) fn copy(&self, call: u32, opening: &Opening, number: u64, from: &str) -> Result<(), LinkLost> {
         self.tell_restored(call, self.copied(opening, number, from))
+    }
+
+    /// Has the guardian bring an image here whose writer goes on elsewhere. Returns when it is done.
+    pub(crate) fn fetch(&self, call: u32, opening: &Opening, from: &str) -> Result<(), LinkLost> {
+        let fetched = self.place().and_then(|place| {
+            let store = (place.open)(&place.path, place.lease.as_deref())?;
+            let one = |from| store.fetch(opening.image, &opening.secret, opening.incarnation, from);
+            let mut fetched = Err(StoreError::Refused("no guardian is named that has the image".to_owned()));
+            for from in from.split(',').filter(|from| !from.is_empty()) {
+                fetched = one(from);
+                if fetched.is_ok() {
+                    break;
+                }
+            }
+            Ok(fetched?)
+        });
+        match fetched {
+            Ok(()) if call == 0 => Ok(()),
+            Ok(()) => self.replies.send(call, Ok(()), &[]),
+            Err(refusal) => self.replies.refuse(call, &refusal),
+        }
     }
 
     fn copied(&self, opening: &Opening, number: u64, from: &str) -> Result<ImageRestored, Refusal> {
@@ -465,16 +486,13 @@ fn within_bounds(words: &str) -> &str {
     if words.len() <= WORDS_MAX { words } else { &words[..end] }
 }
 
-fn live_memory(live: Option<Vec<VaRange>>) -> Result<Option<Extents>, Refusal> {
-    let Some(ranges) = live else { return Ok(None) };
-    if ranges.len() > LIVE_MAX {
+fn dead_memory(ranges: &[VaRange]) -> Result<Extents, Refusal> {
+    if ranges.len() > DEAD_MAX {
         let words =
-            format!("the cut names {} pieces of live memory; at most {LIVE_MAX} are allowed", ranges.len());
+            format!("the cut names {} pieces of dead memory; at most {DEAD_MAX} are allowed", ranges.len());
         return Err(Refusal::new(CudaError::INVALID_VALUE, words));
     }
     let extents = ranges.iter().map(|range| Extent { address: range.base, bytes: range.bytes });
-    let extents = Extents::new(extents).map_err(|error| {
-        Refusal::new(CudaError::INVALID_VALUE, format!("live memory of the cut: {error}"))
-    })?;
-    Ok(Some(extents))
+    Extents::new(extents)
+        .map_err(|error| Refusal::new(CudaError::INVALID_VALUE, format!("dead memory of the cut: {error}")))
 }

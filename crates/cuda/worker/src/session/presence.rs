@@ -200,6 +200,8 @@ fn puts_work(command: &DriverCommand<'_>) -> bool {
         DriverCommand::GraphLaunch { .. } => true,
         DriverCommand::Enqueue { op, .. } => match op {
             Op::Launch { .. } | Op::Fill { .. } | Op::CopyDevice { .. } | Op::CopyOut { .. } => true,
+            Op::CopyOutShared { .. } => true,
+            Op::CopyInShared { shape, .. } => shape.bytes().is_some_and(|bytes| bytes <= COPY_BYTES_MAX),
             Op::CopyIn { data: HostData::Inline { .. }, .. } => true,
             Op::CopyIn { shape, .. } => shape.bytes().is_some_and(|bytes| bytes <= COPY_BYTES_MAX),
             _ => false,

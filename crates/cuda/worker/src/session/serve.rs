@@ -13,6 +13,7 @@ use crate::{
         input::Input,
         link::Link,
         outgoing::Outgoing,
+        regions::Regions,
         replies::Replies,
         spawn,
         waiters::Waiters,
@@ -66,7 +67,7 @@ fn assemble(
     config: &SessionConfig,
     open_store: OpenStore,
 ) -> Assembled {
-    let Attached { admitted, credit_bytes, sharer, mut input, tx, closer, joined, ending } = attached;
+    let Attached { admitted, credit_bytes, sharer, mut input, tx, closer, inbox, joined, ending } = attached;
     let images = config.image_cache.as_deref().and_then(|directory| {
         ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)
             .inspect_err(|error| tracing::warn!(%error, "cannot open the cache of module images; clients send every image again"))
@@ -98,6 +99,7 @@ fn assemble(
         replies,
         waiters: Waiters::default(),
         cuts,
+        regions: Regions::new(inbox, config.shared_host_bytes_max),
         ending,
         spin: config.spin().unwrap_or_default(),
         answer: Vec::new(),

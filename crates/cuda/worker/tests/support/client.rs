@@ -114,6 +114,8 @@ pub struct Client {
     pub told: Receiver<Told>,
     pub lanes: Arc<Lanes>,
     pub base: u64,
+    /// The way for memory, if the transport has one.
+    pub courier: Option<transport::Courier>,
     next_call: u32,
 }
 
@@ -148,6 +150,7 @@ impl Client {
             }
             let _ = sender.send(Told::End);
         });
+        let courier = connection.courier();
         let (tx, rx, _) = connection.split();
         let lanes = Arc::new(Lanes::new(lanes, LanesConfig::default(), |_| {}));
         let base = welcome.va.base;
@@ -159,6 +162,7 @@ impl Client {
             told,
             lanes,
             base,
+            courier,
             next_call: 0,
         }
     }

@@ -53,6 +53,8 @@ pub struct Books {
     pub images: HashMap<[u8; 16], Kept>,
     /// Names of all calls so far.
     pub calls: Vec<String>,
+    /// Bytes of the images that were committed, in their order.
+    pub committed_bytes: Vec<u64>,
     /// Calls until the failure.
     failure: Option<(usize, Failure)>,
     /// What is wrong with blocks for sessions that read an image beside its writer.
@@ -270,6 +272,8 @@ impl Books {
                 let result = result.and_then(|()| image.commit(incarnation, cut, seal, Vec::new()));
                 result.and_then(|()| image.pin(cut)).map_err(|error| error.to_string())?;
                 pins.push(cut);
+                let blocks = image.blocks(cut).map_err(|error| error.to_string())?;
+                self.committed_bytes.push(blocks.iter().map(|entry| u64::from(entry.block.bytes)).sum());
                 Ok((json!({ "bytes": image.bytes() }), Vec::new()))
             }
             "abandon" => done(image.abandon(incarnation, number("number"))),

@@ -90,7 +90,7 @@ impl Client {
     }
 
     pub fn cut(&mut self, number: u64, patience_us: u32) {
-        self.one_way(&Command::Cut { number, is_tight: false, live: vec![], patience_us });
+        self.one_way(&Command::Cut { number, dead: vec![], patience_us });
     }
 
     /// A cut that must be safe.

@@ -153,6 +153,10 @@ impl Toy {
 }
 
 impl Driver for Toy {
+    fn share_host(&self, _: RegionId, _: Arc<cuda_driver::SharedPages>) -> CuResult<()> {
+        Ok(())
+    }
+
     fn devices(&self) -> Vec<DeviceInfo> {
         vec![DeviceInfo {
             name: "toy".to_owned(),

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::map::Ring;
+use super::memory::Memory;
 use super::spin::Spinner;
 use crate::connection::{Connection, Link, RxHalf, TxHalf};
 use crate::fd::{self, Interest};
@@ -37,6 +38,8 @@ pub(crate) struct ShmLink {
     /// This side has closed, or the peer is gone. Never unset.
     ended: AtomicBool,
     abandoned: AtomicBool,
+    /// Descriptors of memory that the client passes to the server.
+    memory: Memory,
 }
 
 #[derive(Debug)]
@@ -56,9 +59,9 @@ pub(crate) struct ShmRx {
     spinner: Spinner,
 }
 
-pub(crate) fn connection(socket: Socket, out: Direction, into: Direction) -> Connection {
+pub(crate) fn connection(socket: Socket, out: Direction, into: Direction, memory: Memory) -> Connection {
     let (ended, abandoned) = (AtomicBool::new(false), AtomicBool::new(false));
-    let link = Arc::new(ShmLink { socket, out, into, ended, abandoned });
+    let link = Arc::new(ShmLink { socket, out, into, ended, abandoned, memory });
     let tx = ShmTx { link: link.clone(), head: 0, finished: false, spinner: Spinner::new() };
     let rx = ShmRx { link: link.clone(), tail: 0, spinner: Spinner::new() };
     Connection::new(TxHalf::Shm(tx), RxHalf::Shm(rx), &link)
@@ -73,15 +76,33 @@ impl ShmLink {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until `event` is signalled, the peer or this side closes, or `deadline`. False at the deadline. Neither
-    /// side writes to the socket after the set-up, so whatever it has to say means the end.
+    /// Passes the descriptor of memory to the server.
+    pub(crate) fn pass_memory(&self, memory: BorrowedFd<'_>) -> io::Result<()> {
+        match self.memory {
+            Memory::Offered if !self.has_ended() => fd::pass_fd(self.socket.as_fd(), memory),
+            Memory::Offered => Err(io::ErrorKind::NotConnected.into()),
+            Memory::Taken(_) | Memory::Refused => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Takes the next descriptor that the client has passed; `None` when there is none.
+    pub(crate) fn take_memory(&self) -> io::Result<Option<OwnedFd>> {
+        self.memory.take(self.socket.as_fd())
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Sleeps until `event` is signalled, the peer or this side closes, or `deadline`. False at the deadline. After the
+    /// set-up nothing but descriptors of memory comes by the socket; whatever else it has to say means the end.
     fn sleep(&self, event: &OwnedFd, deadline: Option<Instant>) -> io::Result<bool> {
         let fds = [(event.as_fd(), Interest::Readable), (self.socket.as_fd(), Interest::Readable)];
         let [woken, hung_up] = fd::poll(fds, deadline)?;
         if woken {
             fd::eventfd_clear(event.as_fd());
         }
-        if hung_up {
+        if hung_up && !self.memory.is_there(self.socket.as_fd()) {
             self.ended.store(true, Ordering::Release);
         }
         Ok(woken || hung_up)
@@ -121,6 +142,10 @@ impl Drop for ShmLink {
 }
 
 impl ShmTx {
+    pub(crate) fn link(&self) -> &Arc<ShmLink> {
+        &self.link
+    }
+
     pub(crate) fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let mut unpublished = 0;
         for mut part in parts.iter().copied() {

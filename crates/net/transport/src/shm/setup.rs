@@ -3,7 +3,7 @@
 //! ```text
 //!   client                         server
 //!   preamble         ────────────▶
-//!                    ◀────────────  answer
+//!                    ◀────────────  answer: accepted, and whether memory is taken later on
 //!                    ◀────────────  capacity; two memfds, four eventfds
 //!   1                ────────────▶
 //! ```
@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use super::half::{self, Direction};
 use super::map::{HEADER_BYTES, Ring};
+use super::memory::Memory;
 use crate::answer::Answer;
 use crate::connection::Connection;
 use crate::fd;
@@ -53,7 +54,9 @@ pub(crate) fn offer_rings(socket: Socket, kind: ConnectionKind, deadline: Instan
     };
     let (out_memory, out) = make()?;
     let (into_memory, into) = make()?;
-    socket.send_all_by(&Answer::Accepted.encode(), deadline)?;
+    let takes_memory = kind == ConnectionKind::Command;
+    let answer = if takes_memory { Answer::TakesMemory } else { Answer::Accepted };
+    socket.send_all_by(&answer.encode(), deadline)?;
     let fds = [
         out_memory.as_fd(),
         out.data.as_fd(),
@@ -68,11 +71,12 @@ pub(crate) fn offer_rings(socket: Socket, kind: ConnectionKind, deadline: Instan
     if ready != [READY] {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the client did not take the shared memory"));
     }
-    Ok(half::connection(socket, out, into))
+    let memory = if takes_memory { Memory::Taken(Default::default()) } else { Memory::Refused };
+    Ok(half::connection(socket, out, into, memory))
 }
 
-/// The client's side, after the answer.
-pub(crate) fn accept_rings(socket: Socket, deadline: Instant) -> io::Result<Connection> {
+/// The client's side, after the answer, which said whether the server takes memory.
+pub(crate) fn accept_rings(socket: Socket, takes_memory: bool, deadline: Instant) -> io::Result<Connection> {
     let (fds, payload) = socket.with_read_deadline(deadline, |socket| fd::recv_fds(socket.as_fd()))?;
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the server's shared memory is malformed");
     let capacity = u64::from_le_bytes(payload.try_into().map_err(|_| malformed())?);
@@ -91,5 +95,6 @@ pub(crate) fn accept_rings(socket: Socket, deadline: Instant) -> io::Result<Conn
     let into = map(into_memory, into_data, into_space)?;
     let out = map(out_memory, out_data, out_space)?;
     socket.send_all_by(&[READY], deadline)?;
-    Ok(half::connection(socket, out, into))
+    let memory = if takes_memory { Memory::Offered } else { Memory::Refused };
+    Ok(half::connection(socket, out, into, memory))
 }

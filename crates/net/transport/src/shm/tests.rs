@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::half::{self, Direction};
 use super::map::{HEADER_BYTES, Ring};
+use super::memory::Memory;
 use super::setup::accept_rings;
 use crate::connection::Connection;
 use crate::fd;
@@ -34,7 +35,12 @@ fn hostile() -> Hostile {
         (Direction { ring, data: fd::eventfd().unwrap(), space: fd::eventfd().unwrap() }, theirs)
     };
     let ((ours_out, out), (ours_into, into)) = (direction(), direction());
-    Hostile { ours: half::connection(Socket::from(near), ours_out, ours_into), out, into, _socket: far }
+    Hostile {
+        ours: half::connection(Socket::from(near), ours_out, ours_into, Memory::Refused),
+        out,
+        into,
+        _socket: far,
+    }
 }
 
 #[test]
@@ -140,7 +146,7 @@ fn rings_that_a_hostile_server_offers_are_checked_before_they_are_mapped() {
         let all = [&memory[0], &events[0], &events[1], &memory[1], &events[2], &events[3]];
         let all: Vec<_> = all.iter().take(fds).map(|fd| fd.as_fd()).collect();
         fd::send_fds(far.as_fd(), &all, &capacity.to_le_bytes()).unwrap();
-        accept_rings(Socket::from(near), Instant::now() + Duration::from_secs(5))
+        accept_rings(Socket::from(near), false, Instant::now() + Duration::from_secs(5))
     };
     let capacity = CAPACITY as u64;
     assert!(offer([sealed(good), sealed(good)], capacity, 6).is_ok());
@@ -156,6 +162,58 @@ fn rings_that_a_hostile_server_offers_are_checked_before_they_are_mapped() {
         assert_eq!(bad.unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
     let (near, _far) = fd::socket_pair().unwrap();
-    let silent = accept_rings(Socket::from(near), Instant::now() + Duration::from_millis(20));
+    let silent = accept_rings(Socket::from(near), false, Instant::now() + Duration::from_millis(20));
     assert_eq!(silent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+}
+
+/// A server's connection that takes memory, and the socket of its client.
+fn taking_memory() -> (Connection, OwnedFd) {
+    let (near, far) = fd::socket_pair().unwrap();
+    let direction = || {
+        let memory = fd::memfd((HEADER_BYTES + CAPACITY) as u64).unwrap();
+        let ring = Ring::map(&memory, CAPACITY).unwrap();
+        Direction { ring, data: fd::eventfd().unwrap(), space: fd::eventfd().unwrap() }
+    };
+    let memory = Memory::Taken(Default::default());
+    (half::connection(Socket::from(near), direction(), direction(), memory), far)
+}
+
+#[test]
+fn memory_is_taken_in_the_order_of_passing_and_wakes_nobody_for_good() {
+    let (mut server, client) = taking_memory();
+    let inbox = server.inbox().unwrap();
+    assert!(server.courier().is_none());
+    assert!(inbox.take().unwrap().is_none());
+    let sizes = [4096, 8192];
+    for bytes in sizes {
+        fd::pass_fd(client.as_fd(), fd::memfd(bytes).unwrap().as_fd()).unwrap();
+    }
+    // A thread that sleeps meanwhile neither sees the end nor takes the memory for data.
+    assert!(!server.rx.wait(Some(Duration::from_millis(30))).unwrap());
+    for bytes in sizes {
+        assert_eq!(fd::sealed_size(&inbox.take().unwrap().unwrap()).unwrap(), bytes);
+    }
+    assert!(inbox.take().unwrap().is_none());
+    drop(client);
+    assert_eq!(server.rx.recv(&mut [0; 8]).unwrap(), 0, "the end is still seen");
+}
+
+#[test]
+fn bytes_without_memory_and_too_much_memory_end_the_connection() {
+    let ends = |say: &dyn Fn(&OwnedFd)| {
+        let (mut server, client) = taking_memory();
+        say(&client);
+        assert!(server.rx.wait(Some(Duration::from_secs(5))).unwrap());
+        assert_eq!(server.rx.recv(&mut [0; 8]).unwrap(), 0);
+    };
+    ends(&|client| drop(rustix::net::send(client, b"?", rustix::net::SendFlags::NOSIGNAL).unwrap()));
+    ends(&|client| fd::send_fds(client.as_fd(), &[client.as_fd(), client.as_fd()], b"two").unwrap());
+    let memory = fd::memfd(4096).unwrap();
+    ends(&|client| (0..20).for_each(|_| fd::pass_fd(client.as_fd(), memory.as_fd()).unwrap()));
+}
+
+#[test]
+fn a_side_that_does_not_take_memory_has_no_inbox() {
+    let hostile = hostile();
+    assert!(hostile.ours.inbox().is_none() && hostile.ours.courier().is_none());
 }

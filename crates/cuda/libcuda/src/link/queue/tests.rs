@@ -264,6 +264,7 @@ fn a_marked_frame_has_its_place_between_the_commands_before_and_after_it() {
     queue.append(&numbered(1), 0).unwrap();
     let mut wire = queue.hold();
     let bytes = frame_of(2).len();
+    wire.divide();
     let is_sent = wire.send_marked(frame_of(2), || {
         assert_eq!(*lock(&account.position), bytes, "what had gathered was written and kept before the mark");
         assert_eq!(lock(&account.told).last(), Some(&format!("announced {bytes}")));
@@ -272,6 +273,7 @@ fn a_marked_frame_has_its_place_between_the_commands_before_and_after_it() {
         true
     });
     assert!(is_sent && wire.has_gathered());
+    wire.divide();
     assert!(!wire.send_marked(frame_of(9), || false), "a frame that is not wanted");
     wire.let_go().unwrap();
     assert_eq!([(); 3].map(|()| receive(&mut rx).1), [1, 2, 3]);

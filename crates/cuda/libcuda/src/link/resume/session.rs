@@ -22,6 +22,7 @@ use cuda_wire::{
 };
 use journal::{Load, Observation, Step, Verdict};
 use std::{
+    fmt,
     sync::{Arc, MutexGuard, atomic::Ordering, mpsc},
     time::{Duration, Instant},
 };
@@ -46,6 +47,27 @@ impl Sink for Compared {
     }
 }
 
+/// Where the time of a resume goes.
+#[derive(Default)]
+pub(super) struct Spent {
+    /// A connection, and a session that is ready.
+    pub(super) session: Duration,
+    /// Contexts, modules, memory, streams, graphs made again.
+    pub(super) objects: Duration,
+    /// The image loaded.
+    pub(super) image: Duration,
+    /// The commands since the image executed again.
+    pub(super) commands: Duration,
+}
+
+impl fmt::Display for Spent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [session, objects, image, commands] =
+            [self.session, self.objects, self.image, self.commands].map(|part| part.as_millis());
+        write!(f, "session {session}, objects {objects}, image {image}, commands {commands}")
+    }
+}
+
 pub(super) struct NewSession<'a> {
     link: &'a Arc<Link>,
     shared: &'a Arc<Shared>,
@@ -54,6 +76,7 @@ pub(super) struct NewSession<'a> {
     tx: Tx,
     place: &'a Place,
     replayed_bytes: u64,
+    spent: Spent,
 }
 
 impl<'a> NewSession<'a> {
@@ -65,16 +88,16 @@ impl<'a> NewSession<'a> {
         place: &'a Place,
     ) -> Self {
         let number = wires.number;
-        Self { link, shared, wires, number, tx, place, replayed_bytes: 0 }
+        Self { link, shared, wires, number, tx, place, replayed_bytes: 0, spent: Spent::default() }
     }
 
     pub(super) fn wires(&self) -> &Arc<Wires> {
         &self.wires
     }
 
-    /// The way for commands, and how many bytes were told again.
-    pub(super) fn into_parts(self) -> (Tx, u64) {
-        (self.tx, self.replayed_bytes)
+    /// The way for commands, how many bytes were told again, and what took how long.
+    pub(super) fn into_parts(self) -> (Tx, u64, Spent) {
+        (self.tx, self.replayed_bytes, self.spent)
     }
 
     /// The program does not go on in this session. What is still under way in it is void.
@@ -111,6 +134,7 @@ impl<'a> NewSession<'a> {
     pub(super) fn begin(&self, welcome: &Welcome) -> Result<(), Failure> {
         let mut core = self.shared.core();
         core.difference = None;
+        core.accepted = 0;
         let mut core = self.checked(core)?;
         core.replay = Some(core.journal.replay());
         core.late_pushes.clear();
@@ -164,7 +188,15 @@ impl<'a> NewSession<'a> {
     }
 
     pub(super) fn replay(&mut self) -> Result<(), Failure> {
-        let mut last_sign = Instant::now();
+        let began = Instant::now();
+        self.replay_all()?;
+        self.spent.commands = began.elapsed().saturating_sub(self.spent.objects + self.spent.image);
+        Ok(())
+    }
+
+    fn replay_all(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
+        let mut last_sign = began;
         loop {
             let mut core = self.core()?;
             let Some(replay) = core.replay.as_mut() else { return Err(again("there is no replay")) };
@@ -191,7 +223,11 @@ impl<'a> NewSession<'a> {
                 Step::Push(_, None) => {}
                 Step::Restore(number) => {
                     drop(core);
-                    self.restore(number)?;
+                    let since = Instant::now();
+                    let at_worker = self.restore(number)?;
+                    // The worker answers in order, so this took the objects' time, too.
+                    self.spent.image = at_worker.min(since.elapsed());
+                    self.spent.objects = began.elapsed() - self.spent.image;
                 }
                 Step::Await(awaited) => {
                     drop(self.shared.wait(core, LOOK));
@@ -222,8 +258,8 @@ impl<'a> NewSession<'a> {
         self.tx.send(&[&frame(&Command::MemoryInfo { device: 0 }, NUDGE_CALL)]).map_err(again)
     }
 
-    /// Has the image of the last safe cut put back, and waits until it is.
-    fn restore(&mut self, number: u64) -> Result<(), Failure> {
+    /// Has the image of the last safe cut put back, and waits until it is. How long that took the worker.
+    fn restore(&mut self, number: u64) -> Result<Duration, Failure> {
         let from = match self.place.guardian.as_str() {
             "" => self.core()?.guardians(),
             named => named.to_owned(),
@@ -233,7 +269,7 @@ impl<'a> NewSession<'a> {
         let mut core = self.core()?;
         loop {
             match core.restored.take() {
-                Some(Ok(())) => return Ok(()),
+                Some(Ok(restored)) => return Ok(Duration::from_micros(restored.took_us)),
                 Some(Err(why)) => {
                     return Err(Failure::Elsewhere(format!(
                         "the image of cut {number} did not come back: {why}"
@@ -292,6 +328,12 @@ impl<'a> NewSession<'a> {
         core.cuts.policy.resumed();
         core.place = self.place.clone();
         core.is_device_lost = false;
+        if core.accepted > 1 {
+            log::warn(&format!(
+                "{} results of the program differ from what it got before the loss",
+                core.accepted
+            ));
+        }
         for (transfer, bytes) in std::mem::take(&mut core.late_pushes) {
             survival::send(&self.wires, transfer, bytes);
         }
@@ -356,7 +398,7 @@ fn read_one(
             log::warn(&format!("variables of a module have moved: {}", names.join(", ")));
             core.difference = Some(journal::Difference::Body { call: head.call });
         }
-        Verdict::Differs(difference) => core.difference = Some(difference),
+        Verdict::Differs(difference) => core.differs(difference),
     }
     shared.tell();
     Ok(true)
@@ -370,7 +412,7 @@ fn landed_again(shared: &Shared, number: SessionNumber, transfer: TransferId, di
     }
     let verdict = core.replay.as_mut().map(|replay| replay.landed_again(transfer, digest.into()));
     if let Some(Verdict::Differs(difference)) = verdict {
-        core.difference = Some(difference);
+        core.differs(difference);
     }
     shared.tell();
 }
@@ -379,7 +421,7 @@ fn landed_again(shared: &Shared, number: SessionNumber, transfer: TransferId, di
 fn restored(link: &Link, shared: &Shared, number: SessionNumber, (head, body): &Reply) {
     link.memory_credit.fetch_add(head.memory_credit_bytes as i64, Ordering::Relaxed);
     let answer = match CudaError::from_code(head.status) {
-        None => ImageRestored::from_bytes(body).map(drop).map_err(|error| error.to_string()),
+        None => ImageRestored::from_bytes(body).map_err(|error| error.to_string()),
         Some(error) if body.is_empty() => Err(format!("{error:?}")),
         Some(_) => Err(String::from_utf8_lossy(body).into_owned()),
     };

@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 use transport::Connection;
-use worker_link::CONNECT_TIMEOUT;
+use worker_link::{CONNECT_TIMEOUT, Survive};
 
 /// The image of a link, and what its first worker said to it.
 pub(in super::super) struct Protection {
@@ -44,6 +44,11 @@ impl Protection {
         let credit = guarded.as_ref().map_or(0, |guarded| guarded.memory_credit_bytes);
         opened.welcome.memory_credit_bytes = opened.welcome.memory_credit_bytes.saturating_add(credit);
         Ok(Self { identity, first: guarded.map(|guarded| guarded.info) })
+    }
+
+    /// Whether the first worker keeps images.
+    pub(in super::super) fn has_images(&self) -> bool {
+        self.first.is_some()
     }
 
     pub(super) fn first_guard(&self) -> Option<GuardInfo> {
@@ -237,9 +242,36 @@ impl Shared {
         core.cuts.policy.turn(now, filled)
     }
 
+    /// The way in which this program survives.
+    pub(in super::super) fn way(&self) -> Survive {
+        self.core().place.config.survive.unwrap_or_default()
+    }
+
+    /// A drill has found that the program's results differ from run to run.
+    pub(in super::super) fn be_careful(&self) {
+        if self.core().cuts.policy.be_careful() {
+            log::warn(
+                "this program's results differ from run to run; from now on an image follows soon on what it reads, and \
+                 what it reads before the image is safe may still stop it from going on after a loss",
+            );
+        }
+    }
+
     /// The image of this link and its secret; `None`: the first worker keeps no images.
     pub(in super::super) fn image_secret(&self) -> Option<(ImageName, [u8; 32])> {
         self.protection.identity.as_ref().map(Identity::parts)
+    }
+
+    /// Has the worker of a fresh connection bring the image of the last safe cut into its guardian.
+    pub(in super::super) fn fetch_image(
+        &self,
+        command: &mut Connection,
+        from: String,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let Some(identity) = &self.protection.identity else { return Ok(()) };
+        let incarnation = self.core().incarnation;
+        identity.fetch(command, incarnation, from, timeout)
     }
 
     /// The copy of a drill has its image.
@@ -268,8 +300,8 @@ impl Shared {
             return false;
         }
         core.journal.cut_sent(number);
-        let position = core.journal.position();
-        core.cuts.sent(number, session, void, (now, position));
+        let filled = filled(&core.journal);
+        core.cuts.sent(number, session, void, (now, filled));
         true
     }
 
@@ -383,5 +415,6 @@ fn filled(journal: &Journal) -> Filled {
         position: journal.position(),
         held_bytes: journal.bytes_held(),
         budget_bytes: journal.budget_bytes(),
+        observations: journal.observations(),
     }
 }

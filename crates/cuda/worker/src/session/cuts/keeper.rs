@@ -144,8 +144,12 @@ impl Keeper {
                 return Outcome::refused(words, false);
             }
         };
+        let began = Instant::now();
         match self.store(number, &taken, pending) {
             Ok(committed) => {
+                let (bytes, image_bytes) = (taken.dirty_bytes, committed.image_bytes);
+                let (level, took) = (committed.level, began.elapsed());
+                tracing::debug!(number, pause = ?taken.pause, bytes, ?took, image_bytes, level, "a cut is safe");
                 let is_awaited = self.has_copies && committed.level < 2;
                 self.uncopied = is_awaited.then_some((number, committed.image_bytes));
                 Outcome { result: Ok(committed), is_whole_next: false, lost: None }

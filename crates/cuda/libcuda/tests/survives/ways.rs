@@ -1,0 +1,92 @@
+//! Ways to survive: tight, careful, required; and what a user accepts.
+
+use crate::{
+    check,
+    proxy::Cut,
+    stage::{Run, Stage},
+};
+
+const POOLS: (&str, &str) = ("SURVIVES_PART", "pools");
+const CLOCK: (&str, &str) = ("SURVIVES_PART", "clock");
+const NEVER: (&str, &str) = ("DXPU_CUT_EVERY", "600s");
+/// Every so manieth frame: the places between them are those of other tests.
+const STRIDE: usize = 9;
+
+#[test]
+fn a_program_with_pools_comes_back_from_images_of_live_memory_alone() {
+    let stage = Stage::new();
+    let undisturbed = stage.run_by(&[], &[POOLS]);
+    assert!(undisturbed.succeeded, "{}", undisturbed.log);
+    let plain = stage.most_live_bytes();
+    let tight = [POOLS, ("DXPU_SURVIVE", "tight")];
+    let quiet = stage.run_by(&[], &tight);
+    check(&undisturbed, &quiet, "tight and undisturbed");
+    let saved = stage.last_live_bytes();
+    assert!(saved * 4 < plain, "tight cuts have {saved} bytes, plain ones {plain}");
+    let frames = quiet.frames[0] as usize;
+    let restored = stage.restored();
+    for nth in (STRIDE..frames).step_by(STRIDE) {
+        for way in ["plain", "tight"] {
+            let run = stage.run_by(&[Cut::After(nth as u64)], &[POOLS, ("DXPU_SURVIVE", way)]);
+            check(&undisturbed, &run, &format!("{way}, cut after frame {nth}"));
+        }
+    }
+    assert!(stage.restored() > restored, "no run came back from an image");
+}
+
+/// A run that reads the clock and is cut at two thirds.
+fn clocked(stage: &Stage, variables: &[(&str, &str)]) -> Run {
+    let frames = stage.run_by(&[], &[CLOCK, NEVER]).frames[0];
+    stage.run_by(&[Cut::After(frames * 2 / 3)], &[&[CLOCK, NEVER], variables].concat())
+}
+
+#[test]
+fn a_result_that_comes_differently_is_refused_unless_the_user_accepts_it() {
+    let stage = Stage::new();
+    let strict = clocked(&stage, &[]);
+    assert!(!strict.succeeded, "{}", strict.log);
+    assert!(strict.log.contains("other bytes than before the loss"), "{}", strict.log);
+    let accepted = clocked(&stage, &[("DXPU_SURVIVE_ACCEPT", "1")]);
+    assert!(accepted.succeeded, "{}", accepted.log);
+    assert_eq!(accepted.saw.trim(), "the device has another time");
+    assert_eq!(accepted.log.matches("other bytes than before the loss").count(), 1, "{}", accepted.log);
+    assert!(accepted.log.contains("results of the program differ"), "{}", accepted.log);
+}
+
+#[test]
+fn a_careful_program_has_an_image_of_what_it_read() {
+    let stage = Stage::new();
+    let run = clocked(&stage, &[("DXPU_SURVIVE", "careful")]);
+    assert!(run.succeeded, "{}", run.log);
+    assert_eq!(run.saw.trim(), "the device has the same time");
+    assert!(run.log.contains("goes on in another session"), "{}", run.log);
+}
+
+#[test]
+fn a_worker_without_images_is_none_for_a_program_that_requires_them() {
+    let stage = Stage::new();
+    let (address, front) = stage.worker_without_images();
+    let start = |way: &str| stage.run_at(&address, &[("DXPU_SURVIVE", way)]);
+    assert!(start("plain").succeeded);
+    let run = start("required");
+    assert!(!run.succeeded);
+    assert!(run.log.contains("keeps no images, and --survive=required"), "{}", run.log);
+    assert!(stage.run_by(&[], &[("DXPU_SURVIVE", "required")]).succeeded);
+    front.stop();
+}
+
+#[test]
+fn a_worker_whose_variables_lie_elsewhere_is_refused_in_words() {
+    let stage = Stage::new();
+    let (other, front) = stage.worker_that_moves_variables();
+    let frames = stage.run(&[]).frames[0];
+    let variables = [("DXPU_STANDBY", other.as_str()), ("DXPU_PATIENCE", "3s")];
+    let run = stage.run_by(&[Cut::ForGood(frames / 2)], &variables);
+    assert!(!run.succeeded, "it went on with variables that are not where it was told:\n{}", run.log);
+    assert!(
+        run.log.contains("variables of a module have moved: ") && run.log.contains("counter"),
+        "{}",
+        run.log
+    );
+    front.stop();
+}

@@ -1,0 +1,115 @@
+"""Programs of a pool that move to another box while they work, and that give their GPU back while they rest."""
+
+import os
+import re
+import sys
+import time
+
+from bed import BENCH, hold, tail, until
+
+from .pool import Pool
+
+# The two boxes have the same GPU here: there is one. Between boxes the bytes go over TLS all the same.
+BOXES = ("b1", "b2")
+GUARD_MEMORY = {"nvidia": "48GiB", "soft": "1GiB"}
+SIZES = {"nvidia": (8, 20, 2), "soft": (0.05, 0.05, 0.05)}
+# The part of the program's memory that it changes in a second.
+CHANGE = 0.05
+WORK_SECONDS = 30
+MOVES = 3
+READY_SECONDS = 90
+MOVE_SECONDS = 40
+
+
+def programs_move_and_rest(bed):
+    with Pool(bed, BOXES, ("--guard-memory", GUARD_MEMORY[bed.driver])) as pool:
+        moved, rested, drilled = SIZES[bed.driver]
+        return [*_moved(pool, moved), *_rested(pool, rested), *_drilled(pool, drilled)]
+
+
+def _start(pool, name, gb, *words):
+    program = [sys.executable, os.path.join(BENCH, "live_bytes.py"), "--gb", str(gb), "--change", str(CHANGE)]
+    process = pool.start(name, "run", "--survive", "--gpus", "1", "--", *program, *words)
+    _says(pool, name, process, "works")
+    [lease] = [lease["id"] for lease in pool.ask("lease", "ls") if lease["state"] == "granted"]
+    until(lambda: f"{name} is protected: {_links(pool, lease)} {pool.logs()}", lambda: _is_protected(pool, lease), READY_SECONDS)
+    return process, lease
+
+
+def _says(pool, name, process, text, seconds=READY_SECONDS):
+    ended = lambda: process.poll() is not None
+    until(lambda: f"{name} says {text!r}; it said {tail(pool.said(name), 3)} {pool.logs()}", lambda: text in pool.said(name) or ended(), seconds)
+    hold(text in pool.said(name), name, "ended with", process.returncode, pool.logs())
+
+
+def _links(pool, lease):
+    return pool.ask("lease", "show", lease).get("protection", {}).get("links", [])
+
+
+def _is_protected(pool, lease):
+    links = _links(pool, lease)
+    return bool(links) and all(link["state"] == "protected" for link in links)
+
+
+def _place(pool, lease):
+    grants = pool.ask("lease", "show", lease).get("grants") or [{"gpu": ""}]
+    return grants[0]["gpu"]
+
+
+def _steps(pool, name):
+    return [float(when) for when in re.findall(r"^step \d+ ([\d.]+)$", pool.said(name), re.M)]
+
+
+def _longest(times, since, until):
+    """The longest pause in milliseconds between two steps in this time."""
+    inside = [when for when in times if since - 1 <= when <= until + 1]
+    return 1e3 * max((b - a for a, b in zip(inside, inside[1:])), default=float("nan"))
+
+
+def _ends_well(pool, name, process):
+    until(lambda: f"{name} ends: {tail(pool.said(name), 2)} {pool.logs()}", lambda: process.poll() is not None, WORK_SECONDS + 60)
+    hold(process.returncode == 0 and "right" in pool.said(name), name, process.returncode, tail(pool.said(name), 3), pool.logs())
+
+
+def _moved(pool, gb):
+    process, lease = _start(pool, "moved", gb, "--seconds", str(WORK_SECONDS))
+    moves = []
+    for turn in range(MOVES):
+        there = BOXES[1] if _place(pool, lease).startswith(BOXES[0]) else BOXES[0]
+        began = time.time()
+        pool.must("lease", "move", lease, "--to", there)
+        until(lambda: f"it is at {there}: {pool.logs()}", lambda: _place(pool, lease).startswith(there), MOVE_SECONDS)
+        # The box that was left cleans its GPU; the next move needs it.
+        pool.until_state("free", BOXES[0] if there == BOXES[1] else BOXES[1])
+        until(lambda: f"it is protected at {there}", lambda: _is_protected(pool, lease), READY_SECONDS)
+        moves.append((began, time.time()))
+    _ends_well(pool, "moved", process)
+    times = _steps(pool, "moved")
+    longest = [_longest(times, *move) for move in moves]
+    usual = sorted(b - a for a, b in zip(times, times[1:]))[len(times) // 2] * 1e3
+    pauses = ", ".join(f"{pause:.0f}" for pause in longest)
+    return [f"{gb} GB moved from box to box {MOVES} times under load: longest step {pauses} ms (usually {usual:.1f}); every byte right"]
+
+
+def _rested(pool, gb):
+    go_on = pool.folder("go-on")
+    process, lease = _start(pool, "rested", gb, "--seconds", "16", "--rest-until", go_on)
+    _says(pool, "rested", process, "rests")
+    began = time.monotonic()
+    pool.must("lease", "suspend", lease)
+    state = lambda: pool.ask("lease", "show", lease)["state"]
+    until(lambda: f"it is suspended: {state()}", lambda: state() not in ("granted", "moving"), MOVE_SECONDS)
+    took = time.monotonic() - began
+    until(lambda: f"both GPUs are free {pool.ask('gpu', 'ls')}", lambda: all(gpu["state"] == "free" for gpu in pool.ask("gpu", "ls")), MOVE_SECONDS)
+    with open(go_on, "w"):
+        pass
+    _ends_well(pool, "rested", process)
+    woke = re.search(r"woke after (\d+) ms", pool.said("rested"))
+    return [f"{gb} GB suspended in {took:.1f} s, back {woke[1]} ms after the next CUDA call; every byte right"]
+
+
+def _drilled(pool, gb):
+    process, lease = _start(pool, "drilled", gb, "--seconds", "20")
+    said = pool.must("lease", "drill", lease)
+    _ends_well(pool, "drilled", process)
+    return [f"drill: {' '.join(said.split())}"]
