@@ -25,7 +25,6 @@ Examples:
   dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
   dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
   dxpu run --gpus 1 --survive -- python train.py                     goes on at another GPU when its own is lost
-  dxpu run --gpus 1 --survive=tight -- python train.py               the same, and saves only what is in use
   dxpu run --gpus 1 --retry 3 --time-limit 8h -- python train.py     starts again on another GPU if its own fails
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES,
@@ -62,9 +61,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", env = "DXPU_STALL_TIMEOUT", value_parser = duration_text)]
     stall_timeout: Option<String>,
     /// Outlive the loss of a session, a worker or a GPU: another session takes over, and the program waits and sees no error.
-    /// `plain` saves everything that is mapped. `tight` leaves out what the program has given back with cuMemFreeAsync, saves
-    /// where little is in use, and sets PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF to backend:cudaMallocAsync unless you set
-    /// one of them. `careful`, for results that differ from run to run, saves soon after each thing that the program reads.
+    /// `plain` saves everything that is mapped. `careful`, for results that differ from run to run, saves soon after each thing that the program reads.
     /// `required` gives the program no GPU whose worker keeps no images. Several with commas between them
     #[arg(long, value_name = "HOW", env = "DXPU_SURVIVE", value_parser = survival, num_args = 0..=1, require_equals = true,
           default_missing_value = "plain")]
@@ -86,21 +83,27 @@ pub(crate) struct Run {
 #[derive(Clone, Copy, Debug)]
 struct Survival(Option<Survive>);
 
-fn survival(text: &str) -> Result<Survival, UnknownSurvive> {
+fn survival(text: &str) -> Result<Survival, NoSurvival> {
     match text {
         "" | "0" | "n" | "no" | "f" | "false" | "off" => Ok(Survival(None)),
         "y" | "yes" | "t" | "true" | "on" => Ok(Survival(Some(Survive::default()))),
-        words => words.parse().map(|survive| Survival(Some(survive))),
+        words => match words.parse::<Survive>()? {
+            Survive { is_tight: true, .. } => Err(NoSurvival::Tight),
+            survive => Ok(Survival(Some(survive))),
+        },
     }
 }
 
-/// PyTorch's own allocator never gives memory back, so that nobody could tell what of it is in use. Set unless the user
-/// chose one, under its name of today and under the one before.
-fn allocator_of_pytorch(survive: Option<Survive>) -> impl Iterator<Item = (&'static str, &'static str)> {
-    const NAMES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
-    let is_free = NAMES.iter().all(|name| std::env::var_os(name).is_none());
-    let is_set = is_free && survive.is_some_and(|survive| survive.is_tight);
-    NAMES.into_iter().filter(move |_| is_set).map(|name| (name, "backend:cudaMallocAsync"))
+/// Why a program is not protected as it was asked.
+#[derive(Debug, thiserror::Error)]
+enum NoSurvival {
+    #[error(transparent)]
+    Unknown(#[from] UnknownSurvive),
+    /// The library can do it, but after a loss a program on a nearly full GPU has got an error instead of its data.
+    #[error(
+        "`tight` is not ready for programs that matter; use --survive, which saves everything that is mapped"
+    )]
+    Tight,
 }
 
 /// A length of time, kept as it was written: the program's library reads it again.
@@ -166,7 +169,6 @@ impl Run {
         set("DXPU_STALL_TIMEOUT", self.stall_timeout.as_deref().map(OsStr::new));
         set("DXPU_SURVIVE", survive.map(|survive| survive.to_string()).as_deref().map(OsStr::new));
         set("DXPU_SURVIVE_ACCEPT", accept.map(OsStr::new));
-        allocator_of_pytorch(survive).for_each(|(name, value)| set(name, Some(OsStr::new(value))));
         let is_shared = self.class != work_class::Class::Dedicated;
         set("DXPU_CLASS", is_shared.then(|| OsStr::new(self.class.name())));
         // Only returns when the program could not be started.
@@ -184,7 +186,6 @@ impl Run {
             ("DXPU_SURVIVE_ACCEPT", accept.map(str::to_owned)),
         ];
         let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
-        let given = given.chain(allocator_of_pytorch(survive).map(|(name, value)| (name, value.into())));
         given.collect()
     }
 
