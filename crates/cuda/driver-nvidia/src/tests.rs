@@ -4,6 +4,7 @@ mod copies_in;
 mod copies_out;
 mod cut_everywhere;
 mod cut_failures;
+mod cut_roads;
 mod cut_speed;
 mod cuts;
 mod failures;

@@ -181,6 +181,8 @@ impl Reader<'_> {
         if work.is_aborted() {
             return Err(CudaError::DEVICE_UNAVAILABLE);
         }
+        // Further slots are memory of the library's, which belongs to the thread's context.
+        chunk.context.enter()?;
         if self.buffers.len() < SLOTS {
             self.buffers.push((work.slots.take()?, None));
         }

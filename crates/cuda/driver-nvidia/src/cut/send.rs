@@ -190,7 +190,7 @@ fn carry(
     }
     let pieces = pieces(taking, items);
     // The program's own threads need cores, too.
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get().div_ceil(2).max(2));
     let hands = sink.roads().min(cores).min(pieces.len().div_ceil(PIECES_OF_A_HAND)).max(1);
     let rings: Vec<Mutex<Vec<Flight>>> = (0..hands).map(|_| Mutex::default()).collect();
     let flight = Sending { work, taking, items, pieces: &pieces, roads: &roads, spilled: &spilled };
@@ -247,6 +247,10 @@ impl Sending<'_> {
             tracing::warn!(%error, "a cut cannot be sent");
             LinkLost
         };
+        // Further slots are memory of the library's, which belongs to the thread's context.
+        if let Some(lane) = self.taking.lanes.first() {
+            lane.lane.context.enter().map_err(failed)?;
+        }
         while ring.len() < RING.min(pieces.len()) {
             let flight = || -> CuResult<Flight> {
                 Ok(Flight { slot: work.slots.take()?, filled: work.words.take()? })

@@ -330,7 +330,10 @@ impl Fake {
     }
 
     pub(crate) fn host_register(&self, start: *mut c_void, bytes: usize, _flags: c_uint) -> CuResult<()> {
-        self.lock().memory.pinned.insert(start.expose_provenance(), bytes);
+        let mut state = self.lock();
+        // As the library does, it wants a context of the calling thread.
+        state.current()?;
+        state.memory.pinned.insert(start.expose_provenance(), bytes);
         Ok(())
     }
 
