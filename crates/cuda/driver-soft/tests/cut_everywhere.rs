@@ -10,7 +10,6 @@ use common::{guard::*, *};
 use cuda_driver::Driver;
 use cuda_wire::*;
 use driver_soft::SoftConfig;
-use snapshot::{Extent, Extents};
 use std::collections::BTreeMap;
 
 /// SplitMix64.
@@ -263,81 +262,6 @@ fn check(seed: u64, length: usize) {
             after.iter().for_each(|step| machine.step(step));
             assert_eq!(machine.memory(&steps), expected, "seed {seed}, cut at {position}");
         }
-    }
-}
-
-/// Memory that steps have freed and not allocated again, in a session that never unmaps any: that of a pool.
-fn freed(steps: &[Step]) -> Vec<(u64, u64)> {
-    let live = left(steps);
-    let mut all: BTreeMap<u64, u64> = BTreeMap::new();
-    for step in steps {
-        if let Step::Allocate { at, bytes, .. } = step {
-            all.insert(*at, *bytes);
-        }
-    }
-    all.into_iter().filter(|(at, _)| !live.contains_key(at)).collect()
-}
-
-impl Machine {
-    /// [`Machine::step`] in a pool's memory, which stays mapped.
-    fn step_in_pool(&self, step: &Step, mapped: &mut BTreeMap<u64, u64>) {
-        match step {
-            Step::Allocate { at, bytes, .. } => {
-                if mapped.insert(*at, *bytes).is_none() {
-                    self.session.driver.memory_allocate(CONTEXT, self.session.base + at, *bytes).unwrap();
-                }
-            }
-            Step::Free { .. } => {}
-            step => self.step(step),
-        }
-    }
-}
-
-/// Whether the program comes to the same bytes from every cut without dead memory. With `is_mutant` the last live buffer is
-/// called dead, too.
-fn is_same_without_dead(seed: u64, length: usize, is_mutant: bool) -> bool {
-    let base = Session::some_base();
-    let steps = program(seed, length);
-    let undisturbed = Machine::new(base);
-    let mut mapped = BTreeMap::new();
-    steps.iter().for_each(|step| undisturbed.step_in_pool(step, &mut mapped));
-    let expected = undisturbed.memory(&steps);
-    drop(undisturbed);
-    let (guardian, machine, mut mapped) = (Guardian::new(), Machine::new(base), BTreeMap::new());
-    for (position, step) in steps.iter().enumerate() {
-        let mut dead = freed(&steps[..position]);
-        dead.extend(left(&steps[..position]).into_iter().next_back().filter(|_| is_mutant));
-        let extents = dead.iter().map(|(at, bytes)| Extent { address: base + at, bytes: *bytes });
-        let pending =
-            machine.session.cut_without(position as u64 + 1, Extents::new(extents).unwrap()).unwrap();
-        machine.step_in_pool(step, &mut mapped);
-        guardian.finish(&machine.session, pending);
-    }
-    drop(machine);
-    (0..steps.len()).all(|position| {
-        let (before, after) = steps.split_at(position);
-        let (machine, mut mapped) = (Machine::new(base), BTreeMap::new());
-        before.iter().filter(|step| matches!(step, Step::Allocate { .. })).for_each(|step| {
-            machine.step_in_pool(step, &mut mapped);
-        });
-        for (at, bytes) in &mapped {
-            // Dead memory may have any bytes.
-            machine.session.driver.enqueue(LEGACY, fill32(base + at, bytes / 4, 0xdead_dead)).unwrap();
-        }
-        machine.session.restore(&guardian, position as u64 + 1).unwrap();
-        after.iter().for_each(|step| machine.step_in_pool(step, &mut mapped));
-        machine.memory(&steps) == expected
-    })
-}
-
-#[test]
-fn nor_does_it_need_the_bytes_of_freed_memory() {
-    for seed in 1..=4 {
-        assert!(is_same_without_dead(seed, 60, false), "seed {seed}");
-        assert!(
-            !is_same_without_dead(seed, 60, true),
-            "seed {seed}: live memory was called dead, and nobody noticed"
-        );
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) fn start(bytes: u64, disk: Option<&Path>, directory: &Path) -> anyhow
         if let Some(disk) = &disk {
             command.arg("--disk").arg(disk);
         }
+        guardian::tune_memory(&mut command);
         // A token of the worker is none of its business.
         command.env_remove("DXPU_TOKEN").stdout(Stdio::null());
         // Ctrl-C is for the worker. It ends its guardian last, when no session writes any more.

@@ -20,7 +20,6 @@ pub(super) fn config() -> Config {
         delay: None,
         lanes: None,
         stall_timeout: PATIENCE,
-        sharing: None,
         await_all: false,
         spin: None,
         patience: PATIENCE,

@@ -159,8 +159,7 @@ impl Watch {
         for variable in ["DXPU_TOKEN", "DXPU_TOKEN_FILE", "DXPU_JOIN_TOKEN"] {
             command.env_remove(variable);
         }
-        // One arena: the allocator would keep freed blocks of each thread to itself.
-        command.env("MALLOC_ARENA_MAX", "1");
+        guardian::tune_memory(&mut command);
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.context("its log")?);
         let child = command.spawn().context("cannot start the guardian")?;
         let process = Process::find(child.id()).context("the guardian ended at once; see guardian.log")?;
