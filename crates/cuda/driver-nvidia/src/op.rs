@@ -97,12 +97,7 @@ pub(crate) fn enqueue(
             copy_device(&work.api, stream.enter()?, target, source, shape)
         }
         Op::CopyIn { target, shape, data: HostData::Inline { bytes } } => {
-            if shape.bytes() != Some(bytes.0.len() as u64) {
-                return Err(CudaError::INVALID_VALUE);
-            }
-            // The driver takes bytes of ordinary memory before it returns.
-            let host = bytes.0.as_ptr().expose_provenance();
-            to_device(work, stream.enter()?, host, 0, target, shape, bytes.0.len() as u64)
+            copy_inline(work, stream, target, shape, bytes.0)
         }
         Op::CopyIn { target, shape, data: HostData::Pushed { transfer } } => {
             copy_in(work, stream, target, shape, transfer, false)
@@ -143,6 +138,22 @@ pub(crate) fn enqueue(
             unsafe { work.api.stream_memory_ops(raw, ops.len() as u32, ops.as_mut_ptr(), 0) }
         }
     }
+}
+
+/// Copies bytes that came with the command.
+fn copy_inline(
+    work: &Arc<Work>,
+    stream: &LiveStream,
+    target: Plane,
+    shape: Shape,
+    bytes: &[u8],
+) -> CuResult<()> {
+    if shape.bytes() != Some(bytes.len() as u64) {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    // The driver takes bytes of ordinary memory before it returns.
+    let host = bytes.as_ptr().expose_provenance();
+    to_device(work, stream.enter()?, host, 0, target, shape, bytes.len() as u64)
 }
 
 pub(crate) fn memory_ops(ops: &[MemoryOp]) -> Vec<BatchMemOp> {

@@ -103,17 +103,20 @@ struct Pinned(*mut u8);
 impl Pinned {
     fn new(bytes: usize) -> Self {
         let mut memory = std::ptr::null_mut();
+        // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
         good(unsafe { cuMemHostAlloc(&mut memory, bytes, 0) });
         Self(memory.cast())
     }
 
     fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
         unsafe { std::slice::from_raw_parts_mut(self.0, PINNED_BYTES) }
     }
 }
 
 fn begin() -> (u64, [u64; 2], u64) {
     let (mut context, mut device, mut streams, mut event) = (0, 0, [0; 2], 0);
+    // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
     unsafe {
         good(cuInit(0));
         good(cuDevicePrimaryCtxRetain(&mut context, 0));
@@ -143,6 +146,11 @@ fn mapped_elsewhere(inodes: &[String]) -> usize {
     others.filter(|name| shared_inodes(name).iter().any(|inode| inodes.contains(inode))).count()
 }
 
+fn synchronize() {
+    // SAFETY: no pointers.
+    good(unsafe { cuCtxSynchronize() });
+}
+
 /// Copies of random places and sizes both ways, ordered by events between two streams; a model does the same.
 ///
 /// Through lanes two copies to the same bytes of the program may land in the other order if nobody waits between them; so the
@@ -159,9 +167,11 @@ fn random_copies(seed: &mut u64, waits: bool) {
         let largest = [1000, 64 << 10, 300 << 10][next(seed, 3)];
         let bytes = 1 + next(seed, largest);
         let (at, place) = (next(seed, PINNED_BYTES - bytes), next(seed, DEVICE_BYTES - bytes));
+        // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
         let (host, there) = (unsafe { pinned[which].0.add(at) }, device + place as u64);
         match next(seed, 9) {
             0..=3 => {
+                // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
                 good(unsafe { cuMemcpyHtoDAsync_v2(there, host.cast(), bytes, stream) });
                 model[place..place + bytes].copy_from_slice(&hosts[which][at..at + bytes]);
             }
@@ -170,49 +180,65 @@ fn random_copies(seed: &mut u64, waits: bool) {
                     *other == which && range.start < at + bytes && at < range.end
                 };
                 if waits && unawaited.iter().any(meets) {
-                    good(unsafe { cuCtxSynchronize() });
+                    synchronize();
                     unawaited.clear();
                 }
                 unawaited.push((which, at..at + bytes));
+                // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
                 good(unsafe { cuMemcpyDtoHAsync_v2(host.cast(), there, bytes, stream) });
                 hosts[which][at..at + bytes].copy_from_slice(&model[place..place + bytes]);
             }
             7 => {
+                // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
                 good(unsafe { cuMemsetD8Async(there, round as u8, bytes, stream) });
                 model[place..place + bytes].fill(round as u8);
             }
             _ => {
-                good(unsafe { cuCtxSynchronize() });
-                for (pinned, host) in pinned.iter_mut().zip(&hosts) {
-                    assert!(pinned.bytes() == host.as_slice(), "round {round}");
-                }
-                // Synchronous copies, and bytes of the program's own.
                 let news: Vec<u8> = (0..bytes).map(|at| (at as u8).wrapping_mul(7) ^ round as u8).collect();
-                pinned[which].bytes()[at..at + bytes].copy_from_slice(&news);
-                hosts[which][at..at + bytes].copy_from_slice(&news);
-                good(unsafe { cuMemcpyHtoD_v2(there, host.cast(), bytes) });
+                synchronous_copies(&mut pinned, &mut hosts, (which, at, there), &news, round);
                 model[place..place + bytes].copy_from_slice(&news);
-                let other = unsafe { pinned[1 - which].0.add(at) };
-                good(unsafe { cuMemcpyDtoH_v2(other.cast(), there, bytes) });
-                hosts[1 - which][at..at + bytes].copy_from_slice(&news);
-                assert!(
-                    pinned[1 - which].bytes()[at..at + bytes] == news,
-                    "round {round}: a synchronous copy"
-                );
             }
         }
+        // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
         unsafe {
             good(cuEventRecord(event, stream));
             streams.iter().for_each(|stream| good(cuStreamWaitEvent(*stream, event, 0)));
         }
     }
-    good(unsafe { cuCtxSynchronize() });
-    let mut back = vec![1u8; DEVICE_BYTES];
-    good(unsafe { cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), device, DEVICE_BYTES) });
-    assert!(back == model);
+    synchronize();
+    assert!(device_bytes(device) == model);
     for (pinned, host) in pinned.iter_mut().zip(&hosts) {
         assert!(pinned.bytes() == host.as_slice());
     }
+}
+
+/// Compares everything so far; then synchronous copies, and bytes of the program's own.
+fn synchronous_copies(
+    pinned: &mut [Pinned; 2],
+    hosts: &mut [Vec<u8>; 2],
+    (which, at, there): (usize, usize, u64),
+    news: &[u8],
+    round: usize,
+) {
+    let range = at..at + news.len();
+    synchronize();
+    for (pinned, host) in pinned.iter_mut().zip(hosts.iter()) {
+        assert!(pinned.bytes() == host.as_slice(), "round {round}");
+    }
+    pinned[which].bytes()[range.clone()].copy_from_slice(news);
+    // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
+    good(unsafe { cuMemcpyHtoD_v2(there, pinned[which].0.add(at).cast(), news.len()) });
+    // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
+    good(unsafe { cuMemcpyDtoH_v2(pinned[1 - which].0.add(at).cast(), there, news.len()) });
+    hosts.iter_mut().for_each(|host| host[range.clone()].copy_from_slice(news));
+    assert!(pinned[1 - which].bytes()[range] == *news, "round {round}: a synchronous copy");
+}
+
+fn device_bytes(device: u64) -> Vec<u8> {
+    let mut back = vec![1u8; DEVICE_BYTES];
+    // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
+    good(unsafe { cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), device, DEVICE_BYTES) });
+    back
 }
 
 /// Frees pinned memory while copies of it are under way; nothing is left on either side.
@@ -223,14 +249,17 @@ fn freed_in_flight() {
         let pinned = Pinned::new(PINNED_BYTES);
         inodes.extend(shared_inodes("self"));
         for stream in streams {
+            // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
             good(unsafe { cuMemcpyHtoDAsync_v2(device, pinned.0.cast(), PINNED_BYTES, stream) });
+            // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
             good(unsafe { cuMemcpyDtoHAsync_v2(pinned.0.cast(), device, PINNED_BYTES, stream) });
         }
+        // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
         good(unsafe { cuMemFreeHost(pinned.0.cast()) });
     }
     println!("regions {}", inodes.len());
     assert_eq!(shared_inodes("self").len(), 0, "the program's mapping is still there");
-    good(unsafe { cuCtxSynchronize() });
+    synchronize();
     let deadline = Instant::now() + Duration::from_secs(10);
     while mapped_elsewhere(&inodes) > 0 {
         assert!(Instant::now() < deadline, "the worker's mapping is still there");
@@ -245,6 +274,7 @@ fn freed_in_flight() {
         0,
         "a descriptor is open"
     );
+    // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
     good(unsafe { cuMemFreeHost(kept.0.cast()) });
 }
 

@@ -157,8 +157,6 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     commands.push(("leave".to_owned(), C::Leave {}));
     let copy = C::ImageCopy { image, secret: [7; 32], number: 3, from: "tls:box-2:7402".to_owned() };
     commands.push(("image-copy".to_owned(), copy));
-    let from = "tls:box-2:7402".to_owned();
-    commands.push(("image-fetch".to_owned(), C::ImageFetch { image, secret: [7; 32], incarnation: 2, from }));
     let (region, shape) = (RegionId(0x808), SHAPE);
     commands.push(("host-share".to_owned(), C::HostShare { region, bytes: 3 << 20 }));
     commands.push(("host-unshare".to_owned(), C::HostUnshare { region }));
@@ -167,6 +165,8 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     commands.push(("enqueue-copy-in-shared".to_owned(), C::Enqueue { stream: STREAM, op }));
     let op = Op::CopyOutShared { source: SOURCE, target: shared, shape };
     commands.push(("enqueue-copy-out-shared".to_owned(), C::Enqueue { stream: STREAM, op }));
+    let from = "tls:box-2:7402".to_owned();
+    commands.push(("image-fetch".to_owned(), C::ImageFetch { image, secret: [7; 32], incarnation: 2, from }));
     commands
 }
 
