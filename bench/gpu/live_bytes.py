@@ -48,7 +48,7 @@ def grow(piece):
     add_one((min(4096, -(-len(piece) // THREADS)),), (THREADS,), (piece, cupy.int64(len(piece))))
 
 
-# Whoever measures waits for this.
+# The measuring program waits for this line.
 print("works", flush=True)
 while (passed := time.monotonic() - began - rested) < options.seconds:
     if options.rest_until and passed > options.seconds / 2:

@@ -37,7 +37,7 @@ impl Frozen {
         true
     }
 
-    /// The same without memory whose bytes nobody needs.
+    /// The same without memory whose bytes the program does not need.
     pub(crate) fn without(self, dead: &Extents) -> Self {
         if dead.is_empty() {
             return self;

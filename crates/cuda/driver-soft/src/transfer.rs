@@ -96,7 +96,7 @@ pub(crate) fn shared(space: &Space, copy: &SharedCopy) -> Result<(), BadAddress>
             while column < shape.width {
                 let count = (shape.width - column).min(PIECE as u64);
                 let piece = &mut buffer[..count as usize];
-                // Whoever made the copy has checked the place; a mistake must not reach other memory all the same.
+                // The session checked the place when it made the copy; a mistake must not reach other memory all the same.
                 if *is_in {
                     pages.read(offset + column, piece).map_err(|_| BadAddress)?;
                     cursor.write(at + column, piece)?;

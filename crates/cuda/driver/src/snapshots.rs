@@ -59,7 +59,7 @@ pub type OnTaken = Arc<dyn Fn(&TakenCut) + Send + Sync>;
 pub struct Cut {
     /// Its number, larger than that of any cut before.
     pub number: u64,
-    /// Memory whose bytes nobody needs; all else that is mapped is live.
+    /// Memory whose bytes the program does not need; all else that is mapped is live.
     pub dead: Extents,
     /// How long work may be held back while earlier work does not end.
     pub patience: Duration,

@@ -75,12 +75,7 @@ pub fn recv_fds(socket: BorrowedFd<'_>) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
         rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
     // Take ownership of every descriptor first, so that none leaks when the rest is refused.
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
+    let fds = owned(&mut control);
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -96,6 +91,15 @@ pub fn recv_fds(socket: BorrowedFd<'_>) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     let mut payload = vec![0; length];
     recv_rest(socket, &mut payload)?;
     Ok((fds, payload))
+}
+
+/// The descriptors that came with a message. They are closed when they are dropped.
+fn owned(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    rights.flatten().collect()
 }
 
 /// Passes one descriptor with a single byte, which no stream socket can split. Never blocks.
@@ -125,12 +129,7 @@ pub(crate) fn take_passed_fd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedF
         Err(rustix::io::Errno::AGAIN) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
+    let mut fds = owned(&mut control);
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

@@ -65,7 +65,7 @@ impl Frozen {
         Ok(Self { extents, variables, owners: memory.owners })
     }
 
-    /// The same without memory whose bytes nobody needs.
+    /// The same without memory whose bytes the program does not need.
     pub(super) fn without(self, dead: &Extents) -> Self {
         if dead.is_empty() {
             return self;

@@ -123,7 +123,7 @@ fn send_blocks(stream: &mut Stream, reader: &Reader, number: u64, blocks: &[Bloc
 /// Serves a writer. However it ends, what it has not committed is thrown away.
 fn write(shared: &Arc<Shared>, mut stream: Stream, open: &Open) -> Result<(), Broken> {
     if open.mode == Mode::Ahead && shared.shelf.is_written(open) {
-        let words = "this guardian has the image, and somebody writes it".to_owned();
+        let words = "this guardian has the image, and a session or another guardian writes it".to_owned();
         return stream.answer(&Answer::Refused(words));
     }
     let writer = match shared.open_to_write(open) {

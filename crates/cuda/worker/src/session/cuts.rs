@@ -77,7 +77,7 @@ impl Opening {
 /// A cut as the client asks for it.
 pub(crate) struct Wanted {
     pub(crate) number: u64,
-    /// Memory whose bytes nobody needs.
+    /// Memory whose bytes the program does not need.
     pub(crate) dead: Vec<VaRange>,
     pub(crate) patience: Duration,
 }
