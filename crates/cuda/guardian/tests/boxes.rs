@@ -306,3 +306,61 @@ fn a_disk_that_takes_nothing_leaves_the_image_in_memory() {
     memory.cut(&image, 1).unwrap();
     assert!(refused(image.park()).contains("stays in memory"));
 }
+
+/// As a driver does that has many blocks: each road has a connection of its own.
+#[test]
+fn blocks_come_over_several_connections_and_a_bad_one_spoils_only_its_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let guardian = Process::start(&directory.path().join("a"), &Plan::new());
+    let image = guardian.store().open(NAME, &SECRET, 1, "").unwrap();
+    assert!(image.roads() > 2);
+    let mut memory = Memory::new(150, 1);
+    for number in 1..=4 {
+        memory.bytes.iter_mut().step_by(BLOCK).for_each(|byte| *byte = number as u8);
+        let taken = memory.take(number);
+        image.begin(taken.delta.base, number).unwrap();
+        for (index, entry) in taken.delta.dirty.iter().enumerate() {
+            let mut bytes = memory.entry(index).1.to_vec();
+            // One block of the second cut is another than its digest says, on a helper's road.
+            bytes[7] ^= u8::from(number == 2 && index == 1);
+            // The commit says why.
+            let _ = image.put_over(index % image.roads(), entry, &bytes);
+        }
+        let committed = image.commit(number, &taken);
+        memory.settle(number, committed.is_ok());
+        match number {
+            2 => assert!(!refused(committed).is_empty()),
+            _ => memory.check(&*image, committed.map(|_| number).unwrap()),
+        }
+        if number == 2 {
+            assert_eq!(image.committed(), Ok(1));
+        }
+    }
+}
+
+#[test]
+fn an_image_goes_ahead_of_its_session_and_only_what_changed_follows() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = Process::start(&directory.path().join("a"), &listening());
+    let second = Process::start(&directory.path().join("b"), &listening());
+    let image = first.store().open(NAME, &SECRET, 1, "").unwrap();
+    let mut memory = Memory::new(600, 1);
+    memory.cut(&*image, 1).unwrap();
+    second.store().fetch(NAME, &SECRET, 1, &first.address).unwrap();
+    // Its writer goes on where it is, and the image that went ahead can be brought up to date.
+    memory.bytes[BLOCK] = 3;
+    memory.cut(&*image, 2).unwrap();
+    second.store().fetch(NAME, &SECRET, 1, &first.address).unwrap();
+    memory.bytes[0] = 4;
+    memory.cut(&*image, 3).unwrap();
+    // Where a session writes it nothing is fetched: that would shut the session out.
+    assert!(refused(first.store().fetch(NAME, &SECRET, 1, &second.address)).contains("writes it"));
+    memory.bytes[2 * BLOCK] = 5;
+    memory.cut(&*image, 4).unwrap();
+    // The session comes: what went ahead is there, the rest follows.
+    let empty = second.store().open(NAME, &SECRET, 2, "").unwrap();
+    assert_eq!(empty.committed(), Ok(2));
+    let here = second.store().open(NAME, &SECRET, 2, &first.address).unwrap();
+    assert_eq!(here.committed(), Ok(4));
+    memory.check(&*here, 4);
+}
