@@ -196,14 +196,15 @@ impl Commands for NvidiaDriver {
         &self,
         module: ModuleId,
         context: ContextId,
-        _hash: [u8; 32],
+        hash: [u8; 32],
         image: ImageSource<'a>,
         options: Vec<JitOption>,
     ) -> CuResult<ModuleInfo> {
         let ImageSource::Inline { bytes } = image else { return Err(CudaError::INVALID_VALUE) };
         let context = self.lock().context(context)?;
+        let place = self.known.place(&hash, &self.devices[context.device as usize], &options);
         let (loaded, info) =
-            module::load(&self.api, &context, bytes.0, &options).map_err(|(error, message)| {
+            module::load(&self.api, &context, bytes.0, &options, place).map_err(|(error, message)| {
                 self.say(message);
                 error
             })?;

@@ -6,6 +6,7 @@ use crate::{
     context::LiveContext,
     cut::Cuts,
     device_info,
+    known::Known,
     memory::Memory,
     op::Work,
     pinned::{Slots, Words},
@@ -18,7 +19,7 @@ use crate::{
     tables::Tables,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, HostLink, PendingRead, SharedPages, Snapshots, WaitTarget};
+use cuda_driver::{Descriptions, Driver, HostLink, PendingRead, SharedPages, Snapshots, WaitTarget};
 use cuda_wire::{ContextId, DeviceInfo, Plane, RegionId, Shape, StreamId, VaRange};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +71,7 @@ pub struct NvidiaDriver {
     pub(crate) cuts: Arc<Cuts>,
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) message: Mutex<Option<String>>,
+    pub(crate) known: Known,
     version: i32,
 }
 
@@ -121,13 +123,23 @@ impl NvidiaDriver {
             deferred: Mutex::new(VecDeque::new()),
         };
         let cuts = Cuts::new(&work.words).map_err(failed("pinned memory"))?;
+        let known = Known::new(format!("CUDA {version}{}", kernel_module()));
         let (work, tables) = (Arc::new(work), Mutex::new(tables));
-        Ok(Self { api, tables, work, cuts, devices, message: Mutex::new(None), version })
+        Ok(Self { api, tables, work, cuts, devices, message: Mutex::new(None), known, version })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The version of the driver's kernel module, such as `, 580.159.04`; the CUDA version alone does not tell two builds
+/// apart. Empty where the machine hides it.
+fn kernel_module() -> String {
+    let told = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let is_version =
+        |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    told.split_whitespace().find(is_version).map(|version| format!(", {version}")).unwrap_or_default()
 }
 
 impl std::fmt::Debug for NvidiaDriver {
@@ -154,6 +166,10 @@ impl Driver for NvidiaDriver {
         self.version
     }
 
+    fn build(&self) -> String {
+        self.known.build().to_owned()
+    }
+
     fn reserve_addresses(&self, candidates: &[VaRange]) -> Option<VaRange> {
         let context = self.lock().context(ContextId(0)).ok()?;
         context.enter().ok()?;
@@ -162,6 +178,10 @@ impl Driver for NvidiaDriver {
 
     fn attach(&self, link: Arc<dyn HostLink>) {
         let _ = self.work.link.set(link);
+    }
+
+    fn know(&self, descriptions: Arc<dyn Descriptions>) {
+        self.known.keep_in(descriptions);
     }
 
     fn poll(&self, target: WaitTarget) -> CuResult<bool> {

@@ -31,6 +31,7 @@ mod driver;
 #[cfg(test)]
 mod fake;
 mod graph;
+mod known;
 mod launch;
 mod linker;
 mod memory;

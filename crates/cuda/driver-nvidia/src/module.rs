@@ -4,6 +4,7 @@
 
 use crate::{
     context::LiveContext,
+    known::Place,
     sys::{Api, Function, Module},
 };
 use cuda_abi::{CuResult, CudaError};
@@ -96,12 +97,13 @@ fn text(buffer: &[u8]) -> String {
     String::from_utf8_lossy(&buffer[..end]).into_owned()
 }
 
-/// Loads an image. On failure the second value is what the compiler said.
+/// Loads an image. On failure the second value is what the compiler said. `place`: where its description is kept.
 pub(crate) fn load(
     api: &Api,
     context: &Arc<LiveContext>,
     image: &[u8],
     options: &[JitOption],
+    place: Option<Place<'_>>,
 ) -> Result<(LoadedModule, ModuleInfo), (CudaError, String)> {
     let silent = |error| (error, String::new());
     context.enter().map_err(silent)?;
@@ -129,38 +131,55 @@ pub(crate) fn load(
     if symbols.prints {
         context.note_printing();
     }
-    let mut info = describe(api, &mut module, symbols.variables).map_err(silent)?;
+    let mut info = describe(api, &mut module, symbols.variables, place).map_err(silent)?;
     info.info_log = options.info_log();
     let (kernels, bytes) = (info.kernels.len(), image.len());
     tracing::debug!(kernels, bytes, ?loaded, described = ?began.elapsed(), "a module is loaded");
     Ok((module, info))
 }
 
-fn describe(api: &Api, module: &mut LoadedModule, variables: Vec<String>) -> CuResult<ModuleInfo> {
+fn describe(
+    api: &Api,
+    module: &mut LoadedModule,
+    variables: Vec<String>,
+    place: Option<Place<'_>>,
+) -> CuResult<ModuleInfo> {
     let mut count = 0;
     // SAFETY: `count` is valid for the call.
     unsafe { api.module_function_count(&mut count, module.raw)? };
     let mut functions = vec![Function::default(); count as usize];
     // SAFETY: there is room for `count` handles.
     unsafe { api.module_functions(functions.as_mut_ptr(), count, module.raw)? };
-    let described = |function| Ok((kernel(api, function)?, function));
-    let mut kernels = functions.into_iter().map(described).collect::<CuResult<Vec<_>>>()?;
+    let named = |function| Ok((name(api, function)?, function));
+    let mut named = functions.into_iter().map(named).collect::<CuResult<Vec<_>>>()?;
     // The driver lists them in an order of its own, and another worker's driver in another.
-    kernels.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
-    let (kernels, functions) = kernels.into_iter().unzip();
-    module.functions = functions;
+    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    module.functions = named.iter().map(|&(_, function)| function).collect();
+    let known = place.as_ref().and_then(|place| place.kernels(named.iter().map(|(name, _)| name.as_str())));
+    let kernels = match known {
+        Some(kernels) => kernels,
+        None => {
+            let described = |(name, function)| kernel(api, name, function);
+            let kernels = named.into_iter().map(described).collect::<CuResult<Vec<_>>>()?;
+            place.inspect(|place| place.keep(&kernels));
+            kernels
+        }
+    };
     let variables: Vec<VariableInfo> =
         variables.into_iter().filter_map(|name| variable(api, module.raw, name)).collect();
     module.variables.clone_from(&variables);
     Ok(ModuleInfo { kernels, variables, info_log: String::new() })
 }
 
-fn kernel(api: &Api, function: Function) -> CuResult<KernelInfo> {
+fn name(api: &Api, function: Function) -> CuResult<String> {
     let mut name = std::ptr::null();
     // SAFETY: `name` is valid for the call.
     unsafe { api.function_name(&mut name, function)? };
     // SAFETY: the driver gives a string that lives as long as the module.
-    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+fn kernel(api: &Api, name: String, function: Function) -> CuResult<KernelInfo> {
     let parameter = |index| {
         let (mut offset, mut bytes) = (0, 0);
         // SAFETY: both pointers are valid for the call; past the last parameter the driver refuses.

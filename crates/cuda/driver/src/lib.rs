@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
+mod descriptions;
 mod image_store;
 mod snapshots;
 
@@ -23,6 +24,7 @@ use cuda_wire::{
 use std::sync::Arc;
 
 pub use cuda_wire::{DRIVER_VA_BYTES, LinkLost, Sink, Source};
+pub use descriptions::Descriptions;
 pub use image_store::{Committed, ImageStore, KeptImage, StoreError};
 pub use shared_pages::SharedPages;
 pub use sharing::{Class, PageHandle, Ticket};
@@ -49,6 +51,9 @@ pub trait Driver: Execute + Send + Sync {
 
     /// Hands over the way back to the client. Called once, before any command.
     fn attach(&self, link: Arc<dyn HostLink>);
+
+    /// Hands over a keeper of what is known about modules. Called at most once, before any command.
+    fn know(&self, _descriptions: Arc<dyn Descriptions>) {}
 
     /// Whether `target` is done: `Ok(true)`, not yet: `Ok(false)`, or an error. Never blocks.
     fn poll(&self, target: WaitTarget) -> CuResult<bool>;

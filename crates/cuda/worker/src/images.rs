@@ -6,8 +6,10 @@
 //!
 //! A tenant is a lease, or all programs that hold the worker's token.
 //! Files are named by the BLAKE3 of their content and appear whole or not at all. What is read is checked against
-//! its name, so a damaged or foreign file is the same as none.
+//! its name, so a damaged or foreign file is the same as none. Beside them lie descriptions of modules, which begin with the
+//! BLAKE3 of the rest.
 
+use cuda_driver::Descriptions;
 use kept_files::KeptFiles;
 use std::fs::{self, File};
 use std::io;
@@ -45,8 +47,28 @@ impl ImageCache {
     }
 }
 
+impl Descriptions for ImageCache {
+    fn get(&self, key: &[u8; 32]) -> Option<Vec<u8>> {
+        let is_good = |kept: &[u8]| {
+            kept.split_at_checked(32).is_some_and(|(hash, rest)| blake3::hash(rest).as_bytes() == hash)
+        };
+        Some(self.0.get(&description_name(key), is_good)?.split_off(32))
+    }
+
+    fn put(&self, key: &[u8; 32], description: &[u8]) {
+        let kept = [blake3::hash(description).as_bytes(), description].concat();
+        if let Err(error) = self.0.put(&description_name(key), &kept) {
+            tracing::warn!(%error, "cannot store the description of a module; the next session finds it out again");
+        }
+    }
+}
+
 fn name(hash: &[u8; 32]) -> String {
     blake3::Hash::from_bytes(*hash).to_hex().to_string()
+}
+
+fn description_name(key: &[u8; 32]) -> String {
+    format!("{}.described", name(key))
 }
 
 /// Removes what belongs to tenants that have left, and images that belong to no tenant.
@@ -93,6 +115,21 @@ mod tests {
         fs::write(cache.0.path(&name(&hash(b"image"))), b"imagf").unwrap();
         assert_eq!(cache.get(&hash(b"image")), None);
         assert!(!cache.0.path(&name(&hash(b"image"))).exists());
+    }
+
+    #[test]
+    fn a_description_comes_back_and_a_damaged_one_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = ImageCache::open(directory.path(), "me", 1000).unwrap();
+        let known = || Descriptions::get(&cache, &[7; 32]);
+        assert_eq!(known(), None);
+        Descriptions::put(&cache, &[7; 32], b"two kernels");
+        assert_eq!(known().as_deref(), Some(&b"two kernels"[..]));
+        assert_eq!(cache.get(&[7; 32]), None, "it is no image");
+        for damaged in [&b"two kernels"[..], b""] {
+            fs::write(cache.0.path(&description_name(&[7; 32])), damaged).unwrap();
+            assert_eq!(known(), None);
+        }
     }
 
     #[test]

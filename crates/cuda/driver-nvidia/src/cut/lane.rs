@@ -148,7 +148,7 @@ impl Lane {
         }
         let text = cut_kernels::text();
         let (module, info) =
-            module::load(&work.api, &self.context, text.as_bytes(), &[]).map_err(|(error, log)| {
+            module::load(&work.api, &self.context, text.as_bytes(), &[], None).map_err(|(error, log)| {
                 tracing::warn!(%error, log, "the driver does not take the kernels of cuts");
                 error
             })?;

@@ -3,8 +3,10 @@
 use super::session::*;
 use crate::fake::{COMPLAINT, REMARK};
 use cuda_abi::CudaError;
-use cuda_driver::Driver;
+use cuda_driver::{Descriptions, Driver};
 use cuda_wire::*;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 const MODULE: ModuleId = ModuleId(1);
 
@@ -26,6 +28,56 @@ fn a_module_is_described_whole() {
     session.module_unload(MODULE).unwrap();
     assert_eq!(session.module_unload(MODULE), Err(CudaError::INVALID_HANDLE));
     session.check_nothing_left();
+}
+
+/// Descriptions in memory.
+#[derive(Default)]
+struct Kept(Mutex<BTreeMap<[u8; 32], Vec<u8>>>);
+
+impl Descriptions for Kept {
+    fn get(&self, key: &[u8; 32]) -> Option<Vec<u8>> {
+        self.0.lock().unwrap().get(key).cloned()
+    }
+
+    fn put(&self, key: &[u8; 32], description: &[u8]) {
+        self.0.lock().unwrap().insert(*key, description.to_vec());
+    }
+}
+
+#[test]
+fn a_known_module_is_described_without_loading_its_kernels() {
+    let kept = Arc::new(Kept::default());
+    let described = |hash, options, may_load: bool| {
+        let session = Session::new();
+        session.know(kept.clone());
+        if !may_load {
+            session.fake.fail("cuFuncLoad", 1, CudaError::LAUNCH_FAILED);
+        }
+        let image = ImageSource::Inline { bytes: Bytes(PTX.as_bytes()) };
+        let answer = session.module_load(MODULE, CONTEXT, hash, image, options);
+        answer.map(|info| info.kernels)
+    };
+    let first = described([1; 32], vec![], true).unwrap();
+    assert_eq!(described([1; 32], vec![], false), Ok(first), "the second session knows it");
+    assert_eq!(described([2; 32], vec![], false), Err(CudaError::LAUNCH_FAILED), "another image");
+    let options = vec![JitOption { option: 0, value: 32 }];
+    assert_eq!(described([1; 32], options, false), Err(CudaError::LAUNCH_FAILED), "other options");
+}
+
+#[test]
+fn a_description_of_other_kernels_is_not_believed() {
+    let kept = Arc::new(Kept::default());
+    let load = |text: &str| {
+        let session = Session::new();
+        session.know(kept.clone());
+        // The hash is the worker's word; this one lies.
+        let image = ImageSource::Inline { bytes: Bytes(text.as_bytes()) };
+        session.module_load(MODULE, CONTEXT, [1; 32], image, vec![]).unwrap().kernels.len()
+    };
+    let fewer = PTX.replace(".visible .entry nothing() { ret; }\n", "");
+    assert_eq!([load(PTX), load(&fewer), load(PTX), load(PTX)], [3, 2, 3, 3]);
+    kept.0.lock().unwrap().values_mut().for_each(|description| description.truncate(5));
+    assert_eq!(load(PTX), 3, "nor is half of one");
 }
 
 #[test]

@@ -32,7 +32,7 @@ const MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct Gate {
     driver: Arc<dyn Driver>,
     link: Arc<Link>,
-    images: Option<ImageCache>,
+    images: Option<Arc<ImageCache>>,
     holdings: Holdings,
     /// First error of one-way commands by context, oldest first, not reported yet.
     deferred: Mutex<Vec<(ContextId, CudaError)>>,
@@ -78,7 +78,7 @@ impl Gate {
     pub(crate) fn new(
         driver: Arc<dyn Driver>,
         link: Arc<Link>,
-        images: Option<ImageCache>,
+        images: Option<Arc<ImageCache>>,
         credit_bytes: u64,
         host_bytes_max: u64,
     ) -> Self {

@@ -72,7 +72,11 @@ fn assemble(
         ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)
             .inspect_err(|error| tracing::warn!(%error, "cannot open the cache of module images; clients send every image again"))
             .ok()
+            .map(Arc::new)
     });
+    if let Some(images) = &images {
+        driver.know(images.clone());
+    }
     let (events_tx, events_rx, events_closer) = joined.events.split();
     let events = Arc::new(Events::new(events_tx, events_closer));
     let lanes = Arc::new(lanes(joined.lanes, config, &ending));
