@@ -2,8 +2,24 @@
 
 use crate::error::Refusal;
 use locks::lock;
-use std::sync::Mutex;
+use snapshot::Gone;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Zeroing so much takes a few milliseconds.
+const ASIDE_BYTES: u64 = 32 << 20;
+
+/// Blocks that are charged until they are zeroed.
+struct Charged {
+    gone: Gone,
+    budget: Arc<Budget>,
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.budget.let_go(std::mem::take(&mut self.gone));
+    }
+}
 
 /// Counts guard memory.
 #[derive(Debug)]
@@ -59,6 +75,26 @@ impl Budget {
         let obstacle = lock(&self.obstacle).clone();
         let hint = if obstacle.is_empty() { String::new() } else { format!(". {obstacle}") };
         Refusal::MemoryFull { used: self.used(), bytes_max: self.bytes_max, hint }
+    }
+
+    /// Zeroes blocks that are charged, and takes the charge back.
+    pub(crate) fn let_go(&self, gone: Gone) {
+        let bytes = gone.bytes();
+        drop(gone);
+        self.correct(bytes, 0);
+    }
+
+    /// The same while the caller goes on, if it would take long.
+    pub(crate) fn let_go_aside(self: &Arc<Self>, gone: Gone) {
+        if gone.bytes() < ASIDE_BYTES {
+            return self.let_go(gone);
+        }
+        let charged = Charged { gone, budget: self.clone() };
+        // If there is no thread to be had, the closure is dropped here, and its blocks with it.
+        let aside = std::thread::Builder::new().name("dxpu-zero".to_owned()).spawn(move || drop(charged));
+        if let Err(error) = aside {
+            tracing::warn!(%error, "no thread to zero blocks: a program had to wait for it");
+        }
     }
 
     /// Replaces what one image was charged by what it takes. Taking more than was charged is not refused here: the bytes

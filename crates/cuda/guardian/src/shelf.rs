@@ -36,7 +36,7 @@ const IMAGE_COST: u64 = 256 << 10;
 /// All images.
 pub(crate) struct Shelf {
     images: Mutex<HashMap<[u8; 16], Arc<Kept>>>,
-    budget: Budget,
+    budget: Arc<Budget>,
     image_bytes_max: u64,
     serials: AtomicU64,
 }
@@ -56,7 +56,7 @@ impl Shelf {
         let image_bytes_max = image_bytes_max.min(bytes_max.saturating_sub(IMAGE_COST));
         Arc::new(Self {
             images: Mutex::default(),
-            budget: Budget::new(bytes_max),
+            budget: Arc::new(Budget::new(bytes_max)),
             image_bytes_max,
             serials: AtomicU64::new(1),
         })

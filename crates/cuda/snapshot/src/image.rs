@@ -14,10 +14,12 @@
 mod checked;
 mod delta;
 mod error;
+mod gone;
 mod history;
 
 pub use checked::CheckedBlock;
 pub use error::ImageError;
+pub use gone::Gone;
 
 use crate::{Block, BlockDigest, Bytes, Key, Seal};
 use delta::Pending;
@@ -52,6 +54,7 @@ pub struct Image {
     /// Addresses that have more than what the committed cut needs, because of pins.
     crowded: BTreeSet<u64>,
     pending: Option<Pending>,
+    gone: Gone,
 }
 
 impl Image {
@@ -69,6 +72,7 @@ impl Image {
             pins: BTreeMap::new(),
             crowded: BTreeSet::new(),
             pending: None,
+            gone: Gone::default(),
         }
     }
 
@@ -82,9 +86,15 @@ impl Image {
         self.incarnation
     }
 
-    /// Memory that it takes, the uncommitted delta included.
+    /// Memory that it takes, the uncommitted delta included, [`Gone`] blocks not.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The blocks that it has let go of since the last call. Whoever changes an image takes them, and drops them where
+    /// nobody waits.
+    pub fn take_gone(&mut self) -> Gone {
+        std::mem::take(&mut self.gone)
     }
 
     /// Lets an incarnation write. An older one is refused; a newer one, or the same again after its connection broke,
@@ -221,7 +231,8 @@ impl Image {
             None
         };
         if let Some(refusal) = refusal {
-            self.bytes -= pending.cost();
+            self.pending = Some(pending);
+            self.throw_away();
             return Err(refusal);
         }
         self.apply(pending);
@@ -341,16 +352,17 @@ impl Image {
     fn throw_away(&mut self) {
         if let Some(pending) = self.pending.take() {
             self.bytes -= pending.cost();
+            pending.blocks.into_values().for_each(|stored| self.gone.take(stored));
         }
     }
 
     /// Lets go of versions that neither the committed cut nor a pinned one needs.
     fn prune(&mut self) {
         let kept: BTreeSet<u64> = self.pins.keys().copied().chain([self.committed]).collect();
-        let (blocks, bytes) = (&mut self.blocks, &mut self.bytes);
+        let (blocks, bytes, gone) = (&mut self.blocks, &mut self.bytes, &mut self.gone);
         self.crowded.retain(|&address| {
             let Some(history) = blocks.get_mut(&address) else { return false };
-            *bytes -= history.prune(&kept);
+            *bytes -= history.prune(&kept, gone);
             if history.is_empty() {
                 blocks.remove(&address);
                 return false;

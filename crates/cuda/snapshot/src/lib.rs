@@ -25,5 +25,5 @@ mod table;
 pub use buffer::Bytes;
 pub use digest::{BLOCK_BYTES, Digest, Key};
 pub use extent::{Block, Extent, ExtentError, Extents, VARIABLE_BYTES_MAX, variable_extents};
-pub use image::{CheckedBlock, EventAge, Image, ImageError};
+pub use image::{CheckedBlock, EventAge, Gone, Image, ImageError};
 pub use table::{BlockDigest, Delta, Seal, TableError, Tables};

@@ -6,8 +6,8 @@ use crate::error::Refusal;
 use crate::protocol::{Mode, Open};
 use cuda_wire::ImageName;
 use locks::{lock, wait_for};
-use snapshot::{Image, Key};
-use std::sync::{Arc, Condvar, Mutex};
+use snapshot::{Gone, Image, Key};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
@@ -61,12 +61,22 @@ impl Inner {
         self.image.as_mut().ok_or(Refusal::Ended)
     }
 
-    /// Charges the image for what it takes now. `reserved` was charged on top of what it took before.
-    fn settle(&mut self, budget: &Budget, reserved: u64) {
+    /// Charges the image for what it takes now. `reserved` was charged on top of what it took before. What it has let go of
+    /// comes back, and stays charged until the caller has dropped it.
+    fn settle(&mut self, budget: &Budget, reserved: u64) -> Gone {
         let takes = self.image.as_ref().map_or(0, |image| image.bytes() + IMAGE_COST);
-        budget.correct(self.charged + reserved, takes);
+        let gone = self.image.as_mut().map(Image::take_gone).unwrap_or_default();
+        budget.correct(self.charged + reserved, takes + gone.bytes());
         self.charged = takes;
+        gone
     }
+}
+
+/// Settles, lets others have the image, and only then zeroes what the image has let go of.
+fn release(mut inner: MutexGuard<'_, Inner>, budget: &Budget, reserved: u64) {
+    let gone = inner.settle(budget, reserved);
+    drop(inner);
+    budget.let_go(gone);
 }
 
 impl Kept {
@@ -121,16 +131,20 @@ impl Kept {
     }
 
     /// Lets a writer in, and shuts the one before out: what it has not committed is thrown away.
-    pub(super) fn admit(&self, budget: &Budget, open: &Open, serial: u64) -> Result<(), Refusal> {
+    pub(super) fn admit(&self, budget: &Arc<Budget>, open: &Open, serial: u64) -> Result<(), Refusal> {
         let mut inner = lock(&self.inner);
         let admitted = inner.image()?.admit(open.incarnation);
-        inner.settle(budget, 0);
-        admitted?;
-        (inner.writer, inner.idle_since, inner.is_suspended) = (serial, None, false);
-        if !open.lease.is_empty() {
-            inner.lease.clone_from(&open.lease);
+        let gone = inner.settle(budget, 0);
+        if admitted.is_ok() {
+            (inner.writer, inner.idle_since, inner.is_suspended) = (serial, None, false);
+            if !open.lease.is_empty() {
+                inner.lease.clone_from(&open.lease);
+            }
         }
-        Ok(())
+        drop(inner);
+        // A program waits for this.
+        budget.let_go_aside(gone);
+        Ok(admitted?)
     }
 
     /// The writer with this number is gone: its uncommitted delta is thrown away, and the image's time begins. `is_suspended`:
@@ -150,7 +164,7 @@ impl Kept {
             image.leave(incarnation);
         }
         (inner.writer, inner.idle_since, inner.is_suspended) = (0, Some(now), is_suspended);
-        inner.settle(budget, 0);
+        release(inner, budget, 0);
     }
 
     /// Ends the image if its time without a writer is over; whether it was.
@@ -219,12 +233,12 @@ impl Kept {
             let image = inner.image()?;
             let incarnation = image.incarnation();
             image.leave(incarnation);
-            inner.settle(budget, 0);
+            release(inner, budget, 0);
             return Err(budget.full());
         }
         let Inner { image, older, .. } = &mut *inner;
         let changed = image.as_mut().ok_or(Refusal::Ended).and_then(|image| change(image, older));
-        inner.settle(budget, reserve);
+        release(inner, budget, reserve);
         changed
     }
 
@@ -236,7 +250,7 @@ impl Kept {
     ) -> Result<T, Refusal> {
         let mut inner = lock(&self.inner);
         let seen = inner.image().and_then(look);
-        inner.settle(budget, 0);
+        release(inner, budget, 0);
         seen
     }
 
@@ -312,7 +326,8 @@ impl Kept {
                 return false;
             }
             let image = inner.image.take();
-            inner.settle(budget, 0);
+            // Without an image nothing is let go of: what it had goes with it.
+            drop(inner.settle(budget, 0));
             image
         };
         self.changed.notify_all();

@@ -189,3 +189,24 @@ fn a_reader_keeps_its_cut_and_a_fetch_shuts_the_writer_out() {
     shelf.end_all();
     assert!(matches!(fetch.read(2, first[0].0.block), Err(Refusal::Ended)));
 }
+
+#[test]
+fn a_large_delta_of_a_lost_writer_is_charged_until_it_is_zeroed() {
+    let shelf = Shelf::new(256 * MIB, u64::MAX);
+    let old = shelf.open_to_write(&open(1, 1, 1)).unwrap();
+    write(&old, 0, 1, &blocks(1, 1, 4)).unwrap();
+    let kept = shelf.budget().used();
+    let next = blocks(1, 2, 640);
+    old.begin(1, 2).unwrap();
+    next.iter().try_for_each(|(entry, bytes)| old.put(2, *entry, bytes.clone())).unwrap();
+    assert!(shelf.budget().used() > kept + 40 * MIB);
+    let reader = shelf.open_to_read(&open(1, 1, 2), true, Instant::now()).unwrap();
+    drop(next);
+    let until = Instant::now() + Duration::from_secs(20);
+    while shelf.budget().used() != kept {
+        assert!(Instant::now() < until, "{} of {kept}", shelf.budget().used());
+        std::thread::yield_now();
+    }
+    assert_eq!(old.state().unwrap().committed, 1);
+    drop(reader);
+}

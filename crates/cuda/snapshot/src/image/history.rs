@@ -1,5 +1,6 @@
 //! The versions of one block.
 
+use super::Gone;
 use crate::{BlockDigest, Bytes};
 use std::collections::BTreeSet;
 
@@ -41,8 +42,8 @@ impl History {
         self.versions.iter().filter_map(|(_, stored)| stored.as_ref())
     }
 
-    /// Drops versions that none of these cuts sees; says how much memory they took.
-    pub(super) fn prune(&mut self, kept: &BTreeSet<u64>) -> u64 {
+    /// Moves versions that none of these cuts sees to `gone`; says how much memory they take.
+    pub(super) fn prune(&mut self, kept: &BTreeSet<u64>, gone: &mut Gone) -> u64 {
         let mut dropped = 0;
         let mut next = None;
         let mut left = Vec::with_capacity(self.versions.len());
@@ -53,7 +54,10 @@ impl History {
             };
             next = Some(from);
             match stored {
-                Some(stored) if !is_seen => dropped += stored.cost(),
+                Some(stored) if !is_seen => {
+                    dropped += stored.cost();
+                    gone.take(stored);
+                }
                 stored => left.push((from, stored)),
             }
         }

@@ -200,10 +200,15 @@ fn nothing_is_left_behind_in_memory() {
     cut(&mut image, 1, &[(0, &[1; 1000]), (4096, &[2; 500])]);
     assert_eq!(graves::take(), (0, 0));
     cut(&mut image, 2, &[(0, &[3; 1000])]);
+    assert_eq!(graves::take(), (0, 0), "they wait for a moment when nobody waits for them");
+    let gone = image.take_gone();
+    assert!(gone.bytes() >= 1500 && gone.len() == 2);
+    drop(gone);
     assert_eq!(graves::take(), (1500, 0), "the versions before");
     image.begin(ME, 2, 3).unwrap();
     put(&mut image, 3, 0, &[4; 100]).unwrap();
     image.leave(ME);
+    drop(image.take_gone());
     assert_eq!(graves::take(), (100, 0), "the uncommitted delta");
     image.begin(ME, 2, 3).unwrap();
     put(&mut image, 3, 0, &[4; 100]).unwrap();
