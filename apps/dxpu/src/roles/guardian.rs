@@ -7,7 +7,7 @@ use guardian::{Guardian, GuardianConfig, PeerAddress, PeerFiles, PeerListen, Pee
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Read;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transport::HostPort;
 
 #[derive(clap::Args)]
@@ -73,6 +73,12 @@ impl GuardianRole {
             Failure::new(Exit::Failure, "the guardian cannot start", hint).because(error)
         })?;
         tracing::info!(socket, bytes, is_kept, address = started.address(), "the guardian keeps images");
+        // Beside the first sessions: they need it only with their first images.
+        std::thread::Builder::new().name("guardian-ready".to_owned()).spawn(move || {
+            let began = Instant::now();
+            let ready = guardian::make_ready(bytes);
+            tracing::info!(ready, took = ?began.elapsed(), "guard memory is ready");
+        })?;
         if ends_with_stdin {
             let stopper = signals.handle();
             std::thread::Builder::new().name("guardian-stdin".to_owned()).spawn(move || {

@@ -157,3 +157,30 @@ fn a_disk_that_takes_nothing_is_named_in_the_refusal_and_the_images_stay() {
     });
     suspended.check(&*store.open(NAME, &SECRET, 5, "").unwrap(), 7);
 }
+
+#[test]
+fn a_file_system_without_room_is_named_in_the_refusal_and_nothing_half_stays_on_it() {
+    let may_mount = std::process::Command::new("unshare").args(["--mount", "true"]).status();
+    if !may_mount.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: only root may mount a small file system");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let disk = directory.path().join("parked");
+    std::fs::create_dir(&disk).unwrap();
+    let short = Plan { bytes_max: SHORT, disk_bytes: Some(1 << 20), ..plan(&disk, 600_000) };
+    let process = Process::start(&directory.path().join("g"), &short);
+    let store = process.store().for_lease(LEASE);
+    let suspended = suspend(&store, NAME, BLOCKS);
+    let image = process.store().for_lease("l-another").open(other(), &SECRET, 1, "").unwrap();
+    let number = std::cell::Cell::new(1);
+    eventually("the disk is named", || {
+        number.set(number.get() + 1);
+        let words = refused(Memory::new(BLOCKS, 1).cut(&*image, number.get()));
+        words.contains("guard memory") && words.contains("No space left on device")
+    });
+    let inside = Path::new("/proc").join(process.child.id().to_string()).join("root");
+    let left = inside.join(disk.strip_prefix("/").unwrap());
+    eventually("half a file goes", || files(&left).is_empty());
+    suspended.check(&*store.open(NAME, &SECRET, 5, "").unwrap(), 7);
+}

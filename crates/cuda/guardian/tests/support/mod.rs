@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) copy_to: Option<String>,
     pub(crate) copy_wait_ms: u64,
     pub(crate) disk: Option<PathBuf>,
+    /// The room on it; `None`: as much as the machine has.
+    pub(crate) disk_bytes: Option<u64>,
     /// How long an image of a lease is without a writer before it goes there.
     pub(crate) park_after_ms: u64,
     /// A directory with authority.pem, certificate.pem and key.pem; `None`: in the clear.
@@ -79,7 +81,18 @@ pub(crate) fn run_if_told() {
 
 impl Process {
     pub(crate) fn start(socket: &Path, plan: &Plan) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let program = std::env::current_exe().unwrap();
+        let mut command = match plan.disk_bytes {
+            // A file system of its own, which nobody else sees and which goes with the process.
+            Some(bytes) => {
+                let mut command = Command::new("unshare");
+                let script =
+                    format!("mount -t tmpfs -o size={bytes} dxpu-test \"$G_DISK\" && exec \"$0\" \"$@\"");
+                command.args(["--mount", "sh", "-c", &script]).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
         command.args(["--exact", "guardian_process", "--nocapture", "--test-threads=1"]);
         command.env(SOCKET, socket).env("G_BYTES", plan.bytes_max.to_string());
         command.env("G_KEEP", plan.keep_ms.to_string()).env("G_COPY_WAIT", plan.copy_wait_ms.to_string());
