@@ -130,7 +130,7 @@ part-harness:
 ## Jobs of a real Slurm with GPUs of a pool.
 slurm: build setup part-slurm
 part-slurm:
-	SLURM_STORIES=$${SLURM_STORIES:-one_job,sweep} tests/slurm/run $(DXPU)
+	SLURM_STORIES=$${SLURM_STORIES:-one_job,sweep,arrays} tests/slurm/run $(DXPU)
 
 ## Packages in a clean root: installed, configured, upgraded under a running program, removed; the container image.
 packages: build setup part-packages
