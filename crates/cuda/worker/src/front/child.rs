@@ -67,6 +67,12 @@ pub(crate) struct SessionChild {
     control: Mutex<UnixStream>,
 }
 
+/// How the C library's allocator of a process is set.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+/// A session handles blocks of 64 KiB by the thousand while it saves or loads an image. The allocator would give the memory of almost
+/// every one back to the kernel, and the kernel would make its pages again for the next.
+const KEEP_FREED: &str = "glibc.malloc.trim_threshold=268435456";
+
 /// A line from a session process.
 pub(crate) enum Line {
     Ready,
@@ -82,7 +88,11 @@ impl SessionChild {
         role: Role,
     ) -> io::Result<(Arc<Self>, Child, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let mut child = Command::new(&config.spawn.program)
+        let mut command = Command::new(&config.spawn.program);
+        if std::env::var_os(TUNABLES).is_none() {
+            command.env(TUNABLES, KEEP_FREED);
+        }
+        let mut child = command
             .arg0(std::env::args_os().next().unwrap_or_else(|| "dxpu".into()))
             .args(&config.spawn.arguments)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
