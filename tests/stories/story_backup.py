@@ -22,6 +22,7 @@ def tell(record):
         record.part("a backup is taken while two managers run on etcd", day.back_up)
         record.part("a restore is refused while one leads; from etcd to SQLite and into another etcd, every record arrives", day.carry)
         record.part("restored with one member of etcd lost: the program goes on, later grants end", day.restore)
+        record.part("a lease of before ends at its time limit, and its GPU time is counted to the millisecond", day.limit)
         record.part("a half-finished restore lets no manager start, and another try finishes it", day.half)
 
 
@@ -30,6 +31,13 @@ class Day:
         self.pool, self.cluster = pool, cluster
         self.store = cluster.location()
         self.file = pool.file("pool.backup")
+
+    def lease(self, *options):
+        """A lease that is granted and that nothing renews."""
+        pool = self.pool
+        made = json.loads(must(pool.ask("lease", "create", "--model", "H200", "--ttl", "1h", "-o", "json", *options)).stdout)
+        kit.until(lambda: f"granted: {pool.last}", lambda: pool.json("lease", "show", made["id"])["state"] == "granted", 30)
+        return pool.json("lease", "show", made["id"])
 
     def manage(self, *words):
         """`dxpu manager …`, as an admin types it where the managers run."""
@@ -45,14 +53,15 @@ class Day:
         must(pool.ask("tenant", "set", "stories", "--limit", "H200=3"))
         self.steady = pool.borrow(kit.program("steady"), options=("--model", "soft"))
         self.steady.wait_for("working")
-        self.kept = [lease["id"] for lease in pool.live_leases()]
+        # Nothing renews or returns this one; its time limit must end it, whichever manager leads by then.
+        self.limited = self.lease("--time-limit", "1s", "--tenant", "timed")
+        self.kept = {lease["id"] for lease in pool.live_leases()} - {self.limited["id"]}
         said = must(self.manage("backup", "--store", self.store, "--out", self.file)).stdout
         records = int(re.search(r"\((\d+) records, revision \d+\)", said)[1])
         kit.hold(records > 128 and os.stat(self.file).st_mode & 0o777 == 0o600, said)
         # What happens after the backup is lost by the restore.
         must(pool.ask("tenant", "set", "stories", "--limit", "H200=9"))
-        self.later = json.loads(must(pool.ask("lease", "create", "--model", "H200", "--ttl", "1h", "-o", "json")).stdout)
-        kit.hold(self.later["state"] == "granted", self.later)
+        self.later = self.lease()
         return f"{records} records"
 
     def carry(self):
@@ -85,22 +94,34 @@ class Day:
         result = self.manage("restore", "--store", self.store, "--from", self.file)
         kit.hold(result.returncode == 65 and "say --replace" in result.stderr, result)
         said = must(self.manage("restore", "--store", self.store, "--from", self.file, "--replace")).stdout
-        kit.hold(f"{PAPER_BOXES + 1} boxes, 0 hosts, {GPUS} GPUs, 1 live lease, 1 tenant" in said, said)
+        kit.hold(f"{PAPER_BOXES + 1} boxes, 0 hosts, {GPUS} GPUs, 2 live leases, 1 tenant" in said, said)
         kit.hold("what to do next:" in said and "revoke again" in said, said)
         floor = int(re.search(r"epochs above (\d+)", said)[1])
         for manager in pool.managers:
             manager.start()
         kit.until(lambda: f"the later lease is unknown: {pool.last}", lambda: pool.ask("lease", "show", self.later["id"]).returncode == 65, 30)
-        kit.hold([lease["id"] for lease in pool.live_leases()] == self.kept, pool.leases())
+        kit.hold(self.kept <= {lease["id"] for lease in pool.live_leases()}, "not there:", self.kept, pool.leases())
         kit.hold(pool.json("tenant", "show", "stories")["quotas"]["H200"]["limit"] == 3, "the limit is that of the backup")
-        new = json.loads(must(pool.ask("lease", "create", "--model", "H200", "--ttl", "1h", "-o", "json")).stdout)
-        kit.until(lambda: f"granted: {pool.last}", lambda: pool.json("lease", "show", new["id"])["state"] == "granted", 30)
-        epoch = pool.json("lease", "show", new["id"])["grants"][0]["epoch"]
+        epoch = self.lease()["grants"][0]["epoch"]
         kit.hold(epoch > floor > self.later["grants"][0]["epoch"], "epochs:", epoch, floor, self.later)
         self.steady.process.terminate()
         self.steady.ends(0)
         kit.hold("none changed, none missing" in must(pool.ask("audit", "verify")).stdout, pool.last)
         return next(line for line in self.steady.said().splitlines() if line.startswith("rounds"))
+
+    def limit(self):
+        pool, lease = self.pool, self.limited["id"]
+        kit.until(lambda: f"the lease ends at its limit: {pool.last}", lambda: pool.json("lease", "show", lease)["state"] == "ended", 30)
+        shown = pool.json("lease", "show", lease)
+        kit.hold(shown["ended"]["reason"] == "its time limit of 1s is over", shown)
+        told = must(pool.ask("event", "ls", "--about", lease)).stdout
+        kit.hold("its time limit of 1s is over" in told, told)
+        [usage] = [one for one in pool.json("tenant", "usage") if one["tenant"] == "timed"]
+        had = shown["ended"]["at_ms"] - self.limited["granted_ms"]
+        kit.hold(usage["ended_gpu_ms"] == {"H200": had} and usage["leases_ended"] == 1, usage, "not", had)
+        # 1 s, the 15 s that a borrower has to end its program, and what a leader that starts may add.
+        kit.hold(16_000 <= had < 30_000, "it had the GPU for", had, "ms")
+        return f"{had} ms counted"
 
     def half(self):
         for manager in self.pool.managers:

@@ -80,8 +80,12 @@ fn memory_is_part_of_what_is_missing() {
     let first = bench.lease(LeaseRequest::default());
     let large = bench.lease(LeaseRequest { memory_bytes: Some(100 << 30), ..LeaseRequest::default() });
     let told = bench.ledger.explain(large.id).unwrap();
-    assert_eq!(told.reasons[0], "0 of 1 GPUs with at least 100 GiB are free; 1 is leased");
+    assert_eq!(told.reasons[0], "0 of 1 wanted GPUs with at least 100 GiB are free; others: 1 leased");
     assert_eq!(bench.state(first.id), LeaseState::Granted);
+    // While its box cleans the GPU, no lease has it.
+    bench.release(first.id);
+    let told = bench.ledger.explain(large.id).unwrap();
+    assert_eq!(told.reasons[0], "0 of 1 wanted GPUs with at least 100 GiB are free; others: 1 being cleaned");
 }
 
 #[test]
