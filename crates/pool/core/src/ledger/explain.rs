@@ -132,8 +132,8 @@ impl Ledger {
             // A limit below what is asked for is not met by giving leases back.
             let is_beyond = asked > u64::from(limit) * u64::from(crate::GPU_MILLI);
             let remedy = match (is_beyond, used) {
-                (true, _) => format!("ask for {limit} {model} at most, or {raise}"),
-                (false, 0) => raise,
+                (true, _) if limit > 0 => format!("ask for {limit} {model} at most, or {raise}"),
+                (true, _) | (false, 0) => raise,
                 (false, _) => format!("release a lease of tenant {tenant} on {model}, or {raise}"),
             };
             let need = wish.need(self.stock.mask(|class| wish.accepts(class) && class.model == *model));

@@ -69,6 +69,13 @@ fn more_than_the_limit_is_refused_and_no_lease_without_any_is_told_to_give_one_b
         told.remedies,
         ["ask for 1 H200 at most, or raise its limit of 1 (`dxpu tenant set t --limit H200=N`)"]
     );
+    limit(&mut bench, 0);
+    let told = bench.ledger.explain(waits.id).unwrap();
+    assert_eq!(
+        told.remedies,
+        ["raise its limit of 0 (`dxpu tenant set t --limit H200=N`)"],
+        "none can be asked for"
+    );
     bench.release(others.id);
     bench.settle();
     assert_eq!(bench.state(waits.id), LeaseState::Pending);
