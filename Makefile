@@ -112,10 +112,11 @@ dashboard: build setup part-dashboard
 part-dashboard:
 	tests/dashboard/run $(DXPU) --pictures $(TARGET)/dashboard
 
-## docs/first-hour.md, typed word by word in a clean system.
+## docs/first-hour.md, typed word by word in a clean system; the errors of the first hour, word by word.
 first-hour: build setup part-first-hour
 part-first-hour:
 	tests/first_hour/run $(DXPU)
+	tests/first_hour/errors $(DXPU)
 
 ## PCIe, judged by QEMU, a stock Linux kernel and cocotb.
 pcie: build setup part-pcie

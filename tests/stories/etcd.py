@@ -1,4 +1,4 @@
-"""Three members of etcd on this machine, real processes."""
+"""Members of etcd on this machine, real processes: three, unless told otherwise."""
 import base64
 import json
 import os
@@ -13,14 +13,14 @@ MEMBERS = 3
 
 
 class Cluster:
-    def __init__(self):
+    def __init__(self, members=MEMBERS):
         self.directory = tempfile.mkdtemp(dir=kit.scratch, prefix="etcd-")
-        self.clients = [f"http://127.0.0.1:{kit.free_port()}" for _ in range(MEMBERS)]
-        self.peers = [f"http://127.0.0.1:{kit.free_port()}" for _ in range(MEMBERS)]
-        self.members = [None] * MEMBERS
+        self.clients = [f"http://127.0.0.1:{kit.free_port()}" for _ in range(members)]
+        self.peers = [f"http://127.0.0.1:{kit.free_port()}" for _ in range(members)]
+        self.members = [None] * members
 
     def __enter__(self):
-        for number in range(MEMBERS):
+        for number in range(len(self.members)):
             self.start(number)
         kit.until(lambda: f"the members of etcd have a leader:\n{self.logs()}", lambda: self.leader() is not None, 60)
         return self
@@ -101,7 +101,7 @@ class Cluster:
 
     def logs(self):
         told = []
-        for number in range(MEMBERS):
+        for number in range(len(self.members)):
             with open(os.path.join(self.directory, f"e{number}.log"), errors="replace") as log:
                 told.append(f"e{number}: {log.read()[-1000:]}")
         return "\n".join(told)

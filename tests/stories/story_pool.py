@@ -21,6 +21,8 @@ def tell(record):
         record.part("two boxes join and their GPUs are free", joined, pool)
         record.part("GPUs of two boxes are devices 0 and 1 of one program", two_boxes, pool, (first, second))
         record.part("a program's end is the command's end, and nothing stays borrowed", ends, pool)
+        record.part("smi shows the GPUs of a lease and the program on them, as a table and as JSON", smi, pool)
+        record.part("a program is ended at its time limit, in words, and its GPU time is counted", time_limit, pool)
         record.part("no secret is in arguments or in the environment of the agent's workers", no_secrets, pool, first)
         record.part("kill -9 of the borrower: the lease ends by itself", borrower_dies, pool)
         record.part("kill -9 of the agent: the program works on, the next agent takes the worker over", agent_dies, pool, first)
@@ -48,6 +50,46 @@ def two_boxes(pool, boxes):
         os.kill(lost.worker(), signal.SIGKILL)
         client.ends(0)
     pool.all_free()
+
+
+def smi(pool):
+    # An empty PATH: nothing of NVIDIA's is asked.
+    environment = pool.environment | {"DXPU_CREDENTIAL": pool.borrower, "PATH": ""}
+    def look(*words):
+        return kit.run_plainly([kit.dxpu, "smi", *words], environment, 30)
+
+    with pool.borrow(kit.program("steady")) as client:
+        client.wait_for("working")
+        [lease] = pool.live_leases()
+        name = lease["grants"][0]["gpu"]
+        seen = json.loads(look("--lease", lease["id"], "-o", "json").stdout)
+        [gpu], [process] = seen["gpus"], seen["processes"]
+        kit.hold(gpu["uuid"] == pool.gpus()[name]["uuid"] and not gpu["lost"], gpu)
+        kit.hold(0 < gpu["memory_used_bytes"] < gpu["memory_total_bytes"] == 1 << 30, gpu)
+        kit.hold(os.path.basename(process["name"]) == "steady", process)
+        table = look("--lease", lease["id"]).stdout
+        kit.hold(re.search(r"\|   0  dxpu soft GPU .* [1-9]\d*MiB / 1024MiB ", table) and gpu["uuid"] in table, table)
+        kit.hold(re.search(rf"\| +{process['pid']} .*steady", table), table)
+        client.process.terminate()
+        client.ends(0)
+    missing = look()
+    kit.hold(missing.returncode == 2 and "dxpu run --gpus 1 -- dxpu smi" in missing.stderr, missing)
+
+
+def time_limit(pool):
+    def usage():
+        [found] = [one for one in pool.json("tenant", "usage") if one["tenant"] == "stories"]
+        return found["ended_gpu_ms"]["soft"], found["leases_ended"]
+
+    gpu_ms, count = usage()
+    with pool.borrow(kit.program("steady"), options=("--time-limit", "1s")) as client:
+        client.ends(0, 20)
+        kit.hold("dxpu: the time limit is reached; the program is asked to end" in client.said(), client.said())
+        kit.hold("rounds" in client.said(), "the program was not asked to end:", client.said())
+    kit.until(lambda: f"counted: {usage()}", lambda: usage()[1] == count + 1)
+    had = usage()[0] - gpu_ms
+    kit.hold(1000 <= had < 8000, "it had its GPU for", had, "ms")
+    return f"{had} ms counted"
 
 
 def ends(pool):

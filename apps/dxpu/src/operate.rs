@@ -6,6 +6,7 @@
 pub(crate) mod ask;
 mod drain;
 mod list;
+mod models;
 mod revoke;
 mod usage;
 pub(crate) mod words;

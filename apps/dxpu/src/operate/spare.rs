@@ -1,8 +1,8 @@
 //! `dxpu spare`: GPUs held back for leases whose GPU breaks.
 
-use super::ask;
 use super::list::{Format, Look, changed};
 use super::words::{counted, or_dash};
+use super::{ask, models};
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::{PoolAccess, failure};
@@ -94,8 +94,11 @@ impl Spare {
             Verb::Show { model, look } => look.show(|client| find(client, &model), detail),
             Verb::Set { model, count, access, output } => {
                 let path = format!("/v1/spares/{}", ask::encoded(model.as_str()));
-                let record: SpareRecord =
-                    access.client()?.put(&path, &SpareRequest { count }).map_err(failure)?;
+                let client = access.client()?;
+                let record: SpareRecord = client.put(&path, &SpareRequest { count }).map_err(failure)?;
+                if count > 0 {
+                    models::tell_unknown(&client, [&model]);
+                }
                 let said = format!(
                     "of model {}, {} held back when free",
                     record.model,

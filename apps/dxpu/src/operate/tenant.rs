@@ -1,10 +1,10 @@
 //! `dxpu tenant`: the tenants that GPUs are for, and how many each may have.
 
-use super::ask;
 use super::lease::long_duration;
 use super::list::{Format, Look, changed};
 use super::revoke::Terms;
 use super::words::or_dash;
+use super::{ask, models};
 use crate::support::exit::Outcome;
 use crate::support::paint::Paper;
 use crate::support::pool_access::{PoolAccess, failure};
@@ -12,7 +12,7 @@ use crate::support::table::{self, Column};
 use pool_api::{ErrorCode, Model, Name, Quota, TenantRecord, TenantRequest, TenantStatus};
 use pool_auth::Identity;
 use pool_client::Client;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -165,6 +165,10 @@ impl Set {
         if let Some(weight) = self.weight {
             request.weight = weight;
         }
+        // Taking a quota away needs no GPU.
+        let limited = self.limit.iter().filter(|(_, limit)| limit.is_some()).map(|(model, _)| model);
+        let guaranteed = self.guarantee.iter().filter(|(_, count)| *count > 0).map(|(model, _)| model);
+        let named: BTreeSet<Model> = limited.chain(guaranteed).cloned().collect();
         for (model, guaranteed) in self.guarantee {
             request.quotas.entry(model).or_default().guaranteed = guaranteed;
         }
@@ -189,6 +193,7 @@ impl Set {
         request.quotas.retain(|_, quota| *quota != Quota::default());
         let record: TenantRecord =
             client.put(&format!("/v1/tenants/{}", self.name), &request).map_err(failure)?;
+        models::tell_unknown(&client, &named);
         let said = format!(
             "tenant {}: weight {}, quotas {}, {}, {}",
             record.name,

@@ -47,6 +47,8 @@ pub(crate) struct Pool {
 struct PoolState {
     free: Vec<Buffer>,
     made: usize,
+    /// Threads that wait for a buffer.
+    waiting: usize,
     closed: bool,
 }
 
@@ -70,13 +72,21 @@ impl Pool {
                 drop(state);
                 return Some(Buffer::new(PIECE_BYTES));
             }
+            state.waiting += 1;
             state = wait(&self.returned, state);
+            state.waiting -= 1;
         }
     }
 
     pub(crate) fn put(&self, buffer: Buffer) {
-        lock(&self.state).free.push(buffer);
-        self.returned.notify_one();
+        let mut state = lock(&self.state);
+        state.free.push(buffer);
+        let is_awaited = state.waiting > 0;
+        drop(state);
+        // A notification is a system call, whether or not a thread waits.
+        if is_awaited {
+            self.returned.notify_one();
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -122,6 +132,19 @@ mod tests {
             assert_eq!((buffer.bytes_mut().len(), buffer.len()), (bytes, bytes));
             assert_eq!(buffer.bytes().as_ptr().addr() % ALIGNMENT, 0);
         }
+    }
+
+    #[test]
+    fn a_buffer_that_comes_back_wakes_a_thread_that_waits() {
+        let pool = Pool::new(1);
+        for _ in 0..2_000 {
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| pool.put(pool.get().unwrap()));
+                }
+            });
+        }
+        assert_eq!(lock(&pool.state).waiting, 0);
     }
 
     #[test]

@@ -41,6 +41,8 @@ struct State {
     active: u32,
     failed: bool,
     mailbox: VecDeque<Piece>,
+    /// The caller sleeps until a piece comes. Only one thread waits for a transfer.
+    is_awaited: bool,
     done: Option<Done>,
 }
 
@@ -53,7 +55,8 @@ impl Expected {
         done: Option<Done>,
     ) -> Self {
         let mailbox = VecDeque::new();
-        let state = State { coverage, landed_bytes: 0, active: 0, failed: false, mailbox, done };
+        let state =
+            State { coverage, landed_bytes: 0, active: 0, failed: false, mailbox, is_awaited: false, done };
         Self { transfer, bytes, sink, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -76,8 +79,13 @@ impl Expected {
     }
 
     pub(crate) fn mail(&self, piece: Piece) {
-        lock(&self.state).mailbox.push_back(piece);
-        self.changed.notify_all();
+        let mut state = lock(&self.state);
+        state.mailbox.push_back(piece);
+        // A notification is a system call, whether or not the caller waits. One that is busy looks into its mailbox next.
+        if std::mem::take(&mut state.is_awaited) {
+            drop(state);
+            self.changed.notify_one();
+        }
     }
 
     /// A claimed chunk is through: `bytes` of it reached the sink. True when that was the last of the transfer.
@@ -135,6 +143,7 @@ impl Expectation {
             } else if state.failed {
                 return Err(LinkLost);
             } else {
+                state.is_awaited = true;
                 state = wait(&expected.changed, state);
             }
         }

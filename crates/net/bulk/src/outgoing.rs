@@ -41,8 +41,12 @@ impl Queue {
         }
         state.jobs.push_back(job);
         if state.idle >= state.jobs.len() || state.started == threads_max {
+            let is_awaited = state.idle > 0;
             drop(state);
-            self.ready.notify_one();
+            // A notification is a system call, whether or not a thread waits. Those that are busy look at the queue next.
+            if is_awaited {
+                self.ready.notify_one();
+            }
             return Ok(None);
         }
         state.started += 1;
@@ -162,6 +166,14 @@ pub(crate) struct Batch {
 struct BatchState {
     in_flight: usize,
     failed: bool,
+    /// The caller sleeps until so few chunks are with the lanes.
+    awaited: Option<usize>,
+}
+
+impl BatchState {
+    fn is_reached(&self, in_flight_max: usize) -> bool {
+        self.in_flight <= in_flight_max || self.failed
+    }
 }
 
 impl Batch {
@@ -169,19 +181,82 @@ impl Batch {
         lock(&self.state).in_flight += 1;
     }
 
+    /// A chunk is through. The caller is woken when it can go on, not by every chunk: each time costs both threads a system call.
     pub(crate) fn end(&self, sent: bool) {
         let mut state = lock(&self.state);
         state.in_flight -= 1;
         state.failed |= !sent;
-        self.changed.notify_all();
+        if state.awaited.is_some_and(|in_flight_max| state.is_reached(in_flight_max)) {
+            state.awaited = None;
+            drop(state);
+            self.changed.notify_one();
+        }
     }
 
-    /// Blocks until at most `in_flight_max` chunks are with the lanes.
+    /// Blocks until at most `in_flight_max` chunks are with the lanes. Only one thread may wait: the one whose batch it is.
     pub(crate) fn wait(&self, in_flight_max: usize) -> Result<(), LinkLost> {
         let mut state = lock(&self.state);
-        while state.in_flight > in_flight_max && !state.failed {
+        while !state.is_reached(in_flight_max) {
+            state.awaited = Some(in_flight_max);
             state = wait(&self.changed, state);
         }
+        state.awaited = None;
         if state.failed { Err(LinkLost) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_awaited(batch: &Batch) -> bool {
+        lock(&batch.state).awaited.is_some()
+    }
+
+    #[test]
+    fn a_caller_is_woken_by_the_chunk_that_it_waits_for_and_by_no_other() {
+        let batch = Batch::default();
+        (0..4).for_each(|_| batch.begin());
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| batch.wait(1));
+            while !is_awaited(&batch) {
+                std::thread::yield_now();
+            }
+            batch.end(true);
+            batch.end(true);
+            assert!(is_awaited(&batch), "two are left, and it waits for one");
+            batch.end(true);
+            assert!(!is_awaited(&batch), "it was woken");
+            assert_eq!(caller.join().unwrap(), Ok(()));
+        });
+        batch.end(true);
+        assert_eq!(batch.wait(0), Ok(()));
+    }
+
+    #[test]
+    fn a_chunk_that_failed_wakes_the_caller_at_once() {
+        let batch = Batch::default();
+        (0..3).for_each(|_| batch.begin());
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| batch.wait(0));
+            while !is_awaited(&batch) {
+                std::thread::yield_now();
+            }
+            batch.end(false);
+            assert_eq!(caller.join().unwrap(), Err(LinkLost));
+        });
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_between_a_caller_and_its_lanes() {
+        for _ in 0..2_000 {
+            let batch = Batch::default();
+            (0..3).for_each(|_| batch.begin());
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..3).for_each(|_| batch.end(true)));
+                assert_eq!(batch.wait(1), Ok(()));
+                assert_eq!(batch.wait(0), Ok(()));
+            });
+        }
     }
 }

@@ -159,7 +159,7 @@ impl Client {
             scope.spawn(move || {
                 if is_over.recv_timeout(TOLD_AFTER + wait) == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
                 {
-                    self.tell_once(teller, "does not answer yet");
+                    self.tell_once(teller, "the manager of the pool does not answer yet");
                 }
             });
             let answer = self.send_patiently(method, path, body, idempotency_key, wait);
@@ -168,10 +168,10 @@ impl Client {
         })
     }
 
-    fn tell_once(&self, teller: Teller, what: &str) {
+    fn tell_once(&self, teller: Teller, what: impl std::fmt::Display) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             let (tried, seconds) = (self.credential.managers.join(", "), self.patience.in_all.as_secs());
-            teller(&format!("the manager of the pool {what} ({tried}); trying for {seconds} s"));
+            teller(&format!("{what} ({tried}); trying for {seconds} s"));
         }
     }
 
@@ -223,8 +223,10 @@ impl Client {
             if absent >= count && self.gives_up_when_absent {
                 return Err(failure);
             }
-            if let (true, Some(teller)) = (absent >= count, self.teller) {
-                self.tell_once(teller, "refuses the connection, or its name is not known");
+            if let (true, Some(teller), ClientError::Unreachable { why, .. }) =
+                (absent >= count, self.teller, &failure)
+            {
+                self.tell_once(teller, why);
             }
             if !is_sent_on {
                 self.managers().go_on(&place, Instant::now());

@@ -157,6 +157,9 @@ fn restore_failure(error: RestoreError) -> Failure {
         RestoreError::Led { .. } => {
             (Exit::Refused, "stop all managers first (systemctl stop dxpu-manager); programs go on meanwhile")
         }
+        RestoreError::Restoring => {
+            (Exit::Refused, "wait until it has ended, then run this again with --replace")
+        }
         RestoreError::Record(_) => (Exit::Failure, "use the dxpu that made the backup, or another backup"),
         RestoreError::Interrupted => (Exit::Failure, "stop all managers, then run this again with --replace"),
     };

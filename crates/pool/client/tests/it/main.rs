@@ -411,6 +411,29 @@ fn a_user_that_waits_for_a_silent_manager_is_told_so_once() {
     assert!(told[0].contains("does not answer yet") && told[0].contains(&address), "{told:?}");
 }
 
+static TOLD_ABSENT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[test]
+fn a_program_that_keeps_trying_tells_which_of_the_two_it_is() {
+    let pool = Pool::new();
+    let hasty = Patience { per_try: Duration::from_secs(1), in_all: Duration::ZERO };
+    for address in [absent(), "https://no-such-host.invalid:7500".to_owned()] {
+        let client =
+            pool.client(&[&address], hasty).telling(|text| TOLD_ABSENT.lock().unwrap().push(text.to_owned()));
+        assert!(get(&client).is_err());
+    }
+    let told = TOLD_ABSENT.lock().unwrap().clone();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told[0].starts_with("no manager of the pool runs there: the connection is refused (https://"),
+        "{told:?}"
+    );
+    assert!(
+        told[1].starts_with("the manager's name is not known to this machine (https://no-such"),
+        "{told:?}"
+    );
+}
+
 /// A manager of the version before does not know a field, and says no more than that.
 #[test]
 fn a_manager_that_is_older_than_the_client_is_named_as_the_cause() {

@@ -132,8 +132,8 @@ impl Ledger {
             // A limit below what is asked for is not met by giving leases back.
             let is_beyond = asked > u64::from(limit) * u64::from(crate::GPU_MILLI);
             let remedy = match (is_beyond, used) {
-                (true, _) => format!("ask for {limit} {model} at most, or {raise}"),
-                (false, 0) => raise,
+                (true, _) if limit > 0 => format!("ask for {limit} {model} at most, or {raise}"),
+                (true, _) | (false, 0) => raise,
                 (false, _) => format!("release a lease of tenant {tenant} on {model}, or {raise}"),
             };
             let need = wish.need(self.stock.mask(|class| wish.accepts(class) && class.model == *model));
@@ -172,12 +172,9 @@ impl Ledger {
                 _ => format!("there are not {asked} {what} {most}, even if no other lease had any"),
             });
         } else if have < asked {
-            let leased = fallen.get(&Filter::Leased).map_or(0, Vec::len);
-            let (are, of_leased) =
-                (if have == 1 { "is" } else { "are" }, if leased == 1 { "is" } else { "are" });
-            answer
-                .reasons
-                .push(format!("{have} of {asked} {what} {are} free{together}; {leased} {of_leased} leased"));
+            let are = if have == 1 { "is" } else { "are" };
+            let others = others(fallen);
+            answer.reasons.push(format!("{have} of {asked} wanted {what} {are} free{together}{others}"));
         }
         if have < asked {
             self.remedy_stock(&need, &format!("{what} free{together}"), asked - have, fallen, answer);
@@ -267,6 +264,13 @@ pub(super) const OBSTACLES: [Filter; 7] = [
     Filter::Health,
     Filter::Spare,
 ];
+
+/// Where the GPUs are that would do and are not free: `; others: 1 leased, 1 being cleaned`.
+fn others(fallen: &Fallen) -> String {
+    let found = OBSTACLES.iter().filter_map(|filter| Some((*filter, fallen.get(filter)?.len())));
+    let parts: Vec<String> = found.map(|(filter, count)| format!("{count} {}", obstacle(filter))).collect();
+    if parts.is_empty() { String::new() } else { format!("; others: {}", parts.join(", ")) }
+}
 
 /// So many GPUs are named in a remedy; `dxpu gpu ls` shows all.
 const NAMED_MAX: usize = 4;

@@ -23,6 +23,12 @@ const TTL: Duration = Duration::from_secs(10);
 /// For how long a manager that was killed may still seem to lead.
 const MANAGERS_GONE_WITHIN: Duration = Duration::from_secs(6);
 
+/// For how long a restore that was killed may still seem to work.
+const RESTORE_GONE_WITHIN: Duration = TTL.saturating_add(Duration::from_secs(2));
+
+/// Under which name a restore holds the election.
+const WHO: &str = "a restore of a backup";
+
 /// Bytes of one transaction, so that a member of etcd is not held up for long.
 const BATCH_BYTES: usize = 512 << 10;
 
@@ -44,6 +50,9 @@ pub enum RestoreError {
         /// Where it is.
         address: String,
     },
+    /// Another restore works on this store.
+    #[error("another restore of a backup works on this store")]
+    Restoring,
     /// A record in the backup cannot be used.
     #[error("{0}")]
     Record(String),
@@ -137,17 +146,24 @@ fn check_access(backup: &Backup) -> Result<(), RestoreError> {
 
 /// Holds the managers' election, so that none leads meanwhile.
 fn lead(store: &dyn Store) -> Result<Leadership, RestoreError> {
-    let candidacy =
-        Candidacy { name: ELECTION.to_owned(), address: "a restore of a backup".to_owned(), ttl: TTL };
-    let until = Instant::now() + MANAGERS_GONE_WITHIN;
+    let candidacy = Candidacy { name: ELECTION.to_owned(), address: WHO.to_owned(), ttl: TTL };
+    let began = Instant::now();
     loop {
         match store.campaign(&candidacy)? {
             Campaign::Won(leadership) => return Ok(leadership),
-            Campaign::Led(leader) if Instant::now() >= until => {
-                return Err(RestoreError::Led { address: leader.address });
-            }
-            Campaign::Led(_) => std::thread::sleep(Duration::from_millis(200)),
+            Campaign::Led(leader) => refuse_after(&leader.address, began.elapsed())?,
         }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Refuses when the one who leads has led for longer than a killed process could seem to.
+fn refuse_after(address: &str, waited: Duration) -> Result<(), RestoreError> {
+    match address {
+        WHO if waited >= RESTORE_GONE_WITHIN => Err(RestoreError::Restoring),
+        WHO => Ok(()),
+        address if waited >= MANAGERS_GONE_WITHIN => Err(RestoreError::Led { address: address.to_owned() }),
+        _ => Ok(()),
     }
 }
 
@@ -193,5 +209,25 @@ fn commit(store: &dyn Store, leadership: &Leadership, writes: Vec<Write>) -> Res
     match store.commit(&transaction)? {
         Outcome::Committed { .. } => Ok(()),
         Outcome::Conflict { .. } => Err(RestoreError::Interrupted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_outwaits_one_that_was_killed() {
+        // The killed one holds the election for its time to live.
+        assert!(refuse_after(WHO, TTL).is_ok());
+        let refused = refuse_after(WHO, RESTORE_GONE_WITHIN).unwrap_err();
+        assert_eq!(refused.to_string(), "another restore of a backup works on this store");
+    }
+
+    #[test]
+    fn a_manager_that_leads_is_told_by_its_address() {
+        assert!(refuse_after("https://m1:7500", Duration::from_secs(5)).is_ok());
+        let refused = refuse_after("https://m1:7500", MANAGERS_GONE_WITHIN).unwrap_err();
+        assert_eq!(refused.to_string(), "a manager leads on this store (https://m1:7500)");
     }
 }

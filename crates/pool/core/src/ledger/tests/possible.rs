@@ -69,6 +69,13 @@ fn more_than_the_limit_is_refused_and_no_lease_without_any_is_told_to_give_one_b
         told.remedies,
         ["ask for 1 H200 at most, or raise its limit of 1 (`dxpu tenant set t --limit H200=N`)"]
     );
+    limit(&mut bench, 0);
+    let told = bench.ledger.explain(waits.id).unwrap();
+    assert_eq!(
+        told.remedies,
+        ["raise its limit of 0 (`dxpu tenant set t --limit H200=N`)"],
+        "none can be asked for"
+    );
     bench.release(others.id);
     bench.settle();
     assert_eq!(bench.state(waits.id), LeaseState::Pending);
@@ -80,8 +87,12 @@ fn memory_is_part_of_what_is_missing() {
     let first = bench.lease(LeaseRequest::default());
     let large = bench.lease(LeaseRequest { memory_bytes: Some(100 << 30), ..LeaseRequest::default() });
     let told = bench.ledger.explain(large.id).unwrap();
-    assert_eq!(told.reasons[0], "0 of 1 GPUs with at least 100 GiB are free; 1 is leased");
+    assert_eq!(told.reasons[0], "0 of 1 wanted GPUs with at least 100 GiB are free; others: 1 leased");
     assert_eq!(bench.state(first.id), LeaseState::Granted);
+    // While its box cleans the GPU, no lease has it.
+    bench.release(first.id);
+    let told = bench.ledger.explain(large.id).unwrap();
+    assert_eq!(told.reasons[0], "0 of 1 wanted GPUs with at least 100 GiB are free; others: 1 being cleaned");
 }
 
 #[test]
