@@ -417,7 +417,11 @@ impl Reader<'_> {
                 let text = String::from_utf8_lossy(text.0);
                 Err(LinkEnd::DeviceLost(format!("{text} (error {code})")))
             }
-            Notice::HostCallDone { .. } | Notice::PullFailed { .. } => Err(Breach::ClientNotice.into()),
+            // No session of this library wishes for a timeline.
+            Notice::Timed { .. } | Notice::TimelineTold { .. } => Ok(()),
+            Notice::HostCallDone { .. } | Notice::PullFailed { .. } | Notice::TimelineAsk { .. } => {
+                Err(Breach::ClientNotice.into())
+            }
         }
     }
 }
