@@ -227,6 +227,7 @@ pub(crate) mod tests {
             standbys: Vec::new(),
             keeper: None,
             class: 0,
+            timeline: None,
         }
     }
 
