@@ -1,6 +1,6 @@
 """Stories of several processes, in the order in which they run."""
 
-from . import behaviour, devices, faults, moves, nvml, pool, survival
+from . import behaviour, devices, faults, moves, nvml, pool, survival, timeline
 
 SCENARIOS = {
     "behaviour": behaviour.every_call_answers_as_the_driver_does,
@@ -14,4 +14,5 @@ SCENARIOS = {
     "pool": pool.a_box_lends_this_gpu,
     "nvml": nvml.nvml_shows_the_leased_gpu,
     "nvidia_smi": nvml.nvidia_smi_runs,
+    "timeline": timeline.durations_are_those_of_the_gpu,
 }

@@ -25,10 +25,11 @@ Examples:
   dxpu run --worker box-1:7400,box-2:7400 --ca ca.pem -- ./program   the GPUs of two workers, in this order
   dxpu run --gpus 2 --model H200 -- python train.py                  two GPUs of the pool, for as long as it runs
   dxpu run --gpus 1 --survive -- python train.py                     goes on at another GPU when its own is lost
+  dxpu run --worker box-1:7400 --timeline trace.json -- ./program    what ran when; ui.perfetto.dev opens the file
   dxpu run --gpus 1 --retry 3 --time-limit 8h -- python train.py     starts again on another GPU if its own fails
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES,
-DXPU_STALL_TIMEOUT, DXPU_SURVIVE, DXPU_SURVIVE_ACCEPT and DXPU_CLASS, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
+DXPU_STALL_TIMEOUT, DXPU_SURVIVE, DXPU_SURVIVE_ACCEPT, DXPU_CLASS and DXPU_TIMELINE, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
 library say what it does. DXPU_SPIN=TIME is how long its threads look for commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
 for answers on machines with more than 4 cores, otherwise as little as each transport thinks best). DXPU_PATIENCE=TIME is
 how long a worker that is busy is asked again (default: 60s). DXPU_WORKER_UID=UID,... are users, beside root and yours, at
@@ -74,6 +75,11 @@ pub(crate) struct Run {
     /// `dedicated` ones take no part in this. For a worker of your own; its GPUs must be ones it can share (soft GPUs, so far)
     #[arg(long, value_name = "CLASS", env = "DXPU_CLASS", default_value = "dedicated")]
     class: work_class::Class,
+    /// Write what ran when to this file: kernels and copies on the GPU, what threads of the program waited for, time on the
+    /// network. Perfetto (ui.perfetto.dev) and chrome://tracing open it. The file is emptied first; all processes of the program
+    /// write to it
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -115,6 +121,7 @@ impl Run {
     pub(crate) fn run(self) -> Outcome {
         let survive = self.survive.and_then(|Survival(survive)| survive);
         let accept = (survive.is_some() && self.survive_accept).then_some("1");
+        let timeline = self.empty_timeline()?;
         if self.borrow.is_wanted() {
             // A worker that the environment names is that of a program around this one.
             if !self.worker.is_empty() && std::env::var_os("DXPU_WORKER").is_none() {
@@ -128,7 +135,8 @@ impl Run {
                     format!("--class {}: the GPUs of a pool are not shared between classes yet", self.class);
                 return Err(Failure::new(Exit::Usage, what, "leave --class out, or name a --worker").into());
             }
-            let given = self.settings(survive, accept);
+            let mut given = self.settings(survive, accept);
+            given.extend(timeline.map(|file| ("DXPU_TIMELINE", file.into_os_string())));
             let patience = if survive.is_some() { Some(patience()?) } else { None };
             return self.borrow.run(&self.program, given, patience);
         }
@@ -169,11 +177,24 @@ impl Run {
         set("DXPU_STALL_TIMEOUT", self.stall_timeout.as_deref().map(OsStr::new));
         set("DXPU_SURVIVE", survive.map(|survive| survive.to_string()).as_deref().map(OsStr::new));
         set("DXPU_SURVIVE_ACCEPT", accept.map(OsStr::new));
+        if let Some(file) = &timeline {
+            set("DXPU_TIMELINE", Some(file.as_os_str()));
+        }
         let is_shared = self.class != work_class::Class::Dedicated;
         set("DXPU_CLASS", is_shared.then(|| OsStr::new(self.class.name())));
         // Only returns when the program could not be started.
         let error = program.exec();
         Err(exit::not_started(&self.program[0], error).into())
+    }
+
+    /// Makes the file of the timeline, empty, and says where it is: the program may change its directory.
+    fn empty_timeline(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(file) = absolute(self.timeline.as_deref())? else { return Ok(None) };
+        if let Err(error) = std::fs::File::create(&file) {
+            let what = format!("cannot write the timeline to {}: {error}", file.display());
+            return Err(Failure::new(Exit::Usage, what, "name a file in a directory of yours").into());
+        }
+        Ok(Some(file))
     }
 
     /// Variables of the program's library, for a program that borrows from a pool.

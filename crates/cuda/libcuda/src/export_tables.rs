@@ -18,6 +18,10 @@
 //! | [`functions`] | cuFFT | the functions of a module |
 //! | [`compile_cache`] | NVRTC | keeps what it has compiled |
 //!
+//! CUPTI, which `torch.profiler` and Nsight build on, asks for [`is_profilers`] before anything else. It is refused: what CUPTI
+//! measures happens on another machine, and it must not be given made-up events. CUPTI 12 and 13 then return errors from all
+//! their functions, and the profiler goes on without a GPU.
+//!
 //! The address of a table never changes: the runtime puts it into the digest that [`integrity`] answers.
 
 mod checks;
@@ -47,6 +51,11 @@ pub(crate) fn find(id: &[u8; 16]) -> Option<u64> {
         0xda9151d3_3ae6_cc41_a5c0_4f26d533e328 => compile_cache::TABLE.address(),
         _ => return None,
     })
+}
+
+/// Whether it is the table that a profiler (CUPTI) begins with.
+pub(crate) fn is_profilers(id: &[u8; 16]) -> bool {
+    u128::from_be_bytes(*id) == 0x7cb63f9b_9ca4_8e42_a484_beb66e6aed7f
 }
 
 #[cfg(test)]

@@ -19,5 +19,6 @@ mod process;
 mod reserve;
 mod state;
 mod threads;
+mod timeline;
 
 use worker_link::log;

@@ -41,9 +41,9 @@ pub(crate) use connect::{Session, connect};
 pub(crate) use pool_memory::PoolMemory;
 pub(crate) use worker_link::Config;
 
-use crate::{host::HostRegion, log};
+use crate::{host::HostRegion, log, timeline::LinkTimeline};
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{Command, TransferId, Wire};
+use cuda_wire::{Command, ModuleId, ModuleInfo, Notice, TransferId, Wire};
 use end::{Breach, LinkEnd};
 use events::Events;
 use locks::lock;
@@ -115,6 +115,8 @@ pub(crate) struct Link {
     pools: OnceLock<Box<dyn PoolMemory>>,
     /// None where the transport has no way for memory, and in a link that survives: its journal must see the bytes.
     sharing: Option<Sharing>,
+    /// Where what threads wait for, and what the worker says has run, is written down.
+    timeline: Option<LinkTimeline>,
     /// Await every command: slow, but an error is returned by the call that caused it.
     await_all: bool,
     address: String,
@@ -233,11 +235,16 @@ impl Link {
             return Err(WORKER_LOST);
         }
         let call = self.next_call();
+        let waiting = self.timeline.as_ref().map(LinkTimeline::begin);
         self.replies.expect(call);
         if let Err(error) = self.queue.append_and_flush(command, call) {
             self.lose(&error.into());
         }
-        let (header, body) = self.answer(call, command.opcode()).ok_or(WORKER_LOST)?;
+        let answer = self.answer(call, command.opcode());
+        if let Some((timeline, waiting)) = self.timeline.as_ref().zip(waiting) {
+            timeline.called(waiting, command.name(), call);
+        }
+        let (header, body) = answer.ok_or(WORKER_LOST)?;
         self.memory_credit.fetch_add(header.memory_credit_bytes as i64, Ordering::Relaxed);
         if let Some(error) = CudaError::from_code(header.deferred)
             && let Some(tell) = self.on_deferred.get()
@@ -316,16 +323,40 @@ impl Link {
             survival.push(self, transfer, region);
             return Ok(());
         }
+        let waiting = self.timeline.as_ref().map(LinkTimeline::begin);
         // The lane threads read the program's memory themselves; waiting for them here keeps it valid.
         let (done, wait) = mpsc::sync_channel(1);
         let tell = Box::new(move |result| {
             let _ = done.send(result);
         });
         self.wires().lanes.send_later(transfer, region.bytes(), Box::new(*region), tell);
-        match wait.recv() {
+        let sent = wait.recv();
+        if let Some((timeline, waiting)) = self.timeline.as_ref().zip(waiting) {
+            timeline.pushed(waiting, region.bytes());
+        }
+        match sent {
             Ok(Ok(())) => Ok(()),
             _ => Err(WORKER_LOST),
         }
+    }
+
+    /// The program has loaded a module: its kernels have these names.
+    pub(crate) fn loaded(&self, module: ModuleId, info: &ModuleInfo) {
+        if let Some(timeline) = &self.timeline {
+            timeline.module(module, info.kernels.iter().map(|kernel| kernel.name.clone()).collect());
+        }
+    }
+
+    /// Whether the worker says what runs on its GPU.
+    pub(crate) fn keeps_timeline(&self) -> bool {
+        self.timeline.as_ref().is_some_and(LinkTimeline::is_kept)
+    }
+
+    /// Asks the worker for the time of its timeline, or for everything. False: it keeps none, or is lost.
+    pub(crate) fn ask_timeline(&self, nonce: u64, flush: bool) -> bool {
+        self.keeps_timeline()
+            && !self.is_lost()
+            && self.wires().send(&Notice::TimelineAsk { nonce, flush }).is_ok()
     }
 
     /// Sends the bytes of an announced push, which stay as they are until the copy is done, and returns at once.
@@ -476,6 +507,9 @@ impl Link {
 
     /// Makes a session the present one.
     fn install(&self, wires: Arc<Wires>) {
+        if let Some(timeline) = &self.timeline {
+            timeline.begin_session();
+        }
         let keeper = self.survival.as_ref().and_then(Survival::keeper_descriptor);
         let numbers = wires.descriptors().iter().copied().chain(keeper);
         let numbers = numbers.chain(std::iter::repeat(NO_DESCRIPTOR));

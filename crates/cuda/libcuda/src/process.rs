@@ -83,7 +83,9 @@ extern "C" fn at_exit() {
     // A panic here would cross into C; there is nothing left to save anyway.
     let _ = std::panic::catch_unwind(|| {
         if let Ok(client) = crate::state::client() {
+            crate::timeline::flush(client.links().into_iter().map(|link| &**link));
             client.links().iter().for_each(|link| link.say_goodbye());
+            crate::timeline::finish();
         }
     });
 }

@@ -2,27 +2,36 @@
 
 use crate::codec::{DecodeError, Reader, Wire};
 
-/// The class of the client's program, by number; 0 is `dedicated`. It is the last part of its message, and 0 takes no
-/// bytes: a message of a client without a class is the same as before there were classes. A worker that knows none refuses
-/// the message of a client that has one, and says that bytes are left.
+/// What a client wishes beyond a session. It is the last part of its message, and no wish takes no bytes: a message of a client
+/// without one is the same as before there were any. A worker that knows none refuses the message of a client that has one, and
+/// says that bytes are left. One that knows classes and no timelines refuses the class, or is held to a lease and keeps no
+/// timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AppendedClass(pub u8);
+pub struct AppendedWish {
+    /// The class of the client's program, by number, at most 127; 0 is `dedicated`.
+    pub class: u8,
+    /// The worker is to say when what has run ([`crate::Notice::Timed`]).
+    pub timeline: bool,
+}
 
-impl Wire<'_> for AppendedClass {
+const TIMELINE: u8 = 0x80;
+
+impl Wire<'_> for AppendedWish {
     fn put(&self, out: &mut Vec<u8>) {
-        if self.0 != 0 {
-            out.push(self.0);
+        let byte = self.class & !TIMELINE | if self.timeline { TIMELINE } else { 0 };
+        if byte != 0 {
+            out.push(byte);
         }
     }
 
     fn take(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         if reader.left() == 0 {
-            return Ok(Self(0));
+            return Ok(Self::default());
         }
         match u8::take(reader)? {
             // Two encodings must not mean the same.
-            0 => Err(DecodeError::Unknown { what: "class", value: 0 }),
-            class => Ok(Self(class)),
+            0 => Err(DecodeError::Unknown { what: "wish", value: 0 }),
+            byte => Ok(Self { class: byte & !TIMELINE, timeline: byte & TIMELINE != 0 }),
         }
     }
 }
@@ -32,7 +41,7 @@ mod tests {
     use super::*;
     use crate::{Handshake, Hello, PROTOCOL_VERSION};
 
-    fn hello(class: u8) -> Handshake {
+    fn hello(class: u8, timeline: bool) -> Handshake {
         Handshake::Hello(Hello {
             protocol: PROTOCOL_VERSION,
             token: "t".into(),
@@ -40,19 +49,21 @@ mod tests {
             pid: 1,
             va_candidates: Vec::new(),
             lanes: 1,
-            class: AppendedClass(class),
+            wish: AppendedWish { class, timeline },
         })
     }
 
     #[test]
-    fn a_client_without_a_class_says_what_it_always_said() {
-        let without = hello(0).to_frame();
-        let with = hello(2).to_frame();
-        assert_eq!(with.len(), without.len() + 1);
-        assert_eq!(with[4..with.len() - 1], without[4..], "the class is appended");
-        for frame in [&without, &with] {
-            assert_eq!(&Handshake::from_body(&frame[4..]).unwrap().to_frame(), frame);
+    fn a_client_without_a_wish_says_what_it_always_said() {
+        let without = hello(0, false).to_frame();
+        for with in [hello(2, false), hello(0, true), hello(2, true)] {
+            let with = with.to_frame();
+            assert_eq!(with.len(), without.len() + 1);
+            assert_eq!(with[4..with.len() - 1], without[4..], "the wish is appended");
+            assert_eq!(Handshake::from_body(&with[4..]).unwrap().to_frame(), with);
         }
+        assert_eq!(hello(2, false).to_frame().last(), Some(&2), "a class alone is what it was");
+        assert_eq!(Handshake::from_body(&without[4..]).unwrap().to_frame(), without);
         let mut zero = without[4..].to_vec();
         zero.push(0);
         assert!(Handshake::from_body(&zero).is_err());

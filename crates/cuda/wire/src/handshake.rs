@@ -12,7 +12,7 @@
 //! that a client without a token costs it no process.
 
 use crate::{
-    appended::AppendedClass,
+    appended::AppendedWish,
     codec::{DecodeError, Reader, Wire},
 };
 
@@ -78,8 +78,8 @@ wire_struct! {
         pub va_candidates: Vec<VaRange>,
         /// How many bulk lanes the client will open.
         pub lanes: u8,
-        /// What the program wants to be to others on the GPU. It decides only where no lease does.
-        pub class: AppendedClass,
+        /// What the program wants to be to others on the GPU, which decides only where no lease does; and a timeline.
+        pub wish: AppendedWish,
     }
 }
 

@@ -32,9 +32,10 @@ mod op;
 mod status;
 mod stream;
 mod subject;
+mod timeline;
 mod transfer;
 
-pub use appended::AppendedClass;
+pub use appended::AppendedWish;
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
 pub use command::{
     COMMANDS, Command, CommandRow, Commands, DriverCommand, Execute, Received, SessionCommand,
@@ -58,6 +59,7 @@ pub use stream::{
     finish_command, header,
 };
 pub use subject::Subject;
+pub use timeline::{Span, TimedAnswer, TimedKernel, TimedStream, TimedWork, timed};
 pub use transfer::{LinkLost, Sink, Source};
 
 /// The version of everything in this crate. A peer that speaks another one is told so and refused.

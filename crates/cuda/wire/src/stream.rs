@@ -1,7 +1,11 @@
 //! Frames of the running session: commands, replies, notices, chunks.
 
 use crate::codec::{Bytes, DecodeError, Reader, Wire};
-use crate::{COMMAND_BYTES_MAX, ids::TransferId};
+use crate::{
+    COMMAND_BYTES_MAX,
+    ids::TransferId,
+    timeline::{TimedAnswer, TimedKernel, TimedStream, TimedWork},
+};
 
 /// The most bulk lanes of a session.
 pub const LANES_MAX: usize = 7;
@@ -168,6 +172,19 @@ wire_enum! {
         /// Worker: its guardian is lost, and the images with it. The next cut is a whole one, with the guardian that is there
         /// then.
         13 GuardianLost { text: Bytes<'a>, }
+        /// Worker: what has run since it last said so, in sessions whose hello wished for a timeline. `missed`: how much work
+        /// was not timed.
+        14 Timed {
+            streams: Vec<TimedStream>,
+            kernels: Vec<TimedKernel>,
+            works: Vec<TimedWork>,
+            answers: Vec<TimedAnswer>,
+            missed: u64,
+        }
+        /// Client: what does the clock of your timeline show? With `flush`, tell first of everything that has run.
+        15 TimelineAsk { nonce: u64, flush: bool, }
+        /// Worker: this is what it shows. The first one comes unasked, with nonce 0: it says that this worker keeps a timeline.
+        16 TimelineTold { nonce: u64, worker_ns: u64, }
     }
 }
 

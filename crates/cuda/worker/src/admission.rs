@@ -34,7 +34,7 @@ impl Admitted {
         if self.lease.is_some() {
             return Ok(self);
         }
-        let Some(class) = Class::from_code(hello.class.0) else {
+        let Some(class) = Class::from_code(hello.wish.class) else {
             let text =
                 "the client asks for a class that this worker does not know; install the same dxpu on both";
             return Err(refused(CudaError::INVALID_VALUE, text));

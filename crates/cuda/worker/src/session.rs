@@ -24,6 +24,7 @@ mod presence;
 mod regions;
 mod replies;
 mod serve;
+mod timeline;
 mod waiters;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use crate::{Config, Failure};
 use cuda_abi::CudaError;
-use cuda_wire::{AppendedClass, Handshake, Hello, Knock, PROTOCOL_VERSION, VaRange};
+use cuda_wire::{AppendedWish, Handshake, Hello, Knock, PROTOCOL_VERSION, VaRange};
 use std::time::{Duration, SystemTime};
 use transport::{Address, ConnectError, Connection, ConnectionKind, Preamble, Rx};
 
@@ -107,7 +107,7 @@ impl Config {
             pid: std::process::id(),
             va_candidates,
             lanes: lanes as u8,
-            class: AppendedClass(self.class),
+            wish: AppendedWish { class: self.class, timeline: false },
         }
     }
 }
@@ -227,6 +227,7 @@ pub(crate) mod tests {
             standbys: Vec::new(),
             keeper: None,
             class: 0,
+            timeline: None,
         }
     }
 

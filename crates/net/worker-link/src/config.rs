@@ -64,6 +64,8 @@ pub struct Config {
     pub keeper: Option<PathBuf>,
     /// What the program is to others on its GPU, by number.
     pub class: u8,
+    /// Where to write what the program and its GPUs do.
+    pub timeline: Option<PathBuf>,
 }
 
 impl Config {
@@ -112,6 +114,7 @@ impl Config {
             standbys,
             keeper: env::var_os("DXPU_KEEPER").map(PathBuf::from),
             class: class()?,
+            timeline: env::var_os("DXPU_TIMELINE").filter(|path| !path.is_empty()).map(PathBuf::from),
         })
     }
 

@@ -190,7 +190,29 @@ pub fn notices() -> Vec<(&'static str, Notice<'static>)> {
         ("cut-abandoned", Notice::CutAbandoned { number: 4, text: Bytes(b"streams did not meet in time") }),
         ("device-lost", Notice::DeviceLost { code: 214, text: Bytes(b"uncorrectable ECC error") }),
         ("guardian-lost", Notice::GuardianLost { text: Bytes(b"the other side closed the connection") }),
+        ("timed", timed()),
+        ("timeline-ask", Notice::TimelineAsk { nonce: 0x0bad_cafe, flush: true }),
+        ("timeline-told", Notice::TimelineTold { nonce: 0x0bad_cafe, worker_ns: 1 << 40 }),
     ]
+}
+
+/// What a worker says of work that has run.
+fn timed() -> Notice<'static> {
+    let (stream, span) = (STREAM, Span { start_ns: 1_000_000, end_ns: 1_002_500 });
+    Notice::Timed {
+        streams: vec![TimedStream { stream, device: 1, kind: 2 }],
+        kernels: vec![TimedKernel {
+            stream,
+            kernel: KERNEL,
+            grid: [1024, 2, 1],
+            block: [256, 1, 1],
+            shared_bytes: 48 << 10,
+            span,
+        }],
+        works: vec![TimedWork { stream, kind: cuda_wire::timed::COPY_IN, bytes: 1 << 20, span }],
+        answers: vec![TimedAnswer { call: 77, span }],
+        missed: 5,
+    }
 }
 
 /// Every handshake frame.
@@ -221,7 +243,7 @@ pub fn handshakes() -> Vec<(&'static str, Handshake)> {
         pid: 4242,
         va_candidates: vec![range(0x2000_0000_0000), range(0x3000_0000_0000)],
         lanes: 4,
-        class: AppendedClass(0),
+        wish: AppendedWish::default(),
     };
     vec![
         ("hello", Handshake::Hello(hello)),

@@ -9,6 +9,7 @@ use crate::{
 };
 use core::ffi::CStr;
 use cuda_abi::{CUuuid, CuResult, CudaError};
+use std::sync::Once;
 
 /// The version of the driver API this library has the functions of.
 const CUDA_VERSION: i32 = 13000;
@@ -109,6 +110,18 @@ fn look_up(symbol: &CStr, cuda_version: i32, flags: u64) -> CuResult<Lookup> {
     Ok(find(symbol.to_bytes(), cuda_version as u32, flags))
 }
 
+/// Told once: CUPTI asks again with each of its calls.
+#[cold]
+fn warn_of_profiler() {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        crate::log::warn(
+            "a profiler (CUPTI) asks for this machine's GPU driver. The GPU is on another machine, so the profiler sees no \
+             kernels and no copies; see them with `dxpu run --timeline FILE -- PROGRAM`",
+        );
+    });
+}
+
 /// cuGetExportTable
 pub(crate) fn export_table(mut table: Out<'_, u64>, id: &CUuuid) -> CuResult<()> {
     match export_tables::find(&id.bytes) {
@@ -117,6 +130,9 @@ pub(crate) fn export_table(mut table: Out<'_, u64>, id: &CUuuid) -> CuResult<()>
             Ok(())
         }
         None => {
+            if export_tables::is_profilers(&id.bytes) {
+                warn_of_profiler();
+            }
             crate::log::debug(|| format!("no private table {:032x}", u128::from_be_bytes(id.bytes)));
             table.set(0);
             Err(CudaError::INVALID_VALUE)

@@ -112,3 +112,12 @@ fn the_check_needs_an_initialised_driver() {
     assert_eq!(unsafe { function(13002, 0, result.as_mut_ptr()) }, 3);
     assert_eq!(result, [7; 2]);
 }
+
+/// CUPTI must not get a table: it would go on to measure a GPU that this machine does not have.
+#[test]
+fn a_profiler_gets_no_table() {
+    let id = 0x7cb63f9b_9ca4_8e42_a484_beb66e6aed7f_u128.to_be_bytes();
+    assert!(is_profilers(&id));
+    assert_eq!(find(&id), None);
+    assert!(!is_profilers(&[0; 16]));
+}

@@ -11,7 +11,7 @@ use super::{
     survival::{Protection, Survival},
     wires::{FIRST_SESSION, SessionNumber, Wires},
 };
-use crate::reserve::Reserved;
+use crate::{reserve::Reserved, timeline::LinkTimeline};
 use bulk::{Lanes, LanesConfig};
 use cuda_wire::{DeviceInfo, Handshake, Join, VaRange, Welcome, purpose};
 use std::{
@@ -52,7 +52,8 @@ pub(super) struct Opened {
 pub(crate) fn connect(address: &Address, config: &Config) -> Result<Session, Failure> {
     let mut ranges = Reserved::some(RANGES_OFFERED);
     let offered = ranges.iter().map(Reserved::range).collect();
-    let mut opened = open_session(address, config, offered, CONNECT_TIMEOUT)?;
+    let timeline = crate::timeline::open(config.timeline.as_deref());
+    let mut opened = open_timed_session(address, config, offered, CONNECT_TIMEOUT, timeline.is_some())?;
     let protection = match config.survive {
         // A session that is lost here has told the program nothing: the next attempt is as good.
         Some(way) => {
@@ -85,13 +86,43 @@ pub(super) fn open_session(
     ranges: Vec<VaRange>,
     timeout: Duration,
 ) -> Result<Opened, Failure> {
+    open_with(address, config, ranges, timeout, false)
+}
+
+/// The same for a session that the program uses. If it writes a timeline, the worker is to say what runs; one that is too old for
+/// that turns such a client away, and is asked again without.
+pub(super) fn open_timed_session(
+    address: &Address,
+    config: &Config,
+    ranges: Vec<VaRange>,
+    timeout: Duration,
+    timeline: bool,
+) -> Result<Opened, Failure> {
+    match open_with(address, config, ranges.clone(), timeout, timeline) {
+        Err(Failure::Refused { .. } | Failure::Unusable { .. }) if timeline => {
+            let opened = open_with(address, config, ranges, timeout, false)?;
+            crate::timeline::warn_of_old_worker(&address.to_string());
+            Ok(opened)
+        }
+        opened => opened,
+    }
+}
+
+fn open_with(
+    address: &Address,
+    config: &Config,
+    ranges: Vec<VaRange>,
+    timeout: Duration,
+    timeline: bool,
+) -> Result<Opened, Failure> {
     let caller = Caller::knock(address, config, purpose::SESSION, timeout)?;
     let unreachable = |error: String| caller.unreachable(error);
     let open = |kind, lane| caller.open(kind, lane, timeout);
 
     let mut command = open(ConnectionKind::Command, 0)?;
     let lanes = config.lanes_to(address);
-    let hello = config.hello(ranges.clone(), lanes);
+    let mut hello = config.hello(ranges.clone(), lanes);
+    hello.wish.timeline = timeline;
     let welcome = match caller.greet(&mut command, hello, timeout)? {
         Handshake::Welcome(welcome) => *welcome,
         _ => {
@@ -173,6 +204,7 @@ pub(super) fn build(
     let survival =
         protection.map(|protection| Survival::new(Place::first(address, config), protection, &welcome, &me));
     let keeper = survival.as_ref().map(Survival::keeper);
+    let timeline = crate::timeline::open(config.timeline.as_deref());
     let link = Arc::new_cyclic(|me| Link {
         me: me.clone(),
         queue: Queue::new(command_tx, config.sender_spin(), keeper),
@@ -190,6 +222,7 @@ pub(super) fn build(
         on_deferred: OnceLock::new(),
         pools: OnceLock::new(),
         sharing: courier.map(Sharing::new),
+        timeline: timeline.map(|timeline| LinkTimeline::new(&timeline, me.clone(), address.to_string())),
         await_all: config.await_all,
         address: address.to_string(),
     });

@@ -12,7 +12,10 @@ use super::{
     survival::{Survival, Turn},
     wires::{SessionNumber, Wires},
 };
-use crate::host::{self, HostRegion};
+use crate::{
+    host::{self, HostRegion},
+    timeline::LinkTimeline,
+};
 use cuda_wire::{ASIDE, Notice, NoticeHeader, TransferId, WAYS, Wire, header};
 use locks::lock;
 use std::{
@@ -25,6 +28,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use timeline::Timed;
 use transport::Rx;
 
 /// Pieces of text, at most 64 KiB each, that wait for the program's standard output. More of them hold the worker back.
@@ -366,6 +370,12 @@ impl Reader<'_> {
         }
     }
 
+    fn on_timeline(&self, act: impl FnOnce(&LinkTimeline)) {
+        if let Some(timeline) = &self.link.timeline {
+            act(timeline);
+        }
+    }
+
     fn handle(&self, notice: Notice<'_>) -> Result<(), LinkEnd> {
         let (events, helpers) = (&self.link.events, &self.helpers);
         match notice {
@@ -417,7 +427,18 @@ impl Reader<'_> {
                 let text = String::from_utf8_lossy(text.0);
                 Err(LinkEnd::DeviceLost(format!("{text} (error {code})")))
             }
-            Notice::HostCallDone { .. } | Notice::PullFailed { .. } => Err(Breach::ClientNotice.into()),
+            Notice::TimelineTold { nonce, worker_ns } => {
+                self.on_timeline(|timeline| timeline.told(nonce, worker_ns));
+                Ok(())
+            }
+            Notice::Timed { streams, kernels, works, answers, missed } => {
+                let timed = Timed { streams, kernels, works, answers, missed };
+                self.on_timeline(|timeline| timeline.timed(timed));
+                Ok(())
+            }
+            Notice::HostCallDone { .. } | Notice::PullFailed { .. } | Notice::TimelineAsk { .. } => {
+                Err(Breach::ClientNotice.into())
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ mod session;
 
 use super::{
     Link,
-    connect::{Opened, Parts, open_session, take_apart},
+    connect::{Opened, Parts, open_timed_session, take_apart},
     end::LinkEnd,
     events,
     keeper_line::Answer,
@@ -152,7 +152,9 @@ fn attempt(
     let config = &place.config;
     let timeout = if has_others { ANSWER_TIMEOUT } else { CONNECT_TIMEOUT };
     let ranges = vec![shared.welcome.va];
-    let mut opened = open_session(&place.address, config, ranges, timeout).map_err(of_worker)?;
+    let timeline = link.timeline.is_some();
+    let mut opened =
+        open_timed_session(&place.address, config, ranges, timeout, timeline).map_err(of_worker)?;
     check_same(&shared.welcome, &opened.welcome)?;
     let guard = guard(shared, &mut opened, timeout)?;
     let opened_after = began.elapsed();

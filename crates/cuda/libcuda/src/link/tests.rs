@@ -27,6 +27,7 @@ pub(super) fn config() -> Config {
         survive: None,
         accept: false,
         cut_every: None,
+        timeline: None,
         standbys: Vec::new(),
         keeper: None,
         class: 0,

@@ -178,7 +178,7 @@ fn ask_load(context: &Context, id: ModuleId, image: &Image, options: &[JitOption
             image: source,
             options: options.to_vec(),
         };
-        context.link.ask::<ModuleInfo>(&command)
+        context.link.ask::<ModuleInfo>(&command).inspect(|info| context.link.loaded(id, info))
     };
     context.link.keep_image(image.hash, &image.bytes);
     // A small image costs less than a second round trip.

@@ -28,6 +28,8 @@ pub(crate) struct Attached {
     pub(crate) admitted: Admitted,
     /// Memory that the welcome allows the client to allocate without asking.
     pub(crate) credit_bytes: u64,
+    /// Its client wishes for a timeline.
+    pub(crate) wants_timeline: bool,
     /// Its place among those that share its GPU, unless it is dedicated.
     pub(crate) sharer: Option<Arc<Sharer>>,
     /// The command connection.
@@ -73,7 +75,8 @@ pub(crate) fn attach(
     let (tx, rx, closer) = connection.split();
     let mut input = Input::new(rx);
     let joined = gather(&joins, usize::from(hello.lanes), &mut input, &ending, deadline)?;
-    Ok(Attached { admitted, credit_bytes, sharer, input, tx, closer, inbox, joined, ending })
+    let wants_timeline = hello.wish.timeline;
+    Ok(Attached { admitted, credit_bytes, wants_timeline, sharer, input, tx, closer, inbox, joined, ending })
 }
 
 /// Starts the thread that takes further connections from the front, and notices when the front is gone.

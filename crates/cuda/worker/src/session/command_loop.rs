@@ -13,6 +13,7 @@ use crate::{
         pending::Pending,
         regions::Regions,
         replies::Replies,
+        timeline::{Timeline, work_of_read},
         waiters::{Wait, Waiters},
     },
 };
@@ -33,6 +34,8 @@ pub(crate) struct CommandLoop {
     pub(crate) cuts: Arc<Cuts>,
     pub(crate) regions: Regions,
     pub(crate) ending: Arc<Ending>,
+    /// In a session whose client wished for one.
+    pub(crate) timeline: Option<Arc<Timeline>>,
     /// How long the loop polls for what is not over yet.
     pub(crate) spin: Duration,
     /// An answer under construction, kept for its memory.
@@ -97,6 +100,11 @@ impl CommandLoop {
         let received = Received::decode(header.opcode, body).map_err(|error| {
             SessionEnd::new(EndKind::Protocol, format!("a malformed command {:#06x}: {error}", header.opcode))
         })?;
+        if header.call != 0
+            && let Some(timeline) = &self.timeline
+        {
+            timeline.received(header.call);
+        }
         match received {
             Received::Driver(command) => self.execute_on_driver(header.call, command),
             Received::Session(command) => self.carry_out(header.call, command),
@@ -194,7 +202,12 @@ impl CommandLoop {
         let bytes = shape.bytes().filter(|bytes| *bytes <= COMMAND_BYTES_MAX.into());
         bytes.ok_or(CudaError::INVALID_VALUE)?;
         let _telling = self.gate.telling_of_read();
-        self.driver.read_back_begin(stream, source, shape).map(Pending::Read)
+        let begin = || self.driver.read_back_begin(stream, source, shape);
+        let read = match &self.timeline {
+            None => begin(),
+            Some(timeline) => timeline.time(stream, work_of_read(&shape), begin),
+        };
+        read.map(Pending::Read)
     }
 
     /// Sends an answer as soon as it is there. Polls for it until the next command arrives or `spin` is over, then has

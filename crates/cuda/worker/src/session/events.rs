@@ -2,7 +2,7 @@
 
 use crate::{
     end::{EndKind, Ending},
-    session::link::Link,
+    session::{link::Link, timeline::Timeline},
 };
 use cuda_driver::LinkLost;
 use cuda_wire::{Notice, NoticeHeader, Wire, header};
@@ -85,7 +85,13 @@ impl Events {
 
 /// Reads the client's answers until the connection ends. Pings are answered here, so that they are answered however
 /// busy the command loop is.
-pub(crate) fn read_events(mut rx: Rx, events: &Events, link: &Arc<Link>, ending: &Ending) {
+pub(crate) fn read_events(
+    mut rx: Rx,
+    events: &Events,
+    link: &Arc<Link>,
+    timeline: Option<&Timeline>,
+    ending: &Ending,
+) {
     let mut body = Vec::new();
     loop {
         let notice = match read_notice(&mut rx, &mut body) {
@@ -109,6 +115,13 @@ pub(crate) fn read_events(mut rx: Rx, events: &Events, link: &Arc<Link>, ending:
                 }
             }
             Notice::PullFailed { transfer } => link.pull_failed(transfer),
+            Notice::TimelineAsk { nonce, flush } => match timeline {
+                Some(timeline) => timeline.asked(nonce, flush),
+                None => {
+                    let reason = "the client asks for a timeline that it did not wish for when it came";
+                    return ending.end(EndKind::Protocol, reason);
+                }
+            },
             other => {
                 return ending
                     .end(EndKind::Protocol, format!("the client sent {other:?}, which only a worker sends"));

@@ -13,6 +13,7 @@ use crate::{
         holdings::{Claim, GraphChange, Holdings, Thing},
         link::Link,
         presence::{Sharer, Telling},
+        timeline::Timeline,
     },
 };
 use cuda_abi::{CuResult, CudaError};
@@ -42,6 +43,8 @@ pub(crate) struct Gate {
     credit_low_bytes: u64,
     /// The session's place among those that share its GPU; none for a dedicated one.
     sharer: Option<Arc<Sharer>>,
+    /// In a session whose client wished for one.
+    timeline: Option<Arc<Timeline>>,
 }
 
 /// An error that no reply has carried yet.
@@ -91,12 +94,18 @@ impl Gate {
             credit_bytes: AtomicU64::new(credit_bytes),
             credit_low_bytes: credit_bytes / 2,
             sharer: None,
+            timeline: None,
         }
     }
 
     /// The same for a session that shares its GPU.
     pub(crate) fn sharing(self, sharer: Option<Arc<Sharer>>) -> Self {
         Self { sharer, ..self }
+    }
+
+    /// The same for a session with a timeline.
+    pub(crate) fn timed_by(self, timeline: Option<Arc<Timeline>>) -> Self {
+        Self { timeline, ..self }
     }
 
     /// A read of device memory begins. An online session closes its gate first.
@@ -114,7 +123,10 @@ impl Gate {
         }
         let after = self.before(&command)?;
         let _telling = self.sharer.as_ref().and_then(|sharer| sharer.tell(&command));
-        let result = self.driver.execute(command, answer);
+        let result = match &self.timeline {
+            None => self.driver.execute(command, answer),
+            Some(timeline) => timeline.execute(command, answer),
+        };
         self.settle(after, &result);
         result
     }

@@ -8,6 +8,7 @@ use crate::{
         faults::{Origin, is_devices},
         gate::Gate,
         link::Link,
+        timeline::Timeline,
     },
 };
 use cuda_abi::{CuResult, CudaError};
@@ -22,13 +23,19 @@ pub(crate) struct Replies {
     gate: Arc<Gate>,
     link: Arc<Link>,
     ending: Arc<Ending>,
+    timeline: Option<Arc<Timeline>>,
     /// The client goes on elsewhere when the device fails.
     is_protected: AtomicBool,
 }
 
 impl Replies {
-    pub(crate) fn new(gate: Arc<Gate>, link: Arc<Link>, ending: Arc<Ending>) -> Self {
-        Self { gate, link, ending, is_protected: AtomicBool::new(false) }
+    pub(crate) fn new(
+        gate: Arc<Gate>,
+        link: Arc<Link>,
+        ending: Arc<Ending>,
+        timeline: Option<Arc<Timeline>>,
+    ) -> Self {
+        Self { gate, link, ending, timeline, is_protected: AtomicBool::new(false) }
     }
 
     /// From now on no reply carries an error that is the device's.
@@ -87,6 +94,9 @@ impl Replies {
             None => self.gate.take_message(),
         };
         let body = if result.is_ok() { body } else { message.as_bytes() };
+        if let Some(timeline) = &self.timeline {
+            timeline.answered(call);
+        }
         let header = ReplyHeader {
             bytes: body.len() as u32,
             call,

@@ -16,6 +16,7 @@ use crate::{
         regions::Regions,
         replies::Replies,
         spawn,
+        timeline::Timeline,
         waiters::Waiters,
     },
 };
@@ -67,7 +68,18 @@ fn assemble(
     config: &SessionConfig,
     open_store: OpenStore,
 ) -> Assembled {
-    let Attached { admitted, credit_bytes, sharer, mut input, tx, closer, inbox, joined, ending } = attached;
+    let Attached {
+        admitted,
+        credit_bytes,
+        wants_timeline,
+        sharer,
+        mut input,
+        tx,
+        closer,
+        inbox,
+        joined,
+        ending,
+    } = attached;
     let images = config.image_cache.as_deref().and_then(|directory| {
         ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)
             .inspect_err(|error| tracing::warn!(%error, "cannot open the cache of module images; clients send every image again"))
@@ -79,13 +91,14 @@ fn assemble(
     }
     let (events_tx, events_rx, events_closer) = joined.events.split();
     let events = Arc::new(Events::new(events_tx, events_closer));
+    let timeline = wants_timeline.then(|| Timeline::start(driver, &events));
     let lanes = Arc::new(lanes(joined.lanes, config, &ending));
     let outgoing = Outgoing::new(tx, closer, lanes.clone());
     let link = Arc::new(Link::new(lanes, events, outgoing, config.push_window_bytes));
     driver.attach(link.clone());
     let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max);
-    let gate = Arc::new(gate.sharing(sharer));
-    let replies = Arc::new(Replies::new(gate.clone(), link.clone(), ending.clone()));
+    let gate = Arc::new(gate.sharing(sharer).timed_by(timeline.clone()));
+    let replies = Arc::new(Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone()));
     let guardian = config.guardian.clone().map(|path| GuardianPlace {
         path,
         address: config.guardian_address.clone(),
@@ -105,6 +118,7 @@ fn assemble(
         cuts,
         regions: Regions::new(inbox, config.shared_host_bytes_max),
         ending,
+        timeline,
         spin: config.spin().unwrap_or_default(),
         answer: Vec::new(),
     };
@@ -121,9 +135,9 @@ fn start_threads(
     stall_timeout: Duration,
 ) {
     link.events.heard().touch();
-    let (events_link, events_ending) = (link.clone(), ending.clone());
+    let (events_link, events_ending, timeline) = (link.clone(), ending.clone(), commands.timeline.clone());
     spawn("dxpu-events", move || {
-        read_events(events_rx, &events_link.events, &events_link, &events_ending);
+        read_events(events_rx, &events_link.events, &events_link, timeline.as_deref(), &events_ending);
     });
     let ending = ending.clone();
     spawn("dxpu-commands", move || {

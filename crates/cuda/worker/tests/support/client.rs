@@ -2,7 +2,7 @@
 
 use bulk::{Lanes, LanesConfig};
 use cuda_wire::{
-    AppendedClass, ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Knock, Notice, NoticeHeader,
+    AppendedWish, ChunkHeader, Command, CommandHeader, Handshake, Hello, Join, Knock, Notice, NoticeHeader,
     PROTOCOL_VERSION, ReplyHeader, TransferId, VaRange, Welcome, Wire, begin_command, finish_command, header,
     purpose,
 };
@@ -59,7 +59,7 @@ pub fn hello(token: &str, lanes: u8) -> Hello {
         pid: std::process::id(),
         va_candidates: candidates(),
         lanes,
-        class: AppendedClass::default(),
+        wish: AppendedWish::default(),
     }
 }
 
@@ -103,6 +103,8 @@ pub enum Told {
     CutAbandoned(u64, String),
     DeviceLost(u32),
     GuardianLost(String),
+    TimelineTold(u64, u64),
+    Timed(Box<Notice<'static>>),
     End,
 }
 
@@ -280,6 +282,10 @@ fn read_told(rx: &mut Rx) -> Option<Told> {
         }
         Notice::DeviceLost { code, .. } => Told::DeviceLost(code),
         Notice::GuardianLost { text } => Told::GuardianLost(String::from_utf8(text.0.to_vec()).unwrap()),
+        Notice::TimelineTold { nonce, worker_ns } => Told::TimelineTold(nonce, worker_ns),
+        Notice::Timed { streams, kernels, works, answers, missed } => {
+            Told::Timed(Box::new(Notice::Timed { streams, kernels, works, answers, missed }))
+        }
         other => panic!("a worker never says {other:?}"),
     })
 }
