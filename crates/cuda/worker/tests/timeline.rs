@@ -23,7 +23,7 @@ fn worker() -> Worker {
 /// A client with a timeline, which the worker says that it keeps before anything else.
 fn attach(worker: &Worker) -> Client {
     let client = Client::attach_with(&worker.target, 1, |hello| hello.wish.timeline = true);
-    assert!(matches!(client.heard(), Told::TimelineTold(0, _)));
+    assert!(matches!(client.heard(), Told::TimelineClock(0, _)));
     client
 }
 
@@ -42,7 +42,7 @@ fn flush(client: &Client) -> Timeline {
     client.say(&Notice::TimelineAsk { nonce: 77, flush: true });
     loop {
         match client.heard() {
-            Told::TimelineTold(77, worker_ns) => return Timeline { worker_ns, ..all },
+            Told::TimelineClock(77, worker_ns) => return Timeline { worker_ns, ..all },
             Told::Timed(timed) => {
                 let Notice::Timed { streams, works, answers, missed, .. } = *timed else { unreachable!() };
                 all.streams.extend(streams);

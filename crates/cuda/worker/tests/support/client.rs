@@ -103,7 +103,7 @@ pub enum Told {
     CutAbandoned(u64, String),
     DeviceLost(u32),
     GuardianLost(String),
-    TimelineTold(u64, u64),
+    TimelineClock(u64, u64),
     Timed(Box<Notice<'static>>),
     End,
 }
@@ -282,7 +282,7 @@ fn read_told(rx: &mut Rx) -> Option<Told> {
         }
         Notice::DeviceLost { code, .. } => Told::DeviceLost(code),
         Notice::GuardianLost { text } => Told::GuardianLost(String::from_utf8(text.0.to_vec()).unwrap()),
-        Notice::TimelineTold { nonce, worker_ns } => Told::TimelineTold(nonce, worker_ns),
+        Notice::TimelineTold { nonce, worker_ns } => Told::TimelineClock(nonce, worker_ns),
         Notice::Timed { streams, kernels, works, answers, missed } => {
             Told::Timed(Box::new(Notice::Timed { streams, kernels, works, answers, missed }))
         }
