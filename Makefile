@@ -14,7 +14,7 @@ export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 
-.PHONY: build dist install libraries demo demo-build test quick setup lint unit stories judges functions http dashboard pcie harness slurm first-hour packages package bench codegen
+.PHONY: build dist install libraries demo test quick setup lint unit stories judges functions http dashboard pcie harness slurm first-hour packages package bench codegen
 .PHONY: $(addprefix part-,setup lint build unit stories judges functions http dashboard pcie harness slurm first-hour packages)
 
 # Prerequisites are made in the order they are written: cargo and the parts use every core by themselves.
@@ -47,18 +47,8 @@ install: dist
 	@echo "installed: $(DESTDIR)$(PREFIX)/bin/dxpu"
 
 ## A pool on this machine: a CUDA program, a GPU that breaks, the spare that takes its place; no GPU needed.
-# Built in half of the time of `make build` (profile demo, no Kubernetes); who has the binary already sees the demo by it.
-demo: $(if $(wildcard $(DXPU)),build,demo-build)
-	$(if $(wildcard $(DXPU)),$(DXPU),$(DEMO)/dxpu) demo
-
-DEMO := $(TARGET)/demo
-demo-build: export DXPU_LIBCUDA_SO := $(DEMO)/libcuda.so
-demo-build: export DXPU_LIBNVML_SO := $(DEMO)/libnvidia_ml.so
-demo-build: export DXPU_LIBCUDA_TRACE_SO := $(DEMO)/libcuda_trace.so
-demo-build:
-	cargo build --profile demo $(QUIET) --package libcuda --package libnvml --package cuda-trace
-	cargo build --profile demo $(QUIET) --package dxpu --no-default-features
-	@echo "built for a first look: $(DEMO)/dxpu; make build makes the binary for work"
+demo: build
+	$(DXPU) demo
 
 ## Everything that can be checked without a GPU, with the time of each part; see scripts/test.
 test:
