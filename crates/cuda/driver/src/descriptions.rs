@@ -1,7 +1,7 @@
 //! What a driver found out about modules, kept by the worker between sessions.
 
 /// A keeper of descriptions. Finding out about a module makes the driver load every kernel of it, which takes a second for
-/// the libraries of a training program; whoever knows the description need not ask.
+/// the libraries of a training program; a driver that knows the description need not load them.
 ///
 /// A description is lost at any time, and never damaged: what comes back is what was put, or nothing.
 pub trait Descriptions: Send + Sync {

@@ -27,7 +27,7 @@ const RECORDS_MAX: usize = 1 << 14;
 const WRITE_EVERY: Duration = Duration::from_millis(100);
 /// More than this is written at once.
 const WRITE_BYTES: usize = 256 << 10;
-/// How often a worker is asked for the time. Clocks of two machines drift apart by some 10 us a second at most.
+/// How often a worker is asked for the time. Clocks of two machines drift apart meanwhile; by how much is not measured.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How often at first: of several round trips one is short.
 const FIRST_ASKS: u32 = 8;

@@ -91,8 +91,8 @@ impl Image {
         self.bytes
     }
 
-    /// The blocks that it has let go of since the last call. Whoever changes an image takes them, and drops them where
-    /// nobody waits.
+    /// The blocks that it has let go of since the last call. The thread that changes an image takes them, and drops them
+    /// after it has given the image's lock back.
     pub fn take_gone(&mut self) -> Gone {
         std::mem::take(&mut self.gone)
     }

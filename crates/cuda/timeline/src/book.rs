@@ -21,7 +21,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// How many pieces of work before the next one must be unfinished, at least, for the stream to be busy when that one comes. A
-/// launch takes the worker about 3 us, and few kernels take less than 1 us.
+/// guess: the worker takes as long for one launch as the GPU for a few of the smallest kernels.
 const LOOK_BACK: usize = 4;
 /// Events of a context; work beyond them is not timed, and counted. Drivers take about 1,000 pieces of work a stream.
 const EVENTS_MAX: u32 = 8192;

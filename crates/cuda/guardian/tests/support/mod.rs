@@ -83,7 +83,7 @@ impl Process {
     pub(crate) fn start(socket: &Path, plan: &Plan) -> Self {
         let program = std::env::current_exe().unwrap();
         let mut command = match plan.disk_bytes {
-            // A file system of its own, which nobody else sees and which goes with the process.
+            // A file system of its own, which no other process sees and which goes with this one.
             Some(bytes) => {
                 let mut command = Command::new("unshare");
                 let script =

@@ -200,7 +200,7 @@ fn nothing_is_left_behind_in_memory() {
     cut(&mut image, 1, &[(0, &[1; 1000]), (4096, &[2; 500])]);
     assert_eq!(graves::take(), (0, 0));
     cut(&mut image, 2, &[(0, &[3; 1000])]);
-    assert_eq!(graves::take(), (0, 0), "they wait for a moment when nobody waits for them");
+    assert_eq!(graves::take(), (0, 0), "they wait until the image's lock is free");
     let gone = image.take_gone();
     assert!(gone.bytes() >= 1500 && gone.len() == 2);
     drop(gone);
