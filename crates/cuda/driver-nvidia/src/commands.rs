@@ -39,7 +39,7 @@ impl NvidiaDriver {
     fn ask_clusters(
         &self,
         (kernel, grid, block, shared_bytes, given): (KernelRef, [u32; 3], [u32; 3], u32, &[LaunchAttribute]),
-        ask: impl FnOnce(*mut i32, Function, *const LaunchConfig) -> CuResult<()>,
+        ask: impl Fn(*mut i32, Function, *const LaunchConfig) -> CuResult<()>,
     ) -> CuResult<i32> {
         let (function, context, mut attributes) = {
             let tables = self.lock();
@@ -56,7 +56,7 @@ impl NvidiaDriver {
             attribute_count: attributes.len() as u32,
         };
         let mut count = 0;
-        ask(&mut count, function, &config)?;
+        module::of_loaded(&self.api, function, || ask(&mut count, function, &config))?;
         Ok(count)
     }
 
@@ -229,7 +229,8 @@ impl Commands for NvidiaDriver {
         };
         context.ok_or(CudaError::INVALID_HANDLE)?.enter()?;
         // SAFETY: the function lives as long as its module.
-        unsafe { self.api.function_set_attribute(function, attribute, value) }
+        let set = || unsafe { self.api.function_set_attribute(function, attribute, value) };
+        module::of_loaded(&self.api, function, set)
     }
 
     fn link<'a>(

@@ -204,6 +204,23 @@ fn kernel(api: &Api, name: String, function: Function) -> CuResult<KernelInfo> {
     })
 }
 
+/// What the driver says of a function that it may not have loaded: a kernel of a known module is loaded when it is first used,
+/// and only a launch does that by itself.
+pub(crate) fn of_loaded<T>(
+    api: &Api,
+    function: Function,
+    mut ask: impl FnMut() -> CuResult<T>,
+) -> CuResult<T> {
+    match ask() {
+        Err(CudaError::FUNCTION_NOT_LOADED) => {
+            // SAFETY: the function lives as long as its module.
+            unsafe { api.function_load(function)? };
+            ask()
+        }
+        answer => answer,
+    }
+}
+
 fn variable(api: &Api, module: Module, name: String) -> Option<VariableInfo> {
     let symbol = CString::new(name.as_bytes()).ok()?;
     let (mut address, mut bytes) = (0, 0);

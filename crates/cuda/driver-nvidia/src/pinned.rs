@@ -290,11 +290,13 @@ unsafe impl Send for Start {}
 pub(crate) struct Slots {
     api: Api,
     free: Mutex<Vec<Start>>,
+    /// Held by the thread that makes more.
+    growing: Mutex<()>,
 }
 
 impl Slots {
     pub(crate) fn new(api: Api) -> CuResult<Arc<Self>> {
-        let slots = Arc::new(Self { api, free: Mutex::default() });
+        let slots = Arc::new(Self { api, free: Mutex::default(), growing: Mutex::default() });
         slots.grow()?;
         Ok(slots)
     }
@@ -309,14 +311,26 @@ impl Slots {
         Ok(())
     }
 
+    /// A slot, with new memory if there is no free one.
     pub(crate) fn take(self: &Arc<Self>) -> CuResult<Slot> {
+        if let Some(slot) = self.take_free() {
+            return Ok(slot);
+        }
+        // One thread makes memory for all that wait: pinning takes long, and a dozen threads need one batch of slots, not a
+        // dozen batches.
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            if let Some(Start(start, device)) = free {
-                return Ok(Slot { start, device, slots: Arc::clone(self) });
+            if let Some(slot) = self.take_free() {
+                return Ok(slot);
             }
             self.grow()?;
         }
+    }
+
+    /// A slot, if there is a free one.
+    pub(crate) fn take_free(self: &Arc<Self>) -> Option<Slot> {
+        let Start(start, device) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(Slot { start, device, slots: Arc::clone(self) })
     }
 }
 

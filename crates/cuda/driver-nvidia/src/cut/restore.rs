@@ -19,6 +19,7 @@ use snapshot::{BLOCK_BYTES, BlockDigest, Digest, Extent, Tables as DigestTables}
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Threads that read blocks and put them into slots: one fills memory at a fraction of what the bus takes.
 const READERS: usize = 12;
@@ -43,6 +44,7 @@ pub(super) fn restore(driver: &NvidiaDriver, image: &dyn Blocks) -> CuResult<Res
         books.key.clone().ok_or(CudaError::NOT_INITIALIZED)?
     };
     let contexts: Vec<Arc<LiveContext>> = driver.lock().contexts.values().cloned().collect();
+    let started = Instant::now();
     drain(driver, &contexts)?;
     let list = image.list();
     let digests = DigestTables::restored(image.number(), list.clone()).map_err(|error| {
@@ -50,6 +52,7 @@ pub(super) fn restore(driver: &NvidiaDriver, image: &dyn Blocks) -> CuResult<Res
         CudaError::INVALID_VALUE
     })?;
     let layouts = places(driver, &list)?;
+    let placed = started.elapsed();
     let of_context = |id: &u32| contexts.iter().find(|context| context.id == *id);
     let chunks: Vec<Chunk<'_>> = layouts
         .iter()
@@ -58,7 +61,8 @@ pub(super) fn restore(driver: &NvidiaDriver, image: &dyn Blocks) -> CuResult<Res
             places.chunks(CHUNK_BLOCKS).map(move |places| Chunk { context, places })
         })
         .collect();
-    write(driver, image, &chunks)?;
+    let spent = write(driver, image, &chunks)?;
+    let written = started.elapsed();
     // After all writes: memory that is mapped twice must have got the same bytes from both places.
     let mut lanes = Vec::new();
     for context in &contexts {
@@ -78,6 +82,8 @@ pub(super) fn restore(driver: &NvidiaDriver, image: &dyn Blocks) -> CuResult<Res
         blocks: list.len() as u64,
         bytes: list.iter().map(|entry| u64::from(entry.block.bytes)).sum(),
     };
+    let (write, rest) = (written - placed, started.elapsed() - written);
+    tracing::debug!(restored.bytes, ?placed, ?write, ?rest, ?spent, "an image is loaded");
     driver.cuts.books().digests = digests;
     Ok(restored)
 }
@@ -113,14 +119,39 @@ fn refuse(driver: &NvidiaDriver, address: u64, why: &str) -> CudaError {
     CudaError::INVALID_VALUE
 }
 
+/// Where the threads that read spent their time, all of them together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    /// Until the image gave the blocks.
+    reading: Duration,
+    /// Bringing them into slots.
+    filling: Duration,
+    /// Until a slot was free again.
+    waiting: Duration,
+    threads: usize,
+}
+
+impl Spent {
+    fn and(self, other: Self) -> Self {
+        Self {
+            reading: self.reading + other.reading,
+            filling: self.filling + other.filling,
+            waiting: self.waiting + other.waiting,
+            threads: self.threads + other.threads,
+        }
+    }
+}
+
 /// Copies all blocks to their places.
-fn write(driver: &NvidiaDriver, image: &dyn Blocks, chunks: &[Chunk<'_>]) -> CuResult<()> {
+fn write(driver: &NvidiaDriver, image: &dyn Blocks, chunks: &[Chunk<'_>]) -> CuResult<Spent> {
     let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let readers = READERS.min(cores).min(chunks.len());
     std::thread::scope(|scope| {
         let read = || {
-            let mut reader = Reader { driver, image, streams: BTreeMap::new(), buffers: Vec::new(), turn: 0 };
+            let spent = Spent { threads: 1, ..Spent::default() };
+            let mut reader =
+                Reader { driver, image, streams: BTreeMap::new(), buffers: Vec::new(), turn: 0, spent };
             let mut result = Ok(());
             while !is_over.load(Ordering::Relaxed) && result.is_ok() {
                 let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
@@ -137,11 +168,13 @@ fn write(driver: &NvidiaDriver, image: &dyn Blocks, chunks: &[Chunk<'_>]) -> CuR
             if result.is_err() {
                 is_over.store(true, Ordering::Relaxed);
             }
-            result
+            result.map(|()| reader.spent)
         };
         let threads: Vec<_> = (0..readers).map(|_| scope.spawn(read)).collect();
         let results = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(CudaError::UNKNOWN)));
-        results.fold(Ok(()), Result::and)
+        // All are joined before the first failure counts.
+        let results: Vec<CuResult<Spent>> = results.collect();
+        results.into_iter().try_fold(Spent::default(), |all, one| Ok(all.and(one?)))
     })
 }
 
@@ -169,6 +202,7 @@ struct Reader<'a> {
     streams: BTreeMap<u32, LiveStream>,
     buffers: Vec<(Slot, Option<Arc<LiveEvent>>)>,
     turn: usize,
+    spent: Spent,
 }
 
 impl Reader<'_> {
@@ -183,13 +217,18 @@ impl Reader<'_> {
         }
         // Further slots are memory of the library's, which belongs to the thread's context.
         chunk.context.enter()?;
-        if self.buffers.len() < SLOTS {
-            self.buffers.push((work.slots.take()?, None));
+        let started = Instant::now();
+        match self.buffers.len() {
+            0 => self.buffers.push((work.slots.take()?, None)),
+            // Fresh pinned memory takes longer than a wait for the slot that this thread has.
+            1..SLOTS => self.buffers.extend(work.slots.take_free().map(|slot| (slot, None))),
+            _ => {}
         }
         self.turn = (self.turn + 1) % self.buffers.len();
         if let Some(event) = self.buffers[self.turn].1.take() {
             event.wait()?;
         }
+        self.spent.waiting += started.elapsed();
         let id = chunk.context.id;
         if let Entry::Vacant(vacant) = self.streams.entry(id) {
             vacant.insert(LiveStream::create(&work.api, Arc::clone(chunk.context), INDEPENDENT, 0)?);
@@ -199,7 +238,10 @@ impl Reader<'_> {
         let mut runs: Vec<Run> = Vec::new();
         let mut at = 0;
         for place in chunk.places {
+            let started = Instant::now();
             let bytes = self.image.read(place.block)?;
+            let came = Instant::now();
+            self.spent.reading += came - started;
             let count = place.block.bytes as usize;
             if bytes.len() != count {
                 return Err(refuse(
@@ -210,6 +252,8 @@ impl Reader<'_> {
             }
             // SAFETY: the copies out of this slot are over, and only this thread has it.
             unsafe { slot.bytes_mut(at, count) }.copy_from_slice(&bytes);
+            drop(bytes);
+            self.spent.filling += came.elapsed();
             match runs.last_mut() {
                 Some(run) if run.goes_on_at(place) => run.bytes += count,
                 _ => runs.push(Run { from: at, to: place.here, bytes: count, reach: place.reach }),

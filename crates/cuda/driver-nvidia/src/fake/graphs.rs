@@ -96,7 +96,7 @@ impl Fake {
         // SAFETY: valid for the call, as the caller promises.
         let params = unsafe { params.read() };
         let state = self.lock();
-        state.function(params.function)?.takes(params.shared_bytes)?;
+        state.function(params.function)?.loaded()?.takes(params.shared_bytes)?;
         let launch = state.launched(params.function, params.grid, &[], params.extra)?;
         drop(state);
         self.add((node, graph, after, count), vec![Work::Launch(launch)])

@@ -55,6 +55,11 @@ pub(super) struct Linking {
 }
 
 impl FunctionState {
+    /// The real driver says so of functions that nobody has loaded or launched.
+    pub(super) fn loaded(&self) -> CuResult<&Self> {
+        if self.is_loaded { Ok(self) } else { Err(CudaError::FUNCTION_NOT_LOADED) }
+    }
+
     /// Whether a launch with this much dynamic shared memory is within its limit.
     pub(super) fn takes(&self, shared_bytes: u32) -> CuResult<()> {
         if i64::from(shared_bytes) <= self.shared_limit.into() {
@@ -258,6 +263,9 @@ impl Fake {
     ) -> CuResult<()> {
         let mut state = self.lock();
         let found = state.modules.functions.get_mut(&function).ok_or(CudaError::INVALID_HANDLE)?;
+        if !found.is_loaded {
+            return Err(CudaError::FUNCTION_NOT_LOADED);
+        }
         if attribute != SHARED_LIMIT {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -278,7 +286,7 @@ impl Fake {
         function: Function,
         _config: *const LaunchConfig,
     ) -> CuResult<()> {
-        self.lock().function(function)?;
+        self.lock().function(function)?.loaded()?;
         put(count, 4);
         Ok(())
     }
@@ -289,7 +297,7 @@ impl Fake {
         function: Function,
         _config: *const LaunchConfig,
     ) -> CuResult<()> {
-        self.lock().function(function)?;
+        self.lock().function(function)?.loaded()?;
         put(blocks, 8);
         Ok(())
     }

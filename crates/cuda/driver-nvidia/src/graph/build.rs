@@ -9,6 +9,7 @@ use super::{
 use crate::{
     context::LiveContext,
     launch::{attributes, with_parameters},
+    module::of_loaded,
     op::{HostCall, Work, memory_ops},
     stream::LiveEvent,
     sys::{
@@ -106,8 +107,8 @@ impl<'a> RaisedSharedBytes<'a> {
 
     fn of(api: &'a Api, function: Function, needed: u32) -> CuResult<Option<Self>> {
         let mut before = 0;
-        // SAFETY: the function is loaded, and `before` is valid for the call.
-        unsafe { api.function_attribute(&mut before, Self::LIMIT, function)? };
+        // SAFETY: the function lives as long as its module, and `before` is valid for the call.
+        of_loaded(api, function, || unsafe { api.function_attribute(&mut before, Self::LIMIT, function) })?;
         let needed = c_int::try_from(needed).map_err(|_| CudaError::INVALID_VALUE)?;
         if needed <= before {
             return Ok(None);

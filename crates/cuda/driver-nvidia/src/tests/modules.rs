@@ -64,6 +64,30 @@ fn a_known_module_is_described_without_loading_its_kernels() {
     assert_eq!(described([1; 32], options, false), Err(CudaError::LAUNCH_FAILED), "other options");
 }
 
+/// ResNet-50 as a graph did not outlive its second session: the node of a kernel that was known, and so not loaded, was refused.
+#[test]
+fn a_kernel_that_is_known_and_not_loaded_takes_all_that_others_take() {
+    let kept = Arc::new(Kept::default());
+    let session = || {
+        let session = Session::new();
+        session.know(kept.clone());
+        session.load(MODULE, CONTEXT).unwrap();
+        session
+    };
+    // The first session describes it, so the others do not load it.
+    session();
+    let kernel = KernelRef { module: MODULE, index: LAZY_ONE };
+    let parameters = Bytes(&[0; 8]);
+    let [grid, block] = [[1; 3]; 2];
+    let (shared_bytes, cooperative, attributes) = (100 << 10, false, vec![]);
+    let launch = Op::Launch { kernel, grid, block, shared_bytes, cooperative, attributes, parameters };
+    let nodes = vec![GraphNode { op: launch, after: vec![], enabled: true }];
+    assert_eq!(session().graph_instantiate(ExecId(1), CONTEXT, nodes), Ok(()));
+    assert_eq!(session().kernel_set_attribute(kernel, 8, 1 << 16), Ok(()));
+    assert_eq!(session().active_clusters(kernel, [1; 3], [1; 3], 0, Vec::new()), Ok(4));
+    assert_eq!(session().largest_cluster(kernel, [1; 3], [1; 3], 0, Vec::new()), Ok(8));
+}
+
 #[test]
 fn a_description_of_other_kernels_is_not_believed() {
     let kept = Arc::new(Kept::default());

@@ -36,6 +36,7 @@ pub(super) const PTX: &str = "\
 ";
 
 /// Places of [`PTX`]'s kernels in the order of their names.
+pub(super) const LAZY_ONE: u32 = 0;
 pub(super) const NOTHING: u32 = 1;
 pub(super) const STORE: u32 = 2;
 
