@@ -15,4 +15,5 @@ SCENARIOS = {
     "nvml": nvml.nvml_shows_the_leased_gpu,
     "nvidia_smi": nvml.nvidia_smi_runs,
     "timeline": timeline.durations_are_those_of_the_gpu,
+    "timeline_cost": timeline.programs_pay_little,
 }
