@@ -169,6 +169,22 @@ pub trait Blocks: Sync {
     /// The bytes of a block. May block.
     fn read(&self, block: Block) -> Result<Bytes, LinkLost>;
 
+    /// The bytes of several blocks, one behind the other. `into` has room for exactly these. May block. After an error it
+    /// may hold a part of them.
+    fn read_into(&self, blocks: &[Block], into: &mut [u8]) -> Result<(), LinkLost> {
+        let mut rest = into;
+        for block in blocks {
+            let (place, behind) = rest.split_at_mut_checked(block.bytes as usize).ok_or(LinkLost)?;
+            let bytes = self.read(*block)?;
+            if bytes.len() != place.len() {
+                return Err(LinkLost);
+            }
+            place.copy_from_slice(&bytes);
+            rest = behind;
+        }
+        Ok(())
+    }
+
     /// Events with timing.
     fn events(&self) -> Vec<EventAge>;
 }

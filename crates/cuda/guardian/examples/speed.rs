@@ -90,9 +90,9 @@ fn read(image: &impl KeptImage, threads: usize) -> Result<Duration, Box<dyn Erro
         let read = || {
             let mut slot = vec![0; CHUNK * BLOCK_BYTES];
             while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                for (entry, place) in chunk.iter().zip(slot.chunks_mut(BLOCK_BYTES)) {
-                    let Ok(bytes) = cut.read(entry.block) else { return false };
-                    place.copy_from_slice(&bytes);
+                let blocks: Vec<Block> = chunk.iter().map(|entry| entry.block).collect();
+                if cut.read_into(&blocks, &mut slot[..blocks.len() * BLOCK_BYTES]).is_err() {
+                    return false;
                 }
             }
             true

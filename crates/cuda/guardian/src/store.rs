@@ -1,7 +1,6 @@
 //! A worker's way to the guardian of its box.
 
 mod image;
-mod line;
 mod restore;
 
 use crate::error::Broken;

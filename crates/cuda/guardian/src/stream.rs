@@ -132,6 +132,17 @@ impl Stream {
         Ok((answer, block))
     }
 
+    /// The next answer, with the bytes of its block in `into` if it has one of this length.
+    pub(crate) fn hear_into(&mut self, into: &mut [u8]) -> Result<Answer, Broken> {
+        let head = self.head(false)?;
+        if Answer::carries_block(head.kind) && head.body_bytes as usize == into.len() {
+            self.reader().read_exact(into)?;
+            return Ok(Answer::decode(&head, &[])?);
+        }
+        let body = self.body(&head)?;
+        Ok(Answer::decode(&head, &body)?)
+    }
+
     /// The next request. Waits for its first byte as long as it takes if `is_patient`.
     pub(crate) fn next(&mut self, is_patient: bool) -> Result<WithBlock<Request>, Broken> {
         let head = self.head(is_patient)?;

@@ -185,6 +185,15 @@ impl Talk {
         Ok(())
     }
 
+    /// The next block that was asked for, whose bytes go into `into`. One of another length is not believed.
+    pub(crate) fn next_block_into(&mut self, into: &mut [u8]) -> Result<Block, Broken> {
+        match self.stream.hear_into(into)? {
+            Answer::Block(block) if block.bytes as usize == into.len() => Ok(block),
+            Answer::Refused(text) => Err(Broken::Refused(text)),
+            _ => Err(Broken::Unexpected),
+        }
+    }
+
     /// The next block that was asked for.
     pub(crate) fn next_block(&mut self) -> Result<(Block, Bytes), Broken> {
         match self.hear()? {

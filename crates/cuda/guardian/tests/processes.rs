@@ -89,7 +89,18 @@ fn blocks_are_read_in_any_order_and_by_several_threads() {
                         if first >= 500 {
                             return;
                         }
-                        (first..(first + portion).min(500)).for_each(check);
+                        let blocks: Vec<_> =
+                            list[first..(first + portion).min(500)].iter().map(|entry| entry.block).collect();
+                        let mut bytes = vec![0; blocks.len() * BLOCK];
+                        kept.read_into(&blocks, &mut bytes).unwrap();
+                        for (index, bytes) in bytes.chunks(BLOCK).enumerate() {
+                            assert_eq!(
+                                bytes[..8],
+                                ((first + index) as u64).to_le_bytes(),
+                                "block {}",
+                                first + index
+                            );
+                        }
                     }
                 });
             }
@@ -98,7 +109,33 @@ fn blocks_are_read_in_any_order_and_by_several_threads() {
     [499, 0, 499, 250, 251, 0].into_iter().for_each(check);
     let absent = snapshot::Block { address: 1, bytes: 5 };
     assert!(kept.read(absent).is_err());
+    let two = [list[3].block, list[4].block];
+    assert!(kept.read_into(&two, &mut vec![0; 2 * BLOCK - 1]).is_err(), "room for less");
+    assert!(kept.read_into(&two, &mut vec![0; 2 * BLOCK + 1]).is_err(), "room for more");
+    assert!(kept.read_into(&[two[0], absent], &mut vec![0; BLOCK + 5]).is_err());
     (0..500).for_each(check);
+}
+
+#[test]
+fn readers_of_a_guardian_that_is_killed_all_end() {
+    let (_directory, mut process) = start(&Plan::new());
+    let image = process.store().open(NAME, &SECRET, 1, "").unwrap();
+    let mut memory = Memory::new(500, 3);
+    memory.cut(&*image, 1).unwrap();
+    let kept = image.image(1).unwrap();
+    let blocks: Vec<_> = kept.list().iter().map(|entry| entry.block).collect();
+    // More threads than lines: some wait for a line when the last one is lost.
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let mut bytes = vec![0; blocks.len() * BLOCK];
+                while kept.read_into(&blocks, &mut bytes).is_ok() {}
+            });
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        process.child.kill().unwrap();
+    });
+    assert!(kept.read(blocks[0]).is_err());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Blocks, Restored};
-use snapshot::{BLOCK_BYTES, BlockDigest, Digest, Extent, Tables as DigestTables};
+use snapshot::{BLOCK_BYTES, Block, BlockDigest, Digest, Extent, Tables as DigestTables};
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -122,10 +122,8 @@ fn refuse(driver: &NvidiaDriver, address: u64, why: &str) -> CudaError {
 /// Where the threads that read spent their time, all of them together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
-    /// Until the image gave the blocks.
+    /// Until the blocks were in slots.
     reading: Duration,
-    /// Bringing them into slots.
-    filling: Duration,
     /// Until a slot was free again.
     waiting: Duration,
     threads: usize,
@@ -135,7 +133,6 @@ impl Spent {
     fn and(self, other: Self) -> Self {
         Self {
             reading: self.reading + other.reading,
-            filling: self.filling + other.filling,
             waiting: self.waiting + other.waiting,
             threads: self.threads + other.threads,
         }
@@ -235,25 +232,16 @@ impl Reader<'_> {
         }
         let event = LiveEvent::create(&work.api, Arc::clone(chunk.context), NO_TIMING)?;
         let slot = &self.buffers[self.turn].0;
+        let blocks: Vec<Block> = chunk.places.iter().map(|place| place.block).collect();
+        let bytes = blocks.iter().map(|block| block.bytes as usize).sum();
+        let started = Instant::now();
+        // SAFETY: the copies out of this slot are over, and only this thread has it.
+        self.image.read_into(&blocks, unsafe { slot.bytes_mut(0, bytes) })?;
+        self.spent.reading += started.elapsed();
         let mut runs: Vec<Run> = Vec::new();
         let mut at = 0;
         for place in chunk.places {
-            let started = Instant::now();
-            let bytes = self.image.read(place.block)?;
-            let came = Instant::now();
-            self.spent.reading += came - started;
             let count = place.block.bytes as usize;
-            if bytes.len() != count {
-                return Err(refuse(
-                    self.driver,
-                    place.block.address,
-                    "has another length than the image says",
-                ));
-            }
-            // SAFETY: the copies out of this slot are over, and only this thread has it.
-            unsafe { slot.bytes_mut(at, count) }.copy_from_slice(&bytes);
-            drop(bytes);
-            self.spent.filling += came.elapsed();
             match runs.last_mut() {
                 Some(run) if run.goes_on_at(place) => run.bytes += count,
                 _ => runs.push(Run { from: at, to: place.here, bytes: count, reach: place.reach }),

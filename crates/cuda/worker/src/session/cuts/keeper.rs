@@ -298,6 +298,10 @@ impl Blocks for Watched<'_> {
         self.blocks.read(block).inspect_err(|_| self.is_lost.store(true, Ordering::SeqCst))
     }
 
+    fn read_into(&self, blocks: &[Block], into: &mut [u8]) -> Result<(), LinkLost> {
+        self.blocks.read_into(blocks, into).inspect_err(|_| self.is_lost.store(true, Ordering::SeqCst))
+    }
+
     fn events(&self) -> Vec<EventAge> {
         self.blocks.events()
     }
