@@ -11,7 +11,7 @@
 use super::Ledger;
 use super::boxes::BoxEntry;
 use super::queue::Wish;
-use super::stock::{Mask, Need, Place, Tightness};
+use super::stock::{Mask, Need, Place, Standing, Tightness};
 use pool_api::{Explanation, Gpu, GuardReport, LeaseId, Name};
 use std::collections::BTreeMap;
 
@@ -69,6 +69,27 @@ impl Ledger {
                 && !self.is_guarded(owner, &entry.gpu, (guard, count), of)
         });
         hidden.map(|(_, entry)| entry.place).collect()
+    }
+
+    /// GPUs for a lease that was parked, in a box whose guardian has its image: an image from another box comes over the network
+    /// first, and its program waits for every byte.
+    pub(super) fn near_its_image(&self, id: LeaseId, need: &Need) -> Option<Vec<Place>> {
+        self.leases[&id].lease.parking.as_ref()?;
+        let keeps = |guard: &GuardReport| guard.leases.iter().any(|kept| kept.lease == id);
+        let boxes = self.boxes.values().filter(|owner| owner.guard.as_ref().is_some_and(keeps));
+        let usable_of = |owner: &BoxEntry| -> Vec<Place> {
+            let usable = owner.slots.values().filter(|entry| {
+                self.stock.standing(entry.place) == Standing::Usable
+                    && self.stock.is_of(entry.place, need.classes)
+                    && self.is_guarded(owner, &entry.gpu, (need.guard.unwrap_or(0), need.gpus), Some(id))
+            });
+            usable.map(|entry| entry.place).take(need.gpus as usize).collect()
+        };
+        // Several GPUs may have to be close together, which the stock knows.
+        if need.gpus != 1 {
+            return None;
+        }
+        boxes.map(usable_of).find(|places| !places.is_empty())
     }
 
     /// Whether there are GPUs enough for a lease, and only guard memory is missing: no GPU is held back for it then.

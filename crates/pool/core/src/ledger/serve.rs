@@ -60,7 +60,7 @@ impl Ledger {
             }
             let need = key.wish.need(open & !walled);
             if need.classes != 0
-                && let Some(places) = self.find(&need)
+                && let Some(places) = self.near_its_image(id, &need).or_else(|| self.find(&need))
             {
                 return Some((id, places));
             }

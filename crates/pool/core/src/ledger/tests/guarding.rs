@@ -118,3 +118,41 @@ fn a_lease_moves_only_where_its_images_fit_and_after_a_loss_anywhere() {
     bench.report_all();
     assert_eq!(bench.ledger.lease(at_a.id).unwrap().grants[0].gpu.box_name, name("b"));
 }
+
+#[test]
+fn a_resumed_lease_goes_where_its_image_is() {
+    for at in ["a", "b"] {
+        let mut bench = guarded(&[("a", 3 * GPU), ("b", 3 * GPU)]);
+        let lease = bench.lease(surviving());
+        let (gpu, epoch) = (lease.grants[0].gpu.clone(), lease.grants[0].epoch);
+        bench.apply(&Command::Park { lease: lease.id, gpu, epoch, image_bytes: 7 }).unwrap();
+        bench.settle();
+        set(&mut bench, at, 3 * GPU, &[(lease.id, 7)]);
+        bench.apply(&Command::Resume { lease: lease.id }).unwrap();
+        bench.settle();
+        let back = bench.show(lease.id);
+        assert_eq!(back.grants[0].gpu.box_name, name(at), "{back:?}");
+    }
+}
+
+#[test]
+fn a_resumed_lease_whose_image_s_box_is_full_goes_elsewhere() {
+    let mut bench = guarded(&[("a", 9 * GPU), ("b", 9 * GPU)]);
+    let lease = bench.lease(surviving());
+    let (gpu, epoch) = (lease.grants[0].gpu.clone(), lease.grants[0].epoch);
+    let home = gpu.box_name.clone();
+    bench.apply(&Command::Park { lease: lease.id, gpu, epoch, image_bytes: 7 }).unwrap();
+    bench.settle();
+    set(&mut bench, home.as_str(), 9 * GPU, &[(lease.id, 7)]);
+    // Everything is lent; then the other box has its GPUs back.
+    let others: Vec<Lease> = (0..6).map(|_| bench.lease(mortal())).collect();
+    for other in others.iter().filter(|other| other.grants[0].gpu.box_name != home) {
+        bench.release(other.id);
+    }
+    bench.settle();
+    bench.apply(&Command::Resume { lease: lease.id }).unwrap();
+    bench.settle();
+    let back = bench.show(lease.id);
+    assert_eq!(back.state, LeaseState::Granted);
+    assert_ne!(back.grants[0].gpu.box_name, home);
+}
