@@ -49,7 +49,7 @@ def all_of_it(folder):
     with pools.Pool() as pool:
         box = pool.box("box", "--soft", "2", "--memory", "256MiB")
         # GPUs are granted before anything is killed.
-        kit.until(lambda: f"two GPUs are free: {pool.logs()}", lambda: sum(gpu["state"] == "free" for gpu in pool.gpus()) == 2, 90)
+        kit.until(lambda: f"two GPUs are free: {pool.logs()}", lambda: sum(gpu["state"] == "free" for gpu in pool.gpus().values()) == 2, 90)
         options = ("--retry-after", "100ms", "--instances", "6", "--gpus", "2", "--sharing", "2", "--credential", pool.borrower)
         service = Service(folder, *options, environment=pool.environment)
         yield service, pool, box

@@ -443,3 +443,30 @@ fn an_instance_that_failed_on_a_gpu_is_not_used_again() {
     let answered = Event::Answered { instance, id: "one".to_owned(), is_success: false };
     assert!(machine.step(answered, 2).contains(&Action::Kill { instance }));
 }
+
+#[test]
+fn who_waits_is_told_for_how_long_though_its_function_never_ran() {
+    let mut machine = Machine::new(Settings { instances_max: 1, ..settings(0) });
+    let all = functions();
+    for (key, spec) in &all {
+        machine.step(Event::Deployed { key: key.clone(), spec: spec.clone() }, 0);
+    }
+    let (first, other) = (&all[0].0, &all[3].0);
+    let invoked = |id: &str, key: &FunctionKey| Event::Invoked {
+        id: id.to_owned(),
+        key: key.clone(),
+        kind: Kind::Sync,
+    };
+    assert_eq!(machine.outlook(first, 0).ahead, 0);
+    let started = machine.step(invoked("one", first), 0);
+    let Some(Action::Start { instance, .. }) = started.first() else { panic!("{started:?}") };
+    machine.step(Event::Asked { instance: *instance }, 100);
+    machine.step(invoked("two", other), 200);
+    let told = machine.outlook(other, 300);
+    // Behind one that never ran, and one that has run for 200 ms.
+    assert_eq!((told.ahead, told.wait_ms), (1, 300));
+    assert!(matches!(machine.whereabouts("one", 300), Some(crate::Whereabouts::Running)));
+    assert!(
+        matches!(machine.whereabouts("two", 300), Some(crate::Whereabouts::Queued(told)) if told.ahead == 0)
+    );
+}

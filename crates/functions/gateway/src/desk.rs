@@ -138,14 +138,18 @@ impl Desk {
     /// Starting, idle and busy instances, how many wait, and what the next one can expect.
     pub(crate) fn standing(&self, key: &FunctionKey) -> ((usize, usize, usize), usize, Outlook) {
         let state = locks::lock(&self.state);
-        (state.machine.instances_of(key), state.machine.waiting_of(key), state.machine.outlook(key))
+        (
+            state.machine.instances_of(key),
+            state.machine.waiting_of(key),
+            state.machine.outlook(key, self.now_ms()),
+        )
     }
 
     /// Where an invocation of a tenant is, and of which function; none if it is over or another's.
     pub(crate) fn whereabouts(&self, tenant: &str, id: &str) -> Option<(FunctionKey, Whereabouts)> {
         let state = locks::lock(&self.state);
         let key = state.pending.get(id).map(|pending| pending.key.clone())?;
-        let found = state.machine.whereabouts(id)?;
+        let found = state.machine.whereabouts(id, self.now_ms())?;
         (key.tenant == tenant).then_some((key, found))
     }
 

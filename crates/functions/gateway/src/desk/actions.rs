@@ -46,7 +46,7 @@ impl Desk {
                 let Some(pending) = state.pending.remove(&id) else { return };
                 state.pending_bytes = state.pending_bytes.saturating_sub(pending.payload.len());
                 if let Reply::Sync(reply) = pending.reply {
-                    let outlook = state.machine.outlook(&pending.key);
+                    let outlook = state.machine.outlook(&pending.key, self.now_ms());
                     let _ = reply.send(Err(verdicts::refused(&pending.key, refusal, outlook)));
                 }
             }
