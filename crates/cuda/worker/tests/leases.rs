@@ -88,6 +88,7 @@ impl Slot {
             share_milli: 1000,
             issued_ms: 1000,
             expires_ms: LATER_MS,
+            part: None,
         }
     }
 
@@ -196,4 +197,19 @@ fn a_share_has_no_more_memory_than_it_paid_for() {
     let slot = Slot::start();
     let share = LeaseClaims { share_milli: 500, ..slot.claims(5) };
     assert_eq!(slot.attach(&share).welcome.devices[0].memory_bytes, 4 << 20);
+}
+
+#[test]
+fn parts_of_one_lease_have_the_memory_of_their_tokens_and_each_has_one_session() {
+    let slot = Slot::start();
+    let part = |name: &str, memory_bytes| LeaseClaims {
+        part: Some(name.to_owned()),
+        memory_bytes,
+        ..slot.claims(5)
+    };
+    let small = slot.attach(&part("ada.1", 1 << 20));
+    let large = slot.attach(&part("ada.2", 2 << 20));
+    assert_eq!(small.welcome.devices[0].memory_bytes, 1 << 20);
+    assert_eq!(large.welcome.devices[0].memory_bytes, 2 << 20);
+    assert_eq!(slot.refusal(&slot.token(&part("ada.1", 1 << 20))), CudaError::SYSTEM_NOT_READY);
 }

@@ -1,6 +1,7 @@
 //! The state of the service behind one lock: the machine, what invocations carry, what waits for answers.
 
 mod actions;
+mod destinations;
 mod verdicts;
 
 use crate::answer::Problem;
@@ -12,7 +13,7 @@ use crate::keys::Keys;
 use crate::logs::Logs;
 use crate::spawner::Job;
 use functions::{
-    Event, Function, FunctionKey, InstanceId, Kind, Machine, Outlook, Queued, RetryRules, SlotId, Spec,
+    Event, Function, FunctionKey, InstanceId, Kind, Machine, Outlook, Queued, RetryRules, Spec, Whereabouts,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::Sender;
@@ -58,6 +59,8 @@ struct InstanceDesk {
     key: FunctionKey,
     work: mpsc::UnboundedSender<Work>,
     running: Option<String>,
+    /// It is to end; its process may not be there yet.
+    is_killed: bool,
     /// What it said about its failed start.
     init_error: Option<Vec<u8>>,
     /// Ends its Runtime API when this is dropped.
@@ -71,7 +74,6 @@ struct State {
     pending: HashMap<String, Pending>,
     pending_bytes: usize,
     instances: HashMap<InstanceId, InstanceDesk>,
-    gpus: HashMap<SlotId, Vec<(String, String)>>,
     gpu_refusal: String,
     /// What the last instance of a function that failed to start said.
     init_errors: HashMap<FunctionKey, Vec<u8>>,
@@ -133,10 +135,22 @@ impl Desk {
         state.functions.values().filter(|function| function.key.tenant == tenant).cloned().collect()
     }
 
-    /// Starting, idle and busy instances, and what waits.
-    pub(crate) fn standing(&self, key: &FunctionKey) -> ((usize, usize, usize), Outlook) {
+    /// Starting, idle and busy instances, how many wait, and what the next one can expect.
+    pub(crate) fn standing(&self, key: &FunctionKey) -> ((usize, usize, usize), usize, Outlook) {
         let state = locks::lock(&self.state);
-        (state.machine.instances_of(key), state.machine.outlook(key))
+        (
+            state.machine.instances_of(key),
+            state.machine.waiting_of(key),
+            state.machine.outlook(key, self.now_ms()),
+        )
+    }
+
+    /// Where an invocation of a tenant is, and of which function; none if it is over or another's.
+    pub(crate) fn whereabouts(&self, tenant: &str, id: &str) -> Option<(FunctionKey, Whereabouts)> {
+        let state = locks::lock(&self.state);
+        let key = state.pending.get(id).map(|pending| pending.key.clone())?;
+        let found = state.machine.whereabouts(id, self.now_ms())?;
+        (key.tenant == tenant).then_some((key, found))
     }
 
     pub(crate) fn deploy(self: &Arc<Self>, function: Function) {
@@ -185,12 +199,15 @@ impl Desk {
 
     /// Takes one that is in the store.
     pub(crate) fn invoke_async(self: &Arc<Self>, queued: Queued) {
-        let mut state = locks::lock(&self.state);
+        self.take_async(&mut locks::lock(&self.state), queued);
+    }
+
+    fn take_async(self: &Arc<Self>, state: &mut State, queued: Queued) {
         let (id, key) = (queued.id.clone(), queued.key.clone());
         let kind = Kind::Async { attempts: queued.attempts, accepted_ms: queued.accepted_ms };
         let payload = queued.payload.clone().into_bytes();
-        self.add(&mut state, &id, &key, payload, Reply::Async(queued));
-        self.apply(&mut state, Event::Invoked { id, key, kind });
+        self.add(state, &id, &key, payload, Reply::Async(queued));
+        self.apply(state, Event::Invoked { id, key, kind });
     }
 
     fn add(&self, state: &mut State, id: &str, key: &FunctionKey, payload: Vec<u8>, reply: Reply) {
@@ -265,13 +282,11 @@ impl Desk {
     pub(crate) fn gpu_news(self: &Arc<Self>, news: GpuNews) {
         let mut state = locks::lock(&self.state);
         match news {
-            GpuNews::Granted { slot, total_mb, environment } => {
-                state.gpus.insert(slot, environment);
+            GpuNews::Granted { slot, total_mb } => {
                 self.apply(&mut state, Event::GpuGranted { slot, total_mb });
             }
             GpuNews::Lost { slot, why } => {
                 tracing::warn!(slot = slot.0, why, "a GPU is lost");
-                state.gpus.remove(&slot);
                 state.gpu_refusal = why;
                 self.apply(&mut state, Event::GpuLost { slot });
             }

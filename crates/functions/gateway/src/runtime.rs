@@ -47,7 +47,7 @@ pub(crate) async fn listen(
         .with_state(Arc::new(api));
     let user = desk.users.user(instance);
     let lets_in = move |local, peer| user.is_none() || crate::peer::user_of(local, peer) == user;
-    tokio::spawn(server::serve(listener, router, CONNECTIONS_MAX, lets_in, stop));
+    tokio::spawn(server::serve(listener, router, CONNECTIONS_MAX, None, lets_in, stop));
     Ok(address.to_string())
 }
 

@@ -71,7 +71,8 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "fabric") => "['10.0.0.7:7600']",
         (_, "device") => "['dma']",
         (_, "manager") => "['https://a:1', 'https://b:1']",
-        (_, "accept-older-store" | "msix" | "plain" | "nvidia" | "same-user") => "true",
+        (_, "accept-older-store" | "msix" | "plain" | "nvidia") => "true",
+        ("functions", "same-user" | "share-between-tenants") => "true",
         _ => "'/a'",
     }
 }

@@ -33,7 +33,7 @@ pub(super) async fn invoke(asked: &Asked, name: &str) -> Result<Response, Proble
 
 /// With what a client can expect to wait.
 fn told(asked: &Asked, key: &FunctionKey, mut response: Response) -> Response {
-    let (_, outlook) = asked.desk.standing(key);
+    let (_, _, outlook) = asked.desk.standing(key);
     set(&mut response, "x-dxpu-queue-ahead", &outlook.ahead.to_string());
     set(&mut response, "x-dxpu-expected-wait-ms", &outlook.wait_ms.to_string());
     response
@@ -89,6 +89,7 @@ async fn accept(asked: &Asked, key: FunctionKey, payload: Vec<u8>) -> Result<Res
         payload,
         attempts: 0,
         accepted_ms,
+        hops: 0,
     };
     // Accepted means: on disk.
     asked.desk.keeper.accept(&queued).await?;

@@ -1,0 +1,190 @@
+"""The two sides: functions of dxpu on a pool of this machine, and processes that use the GPU themselves."""
+
+import io
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+
+from lambda_client import Client
+
+HERE = pathlib.Path(__file__).resolve().parent
+WORKLOADS = HERE / "workloads"
+
+# GPU memory that each declares in MiB, as DGSF's do, and what a process may use of this machine's memory.
+DECLARED = {"kmeans": 350, "ct3d": 12_000, "face_detection": 12_000, "face_identification": 4_000, "bert": 5_000, "resnet": 7_000}
+HOST_MB = 10_240
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait_until(what, holds, seconds):
+    end = time.time() + seconds
+    while not holds():
+        if time.time() > end:
+            raise RuntimeError(f"after {seconds} s still not: {what}")
+        time.sleep(0.1)
+
+
+class Native:
+    """A process for each request, with the GPU to itself: `gpus` at a time, first come first served."""
+
+    def __init__(self, settings, gpus=1):
+        self.settings = settings
+        self.turns = FirstComeFirstServed(gpus)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def invoke(self, name):
+        with self.turns:
+            environment = {**os.environ, "PYTHONPATH": str(WORKLOADS), "BENCH_WEIGHTS": self.settings["weights"]}
+            environment["BENCH_STARTED"] = repr(time.time())
+            event = {"tiny": self.settings["tiny"]}
+            code = f"import json, {name}; print(json.dumps({name}.handler({event!r})))"
+            done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-500:])
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+class FirstComeFirstServed:
+    def __init__(self, places):
+        self.lock, self.free, self.waiting = threading.Lock(), places, []
+
+    def __enter__(self):
+        turn = threading.Event()
+        with self.lock:
+            if self.free > 0:
+                self.free -= 1
+                return
+            self.waiting.append(turn)
+        turn.wait()
+
+    def __exit__(self, *_):
+        with self.lock:
+            if self.waiting:
+                self.waiting.pop(0).set()
+            else:
+                self.free += 1
+
+
+class Pool:
+    """A manager and a box with this machine's GPUs."""
+
+    def __init__(self, settings):
+        self.dxpu = settings["dxpu"]
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dxpu-functions-bench-"))
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("DXPU_")}
+        self.environment = {**clean, "XDG_STATE_HOME": str(self.folder / "xdg"), "XDG_CACHE_HOME": str(self.folder / "cache")}
+        self.environment["DXPU_MANAGER"] = f"https://127.0.0.1:{free_port()}"
+        self.processes = []
+
+    def __enter__(self):
+        state = self.folder / "manager"
+        self.start("manager", "--listen", self.environment["DXPU_MANAGER"].removeprefix("https://"), "--state-dir", str(state))
+        self.credential = state / "admin.json"
+        wait_until("the manager has made a credential", self.credential.exists, 60)
+        self.environment["DXPU_CREDENTIAL"] = str(self.credential)
+        invitation = self.folder / "box.json"
+        wait_until("the manager answers", lambda: self.ask("token", "create", "box/bench", "--out", str(invitation)).returncode == 0, 60)
+        box = self.folder / "box"
+        box.mkdir(mode=0o700)
+        self.start("box", "--join-token-file", str(invitation), "--name", "bench", "--state-dir", str(box), "--listen", "127.0.0.1")
+        wait_until("a GPU is free (see the logs in " + str(self.folder) + ")", lambda: "free" in self.ask("gpu", "ls").stdout, 180)
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            process.terminate()
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, role, *words):
+        with open(self.folder / f"{role}.log", "ab") as log:
+            started = subprocess.Popen([self.dxpu, role, *words], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.processes.append(started)
+
+    def ask(self, *words):
+        return subprocess.run([self.dxpu, *words], env=self.environment, capture_output=True, text=True)
+
+
+class Functions:
+    """`dxpu functions` on a pool, with the six workloads deployed."""
+
+    def __init__(self, settings, pool, sharing=1, keep_warm="300s", fit="best", compute_cache=True):
+        self.settings, self.pool = settings, pool
+        self.port = free_port()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dxpu-functions-bench-service-"))
+        self.environment = dict(pool.environment if pool else os.environ)
+        place = ["--state-dir", str(self.folder / "state")]
+        self.place = place
+        self.words = ["--listen", f"127.0.0.1:{self.port}", *place, "--run-dir", str(self.folder / "run"), "--same-user"]
+        self.words += ["--python", sys.executable, "--keep-warm", keep_warm, "--memory", "512GiB"]
+        if pool:
+            self.words += ["--gpus", str(settings["gpus"]), "--sharing", str(sharing), "--fit", fit]
+            self.words += ["--credential", str(pool.credential)]
+        # An instance has a home of its own: what one compiled, the next would not find there.
+        kept = str(pathlib.Path(settings["weights"]) / "compute-cache")
+        self.extra = {"CUDA_CACHE_PATH": kept} if compute_cache else {"CUDA_CACHE_DISABLE": "1"}
+
+    def __enter__(self):
+        with open(self.folder / "functions.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [self.settings["dxpu"], "functions", *self.words], env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+            )
+        line = self.process.stdout.readline()
+        if not line.startswith("functions listening"):
+            raise RuntimeError((self.folder / "functions.log").read_text()[-2000:])
+        told = subprocess.run(
+            [self.settings["dxpu"], "functions", "new-key", "--tenant", "bench", *self.place],
+            env=self.environment, check=True, capture_output=True, text=True,
+        ).stdout
+        self.client = Client(self.port, dict(line.split("=", 1) for line in told.split()))
+        for name, declared in DECLARED.items():
+            environment = {"BENCH_WEIGHTS": self.settings["weights"], **self.extra}
+            if self.pool:
+                environment["DXPU_GPU_MEMORY_MB"] = str(declared)
+            self.client.create(name, package(), "provided.al2023", f"{name}.handler", HOST_MB, 900, environment)
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def invoke(self, name):
+        return self.client.invoke(name, {"tiny": self.settings["tiny"]})
+
+
+def package():
+    """The zip file of all workloads, with a runtime of their own."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(WORKLOADS.glob("*.py")):
+            archive.write(file, file.name)
+        bootstrap = zipfile.ZipInfo("bootstrap")
+        bootstrap.external_attr = 0o755 << 16
+        archive.writestr(bootstrap, f"#!{sys.executable}\n" + (HERE / "bootstrap.py").read_text())
+    return target.getvalue()
