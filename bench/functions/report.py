@@ -31,8 +31,8 @@ def of_load(load):
     }
 
 
-def number(value):
-    return "–" if value is None else f"{value:.2f}"
+def number(value, digits=2):
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def table(head, rows):
@@ -41,17 +41,23 @@ def table(head, rows):
 
 
 def markdown(found):
-    parts = [f"# Functions on a GPU\n\n{found['machine']}, {found['when']}. Budget {found['budget_s']} s, used {found['used_s']:.0f} s.\n"]
-    if found["tiny"]:
+    parts = [f"# Functions on a GPU\n\n{found['machine']}, {found['when']}, commit {found['commit']}, {found['used_s']:.0f} s in all.\n"]
+    if found["soft"]:
+        parts.append("A GPU in software, and k-means in place of each workload: a check that everything works; the times mean nothing.\n")
+    elif found["tiny"]:
         parts.append("Tiny sizes: a check that everything works; the times mean nothing.\n")
     if found["single"]:
         parts += ["## One request at a time\n\nRequest to answer in seconds, median; process start included unless warm.\n", single(found["single"])]
+    if found["start"]:
+        parts += ["## The start of a new instance\n\nMedian of seconds; the first instance beside the median of the others.\n", start(found["start"])]
     if found["loads"]:
         parts += ["## Loads\n", loads(found["loads"]), f"\nDGSF says of itself: {DGSF}.\n"]
     if found["ablation"]:
         parts += ["## Ablation\n\nMean request to answer in seconds over the six workloads, each twice in a row.\n", ablation(found["ablation"])]
     if found["skipped"]:
         parts.append("## Left out\n\n" + "\n".join(f"- {what}" for what in found["skipped"]))
+    if found["errors"]:
+        parts.append("## Errors\n\n" + "\n".join(f"- {what}" for what in found["errors"]))
     wrong = found["wrong"]
     parts.append("## Results\n\n" + ("\n".join(f"- wrong: {what}" for what in wrong) if wrong else "All sides gave the same results."))
     return "\n\n".join(parts) + "\n"
@@ -61,6 +67,19 @@ def single(sides):
     names = sorted({name for side in sides.values() for name in side})
     middle = lambda side, name: statistics.median(sides[side][name]) if sides[side].get(name) else None  # noqa: E731
     return table(["workload", *sides], [[name, *(number(middle(side, name)) for side in sides)] for name in names])
+
+
+def start(found):
+    rows = []
+    for name, measured in found.items():
+        middle = lambda of: number(statistics.median(map(of, measured[1:] or measured)), 3)  # noqa: E731,B023
+        first = measured[0]
+        rows.append([
+            name, number(first["first_s"][0], 3), middle(lambda one: one["first_s"][0]), middle(lambda one: one["first_s"][1]),
+            number(first["load_s"], 3), middle(lambda one: one["load_s"]), middle(lambda one: one["end_to_end_s"]),
+        ])
+    head = ["side", "first CUDA result, first instance", "others", "from process start", "weights, first instance", "others", "request to answer"]
+    return table(head, rows)
 
 
 def loads(found):
@@ -132,7 +151,7 @@ def plots(found):
     """By file name: how request to answer and queueing are distributed, and utilisation over time."""
     drawn = {}
     for load, sides in found["loads"].items():
-        slug = load.replace(" ", "-")
+        slug = load.replace(",", "").replace(" ", "-")
         for what, title in (("end_to_end_s", "request to answer"), ("queue_s", "queueing")):
             series = {side: distribution([r[what] for r in good(measured["requests"])]) for side, measured in sides.items()}
             drawn[f"{slug}-{what.removesuffix('_s')}.svg"] = lines(f"{load}: {title}", series, "seconds", "part of the requests")

@@ -21,6 +21,23 @@ WORKLOADS = HERE / "workloads"
 # GPU memory that each declares in MiB, as DGSF's do, and what a process may use of this machine's memory.
 DECLARED = {"kmeans": 350, "ct3d": 12_000, "face_detection": 12_000, "face_identification": 4_000, "bert": 5_000, "resnet": 7_000}
 HOST_MB = 10_240
+# What costs are told apart with: no library, and weights of 2 GiB.
+OTHERS = {"start": 350, "weights": 2_500}
+# A GPU in software takes its memory from this machine only when it is used.
+SOFT_MEMORY = "48GiB"
+
+
+# Where this interpreter finds its packages: instances have another home and a clean environment.
+PACKAGES = [place for place in sys.path if place.endswith(("site-packages", "dist-packages"))]
+
+
+def module_of(settings, name):
+    """The module of a workload. On a GPU in software, which runs PTX alone, one stands in for all."""
+    return "driver" if settings["soft"] or name not in DECLARED else name
+
+
+def python_path(*first):
+    return os.pathsep.join([*map(str, first), *PACKAGES])
 
 
 def free_port():
@@ -50,12 +67,17 @@ class Native:
     def __exit__(self, *_):
         pass
 
-    def invoke(self, name):
+    def cool(self, _):
+        """Each request has a process of its own."""
+
+    def invoke(self, name, **event):
         with self.turns:
-            environment = {**os.environ, "PYTHONPATH": str(WORKLOADS), "BENCH_WEIGHTS": self.settings["weights"]}
-            environment["BENCH_STARTED"] = repr(time.time())
-            event = {"tiny": self.settings["tiny"]}
-            code = f"import json, {name}; print(json.dumps({name}.handler({event!r})))"
+            environment = {**os.environ, "PYTHONPATH": python_path(WORKLOADS), "BENCH_WEIGHTS": self.settings["weights"]}
+            environment |= {"BENCH_STARTED": repr(time.time()), "BENCH_WORKLOAD": name}
+            if self.settings["soft"]:
+                environment["BENCH_DEVICE"] = "cpu"
+            event, module = {"tiny": self.settings["tiny"], **event}, module_of(self.settings, name)
+            code = f"import json, {module}; print(json.dumps({module}.handler({event!r})))"
             done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
         if done.returncode:
             raise RuntimeError(done.stderr[-500:])
@@ -88,6 +110,7 @@ class Pool:
 
     def __init__(self, settings):
         self.dxpu = settings["dxpu"]
+        self.soft = ["--soft", "1", "--memory", SOFT_MEMORY] if settings["soft"] else []
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dxpu-functions-bench-"))
         clean = {name: value for name, value in os.environ.items() if not name.startswith("DXPU_")}
         self.environment = {**clean, "XDG_STATE_HOME": str(self.folder / "xdg"), "XDG_CACHE_HOME": str(self.folder / "cache")}
@@ -104,7 +127,7 @@ class Pool:
         wait_until("the manager answers", lambda: self.ask("token", "create", "box/bench", "--out", str(invitation)).returncode == 0, 60)
         box = self.folder / "box"
         box.mkdir(mode=0o700)
-        self.start("box", "--join-token-file", str(invitation), "--name", "bench", "--state-dir", str(box), "--listen", "127.0.0.1")
+        self.start("box", "--join-token-file", str(invitation), "--name", "bench", "--state-dir", str(box), "--listen", "127.0.0.1", *self.soft)
         wait_until("a GPU is free (see the logs in " + str(self.folder) + ")", lambda: "free" in self.ask("gpu", "ls").stdout, 180)
         return self
 
@@ -159,11 +182,14 @@ class Functions:
             env=self.environment, check=True, capture_output=True, text=True,
         ).stdout
         self.client = Client(self.port, dict(line.split("=", 1) for line in told.split()))
-        for name, declared in DECLARED.items():
-            environment = {"BENCH_WEIGHTS": self.settings["weights"], **self.extra}
+        for name, declared in (DECLARED | OTHERS).items():
+            environment = {"BENCH_WEIGHTS": self.settings["weights"], "BENCH_WORKLOAD": name, "PYTHONPATH": python_path(), **self.extra}
             if self.pool:
                 environment["DXPU_GPU_MEMORY_MB"] = str(declared)
-            self.client.create(name, package(), "provided.al2023", f"{name}.handler", HOST_MB, 900, environment)
+            if not self.pool and self.settings["soft"]:
+                environment["BENCH_DEVICE"] = "cpu"
+            handler = f"{module_of(self.settings, name)}.handler"
+            self.client.create(name, package(), "provided.al2023", handler, HOST_MB, 900, environment)
         return self
 
     def __exit__(self, *_):
@@ -172,10 +198,24 @@ class Functions:
             self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self.process.kill()
+            self.process.wait()
+        if kept := self.settings.get("logs"):
+            pathlib.Path(kept).mkdir(parents=True, exist_ok=True)
+            with open(self.folder / "functions.log") as log, open(pathlib.Path(kept) / "functions.log", "a") as out:
+                shutil.copyfileobj(log, out)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def invoke(self, name):
-        return self.client.invoke(name, {"tiny": self.settings["tiny"]})
+    def cool(self, name):
+        """Waits until no instance of a workload is left."""
+        def is_cold():
+            _, _, body = self.client.ask("GET", f"/dxpu/v1/functions/{name}/status")
+            standing = json.loads(body)
+            return standing["Starting"] + standing["Idle"] + standing["Busy"] == 0
+
+        wait_until(f"no instance of {name} is left", is_cold, 60)
+
+    def invoke(self, name, **event):
+        return self.client.invoke(name, {"tiny": self.settings["tiny"], **event})
 
 
 def package():

@@ -178,7 +178,7 @@ def folder():
     path = pathlib.Path(tempfile.mkdtemp(prefix="dxpu-functions-"))
     path.chmod(0o711)
     yield path
-    shutil.rmtree(path, ignore_errors=True)
+    os.environ.get("FUNCTIONS_KEEP") or shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
 """Functions on GPUs of a pool, with soft GPUs: the handler knows nothing of dxpu."""
 
 import concurrent.futures
+import json
 import os
+import signal
 import subprocess
 import time
 
@@ -44,7 +46,10 @@ def pool(folder):
 
 @pytest.fixture(scope="module")
 def gpu_service(folder, pool):
-    running = Service(folder, "--gpus", "2", "--sharing", "2", "--credential", pool["DXPU_CREDENTIAL"], environment=pool)
+    # A tenant's: it may borrow, and it may not list the pool's GPUs.
+    credential = folder / "functions.json"
+    subprocess.run([dxpu(), "token", "create", "tenant/lab/functions", "--out", str(credential)], env=pool, check=True)
+    running = Service(folder, "--gpus", "2", "--sharing", "2", "--credential", str(credential), environment=pool)
     yield running
     running.stop()
 
@@ -79,6 +84,29 @@ def test_instances_share_gpus_and_all_answers_are_right(ada, pool):
             assert answer["sum"] == [number + n for n in range(32)]
     shown = subprocess.run([dxpu(), "lease", "ls"], env=pool, capture_output=True, text=True).stdout
     assert 1 <= shown.count("functions of ada") <= 2, shown
+
+
+def workers(folder):
+    """The processes that serve the slots of the pool's box."""
+    return [json.loads(file.read_text())["pid"] for file in (folder / "pool").rglob("slot-*/worker.json")]
+
+
+def test_a_worker_that_was_killed_is_noticed_and_costs_no_further_invocation(ada, gpu_service, folder):
+    event = {"a": [1] * 32, "b": [2] * 32}
+    assert invoke(ada, "add", event)[1] is None
+
+    def standing():
+        return gpu_service.get(ada, "functions/add/status")
+
+    until(lambda: standing()["Starting"] == 0 and standing()["Idle"] > 0)
+    before = workers(folder)
+    assert len(before) == 2
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    # Instances that wait for work have lost their sessions: none of them may be given any.
+    until(lambda: standing()["Idle"] == 0, 10)
+    answer, error = invoke(ada, "add", event)
+    assert error is None and answer["sum"] == [3] * 32, answer
 
 
 def test_gpus_go_back_to_the_pool(ada, gpu_service, pool):

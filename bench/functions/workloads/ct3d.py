@@ -37,7 +37,7 @@ def make(is_tiny):
 
 def run(model, where, is_tiny):
     count, shape = (1, (1, 1, 32, 32, 32)) if is_tiny else (8, (2, 1, 160, 224, 224))
-    outputs = [model(batch).softmax(1) for batch in random_batches(where, count, shape)]
+    outputs = [model(batch) for batch in random_batches(where, count, shape)]
     return {"volumes": count * shape[0], "mean": checksum(torch.cat(outputs))}
 
 

@@ -64,7 +64,7 @@ def make(is_tiny):
 
 def run(model, where, is_tiny):
     count, shape = (1, (2, 3, 64, 64)) if is_tiny else (64, (16, 3, 224, 224))
-    outputs = [model(batch).softmax(1) for batch in random_batches(where, count, shape)]
+    outputs = [model(batch) for batch in random_batches(where, count, shape)]
     return {"images": count * shape[0], "mean": checksum(torch.cat(outputs))}
 
 

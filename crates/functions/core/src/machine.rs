@@ -51,7 +51,7 @@ pub struct Settings {
     pub start_timeout_ms: u64,
     /// Before a failed asynchronous invocation is tried again; twice as long before the next time.
     pub retry_delay_ms: u64,
-    /// After an instance that failed to start; doubled for each further one.
+    /// After an instance that failed to start, or a GPU that the pool refused; doubled for each further one.
     pub crash_delay_ms: u64,
     /// At most so long.
     pub crash_delay_max_ms: u64,
@@ -395,6 +395,9 @@ pub struct Machine {
     slots: BTreeMap<u64, Slot>,
     /// GPUs that the pool was asked for: by slot, who for and with how much memory.
     asked: BTreeMap<SlotId, (String, u32)>,
+    /// How often the pool refused a GPU, in a row, and when it may be asked again.
+    gpu_refusals: u32,
+    gpus_not_before_ms: u64,
     /// GPUs that are given back as soon as their last instance is gone.
     returning: BTreeSet<SlotId>,
     reserved: Option<slots::Reserved>,

@@ -444,6 +444,31 @@ fn an_instance_that_failed_on_a_gpu_is_not_used_again() {
     assert!(machine.step(answered, 2).contains(&Action::Kill { instance }));
 }
 
+/// A pool that refuses, because a credential or a quota is wrong, is not asked ten times a second for as long as it lasts.
+#[test]
+fn a_pool_that_refuses_is_asked_less_and_less_often() {
+    let mut machine = Machine::new(Settings { gpus_max: 1, retry_delay_ms: 100, ..Settings::default() });
+    let key = FunctionKey { tenant: "a".to_owned(), name: "gpu".to_owned() };
+    let (_, spec) = functions().into_iter().find(|(other, _)| *other == key).unwrap();
+    machine.step(Event::Deployed { key: key.clone(), spec }, 0);
+    let kind = Kind::Async { attempts: 0, accepted_ms: 0 };
+    let mut queue = machine.step(Event::Invoked { id: "one".to_owned(), key, kind }, 0);
+    let mut asked = Vec::new();
+    for now_ms in (0..200_000).step_by(20) {
+        queue.extend(machine.step(Event::Tick, now_ms));
+        while let Some(action) = queue.pop() {
+            assert!(!matches!(action, Action::Finish { .. }), "it waits for a GPU, and that is no attempt");
+            if let Action::AskGpu { slot, .. } = action {
+                asked.push((now_ms, slot));
+                queue.extend(machine.step(Event::GpuLost { slot }, now_ms));
+            }
+        }
+    }
+    assert!((4..20).contains(&asked.len()), "{asked:?}");
+    let longest = asked.windows(2).map(|pair| pair[1].0 - pair[0].0).max().unwrap_or(0);
+    assert!(longest <= Settings::default().crash_delay_max_ms + 200, "{asked:?}");
+}
+
 #[test]
 fn who_waits_is_told_for_how_long_though_its_function_never_ran() {
     let mut machine = Machine::new(Settings { instances_max: 1, ..settings(0) });

@@ -11,6 +11,7 @@ use crate::gpus::{GpuNews, Gpus};
 use crate::keeper::Keeper;
 use crate::keys::Keys;
 use crate::logs::Logs;
+use crate::pipes::Pipes;
 use crate::spawner::Job;
 use functions::{
     Event, Function, FunctionKey, InstanceId, Kind, Machine, Outlook, Queued, RetryRules, Spec, Whereabouts,
@@ -63,6 +64,8 @@ struct InstanceDesk {
     is_killed: bool,
     /// What it said about its failed start.
     init_error: Option<Vec<u8>>,
+    /// Where it prints to; none before its process is there.
+    pipes: Option<Arc<Pipes>>,
     /// Ends its Runtime API when this is dropped.
     _api: watch::Sender<bool>,
 }
@@ -267,6 +270,26 @@ impl Desk {
             state.init_errors.insert(gone.key, said);
         }
         self.apply(&mut state, Event::Ended { instance });
+    }
+
+    /// A process was started that prints there.
+    pub(crate) fn prints_to(&self, instance: InstanceId, pipes: &Arc<Pipes>) {
+        if let Some(found) = locks::lock(&self.state).instances.get_mut(&instance) {
+            found.pipes = Some(pipes.clone());
+        }
+    }
+
+    /// Waits until what an instance has printed so far is in the logs: one that never stops printing is not waited for.
+    pub(crate) async fn logs_settle(&self, instance: InstanceId) {
+        const TRIES: u32 = 50;
+        let pipes = locks::lock(&self.state).instances.get(&instance).and_then(|found| found.pipes.clone());
+        let Some(pipes) = pipes else { return };
+        for _ in 0..TRIES {
+            if pipes.are_drained() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
     }
 
     /// What an instance works on.

@@ -23,6 +23,7 @@ mod keys;
 mod lambda;
 mod logs;
 mod peer;
+mod pipes;
 mod runner;
 mod runtime;
 mod server;

@@ -72,6 +72,7 @@ async fn response(State(api): State<Arc<Api>>, Path(id): Path<String>, body: Bod
         api.desk.answered(api.instance, &id, false, error.to_string().into_bytes());
         return refuse(413, "the answer is too large");
     };
+    api.desk.logs_settle(api.instance).await;
     taken(api.desk.answered(api.instance, &id, true, answer.to_vec()))
 }
 
@@ -79,6 +80,7 @@ async fn error(State(api): State<Arc<Api>>, Path(id): Path<String>, body: Body) 
     let Ok(error) = to_bytes(body, SYNC_PAYLOAD_BYTES_MAX).await else {
         return refuse(413, "the error is too large");
     };
+    api.desk.logs_settle(api.instance).await;
     taken(api.desk.answered(api.instance, &id, false, error.to_vec()))
 }
 

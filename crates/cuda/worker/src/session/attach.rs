@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use cuda_abi::CudaError;
-use cuda_driver::Driver;
+use cuda_driver::{Driver, LimitOf};
 use cuda_wire::{Handshake, Hello, PROTOCOL_VERSION, Welcome};
 use lease_fence::PartHeld;
 use std::io::{self, Read};
@@ -138,7 +138,9 @@ fn welcome(
     let part = config.admission.take(&admitted)?;
     let sharer = presence::join(driver, admitted.class)?;
     if let Some(bytes) = admitted.memory_limit_bytes {
-        driver.limit_memory(bytes);
+        // Parts of a lease are beside each other.
+        let of = if part.is_some() { LimitOf::Session } else { LimitOf::Lease };
+        driver.limit_memory(bytes, of);
     }
     let Some(va) = driver.reserve_addresses(&hello.va_candidates) else {
         let text = "none of the client's address ranges is free in the worker; start the program again, or start \

@@ -83,7 +83,7 @@ impl Machine {
         let slot = match spec.gpu_mb {
             None => None,
             Some(declared_mb) => {
-                let Some(slot) = self.take_slot(key, declared_mb, actions) else {
+                let Some(slot) = self.take_slot(key, declared_mb, now_ms, actions) else {
                     // One that has an instance is served, if slowly.
                     if of_function == 0 && self.has_waited_long(key, now_ms) {
                         self.reserve(key, declared_mb);

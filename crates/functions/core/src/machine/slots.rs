@@ -48,6 +48,7 @@ impl Machine {
         &mut self,
         key: &FunctionKey,
         declared_mb: u32,
+        now_ms: u64,
         actions: &mut Vec<Action>,
     ) -> Option<SlotId> {
         if let Some(slot) = self.place_for(key, declared_mb) {
@@ -68,10 +69,12 @@ impl Machine {
             return None;
         }
         if self.slots.len() + self.asked.len() < self.settings.gpus_max {
-            self.next_slot += 1;
-            let slot = SlotId(self.next_slot);
-            self.asked.insert(slot, (key.tenant.clone(), declared_mb));
-            actions.push(Action::AskGpu { slot, tenant: key.tenant.clone(), declared_mb });
+            if self.gpus_not_before_ms <= now_ms {
+                self.next_slot += 1;
+                let slot = SlotId(self.next_slot);
+                self.asked.insert(slot, (key.tenant.clone(), declared_mb));
+                actions.push(Action::AskGpu { slot, tenant: key.tenant.clone(), declared_mb });
+            }
         } else if !self.end_idle_for(key, declared_mb, actions) && self.returning.is_empty() {
             self.free_a_gpu(key, declared_mb, actions);
         }
@@ -239,6 +242,7 @@ impl Machine {
             actions.push(Action::ReturnGpu { slot });
             return self.refuse_one(&tenant, declared_mb, now_ms, actions);
         }
+        self.gpu_refusals = 0;
         let had = BTreeSet::new();
         let place = Slot { tenant, total_mb, used_mb: 0, used: 0, empty_since_ms: now_ms, had };
         self.slots.insert(slot.0, place);
@@ -269,15 +273,16 @@ impl Machine {
         }
     }
 
+    /// Each refusal costs one invocation, and a pause that grows.
     fn refuse_one(&mut self, tenant: &str, declared_mb: u32, now_ms: u64, actions: &mut Vec<Action>) {
+        self.gpu_refusals += 1;
+        let pause_ms = self.settings.crash_delay_ms.saturating_mul(1 << (self.gpu_refusals - 1).min(20));
+        self.gpus_not_before_ms = now_ms + pause_ms.min(self.settings.crash_delay_max_ms);
         let wants = self.queue.functions().into_iter().find(|key| {
             let spec = self.functions.get(key).map(|function| &function.spec);
             key.tenant == tenant && spec.is_some_and(|spec| spec.gpu_mb == Some(declared_mb))
         });
         let Some(key) = wants else { return };
-        if let Some(function) = self.functions.get_mut(&key) {
-            function.not_before_ms = now_ms + self.settings.crash_delay_ms;
-        }
         if let Some(id) = self.queue.pop_of(&key) {
             if let Some(invocation) = self.invocations.get_mut(&id) {
                 invocation.stage = super::Stage::Running;

@@ -85,6 +85,7 @@ impl Desk {
             running: None,
             is_killed: false,
             init_error: None,
+            pipes: None,
             _api: api,
         };
         state.instances.insert(instance, desk);

@@ -7,10 +7,6 @@ use axum::response::Response;
 use base64::Engine;
 use functions::{ASYNC_PAYLOAD_BYTES_MAX, FunctionKey, Queued, VERSION};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// What an instance printed just before its answer is on its way through a pipe.
-const LOGS_WITHIN: Duration = Duration::from_millis(20);
 
 pub(super) async fn invoke(asked: &Asked, name: &str) -> Result<Response, Problem> {
     let key = asked.key(name)?;
@@ -64,7 +60,6 @@ async fn wait(asked: &Asked, key: FunctionKey, payload: Vec<u8>) -> Result<Respo
         set(&mut response, "x-amz-function-error", "Unhandled");
     }
     if wants_log {
-        tokio::time::sleep(LOGS_WITHIN).await;
         let tail = asked.desk.logs.tail(&key, &asked.id);
         set(&mut response, "x-amz-log-result", &base64::engine::general_purpose::STANDARD.encode(tail));
     }

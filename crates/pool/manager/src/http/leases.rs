@@ -374,6 +374,7 @@ fn sign(books: &Books, lease: &Lease, grant: &Grant, part: Option<&Part>) -> Res
         gpu: grant.gpu.clone(),
         epoch: grant.epoch,
         endpoints: grant.endpoints.clone(),
+        memory_bytes: claims.memory_bytes,
         token: books.access.sign(&claims, books.now_ms)?.reveal().to_owned(),
     })
 }
