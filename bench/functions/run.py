@@ -36,6 +36,7 @@ import load  # noqa: E402
 import report  # noqa: E402
 from sides import DECLARED, HERE, Functions, Native, Pool  # noqa: E402
 
+WARM = "dxpu, warm instance"
 SHORT = "1ms"
 LONG = "600s"
 
@@ -160,7 +161,7 @@ class Bench:
 
     def one_by_one(self, label, side, rounds, cold=False):
         times = self.found["single"].setdefault(label, {})
-        for name in self.names:
+        for name in self.missing(label):
             for _ in range(rounds):
                 if not self.fits(f"{label}: {name}", self.costs.get(name, 0)):
                     return
@@ -168,22 +169,27 @@ class Bench:
                 self.costs[name] = max(self.costs.get(name, 0), took)
                 if answer is None:
                     break
-                times.setdefault(name, []).append(took)
-        self.save()
+                # Of warm instances, the request that started one does not count.
+                if label != WARM or answer["served_by_this_instance"] > 1:
+                    times.setdefault(name, []).append(took)
+            self.save()
+
+    def missing(self, label):
+        return [name for name in self.names if not self.found["single"].get(label, {}).get(name)]
 
     def single(self, pool):
-        if not self.found["single"].get("native"):
+        if self.missing("native"):
             # The first round of all writes the weights.
             native = Native(self.settings)
-            for name in self.names:
+            for name in self.missing("native"):
                 if self.fits(f"weights of {name}", 1):
                     self.one("native, writes weights", native, name)
             self.one_by_one("native", native, self.options.rounds)
         for label, options, rounds in [
             ("dxpu, new instance", {"keep_warm": SHORT}, self.options.rounds),
-            ("dxpu, warm instance", {"keep_warm": LONG, "sharing": 4}, self.options.rounds + 1),
+            (WARM, {"keep_warm": LONG, "sharing": 4}, self.options.rounds + 1),
         ]:
-            if not self.found["single"].get(label):
+            if self.missing(label):
                 with Functions(self.settings, pool, **options) as side:
                     self.one_by_one(label, side, rounds, options["keep_warm"] == SHORT)
 
@@ -223,9 +229,10 @@ class Bench:
         }
         for name in self.options.loads:
             plan, label_of_plan = plans[name], f"{name}, {of_each} of each"
-            # Exclusive, one after the other, or as long as the arrivals take.
-            needs = max(plan[-1][0], sum(means) * of_each) * 1.1 + 20
             for label, options in SIDES.items():
+                # One after the other, or as many at a time as share the GPU, or as long as the arrivals take.
+                at_once = self.options.gpus * (options or {"sharing": 1})["sharing"]
+                needs = max(plan[-1][0], sum(means) * of_each / at_once) * 1.1 + 20
                 if label in self.found["loads"].get(label_of_plan, {}) or not self.fits(f"load {label_of_plan}, {label}", needs):
                     continue
                 side = Native(self.settings, self.options.gpus) if options is None else Functions(self.settings, pool, keep_warm=LONG, **options)
