@@ -42,11 +42,11 @@ LONG = "600s"
 
 # By name, what the service is told. What an optimisation is alone: everything else as in "none".
 ABLATION = {
-    "none": {"sharing": 1, "keep_warm": SHORT, "compute_cache": False},
-    "compute cache": {"sharing": 1, "keep_warm": SHORT, "compute_cache": True},
-    "sharing 4": {"sharing": 4, "keep_warm": SHORT, "compute_cache": False},
-    "warm instances": {"sharing": 1, "keep_warm": LONG, "compute_cache": False},
-    "all": {"sharing": 4, "keep_warm": LONG, "compute_cache": True, "fit": "fewest-moves"},
+    "none": {"sharing": 1, "keep_warm": SHORT, "gpu_keep": "0s"},
+    "GPU kept, modules known": {"sharing": 1, "keep_warm": SHORT, "gpu_keep": LONG},
+    "sharing 4": {"sharing": 4, "keep_warm": SHORT, "gpu_keep": "0s"},
+    "warm instances": {"sharing": 1, "keep_warm": LONG, "gpu_keep": "0s"},
+    "all": {"sharing": 4, "keep_warm": LONG, "gpu_keep": LONG, "fit": "fewest-moves"},
 }
 SIDES = {
     "native, exclusive": None,
@@ -273,8 +273,11 @@ class Bench:
 
 
 def commit():
-    told = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return told.stdout.strip() or "unknown"
+    try:
+        told = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout
+    except OSError:
+        told = ""
+    return told.strip() or "unknown"
 
 
 def listed(*known):

@@ -46,6 +46,14 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def keep(folder, logs):
+    """Adds logs to those of the same name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for log in logs:
+        with open(log, "rb") as source, open(folder / log.name, "ab") as out:
+            shutil.copyfileobj(source, out)
+
+
 def wait_until(what, holds, seconds):
     end = time.time() + seconds
     while not holds():
@@ -115,9 +123,16 @@ class Pool:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("DXPU_")}
         self.environment = {**clean, "XDG_STATE_HOME": str(self.folder / "xdg"), "XDG_CACHE_HOME": str(self.folder / "cache")}
         self.environment["DXPU_MANAGER"] = f"https://127.0.0.1:{free_port()}"
-        self.processes = []
+        self.processes, self.logs = [], pathlib.Path(settings["logs"])
 
     def __enter__(self):
+        try:
+            return self.up()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def up(self):
         state = self.folder / "manager"
         self.start("manager", "--listen", self.environment["DXPU_MANAGER"].removeprefix("https://"), "--state-dir", str(state))
         self.credential = state / "admin.json"
@@ -138,6 +153,7 @@ class Pool:
                 process.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 process.kill()
+        keep(self.logs, [*self.folder.glob("*.log"), *self.folder.glob("box/slot-*/worker.log")])
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, role, *words):
@@ -152,7 +168,7 @@ class Pool:
 class Functions:
     """`dxpu functions` on a pool, with the six workloads deployed."""
 
-    def __init__(self, settings, pool, sharing=1, keep_warm="300s", fit="best", compute_cache=True):
+    def __init__(self, settings, pool, sharing=1, keep_warm="300s", fit="best", gpu_keep="10s"):
         self.settings, self.pool = settings, pool
         self.port = free_port()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dxpu-functions-bench-service-"))
@@ -162,13 +178,17 @@ class Functions:
         self.words = ["--listen", f"127.0.0.1:{self.port}", *place, "--run-dir", str(self.folder / "run"), "--same-user"]
         self.words += ["--python", sys.executable, "--keep-warm", keep_warm, "--memory", "512GiB"]
         if pool:
-            self.words += ["--gpus", str(settings["gpus"]), "--sharing", str(sharing), "--fit", fit]
+            self.words += ["--gpus", str(settings["gpus"]), "--sharing", str(sharing), "--fit", fit, "--gpu-keep", gpu_keep]
             self.words += ["--credential", str(pool.credential)]
-        # An instance has a home of its own: what one compiled, the next would not find there.
-        kept = str(pathlib.Path(settings["weights"]) / "compute-cache")
-        self.extra = {"CUDA_CACHE_PATH": kept} if compute_cache else {"CUDA_CACHE_DISABLE": "1"}
 
     def __enter__(self):
+        try:
+            return self.up()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def up(self):
         with open(self.folder / "functions.log", "ab") as log:
             self.process = subprocess.Popen(
                 [self.settings["dxpu"], "functions", *self.words], env=self.environment,
@@ -183,7 +203,7 @@ class Functions:
         ).stdout
         self.client = Client(self.port, dict(line.split("=", 1) for line in told.split()))
         for name, declared in (DECLARED | OTHERS).items():
-            environment = {"BENCH_WEIGHTS": self.settings["weights"], "BENCH_WORKLOAD": name, "PYTHONPATH": python_path(), **self.extra}
+            environment = {"BENCH_WEIGHTS": self.settings["weights"], "BENCH_WORKLOAD": name, "PYTHONPATH": python_path()}
             if self.pool:
                 environment["DXPU_GPU_MEMORY_MB"] = str(declared)
             if not self.pool and self.settings["soft"]:
@@ -199,10 +219,7 @@ class Functions:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        if kept := self.settings.get("logs"):
-            pathlib.Path(kept).mkdir(parents=True, exist_ok=True)
-            with open(self.folder / "functions.log") as log, open(pathlib.Path(kept) / "functions.log", "a") as out:
-                shutil.copyfileobj(log, out)
+        keep(pathlib.Path(self.settings["logs"]), [self.folder / "functions.log"])
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def cool(self, name):

@@ -178,7 +178,8 @@ def folder():
     path = pathlib.Path(tempfile.mkdtemp(prefix="dxpu-functions-"))
     path.chmod(0o711)
     yield path
-    os.environ.get("FUNCTIONS_KEEP") or shutil.rmtree(path, ignore_errors=True)
+    if not os.environ.get("FUNCTIONS_KEEP"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

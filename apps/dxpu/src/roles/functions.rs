@@ -118,6 +118,9 @@ struct Serve {
     /// Instances on one GPU, if their declared memory fits
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
     sharing: u32,
+    /// How long a GPU without instances is kept: its box remembers what they loaded
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    gpu_keep: Duration,
     /// Which GPU gets the next instance
     #[arg(long, value_enum, default_value = "best")]
     fit: Fit,
@@ -237,6 +240,7 @@ impl Serve {
             retry_delay_ms: ms(self.retry_after),
             sharing: self.sharing,
             gpus_max: self.gpus,
+            gpu_keep_ms: ms(self.gpu_keep),
             fit: match self.fit {
                 Fit::Best => functions::Fit::Best,
                 Fit::Worst => functions::Fit::Worst,

@@ -57,7 +57,8 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "leader-ttl" | "report-every" | "suspect-after" | "dead-after" | "reclaim-after" | "spin") => {
             "'5s'"
         }
-        (_, "guest-waits" | "stall-timeout" | "guard-disk-after" | "keep-warm" | "retry-after") => "'5s'",
+        (_, "guest-waits" | "stall-timeout" | "guard-disk-after") => "'5s'",
+        ("functions", "keep-warm" | "retry-after" | "gpu-keep") => "'5s'",
         (_, "soft" | "slots" | "port" | "devices" | "sessions") => "3",
         ("functions", "instances" | "tenant-instances" | "gpus" | "sharing") => "3",
         ("functions", "fit") => "'worst'",
