@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -148,7 +149,8 @@ class Pool:
 
     def __exit__(self, *_):
         for process in reversed(self.processes):
-            process.terminate()
+            # As Ctrl-C does: a box that is asked to end otherwise leaves its workers to the next one.
+            process.send_signal(signal.SIGINT)
             try:
                 process.wait(timeout=30)
             except subprocess.TimeoutExpired:
