@@ -62,8 +62,15 @@ def zipped(**files):
 class Service:
     """`dxpu functions`, which can be killed and started again."""
 
-    def __init__(self, folder, *options, environment=None):
+    def __init__(self, folder, *options, environment=None, store=None, tls=None):
+        """`store`: as `--store` wants it. `tls`: certificate, key, and the authority that clients trust."""
         self.folder, self.options = folder, options
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o711)
+        self.store = ["--store", store] if store else ["--state-dir", str(folder / "state")]
+        self.tls = tls
+        if tls:
+            self.options += ("--tls-cert", str(tls[0]), "--tls-key", str(tls[1]))
         self.port = free_port()
         self.environment = {**os.environ, "XDG_STATE_HOME": str(folder / "xdg"), "XDG_CACHE_HOME": str(folder / "cache")}
         self.environment.update(environment or {})
@@ -75,7 +82,7 @@ class Service:
     def start(self):
         same_user = [] if self.is_private else ["--same-user"]
         self.process = subprocess.Popen(
-            [dxpu(), "functions", "--listen", f"127.0.0.1:{self.port}", "--state-dir", str(self.folder / "state")]
+            [dxpu(), "functions", "--listen", f"127.0.0.1:{self.port}", *self.store]
             + ["--run-dir", str(self.folder / "run"), "--python", PYTHON, *same_user, *self.options],
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -94,9 +101,12 @@ class Service:
         self.process.terminate()
         assert self.process.wait(timeout=30) == 0
 
+    def url(self):
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
     def new_key(self, tenant):
         told = subprocess.run(
-            [dxpu(), "functions", "new-key", "--tenant", tenant, "--state-dir", str(self.folder / "state")],
+            [dxpu(), "functions", "new-key", "--tenant", tenant, *self.store],
             env=self.environment,
             check=True,
             capture_output=True,
@@ -108,7 +118,8 @@ class Service:
         key = key or self.new_key(tenant)
         client = boto3.client(
             "lambda",
-            endpoint_url=f"http://127.0.0.1:{self.port}",
+            endpoint_url=self.url(),
+            verify=str(self.tls[2]) if self.tls and self.tls[2] else None,
             region_name="pool",
             aws_access_key_id=key["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=key["AWS_SECRET_ACCESS_KEY"],
@@ -118,23 +129,29 @@ class Service:
         return client
 
     def dxpu(self, key, *words, **options):
-        environment = {**self.environment, **key, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}", "AWS_DEFAULT_REGION": "pool"}
+        environment = {**self.environment, **key, "AWS_ENDPOINT_URL": self.url(), "AWS_DEFAULT_REGION": "pool"}
+        if self.tls:
+            environment["AWS_CA_BUNDLE"] = str(self.tls[2])
         return subprocess.run([dxpu(), "function", *words], env=environment, capture_output=True, text=True, **options)
 
     def reports(self, client):
         """All reports of the client's tenant."""
+        return self.get(client, "reports")["Reports"]
+
+    def get(self, client, path):
+        """What Lambda has no operation for."""
         import botocore.auth
         import botocore.awsrequest
         import botocore.credentials
         import urllib.request
 
-        url = f"http://127.0.0.1:{self.port}/dxpu/v1/reports"
+        url = f"{self.url()}/dxpu/v1/{path}"
         request = botocore.awsrequest.AWSRequest("GET", url)
         key = client.dxpu_key
         credentials = botocore.credentials.Credentials(key["AWS_ACCESS_KEY_ID"], key["AWS_SECRET_ACCESS_KEY"])
         botocore.auth.SigV4Auth(credentials, "lambda", "pool").add_auth(request)
         with urllib.request.urlopen(urllib.request.Request(url, headers=dict(request.headers)), timeout=60) as answer:
-            return json.load(answer)["Reports"]
+            return json.load(answer)
 
 
 def deploy(client, name, code, **settings):
@@ -161,7 +178,8 @@ def folder():
     path = pathlib.Path(tempfile.mkdtemp(prefix="dxpu-functions-"))
     path.chmod(0o711)
     yield path
-    shutil.rmtree(path, ignore_errors=True)
+    if not os.environ.get("FUNCTIONS_KEEP"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A handler that uses the CUDA driver through ctypes: it adds two vectors on the GPU, and takes as much memory as it is told."""
 
 import ctypes
+import time
 
 PTX = b"""
 .version 7.0
@@ -59,6 +60,12 @@ def allocate(size):
 
 def handler(event, _context):
     check(cuda.cuCtxSetCurrent(context))
+    if "hold_mb" in event:
+        code, pointer = allocate(event["hold_mb"] << 20)
+        time.sleep(event["seconds"])
+        if code == 0:
+            check(cuda.cuMemFree_v2(pointer))
+        return {"code": code, "ended": time.time()}
     if "take_mb" in event:
         code, pointer = allocate(event["take_mb"] << 20)
         if code == 0:

@@ -38,6 +38,9 @@ struct Service {
         global = true
     )]
     endpoint: String,
+    /// The authorities of the service's certificate, PEM, for an endpoint with https
+    #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE", global = true)]
+    ca: Option<PathBuf>,
     /// The region of the signature
     #[arg(long, env = "AWS_DEFAULT_REGION", default_value = "pool", global = true)]
     region: String,
@@ -116,7 +119,14 @@ impl Function {
                 Failure::new(Exit::Usage, format!("{name} is not set"), hint)
             })
         };
+        let authorities = match &self.service.ca {
+            Some(path) => {
+                Some(std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?)
+            }
+            None => None,
+        };
         let access = Access {
+            authorities,
             endpoint: self.service.endpoint,
             key_id: variable("AWS_ACCESS_KEY_ID")?,
             secret: variable("AWS_SECRET_ACCESS_KEY")?,
@@ -237,14 +247,17 @@ fn list(access: &Access) -> Outcome {
         let gpu = function["Environment"]["Variables"]["DXPU_GPU_MEMORY_MB"].as_str();
         let gpu = gpu.map_or_else(String::new, |mb| format!("  GPU memory {mb} MiB"));
         outln!(
-            "{name}  {}  {} MB  {} s{gpu}  {} idle, {} busy, {} starting, {} waiting",
+            "{name}  {}  {} MB  {} s{gpu}  {} idle, {} busy, {} starting, {} waiting; the next one has {} before it and \
+             waits about {} ms",
             function["Runtime"].as_str().unwrap_or_default(),
             function["MemorySize"],
             function["Timeout"],
             standing["Idle"],
             standing["Busy"],
             standing["Starting"],
-            standing["Ahead"]
+            standing["Waiting"],
+            standing["Ahead"],
+            standing["ExpectedWaitMs"]
         );
     }
     Ok(Exit::Success)

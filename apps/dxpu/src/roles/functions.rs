@@ -2,12 +2,13 @@
 
 mod gpus;
 
-use crate::roles::manager::store_option::StoreOption;
+use crate::roles::manager::store_option::{EtcdFiles, StoreOption};
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::notify::ServiceManager;
 use crate::support::pool_access::PoolAccess;
 use crate::support::{log, quantity};
-use functions_gateway::{Gateway, GpusOf, StartError};
+use anyhow::Context;
+use functions_gateway::{Gateway, GpusOf, StartError, TlsFiles};
 use machine::files;
 use pool_store::Older;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -64,6 +65,8 @@ struct Place {
     /// directory]
     #[arg(long)]
     store: Option<StoreOption>,
+    #[command(flatten)]
+    etcd: EtcdFiles,
     /// The folder for the default store
     #[arg(long, env = "DXPU_FUNCTIONS_DIR")]
     state_dir: Option<PathBuf>,
@@ -71,9 +74,15 @@ struct Place {
 
 #[derive(clap::Args)]
 struct Serve {
-    /// Where to listen, without TLS: put a proxy with TLS in front for other machines
+    /// Where to listen; for other machines, with --tls-cert
     #[arg(long, default_value = "127.0.0.1:9700")]
     listen: SocketAddr,
+    /// Certificate chain (PEM) to show; clients then use https
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key (PEM) of --tls-cert
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
     /// The folder for code and instances; it may be lost [default: run in the state directory]
@@ -109,19 +118,27 @@ struct Serve {
     /// Instances on one GPU, if their declared memory fits
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
     sharing: u32,
-    /// Which GPU gets the next instance: the fullest that has room, or the emptiest
+    /// How long a GPU without instances is kept: its box remembers what they loaded
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    gpu_keep: Duration,
+    /// Which GPU gets the next instance
     #[arg(long, value_enum, default_value = "best")]
     fit: Fit,
+    /// Put functions of different tenants on one GPU: each has a session and a memory limit of its own, but they share its time
+    #[arg(long)]
+    share_between_tenants: bool,
     #[command(flatten)]
     access: PoolAccess,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Fit {
-    /// The fullest that has room
+    /// The one with the least memory left
     Best,
-    /// The emptiest
+    /// The one with the most memory left
     Worst,
+    /// One that had the function before; if all are full, the one where fewest idle instances must end
+    FewestMoves,
 }
 
 impl Place {
@@ -141,7 +158,7 @@ impl Place {
                 StoreOption::Sqlite(directory.join("functions.db"))
             }
         };
-        store.open(None, Older::Refuse)
+        store.open(self.etcd.tls()?, Older::Refuse)
     }
 }
 
@@ -173,6 +190,7 @@ impl Serve {
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let settings = functions_gateway::Settings {
             listen: self.listen,
+            tls: self.tls()?,
             store: self.place.open()?,
             gpus: self.gpus_of(&run_directory)?,
             run_directory,
@@ -184,8 +202,9 @@ impl Serve {
         let running = Gateway::start(settings).map_err(start_failure)?;
         let mut out = std::io::stdout().lock();
         // The process that started it may have gone away without reading; that is no reason to stop.
-        let _ =
-            writeln!(out, "functions listening at http://{}", running.address()).and_then(|()| out.flush());
+        let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
+        let _ = writeln!(out, "functions listening at {scheme}://{}", running.address())
+            .and_then(|()| out.flush());
         drop(out);
         let mut service = ServiceManager::of_environment();
         service.ready();
@@ -204,6 +223,13 @@ impl Serve {
         }
     }
 
+    fn tls(&self) -> anyhow::Result<Option<TlsFiles>> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let read = std::fs::read(certificate);
+        let certificate = read.with_context(|| format!("cannot read {}", certificate.display()))?;
+        Ok(Some(TlsFiles { certificate, key: files::read_secret(key)?.into_bytes() }))
+    }
+
     fn limits(&self) -> functions::Settings {
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX / 4);
         functions::Settings {
@@ -214,10 +240,13 @@ impl Serve {
             retry_delay_ms: ms(self.retry_after),
             sharing: self.sharing,
             gpus_max: self.gpus,
+            gpu_keep_ms: ms(self.gpu_keep),
             fit: match self.fit {
                 Fit::Best => functions::Fit::Best,
                 Fit::Worst => functions::Fit::Worst,
+                Fit::FewestMoves => functions::Fit::FewestMoves,
             },
+            tenants_share: self.share_between_tenants,
             ..functions::Settings::default()
         }
     }
@@ -237,6 +266,7 @@ fn start_failure(error: StartError) -> Failure {
         StartError::System { .. } => {
             "check --run-dir and --state-dir: this process must be able to write there"
         }
+        StartError::Tls(_) => "check the files of --tls-cert and --tls-key",
         StartError::Store(_) => "check that the store can be reached and written to",
         StartError::Led { .. } => "stop the other service, or give this one a store of its own with --store",
     };

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use store_option::StoreOption;
+use store_option::{EtcdFiles, StoreOption};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,15 +87,8 @@ struct Place {
     /// Where everything is kept: sqlite:PATH or etcd:URL,URL,... [default: a file in the state directory]
     #[arg(long)]
     store: Option<StoreOption>,
-    /// The authority of etcd's certificates, PEM
-    #[arg(long, value_name = "FILE")]
-    etcd_ca: Option<PathBuf>,
-    /// This manager's certificate for etcd, PEM
-    #[arg(long, value_name = "FILE", requires = "etcd_ca", requires = "etcd_key")]
-    etcd_certificate: Option<PathBuf>,
-    /// The key of that certificate, PEM
-    #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
-    etcd_key: Option<PathBuf>,
+    #[command(flatten)]
+    etcd: EtcdFiles,
     /// Open the store's file although it is older than it once was: after restoring a backup
     #[arg(long)]
     accept_older_store: bool,
@@ -132,20 +125,7 @@ impl Place {
         files::make_private(&directory)?;
         let store = self.store.clone().unwrap_or_else(|| StoreOption::Sqlite(directory.join("pool.db")));
         let older = if self.accept_older_store { Older::Accept } else { Older::Refuse };
-        store.open(self.etcd_tls()?, older)
-    }
-
-    fn etcd_tls(&self) -> anyhow::Result<Option<pool_store::EtcdTls>> {
-        let Some(ca) = &self.etcd_ca else { return Ok(None) };
-        let read =
-            |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-        let identity = match (&self.etcd_certificate, &self.etcd_key) {
-            (Some(certificate), Some(key)) => {
-                Some((read(certificate)?, files::read_secret(key)?.into_bytes()))
-            }
-            _ => None,
-        };
-        Ok(Some(pool_store::EtcdTls { ca: read(ca)?, identity }))
+        store.open(self.etcd.tls()?, older)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     tables::Tables,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Descriptions, Driver, HostLink, PendingRead, SharedPages, Snapshots, WaitTarget};
+use cuda_driver::{Descriptions, Driver, HostLink, LimitOf, PendingRead, SharedPages, Snapshots, WaitTarget};
 use cuda_wire::{ContextId, DeviceInfo, Plane, RegionId, Shape, StreamId, VaRange};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -158,7 +158,8 @@ impl Driver for NvidiaDriver {
         self.devices.iter().map(limited).collect()
     }
 
-    fn limit_memory(&self, bytes: u64) {
+    /// Each session counts its own, whatever the limit is of.
+    fn limit_memory(&self, bytes: u64, _: LimitOf) {
         self.work.memory.limit(bytes);
     }
 

@@ -98,7 +98,7 @@ impl Account {
     }
 
     fn free_for_others(&self, device: usize) -> u64 {
-        self.ledger.total(device).saturating_sub(self.ledger.used(device))
+        self.ledger.free(device)
     }
 }
 

@@ -18,7 +18,8 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{
-    DRIVER_VA_BYTES, Driver, HostLink, PageHandle, PendingRead, SharedPages, Snapshots, Ticket, WaitTarget,
+    DRIVER_VA_BYTES, Driver, HostLink, LimitOf, PageHandle, PendingRead, SharedPages, Snapshots, Ticket,
+    WaitTarget,
 };
 use cuda_wire::{
     ContextId, DeviceInfo, EventId, KernelRef, MemoryHandleId, Op, Plane, RegionId, Shape, StreamId, VaRange,
@@ -137,8 +138,11 @@ impl Driver for SoftDriver {
         self.session.account.grant()
     }
 
-    fn limit_memory(&self, bytes: u64) {
-        self.session.ledger.limit(bytes);
+    fn limit_memory(&self, bytes: u64, of: LimitOf) {
+        match of {
+            LimitOf::Session => self.session.ledger.limit_own(bytes),
+            LimitOf::Lease => self.session.ledger.limit(bytes),
+        }
     }
 
     fn page(&self) -> Option<PageHandle> {

@@ -25,8 +25,16 @@ pub trait MemoryLedger: Send + Sync {
     /// before keep what they have.
     fn limit(&self, bytes: u64);
 
-    /// Bytes of a device that are in use.
+    /// From now on this session alone has at most this many bytes of a device.
+    fn limit_own(&self, bytes: u64);
+
+    /// Bytes of a device that are in use: by all sessions, or by this one if it has a limit of its own.
     fn used(&self, device: usize) -> u64;
+
+    /// Bytes of a device that this session could take now.
+    fn free(&self, device: usize) -> u64 {
+        self.total(device).saturating_sub(self.used(device))
+    }
 
     /// Takes memory for this session, unless there is not as much.
     fn charge(&self, device: usize, bytes: u64) -> bool;
@@ -100,6 +108,10 @@ impl MemoryLedger for LocalLedger {
 
     fn limit(&self, bytes: u64) {
         self.limit.fetch_min(bytes, SeqCst);
+    }
+
+    fn limit_own(&self, bytes: u64) {
+        self.limit(bytes);
     }
 
     fn used(&self, device: usize) -> u64 {
@@ -210,7 +222,8 @@ impl SharedLedger {
     /// The ledger as the session that has `slot` sees it.
     pub fn session(&self, slot: usize) -> SessionLedger {
         assert!(slot < self.slots, "slots come from `claim`");
-        SessionLedger { ledger: self.clone(), slot, limit: Arc::new(AtomicU64::new(u64::MAX)) }
+        let unlimited = || Arc::new(AtomicU64::new(u64::MAX));
+        SessionLedger { ledger: self.clone(), slot, limit: unlimited(), own_limit: unlimited() }
     }
 
     /// Bytes of a device that all sessions together use.
@@ -277,6 +290,8 @@ impl MemoryLedger for SharedLedger {
 
     fn limit(&self, _: u64) {}
 
+    fn limit_own(&self, _: u64) {}
+
     fn charge(&self, _: usize, _: u64) -> bool {
         false
     }
@@ -295,7 +310,17 @@ impl MemoryLedger for SharedLedger {
 pub struct SessionLedger {
     ledger: SharedLedger,
     slot: usize,
+    /// For all sessions that have it together.
     limit: Arc<AtomicU64>,
+    /// For this session alone.
+    own_limit: Arc<AtomicU64>,
+}
+
+impl SessionLedger {
+    /// Bytes of a device for this session and all others together.
+    fn total_of_all(&self, device: usize) -> u64 {
+        self.ledger.total(device).min(self.limit.load(SeqCst))
+    }
 }
 
 /// How often a charge that met another session's charge is tried again before it counts as refused.
@@ -303,32 +328,46 @@ const CHARGE_TRIES: usize = 16;
 
 impl MemoryLedger for SessionLedger {
     fn total(&self, device: usize) -> u64 {
-        self.ledger.total(device).min(self.limit.load(SeqCst))
+        self.total_of_all(device).min(self.own_limit.load(SeqCst))
     }
 
     fn limit(&self, bytes: u64) {
         self.limit.fetch_min(bytes, SeqCst);
     }
 
+    fn limit_own(&self, bytes: u64) {
+        self.own_limit.fetch_min(bytes, SeqCst);
+    }
+
     fn used(&self, device: usize) -> u64 {
-        self.ledger.used(device)
+        if self.own_limit.load(SeqCst) == u64::MAX {
+            return self.ledger.used(device);
+        }
+        if device < self.ledger.devices { self.ledger.used_by(self.slot, device).load(SeqCst) } else { 0 }
+    }
+
+    fn free(&self, device: usize) -> u64 {
+        let of_all = self.total_of_all(device).saturating_sub(self.ledger.used(device));
+        of_all.min(self.total(device).saturating_sub(self.used(device)))
     }
 
     /// Announces the charge first and takes it back if the sum is too much then. Two sessions that want the last bytes at
     /// the same moment may both see too much; trying again settles that nearly always, and never over-commits.
     fn charge(&self, device: usize, bytes: u64) -> bool {
-        let total = self.total(device);
-        if bytes > total {
+        let (total, own) = (self.total_of_all(device), self.total(device));
+        if bytes > own {
             return false;
         }
         let mine = self.ledger.used_by(self.slot, device);
         for _ in 0..CHARGE_TRIES {
-            mine.fetch_add(bytes, SeqCst);
-            if self.used(device) <= total {
+            let own_after = mine.fetch_add(bytes, SeqCst).saturating_add(bytes);
+            // A limit for all together is kept by their sum alone.
+            let is_within_own = own == total || own_after <= own;
+            if is_within_own && self.ledger.used(device) <= total {
                 return true;
             }
             mine.fetch_sub(bytes, SeqCst);
-            if self.used(device).saturating_add(bytes) > total {
+            if !is_within_own || self.ledger.used(device).saturating_add(bytes) > total {
                 return false;
             }
             std::thread::yield_now();
@@ -389,6 +428,22 @@ mod tests {
         local.limit(300);
         assert!(!local.charge(0, 301) && local.charge(0, 300));
         assert_eq!(local.total(0), 300);
+    }
+
+    #[test]
+    fn a_limit_of_its_own_does_not_count_what_others_have() {
+        let listener = SharedLedger::create(&[1000], 4).unwrap();
+        let (small, large) = (listener.session(0), listener.session(1));
+        small.limit_own(300);
+        large.limit_own(600);
+        assert!(large.charge(0, 600) && !large.charge(0, 1));
+        assert_eq!((small.total(0), small.used(0), small.free(0)), (300, 0, 300));
+        assert!(small.charge(0, 300) && !small.charge(0, 1));
+        assert_eq!((small.used(0), small.free(0), large.used(0)), (300, 0, 600));
+        let third = listener.session(2);
+        third.limit_own(300);
+        assert_eq!(third.free(0), 100, "the device has no more");
+        assert!(!third.charge(0, 101) && third.charge(0, 100));
     }
 
     #[test]

@@ -32,6 +32,15 @@ pub use snapshots::{
     Abandon, BlockSink, Blocks, Cut, CutState, OnTaken, PendingCut, Restored, Snapshots, TakenCut,
 };
 
+/// Whose memory a limit bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitOf {
+    /// This session's own: others have limits of their own beside it.
+    Session,
+    /// That of all sessions with the same lease together, where the driver can count it.
+    Lease,
+}
+
 /// A device driver that serves one session.
 pub trait Driver: Execute + Send + Sync {
     /// The devices of this session, in order.
@@ -89,7 +98,7 @@ pub trait Driver: Execute + Send + Sync {
 
     /// The most memory of each device that the session may use, if that is less than it may now. Called at most once,
     /// when the client has been let in: before [`Driver::devices`] and any command.
-    fn limit_memory(&self, bytes: u64);
+    fn limit_memory(&self, bytes: u64, of: LimitOf);
 
     /// The page that the sessions of this GPU share. `None`: this driver shares no GPU between classes.
     fn page(&self) -> Option<PageHandle> {

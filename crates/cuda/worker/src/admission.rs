@@ -4,7 +4,7 @@ use crate::session::handshake::{HandshakeError, is_same_secret, refused};
 use cuda_abi::CudaError;
 use cuda_driver::Class;
 use cuda_wire::Hello;
-use lease_fence::{Denial, LeaseAdmission};
+use lease_fence::{Denial, LeaseAdmission, PartHeld};
 use serde::{Deserialize, Serialize};
 
 /// What a client must show to be served.
@@ -21,6 +21,8 @@ pub enum Admission {
 pub(crate) struct Admitted {
     /// The most memory of each device.
     pub(crate) memory_limit_bytes: Option<u64>,
+    /// Which part of the lease, if it is one.
+    pub(crate) part: Option<String>,
     /// By which lease, for the log.
     pub(crate) lease: Option<String>,
     /// What it is to others on its GPU.
@@ -66,6 +68,7 @@ impl Admission {
             Self::Lease(admission) => match admission.admit(token) {
                 Ok(tenancy) => Ok(Admitted {
                     memory_limit_bytes: tenancy.memory_limit_bytes,
+                    part: tenancy.part,
                     lease: Some(tenancy.lease),
                     class: Class::Dedicated,
                 }),
@@ -76,10 +79,24 @@ impl Admission {
 }
 
 impl Admission {
+    /// Takes the part of a lease that the client was let in for: for as long as its session lasts.
+    pub(crate) fn take(&self, admitted: &Admitted) -> Result<Option<PartHeld>, HandshakeError> {
+        match (self, &admitted.part) {
+            (Self::Lease(admission), Some(part)) => match admission.take(part) {
+                Ok(held) => Ok(Some(held)),
+                Err(denial) => Err(refused(code(&denial), &in_full(&denial))),
+            },
+            _ => Ok(None),
+        }
+    }
+
     /// The tenant that the client was let in as: text that no other tenant has. It may be the token.
     pub(crate) fn tenant(&self, admitted: &Admitted) -> String {
         match (self, &admitted.lease) {
-            (_, Some(lease)) => format!("lease {lease}"),
+            (_, Some(lease)) => match admitted.part.as_deref().and_then(|part| part.split('.').next()) {
+                Some(group) => format!("lease {lease} of {group}"),
+                None => format!("lease {lease}"),
+            },
             (Self::Secret(secret), None) => format!("token {secret}"),
             (Self::Lease(_), None) => "nobody".to_owned(),
         }

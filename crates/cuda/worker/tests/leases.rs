@@ -10,7 +10,7 @@ use lease_fence::{Fence, LeaseAdmission, Moment, Trust};
 use pool_auth::{LeaseClaims, LeaseKey, lease_token};
 use std::os::fd::AsFd;
 use std::time::Duration;
-use support::client::{Client, Target, hello, read_handshake};
+use support::client::{Client, Target, greet, hello, read_handshake};
 use support::toy::{Toy, ToyStatus};
 use transport::{ClientSecurity, ConnectionKind};
 
@@ -88,6 +88,7 @@ impl Slot {
             share_milli: 1000,
             issued_ms: 1000,
             expires_ms: LATER_MS,
+            part: None,
         }
     }
 
@@ -196,4 +197,34 @@ fn a_share_has_no_more_memory_than_it_paid_for() {
     let slot = Slot::start();
     let share = LeaseClaims { share_milli: 500, ..slot.claims(5) };
     assert_eq!(slot.attach(&share).welcome.devices[0].memory_bytes, 4 << 20);
+}
+
+#[test]
+fn parts_of_one_lease_have_the_memory_of_their_tokens_and_each_has_one_session() {
+    let slot = Slot::start();
+    let part = |name: &str, memory_bytes| LeaseClaims {
+        part: Some(name.to_owned()),
+        memory_bytes,
+        ..slot.claims(5)
+    };
+    let small = slot.attach(&part("ada.1", 1 << 20));
+    let large = slot.attach(&part("ada.2", 2 << 20));
+    assert_eq!(small.welcome.devices[0].memory_bytes, 1 << 20);
+    assert_eq!(large.welcome.devices[0].memory_bytes, 2 << 20);
+    let (address, security) = (slot.target.address.clone(), slot.target.security.clone());
+    let again = Target { address, security, token: slot.token(&part("ada.1", 1 << 20)) };
+    let try_again = || {
+        let (_connection, answer) = greet(&again, again.ticket(purpose::SESSION), hello(&again.token, 1));
+        match answer.unwrap() {
+            Handshake::Refusal(refusal) => CudaError::from_code(refusal.code),
+            _ => None,
+        }
+    };
+    assert_eq!(try_again(), Some(CudaError::SYSTEM_NOT_READY));
+    drop(small);
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while try_again().is_some() {
+        assert!(std::time::Instant::now() < until, "its part is free when its session has ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

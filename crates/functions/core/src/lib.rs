@@ -24,15 +24,15 @@ mod simulation;
 
 pub use archive::{ArchiveError, File, unpack};
 pub use limits::{
-    ASYNC_PAYLOAD_BYTES_MAX, CODE_BYTES_MAX, ENVIRONMENT_BYTES_MAX, FILES_MAX, MEMORY_MB_MAX, MEMORY_MB_MIN,
-    RETRIES_MAX, SYNC_PAYLOAD_BYTES_MAX, TIMEOUT_S_MAX, UNPACKED_BYTES_MAX,
+    ASYNC_PAYLOAD_BYTES_MAX, CODE_BYTES_MAX, ENVIRONMENT_BYTES_MAX, FILES_MAX, HOPS_MAX, MEMORY_MB_MAX,
+    MEMORY_MB_MIN, RETRIES_MAX, SYNC_PAYLOAD_BYTES_MAX, TIMEOUT_S_MAX, UNPACKED_BYTES_MAX,
 };
 pub use machine::{
-    Action, Event, InstanceId, Kind, Machine, Outlook, Refusal, Settings, SlotId, Spec, Verdict,
+    Action, Event, InstanceId, Kind, Machine, Outlook, Refusal, Settings, SlotId, Spec, Verdict, Whereabouts,
 };
 pub use places::Fit;
 pub use record::{
-    AccessKey, Configuration, Function, FunctionKey, Invalid, Queued, Report, RetryRules, VERSION, is_name,
-    name_of,
+    AccessKey, Configuration, Destinations, Function, FunctionKey, Invalid, Queued, Report, RetryRules,
+    VERSION, is_name, name_of,
 };
 pub use signature::{Authorization, Denied, Request, sha256_hex, sign};

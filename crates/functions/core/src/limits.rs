@@ -18,5 +18,7 @@ pub const TIMEOUT_S_MAX: u32 = 900;
 pub const MEMORY_MB_MIN: u32 = 128;
 /// The most.
 pub const MEMORY_MB_MAX: u32 = 10_240;
+/// How many functions an invocation goes through by destinations, as Lambda's own detection of loops.
+pub const HOPS_MAX: u8 = 16;
 /// How often an asynchronous invocation that failed is tried again.
 pub const RETRIES_MAX: u8 = 2;

@@ -11,6 +11,7 @@
 mod dispatch;
 mod instances;
 mod invocations;
+mod outlook;
 mod slots;
 
 use crate::places::{Fit, Slot};
@@ -50,7 +51,7 @@ pub struct Settings {
     pub start_timeout_ms: u64,
     /// Before a failed asynchronous invocation is tried again; twice as long before the next time.
     pub retry_delay_ms: u64,
-    /// After an instance that failed to start; doubled for each further one.
+    /// After an instance that failed to start, or a GPU that the pool refused; doubled for each further one.
     pub crash_delay_ms: u64,
     /// At most so long.
     pub crash_delay_max_ms: u64,
@@ -62,6 +63,10 @@ pub struct Settings {
     pub gpu_keep_ms: u64,
     /// Which GPU.
     pub fit: Fit,
+    /// Whether instances of different tenants may be on one GPU.
+    pub tenants_share: bool,
+    /// A function that has waited so long for a place on a GPU is not overtaken any more.
+    pub overtake_ms: u64,
 }
 
 impl Default for Settings {
@@ -80,6 +85,8 @@ impl Default for Settings {
             gpus_max: 0,
             gpu_keep_ms: 10_000,
             fit: Fit::Best,
+            tenants_share: false,
+            overtake_ms: 2_000,
         }
     }
 }
@@ -281,7 +288,7 @@ pub enum Action {
         slot: SlotId,
         /// For whom.
         tenant: String,
-        /// What each session on it may use.
+        /// How much memory it must have at least.
         declared_mb: u32,
     },
     /// Give a GPU back.
@@ -296,8 +303,22 @@ pub enum Action {
 pub struct Outlook {
     /// How many would be served before.
     pub ahead: usize,
-    /// How long that takes, by how long the function took lately.
+    /// How long until an instance takes it, by how long those before it and its own start took lately.
     pub wait_ms: u64,
+}
+
+/// Where an invocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// It waits.
+    Queued(Outlook),
+    /// An instance has it.
+    Running,
+    /// It failed, and is tried again then.
+    Delayed {
+        /// When.
+        until_ms: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -308,6 +329,8 @@ struct FunctionState {
     not_before_ms: u64,
     /// How long an invocation takes: a moving mean.
     mean_ms: u64,
+    /// How long an instance takes to come up, likewise.
+    start_ms: u64,
     idle: BTreeSet<InstanceId>,
 }
 
@@ -336,7 +359,11 @@ struct Instance {
     key: FunctionKey,
     revision: u64,
     memory_mb: u32,
+    /// What it declared; nothing without a GPU.
+    gpu_mb: u32,
     slot: Option<SlotId>,
+    /// It was given an invocation.
+    has_served: bool,
     state: InstanceState,
 }
 
@@ -345,6 +372,8 @@ struct Invocation {
     key: FunctionKey,
     kind: Kind,
     stage: Stage,
+    /// When it was last put into the queue.
+    queued_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -366,8 +395,12 @@ pub struct Machine {
     slots: BTreeMap<u64, Slot>,
     /// GPUs that the pool was asked for: by slot, who for and with how much memory.
     asked: BTreeMap<SlotId, (String, u32)>,
+    /// How often the pool refused a GPU, in a row, and when it may be asked again.
+    gpu_refusals: u32,
+    gpus_not_before_ms: u64,
     /// GPUs that are given back as soon as their last instance is gone.
     returning: BTreeSet<SlotId>,
+    reserved: Option<slots::Reserved>,
     next_instance: u64,
     next_slot: u64,
     #[cfg(test)]
@@ -401,15 +434,6 @@ impl Machine {
         actions
     }
 
-    /// What a client of this function would wait for.
-    pub fn outlook(&self, key: &FunctionKey) -> Outlook {
-        let ahead = self.queue.position_of_next(&key.tenant);
-        let mean_ms = self.functions.get(key).map_or(0, |function| function.mean_ms);
-        let serving =
-            self.instances.values().filter(|instance| instance.state != InstanceState::Ending).count();
-        Outlook { ahead, wait_ms: mean_ms * ahead as u64 / serving.max(1) as u64 }
-    }
-
     /// How many instances a function has: starting, idle, busy.
     pub fn instances_of(&self, key: &FunctionKey) -> (usize, usize, usize) {
         let of = |wanted: fn(&InstanceState) -> bool| {
@@ -426,6 +450,11 @@ impl Machine {
     pub fn is_running(&self, instance: InstanceId, id: &str) -> bool {
         let state = self.instances.get(&instance).map(|instance| &instance.state);
         matches!(state, Some(InstanceState::Busy { id: running, .. }) if running == id)
+    }
+
+    /// How many invocations of a function wait for an instance.
+    pub fn waiting_of(&self, key: &FunctionKey) -> usize {
+        self.queue.count_of(key)
     }
 
     /// How many invocations wait.

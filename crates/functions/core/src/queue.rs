@@ -130,12 +130,38 @@ impl FairQueue {
         found.into_iter().map(|(_, _, key)| key).collect()
     }
 
+    /// The oldest of one function.
+    pub(crate) fn oldest_of(&self, key: &FunctionKey) -> Option<&str> {
+        let (_, id) = self.tenants.get(&key.tenant)?.waiting.get(&key.name)?.front()?;
+        Some(id)
+    }
+
     /// How many would be served before a new one of this tenant.
     pub(crate) fn position_of_next(&self, tenant: &str) -> usize {
-        let own = self.count_of_tenant(tenant);
-        // Tenants take turns: before this tenant's last, each other has had as many, or all that it has.
+        self.before(tenant, self.count_of_tenant(tenant))
+    }
+
+    /// How many are served before one that waits.
+    pub(crate) fn position_of(&self, key: &FunctionKey, id: &str) -> usize {
+        let Some(tenant) = self.tenants.get(&key.tenant) else { return 0 };
+        let own = tenant.waiting.get(&key.name).and_then(|ids| ids.iter().find(|(_, waiting)| waiting == id));
+        let Some((arrival, _)) = own else { return 0 };
+        let earlier = tenant.waiting.values().flatten().filter(|(other, _)| other < arrival).count();
+        self.before(&key.tenant, earlier)
+    }
+
+    /// How many are served before the one of this tenant that has so many of its own before it. Tenants take turns: each
+    /// other has had as many turns by then, or all that it has.
+    fn before(&self, tenant: &str, own: usize) -> usize {
+        let least = self.tenants.values().filter(|tenant| tenant.len() > 0).map(|tenant| tenant.turns).min();
+        let (turns, count) = self.tenants.get(tenant).map_or((0, 0), |tenant| (tenant.turns, tenant.len()));
+        let turns = if count == 0 { turns.max(least.unwrap_or(0)) } else { turns };
+        let served = |other: &Tenant| {
+            let until = (turns + own as u64 + 1).saturating_sub(other.turns);
+            other.len().min(usize::try_from(until).unwrap_or(usize::MAX))
+        };
         let others = self.tenants.iter().filter(|(name, _)| name.as_str() != tenant);
-        own + others.map(|(_, other)| other.len().min(own + 1)).sum::<usize>()
+        own + others.map(|(_, other)| served(other)).sum::<usize>()
     }
 }
 
@@ -165,6 +191,8 @@ mod tests {
         queue.push(&key("calm", "g"), "c1".to_owned());
         assert_eq!(queue.position_of_next("calm"), 2 + 3);
         assert_eq!(queue.position_of_next("new"), 2);
+        assert_eq!(queue.position_of(&key("calm", "g"), "c1"), 1 + 2);
+        assert_eq!(queue.position_of(&key("flood", "f"), "f3"), 3 + 2);
         assert_eq!(served(&mut queue), "f0 c0 f1 c1 f2 f3");
     }
 

@@ -79,6 +79,17 @@ impl RetryRules {
     }
 }
 
+/// Who hears of the end of an asynchronous invocation: another function of the same tenant, by its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destinations {
+    /// When it succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_success: Option<String>,
+    /// When it failed for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<String>,
+}
+
 /// How a function is run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
@@ -100,6 +111,9 @@ pub struct Configuration {
     pub concurrency: Option<u32>,
     /// For asynchronous invocations.
     pub retry: RetryRules,
+    /// Likewise.
+    #[serde(default)]
+    pub destinations: Destinations,
 }
 
 /// The variable by which a function declares the GPU memory that it uses, in MiB: Lambda has no field for it.
@@ -212,6 +226,9 @@ pub struct Queued {
     pub attempts: u8,
     /// When it was accepted, in milliseconds since 1970.
     pub accepted_ms: u64,
+    /// How many functions it went through as a destination: functions that name each other would never end.
+    #[serde(default)]
+    pub hops: u8,
 }
 
 /// How an asynchronous invocation ended.
@@ -271,6 +288,7 @@ mod tests {
             environment: BTreeMap::new(),
             concurrency: None,
             retry: RetryRules::default(),
+            destinations: Destinations::default(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! again from what its store holds. The store takes an asynchronous invocation before the machine hears of it, and a report
 //! takes the invocation out: that is the shell's part of the promise, and it is modelled here as the shell does it.
 
-use crate::machine::{Action, Event, InstanceId, Kind, Machine, Settings, SlotId, Spec};
+use crate::machine::{Action, Event, InstanceId, Kind, Machine, Settings, SlotId, Spec, Verdict};
 use crate::places::Fit;
 use crate::record::FunctionKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,10 @@ pub(crate) enum Mutation {
     LoseRetries,
     /// A function has more instances than it may.
     Overbook,
+    /// A GPU has instances that declared more memory than it has.
+    Overfill,
+    /// Tenants are on one GPU though they may not.
+    MixTenants,
 }
 
 /// Numbers that look random and are the same every time (splitmix64).
@@ -36,6 +40,7 @@ impl Dice {
 #[derive(Debug)]
 struct Process {
     key: FunctionKey,
+    slot: Option<SlotId>,
     running: Option<String>,
     is_up: bool,
     is_killed: bool,
@@ -43,6 +48,7 @@ struct Process {
 
 struct World {
     machine: Machine,
+    seed: u64,
     mutation: Option<Mutation>,
     dice: Dice,
     now_ms: u64,
@@ -64,7 +70,11 @@ struct World {
 
 const LIMIT: u32 = 3;
 
-fn settings() -> Settings {
+const GPU_MB: u64 = 1000;
+const SHARING: u32 = 3;
+
+/// Seeds go through all policies, with and without tenants that share.
+fn settings(seed: u64) -> Settings {
     Settings {
         instances_max: 8,
         memory_max_mb: 1024,
@@ -72,10 +82,12 @@ fn settings() -> Settings {
         keep_warm_ms: 2_000,
         start_timeout_ms: 3_000,
         retry_delay_ms: 500,
-        sharing: 2,
+        sharing: SHARING,
         gpus_max: 2,
         gpu_keep_ms: 1_000,
-        fit: Fit::Worst,
+        fit: [Fit::Best, Fit::Worst, Fit::FewestMoves][seed as usize % 3],
+        tenants_share: seed.is_multiple_of(2),
+        overtake_ms: 1_000,
         ..Settings::default()
     }
 }
@@ -91,19 +103,26 @@ fn functions() -> Vec<(FunctionKey, Spec)> {
         retries: 2,
         age_max_ms: u64::MAX,
     };
-    let gpu = Spec { gpu_mb: Some(300), ..plain.clone() };
+    let gpu = |mb| Spec { gpu_mb: Some(mb), ..plain.clone() };
     vec![
         (key("a", "cpu"), plain.clone()),
-        (key("a", "gpu"), gpu.clone()),
-        (key("b", "cpu"), Spec { memory_mb: 512, ..plain }),
-        (key("b", "gpu"), gpu),
+        (key("a", "gpu"), gpu(300)),
+        (key("a", "large"), gpu(900)),
+        (key("b", "cpu"), Spec { memory_mb: 512, ..plain.clone() }),
+        (key("b", "gpu"), gpu(450)),
     ]
+}
+
+fn declared_mb(key: &FunctionKey) -> u64 {
+    let found = functions().into_iter().find(|(other, _)| other == key);
+    found.and_then(|(_, spec)| spec.gpu_mb).map_or(0, u64::from)
 }
 
 impl World {
     fn new(seed: u64, mutation: Option<Mutation>) -> Self {
         let mut world = Self {
             machine: Machine::default(),
+            seed,
             mutation,
             dice: Dice(seed),
             now_ms: 1_000,
@@ -125,7 +144,7 @@ impl World {
 
     /// Kills the service and all that it started, and starts it again.
     fn boot(&mut self) {
-        self.machine = Machine::new(settings());
+        self.machine = Machine::new(settings(self.seed));
         self.machine.mutation = self.mutation;
         self.processes.clear();
         self.clients.clear();
@@ -154,27 +173,7 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Start { instance, key, slot, .. } => {
-                let of_it = self.processes.values().filter(|p| p.key == key && !p.is_killed).count();
-                self.check(of_it < LIMIT as usize, "a function has more instances than it may");
-                let needs_gpu = key.name == "gpu";
-                self.check(slot.is_some() == needs_gpu, "an instance has a GPU if its function declared one");
-                self.check(
-                    slot.is_none_or(|slot| self.gpus.contains(&slot)),
-                    "an instance is on a GPU that is not held",
-                );
-                let process = Process { key, running: None, is_up: false, is_killed: false };
-                self.processes.insert(instance, process);
-                let memory: u64 = self
-                    .processes
-                    .values()
-                    .map(|p| if p.key.tenant == "b" && p.key.name == "cpu" { 512 } else { 128 })
-                    .sum();
-                self.check(
-                    memory <= 1024 && self.processes.len() <= 8,
-                    "instances take more than the machine has",
-                );
-            }
+            Action::Start { instance, key, slot, .. } => self.started(instance, key, slot),
             Action::Deliver { instance, id, .. } => {
                 let idle = self
                     .processes
@@ -220,10 +219,32 @@ impl World {
         }
     }
 
+    fn started(&mut self, instance: InstanceId, key: FunctionKey, slot: Option<SlotId>) {
+        let of_it = self.processes.values().filter(|p| p.key == key && !p.is_killed).count();
+        self.check(of_it < LIMIT as usize, "a function has more instances than it may");
+        let needs_gpu = declared_mb(&key) > 0;
+        self.check(slot.is_some() == needs_gpu, "an instance has a GPU if its function declared one");
+        let process = Process { key: key.clone(), slot, running: None, is_up: false, is_killed: false };
+        self.processes.insert(instance, process);
+        let memory_mb = |p: &Process| if p.key.tenant == "b" && p.key.name == "cpu" { 512 } else { 128 };
+        let sum_mb: u64 = self.processes.values().map(memory_mb).sum();
+        self.check(sum_mb <= 1024 && self.processes.len() <= 8, "instances take more than the machine has");
+        let Some(slot) = slot else { return };
+        self.check(self.gpus.contains(&slot), "an instance is on a GPU that is not held");
+        // Those that were killed have their memory until they are gone.
+        let there: Vec<&FunctionKey> =
+            self.processes.values().filter(|p| p.slot == Some(slot)).map(|p| &p.key).collect();
+        let gpu_mb: u64 = there.iter().map(|key| declared_mb(key)).sum();
+        let (count, is_one) = (there.len(), there.iter().all(|other| other.tenant == key.tenant));
+        self.check(gpu_mb <= GPU_MB, "a GPU has instances that declared more memory than it has");
+        self.check(count <= SHARING as usize, "a GPU has more instances than the sharing factor");
+        self.check(is_one || settings(self.seed).tenants_share, "tenants are on one GPU though they may not");
+    }
+
     fn invoke(&mut self) {
         self.next += 1;
         let id = format!("i{}", self.next);
-        let at = self.dice.roll(4) as usize;
+        let at = self.dice.roll(functions().len() as u64) as usize;
         let (key, _) = functions().swap_remove(at);
         let kind = if self.dice.roll(2) == 0 {
             self.clients.insert(id.clone());
@@ -278,7 +299,7 @@ impl World {
                         self.step(Event::GpuLost { slot });
                     } else {
                         self.gpus.insert(slot);
-                        self.step(Event::GpuGranted { slot, total_mb: 1000 });
+                        self.step(Event::GpuGranted { slot, total_mb: GPU_MB });
                     }
                 }
             }
@@ -330,8 +351,147 @@ fn whatever_breaks_each_accepted_invocation_is_reported_once_and_no_limit_is_pas
 
 #[test]
 fn the_checker_notices_faults() {
-    for mutation in [Mutation::FinishTwice, Mutation::LoseRetries, Mutation::Overbook] {
+    let mutations = [
+        Mutation::FinishTwice,
+        Mutation::LoseRetries,
+        Mutation::Overbook,
+        Mutation::Overfill,
+        Mutation::MixTenants,
+    ];
+    for mutation in mutations {
         let noticed = (0..SEEDS).any(|seed| !World::new(seed, Some(mutation)).run().is_empty());
         assert!(noticed, "{mutation:?}");
     }
+}
+
+/// Small ones come all the time and fit whenever one of them ends. The large one needs the whole GPU: it must have its turn.
+#[test]
+fn a_large_function_is_not_overtaken_for_ever() {
+    for fit in [Fit::Best, Fit::Worst, Fit::FewestMoves] {
+        let key = |name: &str| FunctionKey { tenant: "a".to_owned(), name: name.to_owned() };
+        let settings = Settings { sharing: 3, gpus_max: 1, fit, overtake_ms: 1_000, ..Settings::default() };
+        let mut machine = Machine::new(settings);
+        let spec = |mb| Spec { gpu_mb: Some(mb), concurrency: None, ..functions().swap_remove(0).1 };
+        machine.step(Event::Deployed { key: key("small"), spec: spec(300) }, 0);
+        machine.step(Event::Deployed { key: key("large"), spec: spec(900) }, 0);
+        let (mut queue, mut running) = (Vec::new(), Vec::new());
+        let mut served_at = None;
+        for turn in 0..400_u64 {
+            let now_ms = turn * 20;
+            let name = if turn == 20 { "large" } else { "small" };
+            let id = format!("{name}{turn}");
+            queue.extend(machine.step(Event::Invoked { id, key: key(name), kind: Kind::Sync }, now_ms));
+            queue.extend(machine.step(Event::Tick, now_ms));
+            if turn % 5 == 0
+                && let Some((instance, id)) = running.pop()
+            {
+                let answered = Event::Answered { instance, id, is_success: true };
+                queue.extend(machine.step(answered, now_ms));
+                queue.extend(machine.step(Event::Asked { instance }, now_ms));
+            }
+            while let Some(action) = queue.pop() {
+                match action {
+                    Action::Start { instance, .. } => {
+                        queue.extend(machine.step(Event::Asked { instance }, now_ms));
+                    }
+                    Action::Deliver { instance, id, .. } => {
+                        if id.starts_with("large") {
+                            served_at = Some(now_ms);
+                        }
+                        running.push((instance, id));
+                    }
+                    Action::Kill { instance } => {
+                        running.retain(|(other, _)| *other != instance);
+                        queue.extend(machine.step(Event::Ended { instance }, now_ms));
+                    }
+                    Action::AskGpu { slot, .. } => {
+                        queue.extend(machine.step(Event::GpuGranted { slot, total_mb: GPU_MB }, now_ms));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(served_at.is_some_and(|at| at < 4_000), "{fit:?}: {served_at:?}");
+    }
+}
+
+#[test]
+fn an_event_that_waits_for_too_long_expires() {
+    let (key, spec) = functions().swap_remove(0);
+    let mut machine = Machine::new(settings(0));
+    machine.step(Event::Deployed { key: key.clone(), spec: Spec { age_max_ms: 1_000, ..spec } }, 0);
+    let kind = Kind::Async { attempts: 0, accepted_ms: 0 };
+    let started = machine.step(Event::Invoked { id: "late".to_owned(), key, kind }, 0);
+    let Some(Action::Start { instance, .. }) = started.first() else { panic!("{started:?}") };
+    let actions = machine.step(Event::Asked { instance: *instance }, 2_000);
+    let expired = Action::Finish { id: "late".to_owned(), verdict: Verdict::Expired, attempts: 0 };
+    assert_eq!(actions, [expired]);
+}
+
+#[test]
+fn an_instance_that_failed_on_a_gpu_is_not_used_again() {
+    let mut machine = Machine::new(settings(0));
+    let key = FunctionKey { tenant: "a".to_owned(), name: "gpu".to_owned() };
+    let (_, spec) = functions().into_iter().find(|(other, _)| *other == key).unwrap();
+    machine.step(Event::Deployed { key: key.clone(), spec }, 0);
+    let asks = machine.step(Event::Invoked { id: "one".to_owned(), key, kind: Kind::Sync }, 0);
+    let Some(Action::AskGpu { slot, .. }) = asks.first() else { panic!("{asks:?}") };
+    let started = machine.step(Event::GpuGranted { slot: *slot, total_mb: GPU_MB }, 0);
+    let Some(Action::Start { instance, .. }) = started.first() else { panic!("{started:?}") };
+    let instance = *instance;
+    machine.step(Event::Asked { instance }, 1);
+    let answered = Event::Answered { instance, id: "one".to_owned(), is_success: false };
+    assert!(machine.step(answered, 2).contains(&Action::Kill { instance }));
+}
+
+/// A pool that refuses, because a credential or a quota is wrong, is not asked ten times a second for as long as it lasts.
+#[test]
+fn a_pool_that_refuses_is_asked_less_and_less_often() {
+    let mut machine = Machine::new(Settings { gpus_max: 1, retry_delay_ms: 100, ..Settings::default() });
+    let key = FunctionKey { tenant: "a".to_owned(), name: "gpu".to_owned() };
+    let (_, spec) = functions().into_iter().find(|(other, _)| *other == key).unwrap();
+    machine.step(Event::Deployed { key: key.clone(), spec }, 0);
+    let kind = Kind::Async { attempts: 0, accepted_ms: 0 };
+    let mut queue = machine.step(Event::Invoked { id: "one".to_owned(), key, kind }, 0);
+    let mut asked = Vec::new();
+    for now_ms in (0..200_000).step_by(20) {
+        queue.extend(machine.step(Event::Tick, now_ms));
+        while let Some(action) = queue.pop() {
+            assert!(!matches!(action, Action::Finish { .. }), "it waits for a GPU, and that is no attempt");
+            if let Action::AskGpu { slot, .. } = action {
+                asked.push((now_ms, slot));
+                queue.extend(machine.step(Event::GpuLost { slot }, now_ms));
+            }
+        }
+    }
+    assert!((4..20).contains(&asked.len()), "{asked:?}");
+    let longest = asked.windows(2).map(|pair| pair[1].0 - pair[0].0).max().unwrap_or(0);
+    assert!(longest <= Settings::default().crash_delay_max_ms + 200, "{asked:?}");
+}
+
+#[test]
+fn who_waits_is_told_for_how_long_though_its_function_never_ran() {
+    let mut machine = Machine::new(Settings { instances_max: 1, ..settings(0) });
+    let all = functions();
+    for (key, spec) in &all {
+        machine.step(Event::Deployed { key: key.clone(), spec: spec.clone() }, 0);
+    }
+    let (first, other) = (&all[0].0, &all[3].0);
+    let invoked = |id: &str, key: &FunctionKey| Event::Invoked {
+        id: id.to_owned(),
+        key: key.clone(),
+        kind: Kind::Sync,
+    };
+    assert_eq!(machine.outlook(first, 0).ahead, 0);
+    let started = machine.step(invoked("one", first), 0);
+    let Some(Action::Start { instance, .. }) = started.first() else { panic!("{started:?}") };
+    machine.step(Event::Asked { instance: *instance }, 100);
+    machine.step(invoked("two", other), 200);
+    let told = machine.outlook(other, 300);
+    // Behind one that never ran, and one that has run for 200 ms.
+    assert_eq!((told.ahead, told.wait_ms), (1, 300));
+    assert!(matches!(machine.whereabouts("one", 300), Some(crate::Whereabouts::Running)));
+    assert!(
+        matches!(machine.whereabouts("two", 300), Some(crate::Whereabouts::Queued(told)) if told.ahead == 0)
+    );
 }

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::users::Users;
-use functions::{ArchiveError, FunctionKey, InstanceId, SlotId};
+use functions::{ArchiveError, FunctionKey, InstanceId};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -99,12 +99,14 @@ impl Cache {
     }
 
     pub(crate) fn forget_instance(&self, instance: InstanceId) {
-        let _ = fs::remove_dir_all(self.run.join("instances").join(instance.0.to_string()));
+        for of in ["instances", "gpus"] {
+            let _ = fs::remove_dir_all(self.run.join(of).join(instance.0.to_string()));
+        }
     }
 
-    /// The folder of a GPU's tokens.
-    pub(crate) fn gpu(&self, slot: SlotId, tenant: &str) -> io::Result<PathBuf> {
-        let folder = self.run.join("gpus").join(slot.0.to_string());
+    /// The folder of an instance's token.
+    pub(crate) fn gpu(&self, instance: InstanceId, tenant: &str) -> io::Result<PathBuf> {
+        let folder = self.run.join("gpus").join(instance.0.to_string());
         fs::create_dir_all(&folder)?;
         self.give_to_group(&folder, tenant)?;
         Ok(folder)

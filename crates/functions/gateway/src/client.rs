@@ -1,6 +1,8 @@
 //! A client of the service, for `dxpu function`: signs as any client of Lambda does.
 
+use std::sync::Arc;
 use std::time::Duration;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
 
 /// Where the service is, and who asks.
 #[derive(Clone)]
@@ -13,6 +15,8 @@ pub struct Access {
     pub secret: String,
     /// Any word: it is part of the signature.
     pub region: String,
+    /// The authorities of the service's certificate, PEM; those that this program was built with, if left out.
+    pub authorities: Option<Vec<u8>>,
 }
 
 /// What the service answered.
@@ -39,6 +43,9 @@ pub enum AskError {
     /// The endpoint is no address.
     #[error("{0:?} is no address of a service: write http://HOST:PORT")]
     Endpoint(String),
+    /// The authorities are none.
+    #[error("there is no certificate in the file of authorities")]
+    Authorities,
     /// No service answers there.
     #[error("the service at {endpoint} does not answer")]
     Unreachable {
@@ -75,8 +82,11 @@ impl Access {
         let signature =
             functions::sign(&request, &self.key_id, &self.secret, &self.region).ok_or_else(wrong)?;
         headers.push(("authorization".to_owned(), signature));
-        let config =
-            ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build();
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(PATIENCE))
+            .tls_config(self.tls()?)
+            .build();
         let agent = ureq::Agent::new_with_config(config);
         let mut builder = ureq::http::Request::builder().method(method).uri(format!("{endpoint}{path}"));
         for (name, value) in headers.iter().filter(|(name, _)| name != "host") {
@@ -97,6 +107,22 @@ impl Access {
         let limit = functions::CODE_BYTES_MAX as u64;
         let body = response.body_mut().with_config().limit(limit).read_to_vec().map_err(unreachable)?;
         Ok(Answered { status, headers, body })
+    }
+}
+
+impl Access {
+    fn tls(&self) -> Result<TlsConfig, AskError> {
+        let tls = TlsConfig::builder().provider(TlsProvider::Rustls);
+        let Some(pem) = &self.authorities else { return Ok(tls.build()) };
+        let is_certificate = |item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        };
+        let roots: Vec<Certificate<'static>> = ureq::tls::parse_pem(pem).filter_map(is_certificate).collect();
+        if roots.is_empty() {
+            return Err(AskError::Authorities);
+        }
+        Ok(tls.root_certs(RootCerts::Specific(Arc::new(roots))).build())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state of the service behind one lock: the machine, what invocations carry, what waits for answers.
 
 mod actions;
+mod destinations;
 mod verdicts;
 
 use crate::answer::Problem;
@@ -10,9 +11,10 @@ use crate::gpus::{GpuNews, Gpus};
 use crate::keeper::Keeper;
 use crate::keys::Keys;
 use crate::logs::Logs;
+use crate::pipes::Pipes;
 use crate::spawner::Job;
 use functions::{
-    Event, Function, FunctionKey, InstanceId, Kind, Machine, Outlook, Queued, RetryRules, SlotId, Spec,
+    Event, Function, FunctionKey, InstanceId, Kind, Machine, Outlook, Queued, RetryRules, Spec, Whereabouts,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::Sender;
@@ -58,8 +60,12 @@ struct InstanceDesk {
     key: FunctionKey,
     work: mpsc::UnboundedSender<Work>,
     running: Option<String>,
+    /// It is to end; its process may not be there yet.
+    is_killed: bool,
     /// What it said about its failed start.
     init_error: Option<Vec<u8>>,
+    /// Where it prints to; none before its process is there.
+    pipes: Option<Arc<Pipes>>,
     /// Ends its Runtime API when this is dropped.
     _api: watch::Sender<bool>,
 }
@@ -71,7 +77,6 @@ struct State {
     pending: HashMap<String, Pending>,
     pending_bytes: usize,
     instances: HashMap<InstanceId, InstanceDesk>,
-    gpus: HashMap<SlotId, Vec<(String, String)>>,
     gpu_refusal: String,
     /// What the last instance of a function that failed to start said.
     init_errors: HashMap<FunctionKey, Vec<u8>>,
@@ -133,10 +138,22 @@ impl Desk {
         state.functions.values().filter(|function| function.key.tenant == tenant).cloned().collect()
     }
 
-    /// Starting, idle and busy instances, and what waits.
-    pub(crate) fn standing(&self, key: &FunctionKey) -> ((usize, usize, usize), Outlook) {
+    /// Starting, idle and busy instances, how many wait, and what the next one can expect.
+    pub(crate) fn standing(&self, key: &FunctionKey) -> ((usize, usize, usize), usize, Outlook) {
         let state = locks::lock(&self.state);
-        (state.machine.instances_of(key), state.machine.outlook(key))
+        (
+            state.machine.instances_of(key),
+            state.machine.waiting_of(key),
+            state.machine.outlook(key, self.now_ms()),
+        )
+    }
+
+    /// Where an invocation of a tenant is, and of which function; none if it is over or another's.
+    pub(crate) fn whereabouts(&self, tenant: &str, id: &str) -> Option<(FunctionKey, Whereabouts)> {
+        let state = locks::lock(&self.state);
+        let key = state.pending.get(id).map(|pending| pending.key.clone())?;
+        let found = state.machine.whereabouts(id, self.now_ms())?;
+        (key.tenant == tenant).then_some((key, found))
     }
 
     pub(crate) fn deploy(self: &Arc<Self>, function: Function) {
@@ -185,12 +202,15 @@ impl Desk {
 
     /// Takes one that is in the store.
     pub(crate) fn invoke_async(self: &Arc<Self>, queued: Queued) {
-        let mut state = locks::lock(&self.state);
+        self.take_async(&mut locks::lock(&self.state), queued);
+    }
+
+    fn take_async(self: &Arc<Self>, state: &mut State, queued: Queued) {
         let (id, key) = (queued.id.clone(), queued.key.clone());
         let kind = Kind::Async { attempts: queued.attempts, accepted_ms: queued.accepted_ms };
         let payload = queued.payload.clone().into_bytes();
-        self.add(&mut state, &id, &key, payload, Reply::Async(queued));
-        self.apply(&mut state, Event::Invoked { id, key, kind });
+        self.add(state, &id, &key, payload, Reply::Async(queued));
+        self.apply(state, Event::Invoked { id, key, kind });
     }
 
     fn add(&self, state: &mut State, id: &str, key: &FunctionKey, payload: Vec<u8>, reply: Reply) {
@@ -252,6 +272,26 @@ impl Desk {
         self.apply(&mut state, Event::Ended { instance });
     }
 
+    /// A process was started that prints there.
+    pub(crate) fn prints_to(&self, instance: InstanceId, pipes: &Arc<Pipes>) {
+        if let Some(found) = locks::lock(&self.state).instances.get_mut(&instance) {
+            found.pipes = Some(pipes.clone());
+        }
+    }
+
+    /// Waits until what an instance has printed so far is in the logs: one that never stops printing is not waited for.
+    pub(crate) async fn logs_settle(&self, instance: InstanceId) {
+        const TRIES: u32 = 50;
+        let pipes = locks::lock(&self.state).instances.get(&instance).and_then(|found| found.pipes.clone());
+        let Some(pipes) = pipes else { return };
+        for _ in 0..TRIES {
+            if pipes.are_drained() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
+
     /// What an instance works on.
     pub(crate) fn running(&self, instance: InstanceId) -> Option<String> {
         locks::lock(&self.state).instances.get(&instance)?.running.clone()
@@ -265,13 +305,11 @@ impl Desk {
     pub(crate) fn gpu_news(self: &Arc<Self>, news: GpuNews) {
         let mut state = locks::lock(&self.state);
         match news {
-            GpuNews::Granted { slot, total_mb, environment } => {
-                state.gpus.insert(slot, environment);
+            GpuNews::Granted { slot, total_mb } => {
                 self.apply(&mut state, Event::GpuGranted { slot, total_mb });
             }
             GpuNews::Lost { slot, why } => {
                 tracing::warn!(slot = slot.0, why, "a GPU is lost");
-                state.gpus.remove(&slot);
                 state.gpu_refusal = why;
                 self.apply(&mut state, Event::GpuLost { slot });
             }

@@ -5,14 +5,16 @@ use crate::desk::{Desk, Parts};
 use crate::gpus::{GpuNews, GpusOf, NoGpus};
 use crate::keeper::{KeepError, Keeper};
 use crate::spawner::Spawner;
+use crate::tls::{TlsError, TlsFiles};
 use crate::users::Users;
-use crate::{lambda, server};
+use crate::{lambda, server, tls};
 use pool_store::{Candidacy, Elector, Leadership, Standing, Store};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 /// What a service is told.
 pub struct Settings {
@@ -30,6 +32,8 @@ pub struct Settings {
     pub region: String,
     /// Give each instance a user of its own, if this process is root's.
     pub private_users: bool,
+    /// What clients are shown; without it they speak in the clear.
+    pub tls: Option<TlsFiles>,
     /// Where GPUs come from.
     pub gpus: Option<GpusOf>,
 }
@@ -55,6 +59,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// The certificate or its key is not good.
+    #[error("no TLS")]
+    Tls(#[from] TlsError),
     /// The store cannot be read.
     #[error("cannot read the store")]
     Store(#[from] KeepError),
@@ -92,6 +99,7 @@ impl Gateway {
     /// Starts it: waits for the leadership, reads what was accepted, and serves.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
         let system = |doing| move |source| StartError::System { doing, source };
+        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let listener = std::net::TcpListener::bind(settings.listen)
             .map_err(|source| StartError::Listen { address: settings.listen, source })?;
         let address = listener.local_addr().map_err(system("find the own address"))?;
@@ -129,7 +137,7 @@ impl Gateway {
         loaded.queued.into_iter().for_each(|queued| desk.invoke_async(queued));
         let (stop, stopped) = watch::channel(false);
         listener.set_nonblocking(true).map_err(system("listen"))?;
-        runtime.block_on(serve(listener, desk.clone(), stopped)).map_err(system("listen"))?;
+        runtime.block_on(serve(listener, tls, desk.clone(), stopped)).map_err(system("listen"))?;
         Ok(Self { address, desk, stop, elector, runtime })
     }
 
@@ -183,12 +191,13 @@ fn lead(store: &Arc<dyn Store>, address: SocketAddr) -> Result<(Elector, Leaders
 
 async fn serve(
     listener: std::net::TcpListener,
+    tls: Option<TlsAcceptor>,
     desk: Arc<Desk>,
     stopped: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let router = axum::Router::new().fallback(lambda::handle).with_state(desk.clone());
-    tokio::spawn(server::serve(listener, router, CONNECTIONS_MAX, |_, _| true, stopped.clone()));
+    tokio::spawn(server::serve(listener, router, CONNECTIONS_MAX, tls, |_, _| true, stopped.clone()));
     tokio::spawn(pass_time(desk, stopped));
     Ok(())
 }

@@ -143,10 +143,13 @@ impl Keeper {
         self.note(vec![Write::Put { key: queued_key(queued), value: bytes(queued) }]);
     }
 
-    /// Reports, and forgets the invocation, at once: neither twice nor never.
-    pub(crate) fn report(&self, queued: &Queued, report: &Report) {
+    /// Reports, forgets the invocation and accepts the one of its destination, at once: neither twice nor never.
+    pub(crate) fn report(&self, queued: &Queued, report: &Report, next: Option<&Queued>) {
         let key = format!("{REPORTS}{}/{}", report.key.tenant, report.id);
-        self.note(vec![Write::Put { key, value: bytes(report) }, Write::Delete { key: queued_key(queued) }]);
+        let mut writes =
+            vec![Write::Put { key, value: bytes(report) }, Write::Delete { key: queued_key(queued) }];
+        writes.extend(next.map(|next| Write::Put { key: queued_key(next), value: bytes(next) }));
+        self.note(writes);
     }
 
     pub(crate) fn reports(&self, tenant: &str) -> Result<Vec<Report>, KeepError> {

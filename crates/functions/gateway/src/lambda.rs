@@ -4,6 +4,7 @@
 //! a tenant reaches its own functions alone: there is no name for another's.
 
 mod deploy;
+mod events;
 mod invoke;
 mod own;
 mod shapes;
@@ -137,10 +138,14 @@ async fn route(asked: &Asked, method: &Method, path: &str) -> Result<Response, P
             deploy::concurrency(asked, name, method).await
         }
         (_, ["2019-09-25", "functions", name, "event-invoke-config"]) => {
-            deploy::retries(asked, name, method).await
+            events::config(asked, name, method).await
+        }
+        (_, ["2019-09-25", "functions", name, "event-invoke-config", "list"]) if get => {
+            events::list(asked, name)
         }
         (_, ["dxpu", "v1", "functions", name, "logs"]) if get => own::logs(asked, name),
         (_, ["dxpu", "v1", "functions", name, "status"]) if get => own::status(asked, name),
+        (_, ["dxpu", "v1", "invocations", id]) if get => own::invocation(asked, id),
         (_, ["dxpu", "v1", "reports"]) if get => own::reports(asked),
         ("DELETE", ["dxpu", "v1", "reports", id]) => own::forget_report(asked, id),
         _ => Err(Problem::new(404, "UnknownOperationException", format!("there is no {method} {path} here"))),
@@ -148,7 +153,7 @@ async fn route(asked: &Asked, method: &Method, path: &str) -> Result<Response, P
 }
 
 /// A name for a request that no other has, and that later requests come after: a UUID of version 7.
-fn request_id() -> String {
+pub(crate) fn request_id() -> String {
     let random = machine::random_hex(10).unwrap_or_else(|_| "0".repeat(20));
     let time = format!("{:012x}", clock::wall_ms());
     format!("{}-{}-7{}-8{}-{}", &time[..8], &time[8..], &random[..3], &random[3..6], &random[6..18])

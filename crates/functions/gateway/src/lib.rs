@@ -23,16 +23,19 @@ mod keys;
 mod lambda;
 mod logs;
 mod peer;
+mod pipes;
 mod runner;
 mod runtime;
 mod server;
 mod spawner;
+mod tls;
 mod users;
 
 pub mod client;
 
 pub use gateway::{Gateway, Settings, StartError};
-pub use gpus::{GpuNews, Gpus, GpusOf, NoGpus};
+pub use gpus::{GpuNews, GpuPart, Gpus, GpusOf, NoGpus, NotHeld};
 pub use keeper::KeepError;
 pub use keys::{KeyError, new_key};
 pub use runner::{InnerOrder, RunnerError, run_inner, run_outer};
+pub use tls::{TlsError, TlsFiles};

@@ -47,7 +47,7 @@ pub(crate) async fn listen(
         .with_state(Arc::new(api));
     let user = desk.users.user(instance);
     let lets_in = move |local, peer| user.is_none() || crate::peer::user_of(local, peer) == user;
-    tokio::spawn(server::serve(listener, router, CONNECTIONS_MAX, lets_in, stop));
+    tokio::spawn(server::serve(listener, router, CONNECTIONS_MAX, None, lets_in, stop));
     Ok(address.to_string())
 }
 
@@ -72,6 +72,7 @@ async fn response(State(api): State<Arc<Api>>, Path(id): Path<String>, body: Bod
         api.desk.answered(api.instance, &id, false, error.to_string().into_bytes());
         return refuse(413, "the answer is too large");
     };
+    api.desk.logs_settle(api.instance).await;
     taken(api.desk.answered(api.instance, &id, true, answer.to_vec()))
 }
 
@@ -79,6 +80,7 @@ async fn error(State(api): State<Arc<Api>>, Path(id): Path<String>, body: Body) 
     let Ok(error) = to_bytes(body, SYNC_PAYLOAD_BYTES_MAX).await else {
         return refuse(413, "the error is too large");
     };
+    api.desk.logs_settle(api.instance).await;
     taken(api.desk.answered(api.instance, &id, false, error.to_vec()))
 }
 

@@ -1,4 +1,4 @@
-//! HTTP/1.1 over a listener, within bounds.
+//! HTTP/1.1 over a listener, with TLS or without, within bounds.
 
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -7,9 +7,13 @@ use hyper_util::service::TowerToHyperService;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 
+/// A handshake takes milliseconds; a peer that takes longer holds a place that others need.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The head of a request may take so long.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -18,6 +22,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     connections_max: usize,
+    tls: Option<TlsAcceptor>,
     lets_in: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -38,17 +43,34 @@ pub(crate) async fn serve(
             continue;
         }
         let _ = stream.set_nodelay(true);
-        let router = router.clone();
+        let (router, tls) = (router.clone(), tls.clone());
         let mut stopped = stop.clone();
         tokio::spawn(async move {
             let _place = place;
-            let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-            let served = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+            let served = async {
+                match tls {
+                    None => http(stream, router).await,
+                    Some(tls) => {
+                        let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
+                        if let Ok(Ok(stream)) = shaken {
+                            http(stream, router).await;
+                        }
+                    }
+                }
+            };
             tokio::select! {
-                _ = served => {}
+                () = served => {}
                 _ = stopped.wait_for(|stop| *stop) => {}
             }
         });
+    }
+}
+
+async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
+    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    let served = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a connection ended");
     }
 }

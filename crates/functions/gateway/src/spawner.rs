@@ -5,12 +5,14 @@
 
 use crate::cache::Cache;
 use crate::desk::Desk;
-use crate::logs::{LINE_BYTES_MAX, Line};
+use crate::logs::Line;
+use crate::pipes::Pipes;
 use crate::runner::{self, Order};
 use functions::{Function, InstanceId};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -178,15 +180,18 @@ impl Spawner {
         own: Sender<Job>,
     ) -> std::io::Result<()> {
         let key = order.function.key.clone();
-        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
-            child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>),
-            child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>),
-        ];
+        let stdout = child.stdout.take().map(OwnedFd::from);
+        let stderr = child.stderr.take().map(OwnedFd::from);
+        let pipes = Arc::new(Pipes::new(stdout.into_iter().chain(stderr).collect()));
+        if let Some(desk) = self.desk.upgrade() {
+            desk.prints_to(order.instance, &pipes);
+        }
         let mut readers = Vec::new();
-        for pipe in pipes.into_iter().flatten() {
-            let (desk, key, instance) = (self.desk.clone(), key.clone(), order.instance);
+        for which in 0..pipes.count() {
+            let (desk, key, instance, pipes) =
+                (self.desk.clone(), key.clone(), order.instance, pipes.clone());
             let read = move || {
-                read_lines(pipe, |text| {
+                pipes.read(which, |text| {
                     if let Some(desk) = desk.upgrade() {
                         let line = Line { at_ms: desk.now_ms(), request: desk.running(instance), text };
                         desk.logs.add(&key, line);
@@ -222,22 +227,5 @@ fn in_words(status: ExitStatus) -> String {
         (Some(137), _) | (None, Some(9)) => "Runtime exited with error: signal: killed".to_owned(),
         (Some(code), _) => format!("Runtime exited with error: exit status {code}"),
         (None, signal) => format!("Runtime exited with error: signal: {}", signal.unwrap_or(0)),
-    }
-}
-
-/// Reads lines to the end; what is too long is cut.
-fn read_lines(pipe: impl Read, mut take: impl FnMut(String)) {
-    let mut pipe = BufReader::new(pipe);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let most = LINE_BYTES_MAX as u64;
-        match pipe.by_ref().take(most).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {
-                let text = String::from_utf8_lossy(&line);
-                take(text.trim_end_matches(['\n', '\r']).to_owned());
-            }
-        }
     }
 }

@@ -48,6 +48,9 @@ pub struct SignedGrant {
     pub epoch: u64,
     /// Where its worker is reached.
     pub endpoints: Vec<String>,
+    /// How much of the GPU's memory the token opens; 0 from a manager that does not say.
+    #[serde(default)]
+    pub memory_bytes: u64,
     /// To be shown to the box. Whoever has it has the GPU.
     pub token: String,
 }

@@ -42,6 +42,9 @@ pub struct LeaseClaims {
     pub issued_ms: u64,
     /// The first moment at which it no longer opens anything.
     pub expires_ms: u64,
+    /// For one of several programs that share the lease: it may use `memory_bytes`, in one session at a time. Programs whose
+    /// parts are the same up to the first dot trust each other. A worker that does not know of parts refuses the token.
+    pub part: Option<String>,
 }
 
 /// A token as it travels: claims, and what proves them.

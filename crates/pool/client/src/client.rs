@@ -482,4 +482,14 @@ impl Client {
     pub fn lease_tokens(&self, id: LeaseId) -> Result<LeaseTokens, ClientError> {
         self.get(&format!("/v1/leases/{id}/tokens"), Duration::ZERO)
     }
+
+    /// What opens the GPUs of a lease for one of several programs that share it: it may use so much memory of each.
+    pub fn part_tokens(
+        &self,
+        id: LeaseId,
+        part: &Name,
+        memory_bytes: u64,
+    ) -> Result<LeaseTokens, ClientError> {
+        self.get(&format!("/v1/leases/{id}/tokens?part={part}&memory_bytes={memory_bytes}"), Duration::ZERO)
+    }
 }

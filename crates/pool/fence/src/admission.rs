@@ -1,6 +1,6 @@
 //! Admission by lease: the token, then the fence.
 
-use crate::{Fence, FenceError, Moment, Refusals, Trust, TrustError};
+use crate::{Fence, FenceError, Moment, PartHeld, Refusals, Trust, TrustError};
 use pool_auth::{LeasePublicKey, LeaseTokenRefusal, lease_token};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -30,6 +30,8 @@ pub struct Tenancy {
     pub epoch: u64,
     /// The most memory; none when the whole GPU is theirs.
     pub memory_limit_bytes: Option<u64>,
+    /// Which part of the lease, if it is one; see [`LeaseAdmission::take`].
+    pub part: Option<String>,
 }
 
 /// Why a borrower is not admitted.
@@ -53,6 +55,12 @@ pub enum Denial {
     /// The fence says no.
     #[error(transparent)]
     Fence(#[from] FenceError),
+    /// Another session has the part.
+    #[error("another process has this part of the lease; it is free when that process has ended")]
+    PartTaken,
+    /// The part's file cannot be made or locked.
+    #[error("cannot tell whether another process has this part of the lease")]
+    Part(#[source] io::Error),
     /// The machine does not tell the time.
     #[error("this machine does not tell how long it has been running")]
     Clock(#[source] io::Error),
@@ -67,6 +75,8 @@ impl Denial {
             Self::Fence(FenceError::Refused(crate::EpochRefusal::Stale { .. })) => false,
             Self::Fence(FenceError::Busy { .. } | FenceError::Io { .. })
             | Self::Trust(_)
+            | Self::PartTaken
+            | Self::Part(_)
             | Self::Clock(_) => true,
             Self::Fence(FenceError::Damaged { .. }) => false,
         }
@@ -83,6 +93,11 @@ impl LeaseAdmission {
             _ => {}
         }
         admitted
+    }
+
+    /// Takes the part that a token is for. A session with a part holds this for as long as it lasts: one at a time.
+    pub fn take(&self, part: &str) -> Result<PartHeld, Denial> {
+        crate::parts::take(&self.fence_file, part).map_err(Denial::Part)?.ok_or(Denial::PartTaken)
     }
 
     /// The borrowers that were refused.
@@ -102,13 +117,14 @@ impl LeaseAdmission {
         if trust.denies(&claims.lease) {
             return Err(Denial::Revoked { lease: claims.lease });
         }
-        let is_share = claims.share_milli < WHOLE_GPU_MILLI;
+        let is_bounded = claims.share_milli < WHOLE_GPU_MILLI || claims.part.is_some();
         Fence::new(&self.fence_file).admit(claims.epoch)?;
         Ok(Tenancy {
             lease: claims.lease,
             tenant: claims.tenant,
             epoch: claims.epoch,
-            memory_limit_bytes: is_share.then_some(claims.memory_bytes),
+            memory_limit_bytes: is_bounded.then_some(claims.memory_bytes),
+            part: claims.part,
         })
     }
 }
@@ -158,6 +174,7 @@ mod tests {
             share_milli: 1000,
             issued_ms: 1_000_000,
             expires_ms: 1_030_000,
+            part: None,
         }
     }
 
@@ -184,6 +201,20 @@ mod tests {
     fn a_share_brings_its_limit() {
         let share = LeaseClaims { share_milli: 250, memory_bytes: 20 << 30, ..claims(7) };
         assert_eq!(slot().show(&share, &moment(600)).unwrap().memory_limit_bytes, Some(20 << 30));
+    }
+
+    #[test]
+    fn a_part_brings_its_limit_and_one_session_has_it() {
+        let slot = slot();
+        let part = Some("ada.1".to_owned());
+        let tenancy = slot
+            .show(&LeaseClaims { part: part.clone(), memory_bytes: 1 << 30, ..claims(7) }, &moment(600))
+            .unwrap();
+        assert_eq!((tenancy.memory_limit_bytes, &tenancy.part), (Some(1 << 30), &part));
+        let held = slot.admission.take("ada.1").unwrap();
+        assert!(slot.admission.take("ada.1").unwrap_err().is_retryable());
+        drop(held);
+        assert!(slot.admission.take("ada.1").is_ok());
     }
 
     #[test]

@@ -15,11 +15,13 @@
 mod admission;
 mod epochs;
 mod fence;
+mod parts;
 mod refusals;
 mod trust;
 
 pub use admission::{Denial, LeaseAdmission, Tenancy};
 pub use epochs::{EpochRefusal, Epochs};
 pub use fence::{Fence, FenceError};
+pub use parts::PartHeld;
 pub use refusals::Refusals;
 pub use trust::{DeniedLease, Moment, Trust, TrustError};

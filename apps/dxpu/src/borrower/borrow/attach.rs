@@ -131,6 +131,7 @@ impl pool_keeper::Ways for Finder {
 }
 
 /// A way to a GPU, tried.
+#[derive(Clone)]
 pub(crate) struct Way {
     pub(crate) address: Address,
     /// The worker's name in its certificate.

@@ -1,32 +1,38 @@
 //! GPUs for functions: a lease for each, held as long as instances use it.
 //!
-//! A lease is asked for as a share with the memory that the function declared. The worker lets no session of the lease have
-//! more, so several instances can use it at once, each with a session of its own.
+//! A lease is of a whole GPU. Each instance on it has a token for a part of the lease, which the manager signs: the worker lets
+//! its session have the memory that the function declared and no more, and lets one session at a time in for each part.
+
+mod holder;
+mod sweep;
 
 use crate::borrower::borrow::attach;
 use crate::support::library;
 use crate::support::pool_access::PoolAccess;
 use functions::SlotId;
-use functions_gateway::{GpuNews, Gpus};
+use functions_gateway::{GpuNews, GpuPart, Gpus, NotHeld};
+use holder::Holder;
 use machine::files;
-use pool_api::{Lease, LeaseRequest, LeaseState, Share};
+use pool_api::{LeaseId, LeaseTokens, Name};
 use pool_client::{Client, Patience};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use sweep::Swept;
 
 /// By this the leases of a service that was killed are found.
 const LABEL: &str = "dxpu-functions";
-/// How long the pool is asked for one GPU; then the invocation that waits is told why there is none.
-const GRANT_WITHIN: Duration = Duration::from_secs(60);
 /// How long a worker may take to be there.
 const ATTACH_WITHIN: Duration = Duration::from_secs(30);
-const ASK_FOR: Duration = Duration::from_millis(500);
-/// A share that is not the whole: only then does the worker bound memory.
-const MILLI: u32 = 999;
+/// Before a manager or a worker that does not answer is asked again.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// How often a thread looks whether another has done its part.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A service that ends waits so long for a manager; leases that it leaves end by themselves.
+const RETURN_WITHIN: Duration = Duration::from_secs(25);
 /// A manager that changes is waited for.
 const PATIENCE: Patience = Patience { per_try: Duration::from_secs(5), in_all: Duration::from_secs(20) };
 
@@ -51,9 +57,15 @@ impl Leases {
     }
 
     pub(super) fn telling(self, news: News) -> Arc<dyn Gpus> {
-        let held = Held { access: self.access, library: self.library, news, holders: Mutex::default() };
-        held.return_those_of_a_former_service();
-        Arc::new(held)
+        let swept = Swept::start(&self.access);
+        Arc::new(Held {
+            access: self.access,
+            library: self.library,
+            news,
+            swept,
+            holders: Mutex::default(),
+            returning: Mutex::default(),
+        })
     }
 }
 
@@ -61,171 +73,134 @@ struct Held {
     access: PoolAccess,
     library: PathBuf,
     news: News,
-    /// Dropping a sender has its thread give the lease back.
-    holders: Mutex<HashMap<SlotId, (Sender<()>, JoinHandle<()>)>>,
+    swept: Swept,
+    /// Dropping one has its thread give the lease back.
+    holders: Mutex<HashMap<SlotId, Holding>>,
+    returning: Mutex<Vec<Arc<Place>>>,
 }
 
-impl Held {
-    fn return_those_of_a_former_service(&self) {
-        let access = self.access.clone();
-        std::thread::spawn(move || {
-            let Ok(client) = access.patient(PATIENCE) else { return };
-            for lease in client.leases_labelled(LABEL).unwrap_or_default() {
-                if lease.state.is_live() {
-                    let _ = client.release_lease(lease.id);
-                }
-            }
-        });
-    }
+/// What the service knows of a GPU that a thread holds.
+struct Holding {
+    place: Arc<Place>,
+    _stop: Sender<()>,
+}
+
+/// A GPU, for those that would use it.
+#[derive(Default)]
+struct Place {
+    /// By which lease it is held.
+    granted: Mutex<Option<LeaseId>>,
+    parts: Mutex<Vec<GpuPart>>,
+    /// Its worker does not let an instance in, though the manager says that it should.
+    is_deaf: AtomicBool,
+    /// It is not to be used any more.
+    is_over: AtomicBool,
+    /// Its lease is over.
+    is_returned: AtomicBool,
+}
+
+/// Why an instance has no way to its GPU yet.
+#[derive(Debug, thiserror::Error)]
+enum NotYet {
+    #[error("{0:#}")]
+    Token(anyhow::Error),
+    #[error("{0:#}")]
+    Worker(anyhow::Error),
 }
 
 impl Gpus for Held {
-    fn ask(&self, slot: SlotId, tenant: &str, declared_mb: u32, folder: PathBuf) {
+    fn ask(&self, slot: SlotId, tenant: &str, declared_mb: u32) {
         let (stop, stopped) = channel();
+        let place = Arc::new(Place::default());
         let holder = Holder {
             access: self.access.clone(),
-            library: self.library.clone(),
             news: self.news.clone(),
             slot,
             tenant: tenant.to_owned(),
             declared_mb,
-            folder,
+            place: place.clone(),
+            swept: self.swept.clone(),
+            returning: self.still_returning(),
         };
-        let thread = std::thread::spawn(move || {
-            let why = match holder.hold(&stopped) {
-                Ok(()) => return,
-                Err(error) => format!("{error:#}"),
-            };
-            (holder.news)(GpuNews::Lost { slot: holder.slot, why });
+        std::thread::spawn(move || {
+            let held = holder.hold(&stopped);
+            if let Err(error) = held {
+                (holder.news)(GpuNews::Lost { slot: holder.slot, why: format!("{error:#}") });
+            }
+            // After the news: an instance that is being started is ended by it, and not for a failure of its own.
+            holder.place.is_over.store(true, Ordering::SeqCst);
+            holder.place.is_returned.store(true, Ordering::SeqCst);
         });
-        locks::lock(&self.holders).insert(slot, (stop, thread));
+        let mut holders = locks::lock(&self.holders);
+        // Those that were lost: nobody gives them back.
+        holders.retain(|_, held| !held.place.is_returned.load(Ordering::SeqCst));
+        holders.insert(slot, Holding { place, _stop: stop });
+    }
+
+    fn open(&self, part: &GpuPart) -> Result<Vec<(String, String)>, NotHeld> {
+        let place =
+            locks::lock(&self.holders).get(&part.slot).map(|held| held.place.clone()).ok_or(NotHeld)?;
+        let mut deaf_since: Option<Instant> = None;
+        while !place.is_over.load(Ordering::SeqCst) {
+            let lease = locks::lock(&place.granted).ok_or(NotHeld)?;
+            match self.try_open(lease, part) {
+                Ok(environment) => {
+                    locks::lock(&place.parts).push(part.clone());
+                    return Ok(environment);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "an instance has no way to its GPU yet");
+                    // Without a manager the GPU is kept: other instances have their sessions.
+                    deaf_since = match error {
+                        NotYet::Token(_) => None,
+                        NotYet::Worker(_) => deaf_since.or_else(|| Some(Instant::now())),
+                    };
+                }
+            }
+            if deaf_since.is_some_and(|since| since.elapsed() >= ATTACH_WITHIN) {
+                // Its thread gives it up and says so.
+                place.is_deaf.store(true, Ordering::SeqCst);
+            }
+            std::thread::sleep(AGAIN_AFTER);
+        }
+        Err(NotHeld)
     }
 
     fn give_back(&self, slot: SlotId) {
-        locks::lock(&self.holders).remove(&slot);
+        let Some(held) = locks::lock(&self.holders).remove(&slot) else { return };
+        held.place.is_over.store(true, Ordering::SeqCst);
+        locks::lock(&self.returning).push(held.place.clone());
+        let Some(lease) = *locks::lock(&held.place.granted) else { return };
+        let access = self.access.clone();
+        // Its own thread waits for the manager's word that the lease has changed: this is one.
+        std::thread::spawn(move || access.patient(PATIENCE).map(|client| client.release_lease(lease)));
     }
 }
 
-impl Drop for Held {
-    /// The service ends: its GPUs are back in the pool when it is gone.
-    fn drop(&mut self) {
-        let held = std::mem::take(&mut *locks::lock(&self.holders));
-        let threads: Vec<JoinHandle<()>> = held.into_values().map(|(_, thread)| thread).collect();
-        threads.into_iter().for_each(|thread| drop(thread.join()));
-    }
-}
-
-/// Holds one lease, in a thread of its own.
-struct Holder {
-    access: PoolAccess,
-    library: PathBuf,
-    news: News,
-    slot: SlotId,
-    tenant: String,
-    declared_mb: u32,
-    folder: PathBuf,
-}
-
-impl Holder {
-    /// Returns when the GPU was given back; fails when it is lost.
-    fn hold(&self, stopped: &std::sync::mpsc::Receiver<()>) -> anyhow::Result<()> {
-        let client = self.access.patient(PATIENCE)?;
-        let bytes = u64::from(self.declared_mb) << 20;
-        let request = LeaseRequest {
-            memory_bytes: Some(bytes),
-            share: Some(Share { milli: MILLI, memory_bytes: bytes }),
-            note: format!("functions of {}", self.tenant),
-            label: LABEL.to_owned(),
-            ..LeaseRequest::default()
-        };
-        let lease = client.create_lease(&request, &pool_client::idempotency_key())?;
-        let id = lease.id;
-        let held = self.use_lease(&client, lease, stopped);
-        let _ = client.release_lease(id);
-        held
+impl Held {
+    fn still_returning(&self) -> Vec<Arc<Place>> {
+        let mut returning = locks::lock(&self.returning);
+        returning.retain(|place| !place.is_returned.load(Ordering::SeqCst));
+        returning.clone()
     }
 
-    fn use_lease(
-        &self,
-        client: &Client,
-        mut lease: Lease,
-        stopped: &std::sync::mpsc::Receiver<()>,
-    ) -> anyhow::Result<()> {
-        let until = Instant::now() + GRANT_WITHIN;
-        while lease.state == LeaseState::Pending {
-            if stopped.try_recv() != Err(std::sync::mpsc::TryRecvError::Empty) {
-                return Ok(());
-            }
-            anyhow::ensure!(
-                Instant::now() < until,
-                "the pool had no GPU free for {} s",
-                GRANT_WITHIN.as_secs()
-            );
-            lease = client.wait_for_lease(lease.id, lease.version, ASK_FOR)?;
-        }
-        anyhow::ensure!(lease.state == LeaseState::Granted, "the lease ended before it had a GPU");
-        let environment = self.attach(client, &lease)?;
-        let gpu = lease.grants.first().map(|grant| grant.gpu.clone());
-        let total = client.gpus()?.into_iter().find(|found| Some(&found.id) == gpu.as_ref());
-        let total_mb = total.map_or(u64::from(self.declared_mb), |gpu| gpu.memory_bytes >> 20);
-        (self.news)(GpuNews::Granted { slot: self.slot, total_mb, environment });
-        self.renew(client, &lease, stopped)
+    /// A token, and a worker that would let its bearer in. The worker may have been started again at another address since the
+    /// lease was granted: an instance that was sent to the old one would fail, and its invocation with it.
+    fn try_open(&self, lease: LeaseId, part: &GpuPart) -> Result<Vec<(String, String)>, NotYet> {
+        let client = self.access.patient(PATIENCE).map_err(NotYet::Token)?;
+        let tokens = part_tokens(&client, lease, part).map_err(NotYet::Token)?;
+        let no_grant = || NotYet::Token(anyhow::anyhow!("the lease has no GPU"));
+        let grant = tokens.grants.first().ok_or_else(no_grant)?;
+        let way = attach::way_by_network(grant, &tokens.ca_certificate);
+        let way = way.map_err(|failure| NotYet::Worker(failure.into()))?;
+        let ca = files::replace(&part.folder.join("ca.pem"), 0o640, tokens.ca_certificate.as_bytes());
+        ca.map_err(|error| NotYet::Token(error.into()))?;
+        write(part, &tokens).map_err(NotYet::Token)?;
+        Ok(self.environment(&way, &part.folder))
     }
 
-    fn renew(
-        &self,
-        client: &Client,
-        lease: &Lease,
-        stopped: &std::sync::mpsc::Receiver<()>,
-    ) -> anyhow::Result<()> {
-        let every = Duration::from_millis(lease.request.ttl_ms / 6);
-        let mut heard = Instant::now();
-        while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-            match client.renew_lease(lease.id) {
-                Ok(now) => {
-                    let is_same = now.state == LeaseState::Granted && now.grants == lease.grants;
-                    anyhow::ensure!(is_same, "its GPU was lost, and the lease with it");
-                    heard = Instant::now();
-                    if let Ok(tokens) = client.lease_tokens(lease.id) {
-                        self.write(&tokens)?;
-                    }
-                }
-                // Sessions go on without a manager until the token is over.
-                Err(error) if heard.elapsed() >= Duration::from_millis(lease.request.ttl_ms) => {
-                    return Err(error.into());
-                }
-                Err(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn attach(&self, client: &Client, lease: &Lease) -> anyhow::Result<Vec<(String, String)>> {
-        let until = Instant::now() + ATTACH_WITHIN;
-        loop {
-            let tokens = client.lease_tokens(lease.id)?;
-            let grant = tokens.grants.first();
-            let way = grant.map(|grant| attach::way_by_network(grant, &tokens.ca_certificate));
-            match way {
-                Some(Ok(way)) => {
-                    files::replace(&self.folder.join("ca.pem"), 0o640, tokens.ca_certificate.as_bytes())?;
-                    self.write(&tokens)?;
-                    return Ok(self.environment(&way));
-                }
-                Some(Err(error)) if Instant::now() >= until => return Err(error.into()),
-                Some(Err(_)) => std::thread::sleep(Duration::from_millis(200)),
-                None => anyhow::bail!("the lease has no GPU"),
-            }
-        }
-    }
-
-    fn write(&self, tokens: &pool_api::LeaseTokens) -> anyhow::Result<()> {
-        let text: String = tokens.grants.iter().map(|grant| format!("{}\n", grant.token)).collect();
-        Ok(files::replace(&self.folder.join("tokens"), 0o640, text.as_bytes())?)
-    }
-
-    fn environment(&self, way: &attach::Way) -> Vec<(String, String)> {
-        let file = |name: &str| self.folder.join(name).display().to_string();
+    fn environment(&self, way: &attach::Way, folder: &Path) -> Vec<(String, String)> {
+        let file = |name: &str| folder.join(name).display().to_string();
         let library = self.library.display().to_string();
         let mut environment = vec![
             ("LD_LIBRARY_PATH", library.clone()),
@@ -240,5 +215,30 @@ impl Holder {
             environment.push(("CUPY_COMPILE_WITH_PTX", "1".to_owned()));
         }
         environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+/// The token of one instance. Instances of one tenant trust each other with what their box keeps for them; the tenant's name
+/// may have letters that no name of the pool has.
+fn part_tokens(client: &Client, lease: LeaseId, part: &GpuPart) -> anyhow::Result<LeaseTokens> {
+    let group = functions::sha256_hex(part.tenant.as_bytes());
+    let name: Name = format!("{}.{}", &group[..16], part.instance.0).parse()?;
+    Ok(client.part_tokens(lease, &name, u64::from(part.declared_mb) << 20)?)
+}
+
+fn write(part: &GpuPart, tokens: &LeaseTokens) -> anyhow::Result<()> {
+    let text: String = tokens.grants.iter().map(|grant| format!("{}\n", grant.token)).collect();
+    Ok(files::replace(&part.folder.join("tokens"), 0o640, text.as_bytes())?)
+}
+
+impl Drop for Held {
+    /// The service ends: its GPUs are back in the pool when it is gone.
+    fn drop(&mut self) {
+        let slots: Vec<SlotId> = locks::lock(&self.holders).keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.give_back(slot));
+        let until = Instant::now() + RETURN_WITHIN;
+        while !self.still_returning().is_empty() && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! `--store sqlite:PATH` or `--store etcd:URL,URL`.
 
 use crate::support::exit::{Exit, Failure};
+use anyhow::Context;
+use machine::files;
 use pool_store::{Etcd, EtcdSettings, EtcdTls, Older, OpenError, Sqlite, Store};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -32,6 +34,35 @@ impl FromStr for StoreOption {
             }
             _ => Err("write sqlite:PATH or etcd:URL,URL,URL".to_owned()),
         }
+    }
+}
+
+/// What proves the members of a cluster to this process, and this process to them.
+#[derive(clap::Args)]
+pub(crate) struct EtcdFiles {
+    /// The authority of etcd's certificates, PEM
+    #[arg(long, value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// This process's certificate for etcd, PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_ca", requires = "etcd_key")]
+    etcd_certificate: Option<PathBuf>,
+    /// The key of that certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
+    etcd_key: Option<PathBuf>,
+}
+
+impl EtcdFiles {
+    pub(crate) fn tls(&self) -> anyhow::Result<Option<EtcdTls>> {
+        let Some(ca) = &self.etcd_ca else { return Ok(None) };
+        let read =
+            |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        let identity = match (&self.etcd_certificate, &self.etcd_key) {
+            (Some(certificate), Some(key)) => {
+                Some((read(certificate)?, files::read_secret(key)?.into_bytes()))
+            }
+            _ => None,
+        };
+        Ok(Some(EtcdTls { ca: read(ca)?, identity }))
     }
 }
 

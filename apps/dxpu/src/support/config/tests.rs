@@ -57,7 +57,8 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "leader-ttl" | "report-every" | "suspect-after" | "dead-after" | "reclaim-after" | "spin") => {
             "'5s'"
         }
-        (_, "guest-waits" | "stall-timeout" | "guard-disk-after" | "keep-warm" | "retry-after") => "'5s'",
+        (_, "guest-waits" | "stall-timeout" | "guard-disk-after") => "'5s'",
+        ("functions", "keep-warm" | "retry-after" | "gpu-keep") => "'5s'",
         (_, "soft" | "slots" | "port" | "devices" | "sessions") => "3",
         ("functions", "instances" | "tenant-instances" | "gpus" | "sharing") => "3",
         ("functions", "fit") => "'worst'",
@@ -71,7 +72,8 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "fabric") => "['10.0.0.7:7600']",
         (_, "device") => "['dma']",
         (_, "manager") => "['https://a:1', 'https://b:1']",
-        (_, "accept-older-store" | "msix" | "plain" | "nvidia" | "same-user") => "true",
+        (_, "accept-older-store" | "msix" | "plain" | "nvidia") => "true",
+        ("functions", "same-user" | "share-between-tenants") => "true",
         _ => "'/a'",
     }
 }

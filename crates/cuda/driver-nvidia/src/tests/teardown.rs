@@ -83,7 +83,7 @@ fn devices_are_described() {
     assert_eq!((devices[1].uuid, devices[1].attributes.len()), ([2; 16], 100));
     assert_eq!((devices[0].limits.len(), devices[0].stream_priorities), (3, (0, -5)));
     assert_eq!(session.cuda_version(), VERSION);
-    session.limit_memory(1 << 20);
+    session.limit_memory(1 << 20, cuda_driver::LimitOf::Lease);
     assert_eq!(session.devices()[0].memory_bytes, 1 << 20);
 }
 

@@ -14,8 +14,9 @@ use crate::{
     },
 };
 use cuda_abi::CudaError;
-use cuda_driver::Driver;
+use cuda_driver::{Driver, LimitOf};
 use cuda_wire::{Handshake, Hello, PROTOCOL_VERSION, Welcome};
+use lease_fence::PartHeld;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -26,6 +27,8 @@ use transport::{Closer, Connection, Inbox, RawConnection, ServerSecurity, Tx};
 /// A client that was let in, with all its connections.
 pub(crate) struct Attached {
     pub(crate) admitted: Admitted,
+    /// Its part of the lease, until it ends.
+    pub(crate) part: Option<PartHeld>,
     /// Memory that the welcome allows the client to allocate without asking.
     pub(crate) credit_bytes: u64,
     /// Its client wishes for a timeline.
@@ -58,7 +61,7 @@ pub(crate) fn attach(
 
     let refused = |error: &dyn std::error::Error| SessionEnd::new(EndKind::Refused, full_text(error));
     let mut connection = raw.serve(&security, deadline).map_err(|error| refused(&error))?;
-    let (hello, admitted, credit_bytes, sharer) =
+    let Welcomed { hello, admitted, part, credit_bytes, sharer } =
         match welcome(&mut connection, driver, config, secret, deadline) {
             Ok(welcomed) => welcomed,
             Err(HandshakeError::Refused(refusal)) => {
@@ -76,7 +79,19 @@ pub(crate) fn attach(
     let mut input = Input::new(rx);
     let joined = gather(&joins, usize::from(hello.lanes), &mut input, &ending, deadline)?;
     let wants_timeline = hello.wish.timeline;
-    Ok(Attached { admitted, credit_bytes, wants_timeline, sharer, input, tx, closer, inbox, joined, ending })
+    Ok(Attached {
+        admitted,
+        part,
+        credit_bytes,
+        wants_timeline,
+        sharer,
+        input,
+        tx,
+        closer,
+        inbox,
+        joined,
+        ending,
+    })
 }
 
 /// Starts the thread that takes further connections from the front, and notices when the front is gone.
@@ -102,19 +117,30 @@ fn random_secret() -> io::Result<[u8; 32]> {
     Ok(secret)
 }
 
-/// Hears the client's hello and welcomes it. Returns what it said, what it may have, the memory credit it was given, and
-/// its place among those that share its GPU.
+/// What a client that was welcomed said and has.
+struct Welcomed {
+    hello: Hello,
+    admitted: Admitted,
+    part: Option<PartHeld>,
+    credit_bytes: u64,
+    sharer: Option<Arc<Sharer>>,
+}
+
+/// Hears the client's hello and welcomes it.
 fn welcome(
     connection: &mut Connection,
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
     secret: [u8; 32],
     deadline: Instant,
-) -> Result<(Hello, Admitted, u64, Option<Arc<Sharer>>), HandshakeError> {
+) -> Result<Welcomed, HandshakeError> {
     let (hello, admitted) = read_hello(&mut connection.rx, config, deadline)?;
+    let part = config.admission.take(&admitted)?;
     let sharer = presence::join(driver, admitted.class)?;
     if let Some(bytes) = admitted.memory_limit_bytes {
-        driver.limit_memory(bytes);
+        // Parts of a lease are beside each other.
+        let of = if part.is_some() { LimitOf::Session } else { LimitOf::Lease };
+        driver.limit_memory(bytes, of);
     }
     let Some(va) = driver.reserve_addresses(&hello.va_candidates) else {
         let text = "none of the client's address ranges is free in the worker; start the program again, or start \
@@ -132,7 +158,7 @@ fn welcome(
         memory_credit_bytes: credit_bytes,
     };
     send_handshake(&mut connection.tx, &Handshake::Welcome(Box::new(welcome)))?;
-    Ok((hello, admitted, credit_bytes, sharer))
+    Ok(Welcomed { hello, admitted, part, credit_bytes, sharer })
 }
 
 fn send_handshake(tx: &mut Tx, handshake: &Handshake) -> io::Result<()> {

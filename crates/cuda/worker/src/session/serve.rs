@@ -29,13 +29,15 @@ use transport::{Connection, Rx};
 
 /// Executes the client's commands until the session ends, and says why it did.
 pub(crate) fn serve(
-    attached: Attached,
+    mut attached: Attached,
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
     open_store: OpenStore,
 ) -> SessionEnd {
     let ending = attached.ending.clone();
     let sharer = attached.sharer.clone();
+    // Held until everything of this session is gone.
+    let _part = attached.part.take();
     let Assembled { commands, input, link, events_rx } = assemble(attached, driver, config, open_store);
     let cuts = commands.cuts.clone();
     start_threads(commands, input, &link, events_rx, &ending, config.stall_timeout);
@@ -79,6 +81,7 @@ fn assemble(
         inbox,
         joined,
         ending,
+        ..
     } = attached;
     let images = config.image_cache.as_deref().and_then(|directory| {
         ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)

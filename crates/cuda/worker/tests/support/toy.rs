@@ -169,7 +169,7 @@ impl Driver for Toy {
         }]
     }
 
-    fn limit_memory(&self, bytes: u64) {
+    fn limit_memory(&self, bytes: u64, _: cuda_driver::LimitOf) {
         *self.inner.limit_bytes.lock().unwrap() = Some(bytes);
     }
 

@@ -1,16 +1,24 @@
 //! Who gets an instance, and who a new one.
 
-use super::{Action, Instance, InstanceId, InstanceState, Machine, SlotId, Stage};
+use super::{Action, Instance, InstanceId, InstanceState, Kind, Machine, SlotId, Stage, Verdict};
 use crate::record::FunctionKey;
 
 impl Machine {
     /// Gives idle instances to those that wait, and starts instances for the others.
     pub(super) fn dispatch(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        self.clear_gpus(actions);
         loop {
             let functions = &self.functions;
             let next =
                 self.queue.pop(|key| functions.get(key).is_some_and(|function| !function.idle.is_empty()));
             let Some((key, id)) = next else { break };
+            if self.is_too_old(&id, now_ms) {
+                if let Some(invocation) = self.invocations.get_mut(&id) {
+                    invocation.stage = Stage::Running;
+                }
+                self.finish(&id, Verdict::Expired, actions);
+                continue;
+            }
             self.deliver(&key, id, now_ms, actions);
         }
         for key in self.queue.functions() {
@@ -22,6 +30,13 @@ impl Machine {
         }
     }
 
+    fn is_too_old(&self, id: &str, now_ms: u64) -> bool {
+        let Some(invocation) = self.invocations.get(id) else { return false };
+        let Kind::Async { accepted_ms, .. } = invocation.kind else { return false };
+        let age_max_ms = self.functions.get(&invocation.key).map(|function| function.spec.age_max_ms);
+        age_max_ms.is_some_and(|most| now_ms.saturating_sub(accepted_ms) > most)
+    }
+
     fn deliver(&mut self, key: &FunctionKey, id: String, now_ms: u64, actions: &mut Vec<Action>) {
         let Some(function) = self.functions.get_mut(key) else { return };
         // The one that was idle last: the others cool down and end.
@@ -31,6 +46,7 @@ impl Machine {
             invocation.stage = Stage::Running;
         }
         if let Some(chosen) = self.instances.get_mut(&instance) {
+            chosen.has_served = true;
             chosen.state = InstanceState::Busy { id: id.clone(), since_ms: now_ms, deadline_ms };
         }
         actions.push(Action::Deliver { instance, id, deadline_ms });
@@ -66,10 +82,16 @@ impl Machine {
         }
         let slot = match spec.gpu_mb {
             None => None,
-            Some(declared_mb) => match self.take_slot(&key.tenant, declared_mb, actions) {
-                Some(slot) => Some(slot),
-                None => return false,
-            },
+            Some(declared_mb) => {
+                let Some(slot) = self.take_slot(key, declared_mb, now_ms, actions) else {
+                    // One that has an instance is served, if slowly.
+                    if of_function == 0 && self.has_waited_long(key, now_ms) {
+                        self.reserve(key, declared_mb);
+                    }
+                    return false;
+                };
+                Some(slot)
+            }
         };
         self.next_instance += 1;
         let id = InstanceId(self.next_instance);
@@ -77,12 +99,20 @@ impl Machine {
             key: key.clone(),
             revision: spec.revision,
             memory_mb: spec.memory_mb,
+            gpu_mb: spec.gpu_mb.unwrap_or(0),
             slot,
+            has_served: false,
             state: InstanceState::Starting { since_ms: now_ms },
         };
         self.instances.insert(id, instance);
         actions.push(Action::Start { instance: id, key: key.clone(), revision: spec.revision, slot });
         true
+    }
+
+    /// Whether the oldest of a function has waited so long that it is not overtaken any more.
+    fn has_waited_long(&self, key: &FunctionKey, now_ms: u64) -> bool {
+        let oldest = self.queue.oldest_of(key).and_then(|id| self.invocations.get(id));
+        oldest.is_some_and(|oldest| oldest.queued_ms + self.settings.overtake_ms <= now_ms)
     }
 
     /// Whether another instance fits into this machine. If not, the instance that has been idle for longest ends, unless its

@@ -1,9 +1,14 @@
 //! The life of instances.
 
 use super::{Action, Instance, InstanceId, InstanceState, Machine, Verdict};
+use crate::record::FunctionKey;
 
 /// The weight of the newest duration in the mean: one part of eight.
 const MEAN_PARTS: u64 = 8;
+
+fn mean(before_ms: u64, took_ms: u64) -> u64 {
+    if before_ms == 0 { took_ms } else { (before_ms * (MEAN_PARTS - 1) + took_ms) / MEAN_PARTS }
+}
 
 impl Machine {
     pub(super) fn asked(&mut self, id: InstanceId, now_ms: u64, actions: &mut Vec<Action>) {
@@ -21,6 +26,9 @@ impl Machine {
         let function = self.functions.get_mut(&instance.key);
         match function.filter(|function| function.spec.revision == instance.revision) {
             Some(function) => {
+                if let InstanceState::Starting { since_ms } = instance.state {
+                    function.start_ms = mean(function.start_ms, now_ms.saturating_sub(since_ms));
+                }
                 (function.failures, function.not_before_ms) = (0, 0);
                 function.idle.insert(id);
                 instance.state = InstanceState::Idle { since_ms: now_ms };
@@ -44,11 +52,13 @@ impl Machine {
         }
         let took_ms = now_ms.saturating_sub(*since_ms);
         if let Some(function) = self.functions.get_mut(&answering.key) {
-            let mean = function.mean_ms;
-            function.mean_ms =
-                if mean == 0 { took_ms } else { (mean * (MEAN_PARTS - 1) + took_ms) / MEAN_PARTS };
+            function.mean_ms = mean(function.mean_ms, took_ms);
         }
         answering.state = InstanceState::Between { since_ms: now_ms };
+        // Errors of CUDA stay: an instance whose session or context is lost would fail for ever.
+        if !is_success && answering.slot.is_some() {
+            self.kill(instance, actions);
+        }
         let verdict = if is_success { Verdict::Succeeded } else { Verdict::Failed };
         self.conclude(id, verdict, now_ms, actions);
     }
@@ -59,28 +69,30 @@ impl Machine {
             function.idle.remove(&id);
         }
         if let Some(slot) = instance.slot {
-            self.leave_slot(slot, now_ms, actions);
+            self.leave_slot(slot, instance.gpu_mb, now_ms, actions);
         }
         match instance.state {
             InstanceState::Busy { id: running, .. } => {
                 self.conclude(&running, Verdict::Died, now_ms, actions)
             }
-            InstanceState::Starting { .. } => self.failed_to_start(&instance, now_ms, actions),
+            InstanceState::Starting { .. } => {
+                self.failed_to_start(&instance.key, instance.revision, now_ms, actions)
+            }
             InstanceState::Between { .. } | InstanceState::Idle { .. } | InstanceState::Ending => {}
         }
     }
 
     /// Contains a crash loop: each failure costs one invocation, and a pause that grows.
-    fn failed_to_start(&mut self, instance: &Instance, now_ms: u64, actions: &mut Vec<Action>) {
+    fn failed_to_start(&mut self, key: &FunctionKey, revision: u64, now_ms: u64, actions: &mut Vec<Action>) {
         let settings = &self.settings;
-        let Some(function) = self.functions.get_mut(&instance.key) else { return };
-        if function.spec.revision != instance.revision {
+        let Some(function) = self.functions.get_mut(key) else { return };
+        if function.spec.revision != revision {
             return;
         }
         function.failures += 1;
         let delay = settings.crash_delay_ms.saturating_mul(1 << (function.failures - 1).min(20));
         function.not_before_ms = now_ms + delay.min(settings.crash_delay_max_ms);
-        if let Some(id) = self.queue.pop_of(&instance.key) {
+        if let Some(id) = self.queue.pop_of(key) {
             if let Some(invocation) = self.invocations.get_mut(&id) {
                 invocation.stage = super::Stage::Running;
             }
@@ -130,10 +142,8 @@ impl Machine {
         for id in stuck {
             if let Some(key) = self.instances.get(&id).map(|instance| instance.key.clone()) {
                 let revision = self.instances[&id].revision;
-                let stuck =
-                    Instance { key, revision, memory_mb: 0, slot: None, state: InstanceState::Ending };
                 self.kill(id, actions);
-                self.failed_to_start(&stuck, now_ms, actions);
+                self.failed_to_start(&key, revision, now_ms, actions);
             }
         }
         self.kill_where(actions, |instance| {

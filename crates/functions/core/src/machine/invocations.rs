@@ -16,7 +16,8 @@ impl Machine {
             }
             None => {
                 let idle = BTreeSet::new();
-                let function = FunctionState { spec, failures: 0, not_before_ms: 0, mean_ms: 0, idle };
+                let function =
+                    FunctionState { spec, failures: 0, not_before_ms: 0, mean_ms: 0, start_ms: 0, idle };
                 self.functions.insert(key.clone(), function);
             }
         }
@@ -62,7 +63,8 @@ impl Machine {
             actions.push(Action::Refuse { id, refusal });
             return;
         }
-        self.invocations.insert(id.clone(), Invocation { key: key.clone(), kind, stage: Stage::Queued });
+        let invocation = Invocation { key: key.clone(), kind, stage: Stage::Queued, queued_ms: now_ms };
+        self.invocations.insert(id.clone(), invocation);
         let Some(function) = self.functions.get(&key) else {
             return self.finish(&id, Verdict::FunctionGone, actions);
         };
@@ -154,7 +156,7 @@ impl Machine {
             }
             self.delayed.remove(&(until_ms, id.clone()));
             if let Some(invocation) = self.invocations.get_mut(&id) {
-                invocation.stage = Stage::Queued;
+                (invocation.stage, invocation.queued_ms) = (Stage::Queued, now_ms);
                 self.queue.push(&invocation.key.clone(), id);
             }
         }

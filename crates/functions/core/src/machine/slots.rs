@@ -1,39 +1,156 @@
 //! GPUs that the service holds, asks for and gives back.
 
-use super::{Action, InstanceId, InstanceState, Machine, SlotId, Verdict};
-use crate::places::{self, Slot};
+use super::{Action, Instance, InstanceId, InstanceState, Machine, SlotId, Verdict};
+use crate::places::{Fit, Rules, Slot};
+use crate::record::FunctionKey;
+use std::collections::BTreeSet;
+
+/// A GPU on which room is made for one function that has waited for long.
+#[derive(Clone, Debug)]
+pub(super) struct Reserved {
+    pub(super) slot: SlotId,
+    pub(super) key: FunctionKey,
+}
 
 impl Machine {
-    /// A place on a GPU for one more instance. If there is none, the pool is asked.
+    fn rules(&self) -> Rules {
+        let settings = &self.settings;
+        Rules { sharing: settings.sharing, tenants_share: settings.tenants_share, fit: settings.fit }
+    }
+
+    /// The GPU that has room for one more instance of this function.
+    fn place_for(&self, key: &FunctionKey, declared_mb: u32) -> Option<u64> {
+        let reserved = self.reserved.as_ref();
+        let is_open = |id: u64| {
+            !self.returning.contains(&SlotId(id))
+                && reserved.is_none_or(|reserved| reserved.slot.0 != id || reserved.key == *key)
+        };
+        #[cfg(test)]
+        if self.mutated(crate::simulation::Mutation::Overfill) {
+            return self.rules().choose(&self.slots, key, 0, is_open);
+        }
+        #[cfg(test)]
+        if self.mutated(crate::simulation::Mutation::MixTenants) {
+            let mixed = Rules { tenants_share: true, ..self.rules() };
+            return mixed.choose(&self.slots, key, declared_mb, is_open);
+        }
+        self.rules().choose(&self.slots, key, declared_mb, is_open)
+    }
+
+    /// Whether one more instance of this function could have a GPU now or when the pool grants one.
+    pub(super) fn has_gpu_for(&self, key: &FunctionKey, declared_mb: u32) -> bool {
+        self.place_for(key, declared_mb).is_some()
+            || self.slots.len() + self.asked.len() < self.settings.gpus_max
+    }
+
+    /// A place on a GPU for one more instance. If there is none, the pool is asked, or idle instances end.
     pub(super) fn take_slot(
         &mut self,
-        tenant: &str,
+        key: &FunctionKey,
         declared_mb: u32,
+        now_ms: u64,
         actions: &mut Vec<Action>,
     ) -> Option<SlotId> {
-        let chosen = places::choose(&self.slots, tenant, declared_mb, self.settings.fit).map(SlotId);
-        if let Some(slot) = chosen.filter(|slot| !self.returning.contains(slot)) {
-            self.slots.get_mut(&slot.0)?.used += 1;
-            return Some(slot);
+        if let Some(slot) = self.place_for(key, declared_mb) {
+            let place = self.slots.get_mut(&slot)?;
+            place.used += 1;
+            place.used_mb += u64::from(declared_mb);
+            place.had.insert(key.clone());
+            self.reserved = self.reserved.take().filter(|reserved| reserved.key != *key);
+            return Some(SlotId(slot));
         }
         // One question at a time: when it is answered, the next is asked.
-        let wanted = (tenant.to_owned(), declared_mb);
-        if self.asked.values().any(|asked| *asked == wanted) {
+        let shared = self.settings.tenants_share;
+        let is_coming = self
+            .asked
+            .values()
+            .any(|(tenant, asked_mb)| (shared || *tenant == key.tenant) && *asked_mb >= declared_mb);
+        if is_coming {
             return None;
         }
         if self.slots.len() + self.asked.len() < self.settings.gpus_max {
-            self.next_slot += 1;
-            let slot = SlotId(self.next_slot);
-            self.asked.insert(slot, wanted);
-            actions.push(Action::AskGpu { slot, tenant: tenant.to_owned(), declared_mb });
-        } else if self.returning.is_empty() {
-            self.free_a_gpu(actions);
+            if self.gpus_not_before_ms <= now_ms {
+                self.next_slot += 1;
+                let slot = SlotId(self.next_slot);
+                self.asked.insert(slot, (key.tenant.clone(), declared_mb));
+                actions.push(Action::AskGpu { slot, tenant: key.tenant.clone(), declared_mb });
+            }
+        } else if !self.end_idle_for(key, declared_mb, actions) && self.returning.is_empty() {
+            self.free_a_gpu(key, declared_mb, actions);
         }
         None
     }
 
-    /// Ends the idle instances of the GPU that none works on, so that it can go to another tenant or size.
-    fn free_a_gpu(&mut self, actions: &mut Vec<Action>) {
+    /// Ends idle instances that nobody waits for, so that one more fits beside the others. True if room will be there.
+    fn end_idle_for(&mut self, key: &FunctionKey, declared_mb: u32, actions: &mut Vec<Action>) -> bool {
+        let rules = self.rules();
+        let mut choices: Vec<(u64, Vec<InstanceId>)> = Vec::new();
+        for (id, slot) in &self.slots {
+            let slot_id = SlotId(*id);
+            let is_held = self.reserved.as_ref().is_some_and(|held| held.slot == slot_id && held.key != *key);
+            if !rules.admits(slot, &key.tenant) || is_held || self.returning.contains(&slot_id) {
+                continue;
+            }
+            let mut quiet: Vec<(u64, InstanceId)> = self
+                .slot_instances(slot_id)
+                .filter(|(_, instance)| self.queue.count_of(&instance.key) == 0)
+                .filter_map(|(id, instance)| match instance.state {
+                    InstanceState::Idle { since_ms } => Some((since_ms, id)),
+                    _ => None,
+                })
+                .collect();
+            quiet.sort_unstable();
+            let oldest = quiet.first().map_or(u64::MAX, |(since_ms, _)| *since_ms);
+            if let Some(ends) = self.enough(slot_id, quiet, declared_mb) {
+                choices.push((oldest, ends));
+            }
+        }
+        let chosen = match self.settings.fit {
+            Fit::FewestMoves => choices.into_iter().min_by_key(|(oldest, ends)| (ends.len(), *oldest)),
+            Fit::Best | Fit::Worst => choices.into_iter().min_by_key(|(oldest, ends)| (*oldest, ends.len())),
+        };
+        let Some((_, ends)) = chosen else { return false };
+        for id in ends {
+            self.kill(id, actions);
+        }
+        true
+    }
+
+    /// As many of these instances, in their order, as must end until one more fits; none if all are not enough. Those that
+    /// end already count as gone.
+    fn enough(
+        &self,
+        slot: SlotId,
+        mut from: Vec<(u64, InstanceId)>,
+        declared_mb: u32,
+    ) -> Option<Vec<InstanceId>> {
+        let rules = self.rules();
+        let place = self.slots.get(&slot.0)?;
+        let is_there = |(_, instance): &(InstanceId, &Instance)| instance.state != InstanceState::Ending;
+        let mut used = 0;
+        let mut used_mb = 0;
+        for (_, instance) in self.slot_instances(slot).filter(is_there) {
+            used += 1;
+            used_mb += u64::from(instance.gpu_mb);
+        }
+        let mut ends = Vec::new();
+        from.reverse();
+        while !rules.fits(place, used, used_mb, declared_mb) {
+            let (_, id) = from.pop()?;
+            used -= 1;
+            used_mb -= u64::from(self.instances.get(&id)?.gpu_mb);
+            ends.push(id);
+        }
+        Some(ends)
+    }
+
+    /// Ends the idle instances of a GPU that none works on and that is of no use to this function, so that it can be given back
+    /// for another.
+    fn free_a_gpu(&mut self, key: &FunctionKey, declared_mb: u32, actions: &mut Vec<Action>) {
+        let rules = self.rules();
+        let is_useless =
+            |slot: &Slot| !rules.admits(slot, &key.tenant) || slot.total_mb < u64::from(declared_mb);
+        let is_reserved = |slot: SlotId| self.reserved.as_ref().is_some_and(|held| held.slot == slot);
         let is_quiet = |slot: SlotId| {
             self.slot_instances(slot).all(|(_, instance)| match instance.state {
                 InstanceState::Idle { .. } => self.queue.count_of(&instance.key) == 0,
@@ -41,13 +158,74 @@ impl Machine {
                 _ => false,
             })
         };
-        let Some(slot) = self.slots.keys().map(|id| SlotId(*id)).find(|slot| is_quiet(*slot)) else { return };
+        let mut useless = self.slots.iter().filter(|(_, slot)| is_useless(slot)).map(|(id, _)| SlotId(*id));
+        let Some(slot) = useless.find(|slot| !is_reserved(*slot) && is_quiet(*slot)) else { return };
         self.returning.insert(slot);
-        let there: Vec<InstanceId> = self.slot_instances(slot).map(|(id, _)| id).collect();
-        for id in there {
+        self.drain(slot, actions);
+    }
+
+    fn drain(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
+        for (_, id) in self.idle_of(slot) {
             self.kill(id, actions);
         }
         self.return_if_empty(slot, actions);
+    }
+
+    /// Idle instances of a GPU that may end, oldest first. One that has not served yet serves first: else two functions that
+    /// wait for the same GPU would end each other's instances for ever.
+    fn idle_of(&self, slot: SlotId) -> Vec<(u64, InstanceId)> {
+        let may_end = |instance: &Instance| instance.has_served || self.queue.count_of(&instance.key) == 0;
+        let mut idle: Vec<(u64, InstanceId)> = self
+            .slot_instances(slot)
+            .filter(|(_, instance)| may_end(instance))
+            .filter_map(|(id, instance)| match instance.state {
+                InstanceState::Idle { since_ms } => Some((since_ms, id)),
+                _ => None,
+            })
+            .collect();
+        idle.sort_unstable();
+        idle
+    }
+
+    /// A function has waited for long, because others are always sooner where it would fit: a GPU is cleared for it. What runs
+    /// there goes on; what is idle there ends, and nothing new begins until the one that waits has its place.
+    pub(super) fn reserve(&mut self, key: &FunctionKey, declared_mb: u32) {
+        if self.reserved.is_some() || !self.returning.is_empty() || !self.asked.is_empty() {
+            return;
+        }
+        let rules = self.rules();
+        let found = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.total_mb >= u64::from(declared_mb) || !rules.admits(slot, &key.tenant))
+            .min_by_key(|(id, slot)| (!rules.admits(slot, &key.tenant), slot.used, **id));
+        let Some((id, slot)) = found else { return };
+        let (slot_id, is_own) = (SlotId(*id), rules.admits(slot, &key.tenant));
+        if is_own {
+            self.reserved = Some(Reserved { slot: slot_id, key: key.clone() });
+        } else {
+            self.returning.insert(slot_id);
+        }
+    }
+
+    /// Goes on with clearing GPUs: before idle instances are given work.
+    pub(super) fn clear_gpus(&mut self, actions: &mut Vec<Action>) {
+        for slot in self.returning.clone() {
+            self.drain(slot, actions);
+        }
+        let Some(Reserved { slot, key }) = self.reserved.clone() else { return };
+        let declared_mb = self.functions.get(&key).and_then(|function| function.spec.gpu_mb);
+        let is_wanted = self.queue.count_of(&key) > 0 && self.slots.contains_key(&slot.0);
+        let Some(declared_mb) = declared_mb.filter(|_| is_wanted) else {
+            self.reserved = None;
+            return;
+        };
+        let idle = self.idle_of(slot);
+        let all: Vec<InstanceId> = idle.iter().map(|(_, id)| *id).collect();
+        // Not yet enough: what is idle ends all the same, or it would be given work again.
+        for id in self.enough(slot, idle, declared_mb).unwrap_or(all) {
+            self.kill(id, actions);
+        }
     }
 
     pub(super) fn gpu_granted(
@@ -60,11 +238,13 @@ impl Machine {
         let Some((tenant, declared_mb)) = self.asked.remove(&slot) else {
             return actions.push(Action::ReturnGpu { slot });
         };
-        let room = places::room(total_mb, declared_mb, self.settings.sharing);
-        if room == 0 {
-            return actions.push(Action::ReturnGpu { slot });
+        if total_mb < u64::from(declared_mb) {
+            actions.push(Action::ReturnGpu { slot });
+            return self.refuse_one(&tenant, declared_mb, now_ms, actions);
         }
-        let place = Slot { tenant, declared_mb, room, used: 0, empty_since_ms: now_ms };
+        self.gpu_refusals = 0;
+        let had = BTreeSet::new();
+        let place = Slot { tenant, total_mb, used_mb: 0, used: 0, empty_since_ms: now_ms, had };
         self.slots.insert(slot.0, place);
     }
 
@@ -93,15 +273,16 @@ impl Machine {
         }
     }
 
+    /// Each refusal costs one invocation, and a pause that grows.
     fn refuse_one(&mut self, tenant: &str, declared_mb: u32, now_ms: u64, actions: &mut Vec<Action>) {
+        self.gpu_refusals += 1;
+        let pause_ms = self.settings.crash_delay_ms.saturating_mul(1 << (self.gpu_refusals - 1).min(20));
+        self.gpus_not_before_ms = now_ms + pause_ms.min(self.settings.crash_delay_max_ms);
         let wants = self.queue.functions().into_iter().find(|key| {
             let spec = self.functions.get(key).map(|function| &function.spec);
             key.tenant == tenant && spec.is_some_and(|spec| spec.gpu_mb == Some(declared_mb))
         });
         let Some(key) = wants else { return };
-        if let Some(function) = self.functions.get_mut(&key) {
-            function.not_before_ms = now_ms + self.settings.crash_delay_ms;
-        }
         if let Some(id) = self.queue.pop_of(&key) {
             if let Some(invocation) = self.invocations.get_mut(&id) {
                 invocation.stage = super::Stage::Running;
@@ -110,9 +291,10 @@ impl Machine {
         }
     }
 
-    pub(super) fn leave_slot(&mut self, slot: SlotId, now_ms: u64, actions: &mut Vec<Action>) {
+    pub(super) fn leave_slot(&mut self, slot: SlotId, gpu_mb: u32, now_ms: u64, actions: &mut Vec<Action>) {
         if let Some(place) = self.slots.get_mut(&slot.0) {
             place.used = place.used.saturating_sub(1);
+            place.used_mb = place.used_mb.saturating_sub(u64::from(gpu_mb));
             place.empty_since_ms = now_ms;
         }
         if self.returning.contains(&slot) {

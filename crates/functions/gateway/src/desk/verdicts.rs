@@ -15,47 +15,60 @@ pub(super) fn refused(key: &FunctionKey, refusal: Refusal, outlook: Outlook) -> 
     let busy = |message: String| Problem::new(429, "TooManyRequestsException", message);
     match refusal {
         Refusal::NoFunction => Problem::no_function(&key.name),
-        Refusal::Concurrency { limit } => {
-            busy(format!("Rate Exceeded: the {limit} instances that {} may have are busy", key.name))
-        }
+        Refusal::Concurrency { limit } => busy(format!(
+            "Rate Exceeded: the {limit} instances that {} may have are busy; the next would be free in about {} ms",
+            key.name, outlook.wait_ms
+        )),
         Refusal::QueueFull { limit } => busy(format!(
-            "Rate Exceeded: {limit} invocations of {} wait already; the next would wait about {} ms",
-            key.tenant, outlook.wait_ms
+            "Rate Exceeded: {limit} invocations of {} wait already; the next would be number {} and wait about {} ms",
+            key.tenant,
+            outlook.ahead + 1,
+            outlook.wait_ms
         )),
         Refusal::Known => Problem::service("this request id is in use; try again"),
     }
 }
 
 impl Desk {
-    pub(super) fn finish(&self, state: &State, id: &str, pending: Pending, verdict: Verdict, attempts: u8) {
+    /// Tells the client, or writes the report. Returns the invocation of its destination, which is accepted with the report.
+    pub(super) fn finish(
+        &self,
+        state: &State,
+        id: &str,
+        pending: Pending,
+        verdict: Verdict,
+        attempts: u8,
+    ) -> Option<Queued> {
         let ended = in_words(state, id, &pending, verdict);
-        match pending.reply {
+        let queued = match pending.reply {
             Reply::Sync(reply) => {
                 let _ = reply.send(ended);
+                return None;
             }
-            Reply::Async(queued) => {
-                let (succeeded, answer) = match ended {
-                    Ok(answer) => (!answer.is_error, String::from_utf8_lossy(&answer.body).into_owned()),
-                    Err(problem) => (
-                        false,
-                        String::from_utf8_lossy(&error_body(problem.code, &problem.message)).into_owned(),
-                    ),
-                };
-                let Queued { key, payload, accepted_ms, .. } = queued.clone();
-                let report = Report {
-                    version: VERSION,
-                    id: id.to_owned(),
-                    key,
-                    succeeded,
-                    attempts,
-                    answer,
-                    payload: (!succeeded).then_some(payload),
-                    accepted_ms,
-                    ended_ms: self.now_ms(),
-                };
-                self.keeper.report(&queued, &report);
+            Reply::Async(queued) => queued,
+        };
+        let (succeeded, answer) = match ended {
+            Ok(answer) => (!answer.is_error, String::from_utf8_lossy(&answer.body).into_owned()),
+            Err(problem) => {
+                let body = error_body(problem.code, &problem.message);
+                (false, String::from_utf8_lossy(&body).into_owned())
             }
-        }
+        };
+        let Queued { key, payload, accepted_ms, .. } = queued.clone();
+        let report = Report {
+            version: VERSION,
+            id: id.to_owned(),
+            key,
+            succeeded,
+            attempts,
+            answer,
+            payload: (!succeeded).then_some(payload),
+            accepted_ms,
+            ended_ms: self.now_ms(),
+        };
+        let next = self.destination(state, &queued, &report, verdict);
+        self.keeper.report(&queued, &report, next.as_ref());
+        next
     }
 }
 

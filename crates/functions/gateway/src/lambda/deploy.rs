@@ -5,11 +5,11 @@ use super::{Asked, Method};
 use crate::answer::{Problem, bytes_response, json_response};
 use axum::response::Response;
 use base64::Engine;
-use functions::{CODE_BYTES_MAX, Function, FunctionKey, RetryRules, VERSION, sha256_hex};
+use functions::{CODE_BYTES_MAX, Function, FunctionKey, VERSION, sha256_hex};
 use serde::Deserialize;
 use serde_json::json;
 
-fn found(asked: &Asked, name: &str) -> Result<Function, Problem> {
+pub(super) fn found(asked: &Asked, name: &str) -> Result<Function, Problem> {
     let key = asked.key(name)?;
     asked.desk.function(&key).ok_or_else(|| Problem::no_function(&super::arn(&asked.desk.region, &key)))
 }
@@ -109,7 +109,11 @@ pub(super) fn configuration(asked: &Asked, name: &str) -> Result<Response, Probl
 }
 
 /// Writes a changed function and has its instances follow.
-async fn save(asked: &Asked, mut function: Function, zip: Option<&[u8]>) -> Result<Function, Problem> {
+pub(super) async fn save(
+    asked: &Asked,
+    mut function: Function,
+    zip: Option<&[u8]>,
+) -> Result<Function, Problem> {
     function.modified_ms = asked.desk.now_ms();
     asked.desk.keeper.put_function(&function, zip).await?;
     asked.desk.deploy(function.clone());
@@ -182,40 +186,4 @@ pub(super) async fn concurrency(asked: &Asked, name: &str, method: &Method) -> R
         None => json!({}),
     };
     Ok(json_response(200, &body))
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Retries {
-    maximum_retry_attempts: Option<u8>,
-    maximum_event_age_in_seconds: Option<u32>,
-}
-
-pub(super) async fn retries(asked: &Asked, name: &str, method: &Method) -> Result<Response, Problem> {
-    let mut function = found(asked, name)?;
-    if *method == Method::PUT || *method == Method::POST {
-        let wanted: Retries = shapes::read(&asked.body)?;
-        let rules = RetryRules::default();
-        let rules = RetryRules {
-            attempts: wanted.maximum_retry_attempts.unwrap_or(rules.attempts),
-            age_s: wanted.maximum_event_age_in_seconds.unwrap_or(rules.age_s),
-        };
-        function.configuration.retry = rules.check()?;
-        function = save(asked, function, None).await?;
-    } else if *method == Method::DELETE {
-        function.configuration.retry = RetryRules::default();
-        save(asked, function, None).await?;
-        return Ok(bytes_response(204, ""));
-    }
-    let rules = function.configuration.retry;
-    Ok(json_response(
-        200,
-        &json!({
-            "FunctionArn": super::arn(&asked.desk.region, &function.key),
-            "LastModified": function.modified_ms as f64 / 1000.0,
-            "MaximumRetryAttempts": rules.attempts,
-            "MaximumEventAgeInSeconds": rules.age_s,
-            "DestinationConfig": {"OnSuccess": {}, "OnFailure": {}},
-        }),
-    ))
 }

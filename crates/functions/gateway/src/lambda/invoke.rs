@@ -7,10 +7,6 @@ use axum::response::Response;
 use base64::Engine;
 use functions::{ASYNC_PAYLOAD_BYTES_MAX, FunctionKey, Queued, VERSION};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// What an instance printed just before its answer is on its way through a pipe.
-const LOGS_WITHIN: Duration = Duration::from_millis(20);
 
 pub(super) async fn invoke(asked: &Asked, name: &str) -> Result<Response, Problem> {
     let key = asked.key(name)?;
@@ -33,7 +29,7 @@ pub(super) async fn invoke(asked: &Asked, name: &str) -> Result<Response, Proble
 
 /// With what a client can expect to wait.
 fn told(asked: &Asked, key: &FunctionKey, mut response: Response) -> Response {
-    let (_, outlook) = asked.desk.standing(key);
+    let (_, _, outlook) = asked.desk.standing(key);
     set(&mut response, "x-dxpu-queue-ahead", &outlook.ahead.to_string());
     set(&mut response, "x-dxpu-expected-wait-ms", &outlook.wait_ms.to_string());
     response
@@ -64,7 +60,6 @@ async fn wait(asked: &Asked, key: FunctionKey, payload: Vec<u8>) -> Result<Respo
         set(&mut response, "x-amz-function-error", "Unhandled");
     }
     if wants_log {
-        tokio::time::sleep(LOGS_WITHIN).await;
         let tail = asked.desk.logs.tail(&key, &asked.id);
         set(&mut response, "x-amz-log-result", &base64::engine::general_purpose::STANDARD.encode(tail));
     }
@@ -89,6 +84,7 @@ async fn accept(asked: &Asked, key: FunctionKey, payload: Vec<u8>) -> Result<Res
         payload,
         attempts: 0,
         accepted_ms,
+        hops: 0,
     };
     // Accepted means: on disk.
     asked.desk.keeper.accept(&queued).await?;

@@ -3,7 +3,7 @@
 use super::Asked;
 use crate::answer::{Problem, bytes_response, json_response};
 use axum::response::Response;
-use functions::Report;
+use functions::{Report, Whereabouts};
 use serde_json::json;
 
 pub(super) fn logs(asked: &Asked, name: &str) -> Result<Response, Problem> {
@@ -16,14 +16,36 @@ pub(super) fn status(asked: &Asked, name: &str) -> Result<Response, Problem> {
     if asked.desk.function(&key).is_none() {
         return Err(Problem::no_function(&key.name));
     }
-    let ((starting, idle, busy), outlook) = asked.desk.standing(&key);
+    let ((starting, idle, busy), waiting, outlook) = asked.desk.standing(&key);
     Ok(json_response(
         200,
         &json!({
             "Starting": starting, "Idle": idle, "Busy": busy,
-            "Ahead": outlook.ahead, "ExpectedWaitMs": outlook.wait_ms,
+            "Waiting": waiting, "Ahead": outlook.ahead, "ExpectedWaitMs": outlook.wait_ms,
         }),
     ))
+}
+
+/// Where one invocation is: in the queue with so many before it, at an instance, or waiting to be tried again.
+pub(super) fn invocation(asked: &Asked, id: &str) -> Result<Response, Problem> {
+    let Some((key, found)) = asked.desk.whereabouts(&asked.tenant, id) else {
+        let message = "no such invocation waits or runs; its report says how it ended";
+        return Err(Problem::new(404, "ResourceNotFoundException", message));
+    };
+    let mut body = json!({"FunctionName": key.name});
+    match found {
+        Whereabouts::Running => body["State"] = json!("Running"),
+        Whereabouts::Delayed { until_ms } => {
+            body["State"] = json!("Delayed");
+            body["UntilMs"] = json!(until_ms);
+        }
+        Whereabouts::Queued(outlook) => {
+            body["State"] = json!("Queued");
+            body["Ahead"] = json!(outlook.ahead);
+            body["ExpectedWaitMs"] = json!(outlook.wait_ms);
+        }
+    }
+    Ok(json_response(200, &body))
 }
 
 pub(super) fn reports(asked: &Asked) -> Result<Response, Problem> {

@@ -2,7 +2,7 @@
 
 use super::arn;
 use crate::answer::Problem;
-use functions::{Configuration, Function, RetryRules};
+use functions::{Configuration, Destinations, Function, RetryRules};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -74,6 +74,7 @@ impl Wanted {
             environment: self.environment.map_or(before.environment, |given| given.variables),
             concurrency: before.concurrency,
             retry: before.retry,
+            destinations: before.destinations,
         }
     }
 }
@@ -90,6 +91,7 @@ pub(super) fn defaults() -> Configuration {
         environment: BTreeMap::new(),
         concurrency: None,
         retry: RetryRules::default(),
+        destinations: Destinations::default(),
     }
 }
 

@@ -18,7 +18,7 @@ const SIGNATURE_BYTES: usize = 64;
 const TEXT_BYTES_MAX: usize = 63;
 
 /// The longest possible token.
-const TOKEN_BYTES_MAX: usize = FIXED_BYTES + 3 * (1 + TEXT_BYTES_MAX) + SIGNATURE_BYTES;
+const TOKEN_BYTES_MAX: usize = FIXED_BYTES + 4 * (1 + TEXT_BYTES_MAX) + SIGNATURE_BYTES;
 
 /// Why a text is no token, or claims cannot be put into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum CodecError {
 }
 
 pub(super) fn check(claims: &LeaseClaims) -> Result<(), CodecError> {
-    for name in [&claims.lease, &claims.tenant, &claims.box_name] {
+    for name in [&claims.lease, &claims.tenant, &claims.box_name].into_iter().chain(&claims.part) {
         check_text(name.as_bytes())?;
     }
     if (1..=1000).contains(&claims.share_milli) { Ok(()) } else { Err(CodecError::Share) }
@@ -61,7 +61,7 @@ fn body(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
     }
     bytes.extend(claims.share_milli.to_be_bytes());
     bytes.extend(claims.slot.to_be_bytes());
-    for text in [&claims.lease, &claims.tenant, &claims.box_name] {
+    for text in [&claims.lease, &claims.tenant, &claims.box_name].into_iter().chain(&claims.part) {
         bytes.push(u8::try_from(text.len()).expect("names are checked before"));
         bytes.extend(text.as_bytes());
     }
@@ -97,6 +97,8 @@ pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
     let share_milli = u16::from_be_bytes(take(&mut rest)?);
     let slot = u16::from_be_bytes(take(&mut rest)?);
     let (lease, tenant, box_name) = (name(&mut rest)?, name(&mut rest)?, name(&mut rest)?);
+    // A token of the whole lease ends here.
+    let part = if rest.len() > SIGNATURE_BYTES { Some(name(&mut rest)?) } else { None };
     let signature = take(&mut rest)?;
     if !rest.is_empty() {
         return Err(CodecError::Length);
@@ -111,6 +113,7 @@ pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
         share_milli,
         issued_ms,
         expires_ms,
+        part,
     };
     check(&claims)?;
     Ok(SignedClaims { key, claims, signature })

@@ -12,6 +12,7 @@ fn claims() -> LeaseClaims {
         share_milli: 1000,
         issued_ms: 1_000,
         expires_ms: 61_000,
+        part: None,
     }
 }
 
@@ -99,9 +100,10 @@ prop_compose! {
     fn any_claims()(
         names in ("[a-z0-9.-]{1,63}", "[a-z0-9.-]{1,63}", "[a-z0-9.-]{1,63}"),
         slot: u16, epoch: u64, memory_bytes: u64, share_milli in 1u16..=1000, issued_ms: u64, expires_ms: u64,
+        part in prop::option::of("[a-z0-9.-]{1,63}"),
     ) -> LeaseClaims {
         let (lease, tenant, box_name) = names;
-        LeaseClaims { lease, tenant, box_name, slot, epoch, memory_bytes, share_milli, issued_ms, expires_ms }
+        LeaseClaims { lease, tenant, box_name, slot, epoch, memory_bytes, share_milli, issued_ms, expires_ms, part }
     }
 }
 

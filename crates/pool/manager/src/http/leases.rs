@@ -304,44 +304,82 @@ pub(super) async fn explain(
 /// Get the tokens that open the lease's GPUs
 ///
 /// One for each GPU, to be shown to its box. They open nothing after a day, or once the lease has another epoch.
-#[utoipa::path(get, path = "/v1/leases/{id}/tokens", tag = "leases", params(("id" = LeaseId, Path)),
+///
+/// With `part`, they are for one of several programs that share the lease: a session with such a token has at most
+/// `memory_bytes` of each GPU, and there is one session at a time for each part.
+#[utoipa::path(get, path = "/v1/leases/{id}/tokens", tag = "leases", params(("id" = LeaseId, Path), PartQuery),
     responses((status = 200, body = LeaseTokens), OfOneThing, Refusals))]
 pub(super) async fn tokens(
     State(api): State<Api>,
     claim: Claim,
     Path(id): Path<LeaseId>,
+    Query(query): Query<PartQuery>,
 ) -> Result<Json<LeaseTokens>, Problem> {
+    let part = query.part()?;
     let asked = asked(claim, "lease.tokens", id, BORROW, Audited::Refusals);
     let tokens = move |books: &mut Books, caller: &Caller| {
         own(books, caller, id)?;
-        sign_all(books, id)
+        sign_all(books, id, part.as_ref())
     };
     api.desk.read(asked, tokens).await.map(Json)
 }
 
-fn sign(books: &Books, lease: &Lease, grant: &Grant) -> Result<SignedGrant, Problem> {
+/// Which part of a lease.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PartQuery {
+    /// The name of the part. Programs whose parts are the same up to the first dot share what their box keeps for them.
+    #[param(value_type = Option<Name>)]
+    part: Option<Name>,
+    /// What a session of the part may use of each GPU; with `part`, and only then.
+    #[param(minimum = 1)]
+    memory_bytes: Option<u64>,
+}
+
+/// A part of a lease that tokens are asked for.
+struct Part {
+    name: Name,
+    memory_bytes: u64,
+}
+
+impl PartQuery {
+    fn part(self) -> Result<Option<Part>, Problem> {
+        match (self.part, self.memory_bytes) {
+            (None, None) => Ok(None),
+            (Some(name), Some(memory_bytes @ 1..)) => Ok(Some(Part { name, memory_bytes })),
+            _ => Err(pool_api::Invalid::new("memory_bytes", "must be at least 1, and go with part").into()),
+        }
+    }
+}
+
+fn sign(books: &Books, lease: &Lease, grant: &Grant, part: Option<&Part>) -> Result<SignedGrant, Problem> {
     let gpu = books.ledger.gpu(&grant.gpu).ok_or_else(|| Problem::internal("a granted GPU is gone"))?;
     let share = lease.request.share;
+    let memory_bytes = share.map_or(gpu.memory_bytes, |share| share.memory_bytes);
     let claims = LeaseClaims {
         lease: lease.id.to_string(),
         tenant: lease.tenant.to_string(),
         box_name: grant.gpu.box_name.to_string(),
         slot: u16::from(grant.gpu.slot),
         epoch: grant.epoch,
-        memory_bytes: share.map_or(gpu.memory_bytes, |share| share.memory_bytes),
+        // A part is never more than the whole.
+        memory_bytes: part.map_or(memory_bytes, |part| part.memory_bytes.min(memory_bytes)),
         share_milli: share.map_or(1000, |share| u16::try_from(share.milli).unwrap_or(1000)),
         issued_ms: books.now_ms,
         expires_ms: books.now_ms + LEASE_TOKEN_MS,
+        part: part.map(|part| part.name.to_string()),
     };
     Ok(SignedGrant {
         gpu: grant.gpu.clone(),
         epoch: grant.epoch,
         endpoints: grant.endpoints.clone(),
+        memory_bytes: claims.memory_bytes,
         token: books.access.sign(&claims, books.now_ms)?.reveal().to_owned(),
     })
 }
 
-fn sign_all(books: &Books, id: LeaseId) -> Result<LeaseTokens, Problem> {
+fn sign_all(books: &Books, id: LeaseId, part: Option<&Part>) -> Result<LeaseTokens, Problem> {
     let lease = books.ledger.lease(id).ok_or_else(|| Problem::not_found(format!("lease {id}")))?;
     if lease.state != LeaseState::Granted {
         return Err(Problem::new(
@@ -357,8 +395,9 @@ fn sign_all(books: &Books, id: LeaseId) -> Result<LeaseTokens, Problem> {
             "use its GPUs in a guest of that host",
         ));
     }
-    let grants = lease.grants.iter().map(|grant| sign(books, lease, grant)).collect::<Result<_, _>>()?;
-    let moving = lease.moving.as_ref().map(|moving| sign(books, lease, &moving.to)).transpose()?;
+    let grants =
+        lease.grants.iter().map(|grant| sign(books, lease, grant, part)).collect::<Result<_, _>>()?;
+    let moving = lease.moving.as_ref().map(|moving| sign(books, lease, &moving.to, part)).transpose()?;
     Ok(LeaseTokens {
         lease: id,
         version: lease.version,

@@ -236,3 +236,31 @@ fn a_tenant_sees_capacity_and_its_own_usage_and_an_operator_cordons_and_removes(
     let refused = bed.admin.delete::<pool_api::BoxRecord>("/v1/boxes/rack1-a").unwrap_err();
     assert_eq!(refused.code(), Some(pool_api::ErrorCode::Conflict), "{refused}");
 }
+
+/// Programs that share a lease have tokens with limits of their own, never above what the lease has.
+#[test]
+fn a_lease_has_parts_with_limits_of_their_own() {
+    let bed = Bed::make();
+    let mut gpu_box = bed.join("rack1-a", 1);
+    gpu_box.turn();
+    let ada = bed.user("spiffe://dxpu/tenant/vision/ada");
+    let lease = ada.create_lease(&LeaseRequest::default(), &idempotency_key()).unwrap();
+    let orders = gpu_box.turn();
+    let keys: Vec<pool_auth::LeasePublicKey> =
+        orders.lease_keys.iter().map(|key| key.parse().unwrap()).collect();
+    // A tenant cannot list GPUs, but it knows how large its own is.
+    let whole = ada.lease_tokens(lease.id).unwrap().grants[0].memory_bytes;
+    assert_eq!(whole, bed.admin.gpus().unwrap()[0].memory_bytes);
+    let claims = |memory_bytes: u64| {
+        let tokens = ada.part_tokens(lease.id, &"ada.1".parse().unwrap(), memory_bytes).unwrap();
+        assert_eq!(tokens.grants[0].memory_bytes, memory_bytes.min(whole));
+        pool_auth::lease_token::verify(&tokens.grants[0].token, &keys, "rack1-a", 0, orders.now_ms).unwrap()
+    };
+    let part = claims(1 << 20);
+    assert_eq!((part.memory_bytes, part.part.as_deref()), (1 << 20, Some("ada.1")));
+    assert_eq!(claims(u64::MAX).memory_bytes, whole);
+    for wrong in ["part=ada.1", "memory_bytes=7", "part=ada.1&memory_bytes=0", "part=A&memory_bytes=7"] {
+        let path = format!("/v1/leases/{}/tokens?{wrong}", lease.id);
+        assert!(ada.get::<pool_api::LeaseTokens>(&path, no_wait()).is_err(), "{wrong}");
+    }
+}
