@@ -234,7 +234,11 @@ fn start_after_landing<T: Send + 'static>(
 ) -> io::Result<mpsc::Sender<AfterLanding<T>>> {
     let (sender, things) = mpsc::channel::<AfterLanding<T>>();
     let link = Arc::clone(link);
+    let runs_host_functions = name == HOST_CALL_THREAD;
     crate::threads::spawn(name, move || {
+        if runs_host_functions {
+            crate::paging::note_host_function_thread();
+        }
         for AfterLanding { wires, chunks, thing } in things {
             let lanes = &wires.lanes;
             // Transfers among the replies land only when a thread reads them. If no call waits, this thread must.

@@ -196,7 +196,9 @@ impl Exec {
             }
         }
         stream.order_behind_copies()?;
-        stream.context.post(&Command::GraphLaunch { exec: self.id, stream: stream.id, run })?;
+        super::managed::launching_graph(stream, || {
+            stream.context.post(&Command::GraphLaunch { exec: self.id, stream: stream.id, run })
+        })?;
         state.last_stream = Some(Arc::clone(stream));
         Ok(())
     }
