@@ -143,7 +143,13 @@ impl Replay {
                 self.landed.insert(*transfer, before);
                 self.gates.push_back((mark.position, Awaited::Landed { transfer: *transfer }));
             }
-            Observation::HostCallBegan { token } => self.host_calls.entry(*token).or_default().begun += 1,
+            Observation::HostCallBegan { token } => {
+                // While it runs it may touch managed memory, and commands are sent for that.
+                let runs = self.host_calls.entry(*token).or_default();
+                runs.begun += 1;
+                let awaited = Awaited::HostCall { token: *token, run: runs.begun };
+                self.gates.push_back((mark.position, awaited));
+            }
             Observation::HostCallRan { token } => {
                 let runs = self.host_calls.entry(*token).or_default();
                 runs.ran += 1;

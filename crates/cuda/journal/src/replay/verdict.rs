@@ -141,6 +141,8 @@ pub(super) struct HostCallRuns {
     pub(super) ran: u32,
     /// How often the new worker has asked.
     pub(super) asked: u32,
+    /// The same as soon as it is heard.
+    pub(super) heard: u32,
 }
 
 impl Replay {
@@ -154,7 +156,7 @@ impl Replay {
                     || self.landed.get(transfer).is_none_or(|landed| !landed.is_seen)
             }
             Awaited::HostCall { token, run } => {
-                self.host_calls.get(token).is_none_or(|runs| runs.asked >= *run)
+                self.host_calls.get(token).is_none_or(|runs| runs.asked.max(runs.heard) >= *run)
             }
         }
     }
@@ -215,6 +217,19 @@ impl Replay {
             Some(_) => Verdict::Differs(Difference::Bytes { transfer }),
             None => Verdict::New,
         }
+    }
+
+    /// The worker asks for a host function, and the thread that runs them has not come to it yet. It may be in a function that
+    /// waits for this replay. True: that function ran, and the worker is to be answered without that thread; else
+    /// [`Self::host_call_asked`] follows.
+    pub fn host_call_heard(&mut self, token: u64) -> bool {
+        let runs = self.host_calls.entry(token).or_default();
+        runs.heard += 1;
+        let has_run = runs.heard <= runs.ran && !is_planted(Mutant::HostFunctionTwice);
+        if has_run {
+            runs.asked += 1;
+        }
+        has_run
     }
 
     /// The worker asks for a host function.

@@ -384,6 +384,10 @@ impl Reader<'_> {
         let (events, helpers) = (&self.link.events, &self.helpers);
         match notice {
             Notice::HostCall { token, chunks } => {
+                let survival = self.link.survival.as_ref();
+                if survival.is_some_and(|survival| survival.host_call_heard(self.wires.number, token)) {
+                    return self.wires.send(&Notice::HostCallDone { token }).map_err(LinkEnd::from);
+                }
                 let call = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: token };
                 helpers.run_host_call.send(call).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))
             }

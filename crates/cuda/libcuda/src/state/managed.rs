@@ -120,13 +120,21 @@ struct Areas {
     sides: Sides,
     /// Work that may use managed memory waits: a touch was overtaken too often.
     is_held: bool,
+    /// Fetches that are under way.
+    fetching: usize,
     /// Prefetches to the host.
     wanted: Vec<serve::Wanted>,
 }
 
 impl Areas {
     const fn new() -> Self {
-        Self { by_base: BTreeMap::new(), sides: Sides::new(), is_held: false, wanted: Vec::new() }
+        Self {
+            by_base: BTreeMap::new(),
+            sides: Sides::new(),
+            is_held: false,
+            fetching: 0,
+            wanted: Vec::new(),
+        }
     }
 
     fn at(&mut self, address: u64) -> Option<&mut Area> {

@@ -205,88 +205,129 @@ fn simple() {
 }
 
 /// Random work and touches against a model.
+struct World {
+    gpu: Gpu,
+    streams: [Handle; 3],
+    graph: Handle,
+    memory: [&'static mut [u32]; 2],
+    models: [Vec<u32>; 2],
+    device: u64,
+    pageable: Vec<u32>,
+}
+
+/// Words of one of the two allocations, and what happens to them in which stream.
+struct Step {
+    which: usize,
+    at: usize,
+    count: usize,
+    place: u64,
+    stream: Handle,
+    round: u32,
+}
+
+const WORDS: usize = 200_000;
+
 fn random(seed: &mut u64) {
-    const WORDS: usize = 200_000;
     let gpu = begin();
     let streams = [0, stream(0), stream(1)];
     let memory = [managed(WORDS), managed(WORDS / 3)];
-    let mut models = [vec![0u32; WORDS], vec![0u32; WORDS / 3]];
-    let (mut device, mut pageable) = (0, vec![0u32; WORDS]);
+    let models = [vec![0u32; WORDS], vec![0u32; WORDS / 3]];
+    let mut device = 0;
     // SAFETY: the pointer is that of a live variable.
     good(unsafe { cuMemAlloc_v2(&mut device, WORDS * 4) });
     let graph = graph_of(&gpu, memory[0], streams[1]);
-    for round in 0..600u32 {
+    let mut world = World { gpu, streams, graph, memory, models, device, pageable: vec![0; WORDS] };
+    for round in 0..600 {
         let which = next(seed, 2);
-        let words = models[which].len();
+        let words = world.models[which].len();
         let (at, stream) = (next(seed, words), streams[next(seed, 3)]);
         let most = [3, 20_000, words][next(seed, 3)];
         let count = 1 + next(seed, most.min(words - at));
-        let place = address(memory[which]) + 4 * at as u64;
+        let place = address(world.memory[which]) + 4 * at as u64;
+        let step = Step { which, at, count, place, stream, round };
         match next(seed, 12) {
-            0..=2 => {
-                memory[which][at..at + count].iter().zip(&models[which][at..]).for_each(|(found, wanted)| {
-                    assert_eq!(found, wanted, "round {round}");
-                })
-            }
-            3..=4 => {
-                memory[which][at..at + count].fill(round);
-                models[which][at..at + count].fill(round);
-            }
-            5..=6 => {
-                launch(gpu.bump, &memory[which][at..at + count], round, stream);
-                models[which][at..at + count]
-                    .iter_mut()
-                    .for_each(|word| *word = word.wrapping_mul(3).wrapping_add(round));
-                settle(stream, seed);
-            }
-            7 => {
-                // SAFETY: the range is managed memory.
-                good(unsafe { cuMemsetD8Async(place, round as u8, count * 4, stream) });
-                models[which][at..at + count].fill(u32::from_le_bytes([round as u8; 4]));
-                settle(stream, seed);
-            }
-            8 => {
-                pageable[..count].fill(round ^ 0x5555);
-                // SAFETY: so many words are at either address.
-                good(unsafe { cuMemcpyHtoD_v2(place, pageable.as_ptr().cast(), count * 4) });
-                models[which][at..at + count].fill(round ^ 0x5555);
-            }
-            9 => {
-                // SAFETY: as above.
-                good(unsafe { cuMemcpyDtoH_v2(pageable.as_mut_ptr().cast(), place, count * 4) });
-                assert!(pageable[..count] == models[which][at..at + count], "round {round}");
-            }
-            10 => {
-                // To the device and back to another place, managed memory named as host memory.
-                let back = next(seed, words - count + 1);
-                let to = address(memory[which]) + 4 * back as u64;
-                // SAFETY: as above.
-                unsafe {
-                    if round % 2 == 0 {
-                        good(cuMemcpyHtoD_v2(device, place as *const c_void, count * 4));
-                    } else {
-                        good(cuMemcpy(device, place, count * 4));
-                    }
-                    // The source is the program's again.
-                    memory[which][at] ^= 1;
-                    good(cuMemcpyAsync(to, device, count * 4, stream));
-                }
-                let moved = models[which][at..at + count].to_vec();
-                models[which][at] ^= 1;
-                models[which][back..back + count].copy_from_slice(&moved);
-                settle(stream, seed);
-            }
-            _ => {
-                // SAFETY: the graph and the stream are alive.
-                good(unsafe { cuGraphLaunch(graph, streams[1]) });
-                models[0].iter_mut().for_each(|word| *word = word.wrapping_mul(3).wrapping_add(11));
-                settle(streams[1], seed);
-            }
+            0..=4 => world.touch(&step, seed),
+            5..=7 => world.work(&step, seed),
+            8 | 9 => world.copy_pageable(&step, seed),
+            10 => world.copy_over_the_device(&step, seed),
+            _ => world.launch_graph(seed),
         }
         hint(seed, place, count, stream);
     }
     synchronize();
-    (0..2).for_each(|which| assert!(memory[which] == models[which].as_slice()));
+    (0..2).for_each(|which| assert!(world.memory[which] == world.models[which].as_slice()));
+}
+
+impl World {
+    fn touch(&mut self, step: &Step, seed: &mut u64) {
+        let range = step.at..step.at + step.count;
+        if next(seed, 5) < 3 {
+            let wanted = &self.models[step.which][range.clone()];
+            assert!(self.memory[step.which][range] == *wanted, "round {}", step.round);
+        } else {
+            self.memory[step.which][range.clone()].fill(step.round);
+            self.models[step.which][range].fill(step.round);
+        }
+    }
+
+    fn work(&mut self, step: &Step, seed: &mut u64) {
+        let (range, round) = (step.at..step.at + step.count, step.round);
+        let model = &mut self.models[step.which][range.clone()];
+        if next(seed, 3) < 2 {
+            launch(self.gpu.bump, &self.memory[step.which][range], round, step.stream);
+            model.iter_mut().for_each(|word| *word = word.wrapping_mul(3).wrapping_add(round));
+        } else {
+            // SAFETY: the range is managed memory.
+            good(unsafe { cuMemsetD8Async(step.place, round as u8, step.count * 4, step.stream) });
+            model.fill(u32::from_le_bytes([round as u8; 4]));
+        }
+        settle(step.stream, seed);
+    }
+
+    fn copy_pageable(&mut self, step: &Step, seed: &mut u64) {
+        let model = &mut self.models[step.which][step.at..step.at + step.count];
+        let pageable = &mut self.pageable[..step.count];
+        if next(seed, 2) == 0 {
+            pageable.fill(step.round ^ 0x5555);
+            model.fill(step.round ^ 0x5555);
+            // SAFETY: so many words are at either address.
+            good(unsafe { cuMemcpyHtoD_v2(step.place, pageable.as_ptr().cast(), step.count * 4) });
+        } else {
+            // SAFETY: as above.
+            good(unsafe { cuMemcpyDtoH_v2(pageable.as_mut_ptr().cast(), step.place, step.count * 4) });
+            assert!(pageable == model, "round {}", step.round);
+        }
+    }
+
+    /// To the device and back to another place, managed memory named as host memory or as any.
+    fn copy_over_the_device(&mut self, step: &Step, seed: &mut u64) {
+        let (memory, model) = (&mut self.memory[step.which], &mut self.models[step.which]);
+        let back = next(seed, model.len() - step.count + 1);
+        let to = address(memory) + 4 * back as u64;
+        // SAFETY: so many words are at each address.
+        unsafe {
+            if step.round % 2 == 0 {
+                good(cuMemcpyHtoD_v2(self.device, step.place as *const c_void, step.count * 4));
+            } else {
+                good(cuMemcpy(self.device, step.place, step.count * 4));
+            }
+        }
+        // The source is the program's again.
+        memory[step.at] ^= 1;
+        // SAFETY: as above.
+        good(unsafe { cuMemcpyAsync(to, self.device, step.count * 4, step.stream) });
+        let moved = model[step.at..step.at + step.count].to_vec();
+        model[step.at] ^= 1;
+        model[back..back + step.count].copy_from_slice(&moved);
+        settle(step.stream, seed);
+    }
+
+    fn launch_graph(&mut self, seed: &mut u64) {
+        // SAFETY: the graph and the stream are alive.
+        good(unsafe { cuGraphLaunch(self.graph, self.streams[1]) });
+        self.models[0].iter_mut().for_each(|word| *word = word.wrapping_mul(3).wrapping_add(11));
+        settle(self.streams[1], seed);
+    }
 }
 
 /// Work of one stream is not ordered against that of others: waits, or lets a touch wait.

@@ -130,9 +130,12 @@ fn fetch(
     is_host_function: bool,
 ) -> (MutexGuard<'static, Areas>, Fetched) {
     let plan = areas.plan(base, is_host_function);
+    areas.fetching += 1;
     drop(areas);
     let done = plan.and_then(|plan| plan.run(range).map(|()| plan));
     let mut areas = lock_areas();
+    areas.fetching -= 1;
+    CHANGED.notify_all();
     let fetched = match done {
         Ok(plan) => areas.take(plan, range, is_write),
         Err(error) => {

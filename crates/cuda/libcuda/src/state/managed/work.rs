@@ -29,7 +29,7 @@ pub(crate) fn launching_graph(stream: &Arc<Stream>, enqueue: impl FnOnce() -> Cu
 /// take old bytes for new ones.
 #[cold]
 fn lend_visible(stream: &Arc<Stream>, is_graph: bool) -> CuResult<MutexGuard<'static, Areas>> {
-    let mut areas = not_held(lock_areas());
+    let mut areas = lock_for_work(stream);
     let link = &stream.context.link;
     let is_visible = |area: &Area| {
         let is_attached = match area.attached {
@@ -41,8 +41,11 @@ fn lend_visible(stream: &Arc<Stream>, is_graph: bool) -> CuResult<MutexGuard<'st
     };
     let visible = areas.by_base.values().filter(|area| is_visible(area)).map(|area| area.base);
     let visible: Vec<u64> = visible.collect();
+    for base in &visible {
+        areas.lend(*base, None)?;
+    }
+    // One wait for all of them.
     for base in visible {
-        areas.lend(base, None)?;
         areas.order(stream, base)?;
     }
     areas.sides.note_busy(stream);
@@ -50,8 +53,12 @@ fn lend_visible(stream: &Arc<Stream>, is_graph: bool) -> CuResult<MutexGuard<'st
 }
 
 /// Waits while a touch holds work back.
-fn not_held(mut areas: MutexGuard<'static, Areas>) -> MutexGuard<'static, Areas> {
-    while areas.is_held {
+///
+/// A fetch that work overtakes has bytes of before or after it, and is dropped. A program that may be told again to another
+/// session must get the same bytes there, so its work does not overtake fetches.
+fn lock_for_work(stream: &Stream) -> MutexGuard<'static, Areas> {
+    let mut areas = lock_areas();
+    while areas.is_held || (areas.fetching > 0 && stream.context.link.survives()) {
         areas = locks::wait(&CHANGED, areas);
     }
     areas
@@ -155,7 +162,7 @@ fn span_of(place: &Place, shape: &Shape) -> CuResult<Option<(u64, u64)>> {
 pub(crate) fn copy_managed(stream: &Arc<Stream>, copy: &Copy, is_synchronous: bool) -> CuResult<()> {
     let source = span_of(&copy.source, &copy.shape)?;
     let target = span_of(&copy.target, &copy.shape)?;
-    let mut areas = not_held(lock_areas());
+    let mut areas = lock_for_work(stream);
     let mut is_managed = [false; 2];
     if let Some((address, bytes)) = source {
         // The program may write the source again when a synchronous copy has returned, but not yet when another has.
@@ -213,7 +220,7 @@ fn using(
     ranges: &[(u64, u64)],
     enqueue: impl FnOnce() -> CuResult<()>,
 ) -> CuResult<()> {
-    let mut areas = not_held(lock_areas());
+    let mut areas = lock_for_work(stream);
     let mut is_managed = false;
     for (address, bytes) in ranges {
         is_managed |= areas.use_range(stream, *address, *bytes, false)?;
