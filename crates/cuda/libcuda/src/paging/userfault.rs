@@ -18,8 +18,10 @@ const FEATURE_WP_SHMEM: u64 = 1 << 12;
 /// Without it a page that was never there would not be write-protected. It came with `CONTINUE_MODE_WP` (Linux 6.4).
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
 const REGISTER_MODES: u64 = 1 | 2 | 4;
+const CONTINUE_MODE_DONTWAKE: u64 = 1;
 const CONTINUE_MODE_WP: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
+const WRITEPROTECT_MODE_DONTWAKE: u64 = 2;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const FLAG_WRITE: u64 = 1;
 const FLAG_WP: u64 = 2;
@@ -144,7 +146,8 @@ impl Userfault {
     /// Opens pages whose bytes are in the file, and wakes who waits for them. Pages that are open already are left as they
     /// are, but may be written from now on with `is_write`.
     pub(super) fn open_pages(&self, start: u64, bytes: u64, is_write: bool) -> io::Result<()> {
-        let mode = if is_write { 0 } else { CONTINUE_MODE_WP };
+        // One wake at the end: a thread that is woken too early touches again, and is heard of twice.
+        let mode = CONTINUE_MODE_DONTWAKE | if is_write { 0 } else { CONTINUE_MODE_WP };
         let end = start + bytes;
         let (mut at, mut skipped) = (start, 0);
         while at < end {
@@ -164,7 +167,7 @@ impl Userfault {
             }
         }
         if is_write {
-            self.set_write_protection(start, bytes, 0)?;
+            self.set_write_protection(start, bytes, WRITEPROTECT_MODE_DONTWAKE)?;
         }
         self.call(request::<Span>(READ, 2), &mut Span { start, bytes })
     }

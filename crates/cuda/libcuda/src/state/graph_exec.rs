@@ -462,7 +462,8 @@ fn host_use(item: &Item, context: &Context) -> CuResult<HostUse> {
     match &item.op {
         NodeOp::Host { function, user_data } => {
             let (function, user_data) = (*function, *user_data);
-            let token = context.link.offer_host_call(Box::new(move || function.call(user_data)), false);
+            let run = super::managed::around_host_function(move || function.call(user_data));
+            let token = context.link.offer_host_call(Box::new(run), false);
             Ok(HostUse { function: Some(token), ..HostUse::default() })
         }
         NodeOp::Copy { copy, .. } => match (copy.source, copy.target) {

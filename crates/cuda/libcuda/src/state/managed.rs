@@ -120,6 +120,10 @@ struct Areas {
     sides: Sides,
     /// Work that may use managed memory waits: a touch was overtaken too often.
     is_held: bool,
+    /// Whether a host function runs. There is one thread for each worker.
+    functions: usize,
+    /// Areas that the host function which runs now has touched.
+    by_functions: Vec<u64>,
     /// Fetches that are under way.
     fetching: usize,
     /// Prefetches to the host.
@@ -132,6 +136,8 @@ impl Areas {
             by_base: BTreeMap::new(),
             sides: Sides::new(),
             is_held: false,
+            functions: 0,
+            by_functions: Vec::new(),
             fetching: 0,
             wanted: Vec::new(),
         }

@@ -146,7 +146,8 @@ pub(crate) fn run_op(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
         }
         NodeOp::Host { function, user_data } => {
             super::shadow::fetch_all()?;
-            let token = stream.context.link.offer_host_call(Box::new(move || function.call(user_data)), true);
+            let run = managed::around_host_function(move || function.call(user_data));
+            let token = stream.context.link.offer_host_call(Box::new(run), true);
             send(Op::HostCall { token })
         }
         NodeOp::Record { event, flags } => {

@@ -475,6 +475,14 @@ fn order() {
         assert_eq!(SEEN.load(Ordering::SeqCst), 3 * round + 1);
         launch(gpu.bump, memory, 2, blocking);
         assert_eq!(memory[0], 3002);
+        // Work that waits behind the host function has what it wrote.
+        launch(gpu.slow, &memory[..1], 1, free);
+        // SAFETY: as above.
+        good(unsafe { cuLaunchHostFunc(free, touch, memory.as_mut_ptr().cast()) });
+        launch(gpu.bump, memory, 5, free);
+        // SAFETY: as above.
+        good(unsafe { cuStreamSynchronize(free) });
+        assert_eq!(memory[0], 3005);
     }
     attached(&gpu, [blocking, free]);
 }

@@ -151,6 +151,18 @@ fn fetch(
 
 fn touched(touch: Touch, done: &mut dyn FnMut(bool)) {
     let mut areas = lock_areas();
+    // A userfaultfd may tell of a touch twice. Without a function that a stream waits for, nothing would keep work from
+    // changing what is fetched.
+    if touch.is_host_function && areas.functions == 0 {
+        drop(areas);
+        return done(true);
+    }
+    if touch.is_host_function
+        && let Some(base) = areas.at(touch.address).map(|area| area.base)
+        && !areas.by_functions.contains(&base)
+    {
+        areas.by_functions.push(base);
+    }
     let mut overtaken = 0;
     let mut ahead = None;
     let is_served = loop {

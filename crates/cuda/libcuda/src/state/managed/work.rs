@@ -20,6 +20,41 @@ pub(crate) fn launching(stream: &Arc<Stream>, enqueue: impl FnOnce() -> CuResult
     if is_any() { lend_visible(stream, false).and_then(|_areas| enqueue()) } else { enqueue() }
 }
 
+/// A host function, and what has to follow it: work that was enqueued behind it, before it ran, may use what it has touched. So
+/// that goes to the device before the stream goes on.
+pub(crate) fn around_host_function(mut function: impl FnMut() + Send) -> impl FnMut() + Send {
+    move || {
+        lock_areas().functions += 1;
+        function();
+        if let Err(error) = give_back_touched() {
+            crate::log::error(&format!("what a host function wrote into managed memory is lost: {error}"));
+        }
+    }
+}
+
+/// Not by [`lock_for_work`]: a fetch may be waiting for the stream that waits for this.
+fn give_back_touched() -> CuResult<()> {
+    let mut areas = lock_areas();
+    areas.functions -= 1;
+    let mut sides: Vec<Arc<Stream>> = Vec::new();
+    for base in std::mem::take(&mut areas.by_functions) {
+        let Some(area) = areas.by_base.get(&base) else { continue };
+        let (context, sent) = (Arc::clone(&area.context), area.moved.0);
+        areas.lend(base, None)?;
+        let has_sent = areas.by_base.get(&base).is_some_and(|area| area.moved.0 != sent);
+        if has_sent {
+            sides.push(areas.sides.stream(&context)?);
+        }
+    }
+    drop(areas);
+    sides.dedup_by_key(|side| side.id.0);
+    for side in sides {
+        // Not by the context, which would take an error that the program has not been told of yet.
+        side.context.link.call(&Command::StreamSynchronize { stream: side.id })?;
+    }
+    Ok(())
+}
+
 /// Enqueues a graph. Its nodes may belong to any stream.
 pub(crate) fn launching_graph(stream: &Arc<Stream>, enqueue: impl FnOnce() -> CuResult<()>) -> CuResult<()> {
     if is_any() { lend_visible(stream, true).and_then(|_areas| enqueue()) } else { enqueue() }
