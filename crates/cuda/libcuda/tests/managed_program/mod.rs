@@ -306,7 +306,7 @@ impl World {
         let to = address(memory) + 4 * back as u64;
         // SAFETY: so many words are at each address.
         unsafe {
-            if step.round % 2 == 0 {
+            if step.round.is_multiple_of(2) {
                 good(cuMemcpyHtoD_v2(self.device, step.place as *const c_void, step.count * 4));
             } else {
                 good(cuMemcpy(self.device, step.place, step.count * 4));
