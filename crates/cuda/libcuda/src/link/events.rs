@@ -386,7 +386,7 @@ impl Reader<'_> {
             Notice::HostCall { token, chunks } => {
                 let survival = self.link.survival.as_ref();
                 if survival.is_some_and(|survival| survival.host_call_heard(self.wires.number, token)) {
-                    return self.wires.send(&Notice::HostCallDone { token }).map_err(LinkEnd::from);
+                    return Ok(());
                 }
                 let call = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: token };
                 helpers.run_host_call.send(call).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))

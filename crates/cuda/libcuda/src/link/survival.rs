@@ -362,7 +362,7 @@ impl Survival {
         true
     }
 
-    /// The worker asks for a host function. True: it ran in an earlier session, and the worker is to be told at once. The thread
+    /// The worker asks for a host function. True: it ran in an earlier session, and the replay tells the worker. The thread
     /// that runs host functions may be in one that waits for this session.
     pub(super) fn host_call_heard(&self, number: SessionNumber, token: u64) -> bool {
         let mut core = lock(&self.shared.core);
