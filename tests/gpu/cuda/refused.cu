@@ -1,4 +1,4 @@
-// What remote GPUs are known to refuse: textures, surfaces, arrays, managed and mapped memory, sharing with other processes.
+// What remote GPUs are known to refuse: textures, surfaces, arrays, mapped memory, sharing with other processes.
 // Natively all of it works; the remote answer must be an honest error, never a wrong result.
 #include "say.h"
 
@@ -47,25 +47,6 @@ static void arrays() {
     }
 }
 
-static void managed() {
-    int *data = nullptr;
-    cudaError_t made = cudaMallocManaged(&data, 64 * sizeof(int));
-    if (made != cudaSuccess) {
-        TELL("managed", made);
-        cudaGetLastError();
-        return;
-    }
-    for (int i = 0; i < 64; i++) data[i] = i;
-    increment<<<1, 64>>>(data);
-    cudaError_t done = cudaDeviceSynchronize();
-    if (done != cudaSuccess) {
-        // From here on the context is lost: the program has to be last.
-        TELL("managed", done);
-        return;
-    }
-    say("managed", "%llx", mixed(data, 64));
-}
-
 static void mapped() {
     int *host = nullptr, *device = nullptr;
     cudaError_t made = cudaHostAlloc(&host, 64 * sizeof(int), cudaHostAllocMapped);
@@ -98,7 +79,6 @@ static void ipc() {
 int main() {
     arrays();
     ipc();
-    managed();
     mapped();
     return 0;
 }

@@ -26,6 +26,8 @@ pub const CHUNK_BYTES: u64 = 2 << 20;
 const SMALL_BYTES: u64 = 1 << 20;
 /// What every allocation is aligned to, as CUDA promises.
 const ALIGN_BYTES: u64 = 512;
+/// What [`AddressSpace::allocate_pages`] gives.
+const PAGES_BYTES: u64 = 64 << 10;
 const QUARANTINE_RANGES: usize = 64;
 /// Bytes of a device's small allocations that may be in quarantine: two chunks.
 const SMALL_QUARANTINE_BYTES: u64 = 2 * CHUNK_BYTES;
@@ -114,11 +116,24 @@ impl AddressSpace {
         }
         let wanted = Allocation { base: 0, bytes, kind, device, tag };
         let place = if wanted.is_small() {
-            self.or_flush(|space| space.take_small(device, bytes.next_multiple_of(ALIGN_BYTES)))
+            self.or_flush(|space| space.take_small(device, bytes.next_multiple_of(ALIGN_BYTES), ALIGN_BYTES))
         } else {
             let bytes = bytes.checked_next_multiple_of(CHUNK_BYTES).ok_or(CudaError::OUT_OF_MEMORY)?;
             self.or_flush(|space| space.free.take(bytes, CHUNK_BYTES))
         };
+        let base = place.ok_or(CudaError::OUT_OF_MEMORY)?;
+        self.live.insert(base, Allocation { base, ..wanted });
+        Ok(base)
+    }
+
+    /// Addresses for memory of a device in pages of 64 KiB that nothing else lies in.
+    pub fn allocate_pages(&mut self, bytes: u64, device: u32, tag: u64) -> CuResult<u64> {
+        let bytes = bytes.checked_next_multiple_of(PAGES_BYTES).ok_or(CudaError::OUT_OF_MEMORY)?;
+        let wanted = Allocation { base: 0, bytes, kind: Kind::Memory, device, tag };
+        if bytes == 0 || !wanted.is_small() {
+            return self.allocate(bytes, Kind::Memory, device, tag);
+        }
+        let place = self.or_flush(|space| space.take_small(device, bytes, PAGES_BYTES));
         let base = place.ok_or(CudaError::OUT_OF_MEMORY)?;
         self.live.insert(base, Allocation { base, ..wanted });
         Ok(base)
@@ -197,14 +212,14 @@ impl AddressSpace {
         }
     }
 
-    fn take_small(&mut self, device: u32, bytes: u64) -> Option<u64> {
+    fn take_small(&mut self, device: u32, bytes: u64, align: u64) -> Option<u64> {
         let smalls = self.smalls.entry(device).or_default();
-        if let Some(place) = smalls.free.take(bytes, ALIGN_BYTES) {
+        if let Some(place) = smalls.free.take(bytes, align) {
             return Some(place);
         }
         let chunk = self.free.take(CHUNK_BYTES, CHUNK_BYTES)?;
         smalls.free.insert(chunk, chunk + CHUNK_BYTES);
-        smalls.free.take(bytes, ALIGN_BYTES)
+        smalls.free.take(bytes, align)
     }
 
     /// Puts a small range back into its chunk, and the chunk back into the space when nothing else is in it.

@@ -9,6 +9,7 @@
 //! 2. [`addresses`]: where device memory lies.
 //! 3. [`host_memory`]: pinned host memory, and bytes still on their way into it.
 //!    [`shadow`]: which of its bytes travel when a kernel is given a pointer into it.
+//!    [`managed`]: memory that the program and kernels both use at one address.
 //! 4. [`limits`]: what a device and a kernel allow.
 //! 5. [`launch`]: whether a launch fits them, and its parameters as one block of bytes.
 //! 6. [`occupancy`]: how many blocks of a kernel run at once.
@@ -27,6 +28,7 @@ pub mod host_memory;
 pub mod integrity;
 pub mod launch;
 pub mod limits;
+pub mod managed;
 pub mod occupancy;
 pub mod pool;
 pub mod shadow;

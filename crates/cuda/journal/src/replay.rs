@@ -43,6 +43,8 @@ pub enum Step<'a> {
     Restore(u64),
     /// Wait for this; what comes is told to the replay. The same step comes again until it has happened.
     Await(Awaited),
+    /// Tell the worker that this host function has returned: what was sent while it ran has been sent again.
+    Returned(u64),
     /// Everything that the program observed has happened again. What the client has gathered meanwhile goes out now. The
     /// client goes on asking the replay about pulls, host functions, text and landings until [`Replay::is_spent`], or until
     /// the next cut is taken: the worker may have done more before the loss than the program has observed.
@@ -74,6 +76,9 @@ pub struct Replay {
     landed: HashMap<TransferId, verdict::LandedBefore>,
     came_down: HashSet<TransferId>,
     host_calls: HashMap<u64, verdict::HostCallRuns>,
+    /// Host functions that ran and that the worker has asked for again: token and which run. They are answered where they
+    /// returned.
+    owed: BTreeSet<(u64, u32)>,
     host: HostBytes,
     images: Images,
     pulled: HashMap<TransferId, u64>,
@@ -110,6 +115,7 @@ impl Replay {
             landed: HashMap::new(),
             came_down: HashSet::new(),
             host_calls: HashMap::new(),
+            owed: BTreeSet::new(),
             host,
             images,
             pulled: HashMap::new(),
@@ -143,7 +149,13 @@ impl Replay {
                 self.landed.insert(*transfer, before);
                 self.gates.push_back((mark.position, Awaited::Landed { transfer: *transfer }));
             }
-            Observation::HostCallBegan { token } => self.host_calls.entry(*token).or_default().begun += 1,
+            Observation::HostCallBegan { token } => {
+                // While it runs it may touch managed memory, and commands are sent for that.
+                let runs = self.host_calls.entry(*token).or_default();
+                runs.begun += 1;
+                let awaited = Awaited::HostCallBegan { token: *token, run: runs.begun };
+                self.gates.push_back((mark.position, awaited));
+            }
             Observation::HostCallRan { token } => {
                 let runs = self.host_calls.entry(*token).or_default();
                 runs.ran += 1;
@@ -189,6 +201,11 @@ impl Replay {
             if let Some((_, awaited)) = gate.filter(|(at, _)| *at <= position || is_last) {
                 if self.has_come(&awaited) {
                     self.gates.pop_front();
+                    if let Awaited::HostCall { token, run } = awaited
+                        && self.owed.remove(&(token, run))
+                    {
+                        return Ok(Step::Returned(token));
+                    }
                     continue;
                 }
                 limit = self.gates.get(1).map_or(u64::MAX, |(at, _)| *at);

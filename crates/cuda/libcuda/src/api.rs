@@ -20,6 +20,7 @@ pub(crate) mod kernel;
 pub(crate) mod launch;
 pub(crate) mod library;
 pub(crate) mod linker;
+pub(crate) mod managed;
 pub(crate) mod memory;
 pub(crate) mod memset;
 pub(crate) mod module;

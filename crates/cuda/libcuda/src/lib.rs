@@ -15,6 +15,7 @@ mod generated;
 mod host;
 mod image;
 mod link;
+mod paging;
 mod process;
 mod reserve;
 mod state;

@@ -123,6 +123,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// Whether the program goes on in another session if this one is lost: then results must not depend on chance.
+    pub(crate) fn survives(&self) -> bool {
+        self.survival.is_some()
+    }
+
     /// Whether the worker is gone.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {

@@ -101,6 +101,7 @@ fn watch_forks() {
 
 /// In the child only. Nothing is locked here: another thread of the parent may have held any lock.
 unsafe extern "C" fn forked() {
+    crate::paging::forked();
     match STATE.swap(FORKED, Ordering::SeqCst) {
         // cuInit never succeeded: the child may call it itself.
         COLD => return STATE.store(COLD, Ordering::SeqCst),

@@ -17,6 +17,7 @@ mod graphs;
 mod kernel;
 mod linker;
 mod local_storage;
+pub(crate) mod managed;
 mod memory;
 mod module;
 mod op;

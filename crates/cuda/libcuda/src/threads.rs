@@ -21,6 +21,11 @@ fn block_signals() {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `all` is a place for one signal set, which sigfillset initialises.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // A blocked fault ends the process. Host functions of the program run on our threads and may touch managed memory.
+    for fault in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: `all` was initialised above.
+        unsafe { libc::sigdelset(all.as_mut_ptr(), fault) };
+    }
     // SAFETY: `all` was initialised above; no old set is asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut()) };
 }

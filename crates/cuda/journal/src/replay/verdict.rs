@@ -25,6 +25,13 @@ pub enum Awaited {
         /// Which.
         transfer: TransferId,
     },
+    /// The worker asks for a host function again that may have sent commands while it ran.
+    HostCallBegan {
+        /// Which.
+        token: u64,
+        /// Which of its runs, from 1 on.
+        run: u32,
+    },
     /// The worker asks for a host function again.
     HostCall {
         /// Which.
@@ -141,6 +148,8 @@ pub(super) struct HostCallRuns {
     pub(super) ran: u32,
     /// How often the new worker has asked.
     pub(super) asked: u32,
+    /// The same as soon as it is heard.
+    pub(super) heard: u32,
 }
 
 impl Replay {
@@ -153,8 +162,8 @@ impl Replay {
                 self.came_down.contains(transfer)
                     || self.landed.get(transfer).is_none_or(|landed| !landed.is_seen)
             }
-            Awaited::HostCall { token, run } => {
-                self.host_calls.get(token).is_none_or(|runs| runs.asked >= *run)
+            Awaited::HostCall { token, run } | Awaited::HostCallBegan { token, run } => {
+                self.host_calls.get(token).is_none_or(|runs| runs.asked.max(runs.heard) >= *run)
             }
         }
     }
@@ -164,6 +173,7 @@ impl Replay {
     pub fn is_spent(&self) -> bool {
         let asked = |transfer| self.pulled.get(transfer).copied().unwrap_or(0);
         self.printed_again.bytes == self.printed_before.bytes
+            && self.owed.is_empty()
             && self.host_calls.values().all(|runs| runs.asked >= runs.begun.max(runs.ran))
             && self.host.pulled.iter().all(|(transfer, kept)| asked(transfer) >= kept.len() as u64)
     }
@@ -215,6 +225,21 @@ impl Replay {
             Some(_) => Verdict::Differs(Difference::Bytes { transfer }),
             None => Verdict::New,
         }
+    }
+
+    /// The worker asks for a host function, and the thread that runs them has not come to it yet. It may be in a function that
+    /// waits for this replay. True: that function ran, and the replay answers where it returned, by `Step::Returned`; else
+    /// [`Self::host_call_asked`] follows.
+    pub fn host_call_heard(&mut self, token: u64) -> bool {
+        let runs = self.host_calls.entry(token).or_default();
+        runs.heard += 1;
+        let has_run = runs.heard <= runs.ran && !is_planted(Mutant::HostFunctionTwice);
+        if has_run {
+            runs.asked += 1;
+            let run = runs.heard;
+            self.owed.insert((token, run));
+        }
+        has_run
     }
 
     /// The worker asks for a host function.

@@ -56,7 +56,7 @@ fn replayed(journal: &Journal) -> Tables {
                 let bytes = load.image.clone().unwrap_or_default();
                 execute(&mut tables, &load.frame(ImageSource::Inline { bytes: Bytes(&bytes) }));
             }
-            Step::Push(..) | Step::Restore(_) => {}
+            Step::Push(..) | Step::Restore(_) | Step::Returned(_) => {}
             Step::Await(Awaited::Reply { call }) => {
                 // What was left out is never waited for, so everything that is waited for succeeds as before.
                 assert_ne!(awaited.replace(call), Some(call), "the answer was not taken");

@@ -418,6 +418,7 @@ impl World {
                 self.worker.pushed.insert(transfer, u64::from_bytes(&bytes).unwrap());
             }
             Step::Restore(number) => deliver(&mut self.worker, &numbered(RESTORE, number)),
+            Step::Returned(token) => *self.worker.returned.entry(token).or_default() += 1,
             Step::Await(_) => self.is_waiting = true,
             Step::Done => {
                 self.is_resuming = false;

@@ -6,7 +6,7 @@ use crate::{
     border::*,
     host,
     state::{
-        Event, Function, KernelNode, NodeOp, Stream, capturing, client, function_behind,
+        Event, Function, KernelNode, NodeOp, Stream, capturing, client, function_behind, managed,
         shadow::{lend, note_lent},
     },
 };
@@ -113,7 +113,7 @@ fn launch(
             attributes,
             parameters: Bytes(block),
         };
-        stream.enqueue(op)?;
+        managed::launching(&stream, || stream.enqueue(op))?;
         if !lent.is_empty() {
             note_lent(&stream, &lent);
         }

@@ -72,10 +72,11 @@ fn of_device(found: &Allocation, attribute: u32, pointer: u64) -> CuResult<Answe
         MEMORY_TYPE => Answer::Int(CU_MEMORYTYPE_DEVICE),
         DEVICE_POINTER => Answer::Word(pointer),
         // The host cannot reach device memory.
-        HOST_POINTER => return Err(CudaError::INVALID_VALUE),
+        HOST_POINTER if found.kind != AllocationKind::Managed => return Err(CudaError::INVALID_VALUE),
+        HOST_POINTER => Answer::Word(pointer),
         SYNC_MEMOPS => Answer::Int(0),
         BUFFER_ID | MEMORY_BLOCK_ID => Answer::Word(found.buffer),
-        IS_MANAGED => Answer::Int(0),
+        IS_MANAGED => Answer::Int((found.kind == AllocationKind::Managed).into()),
         DEVICE_ORDINAL => Answer::Int(found.device as u32),
         IS_LEGACY_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => Answer::Flag(false),
         RANGE_START | MAPPING_BASE => Answer::Word(found.base),

@@ -89,6 +89,9 @@ pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()>
     if crate::state::free_graph_memory(device_pointer)? {
         return run_op(&stream, NodeOp::Free { address: device_pointer });
     }
+    if device.memory.find(device_pointer).is_some_and(|known| known.kind == AllocationKind::Managed) {
+        return crate::state::free_device_memory(device_pointer);
+    }
     match device.memory.remove(device_pointer)?.as_block() {
         Some(block) => block.free_in(&stream),
         None => run_op(&stream, NodeOp::Free { address: device_pointer }),

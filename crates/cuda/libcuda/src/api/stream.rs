@@ -4,7 +4,7 @@ use crate::{
     border::*,
     state::{
         Event, NodeOp, Stream, StreamKind, current_context, forbid_external, forbid_on_capturing,
-        forbid_wait, pool_order,
+        forbid_wait, managed, pool_order,
         shadow::{at_rest, before_wait, fetch_all},
         submit,
     },
@@ -213,7 +213,8 @@ pub(crate) fn add_callback(
         return Err(CudaError::INVALID_VALUE);
     }
     forbid_on_capturing(&stream)?;
-    let run = Box::new(move || callback.call(shown, 0, user_data));
+    let run = managed::around_host_function(move || callback.call(shown, 0, user_data));
+    let run = Box::new(run);
     let token = stream.context.link.offer_host_call(run, true);
     stream.enqueue(cuda_wire::Op::HostCall { token })
 }

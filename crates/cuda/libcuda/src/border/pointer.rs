@@ -214,6 +214,11 @@ impl OutAny<'_> {
         // SAFETY: the API has the caller provide room for the type that the other argument names.
         unsafe { self.0.as_ptr().cast::<T>().write_unaligned(value) }
     }
+
+    /// Where it is, for a result of several values.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.as_ptr() as usize as u64
+    }
 }
 
 /// A value whose type another argument decides.

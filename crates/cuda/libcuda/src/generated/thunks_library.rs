@@ -224,7 +224,7 @@ pub extern "C" fn cuLibraryGetManaged() -> u32 {
     border::refuse(
         &TOLD,
         "cuLibraryGetManaged",
-        "managed variables live in memory shared by host and GPU, which a network cannot share, so no library has any",
+        "the worker's driver places variables declared __managed__ where the client has no pages for them; use cudaMallocManaged",
         CudaError::NOT_FOUND,
     )
 }

@@ -11,188 +11,338 @@ use core::{ffi::c_char, sync::atomic::AtomicBool};
 use cuda_abi::*;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemAllocManaged() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemAllocManaged",
-        "managed memory needs host and GPU to share pages, which a network cannot; use cuMemAlloc and copies",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuMemAllocManaged(device_pointer: *mut u64, byte_size: usize, flags: u32) -> u32 {
+    border::enter("cuMemAllocManaged", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let device_pointer = unsafe { border::out(device_pointer)? };
+        api::managed::alloc(device_pointer, byte_size, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPrefetchAsync() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPrefetchAsync",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemPrefetchAsync(
+    device_pointer: u64,
+    count: usize,
+    dst_device: i32,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemPrefetchAsync", || {
+        api::managed::prefetch_v1(
+            device_pointer,
+            count,
+            dst_device,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPrefetchAsync_ptsz() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPrefetchAsync_ptsz",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemPrefetchAsync_ptsz(
+    device_pointer: u64,
+    count: usize,
+    dst_device: i32,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemPrefetchAsync_ptsz", || {
+        api::managed::prefetch_v1(
+            device_pointer,
+            count,
+            dst_device,
+            StreamArg::new(stream, StreamArg::PerThread),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPrefetchAsync_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPrefetchAsync_v2",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemPrefetchAsync_v2(
+    device_pointer: u64,
+    count: usize,
+    location: CUmemLocation,
+    flags: u32,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemPrefetchAsync_v2", || {
+        api::managed::prefetch_v2(
+            device_pointer,
+            count,
+            location,
+            flags,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPrefetchAsync_v2_ptsz() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPrefetchAsync_v2_ptsz",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemPrefetchAsync_v2_ptsz(
+    device_pointer: u64,
+    count: usize,
+    location: CUmemLocation,
+    flags: u32,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemPrefetchAsync_v2_ptsz", || {
+        api::managed::prefetch_v2(
+            device_pointer,
+            count,
+            location,
+            flags,
+            StreamArg::new(stream, StreamArg::PerThread),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPrefetchBatchAsync() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPrefetchBatchAsync",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemPrefetchBatchAsync(
+    device_pointers: *const u64,
+    sizes: *const usize,
+    count: usize,
+    locations: *const CUmemLocation,
+    location_idxs: *const usize,
+    num_locations: usize,
+    flags: u64,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemPrefetchBatchAsync", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (device_pointers, sizes, locations, location_idxs) = unsafe {
+            (
+                border::slice(device_pointers, count)?,
+                border::slice(sizes, count)?,
+                border::slice(locations, num_locations)?,
+                border::slice(location_idxs, num_locations)?,
+            )
+        };
+        api::managed::prefetch_batch(
+            device_pointers,
+            sizes,
+            count,
+            locations,
+            location_idxs,
+            num_locations,
+            flags,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPrefetchBatchAsync_ptsz() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPrefetchBatchAsync_ptsz",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemPrefetchBatchAsync_ptsz(
+    device_pointers: *const u64,
+    sizes: *const usize,
+    count: usize,
+    locations: *const CUmemLocation,
+    location_idxs: *const usize,
+    num_locations: usize,
+    flags: u64,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemPrefetchBatchAsync_ptsz", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (device_pointers, sizes, locations, location_idxs) = unsafe {
+            (
+                border::slice(device_pointers, count)?,
+                border::slice(sizes, count)?,
+                border::slice(locations, num_locations)?,
+                border::slice(location_idxs, num_locations)?,
+            )
+        };
+        api::managed::prefetch_batch(
+            device_pointers,
+            sizes,
+            count,
+            locations,
+            location_idxs,
+            num_locations,
+            flags,
+            StreamArg::new(stream, StreamArg::PerThread),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemAdvise() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemAdvise",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemDiscardBatchAsync(
+    device_pointers: *const u64,
+    sizes: *const usize,
+    count: usize,
+    flags: u64,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemDiscardBatchAsync", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (device_pointers, sizes) =
+            unsafe { (border::slice(device_pointers, count)?, border::slice(sizes, count)?) };
+        api::managed::discard_batch(
+            device_pointers,
+            sizes,
+            count,
+            flags,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemAdvise_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemAdvise_v2",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemDiscardBatchAsync_ptsz(
+    device_pointers: *const u64,
+    sizes: *const usize,
+    count: usize,
+    flags: u64,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemDiscardBatchAsync_ptsz", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (device_pointers, sizes) =
+            unsafe { (border::slice(device_pointers, count)?, border::slice(sizes, count)?) };
+        api::managed::discard_batch(
+            device_pointers,
+            sizes,
+            count,
+            flags,
+            StreamArg::new(stream, StreamArg::PerThread),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemDiscardAndPrefetchBatchAsync() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemDiscardAndPrefetchBatchAsync",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync(
+    device_pointers: *const u64,
+    sizes: *const usize,
+    count: usize,
+    locations: *const CUmemLocation,
+    location_idxs: *const usize,
+    num_locations: usize,
+    flags: u64,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemDiscardAndPrefetchBatchAsync", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (device_pointers, sizes, locations, location_idxs) = unsafe {
+            (
+                border::slice(device_pointers, count)?,
+                border::slice(sizes, count)?,
+                border::slice(locations, num_locations)?,
+                border::slice(location_idxs, num_locations)?,
+            )
+        };
+        api::managed::discard_and_prefetch_batch(
+            device_pointers,
+            sizes,
+            count,
+            locations,
+            location_idxs,
+            num_locations,
+            flags,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemDiscardAndPrefetchBatchAsync_ptsz",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
+    device_pointers: *const u64,
+    sizes: *const usize,
+    count: usize,
+    locations: *const CUmemLocation,
+    location_idxs: *const usize,
+    num_locations: usize,
+    flags: u64,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemDiscardAndPrefetchBatchAsync_ptsz", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (device_pointers, sizes, locations, location_idxs) = unsafe {
+            (
+                border::slice(device_pointers, count)?,
+                border::slice(sizes, count)?,
+                border::slice(locations, num_locations)?,
+                border::slice(location_idxs, num_locations)?,
+            )
+        };
+        api::managed::discard_and_prefetch_batch(
+            device_pointers,
+            sizes,
+            count,
+            locations,
+            location_idxs,
+            num_locations,
+            flags,
+            StreamArg::new(stream, StreamArg::PerThread),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemDiscardBatchAsync() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemDiscardBatchAsync",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemAdvise(device_pointer: u64, count: usize, advice: u32, device: i32) -> u32 {
+    border::enter("cuMemAdvise", || api::managed::advise_v1(device_pointer, count, advice, device))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemDiscardBatchAsync_ptsz() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemDiscardBatchAsync_ptsz",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemAdvise_v2(
+    device_pointer: u64,
+    count: usize,
+    advice: u32,
+    location: CUmemLocation,
+) -> u32 {
+    border::enter("cuMemAdvise_v2", || api::managed::advise_v2(device_pointer, count, advice, location))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemRangeGetAttribute() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemRangeGetAttribute",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemRangeGetAttribute(
+    data: *mut u8,
+    data_size: usize,
+    attribute: u32,
+    device_pointer: u64,
+    count: usize,
+) -> u32 {
+    border::enter("cuMemRangeGetAttribute", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let data = unsafe { border::out_any(data)? };
+        api::managed::range_attribute(data, data_size, attribute, device_pointer, count)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemRangeGetAttributes() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemRangeGetAttributes",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuMemRangeGetAttributes(
+    data: *const u64,
+    data_sizes: *const usize,
+    attributes: *const u32,
+    num_attributes: usize,
+    device_pointer: u64,
+    count: usize,
+) -> u32 {
+    border::enter("cuMemRangeGetAttributes", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (data, data_sizes, attributes) = unsafe {
+            (
+                border::slice(data, num_attributes)?,
+                border::slice(data_sizes, num_attributes)?,
+                border::slice(attributes, num_attributes)?,
+            )
+        };
+        api::managed::range_attributes(data, data_sizes, attributes, num_attributes, device_pointer, count)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamAttachMemAsync() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuStreamAttachMemAsync",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuStreamAttachMemAsync(
+    stream: StreamHandle,
+    device_pointer: u64,
+    length: usize,
+    flags: u32,
+) -> u32 {
+    border::enter("cuStreamAttachMemAsync", || {
+        api::managed::attach(StreamArg::new(stream, StreamArg::Legacy), device_pointer, length, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamAttachMemAsync_ptsz() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuStreamAttachMemAsync_ptsz",
-        "only managed memory can be moved or advised on, and there is none over a network",
-        CudaError::INVALID_VALUE,
-    )
+pub unsafe extern "C" fn cuStreamAttachMemAsync_ptsz(
+    stream: StreamHandle,
+    device_pointer: u64,
+    length: usize,
+    flags: u32,
+) -> u32 {
+    border::enter("cuStreamAttachMemAsync_ptsz", || {
+        api::managed::attach(StreamArg::new(stream, StreamArg::PerThread), device_pointer, length, flags)
+    })
 }

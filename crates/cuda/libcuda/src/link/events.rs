@@ -234,7 +234,11 @@ fn start_after_landing<T: Send + 'static>(
 ) -> io::Result<mpsc::Sender<AfterLanding<T>>> {
     let (sender, things) = mpsc::channel::<AfterLanding<T>>();
     let link = Arc::clone(link);
+    let runs_host_functions = name == HOST_CALL_THREAD;
     crate::threads::spawn(name, move || {
+        if runs_host_functions {
+            crate::paging::note_host_function_thread();
+        }
         for AfterLanding { wires, chunks, thing } in things {
             let lanes = &wires.lanes;
             // Transfers among the replies land only when a thread reads them. If no call waits, this thread must.
@@ -380,6 +384,10 @@ impl Reader<'_> {
         let (events, helpers) = (&self.link.events, &self.helpers);
         match notice {
             Notice::HostCall { token, chunks } => {
+                let survival = self.link.survival.as_ref();
+                if survival.is_some_and(|survival| survival.host_call_heard(self.wires.number, token)) {
+                    return Ok(());
+                }
                 let call = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: token };
                 helpers.run_host_call.send(call).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))
             }

@@ -362,6 +362,19 @@ impl Survival {
         true
     }
 
+    /// The worker asks for a host function. True: it ran in an earlier session, and the replay tells the worker. The thread
+    /// that runs host functions may be in one that waits for this session.
+    pub(super) fn host_call_heard(&self, number: SessionNumber, token: u64) -> bool {
+        let mut core = lock(&self.shared.core);
+        if core.number != number {
+            return false;
+        }
+        let has_run = core.replay.as_mut().is_some_and(|replay| replay.host_call_heard(token));
+        self.shared.changed.notify_all();
+        core.drop_spent_replay();
+        has_run
+    }
+
     /// The worker asks for a host function.
     pub(super) fn host_call_asked(&self, number: SessionNumber, token: u64) -> Turn {
         let mut core = lock(&self.shared.core);

@@ -209,6 +209,7 @@ impl Context {
         );
         super::forget_modules_of(client, self);
         super::shadow::forget_context(self.handle);
+        super::managed::forget_context(self.handle);
         self.device()?.memory.forget_context(self.handle);
         super::end_pools_of(self);
         if primary {

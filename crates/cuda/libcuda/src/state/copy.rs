@@ -93,6 +93,9 @@ pub(crate) fn run_copy(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) -> 
     if !matches!((copy.source, copy.target), (Place::Device(_), Place::Device(_))) {
         super::shadow::fetch_all()?;
     }
+    if super::managed::is_any() {
+        return super::managed::copy_managed(stream, copy, synchronous);
+    }
     run_checked(stream, copy, synchronous)
 }
 

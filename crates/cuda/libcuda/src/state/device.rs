@@ -11,11 +11,14 @@ use std::sync::{
 };
 
 /// `CUdevice_attribute` numbers of what a GPU may have and a remote one does not: host memory that kernels reach
-/// unasked (86, 88, 89, 100, 101), managed memory (83), memory and events shared with other processes (103, 104, 105, 119,
+/// unasked (86, 88, 89, 100, 101), memory and events shared with other processes (103, 104, 105, 119,
 /// 125, 128), network cards that reach the GPU (110, 116, 117, 118, 124), multicast (132). Programs that ask choose
 /// another way.
-const NOT_SERVED: [u32; 18] =
-    [83, 86, 88, 89, 100, 101, 103, 104, 105, 110, 116, 117, 118, 119, 124, 125, 128, 132];
+const NOT_SERVED: [u32; 17] =
+    [86, 88, 89, 100, 101, 103, 104, 105, 110, 116, 117, 118, 119, 124, 125, 128, 132];
+
+/// `CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY`.
+const MANAGED_MEMORY: u32 = 83;
 
 /// One GPU.
 pub(crate) struct Device {
@@ -72,7 +75,12 @@ impl Device {
         let mut attributes = vec![i32::MIN; highest.min(1 << 16) as usize + 1];
         for (number, value) in &info.attributes {
             if let Some(place) = attributes.get_mut(*number as usize) {
-                *place = if NOT_SERVED.contains(number) { 0 } else { *value };
+                *place = match *number {
+                    // Managed memory is made of the client's pages and ordinary device memory, whatever the GPU is.
+                    MANAGED_MEMORY => 1,
+                    number if NOT_SERVED.contains(&number) => 0,
+                    _ => *value,
+                };
             }
         }
         Ok(Self {

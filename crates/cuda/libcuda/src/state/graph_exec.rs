@@ -196,7 +196,9 @@ impl Exec {
             }
         }
         stream.order_behind_copies()?;
-        stream.context.post(&Command::GraphLaunch { exec: self.id, stream: stream.id, run })?;
+        super::managed::launching_graph(stream, || {
+            stream.context.post(&Command::GraphLaunch { exec: self.id, stream: stream.id, run })
+        })?;
         state.last_stream = Some(Arc::clone(stream));
         Ok(())
     }
@@ -460,7 +462,8 @@ fn host_use(item: &Item, context: &Context) -> CuResult<HostUse> {
     match &item.op {
         NodeOp::Host { function, user_data } => {
             let (function, user_data) = (*function, *user_data);
-            let token = context.link.offer_host_call(Box::new(move || function.call(user_data)), false);
+            let run = super::managed::around_host_function(move || function.call(user_data));
+            let token = context.link.offer_host_call(Box::new(run), false);
             Ok(HostUse { function: Some(token), ..HostUse::default() })
         }
         NodeOp::Copy { copy, .. } => match (copy.source, copy.target) {

@@ -5,6 +5,7 @@ use crate::reserve::Reserved;
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::{
     addresses::{AddressSpace, Kind},
+    managed::BLOCK_BYTES,
     suballocator::Block,
 };
 use cuda_wire::{Command, MemoryHandleId};
@@ -64,6 +65,8 @@ pub(crate) enum AllocationKind {
     },
     /// Memory of a graph's allocation node.
     Graph,
+    /// cuMemAllocManaged: this process has pages there, too.
+    Managed,
 }
 
 /// Physical memory made by cuMemCreate.
@@ -128,7 +131,11 @@ impl DeviceMemory {
     /// Places an allocation. The caller tells the worker.
     pub(crate) fn place(&self, context: &Context, bytes: u64, kind: AllocationKind) -> CuResult<u64> {
         let mut state = lock(&self.state);
-        let base = state.space.allocate(bytes, Kind::Memory, context.device as u32, 0)?;
+        let device = context.device as u32;
+        let base = match kind {
+            AllocationKind::Managed => state.space.allocate_pages(bytes, device, 0)?,
+            _ => state.space.allocate(bytes, Kind::Memory, device, 0)?,
+        };
         state.note(base, bytes, kind, context);
         Ok(base)
     }
@@ -138,7 +145,9 @@ impl DeviceMemory {
     pub(crate) fn remove(&self, base: u64) -> CuResult<Allocation> {
         let mut state = lock(&self.state);
         match state.allocations.get(&base).map(|allocation| allocation.kind) {
-            Some(AllocationKind::Plain | AllocationKind::Graph) => drop(state.space.free(base)),
+            Some(AllocationKind::Plain | AllocationKind::Graph | AllocationKind::Managed) => {
+                state.space.free(base);
+            }
             Some(AllocationKind::Pool { .. }) => {}
             _ => return Err(CudaError::INVALID_VALUE),
         }
@@ -383,12 +392,20 @@ pub(crate) fn padded(bytes: u64) -> u64 {
 
 /// Allocates device memory in a context.
 pub(crate) fn allocate(context: &Arc<Context>, bytes: u64) -> CuResult<u64> {
+    allocate_as(context, bytes, AllocationKind::Plain)
+}
+
+/// The same for memory of a kind.
+pub(super) fn allocate_as(context: &Arc<Context>, bytes: u64, kind: AllocationKind) -> CuResult<u64> {
     let device = context.device()?;
     if bytes > device.info.memory_bytes {
         return Err(CudaError::OUT_OF_MEMORY);
     }
-    let address = device.memory.place(context, bytes, AllocationKind::Plain)?;
-    let bytes = padded(bytes);
+    let address = device.memory.place(context, bytes, kind)?;
+    let bytes = match kind {
+        AllocationKind::Managed => bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes),
+        _ => padded(bytes),
+    };
     let command = Command::MemoryAllocate { context: context.id, address, bytes };
     let tell = || {
         if context.link.take_memory_credit(bytes) {
@@ -414,6 +431,8 @@ pub(crate) fn free_device_memory(address: u64) -> CuResult<()> {
     if super::free_graph_memory(address)? {
         return device.link.post(&Command::MemoryFree { address });
     }
+    // Before the address can be used again.
+    super::managed::free_managed(address);
     let allocation = device.memory.remove(address)?;
     let block = allocation.as_block();
     if let Some(block) = block {

@@ -1,6 +1,6 @@
 //! Work for a stream as an owned value: what a capture keeps and a graph is made of.
 
-use super::{Capturing, Context, Copy, Event, Function, Stream, capture, pool_order};
+use super::{Capturing, Context, Copy, Event, Function, Stream, capture, managed, pool_order};
 use crate::border::HostFn;
 use cuda_abi::CuResult;
 use cuda_wire::{Bytes, LaunchAttribute, MemoryOp, Op, Plane, Shape};
@@ -138,14 +138,16 @@ pub(crate) fn run_op(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
     let send = |op: Op<'_>| stream.enqueue(op);
     match op {
         NodeOp::Empty => Ok(()),
-        NodeOp::Kernel(node) => send(node.to_wire()),
+        NodeOp::Kernel(node) => managed::launching(stream, || send(node.to_wire())),
         NodeOp::Copy { copy, .. } => super::run_copy(stream, &copy, false),
         NodeOp::Fill { target, shape, element_bytes, value, .. } => {
-            send(Op::Fill { target, shape, element_bytes, value })
+            let fill = || send(Op::Fill { target, shape, element_bytes, value });
+            managed::filling(stream, (&target, &shape), fill)
         }
         NodeOp::Host { function, user_data } => {
             super::shadow::fetch_all()?;
-            let token = stream.context.link.offer_host_call(Box::new(move || function.call(user_data)), true);
+            let run = managed::around_host_function(move || function.call(user_data));
+            let token = stream.context.link.offer_host_call(Box::new(run), true);
             send(Op::HostCall { token })
         }
         NodeOp::Record { event, flags } => {
@@ -166,7 +168,10 @@ pub(crate) fn run_op(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
         }
         NodeOp::Allocate { address, bytes, .. } => send(Op::Allocate { address, bytes }),
         NodeOp::Free { address } => send(Op::Free { address }),
-        NodeOp::MemoryOps { ops, .. } => send(Op::MemoryOps { ops }),
+        NodeOp::MemoryOps { ops, .. } => {
+            let words = ops.iter().map(|op| op.address).filter(|_| managed::is_any()).collect::<Vec<_>>();
+            managed::writing_words(stream, &words, || send(Op::MemoryOps { ops }))
+        }
         NodeOp::Child(_) => Ok(()),
     }
 }

@@ -124,6 +124,7 @@ impl Stream {
         super::shadow::fetch_all()?;
         client()?.streams.remove(self.handle).ok_or(CudaError::INVALID_HANDLE)?;
         super::shadow::forget_stream(self);
+        super::managed::forget_stream(self);
         super::pool_order::end_stream(self)?;
         self.context.post(&Command::StreamDestroy { stream: self.id })
     }

@@ -1,4 +1,4 @@
-//! Programs of their own: one whose memory comes from pools, and one that reads the device's clock.
+//! Programs of their own: one whose memory comes from pools, one with managed memory, and one that reads the device's clock.
 
 use crate::program::*;
 use std::{ffi::c_void, fmt::Write, time::Duration};
@@ -43,6 +43,52 @@ pub(crate) fn pools(device: &Device) -> String {
         let _ = writeln!(saw, "{round} {:x}", digest(&read(block, bytes)));
         std::thread::sleep(Duration::from_millis(3));
     }
+    saw
+}
+
+/// Words of managed memory: several blocks of what moves at once.
+const WORDS: usize = 70_000;
+
+fn managed_words(words: usize) -> &'static mut [u32] {
+    let address = made(|address| cu!(cuMemAllocManaged(address, words * 4, 1)));
+    // SAFETY: the library gave so many bytes, which are this program's until it frees them.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u32, words) }
+}
+
+extern "C" fn count_up(data: *mut c_void) {
+    // SAFETY: a word of managed memory that nothing else uses meanwhile.
+    unsafe { *data.cast::<u32>() += 1000 };
+}
+
+/// The host fills, kernels add, a host function changes a word, the host reads some or all; memory comes and goes.
+pub(crate) fn managed(device: &Device) -> String {
+    let add = device.function(c"add");
+    let streams = [0, stream()];
+    let (a, b) = (managed_words(WORDS), managed_words(WORDS));
+    let at = |memory: &[u32]| memory.as_ptr() as u64;
+    let mut saw = String::new();
+    for round in 0..24_u32 {
+        let stream = streams[round as usize % 2];
+        let passing = managed_words(3000 + round as usize);
+        passing.fill(round);
+        let first = (round as usize * 9973) % (WORDS - 20_000);
+        a[first..first + 20_000].iter_mut().for_each(|word| *word = word.wrapping_add(round));
+        let blocks = (WORDS as u32).div_ceil(64);
+        device.launch(add, blocks, 64, stream, &[at(a), at(b), at(b), WORDS as u64]);
+        device.launch(add, 40, 64, stream, &[at(passing), at(b), at(passing), 2500]);
+        cu!(cuLaunchHostFunc(stream, count_up, b.as_mut_ptr().cast()));
+        device.launch(add, 40, 64, stream, &[at(a), at(b), at(b), 2500]);
+        cu!(cuStreamSynchronize(stream));
+        let bytes =
+            |memory: &[u32]| digest(&memory.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
+        let _ = writeln!(saw, "{round} {} {:x}", b[0], bytes(passing));
+        if round % 3 == 0 {
+            let _ = writeln!(saw, "{round} all {:x} {:x}", bytes(a), bytes(b));
+        }
+        cu!(cuMemFree_v2(at(passing)));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = writeln!(saw, "read {:x}", digest(&read(at(b), WORDS * 4)));
     saw
 }
 

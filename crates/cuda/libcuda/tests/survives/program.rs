@@ -23,8 +23,9 @@ unsafe extern "C" {
     fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: Handle, name: *const i8) -> u32;
     pub(crate) fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: Handle) -> u32;
     pub(crate) fn cuMemFreeAsync(address: u64, stream: Handle) -> u32;
+    pub(crate) fn cuMemAllocManaged(address: *mut u64, bytes: usize, flags: u32) -> u32;
     pub(crate) fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32;
-    fn cuMemFree_v2(address: u64) -> u32;
+    pub(crate) fn cuMemFree_v2(address: u64) -> u32;
     fn cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: u32) -> u32;
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> u32;
     pub(crate) fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> u32;
@@ -39,7 +40,11 @@ unsafe extern "C" {
     pub(crate) fn cuEventCreate(event: *mut Handle, flags: u32) -> u32;
     pub(crate) fn cuEventRecord(event: Handle, stream: Handle) -> u32;
     fn cuEventSynchronize(event: Handle) -> u32;
-    fn cuLaunchHostFunc(stream: Handle, function: extern "C" fn(*mut c_void), data: *mut c_void) -> u32;
+    pub(crate) fn cuLaunchHostFunc(
+        stream: Handle,
+        function: extern "C" fn(*mut c_void),
+        data: *mut c_void,
+    ) -> u32;
     pub(crate) fn cuLaunchKernel(
         function: Handle,
         grid_x: u32,
@@ -172,6 +177,7 @@ pub(crate) fn main() {
     }
     match std::env::var("SURVIVES_PART").as_deref() {
         Ok("pools") => return std::fs::write(path, crate::parts::pools(&device)).unwrap(),
+        Ok("managed") => return std::fs::write(path, crate::parts::managed(&device)).unwrap(),
         Ok("clock") => return std::fs::write(path, crate::parts::clock()).unwrap(),
         Ok(part) => panic!("there is no part {part}"),
         Err(_) => {}

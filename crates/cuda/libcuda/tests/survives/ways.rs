@@ -7,6 +7,7 @@ use crate::{
 };
 
 const POOLS: (&str, &str) = ("SURVIVES_PART", "pools");
+const MANAGED: (&str, &str) = ("SURVIVES_PART", "managed");
 const CLOCK: (&str, &str) = ("SURVIVES_PART", "clock");
 const NEVER: (&str, &str) = ("DXPU_CUT_EVERY", "600s");
 /// Every so manieth frame: the places between them are those of other tests.
@@ -30,6 +31,22 @@ fn a_program_with_pools_comes_back_from_images_of_live_memory_alone() {
             let run = stage.run_by(&[Cut::After(nth as u64)], &[POOLS, ("DXPU_SURVIVE", way)]);
             check(&undisturbed, &run, &format!("{way}, cut after frame {nth}"));
         }
+    }
+    assert!(stage.restored() > restored, "no run came back from an image");
+}
+
+#[test]
+fn a_program_with_managed_memory_comes_back_at_any_place() {
+    let stage = Stage::new();
+    let undisturbed = stage.run_by(&[], &[MANAGED]);
+    assert!(undisturbed.succeeded, "{}", undisturbed.log);
+    let frames = undisturbed.frames[0] as usize;
+    let restored = stage.restored();
+    for nth in (1..frames).step_by(STRIDE) {
+        // Both ways in which a program's touches are heard of.
+        let pages = ["best", "signals"][nth % 2];
+        let run = stage.run_by(&[Cut::After(nth as u64)], &[MANAGED, ("DXPU_MANAGED_PAGES", pages)]);
+        check(&undisturbed, &run, &format!("{pages}, cut after frame {nth}"));
     }
     assert!(stage.restored() > restored, "no run came back from an image");
 }

@@ -191,6 +191,10 @@ impl Session {
                     self.copy_image(number)?;
                     has_image();
                 }
+                Step::Returned(token) => {
+                    drop(state);
+                    self.drill.wires.send(&Notice::HostCallDone { token })?;
+                }
                 Step::Await(awaited) => {
                     drop(locks::wait_for(&self.drill.changed, state, LOOK));
                     // In the program's session, what is awaited may have come along with an answer that is left out now.
@@ -392,6 +396,7 @@ impl Drill {
         let notice = Notice::from_bytes(&body).map_err(LinkEnd::unreadable("a notice"))?;
         let mut state = lock(&self.state);
         match notice {
+            Notice::HostCall { token, .. } if state.replay.host_call_heard(token) => {}
             Notice::HostCall { token, .. } => match state.replay.host_call_asked(token) {
                 HostCallVerdict::AlreadyRan | HostCallVerdict::StillRunning => {
                     self.wires.send(&Notice::HostCallDone { token })?;

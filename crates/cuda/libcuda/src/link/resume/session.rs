@@ -229,6 +229,10 @@ impl<'a> NewSession<'a> {
                     self.spent.image = at_worker.min(since.elapsed());
                     self.spent.objects = began.elapsed() - self.spent.image;
                 }
+                Step::Returned(token) => {
+                    drop(core);
+                    self.wires.send(&cuda_wire::Notice::HostCallDone { token }).map_err(again)?;
+                }
                 Step::Await(awaited) => {
                     drop(self.shared.wait(core, LOOK));
                     self.nudge()?;

@@ -1,0 +1,174 @@
+//! The pages of one managed allocation: a memory file that is mapped twice.
+//!
+//! ```text
+//!   view   at the device's address: what the program uses; open or closed, block by block
+//!   alias  anywhere: what we use, always open; so no thread of ours ever touches a closed page
+//! ```
+//!
+//! A forked child inherits neither, as with NVIDIA's driver: a touch there is an ordinary SIGSEGV.
+
+use super::{note_managed, userfault};
+use std::{
+    io,
+    ops::Range,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    ptr,
+};
+
+/// What the program may do with pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing.
+    Closed,
+    /// Read.
+    Read,
+    /// Read and write.
+    Write,
+}
+
+impl Access {
+    fn protection(self) -> i32 {
+        match self {
+            Self::Closed => libc::PROT_NONE,
+            Self::Read => libc::PROT_READ,
+            Self::Write => libc::PROT_READ | libc::PROT_WRITE,
+        }
+    }
+}
+
+/// See the module's words.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    file: OwnedFd,
+    view: u64,
+    alias: u64,
+    bytes: u64,
+}
+
+fn check(code: i32) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn map(at: u64, bytes: u64, protection: i32, flags: i32, file: i32) -> io::Result<u64> {
+    // SAFETY: callers name addresses that are reserved for this, or none; the kernel checks the rest.
+    let got = unsafe { libc::mmap(at as *mut _, bytes as usize, protection, flags, file, 0) };
+    if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got as u64) }
+}
+
+impl Pages {
+    /// New zero pages with their view at `view`, in a range that this library has reserved; the program may read them.
+    pub(crate) fn create(view: u64, bytes: u64) -> io::Result<Self> {
+        // SAFETY: the name is a C string; the call touches nothing else.
+        let file = unsafe { libc::memfd_create(c"dxpu-managed".as_ptr(), libc::MFD_CLOEXEC) };
+        if file < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and ours.
+        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        // SAFETY: the call has no pointers.
+        check(unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) })?;
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let alias = map(0, bytes, both, flags, file.as_raw_fd())?;
+        let pages = Self { file, view, alias, bytes };
+        // From here on a failure drops `pages`, which restores the reservation.
+        let first = if userfault().is_some() { both } else { libc::PROT_READ };
+        map(view, bytes, first, flags | libc::MAP_FIXED, pages.file.as_raw_fd())?;
+        for start in [view, alias] {
+            // SAFETY: both mappings were made above.
+            check(unsafe { libc::madvise(start as *mut _, bytes as usize, libc::MADV_DONTFORK) })?;
+        }
+        if let Some(userfault) = userfault() {
+            userfault.register(view, bytes)?;
+        }
+        note_managed(view, bytes);
+        Ok(pages)
+    }
+
+    /// Where we read and write them: the address of the byte at `offset`.
+    pub(crate) fn alias(&self, offset: u64) -> u64 {
+        self.alias + offset.min(self.bytes)
+    }
+
+    /// Rounds to whole pages; blocks are multiples of pages, only the end of the last is not.
+    fn whole(&self, range: &Range<u64>) -> (u64, u64) {
+        const PAGE: u64 = 4096;
+        let end = range.end.next_multiple_of(PAGE).min(self.bytes);
+        (self.view + range.start, end.saturating_sub(range.start))
+    }
+
+    /// Changes what the program may do. With [`Access::Write`] and [`Access::Read`], the bytes are there.
+    pub(crate) fn set(&self, range: &Range<u64>, access: Access) -> io::Result<()> {
+        let (start, bytes) = self.whole(range);
+        if bytes == 0 {
+            return Ok(());
+        }
+        let Some(userfault) = userfault() else {
+            // SAFETY: the range lies in the view, which is ours.
+            return check(unsafe { libc::mprotect(start as *mut _, bytes as usize, access.protection()) });
+        };
+        match access {
+            // Without pages a touch is an event. The bytes stay in the file.
+            Access::Closed => {
+                // SAFETY: the range lies in the view, which is ours.
+                check(unsafe { libc::madvise(start as *mut _, bytes as usize, libc::MADV_DONTNEED) })
+            }
+            Access::Read | Access::Write => {
+                self.back(range)?;
+                userfault.open_pages(start, bytes, access == Access::Write)
+            }
+        }
+    }
+
+    /// Has pages that the program could write become read-only.
+    pub(crate) fn make_read_only(&self, range: &Range<u64>) -> io::Result<()> {
+        match userfault() {
+            Some(userfault) => {
+                let (start, bytes) = self.whole(range);
+                userfault.write_protect(start, bytes)
+            }
+            None => self.set(range, Access::Read),
+        }
+    }
+
+    /// Opens a block to a thread that found it closed although it is open. With page protection that thread was late; with a
+    /// userfaultfd the page was open without being there.
+    pub(crate) fn open_late(&self, range: &Range<u64>, access: Access) -> io::Result<()> {
+        match userfault() {
+            Some(_) => self.set(range, access),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing can be had here any more: touches become the program's own.
+    pub(crate) fn give_up(&self) {
+        if let Some(userfault) = userfault() {
+            // SAFETY: the whole view is ours.
+            unsafe { libc::mprotect(self.view as *mut _, self.bytes as usize, libc::PROT_NONE) };
+            userfault.unregister(self.view, self.bytes);
+        }
+    }
+
+    /// Restores the reservation in place of the view: the program has given the memory back.
+    pub(crate) fn end_view(&self) {
+        if let Some(userfault) = userfault() {
+            userfault.unregister(self.view, self.bytes);
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let _ = map(self.view, self.bytes, libc::PROT_NONE, flags, -1);
+    }
+
+    /// Makes the file have pages for a range.
+    fn back(&self, range: &Range<u64>) -> io::Result<()> {
+        let bytes = range.end.next_multiple_of(4096).min(self.bytes) - range.start;
+        // SAFETY: the call has no pointers.
+        check(unsafe { libc::fallocate(self.file.as_raw_fd(), 0, range.start as i64, bytes as i64) })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: `create` mapped the alias, and nothing uses it once its owner goes.
+        unsafe { libc::munmap(ptr::without_provenance_mut(self.alias as usize), self.bytes as usize) };
+    }
+}
