@@ -17,7 +17,7 @@
 //! ```
 //!
 //! New memory is zero on both sides, so it begins as `Same`. Since only a fault tells what the program touches, and a
-//! fault costs at least a round trip where bytes must be fetched, [`walk`] widens what a fault opens while the program
+//! fault costs at least a round trip where bytes must be fetched, `walk` widens what a fault opens while the program
 //! goes through memory in order, and never beyond what the program has gone through already: a program that touches n
 //! bytes in order moves at most 2n, and a touch at a random place moves one block.
 //!

@@ -48,6 +48,7 @@ pub use manifest::{Dangling, Item, Load, Manifest};
 pub use observation::Observation;
 pub use policy::{CutPolicy, CutTurn, Filled};
 pub use replay::{
-    Awaited, Difference, HostCallVerdict, Landing, Moved, PrintVerdict, PullVerdict, Replay, Step, Verdict,
+    Awaited, Difference, HostCallHeard, HostCallVerdict, Landing, Moved, PrintVerdict, PullVerdict, Replay,
+    Step, Verdict,
 };
 pub use trough::Trough;

@@ -29,6 +29,8 @@ pub enum Observation {
     HostCallBegan {
         /// Which function.
         token: u64,
+        /// Whether commands may be sent because of what it does: the program has managed memory that it may touch.
+        may_send: bool,
     },
     /// A host function returned, and the worker has not been told yet.
     HostCallRan {

@@ -12,7 +12,9 @@
 mod again;
 mod verdict;
 
-pub use verdict::{Awaited, Difference, HostCallVerdict, Landing, Moved, PrintVerdict, PullVerdict, Verdict};
+pub use verdict::{
+    Awaited, Difference, HostCallHeard, HostCallVerdict, Landing, Moved, PrintVerdict, PullVerdict, Verdict,
+};
 
 use crate::{
     frames::{FrameReader, Unreadable},
@@ -76,8 +78,8 @@ pub struct Replay {
     landed: HashMap<TransferId, verdict::LandedBefore>,
     came_down: HashSet<TransferId>,
     host_calls: HashMap<u64, verdict::HostCallRuns>,
-    /// Host functions that ran and that the worker has asked for again: token and which run. They are answered where they
-    /// returned.
+    /// Host functions that ran, that may have sent commands, and that the worker has asked for again: token and which run.
+    /// They are answered where they returned.
     owed: BTreeSet<(u64, u32)>,
     host: HostBytes,
     images: Images,
@@ -149,12 +151,14 @@ impl Replay {
                 self.landed.insert(*transfer, before);
                 self.gates.push_back((mark.position, Awaited::Landed { transfer: *transfer }));
             }
-            Observation::HostCallBegan { token } => {
-                // While it runs it may touch managed memory, and commands are sent for that.
+            Observation::HostCallBegan { token, may_send } => {
                 let runs = self.host_calls.entry(*token).or_default();
                 runs.begun += 1;
-                let awaited = Awaited::HostCallBegan { token: *token, run: runs.begun };
-                self.gates.push_back((mark.position, awaited));
+                runs.may_send |= may_send;
+                if *may_send {
+                    let awaited = Awaited::HostCallBegan { token: *token, run: runs.begun };
+                    self.gates.push_back((mark.position, awaited));
+                }
             }
             Observation::HostCallRan { token } => {
                 let runs = self.host_calls.entry(*token).or_default();

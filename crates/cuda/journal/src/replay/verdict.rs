@@ -102,6 +102,17 @@ pub enum Landing {
 }
 
 /// What is done when the worker asks for a host function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostCallHeard {
+    /// [`Replay::host_call_asked`] decides when the thread that runs host functions has come to it.
+    Queue,
+    /// It ran: the worker is told at once.
+    Answer,
+    /// It ran, and commands may have been sent meanwhile: the replay answers where it returned, by [`Step::Returned`].
+    Owed,
+}
+
+/// What is done when the worker asks for a host function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCallVerdict {
     /// It ran before the loss: the worker is told so at once.
@@ -150,6 +161,8 @@ pub(super) struct HostCallRuns {
     pub(super) asked: u32,
     /// The same as soon as it is heard.
     pub(super) heard: u32,
+    /// Whether commands may have been sent because of what one of its runs did.
+    pub(super) may_send: bool,
 }
 
 impl Replay {
@@ -228,18 +241,22 @@ impl Replay {
     }
 
     /// The worker asks for a host function, and the thread that runs them has not come to it yet. It may be in a function that
-    /// waits for this replay. True: that function ran, and the replay answers where it returned, by `Step::Returned`; else
-    /// [`Self::host_call_asked`] follows.
-    pub fn host_call_heard(&mut self, token: u64) -> bool {
+    /// waits for this replay.
+    pub fn host_call_heard(&mut self, token: u64) -> HostCallHeard {
         let runs = self.host_calls.entry(token).or_default();
         runs.heard += 1;
-        let has_run = runs.heard <= runs.ran && !is_planted(Mutant::HostFunctionTwice);
-        if has_run {
-            runs.asked += 1;
-            let run = runs.heard;
-            self.owed.insert((token, run));
+        if runs.heard > runs.ran || is_planted(Mutant::HostFunctionTwice) {
+            return HostCallHeard::Queue;
         }
-        has_run
+        runs.asked += 1;
+        // A worker that waits for a whole context may wait for functions that were launched after that wait: in the first run
+        // they came later. So only those wait for their turn that must.
+        if !runs.may_send {
+            return HostCallHeard::Answer;
+        }
+        let run = runs.heard;
+        self.owed.insert((token, run));
+        HostCallHeard::Owed
     }
 
     /// The worker asks for a host function.

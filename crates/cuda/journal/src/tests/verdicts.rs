@@ -1,8 +1,8 @@
 //! What a replay says about single things that come again.
 
 use crate::{
-    Awaited, Difference, Digest, HostCallVerdict, Journal, Landing, Observation, PullVerdict, Replay, Step,
-    Verdict, manifest::frame,
+    Awaited, Difference, Digest, HostCallHeard, HostCallVerdict, Journal, Landing, Observation, PullVerdict,
+    Replay, Step, Verdict, manifest::frame,
 };
 use cuda_wire::*;
 
@@ -144,10 +144,10 @@ fn host_functions_run_once_each_time_a_graph_asks() {
     let mut journal = Journal::new(u64::MAX);
     let token = 4;
     for _ in 0..2 {
-        journal.observed(Observation::HostCallBegan { token });
+        journal.observed(Observation::HostCallBegan { token, may_send: true });
         journal.observed(Observation::HostCallRan { token });
     }
-    journal.observed(Observation::HostCallBegan { token });
+    journal.observed(Observation::HostCallBegan { token, may_send: true });
     let mut replay = journal.replay();
     let awaited = |replay: &mut Replay| match replay.step().unwrap() {
         Step::Await(Awaited::HostCall { run, .. } | Awaited::HostCallBegan { run, .. }) => run,
@@ -169,20 +169,33 @@ fn host_functions_run_once_each_time_a_graph_asks() {
 #[test]
 fn a_host_function_that_ran_is_answered_though_another_one_runs() {
     let mut journal = Journal::new(u64::MAX);
-    journal.observed(Observation::HostCallBegan { token: 1 });
+    journal.observed(Observation::HostCallBegan { token: 1, may_send: true });
     journal.observed(Observation::HostCallRan { token: 1 });
-    journal.observed(Observation::HostCallBegan { token: 2 });
+    journal.observed(Observation::HostCallBegan { token: 2, may_send: true });
     let mut replay = journal.replay();
     assert!(matches!(replay.step().unwrap(), Step::Await(Awaited::HostCallBegan { token: 1, run: 1 })));
-    assert!(replay.host_call_heard(1), "the replay answers");
+    assert_eq!(replay.host_call_heard(1), HostCallHeard::Owed, "the replay answers");
     assert!(matches!(replay.step().unwrap(), Step::Returned(1)));
     assert!(matches!(replay.step().unwrap(), Step::Await(Awaited::HostCallBegan { token: 2, run: 1 })));
-    assert!(!replay.host_call_heard(2), "it is answered when it returns");
+    assert_eq!(replay.host_call_heard(2), HostCallHeard::Queue, "it is answered when it returns");
     assert!(matches!(replay.step().unwrap(), Step::Done), "what it waits for is sent meanwhile");
     assert_eq!(replay.host_call_asked(2), HostCallVerdict::StillRunning);
     assert!(replay.is_spent());
-    assert!(!replay.host_call_heard(1), "a new run");
+    assert_eq!(replay.host_call_heard(1), HostCallHeard::Queue, "a new run");
     assert_eq!(replay.host_call_asked(1), HostCallVerdict::Run);
+}
+
+#[test]
+fn a_host_function_without_managed_memory_is_answered_at_once() {
+    // A wait for the whole context may wait for a function that was launched behind it, if the worker is quick now.
+    let mut journal = Journal::new(u64::MAX);
+    answered(&mut journal, &Command::ContextSynchronize { context: ContextId(1) }, 7, 0, &[]);
+    journal.observed(Observation::HostCallBegan { token: 1, may_send: false });
+    journal.observed(Observation::HostCallRan { token: 1 });
+    let mut replay = journal.replay();
+    assert!(matches!(replay.step().unwrap(), Step::Send(_)));
+    assert!(matches!(replay.step().unwrap(), Step::Await(Awaited::Reply { call: 7 })));
+    assert_eq!(replay.host_call_heard(1), HostCallHeard::Answer);
 }
 
 #[test]

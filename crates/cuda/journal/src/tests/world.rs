@@ -6,7 +6,8 @@ use super::{
     worker::{CUT, Memory, RESTORE, Reply, Said, Turn, Worker},
 };
 use crate::{
-    Digest, HostCallVerdict, Journal, Landing, Observation, PullVerdict, Replay, Serving, Step, Verdict,
+    Digest, HostCallHeard, HostCallVerdict, Journal, Landing, Observation, PullVerdict, Replay, Serving,
+    Step, Verdict,
     mutant::{Mutant, is_planted},
 };
 use cuda_wire::*;
@@ -233,7 +234,7 @@ impl World {
                 self.running = self.host_calls.pop_front();
                 self.is_running_asked = true;
                 let token = self.running.unwrap();
-                self.journal.observed(Observation::HostCallBegan { token });
+                self.journal.observed(Observation::HostCallBegan { token, may_send: token % 2 == 0 });
                 self.host[3] = self.host[3].wrapping_mul(7).wrapping_add(self.host[2]).wrapping_add(token);
                 self.seen.host_calls.push(format!("{token}: {}", self.host[3]));
             }
@@ -330,7 +331,12 @@ impl World {
         self.notices_handled += 1;
         match said {
             Said::HostCall(token) => {
-                let verdict = self.replay.as_mut().map(|replay| replay.host_call_asked(token));
+                let heard = self.replay.as_mut().map(|replay| replay.host_call_heard(token));
+                let verdict = match heard {
+                    Some(HostCallHeard::Owed) => return Ok(()),
+                    Some(HostCallHeard::Answer) => Some(HostCallVerdict::AlreadyRan),
+                    _ => self.replay.as_mut().map(|replay| replay.host_call_asked(token)),
+                };
                 match verdict.unwrap_or(HostCallVerdict::Run) {
                     HostCallVerdict::Run => self.host_calls.push_back(token),
                     // It is told when it returns.

@@ -17,6 +17,7 @@ use crate::{
     timeline::LinkTimeline,
 };
 use cuda_wire::{ASIDE, Notice, NoticeHeader, TransferId, WAYS, Wire, header};
+use journal::HostCallHeard;
 use locks::lock;
 use std::{
     collections::HashMap,
@@ -384,9 +385,14 @@ impl Reader<'_> {
         let (events, helpers) = (&self.link.events, &self.helpers);
         match notice {
             Notice::HostCall { token, chunks } => {
-                let survival = self.link.survival.as_ref();
-                if survival.is_some_and(|survival| survival.host_call_heard(self.wires.number, token)) {
-                    return Ok(());
+                if let Some(survival) = &self.link.survival {
+                    match survival.host_call_heard(self.wires.number, token) {
+                        HostCallHeard::Queue => {}
+                        HostCallHeard::Answer => {
+                            return Ok(self.wires.send(&Notice::HostCallDone { token })?);
+                        }
+                        HostCallHeard::Owed => return Ok(()),
+                    }
                 }
                 let call = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: token };
                 helpers.run_host_call.send(call).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))

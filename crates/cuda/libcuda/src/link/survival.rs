@@ -26,7 +26,9 @@ use super::{
 };
 use crate::{host::HostRegion, log};
 use cuda_wire::{ContextId, ImageRestored, Notice, TransferId, Welcome};
-use journal::{Difference, Digest, HostCallVerdict, Journal, Observation, PullVerdict, Replay, Serving};
+use journal::{
+    Difference, Digest, HostCallHeard, HostCallVerdict, Journal, Observation, PullVerdict, Replay, Serving,
+};
 use locks::lock;
 use std::{
     collections::HashMap,
@@ -362,17 +364,17 @@ impl Survival {
         true
     }
 
-    /// The worker asks for a host function. True: it ran in an earlier session, and the replay tells the worker. The thread
-    /// that runs host functions may be in one that waits for this session.
-    pub(super) fn host_call_heard(&self, number: SessionNumber, token: u64) -> bool {
+    /// The worker asks for a host function that may have run in an earlier session. The thread that runs host functions may be
+    /// in one that waits for this session, so those that ran do not wait for it.
+    pub(super) fn host_call_heard(&self, number: SessionNumber, token: u64) -> HostCallHeard {
         let mut core = lock(&self.shared.core);
         if core.number != number {
-            return false;
+            return HostCallHeard::Queue;
         }
-        let has_run = core.replay.as_mut().is_some_and(|replay| replay.host_call_heard(token));
+        let heard = core.replay.as_mut().map_or(HostCallHeard::Queue, |replay| replay.host_call_heard(token));
         self.shared.changed.notify_all();
         core.drop_spent_replay();
-        has_run
+        heard
     }
 
     /// The worker asks for a host function.
@@ -388,7 +390,8 @@ impl Survival {
             // One thread runs all host functions: one that was running when the session was lost has returned.
             Some(HostCallVerdict::AlreadyRan | HostCallVerdict::StillRunning) => Turn::Before,
             Some(HostCallVerdict::Run) | None => {
-                core.observe(Observation::HostCallBegan { token });
+                let may_send = crate::state::managed::is_any();
+                core.observe(Observation::HostCallBegan { token, may_send });
                 Turn::Now
             }
         }

@@ -23,7 +23,7 @@ use cuda_wire::{
     Bytes, COMMAND_BYTES_MAX, Command, ContextId, ImageName, ImageSource, Notice, NoticeHeader, TransferId,
     Wire, header,
 };
-use journal::{HostCallVerdict, Load, PullVerdict, Replay, Step, Verdict};
+use journal::{HostCallHeard, HostCallVerdict, Load, PullVerdict, Replay, Step, Verdict};
 use locks::lock;
 use std::{
     collections::HashMap,
@@ -396,14 +396,17 @@ impl Drill {
         let notice = Notice::from_bytes(&body).map_err(LinkEnd::unreadable("a notice"))?;
         let mut state = lock(&self.state);
         match notice {
-            Notice::HostCall { token, .. } if state.replay.host_call_heard(token) => {}
-            Notice::HostCall { token, .. } => match state.replay.host_call_asked(token) {
-                HostCallVerdict::AlreadyRan | HostCallVerdict::StillRunning => {
+            Notice::HostCall { token, .. } => {
+                let is_answered = match state.replay.host_call_heard(token) {
+                    HostCallHeard::Owed => false,
+                    HostCallHeard::Answer => true,
+                    // One that has not run does not run for a drill. Nothing that the program saw comes after it.
+                    HostCallHeard::Queue => state.replay.host_call_asked(token) != HostCallVerdict::Run,
+                };
+                if is_answered {
                     self.wires.send(&Notice::HostCallDone { token })?;
                 }
-                // It has not run, and does not run for a drill. Nothing that the program saw comes after it.
-                HostCallVerdict::Run => {}
-            },
+            }
             Notice::Pull { transfer, .. } => {
                 let image = state.image_pulls.remove(&transfer).map(PullVerdict::Kept);
                 match image.unwrap_or_else(|| state.replay.pull_asked(transfer)) {
