@@ -12,12 +12,18 @@ HERE = pathlib.Path(__file__).parent
 
 def nvidia_root():
     """The folder with bin, include and lib of NVIDIA's packages."""
+    return runtime_library().parent.parent
+
+
+def runtime_library():
+    """NVIDIA's libcudart of this environment: of CUDA 13, or of CUDA 12, whose packages have a folder each."""
     import nvidia
 
     for folder in nvidia.__path__:
-        root = pathlib.Path(folder) / "cu13"
-        if (root / "lib" / "libcudart.so.13").exists():
-            return root
+        for place in ("cu13/lib/libcudart.so.13", "cuda_runtime/lib/libcudart.so.12"):
+            library = pathlib.Path(folder) / place
+            if library.exists():
+                return library
     raise RuntimeError("the nvidia-cuda-runtime package is missing; run scripts/setup-python")
 
 
@@ -37,6 +43,11 @@ def run_python(code, *, expect=0, timeout=120, **environment):
 def pytest_sessionstart(session):
     if not os.environ.get("DXPU_WORKER") and not os.environ.get("DXPU_JUDGES_NATIVE"):
         raise pytest.UsageError("no worker: start the judges with tests/judges/run (DXPU_JUDGES_NATIVE=1 judges the real driver)")
+
+
+@pytest.fixture(scope="session")
+def libcudart():
+    return runtime_library()
 
 
 @pytest.fixture(scope="session")

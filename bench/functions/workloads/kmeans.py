@@ -13,13 +13,12 @@ def run(_model, where, is_tiny):
     centres = points[:clusters].clone()
     ones = torch.ones(points_count, device=where)
     for _ in range(iterations):
-        # |p - c|^2 without |p|^2, which is the same for all centres.
-        distances = centres.square().sum(1) - 2 * points @ centres.T
-        nearest = distances.argmin(1)
+        # |p - c|^2 without |p|^2, which is the same for all centres. In one step: it has 350 MB, and the points are 64 MB.
+        nearest = torch.addmm(centres.square().sum(1), points, centres.T, alpha=-2).argmin(1)
         sums = torch.zeros_like(centres).index_add_(0, nearest, points)
         counts = torch.zeros(clusters, device=where).index_add_(0, nearest, ones)
         centres = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp(min=1), centres)
-    inertia = (points - centres[nearest]).square().sum(1).mean()
+    inertia = centres[nearest].sub_(points).square_().sum(1).mean()
     return {"inertia": round(float(inertia), 2)}
 
 

@@ -15,7 +15,7 @@ GUARD_MEMORY = {"nvidia": "48GiB", "soft": "1GiB"}
 SIZES = {"nvidia": (8, 20, 2), "soft": (0.05, 0.05, 0.05)}
 # The part of the program's memory that it changes in a second.
 CHANGE = 0.05
-WORK_SECONDS = 40
+WORK_SECONDS = 75
 MOVES = 3
 READY_SECONDS = 90
 MOVE_SECONDS = 40
@@ -73,13 +73,13 @@ def _ends_well(pool, name, process):
 
 def _moved(pool, gb):
     process, lease = _start(pool, "moved", gb, "--seconds", str(WORK_SECONDS))
-    moves = []
+    moves, refused = [], []
     for turn in range(MOVES):
         there = BOXES[1] if _place(pool, lease).startswith(BOXES[0]) else BOXES[0]
         # The box that was left last cleans its GPU first.
         pool.until_state("free", there)
         began = time.time()
-        until(lambda: f"it may move to {there}: {pool.logs()}", lambda: _asks_to_move(pool, lease, there), MOVE_SECONDS)
+        until(lambda: f"it may move to {there}: {refused[-1:]} {pool.logs()}", lambda: _asks_to_move(pool, lease, there, refused), MOVE_SECONDS)
         until(lambda: f"it is at {there}: {pool.logs()}", lambda: _place(pool, lease).startswith(there), MOVE_SECONDS)
         until(lambda: f"it is protected at {there}", lambda: _is_protected(pool, lease), READY_SECONDS)
         moves.append((began, time.time()))
@@ -91,8 +91,10 @@ def _moved(pool, gb):
     return [f"{gb} GB moved from box to box {MOVES} times under load: longest step {pauses} ms (usually {usual:.1f}); every byte right"]
 
 
-def _asks_to_move(pool, lease, there):
-    return pool.run("lease", "move", lease, "--to", there).returncode == 0
+def _asks_to_move(pool, lease, there, refused):
+    asked = pool.run("lease", "move", lease, "--to", there)
+    refused.append(asked.stderr)
+    return asked.returncode == 0
 
 
 def _rested(pool, gb):

@@ -38,7 +38,8 @@ def durations_are_those_of_the_gpu(bed):
         if name == "short_s":
             continue
         # The last five; those before warmed up.
-        kernels = [event["args"]["gpu_us"] for event in events if event.get("name") == name and event.get("cat") == "kernel"][-5:]
+        of_it = [event["args"] for event in events if event.get("name") == name and event.get("cat") == "kernel"][-5:]
+        kernels = [arguments.get("gpu_us", arguments.get("estimated_us")) for arguments in of_it]
         shown, own, alone = (statistics.median(values) for values in (kernels or [0], traced[name], native_us))
         lines.append(f"{name}: timeline {shown:.1f} us, the program's events {own:.1f} us, natively {alone:.1f} us")
         for other in (own, alone):

@@ -12,10 +12,22 @@
 //!
 //! A stream may also stand still at a place that is no work: it waits for an event, for a word in memory, or (the legacy stream
 //! and the streams that are ordered against it) for another stream. The next piece of work then has an event in front of it.
+//!
+//! Short kernels that are known already have no events of their own most of the time ([`crate::thrift`]). They lie between the last
+//! piece that has and the next one, which then has an event in front of it, and each is said to be an estimate:
+//!
+//! ```text
+//!   S kernel E kernel kernel kernel kernel S kernel E
+//!              └─ estimated ───────────┘
+//! ```
 
-use crate::trace::Timed;
+use crate::{
+    place::{Guess, place},
+    thrift::Thrift,
+    trace::Timed,
+};
 use cuda_wire::{
-    ContextId, EventId, KernelRef, Span, StreamId, TimedAnswer, TimedKernel, TimedStream, TimedWork,
+    ContextId, EventId, KernelRef, Span, StreamId, TimedAnswer, TimedKernel, TimedStream, TimedWork, timed,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -34,6 +46,13 @@ const ORDERED: u32 = 0;
 const LEGACY: u32 = 2;
 /// Records that wait to be said. They are said every few milliseconds.
 const RECORDS_MAX: usize = 1 << 16;
+
+/// So many kernels are estimated between two that are measured, at most, and for so long: mistakes must not add up, and a viewer
+/// shows where measured ones are.
+const PASSED_MAX: usize = 256;
+const PASSED_FOR_NS: u64 = 20_000_000;
+/// Kernels behind which nothing is measured any more are said after this time.
+const TAIL_NS: u64 = 50_000_000;
 
 /// A piece of work of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +92,15 @@ struct Begun {
     number: u64,
     plan: Plan,
     work: Work,
+    /// What was put into the stream before it and is not measured.
+    before: Vec<Passed>,
+}
+
+/// A kernel that has no events.
+#[derive(Debug)]
+struct Passed {
+    work: Work,
+    put_ns: u64,
 }
 
 /// A piece of work that may be done by now.
@@ -145,6 +173,8 @@ struct Stream {
     /// Where the last piece of work that is done ended.
     last_end_ns: Option<u64>,
     under_way: VecDeque<Begun>,
+    /// What was put into it since and is not measured.
+    passed: Vec<Passed>,
 }
 
 /// The contexts, streams and unfinished work of a session, and what is to be said about work that is done.
@@ -154,6 +184,7 @@ pub struct Book {
     streams: HashMap<StreamId, Stream>,
     next_name: u32,
     next_number: u64,
+    thrift: Thrift,
     said: Timed,
     records: usize,
 }
@@ -197,7 +228,8 @@ impl Book {
         let mut missed = 0;
         self.streams.retain(|_, stream| {
             let is_in_it = stream.context == context;
-            missed += if is_in_it { stream.under_way.len() } else { 0 };
+            let before = stream.under_way.iter().map(|begun| begun.before.len()).sum::<usize>();
+            missed += if is_in_it { stream.under_way.len() + before + stream.passed.len() } else { 0 };
             !is_in_it
         });
         self.said.missed += missed as u64;
@@ -214,12 +246,16 @@ impl Book {
             seen: 0,
             last_end_ns: None,
             under_way: VecDeque::new(),
+            passed: Vec::new(),
         };
         self.streams.insert(stream, made);
     }
 
     /// A stream was ended. Its work goes on to the end.
     pub fn stream_destroyed(&mut self, stream: StreamId) {
+        if self.streams.get(&stream).is_some_and(|known| known.under_way.is_empty()) {
+            self.settle_stream(stream, None);
+        }
         if let Some(known) = self.streams.get_mut(&stream) {
             known.is_gone = true;
             if known.under_way.is_empty() {
@@ -267,9 +303,89 @@ impl Book {
         }
     }
 
+    /// Whether the next piece of work of the stream gets events. If not, and it is put into the stream, it is [`Self::passed`].
+    pub fn measures(&mut self, stream: StreamId, work: &Work, now_ns: u64) -> bool {
+        let is_worth_it = self.thrift.measures(work, now_ns);
+        let Some(stream) = self.streams.get(&stream) else { return true };
+        let Some(context) = self.contexts.get(&stream.context) else { return true };
+        let others = match stream.kind {
+            LEGACY => stream.seen != context.ordered_works,
+            ORDERED => stream.seen != context.legacy_works,
+            _ => false,
+        };
+        let is_first = stream.under_way.is_empty() && stream.last_end_ns.is_none();
+        let since = stream.passed.first().map_or(0, |first| now_ns.saturating_sub(first.put_ns));
+        let is_due = stream.passed.len() >= PASSED_MAX || since >= PASSED_FOR_NS;
+        is_worth_it || others || is_first || is_due || stream.needs_start
+    }
+
+    /// The work was put into the stream at this time, without events.
+    pub fn passed(&mut self, stream: StreamId, work: Work, put_ns: u64) {
+        let Some(stream) = self.streams.get_mut(&stream) else { return };
+        stream.passed.push(Passed { work, put_ns });
+        if let Some(context) = self.contexts.get_mut(&stream.context) {
+            context.count(stream.kind);
+        }
+    }
+
+    /// Says what is known of kernels behind which nothing is measured any more. `all`: the client wants to know everything.
+    pub fn settle(&mut self, now_ns: u64, all: bool) {
+        let is_over = |stream: &Stream| {
+            let is_old = |last: &Passed| all || last.put_ns + TAIL_NS <= now_ns;
+            stream.under_way.is_empty() && stream.passed.last().is_some_and(is_old)
+        };
+        let over = self.streams.iter().filter(|(_, stream)| is_over(stream)).map(|(id, _)| *id);
+        for stream in over.collect::<Vec<_>>() {
+            self.settle_stream(stream, Some(now_ns));
+        }
+    }
+
+    fn settle_stream(&mut self, id: StreamId, until: Option<u64>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let (passed, from) = (std::mem::take(&mut stream.passed), stream.last_end_ns);
+        // What comes next may stand behind something that takes longer than usual.
+        stream.needs_start |= !passed.is_empty();
+        if let Some(end) = self.estimate(id, &passed, from, until)
+            && let Some(stream) = self.streams.get_mut(&id)
+        {
+            stream.last_end_ns = Some(end);
+        }
+    }
+
+    /// Says where work lies that was not measured, and where the last piece ends.
+    fn estimate(
+        &mut self,
+        stream: StreamId,
+        passed: &[Passed],
+        from: Option<u64>,
+        until: Option<u64>,
+    ) -> Option<u64> {
+        let from = from.unwrap_or(passed.first()?.put_ns);
+        let guess = |passed: &Passed| Guess {
+            put_ns: passed.put_ns,
+            typical_ns: self.thrift.typical_ns(&passed.work).unwrap_or(0),
+        };
+        let guesses: Vec<Guess> = passed.iter().map(guess).collect();
+        let spans = place(from, until, &guesses);
+        for (passed, span) in passed.iter().zip(&spans) {
+            let work = match passed.work {
+                Work::Kernel { kernel, grid, block, shared_bytes } => {
+                    Work::Kernel { kernel, grid, block, shared_bytes: shared_bytes | timed::ESTIMATED }
+                }
+                other @ Work::Other { .. } => other,
+            };
+            self.record(stream, work, *span);
+        }
+        spans.last().map(|span| span.end_ns)
+    }
+
     /// If this event is not reached yet, the stream is busy when the next piece of work comes.
     pub fn look_back(&self, stream: StreamId) -> Option<EventId> {
-        let under_way = &self.streams.get(&stream)?.under_way;
+        let Stream { under_way, passed, .. } = self.streams.get(&stream)?;
+        // What is not measured ends where the next piece begins: that one has an event in front of it in any case.
+        if !passed.is_empty() {
+            return None;
+        }
         let at = under_way.len().checked_sub(LOOK_BACK)?;
         under_way.get(at).map(|begun| begun.plan.end)
     }
@@ -291,7 +407,7 @@ impl Book {
         };
         context.count(stream.kind);
         let needs_start = std::mem::replace(&mut stream.needs_start, true) || others || !is_busy;
-        let needs_start = needs_start || stream.under_way.is_empty();
+        let needs_start = needs_start || stream.under_way.is_empty() || !stream.passed.is_empty();
         let (base, context) = (context.base.clone()?, stream.context);
         let mut made = Vec::new();
         let end = self.event(context, &mut made)?;
@@ -332,7 +448,9 @@ impl Book {
         self.next_number += 1;
         let Some(known) = self.streams.get_mut(&stream) else { return };
         known.needs_start = false;
-        known.under_way.push_back(Begun { number, plan, work });
+        self.thrift.spends();
+        let before = std::mem::take(&mut known.passed);
+        known.under_way.push_back(Begun { number, plan, work, before });
         if !known.is_named {
             known.is_named = true;
             let device = self.contexts.get(&known.context).map_or(0, |context| context.device);
@@ -369,7 +487,7 @@ impl Book {
         let stream = self.streams.get_mut(&id)?;
         stream.under_way.front().filter(|begun| begun.number == number)?;
         let begun = stream.under_way.pop_front()?;
-        let (context, plan) = (stream.context, begun.plan);
+        let (context, plan, last_end_ns) = (stream.context, begun.plan, stream.last_end_ns);
         let (span, end_ns) = match resolved {
             Resolved::Lost => (None, None),
             Resolved::Done(stamps) => {
@@ -388,12 +506,17 @@ impl Book {
             start: plan.start,
             end: plan.end,
         });
-        if stream.is_gone && next.is_none() {
-            self.streams.remove(&id);
-        }
         match span {
-            Some(span) => self.record(id, begun.work, span),
-            None => self.said.missed += 1,
+            Some(span) => {
+                self.estimate(id, &begun.before, last_end_ns, Some(span.start_ns));
+                self.thrift.learns(&begun.work, span.end_ns - span.start_ns);
+                self.record(id, begun.work, span);
+            }
+            None => self.said.missed += 1 + begun.before.len() as u64,
+        }
+        if next.is_none() && self.streams.get(&id).is_some_and(|stream| stream.is_gone) {
+            self.settle_stream(id, None);
+            self.streams.remove(&id);
         }
         if resolved != Resolved::Lost {
             self.give_back(context, plan.start.into_iter().chain([plan.end]));
@@ -428,7 +551,7 @@ impl Book {
         self.records == 0
             && self.said.streams.is_empty()
             && self.said.missed == 0
-            && self.streams.values().all(|stream| stream.under_way.is_empty())
+            && self.streams.values().all(|stream| stream.under_way.is_empty() && stream.passed.is_empty())
     }
 
     /// What is to be said next, if anything.

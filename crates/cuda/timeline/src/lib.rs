@@ -13,6 +13,8 @@ mod book;
 mod clocks;
 mod json;
 mod names;
+mod place;
+mod thrift;
 mod trace;
 
 pub use book::{Base, Book, Due, Plan, Resolved, Stamps, Work};

@@ -318,7 +318,7 @@ impl Slice<'_> {
         }
     }
 
-    /// Draws it at `place`. `gpu_us` is the time that was measured.
+    /// Draws it at `place`. `gpu_us` is the time that was measured, `estimated_us` one that follows from others.
     fn draw(&self, row: (u64, u64), place: Span, names: &HashMap<ModuleId, Vec<String>>, out: &mut String) {
         let real = length(self.span());
         match self {
@@ -327,9 +327,12 @@ impl Slice<'_> {
                 let name = module.and_then(|names| names.get(kernel.kernel.index as usize));
                 let mangled = name.map_or("unknown kernel", String::as_str);
                 let line = Line::begin(out, 'X', &readable(mangled), row).category("kernel");
-                let line = line.at(place.start_ns).lasts(length(place)).us("gpu_us", real);
+                let is_estimated = kernel.shared_bytes & timed::ESTIMATED != 0;
+                let key = if is_estimated { "estimated_us" } else { "gpu_us" };
+                let line = line.at(place.start_ns).lasts(length(place)).us(key, real);
                 let line = line.triple("grid", kernel.grid).triple("block", kernel.block);
-                line.number("shared_bytes", kernel.shared_bytes.into()).text("symbol", mangled).end();
+                let shared_bytes = kernel.shared_bytes & !timed::ESTIMATED;
+                line.number("shared_bytes", shared_bytes.into()).text("symbol", mangled).end();
             }
             Self::Work(work) => {
                 let (name, category, key) = described(work.kind);

@@ -1,6 +1,6 @@
 //! The book against a device that is simulated: what it says of each piece of work is what happened.
 
-use cuda_wire::{ContextId, EventId, KernelRef, ModuleId, Span, StreamId};
+use cuda_wire::{ContextId, EventId, KernelRef, ModuleId, Span, StreamId, timed::ESTIMATED};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use timeline::{Book, Due, Resolved, Stamps, Work};
@@ -150,6 +150,84 @@ proptest! {
             told.extend(said.kernels.into_iter().map(|kernel| (kernel.kernel.index, kernel.span)));
         }
         prop_assert_eq!(told, device.truth);
+        prop_assert!(book.is_idle() && in_use.is_empty());
+    }
+}
+
+/// The length of the kernels of this index; their number is the grid.
+const LENGTHS: [u64; 3] = [300, 900, 2_000];
+
+fn launch_known(
+    book: &mut Book,
+    device: &mut Device,
+    index: usize,
+    number: u32,
+    in_use: &mut HashSet<EventId>,
+) -> bool {
+    let (at, stream) = (2, STREAMS[2].0);
+    let kernel = KernelRef { module: ModuleId(1), index: index as u32 };
+    let work = Work::Kernel { kernel, grid: [1; 3], block: [1; 3], shared_bytes: number };
+    let is_measured = book.measures(stream, &work, device.now);
+    let is_busy = book.look_back(stream).is_some_and(|event| device.reached[&event] > device.now);
+    let plan = is_measured.then(|| book.plan(stream, is_busy).expect("there are events enough"));
+    if let Some(plan) = &plan {
+        in_use.extend(plan.start.into_iter().chain([plan.end]));
+    }
+    if let Some(start) = plan.as_ref().and_then(|plan| plan.start) {
+        device.record(at, start);
+    }
+    let start_ns = device.begins(at);
+    let end_ns = start_ns + LENGTHS[index];
+    device.truth.insert(number, Span { start_ns, end_ns });
+    device.free_at[at] = end_ns;
+    match plan {
+        Some(plan) => {
+            device.record(at, plan.end);
+            book.began(stream, plan, work);
+        }
+        None => book.passed(stream, work, device.now),
+    }
+    is_measured
+}
+
+proptest! {
+    /// Kernels that take as long each time are where they were, measured or not, as long as nothing else holds their stream up.
+    #[test]
+    fn estimates_of_steady_kernels_are_right(
+        steps in prop::collection::vec((0usize..3, 0u64..1_500, prop::bool::weighted(0.05)), 600..1_000),
+    ) {
+        let (mut book, mut device) = (Book::new(1), Device::default());
+        let mut in_use = HashSet::new();
+        book.stream_created(STREAMS[2].0, CONTEXT, STREAMS[2].1);
+        let (base, _) = book.base_event(CONTEXT).unwrap();
+        book.set_base(CONTEXT, base, 0);
+        let mut measured = 0;
+        for (number, (index, pause, collects)) in steps.iter().enumerate() {
+            device.now += pause;
+            measured += u32::from(launch_known(&mut book, &mut device, *index, number as u32, &mut in_use));
+            if *collects {
+                collect(&mut book, &device, &mut in_use);
+                book.settle(device.now, false);
+            }
+        }
+        device.now = device.free_at[2] + 1;
+        collect(&mut book, &device, &mut in_use);
+        book.settle(device.now, true);
+        let (mut told, mut estimated) = (HashMap::new(), 0);
+        while let Some(said) = book.say() {
+            prop_assert_eq!(said.missed, 0);
+            estimated += said.kernels.iter().filter(|kernel| kernel.shared_bytes & ESTIMATED != 0).count() as u32;
+            told.extend(said.kernels.into_iter().map(|kernel| (kernel.shared_bytes & !ESTIMATED, kernel.span)));
+        }
+        prop_assert_eq!(measured + estimated, steps.len() as u32);
+        prop_assert!(estimated > 100, "{estimated} estimated");
+        prop_assert_eq!(told.len(), device.truth.len());
+        for (number, truth) in &device.truth {
+            let said = told[number];
+            // Typical lengths are rounded down by some nanoseconds.
+            prop_assert!(said.start_ns.abs_diff(truth.start_ns) <= 2_000, "{number}: {said:?} {truth:?}");
+            prop_assert!((said.end_ns - said.start_ns).abs_diff(truth.end_ns - truth.start_ns) <= 20, "{said:?} {truth:?}");
+        }
         prop_assert!(book.is_idle() && in_use.is_empty());
     }
 }

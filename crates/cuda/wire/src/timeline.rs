@@ -41,7 +41,8 @@ wire_struct! {
         pub grid: [u32; 3],
         /// Threads of a block.
         pub block: [u32; 3],
-        /// Dynamic shared memory.
+        /// Dynamic shared memory. With [`timed::ESTIMATED`]: the kernel had no events of its own, and the span is what such a
+        /// kernel usually takes, between two moments that were measured.
         pub shared_bytes: u32,
         /// When.
         pub span: Span,
@@ -62,6 +63,8 @@ pub mod timed {
     pub const GRAPH: u8 = 5;
     /// The stream waited for a host function of the program.
     pub const HOST_FUNCTION: u8 = 6;
+    /// A bit of [`super::TimedKernel::shared_bytes`]; no GPU has that much.
+    pub const ESTIMATED: u32 = 1 << 31;
 }
 
 wire_struct! {

@@ -179,6 +179,16 @@ impl Timeline {
         work: Work,
         run: impl FnOnce() -> CuResult<T>,
     ) -> CuResult<T> {
+        let put_ns = self.now_ns();
+        if !lock(&self.state).book.measures(stream, &work, put_ns) {
+            let result = run();
+            if result.is_ok() {
+                let mut state = lock(&self.state);
+                state.book.passed(stream, work, put_ns);
+                self.wake(state);
+            }
+            return result;
+        }
         let Some(plan) = self.plan(stream) else { return run() };
         let is_ready = plan.made.iter().all(|event| self.make(stream, *event).is_ok())
             && plan.start.is_none_or(|start| self.record(stream, start).is_ok());
@@ -319,6 +329,7 @@ impl Timeline {
                 std::thread::sleep(FLUSH_LOOK_EVERY);
                 self.collect();
             }
+            lock(&self.state).book.settle(self.now_ns(), !flushes.is_empty());
             if self.say_all().is_err() || flushes.into_iter().any(|nonce| self.tell(nonce).is_err()) {
                 return;
             }
