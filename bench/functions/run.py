@@ -179,12 +179,7 @@ class Bench:
 
     def single(self, pool):
         if self.missing("native"):
-            # The first round of all writes the weights.
-            native = Native(self.settings)
-            for name in self.missing("native"):
-                if self.fits(f"weights of {name}", 1):
-                    self.one("native, writes weights", native, name)
-            self.one_by_one("native", native, self.options.rounds)
+            self.one_by_one("native", Native(self.settings), self.options.rounds)
         for label, options, rounds in [
             ("dxpu, new instance", {"keep_warm": SHORT}, self.options.rounds),
             (WARM, {"keep_warm": LONG, "sharing": 4}, self.options.rounds + 1),
@@ -257,8 +252,16 @@ class Bench:
             self.found["ablation"][label] = [took for answer, took in tried if answer]
             self.save()
 
+    def write_weights(self):
+        """Before anything is measured, by a process without limits: an instance may not write files of a gigabyte."""
+        folder = pathlib.Path(self.settings["weights"])
+        for name in self.names:
+            if not list(folder.glob(f"{name}*.pt")) and self.fits(f"weights of {name}", 1):
+                self.one("native, writes weights", Native(self.settings), name)
+
     def run(self):
         phases = [getattr(self, name) for name in self.options.phases]
+        self.write_weights()
         if self.options.no_gpu:
             for phase in phases:
                 if phase != self.start:

@@ -185,8 +185,18 @@ pub struct Book {
     next_name: u32,
     next_number: u64,
     thrift: Thrift,
-    said: Timed,
+    said: Unsaid,
     records: usize,
+}
+
+/// What is to be said. From the front on, a part at a time: there may be tens of thousands.
+#[derive(Debug, Default)]
+struct Unsaid {
+    streams: VecDeque<TimedStream>,
+    kernels: VecDeque<TimedKernel>,
+    works: VecDeque<TimedWork>,
+    answers: VecDeque<TimedAnswer>,
+    missed: u64,
 }
 
 impl Book {
@@ -454,7 +464,7 @@ impl Book {
         if !known.is_named {
             known.is_named = true;
             let device = self.contexts.get(&known.context).map_or(0, |context| context.device);
-            self.said.streams.push(TimedStream { stream, device, kind: known.kind });
+            self.said.streams.push_back(TimedStream { stream, device, kind: known.kind });
         }
     }
 
@@ -532,9 +542,9 @@ impl Book {
         self.records += 1;
         match work {
             Work::Kernel { kernel, grid, block, shared_bytes } => {
-                self.said.kernels.push(TimedKernel { stream, kernel, grid, block, shared_bytes, span });
+                self.said.kernels.push_back(TimedKernel { stream, kernel, grid, block, shared_bytes, span });
             }
-            Work::Other { kind, bytes } => self.said.works.push(TimedWork { stream, kind, bytes, span }),
+            Work::Other { kind, bytes } => self.said.works.push_back(TimedWork { stream, kind, bytes, span }),
         }
     }
 
@@ -542,7 +552,7 @@ impl Book {
     pub fn answered(&mut self, call: u32, span: Span) {
         if self.records < RECORDS_MAX {
             self.records += 1;
-            self.said.answers.push(TimedAnswer { call, span });
+            self.said.answers.push_back(TimedAnswer { call, span });
         }
     }
 
@@ -575,9 +585,8 @@ impl Book {
 }
 
 /// Takes the first ones, as many as there is room for.
-fn first<T>(of: &mut Vec<T>, room: &mut usize) -> Vec<T> {
+fn first<T>(of: &mut VecDeque<T>, room: &mut usize) -> Vec<T> {
     let count = of.len().min(*room);
     *room -= count;
-    let rest = of.split_off(count);
-    std::mem::replace(of, rest)
+    of.drain(..count).collect()
 }
