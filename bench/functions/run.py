@@ -242,8 +242,9 @@ class Bench:
                 self.save()
 
     def ablation(self, pool):
-        needs = 2.2 * sum(self.costs.get(name, 1) for name in self.names) + 15
-        for label, options in ABLATION.items():
+        needs = 1.5 * sum(self.costs.get(name, 1) for name in self.names) + 15
+        for label in self.options.ablation:
+            options = ABLATION[label]
             if label in self.found["ablation"] or not self.fits(f"ablation, {label}", needs):
                 continue
             with Functions(self.settings, pool, **options) as side:
@@ -312,6 +313,7 @@ def main():
     parser.add_argument("--of-each", type=int, metavar="N", help="requests of each workload in a load [default: 10, or what fits]")
     phases, loads = ("single", "start", "ablation", "loads"), ("low", "high", "bursts")
     parser.add_argument("--phases", type=listed(*phases), default=list(phases), metavar="LIST", help=",".join(phases))
+    parser.add_argument("--ablation", type=listed(*ABLATION), default=list(ABLATION), metavar="LIST", help=",".join(ABLATION))
     parser.add_argument("--loads", type=listed(*loads), default=list(loads), metavar="LIST", help=",".join(loads))
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=list(DECLARED))
