@@ -382,7 +382,7 @@ impl Book {
                 Work::Kernel { kernel, grid, block, shared_bytes } => {
                     Work::Kernel { kernel, grid, block, shared_bytes: shared_bytes | timed::ESTIMATED }
                 }
-                other @ Work::Other { .. } => other,
+                Work::Other { kind, bytes } => Work::Other { kind: kind | timed::ESTIMATED_KIND, bytes },
             };
             self.record(stream, work, *span);
         }

@@ -1,15 +1,16 @@
-//! Which kernels are measured. Events around a kernel cost the GPU and the worker some microseconds, which is much for a program
+//! Which work is measured. Events around a kernel cost the GPU and the worker some microseconds, which is much for a program
 //! that launches thousands of short kernels. So a kernel that has been measured a few times is measured again only if that stays
-//! within a small share of the time; how long the others took follows from those.
+//! within a small share of the time; how long the others took follows from those. Fills and copies on the device are like kernels:
+//! libraries clear a buffer in front of many of theirs.
 
 use crate::book::Work;
-use cuda_wire::KernelRef;
+use cuda_wire::{KernelRef, timed};
 use std::collections::HashMap;
 
 /// What measuring a piece of work costs. On an H200 a kernel of 4 us took 2.2 times as long with events around it.
 const COST_NS: i64 = 4_000;
 /// The part of the time that may be spent: one of this many.
-const SHARE: u64 = 33;
+const SHARE: u64 = 50;
 /// What can be saved up while there is little to measure: short programs are measured whole.
 const SAVED_MAX_NS: i64 = 1_000_000;
 /// The first runs of each kernel are measured in any case. They are paid back later, up to here.
@@ -18,8 +19,12 @@ const DEBT_MAX_NS: i64 = 10_000_000;
 /// Kernels that are remembered: with different grids they are different ones.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// A kernel that takes about as long each time.
-type Key = (KernelRef, [u32; 3], [u32; 3]);
+/// Work that takes about as long each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Kernel(KernelRef, [u32; 3], [u32; 3]),
+    Memory { kind: u8, bytes: u64 },
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
@@ -53,13 +58,17 @@ impl Default for Thrift {
 
 fn key_of(work: &Work) -> Option<Key> {
     match *work {
-        Work::Kernel { kernel, grid, block, .. } => Some((kernel, grid, block)),
+        Work::Kernel { kernel, grid, block, .. } => Some(Key::Kernel(kernel, grid, block)),
+        Work::Other { kind: kind @ (timed::FILL | timed::COPY_DEVICE), bytes } => {
+            Some(Key::Memory { kind, bytes })
+        }
+        // The network, the program or a whole graph decides how long these take.
         Work::Other { .. } => None,
     }
 }
 
 impl Thrift {
-    /// Whether this piece of work is measured, now that it comes. Work that is no kernel always is.
+    /// Whether this piece of work is measured, now that it comes.
     pub(crate) fn measures(&mut self, work: &Work, now_ns: u64) -> bool {
         let earned = now_ns.saturating_sub(self.last_ns) / SHARE;
         self.last_ns = self.last_ns.max(now_ns);

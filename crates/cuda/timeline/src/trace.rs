@@ -327,17 +327,17 @@ impl Slice<'_> {
                 let name = module.and_then(|names| names.get(kernel.kernel.index as usize));
                 let mangled = name.map_or("unknown kernel", String::as_str);
                 let line = Line::begin(out, 'X', &readable(mangled), row).category("kernel");
-                let is_estimated = kernel.shared_bytes & timed::ESTIMATED != 0;
-                let key = if is_estimated { "estimated_us" } else { "gpu_us" };
-                let line = line.at(place.start_ns).lasts(length(place)).us(key, real);
+                let time = time_key(kernel.shared_bytes & timed::ESTIMATED != 0);
+                let line = line.at(place.start_ns).lasts(length(place)).us(time, real);
                 let line = line.triple("grid", kernel.grid).triple("block", kernel.block);
                 let shared_bytes = kernel.shared_bytes & !timed::ESTIMATED;
                 line.number("shared_bytes", shared_bytes.into()).text("symbol", mangled).end();
             }
             Self::Work(work) => {
-                let (name, category, key) = described(work.kind);
+                let (name, category, key) = described(work.kind & !timed::ESTIMATED_KIND);
                 let line = Line::begin(out, 'X', name, row).category(category);
-                let line = line.at(place.start_ns).lasts(length(place)).us("gpu_us", real);
+                let time = time_key(work.kind & timed::ESTIMATED_KIND != 0);
+                let line = line.at(place.start_ns).lasts(length(place)).us(time, real);
                 match key {
                     Some(key) => line.number(key, work.bytes).end(),
                     None => line.end(),
@@ -345,6 +345,11 @@ impl Slice<'_> {
             }
         }
     }
+}
+
+/// What a duration is called: measured, or following from others.
+fn time_key(is_estimated: bool) -> &'static str {
+    if is_estimated { "estimated_us" } else { "gpu_us" }
 }
 
 /// Name, category and what `bytes` is.

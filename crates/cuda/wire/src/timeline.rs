@@ -65,6 +65,8 @@ pub mod timed {
     pub const HOST_FUNCTION: u8 = 6;
     /// A bit of [`super::TimedKernel::shared_bytes`]; no GPU has that much.
     pub const ESTIMATED: u32 = 1 << 31;
+    /// The same of [`super::TimedWork::kind`].
+    pub const ESTIMATED_KIND: u8 = 1 << 7;
 }
 
 wire_struct! {
@@ -73,7 +75,7 @@ wire_struct! {
     pub struct TimedWork {
         /// In which stream.
         pub stream: StreamId,
-        /// One of [`timed`].
+        /// One of [`timed`], perhaps with [`timed::ESTIMATED_KIND`].
         pub kind: u8,
         /// How much was moved or filled.
         pub bytes: u64,
