@@ -234,7 +234,8 @@ impl World {
                 self.running = self.host_calls.pop_front();
                 self.is_running_asked = true;
                 let token = self.running.unwrap();
-                self.journal.observed(Observation::HostCallBegan { token, may_send: token % 2 == 0 });
+                self.journal
+                    .observed(Observation::HostCallBegan { token, may_send: token.is_multiple_of(2) });
                 self.host[3] = self.host[3].wrapping_mul(7).wrapping_add(self.host[2]).wrapping_add(token);
                 self.seen.host_calls.push(format!("{token}: {}", self.host[3]));
             }

@@ -381,22 +381,23 @@ impl Reader<'_> {
         }
     }
 
+    /// The worker asks for a host function. One that an earlier session ran is not run again.
+    fn host_call_asked(&self, token: u64, chunks: [u32; WAYS]) -> Result<(), LinkEnd> {
+        if let Some(survival) = &self.link.survival {
+            match survival.host_call_heard(self.wires.number, token) {
+                HostCallHeard::Queue => {}
+                HostCallHeard::Answer => return Ok(self.wires.send(&Notice::HostCallDone { token })?),
+                HostCallHeard::Owed => return Ok(()),
+            }
+        }
+        let call = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: token };
+        self.helpers.run_host_call.send(call).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))
+    }
+
     fn handle(&self, notice: Notice<'_>) -> Result<(), LinkEnd> {
         let (events, helpers) = (&self.link.events, &self.helpers);
         match notice {
-            Notice::HostCall { token, chunks } => {
-                if let Some(survival) = &self.link.survival {
-                    match survival.host_call_heard(self.wires.number, token) {
-                        HostCallHeard::Queue => {}
-                        HostCallHeard::Answer => {
-                            return Ok(self.wires.send(&Notice::HostCallDone { token })?);
-                        }
-                        HostCallHeard::Owed => return Ok(()),
-                    }
-                }
-                let call = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: token };
-                helpers.run_host_call.send(call).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))
-            }
+            Notice::HostCall { token, chunks } => self.host_call_asked(token, chunks),
             Notice::Pull { transfer, chunks } => {
                 let pull = AfterLanding { wires: Arc::clone(self.wires), chunks, thing: transfer };
                 helpers.serve_pull.send(pull).map_err(|_| LinkEnd::ThreadEnded(PULL_THREAD))
