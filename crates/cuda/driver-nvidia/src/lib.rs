@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod array;
 mod commands;
 mod context;
 mod copy_in;
@@ -42,6 +43,7 @@ mod printed;
 mod progress;
 mod read_back;
 mod rows;
+mod sampler;
 mod shared;
 mod status;
 mod stream;

@@ -6,7 +6,7 @@
 
 use super::{
     Client, Context, Event, Item, MemoryPlan, NodeOp, PinnedFill, Place, Stream, check_device_plane, client,
-    graphs, lock, memory_of, recorded_by_graph, release_objects, retain_objects,
+    device_of_plane, graphs, lock, memory_of, recorded_by_graph, release_objects, retain_objects,
 };
 use crate::{host::HostRegion, link::SharedLink};
 use cuda_abi::*;
@@ -545,7 +545,7 @@ fn check_contexts(
         let first = found.get_or_insert_with(|| Arc::clone(&context));
         let far = |place: &Place| match place {
             Place::Device(plane) => {
-                memory_of(plane.address).is_some_and(|device| !Arc::ptr_eq(&device.link, &first.link))
+                device_of_plane(plane).is_some_and(|device| !Arc::ptr_eq(&device.link, &first.link))
             }
             Place::Host(_) => false,
         };
