@@ -9,6 +9,7 @@ use crate::{
     graph::Exec,
     launch, linker, module,
     op::enqueue,
+    reference::Reference,
     sampler::{self, LiveSampler},
     stream::{LiveEvent, LiveStream},
     sys::{Function, LaunchConfig, Stream},
@@ -35,6 +36,17 @@ impl NvidiaDriver {
     /// Any context, for freeing memory that belongs to none: mapped memory belongs to the process.
     fn any_context(&self) -> CuResult<Arc<LiveContext>> {
         self.lock().context(ContextId(0))
+    }
+
+    /// A texture or surface reference, in its module's context.
+    fn reference(&self, module: ModuleId, name: &str, is_surface: bool) -> CuResult<Reference> {
+        let (raw, context) = {
+            let tables = self.lock();
+            let module = tables.modules.get(&module).ok_or(CudaError::INVALID_HANDLE)?;
+            (module.raw(), Arc::clone(&module.context))
+        };
+        context.enter()?;
+        Reference::find(&self.api, raw, name, is_surface)
     }
 
     /// Keeps a texture or surface object under its name; returns what kernels know it by.
@@ -423,6 +435,22 @@ impl Commands for NvidiaDriver {
         let resource = sampler::describe(&self.work.arrays, &resource)?;
         let made = LiveSampler::surface(&self.api, context, &resource)?;
         Ok(self.keep_sampler(sampler, made))
+    }
+
+    fn reference_find(&self, module: ModuleId, name: String, is_surface: bool) -> CuResult<()> {
+        self.reference(module, &name, is_surface).map(drop)
+    }
+
+    fn reference_bind(
+        &self,
+        module: ModuleId,
+        name: String,
+        is_surface: bool,
+        resource: Resource,
+        sampling: Sampling,
+    ) -> CuResult<()> {
+        let reference = self.reference(module, &name, is_surface)?;
+        reference.bind(&self.api, &self.work.arrays, &resource, &sampling)
     }
 
     fn sampler_destroy(&self, sampler: SamplerId) -> CuResult<()> {

@@ -46,6 +46,7 @@ mod gpu;
 mod graphs;
 mod memory;
 mod modules;
+mod references;
 mod streams;
 mod work;
 
@@ -85,6 +86,8 @@ struct State {
     events: HashMap<Event, events::EventState>,
     memory: memory::MemoryState,
     arrays: arrays::ArraysState,
+    /// What was bound to texture and surface references.
+    bound: Vec<String>,
     modules: modules::ModulesState,
     graphs: graphs::GraphsState,
     /// Threads that must not block.

@@ -42,6 +42,7 @@ mod pinned;
 mod printed;
 mod progress;
 mod read_back;
+mod reference;
 mod rows;
 mod sampler;
 mod shared;

@@ -56,6 +56,10 @@ handles! {
     Array;
     /// `CUmipmappedArray`
     MipmappedArray;
+    /// `CUtexref`
+    TextureReference;
+    /// `CUsurfref`
+    SurfaceReference;
 }
 
 /// `CU_STREAM_LEGACY`: the legacy stream of the current context.
@@ -180,6 +184,16 @@ pub(crate) struct ArrayDescriptor {
     pub(crate) format: c_uint,
     pub(crate) channels: c_uint,
     pub(crate) flags: c_uint,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ArrayDescriptor2D {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) format: c_uint,
+    pub(crate) channels: c_uint,
 }
 
 /// `CUDA_RESOURCE_DESC`
@@ -423,6 +437,22 @@ api! {
     texture_destroy = "cuTexObjectDestroy" (handle: u64);
     surface_create = "cuSurfObjectCreate" (handle: *mut u64, resource: *const ResourceDescriptor);
     surface_destroy = "cuSurfObjectDestroy" (handle: u64);
+    module_texture = "cuModuleGetTexRef" (reference: *mut TextureReference, module: Module, name: *const c_char);
+    module_surface = "cuModuleGetSurfRef" (reference: *mut SurfaceReference, module: Module, name: *const c_char);
+    texture_set_array = "cuTexRefSetArray" (reference: TextureReference, array: Array, flags: c_uint);
+    texture_set_mipmapped = "cuTexRefSetMipmappedArray" (reference: TextureReference, array: MipmappedArray, flags: c_uint);
+    texture_set_address = "cuTexRefSetAddress_v2" (offset: *mut usize, reference: TextureReference, address: DeviceAddress, bytes: usize);
+    texture_set_rows = "cuTexRefSetAddress2D_v3" (reference: TextureReference, descriptor: *const ArrayDescriptor2D, address: DeviceAddress, pitch: usize);
+    texture_set_format = "cuTexRefSetFormat" (reference: TextureReference, format: c_uint, channels: c_int);
+    texture_set_address_mode = "cuTexRefSetAddressMode" (reference: TextureReference, dimension: c_int, mode: c_uint);
+    texture_set_filter = "cuTexRefSetFilterMode" (reference: TextureReference, mode: c_uint);
+    texture_set_flags = "cuTexRefSetFlags" (reference: TextureReference, flags: c_uint);
+    texture_set_anisotropy = "cuTexRefSetMaxAnisotropy" (reference: TextureReference, most: c_uint);
+    texture_set_mipmap_filter = "cuTexRefSetMipmapFilterMode" (reference: TextureReference, mode: c_uint);
+    texture_set_bias = "cuTexRefSetMipmapLevelBias" (reference: TextureReference, bias: f32);
+    texture_set_clamp = "cuTexRefSetMipmapLevelClamp" (reference: TextureReference, least: f32, most: f32);
+    texture_set_border = "cuTexRefSetBorderColor" (reference: TextureReference, color: *const [f32; 4]);
+    surface_set_array = "cuSurfRefSetArray" (reference: SurfaceReference, array: Array, flags: c_uint);
     fill_8 = "cuMemsetD8Async" (target: DeviceAddress, value: u8, count: usize, stream: Stream);
     fill_16 = "cuMemsetD16Async" (target: DeviceAddress, value: u16, count: usize, stream: Stream);
     fill_32 = "cuMemsetD32Async" (target: DeviceAddress, value: c_uint, count: usize, stream: Stream);
@@ -506,6 +536,7 @@ mod tests {
         assert_eq!(offset_of!(KernelNode, extra), offset_of!(reference::CUDA_KERNEL_NODE_PARAMS, extra));
         assert_eq!(size_of::<ArrayDescriptor>(), size_of::<reference::CUDA_ARRAY3D_DESCRIPTOR>());
         assert_eq!(offset_of!(ArrayDescriptor, flags), offset_of!(reference::CUDA_ARRAY3D_DESCRIPTOR, Flags));
+        assert_eq!(size_of::<ArrayDescriptor2D>(), size_of::<reference::CUDA_ARRAY_DESCRIPTOR>());
         assert_eq!(size_of::<ResourceDescriptor>(), size_of::<reference::CUDA_RESOURCE_DESC>());
         assert_eq!(offset_of!(ResourceDescriptor, resource), offset_of!(reference::CUDA_RESOURCE_DESC, res));
         assert_eq!(offset_of!(ResourceDescriptor, flags), offset_of!(reference::CUDA_RESOURCE_DESC, flags));

@@ -375,6 +375,21 @@ impl Commands for SoftDriver {
     fn sampler_destroy<'a>(&self, sampler: SamplerId) -> CuResult<()> {
         self.session.destroy_sampler(sampler)
     }
+
+    fn reference_find<'a>(&self, module: ModuleId, name: String, _is_surface: bool) -> CuResult<()> {
+        self.session.find_reference(module, &name).map(drop)
+    }
+
+    fn reference_bind<'a>(
+        &self,
+        module: ModuleId,
+        name: String,
+        _is_surface: bool,
+        resource: Resource,
+        sampling: Sampling,
+    ) -> CuResult<()> {
+        self.session.bind_reference(module, &name, &resource, &sampling)
+    }
 }
 
 impl SoftDriver {

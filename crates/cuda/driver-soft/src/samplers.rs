@@ -3,12 +3,13 @@
 use crate::{
     retire::What,
     session::{Session, Tables},
+    space::Cursor,
     sync::lock,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{
-    ArrayInfo, ContextId, Resource, ResourceView, SamplerId, Sampling, Shape, array_kind, channel_bytes,
-    resource_kind,
+    ArrayInfo, ContextId, ModuleId, Resource, ResourceView, SamplerId, Sampling, Shape, array_kind,
+    channel_bytes, resource_kind,
 };
 use ptx::{AddressMode, Channel, ChannelKind, Level, Sampler};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -76,6 +77,36 @@ impl Session {
         lock(&self.samplers).insert(handle, Arc::new(sampler));
         tables.samplers.insert(id, Object { handle, life });
         Ok(handle)
+    }
+
+    /// Where a reference of a module keeps its handle.
+    pub(crate) fn find_reference(&self, module: ModuleId, name: &str) -> CuResult<u64> {
+        let tables = lock(&self.tables);
+        let module = tables.modules.get(&module).ok_or(CudaError::INVALID_HANDLE)?;
+        module.references.get(name).copied().ok_or(CudaError::NOT_FOUND)
+    }
+
+    /// Binds a reference. Kernels that were launched before read what was bound then, so they run first.
+    pub(crate) fn bind_reference(
+        &self,
+        module: ModuleId,
+        name: &str,
+        resource: &Resource,
+        sampling: &Sampling,
+    ) -> CuResult<()> {
+        let address = self.find_reference(module, name)?;
+        let mut sampler = read_plainly(lock(&self.tables).image(resource)?);
+        apply(&mut sampler, sampling)?;
+        self.drain()?;
+        let mut cursor = Cursor::new(&self.space);
+        let mut before = [0; 8];
+        cursor.read(address, &mut before)?;
+        let handle = self.next_sampler.fetch_add(1, Relaxed) + 1;
+        cursor.write(address, &handle.to_le_bytes())?;
+        let mut samplers = lock(&self.samplers);
+        samplers.remove(&u64::from_le_bytes(before));
+        samplers.insert(handle, Arc::new(sampler));
+        Ok(())
     }
 
     /// Ends a texture or surface object; kernels that were launched before may still use it.

@@ -31,6 +31,7 @@ pub(crate) mod peer;
 pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod profiler;
+pub(crate) mod reference;
 pub(crate) mod stream;
 pub(crate) mod stream_memory;
 pub(crate) mod tensor_map;

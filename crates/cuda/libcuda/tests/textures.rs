@@ -22,7 +22,8 @@ fn session_process() {
     let end = run_session_process(
         control,
         &|_, _| {
-            let config = SoftConfig { memory_bytes: 256 << 20, block_threads: 0, ..SoftConfig::default() };
+            let config =
+                SoftConfig { devices: 2, memory_bytes: 256 << 20, block_threads: 0, ..SoftConfig::default() };
             Ok(Box::new(SoftDriver::new(config)))
         },
         &|_, _| Err(NoDevices::because("this worker shows nothing")),
@@ -93,6 +94,16 @@ fn a_graph_copies_an_array_and_tells_of_it() {
 fn mistakes_get_the_codes_of_the_driver() {
     let said = run("mistakes", &[]);
     assert!(said.contains("mapped piece by piece"), "{said}");
+}
+
+#[test]
+fn arrays_of_two_devices_are_copied() {
+    run("devices", &[]);
+}
+
+#[test]
+fn references_of_modules_are_bound() {
+    run("references", &[]);
 }
 
 #[test]

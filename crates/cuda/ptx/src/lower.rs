@@ -558,9 +558,6 @@ impl<'p> Lower<'p> {
                 self.builder.reach(function);
                 Ok(self.value(FUNCTION + function as u64 * FUNCTION_STRIDE))
             }
-            Some(Resolved::Opaque) => {
-                self.refuse(op, "texture and surface references are not supported, only objects")
-            }
             Some(Resolved::Builtin(_)) | None => {
                 self.refuse(op, format!("`{}` is not defined", self.names.text(name)))
             }

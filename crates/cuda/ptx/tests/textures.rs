@@ -166,3 +166,23 @@ fn a_handle_that_is_none_ends_the_kernel() {
     let fault = rig.fault("k", 1, 1, Args::new().with(out).with(0xbadu64).done());
     assert_eq!((fault.kind, fault.address), (FaultKind::IllegalAddress, 0x10), "memory that is not there");
 }
+
+#[test]
+fn a_reference_of_the_module_holds_the_handle_that_the_host_bound() {
+    let body = "tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}, [picture, {%f1, %f2}]; mov.b32 %r9, %f3;";
+    let text =
+        kernel(body).replace(HEAD, &format!("{HEAD}.global .texref picture;\n.global .surfref canvas;\n"));
+    let mut rig = Rig::new(&text);
+    let references: Vec<(String, u64)> = rig
+        .program
+        .variables()
+        .filter(|(variable, _)| variable.is_reference)
+        .map(|(variable, address)| (variable.name.clone(), address))
+        .collect();
+    assert_eq!(references.len(), 2);
+    let (_, address) = references.iter().find(|(name, _)| name == "picture").unwrap();
+    rig.memory.write(*address, &0x10u64.to_le_bytes()).unwrap();
+    let data = rig.upload(&floats(32));
+    let values = run(&mut rig, plain(data, 8, 4, 1, FLOAT), 2);
+    assert_eq!(values.into_iter().map(f32::from_bits).collect::<Vec<_>>(), [2.0, 2.25]);
+}

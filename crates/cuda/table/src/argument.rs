@@ -93,6 +93,8 @@ pub const HANDLE_KINDS: &[(&str, &str)] = &[
     ("mipmap", "MipmapHandle"),
     ("module", "ModuleHandle"),
     ("stream", "StreamHandle"),
+    ("surfref", "SurfaceRefHandle"),
+    ("texref", "TextureRefHandle"),
     ("userobject", "UserObjectHandle"),
 ];
 

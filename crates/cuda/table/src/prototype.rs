@@ -55,6 +55,8 @@ const HANDLES: &[(&str, &str)] = &[
     ("CUmipmappedArray", "mipmap"),
     ("CUmodule", "module"),
     ("CUstream", "stream"),
+    ("CUsurfref", "surfref"),
+    ("CUtexref", "texref"),
     ("CUuserObject", "userobject"),
 ];
 

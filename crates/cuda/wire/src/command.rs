@@ -325,6 +325,14 @@ commands! {
         } -> u64;
         /// End a texture or surface object when all work that was there before is done.
         0x0094 SamplerDestroy sampler_destroy @ Nothing() { sampler: SamplerId } -> ();
+        /// Success when a module has a texture or surface reference of this name.
+        0x0095 ReferenceFind reference_find @ Module(module) {
+            module: ModuleId, name: String, is_surface: bool,
+        } -> ();
+        /// Bind what kernels launched from now on read through a reference.
+        0x0096 ReferenceBind reference_bind @ Module(module) {
+            module: ModuleId, name: String, is_surface: bool, resource: Resource, sampling: Sampling,
+        } -> ();
     }
     session {
         /// Wait for all work of a context.

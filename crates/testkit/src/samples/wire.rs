@@ -172,7 +172,7 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
 }
 
 /// Arrays, textures, surfaces.
-fn arrays() -> [(String, Command<'static>); 6] {
+fn arrays() -> [(String, Command<'static>); 8] {
     use Command as C;
     let (array, sampler, context) = (ArrayId(0x909), SamplerId(0xa0a), CONTEXT);
     let info =
@@ -215,6 +215,20 @@ fn arrays() -> [(String, Command<'static>); 6] {
         named("texture-create-plain", C::TextureCreate { sampler, context, resource, sampling, view: None }),
         named("surface-create", C::SurfaceCreate { sampler, context, resource }),
         named("sampler-destroy", C::SamplerDestroy { sampler }),
+        named(
+            "reference-find",
+            C::ReferenceFind { module: MODULE, name: "picture".into(), is_surface: true },
+        ),
+        named(
+            "reference-bind",
+            C::ReferenceBind {
+                module: MODULE,
+                name: "picture".into(),
+                is_surface: false,
+                resource,
+                sampling,
+            },
+        ),
     ]
 }
 

@@ -173,3 +173,48 @@ fn arrays_count_against_the_limit_and_go_with_their_context() {
     session.array_create(ARRAY, CONTEXT, info).unwrap();
     session.check_rules();
 }
+
+#[test]
+fn references_of_a_module_are_found_and_bound() {
+    let session = Session::new();
+    let module = ModuleId(4);
+    session.load(module, CONTEXT).unwrap();
+    session.array_create(ARRAY, CONTEXT, words(8, 4, 0, 0)).unwrap();
+    let find = |name: &str| session.reference_find(module, name.to_owned(), false);
+    assert_eq!((find("picture"), find("no such")), (Ok(()), Err(CudaError::NOT_FOUND)));
+    let array = Resource {
+        kind: resource_kind::ARRAY,
+        address: ARRAY.address(),
+        format: 0,
+        channels: 0,
+        width: 0,
+        height: 0,
+        pitch: 0,
+    };
+    let sampling = Sampling {
+        address_modes: [1; 3],
+        filter_mode: 1,
+        flags: 0,
+        max_anisotropy: 0,
+        mipmap_filter_mode: 0,
+        mipmap_level_bias: 0.0,
+        min_mipmap_level_clamp: 0.0,
+        max_mipmap_level_clamp: 0.0,
+        border_color: [0.0; 4],
+    };
+    let bind = |name: &str, is_surface, resource| {
+        session.reference_bind(module, name.to_owned(), is_surface, resource, sampling)
+    };
+    bind("picture", false, array).unwrap();
+    bind("canvas", true, array).unwrap();
+    let (kind, address) = (resource_kind::PITCH_2D, DATA);
+    let rows = Resource { kind, address, format: 0x20, channels: 1, width: 16, height: 4, pitch: 64 };
+    bind("picture", false, rows).unwrap();
+    assert_eq!(bind("canvas", true, rows), Err(CudaError::INVALID_VALUE), "a surface shows arrays alone");
+    let rows = format!("rows {DATA:#x} 16 4 64");
+    let expected = ["filter 1", "array 1", "surface", "filter 1", "format 0x20 1", &rows];
+    assert_eq!(session.fake.bound(), expected);
+    session.array_destroy(ARRAY).unwrap();
+    session.module_unload(module).unwrap();
+    session.check_nothing_left();
+}

@@ -197,6 +197,8 @@ impl Manifest {
             | Command::TextureCreate { .. }
             | Command::SurfaceCreate { .. }
             | Command::SamplerDestroy { .. }
+            | Command::ReferenceFind { .. }
+            | Command::ReferenceBind { .. }
             // A program that survives shares no memory.
             | Command::HostShare { .. }
             | Command::HostUnshare { .. }

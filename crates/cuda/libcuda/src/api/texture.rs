@@ -2,10 +2,7 @@
 
 use crate::{
     border::*,
-    state::{
-        Array, Context, Described, Mipmapped, Sampler, SamplerKind, current_context, forbid_unsafe_call,
-        memory_of,
-    },
+    state::{Array, Context, Described, Mipmapped, Sampler, SamplerKind, current_context, memory_of},
 };
 use cuda_abi::{attributes::*, *};
 use cuda_client::arrays::{sampling, view as view_of};
@@ -28,16 +25,22 @@ fn resource_of(context: &Context, given: &CUDA_RESOURCE_DESC) -> CuResult<Resour
     match given.res_type {
         resource_kind::ARRAY => Ok(plain(Array::find(given.handle())?.plane()?.address)),
         resource_kind::MIPMAPPED_ARRAY => Ok(plain(Mipmapped::find(given.handle())?.address())),
-        resource_kind::LINEAR | resource_kind::PITCH_2D => memory(context, given),
+        resource_kind::LINEAR | resource_kind::PITCH_2D => {
+            memory_resource(context, given.res_type, given.memory())
+        }
         _ => Err(CudaError::INVALID_VALUE),
     }
 }
 
 /// Memory as a resource.
-fn memory(context: &Context, given: &CUDA_RESOURCE_DESC) -> CuResult<Resource> {
-    let CUDA_RESOURCE_MEMORY { device_pointer, format, num_channels, width, height, pitch } = given.memory();
+pub(crate) fn memory_resource(
+    context: &Context,
+    kind: u32,
+    given: CUDA_RESOURCE_MEMORY,
+) -> CuResult<Resource> {
+    let CUDA_RESOURCE_MEMORY { device_pointer, format, num_channels, width, height, pitch } = given;
     let invalid = CudaError::INVALID_VALUE;
-    let (is_rows, device) = (given.res_type == resource_kind::PITCH_2D, context.device()?);
+    let (is_rows, device) = (kind == resource_kind::PITCH_2D, context.device()?);
     let element =
         ArrayInfo { format, channels: num_channels, width: 1, height: 0, depth: 0, flags: 0, levels: 0 };
     let element = element.element_bytes().ok_or(invalid)?;
@@ -59,7 +62,7 @@ fn memory(context: &Context, given: &CUDA_RESOURCE_DESC) -> CuResult<Resource> {
     }
     let bytes = if is_rows { pitch * (height - 1) + width * element } else { width };
     memory_of(device_pointer).ok_or(invalid)?.memory.check_range(device_pointer, bytes)?;
-    let (kind, address, channels) = (given.res_type, device_pointer, num_channels);
+    let (address, channels) = (device_pointer, num_channels);
     let (height, pitch) = if is_rows { (height, pitch) } else { (0, 0) };
     Ok(Resource { kind, address, format, channels, width, height, pitch })
 }
@@ -72,7 +75,6 @@ pub(crate) fn create(
     view: Option<&CUDA_RESOURCE_VIEW_DESC>,
 ) -> CuResult<()> {
     let context = current_context()?;
-    forbid_unsafe_call()?;
     let described = Described { resource: *resource, texture: *texture, view: view.copied() };
     let view = view.map(view_of).transpose()?;
     let (resource, sampling) = (resource_of(&context, resource)?, sampling(texture)?);
@@ -111,7 +113,6 @@ pub(crate) fn description(mut texture: Out<'_, CUDA_TEXTURE_DESC>, tex_object: u
 /// cuSurfObjectCreate: of an array that was made for it.
 pub(crate) fn create_surface(mut surf_object: Out<'_, u64>, resource: &CUDA_RESOURCE_DESC) -> CuResult<()> {
     let context = current_context()?;
-    forbid_unsafe_call()?;
     if resource.res_type != resource_kind::ARRAY {
         return Err(CudaError::INVALID_VALUE);
     }

@@ -60,6 +60,10 @@ handles! {
     ModuleHandle;
     /// A `CUstream` as the caller wrote it; bodies mostly get a `StreamArg`.
     StreamHandle;
+    /// A `CUsurfref`.
+    SurfaceRefHandle;
+    /// A `CUtexref`.
+    TextureRefHandle;
     /// A `CUuserObject`.
     UserObjectHandle;
 }

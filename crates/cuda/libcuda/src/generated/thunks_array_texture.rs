@@ -11,397 +11,12 @@ use core::{ffi::c_char, sync::atomic::AtomicBool};
 use cuda_abi::*;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuModuleGetTexRef() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuModuleGetTexRef",
-        "texture and surface references were removed from CUDA 12; no module has any",
-        CudaError::NOT_FOUND,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuModuleGetSurfRef() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuModuleGetSurfRef",
-        "texture and surface references were removed from CUDA 12; no module has any",
-        CudaError::NOT_FOUND,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefCreate",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefDestroy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefDestroy",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetAddress() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetAddress",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetAddressMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetAddressMode",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetAddress_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetAddress_v2",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetArray",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetBorderColor() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetBorderColor",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetFilterMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetFilterMode",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetFlags() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetFlags",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetFormat() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetFormat",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMaxAnisotropy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMaxAnisotropy",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMipmapFilterMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMipmapFilterMode",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMipmapLevelBias() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMipmapLevelBias",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMipmapLevelClamp() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMipmapLevelClamp",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMipmappedArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMipmappedArray",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress2D() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress2D",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress2D_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress2D_v2",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress2D_v3() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress2D_v3",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddressMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddressMode",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress_v2",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetArray",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetBorderColor() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetBorderColor",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetFilterMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetFilterMode",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetFlags() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetFlags",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetFormat() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetFormat",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMaxAnisotropy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMaxAnisotropy",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMipmapFilterMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMipmapFilterMode",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMipmapLevelBias() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMipmapLevelBias",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMipmapLevelClamp() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMipmapLevelClamp",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMipmappedArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMipmappedArray",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuSurfRefGetArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuSurfRefGetArray",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuSurfRefSetArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuSurfRefSetArray",
-        "texture and surface references were removed from CUDA 12; use objects",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn cuParamSetTexRef() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
         &TOLD,
         "cuParamSetTexRef",
-        "texture and surface references were removed from CUDA 12; use objects",
+        "launches with cuParamSet* ended with CUDA 4; every later toolkit calls cuLaunchKernel",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -522,6 +137,39 @@ pub extern "C" fn cuMemcpyHtoAAsync() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemcpyHtoAAsync",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
+        CudaError::NOT_SUPPORTED,
+    )
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuTexRefGetAddress() -> u32 {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    border::refuse(
+        &TOLD,
+        "cuTexRefGetAddress",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
+        CudaError::NOT_SUPPORTED,
+    )
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuTexRefSetAddress() -> u32 {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    border::refuse(
+        &TOLD,
+        "cuTexRefSetAddress",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
+        CudaError::NOT_SUPPORTED,
+    )
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuTexRefSetAddress2D() -> u32 {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    border::refuse(
+        &TOLD,
+        "cuTexRefSetAddress2D",
         "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
@@ -1019,5 +667,303 @@ pub unsafe extern "C" fn cuMemcpyAtoA_v2_ptds(
             byte_count,
             StreamArg::PerThread,
         )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetTexRef(
+    reference: *mut TextureRefHandle,
+    module: ModuleHandle,
+    name: *const c_char,
+) -> u32 {
+    border::enter("cuModuleGetTexRef", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (reference, name) = unsafe { (border::out(reference)?, border::text(name)?) };
+        api::reference::of_module(reference, module, name)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetSurfRef(
+    reference: *mut SurfaceRefHandle,
+    module: ModuleHandle,
+    name: *const c_char,
+) -> u32 {
+    border::enter("cuModuleGetSurfRef", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (reference, name) = unsafe { (border::out(reference)?, border::text(name)?) };
+        api::reference::surface_of_module(reference, module, name)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefCreate(reference: *mut TextureRefHandle) -> u32 {
+    border::enter("cuTexRefCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let reference = unsafe { border::out(reference)? };
+        api::reference::create(reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefDestroy(reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefDestroy", || api::reference::destroy(reference))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetArray(
+    reference: TextureRefHandle,
+    array: ArrayHandle,
+    flags: u32,
+) -> u32 {
+    border::enter("cuTexRefSetArray", || api::reference::set_array(reference, array, flags))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMipmappedArray(
+    reference: TextureRefHandle,
+    array: MipmapHandle,
+    flags: u32,
+) -> u32 {
+    border::enter("cuTexRefSetMipmappedArray", || api::reference::set_mipmapped(reference, array, flags))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetAddress_v2(
+    byte_offset: *mut usize,
+    reference: TextureRefHandle,
+    device_pointer: u64,
+    bytes: usize,
+) -> u32 {
+    border::enter("cuTexRefSetAddress_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let byte_offset = unsafe { border::out_optional(byte_offset) };
+        api::reference::set_address(byte_offset, reference, device_pointer, bytes)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetAddress2D_v2(
+    reference: TextureRefHandle,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+    device_pointer: u64,
+    pitch: usize,
+) -> u32 {
+    border::enter("cuTexRefSetAddress2D_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let descriptor = unsafe { border::reference(descriptor)? };
+        api::reference::set_rows_v2(reference, &descriptor, device_pointer, pitch)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetAddress2D_v3(
+    reference: TextureRefHandle,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+    device_pointer: u64,
+    pitch: usize,
+) -> u32 {
+    border::enter("cuTexRefSetAddress2D_v3", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let descriptor = unsafe { border::reference(descriptor)? };
+        api::reference::set_rows_v3(reference, &descriptor, device_pointer, pitch)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetFormat(reference: TextureRefHandle, format: u32, components: i32) -> u32 {
+    border::enter("cuTexRefSetFormat", || api::reference::set_format(reference, format, components))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetAddressMode(
+    reference: TextureRefHandle,
+    dimension: i32,
+    mode: u32,
+) -> u32 {
+    border::enter("cuTexRefSetAddressMode", || api::reference::set_address_mode(reference, dimension, mode))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetFilterMode(reference: TextureRefHandle, mode: u32) -> u32 {
+    border::enter("cuTexRefSetFilterMode", || api::reference::set_filter_mode(reference, mode))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMipmapFilterMode(reference: TextureRefHandle, mode: u32) -> u32 {
+    border::enter("cuTexRefSetMipmapFilterMode", || api::reference::set_mipmap_filter_mode(reference, mode))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMipmapLevelBias(reference: TextureRefHandle, bias: f32) -> u32 {
+    border::enter("cuTexRefSetMipmapLevelBias", || api::reference::set_level_bias(reference, bias))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMipmapLevelClamp(
+    reference: TextureRefHandle,
+    least: f32,
+    most: f32,
+) -> u32 {
+    border::enter("cuTexRefSetMipmapLevelClamp", || api::reference::set_level_clamp(reference, least, most))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMaxAnisotropy(reference: TextureRefHandle, most: u32) -> u32 {
+    border::enter("cuTexRefSetMaxAnisotropy", || api::reference::set_max_anisotropy(reference, most))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetBorderColor(reference: TextureRefHandle, color: *const f32) -> u32 {
+    border::enter("cuTexRefSetBorderColor", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let color = unsafe { border::array(color)? };
+        api::reference::set_border_color(reference, color)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetFlags(reference: TextureRefHandle, flags: u32) -> u32 {
+    border::enter("cuTexRefSetFlags", || api::reference::set_flags(reference, flags))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetAddress_v2(device_pointer: *mut u64, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetAddress_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let device_pointer = unsafe { border::out(device_pointer)? };
+        api::reference::address(device_pointer, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetArray(array: *mut ArrayHandle, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetArray", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let array = unsafe { border::out(array)? };
+        api::reference::array(array, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMipmappedArray(
+    array: *mut MipmapHandle,
+    reference: TextureRefHandle,
+) -> u32 {
+    border::enter("cuTexRefGetMipmappedArray", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let array = unsafe { border::out(array)? };
+        api::reference::mipmapped(array, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetAddressMode(
+    mode: *mut u32,
+    reference: TextureRefHandle,
+    dimension: i32,
+) -> u32 {
+    border::enter("cuTexRefGetAddressMode", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let mode = unsafe { border::out(mode)? };
+        api::reference::address_mode(mode, reference, dimension)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetFilterMode(mode: *mut u32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetFilterMode", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let mode = unsafe { border::out(mode)? };
+        api::reference::filter_mode(mode, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMipmapFilterMode(mode: *mut u32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetMipmapFilterMode", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let mode = unsafe { border::out(mode)? };
+        api::reference::mipmap_filter_mode(mode, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMipmapLevelBias(bias: *mut f32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetMipmapLevelBias", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let bias = unsafe { border::out(bias)? };
+        api::reference::level_bias(bias, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMipmapLevelClamp(
+    least: *mut f32,
+    most: *mut f32,
+    reference: TextureRefHandle,
+) -> u32 {
+    border::enter("cuTexRefGetMipmapLevelClamp", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (least, most) = unsafe { (border::out(least)?, border::out(most)?) };
+        api::reference::level_clamp(least, most, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMaxAnisotropy(most: *mut i32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetMaxAnisotropy", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let most = unsafe { border::out(most)? };
+        api::reference::max_anisotropy(most, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetBorderColor(color: *mut f32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetBorderColor", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let color = unsafe { border::out(color)? };
+        api::reference::border_color(color, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetFlags(flags: *mut u32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetFlags", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let flags = unsafe { border::out(flags)? };
+        api::reference::flags(flags, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetFormat(
+    format: *mut u32,
+    channels: *mut i32,
+    reference: TextureRefHandle,
+) -> u32 {
+    border::enter("cuTexRefGetFormat", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (format, channels) = unsafe { (border::out(format)?, border::out(channels)?) };
+        api::reference::format(format, channels, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuSurfRefSetArray(
+    reference: SurfaceRefHandle,
+    array: ArrayHandle,
+    flags: u32,
+) -> u32 {
+    border::enter("cuSurfRefSetArray", || api::reference::set_surface_array(reference, array, flags))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuSurfRefGetArray(array: *mut ArrayHandle, reference: SurfaceRefHandle) -> u32 {
+    border::enter("cuSurfRefGetArray", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let array = unsafe { border::out(array)? };
+        api::reference::surface_array(array, reference)
     })
 }

@@ -32,6 +32,7 @@ pub(crate) mod kind {
     pub(crate) const USER_OBJECT: u8 = 0x23;
     pub(crate) const ARRAY: u8 = 0x24;
     pub(crate) const MIPMAPPED: u8 = 0x25;
+    pub(crate) const REFERENCE: u8 = 0x26;
 }
 
 /// See the module's words.

@@ -6,7 +6,7 @@ use cuda_abi::{
     CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_HOST, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY2D,
     CUDA_MEMCPY3D, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
 };
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{from_mut, from_ref};
 
 type Handle = u64;
@@ -45,6 +45,36 @@ unsafe extern "C" {
     fn cuTexObjectGetResourceViewDesc(view: *mut CUDA_RESOURCE_VIEW_DESC, texture: u64) -> u32;
     fn cuSurfObjectCreate(surface: *mut u64, resource: *const CUDA_RESOURCE_DESC) -> u32;
     fn cuSurfObjectDestroy(surface: u64) -> u32;
+    fn cuModuleLoadData(module: *mut Handle, image: *const c_void) -> u32;
+    fn cuModuleUnload(module: Handle) -> u32;
+    fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char) -> u32;
+    fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char)
+    -> u32;
+    fn cuModuleGetTexRef(reference: *mut Handle, module: Handle, name: *const c_char) -> u32;
+    fn cuModuleGetSurfRef(reference: *mut Handle, module: Handle, name: *const c_char) -> u32;
+    fn cuTexRefSetArray(reference: Handle, array: Handle, flags: u32) -> u32;
+    fn cuTexRefGetArray(array: *mut Handle, reference: Handle) -> u32;
+    fn cuTexRefSetAddress_v2(offset: *mut usize, reference: Handle, address: u64, bytes: usize) -> u32;
+    fn cuTexRefGetAddress_v2(address: *mut u64, reference: Handle) -> u32;
+    fn cuTexRefSetFilterMode(reference: Handle, mode: u32) -> u32;
+    fn cuTexRefGetFilterMode(mode: *mut u32, reference: Handle) -> u32;
+    fn cuTexRefSetAddressMode(reference: Handle, dimension: i32, mode: u32) -> u32;
+    fn cuTexRefSetBorderColor(reference: Handle, color: *const f32) -> u32;
+    fn cuTexRefGetBorderColor(color: *mut f32, reference: Handle) -> u32;
+    fn cuSurfRefSetArray(reference: Handle, array: Handle, flags: u32) -> u32;
+    fn cuLaunchKernel(
+        function: Handle,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared_bytes: u32,
+        stream: Handle,
+        parameters: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> u32;
     fn cuStreamCreate(stream: *mut Handle, flags: u32) -> u32;
     fn cuStreamSynchronize(stream: Handle) -> u32;
     fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) -> u32;
@@ -323,6 +353,127 @@ fn contexts() {
     assert_eq!(read(two, 4, 1), [2.0], "its name was another array's");
 }
 
+fn devices() {
+    let one = array(16, 8, 0);
+    let values: Vec<f32> = (0..128).map(|at| at as f32).collect();
+    let mut back = vec![0f32; 128];
+    // SAFETY: as above.
+    unsafe {
+        good(cuMemcpy2D_v2(&copy(one, values.as_ptr() as u64, true)));
+        let context: Handle = made(|context| cuDevicePrimaryCtxRetain(context, 1));
+        good(cuCtxSetCurrent(context));
+        let two = array(16, 8, 0);
+        let mut between = copy(one, 0, false);
+        (between.dst_memory_type, between.dst_array) = (CU_MEMORYTYPE_ARRAY, two);
+        good(cuMemcpy2D_v2(&between));
+        good(cuMemcpy2D_v2(&copy(two, back.as_mut_ptr() as u64, false)));
+        let stream: Handle = made(|stream| cuStreamCreate(stream, 1));
+        good(cuStreamBeginCapture_v2(stream, 0));
+        good(cuMemcpy2DAsync_v2(&between, stream));
+        let graph = made(|graph| cuStreamEndCapture(stream, graph));
+        let mut exec = 0;
+        assert_eq!(
+            cuGraphInstantiateWithFlags(&mut exec, graph, 0),
+            NOT_SUPPORTED,
+            "no driver has such a node"
+        );
+    }
+    assert_eq!(back, values);
+}
+
+/// Reads a row of `picture` at x + 0.25 and adds one to `canvas`.
+const REFERENCES: &CStr = c"
+.version 7.0
+.target sm_70
+.address_size 64
+.global .texref picture;
+.global .surfref canvas;
+.visible .entry k(.param .u64 out)
+{
+    .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, %tid.x;
+    cvt.rn.f32.u32 %f1, %r1;
+    add.f32 %f1, %f1, 0f3F400000;
+    mov.f32 %f2, 0f3FC00000;
+    tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}, [picture, {%f1, %f2}];
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.f32 [%rd3], %f3;
+    shl.b32 %r2, %r1, 2;
+    mov.u32 %r3, 1;
+    suld.b.2d.b32.trap {%r4}, [canvas, {%r2, %r3}];
+    mov.b32 %f7, %r4;
+    add.f32 %f7, %f7, 0f3F800000;
+    mov.b32 %r5, %f7;
+    sust.b.2d.b32.trap [canvas, {%r2, %r3}], {%r5};
+    ret;
+}
+";
+
+fn references() {
+    let array = array(4, 2, SURFACE);
+    write(array, 16, &[1.0, 2.0, 4.0, 8.0]);
+    // SAFETY: as above.
+    unsafe {
+        let module: Handle = made(|module| cuModuleLoadData(module, REFERENCES.as_ptr().cast()));
+        let function = made(|function| cuModuleGetFunction(function, module, c"k".as_ptr()));
+        let (mut none, mut address, mut bytes) = (0, 0, 0);
+        let global = cuModuleGetGlobal_v2(&mut address, &mut bytes, module, c"picture".as_ptr());
+        assert_eq!(global, 500, "a reference is no variable");
+        assert_eq!(cuModuleGetTexRef(&mut none, module, c"no such".as_ptr()), 500);
+        let picture = || made(|reference| cuModuleGetTexRef(reference, module, c"picture".as_ptr()));
+        let (texture, surface) =
+            (picture(), made(|reference| cuModuleGetSurfRef(reference, module, c"canvas".as_ptr())));
+        assert_eq!(texture, picture(), "one handle for a reference");
+        assert_eq!(cuTexRefGetArray(&mut none, texture), INVALID_VALUE, "nothing is bound yet");
+        good(cuTexRefSetArray(texture, array, 1));
+        good(cuSurfRefSetArray(surface, array, 0));
+        assert_eq!(made(|array| cuTexRefGetArray(array, texture)), array);
+        assert_eq!(cuTexRefGetAddress_v2(&mut address, texture), INVALID_VALUE, "an array is bound");
+        let out: u64 = made(|address| cuMemAlloc_v2(address, 16));
+        let sampled = || {
+            let mut argument = out;
+            let mut arguments = [from_mut(&mut argument).cast::<c_void>()];
+            good(cuLaunchKernel(
+                function,
+                1,
+                1,
+                1,
+                4,
+                1,
+                1,
+                0,
+                0,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            ));
+            let mut values = [0f32; 4];
+            good(cuMemcpyDtoH_v2(values.as_mut_ptr().cast(), out, 16));
+            values
+        };
+        assert_eq!(sampled(), [1.0, 2.0, 4.0, 8.0]);
+        good(cuTexRefSetFilterMode(texture, 1));
+        assert_eq!(made(|mode: *mut u32| cuTexRefGetFilterMode(mode, texture)), 1);
+        assert_eq!(sampled(), [2.25, 3.5, 6.0, 9.0], "blended, after the surface was written");
+        good(cuTexRefSetBorderColor(texture, [5.0, 6.0, 7.0, 8.0].as_ptr()));
+        good(cuTexRefSetAddressMode(texture, 0, 3));
+        assert_eq!(sampled()[3], 10.0 * 0.75 + 5.0 * 0.25, "the border");
+        let mut color = [0f32; 4];
+        good(cuTexRefGetBorderColor(color.as_mut_ptr(), texture));
+        assert_eq!(color, [5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(cuTexRefSetAddressMode(texture, 3, 0), INVALID_VALUE);
+        assert_eq!(cuTexRefSetFilterMode(texture, 2), INVALID_VALUE);
+        let memory: u64 = made(|address| cuMemAlloc_v2(address, 4096));
+        let mut offset = 0;
+        good(cuTexRefSetAddress_v2(&mut offset, texture, memory + 516, 64));
+        assert_eq!(offset, 4, "it begins where textures are aligned");
+        assert_eq!(cuTexRefSetAddress_v2(std::ptr::null_mut(), texture, memory + 4, 64), INVALID_VALUE);
+        good(cuModuleUnload(module));
+        assert_eq!(cuTexRefSetFilterMode(texture, 0), INVALID_HANDLE);
+    }
+}
+
 pub(crate) fn run(plan: &str) {
     begin();
     match plan {
@@ -332,6 +483,8 @@ pub(crate) fn run(plan: &str) {
         "graph" => graph(),
         "mistakes" => mistakes(),
         "contexts" => contexts(),
+        "devices" => devices(),
+        "references" => references(),
         other => panic!("no plan {other}"),
     }
 }

@@ -55,11 +55,17 @@ impl Lower<'_> {
         }
     }
 
-    /// A handle in a register. References of modules have none.
-    fn handle(&mut self, base: Base, op: &Opcode<'_>) -> Result<Src> {
+    /// A handle in a register, or what the host bound to a reference of the module.
+    fn handle(&mut self, inst: &Inst, base: Base, op: &Opcode<'_>) -> Result<Src> {
         match base {
             Base::Reg(reg) => self.src_of(&Operand::Reg(reg), op, Type::B64),
-            _ => self.refuse(op, "texture and surface references are not supported, only objects"),
+            Base::Symbol(name) => {
+                let at = Address { space: Mem::Generic, base: self.symbol_address(name, 0, op)?, offset: 0 };
+                let d = self.temp();
+                self.emit(inst, Op::Load { at, d, width: 8, signed: false, spin: false });
+                Ok(Src(d))
+            }
+            _ => self.refuse(op, "not a handle"),
         }
     }
 
@@ -75,7 +81,7 @@ impl Lower<'_> {
             return self.refuse(op, "no texture and coordinates");
         };
         let (base, places) = *sampled;
-        let handle = self.handle(base, op)?;
+        let handle = self.handle(inst, base, op)?;
         let mut places = places.as_slice();
         let mut layer = None;
         if geometry.is_layered {
@@ -181,7 +187,7 @@ impl Lower<'_> {
         let Operand::Address(base, 0) = *self.at(inst, op, 1)? else {
             return self.refuse(op, "not a handle");
         };
-        let handle = self.handle(base, op)?;
+        let handle = self.handle(inst, base, op)?;
         let level = if op.has("level") { Some(self.src(inst, op, 2, Type::U32)?) } else { None };
         self.emit(inst, Op::SamplerQuery { d, handle, level, question });
         Ok(())
