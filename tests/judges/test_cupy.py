@@ -481,3 +481,106 @@ except cp.cuda.runtime.CUDARuntimeError as error:
 """
     )
     assert "caught cudaErrorIllegalAddress" in done.stdout
+
+
+# --- Textures -----------------------------------------------------------------------------------------------------
+
+TEXTURES = r"""
+extern "C" {
+__global__ void read_2d(cudaTextureObject_t texture, float *out, int width, int height, float shift) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x < width && y < height) out[y * width + x] = tex2D<float>(texture, x + 0.5f + shift, y + 0.5f);
+}
+__global__ void read_3d(cudaTextureObject_t texture, float *out, int width, int height, int depth) {
+    int x = threadIdx.x, y = threadIdx.y, z = threadIdx.z;
+    if (x < width && y < height && z < depth)
+        out[(z * height + y) * width + x] = tex3D<float>(texture, x + 0.5f, y + 0.5f, z + 0.5f);
+}
+__global__ void fetch(cudaTextureObject_t texture, int *out, int count) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) out[at] = tex1Dfetch<int>(texture, at);
+}
+__global__ void write_2d(cudaSurfaceObject_t surface, int width, int height) {
+    int x = threadIdx.x, y = threadIdx.y;
+    if (x < width && y < height) surf2Dwrite(float(x + 100 * y), surface, x * 4, y);
+}
+}
+"""
+
+
+def channels(bits=32, kind=None):
+    kind = cp.cuda.runtime.cudaChannelFormatKindFloat if kind is None else kind
+    return cp.cuda.texture.ChannelFormatDescriptor(bits, 0, 0, 0, kind)
+
+
+def sampler(filter_mode=None):
+    runtime = cp.cuda.runtime
+    clamp = (runtime.cudaAddressModeClamp,) * 3
+    mode = runtime.cudaFilterModePoint if filter_mode is None else filter_mode
+    return cp.cuda.texture.TextureDescriptor(clamp, mode, runtime.cudaReadModeElementType)
+
+
+def test_a_texture_of_an_array_is_read_and_blended():
+    host = rng.random((16, 24), dtype=np.float32)
+    array = cp.cuda.texture.CUDAarray(channels(), 24, 16)
+    array.copy_from(host)
+    back = np.zeros_like(host)
+    array.copy_to(back)
+    np.testing.assert_array_equal(back, host)
+    resource = cp.cuda.texture.ResourceDescriptor(cp.cuda.runtime.cudaResourceTypeArray, cuArr=array)
+    read = cp.RawModule(code=TEXTURES).get_function("read_2d")
+    out = cp.zeros((16, 24), dtype=np.float32)
+    nearest = cp.cuda.texture.TextureObject(resource, sampler())
+    read((2, 1), (16, 16), (nearest, out, 24, 16, np.float32(0)))
+    same(out, host)
+    linear = cp.cuda.texture.TextureObject(resource, sampler(cp.cuda.runtime.cudaFilterModeLinear))
+    read((2, 1), (16, 16), (linear, out, 24, 16, np.float32(0.25)))
+    right = np.concatenate([host[:, 1:], host[:, -1:]], axis=1)
+    same(out, host * np.float32(0.75) + right * np.float32(0.25), rtol=1e-6)
+
+
+def test_an_array_of_the_device_fills_a_volume():
+    host = rng.random((4, 6, 8), dtype=np.float32)
+    array = cp.cuda.texture.CUDAarray(channels(), 8, 6, 4)
+    array.copy_from(cp.asarray(host))
+    resource = cp.cuda.texture.ResourceDescriptor(cp.cuda.runtime.cudaResourceTypeArray, cuArr=array)
+    texture = cp.cuda.texture.TextureObject(resource, sampler())
+    out = cp.zeros_like(cp.asarray(host))
+    cp.RawModule(code=TEXTURES).get_function("read_3d")((1,), (8, 8, 4), (texture, out, 8, 6, 4))
+    same(out, host)
+    back = cp.zeros_like(out)
+    array.copy_to(back)
+    same(back, host)
+
+
+def test_memory_is_fetched_through_a_texture():
+    host = rng.integers(-(2**31), 2**31, 1000, dtype=np.int32)
+    device = cp.asarray(host)
+    runtime = cp.cuda.runtime
+    kind = channels(kind=runtime.cudaChannelFormatKindSigned)
+    resource = cp.cuda.texture.ResourceDescriptor(
+        runtime.cudaResourceTypeLinear, arr=device, chDesc=kind, sizeInBytes=device.nbytes
+    )
+    texture = cp.cuda.texture.TextureObject(resource, sampler())
+    out = cp.zeros_like(device)
+    cp.RawModule(code=TEXTURES).get_function("fetch")((8,), (128,), (texture, out, 1000))
+    same(out, host)
+
+
+def test_a_surface_is_written():
+    array = cp.cuda.texture.CUDAarray(channels(), 20, 10, 0, cp.cuda.runtime.cudaArraySurfaceLoadStore)
+    resource = cp.cuda.texture.ResourceDescriptor(cp.cuda.runtime.cudaResourceTypeArray, cuArr=array)
+    surface = cp.cuda.texture.SurfaceObject(resource)
+    cp.RawModule(code=TEXTURES).get_function("write_2d")((1,), (32, 16), (surface, 20, 10))
+    back = np.zeros((10, 20), dtype=np.float32)
+    array.copy_to(back)
+    np.testing.assert_array_equal(back, np.add.outer(100 * np.arange(10), np.arange(20)).astype(np.float32))
+
+
+def test_an_affine_map_of_a_picture_goes_through_a_texture():
+    from cupyx.scipy import ndimage
+
+    picture = cp.asarray(rng.random((32, 32), dtype=np.float32))
+    matrix = np.array([[1, 0, 3], [0, 1, 5], [0, 0, 1]], dtype=np.float32)
+    moved = ndimage.affine_transform(picture, cp.asarray(matrix), order=1, texture_memory=True, mode="constant")
+    same(moved[:-3, :-5], picture.get()[3:, 5:], atol=1e-6)

@@ -17,8 +17,8 @@ SOURCES = HERE / "cuda"
 PROGRAMS = sorted(path.stem for path in SOURCES.glob("*.cu"))
 
 
-def build(cuda_root, name, *more):
-    source, common = SOURCES / f"{name}.cu", SOURCES / "check.h"
+def build(cuda_root, name, *more, sources=SOURCES, header="check.h"):
+    source, common = sources / f"{name}.cu", sources / header
     command = [str(cuda_root / "bin" / "nvcc"), "-std=c++17", "-O2", "--extended-lambda", "-cudart", "static"]
     command += [*(more or ("-arch=compute_90", "-code=compute_90")), f"-I{cuda_root}/include/cccl", f"-L{cuda_root}/lib"]
     version = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
@@ -30,7 +30,7 @@ def build(cuda_root, name, *more):
     if not program.exists():
         cache.mkdir(parents=True, exist_ok=True)
         fresh = program.with_suffix(f".{os.getpid()}")
-        subprocess.run([*command, "-o", str(fresh), source.name], cwd=SOURCES, check=True)
+        subprocess.run([*command, "-o", str(fresh), source.name], cwd=sources, check=True)
         fresh.rename(program)
     return program
 
@@ -51,6 +51,13 @@ ASSERTION = (
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(cuda_root, name):
     assert run(build(cuda_root, name)).stdout.splitlines()[-1] == "ok"
+
+
+def test_arrays_textures_and_surfaces(cuda_root):
+    """What a GPU is asked, too: it ends well if everything exact is right, and tells the bits of everything filtered."""
+    done = run(build(cuda_root, "texture", sources=HERE.parent / "gpu" / "cuda", header="say.h"))
+    assert " wrong" not in done.stdout
+    assert done.stdout.count(" right") == 23
 
 
 @pytest.mark.parametrize("mode", ["none", "speed", "balance", "size"])

@@ -9,6 +9,7 @@ mod graph;
 mod launch;
 mod memory;
 mod stream;
+mod texture;
 
 pub use copy::*;
 pub use device::*;
@@ -16,3 +17,4 @@ pub use graph::*;
 pub use launch::*;
 pub use memory::*;
 pub use stream::*;
+pub use texture::*;

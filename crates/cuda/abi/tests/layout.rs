@@ -34,6 +34,13 @@ same_layout! {
     CUmemcpyAttributes = CUmemcpyAttributes_st { src_access_order: srcAccessOrder, src_loc_hint: srcLocHint, dst_loc_hint: dstLocHint, flags: flags }
     CUextent3D = CUextent3D_st { width: width, height: height, depth: depth }
     CUDA_MEMCPY3D_BATCH_OP = CUDA_MEMCPY3D_BATCH_OP_st { src: src, dst: dst, extent: extent, src_access_order: srcAccessOrder, flags: flags }
+    CUDA_ARRAY_DESCRIPTOR = CUDA_ARRAY_DESCRIPTOR_st { width: Width, height: Height, format: Format, num_channels: NumChannels }
+    CUDA_ARRAY3D_DESCRIPTOR = CUDA_ARRAY3D_DESCRIPTOR_st { width: Width, height: Height, depth: Depth, format: Format, num_channels: NumChannels, flags: Flags }
+    CUDA_ARRAY_MEMORY_REQUIREMENTS = CUDA_ARRAY_MEMORY_REQUIREMENTS_st { size: size, alignment: alignment, reserved: reserved }
+    CUDA_ARRAY_SPARSE_PROPERTIES = CUDA_ARRAY_SPARSE_PROPERTIES_st { tile_extent: tileExtent, miptail_first_level: miptailFirstLevel, miptail_size: miptailSize, flags: flags, reserved: reserved }
+    CUDA_RESOURCE_DESC = CUDA_RESOURCE_DESC_st { res_type: resType, res: res, flags: flags }
+    CUDA_TEXTURE_DESC = CUDA_TEXTURE_DESC_st { address_mode: addressMode, filter_mode: filterMode, flags: flags, max_anisotropy: maxAnisotropy, mipmap_filter_mode: mipmapFilterMode, mipmap_level_bias: mipmapLevelBias, min_mipmap_level_clamp: minMipmapLevelClamp, max_mipmap_level_clamp: maxMipmapLevelClamp, border_color: borderColor, reserved: reserved }
+    CUDA_RESOURCE_VIEW_DESC = CUDA_RESOURCE_VIEW_DESC_st { format: format, width: width, height: height, depth: depth, first_mipmap_level: firstMipmapLevel, last_mipmap_level: lastMipmapLevel, first_layer: firstLayer, last_layer: lastLayer, reserved: reserved }
     CUuuid = CUuuid_st { bytes: bytes }
     CUdevprop = CUdevprop_st { max_threads_per_block: maxThreadsPerBlock, max_threads_dim: maxThreadsDim, max_grid_size: maxGridSize, shared_mem_per_block: sharedMemPerBlock, total_constant_memory: totalConstantMemory, simd_width: SIMDWidth, mem_pitch: memPitch, regs_per_block: regsPerBlock, clock_rate: clockRate, texture_align: textureAlign }
     CUctxCreateParams = CUctxCreateParams_st { exec_affinity_params: execAffinityParams, num_exec_affinity_params: numExecAffinityParams, cig_params: cigParams }

@@ -18,11 +18,13 @@
 //! 9. [`stream_order`]: which stream comes after what another one freed; [`suballocator`]: the memory of a pool, given out
 //!    here; [`pool`]: a memory pool with its books.
 //! 10. [`tensor_map`]: descriptors for the copy engine of Hopper GPUs.
+//! 11. [`arrays`]: what arrays and textures a device takes.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod arrays;
 pub mod graph;
 pub mod host_memory;
 pub mod integrity;

@@ -3,11 +3,14 @@
 #![allow(unsafe_code)]
 
 use crate::{
+    array::LiveArray,
     context::LiveContext,
     driver::NvidiaDriver,
     graph::Exec,
     launch, linker, module,
     op::enqueue,
+    reference::Reference,
+    sampler::{self, LiveSampler},
     stream::{LiveEvent, LiveStream},
     sys::{Function, LaunchConfig, Stream},
 };
@@ -33,6 +36,24 @@ impl NvidiaDriver {
     /// Any context, for freeing memory that belongs to none: mapped memory belongs to the process.
     fn any_context(&self) -> CuResult<Arc<LiveContext>> {
         self.lock().context(ContextId(0))
+    }
+
+    /// A texture or surface reference, in its module's context.
+    fn reference(&self, module: ModuleId, name: &str, is_surface: bool) -> CuResult<Reference> {
+        let (raw, context) = {
+            let tables = self.lock();
+            let module = tables.modules.get(&module).ok_or(CudaError::INVALID_HANDLE)?;
+            (module.raw(), Arc::clone(&module.context))
+        };
+        context.enter()?;
+        Reference::find(&self.api, raw, name, is_surface)
+    }
+
+    /// Keeps a texture or surface object under its name; returns what kernels know it by.
+    fn keep_sampler(&self, id: SamplerId, made: LiveSampler) -> u64 {
+        let handle = made.handle;
+        self.lock().samplers.insert(id, Arc::new(made));
+        handle
     }
 
     /// Asks the driver about clusters of a launch.
@@ -68,6 +89,7 @@ impl NvidiaDriver {
             let _ = unsafe { self.api.context_synchronize() };
         }
         self.lock().forget_context(context);
+        drop(self.work.arrays.take_of(context));
         self.cuts.forget_context(context.id);
         self.work.memory.free_all_of(context.id);
     }
@@ -373,5 +395,68 @@ impl Commands for NvidiaDriver {
     fn graph_destroy(&self, exec: ExecId) -> CuResult<()> {
         let gone = self.lock().execs.remove(&exec);
         gone.map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn array_create(&self, array: ArrayId, context: ContextId, info: ArrayInfo) -> CuResult<()> {
+        if self.work.arrays.contains(array) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let context = self.lock().context(context)?;
+        // The driver takes its memory from what cuts may have.
+        self.cuts.want_all();
+        let made = LiveArray::create(&self.work, context, info)?;
+        self.work.arrays.insert(array, made);
+        Ok(())
+    }
+
+    fn array_destroy(&self, array: ArrayId) -> CuResult<()> {
+        let gone = self.work.arrays.remove(array).ok_or(CudaError::INVALID_HANDLE)?;
+        let context = Arc::clone(&gone.context);
+        self.work.memory.let_go(vec![context], gone);
+        Ok(())
+    }
+
+    fn texture_create(
+        &self,
+        sampler: SamplerId,
+        context: ContextId,
+        resource: Resource,
+        sampling: Sampling,
+        view: Option<ResourceView>,
+    ) -> CuResult<u64> {
+        let context = self.lock().context(context)?;
+        let resource = sampler::describe(&self.work.arrays, &resource)?;
+        let made = LiveSampler::texture(&self.api, context, &resource, &sampling, view)?;
+        Ok(self.keep_sampler(sampler, made))
+    }
+
+    fn surface_create(&self, sampler: SamplerId, context: ContextId, resource: Resource) -> CuResult<u64> {
+        let context = self.lock().context(context)?;
+        let resource = sampler::describe(&self.work.arrays, &resource)?;
+        let made = LiveSampler::surface(&self.api, context, &resource)?;
+        Ok(self.keep_sampler(sampler, made))
+    }
+
+    fn reference_find(&self, module: ModuleId, name: String, is_surface: bool) -> CuResult<()> {
+        self.reference(module, &name, is_surface).map(drop)
+    }
+
+    fn reference_bind(
+        &self,
+        module: ModuleId,
+        name: String,
+        is_surface: bool,
+        resource: Resource,
+        sampling: Sampling,
+    ) -> CuResult<()> {
+        let reference = self.reference(module, &name, is_surface)?;
+        reference.bind(&self.api, &self.work.arrays, &resource, &sampling)
+    }
+
+    fn sampler_destroy(&self, sampler: SamplerId) -> CuResult<()> {
+        let gone = self.lock().samplers.remove(&sampler).ok_or(CudaError::INVALID_HANDLE)?;
+        let context = Arc::clone(&gone.context);
+        self.work.memory.let_go(vec![context], gone);
+        Ok(())
     }
 }

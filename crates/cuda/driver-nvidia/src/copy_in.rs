@@ -10,10 +10,12 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    op::Work,
+    array,
+    op::{Work, names_array},
     pinned::{SLOT_BYTES, Slot, Word},
     progress::{Until, Watch},
     rows::blocks,
+    shared::Way,
     stream::LiveStream,
     sys::{Copy2D, MEMORY_DEVICE, MEMORY_HOST, Stream},
 };
@@ -233,6 +235,9 @@ pub(crate) fn to_device(
     shape: Shape,
     bytes: u64,
 ) -> CuResult<()> {
+    if names_array(&plane) {
+        return array::packed(work, stream, (host, from, bytes), (plane, shape), Way::In);
+    }
     for block in blocks(plane, shape, from, bytes) {
         let source = host + (block.packed - from) as usize;
         if block.height == 1 {

@@ -10,12 +10,14 @@
 #![allow(unsafe_code)]
 
 use crate::{
+    array,
     copy_in::AT_LEAST,
-    op::Work,
+    op::{Work, names_array},
     pinned::{SLOT_BYTES, Slot, Word},
     progress::{Until, Watch},
     read_back,
     rows::blocks,
+    shared::Way,
     stream::LiveStream,
     sys::{Copy2D, MEMORY_DEVICE, MEMORY_HOST, Stream},
 };
@@ -201,6 +203,9 @@ pub(crate) fn to_host(
     shape: Shape,
     bytes: u64,
 ) -> CuResult<()> {
+    if names_array(&plane) {
+        return array::packed(work, stream, (host, from, bytes), (plane, shape), Way::Out);
+    }
     for block in blocks(plane, shape, from, bytes) {
         let target = host + (block.packed - from) as usize;
         if block.height == 1 {

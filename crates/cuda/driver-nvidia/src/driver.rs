@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::{
+    array::Arrays,
     context::LiveContext,
     cut::Cuts,
     device_info,
@@ -117,6 +118,7 @@ impl NvidiaDriver {
             progress: Progress::start().map_err(refused("a thread"))?,
             memory,
             regions: Regions::default(),
+            arrays: Arrays::default(),
             printed,
             link: OnceLock::new(),
             aborted: AtomicBool::new(false),

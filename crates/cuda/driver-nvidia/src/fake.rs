@@ -32,11 +32,12 @@
 //! - **Blocking** calls that find work outstanding are counted, and panic on a thread that must not block.
 //! - **Contexts** can be killed with an error, which every later call in them returns; their work is dropped.
 //!
-//! What it does not model: time, priorities, caches, peer access, arrays, overlapping nodes of a graph, more than two
+//! What it does not model: time, priorities, caches, peer access, what textures show, overlapping nodes of a graph, more than two
 //! outcomes of a race, instructions of kernels, and what the library does beyond its documentation.
 
 #![allow(unsafe_code)]
 
+mod arrays;
 mod contexts;
 mod cut_kernels;
 mod devices;
@@ -45,6 +46,7 @@ mod gpu;
 mod graphs;
 mod memory;
 mod modules;
+mod references;
 mod streams;
 mod work;
 
@@ -83,6 +85,9 @@ struct State {
     streams: BTreeMap<usize, streams::StreamState>,
     events: HashMap<Event, events::EventState>,
     memory: memory::MemoryState,
+    arrays: arrays::ArraysState,
+    /// What was bound to texture and surface references.
+    bound: Vec<String>,
     modules: modules::ModulesState,
     graphs: graphs::GraphsState,
     /// Threads that must not block.
@@ -126,6 +131,9 @@ pub(crate) struct Live {
     pub(crate) execs: usize,
     pub(crate) physical: usize,
     pub(crate) mappings: usize,
+    pub(crate) arrays: usize,
+    /// Texture and surface objects.
+    pub(crate) samplers: usize,
     /// Ranges of addresses.
     pub(crate) reserved: usize,
     /// Ranges of pinned memory.
@@ -242,6 +250,8 @@ impl Fake {
             execs: state.graphs.execs.len(),
             physical: state.memory.physical.len(),
             mappings: state.memory.mappings.len(),
+            arrays: state.arrays.count().0,
+            samplers: state.arrays.count().1,
             reserved: state.memory.reserved.len(),
             pinned: state.memory.pinned.len(),
         }

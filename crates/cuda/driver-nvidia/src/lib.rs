@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod array;
 mod commands;
 mod context;
 mod copy_in;
@@ -41,7 +42,9 @@ mod pinned;
 mod printed;
 mod progress;
 mod read_back;
+mod reference;
 mod rows;
+mod sampler;
 mod shared;
 mod status;
 mod stream;

@@ -15,7 +15,6 @@ pub(crate) use lent::{FrozenMemory, Lent, Owner};
 use crate::{
     context::LiveContext,
     current,
-    shared::Registered,
     sys::{Api, MemAccess, MemAllocationProp, MemLocation},
 };
 use cuda_abi::{CuResult, CudaError};
@@ -108,6 +107,11 @@ struct State {
     closed: bool,
 }
 
+/// What is kept until work is done.
+pub(crate) trait Kept: Send + Sync {}
+
+impl<T: Send + Sync> Kept for T {}
+
 /// A free that waits for the work before it.
 struct Free {
     context: Arc<LiveContext>,
@@ -123,8 +127,8 @@ enum Leaving {
         address: u64,
         bytes: u64,
     },
-    /// Memory of the program's. It goes with the last of its contexts.
-    Shared(#[expect(dead_code, reason = "kept until the work of the context is done")] Arc<Registered>),
+    /// Something that work may use: memory of the program's, an array. It goes with the last of its contexts.
+    Kept(#[expect(dead_code, reason = "kept until the work of the context is done")] Arc<dyn Kept>),
 }
 
 /// All device memory of a session.
@@ -327,6 +331,22 @@ impl Memory {
         self.lock().give(physical.device, physical.bytes);
     }
 
+    /// Counts memory that the driver itself gives out: arrays.
+    pub(crate) fn charge(&self, device: u32, bytes: u64) -> CuResult<()> {
+        let mut state = self.lock();
+        let used = state.used_bytes.get(&device).copied().unwrap_or(0);
+        if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes()) {
+            return Err(CudaError::OUT_OF_MEMORY);
+        }
+        *state.used_bytes.entry(device).or_default() += bytes;
+        Ok(())
+    }
+
+    /// Counts it no more.
+    pub(crate) fn discharge(&self, device: u32, bytes: u64) {
+        self.lock().give(device, bytes);
+    }
+
     fn map(&self, address: u64, bytes: u64, physical: &Physical) -> CuResult<()> {
         // SAFETY: no pointers; the driver refuses what is not reserved or already mapped.
         unsafe { self.api.memory_map(address, bytes as usize, 0, physical.handle, 0) }
@@ -431,9 +451,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Lets go of memory of the program's when the work of all `contexts` before this is done.
-    pub(crate) fn let_go(&self, contexts: Vec<Arc<LiveContext>>, shared: Arc<Registered>) {
-        let free = |context| Free { context, what: Leaving::Shared(Arc::clone(&shared)) };
+    /// Lets go of something when the work of all `contexts` before this is done.
+    pub(crate) fn let_go(&self, contexts: Vec<Arc<LiveContext>>, kept: Arc<dyn Kept>) {
+        let free = |context| Free { context, what: Leaving::Kept(Arc::clone(&kept)) };
         // All in one batch, which waits for all before it ends any.
         self.lock().queue.extend(contexts.into_iter().map(free));
         self.changed.notify_all();
@@ -484,14 +504,14 @@ impl Memory {
                     }
                 }
             }
-            let (shared, batch): (Vec<_>, Vec<_>) =
-                batch.into_iter().partition(|free| matches!(free.what, Leaving::Shared(_)));
+            let (kept, batch): (Vec<_>, Vec<_>) =
+                batch.into_iter().partition(|free| matches!(free.what, Leaving::Kept(_)));
             // Without the lock: the driver takes its time to unpin pages.
-            drop(shared);
+            drop(kept);
             state = self.lock();
             for free in batch {
                 let range = match free.what {
-                    Leaving::Shared(_) => continue,
+                    Leaving::Kept(_) => continue,
                     Leaving::Allocation { address, bytes } => {
                         self.leave(&mut state, address, bytes);
                         (address, address + bytes)

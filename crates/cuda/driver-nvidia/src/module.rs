@@ -39,6 +39,12 @@ pub(crate) struct LoadedModule {
     pub(crate) allocates: bool,
 }
 
+impl LoadedModule {
+    pub(crate) fn raw(&self) -> Module {
+        self.raw
+    }
+}
+
 impl Drop for LoadedModule {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {

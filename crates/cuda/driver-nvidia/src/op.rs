@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::{
+    array::{self, Arrays},
     context::LiveContext,
     copy_in::{copy_in, to_device},
     copy_out::copy_out,
@@ -18,7 +19,7 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::HostLink;
-use cuda_wire::{ContextId, HostData, MemoryOp, Op, Plane, Shape};
+use cuda_wire::{ArrayId, ContextId, HostData, MemoryOp, Op, Plane, Shape};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,7 @@ pub(crate) struct Work {
     pub(crate) progress: Arc<Progress>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) regions: Regions,
+    pub(crate) arrays: Arrays,
     pub(crate) printed: Option<Printed>,
     pub(crate) link: OnceLock<Arc<dyn HostLink>>,
     pub(crate) aborted: AtomicBool,
@@ -93,6 +95,9 @@ pub(crate) fn enqueue(
         Op::Fill { target, shape, element_bytes, value } => {
             fill(&work.api, stream.enter()?, target, shape, element_bytes, value)
         }
+        Op::CopyDevice { target, source, shape } if names_array(&target) || names_array(&source) => {
+            array::between(work, stream.enter()?, target, source, shape)
+        }
         Op::CopyDevice { target, source, shape } => {
             copy_device(&work.api, stream.enter()?, target, source, shape)
         }
@@ -138,6 +143,11 @@ pub(crate) fn enqueue(
             unsafe { work.api.stream_memory_ops(raw, ops.len() as u32, ops.as_mut_ptr(), 0) }
         }
     }
+}
+
+/// Whether a place is one in an array.
+pub(crate) fn names_array(plane: &Plane) -> bool {
+    ArrayId::at(plane.address).is_some()
 }
 
 /// Copies bytes that came with the command.

@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    op::Work,
+    array,
+    op::{Work, names_array},
     sys::{Api, Copy2D, MEMORY_DEVICE, MEMORY_HOST, Stream},
 };
 use cuda_abi::{CuResult, CudaError};
@@ -81,6 +82,9 @@ pub(crate) fn copy(
     way: Way,
 ) -> CuResult<()> {
     let host = work.regions.find(&shared, &shape)?;
+    if names_array(&device) {
+        return array::shared(work, stream, device, (host, shared), shape, way);
+    }
     for slice in 0..shape.depth {
         let at = device.address + slice * device.slice_pitch;
         let host = host + (slice * shared.slice_pitch) as usize;

@@ -52,6 +52,14 @@ handles! {
     GraphNode;
     /// `CUgraphExec`
     GraphExec;
+    /// `CUarray`
+    Array;
+    /// `CUmipmappedArray`
+    MipmappedArray;
+    /// `CUtexref`
+    TextureReference;
+    /// `CUsurfref`
+    SurfaceReference;
 }
 
 /// `CU_STREAM_LEGACY`: the legacy stream of the current context.
@@ -162,6 +170,78 @@ pub(crate) struct Copy3D {
 pub(crate) const MEMORY_HOST: c_uint = 1;
 /// `CU_MEMORYTYPE_DEVICE`
 pub(crate) const MEMORY_DEVICE: c_uint = 2;
+
+/// `CU_MEMORYTYPE_ARRAY`
+pub(crate) const MEMORY_ARRAY: c_uint = 3;
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ArrayDescriptor {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+    pub(crate) format: c_uint,
+    pub(crate) channels: c_uint,
+    pub(crate) flags: c_uint,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ArrayDescriptor2D {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) format: c_uint,
+    pub(crate) channels: c_uint,
+}
+
+/// `CUDA_RESOURCE_DESC`
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub(crate) struct ResourceDescriptor {
+    pub(crate) kind: c_uint,
+    pub(crate) pad: [u8; 4],
+    pub(crate) resource: [u8; 128],
+    pub(crate) flags: c_uint,
+}
+
+impl Default for ResourceDescriptor {
+    fn default() -> Self {
+        Self { kind: 0, pad: [0; 4], resource: [0; 128], flags: 0 }
+    }
+}
+
+/// `CUDA_TEXTURE_DESC`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct TextureDescriptor {
+    pub(crate) address_modes: [c_uint; 3],
+    pub(crate) filter_mode: c_uint,
+    pub(crate) flags: c_uint,
+    pub(crate) max_anisotropy: c_uint,
+    pub(crate) mipmap_filter_mode: c_uint,
+    pub(crate) mipmap_level_bias: f32,
+    pub(crate) min_mipmap_level_clamp: f32,
+    pub(crate) max_mipmap_level_clamp: f32,
+    pub(crate) border_color: [f32; 4],
+    pub(crate) reserved: [c_int; 12],
+}
+
+/// `CUDA_RESOURCE_VIEW_DESC`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct ViewDescriptor {
+    pub(crate) format: c_uint,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+    pub(crate) first_level: c_uint,
+    pub(crate) last_level: c_uint,
+    pub(crate) first_layer: c_uint,
+    pub(crate) last_layer: c_uint,
+    pub(crate) reserved: [c_uint; 16],
+}
 
 /// `CUDA_KERNEL_NODE_PARAMS`
 #[derive(Clone, Copy, Debug)]
@@ -347,6 +427,32 @@ api! {
     copy_out = "cuMemcpyDtoHAsync_v2" (target: *mut c_void, source: DeviceAddress, bytes: usize, stream: Stream);
     copy_device = "cuMemcpyDtoDAsync_v2" (target: DeviceAddress, source: DeviceAddress, bytes: usize, stream: Stream);
     copy_2d = "cuMemcpy2DAsync_v2" (copy: *const Copy2D, stream: Stream);
+    copy_3d = "cuMemcpy3DAsync_v2" (copy: *const Copy3D, stream: Stream);
+    array_create = "cuArray3DCreate_v2" (array: *mut Array, descriptor: *const ArrayDescriptor);
+    array_destroy = "cuArrayDestroy" (array: Array);
+    mipmapped_create = "cuMipmappedArrayCreate" (array: *mut MipmappedArray, descriptor: *const ArrayDescriptor, levels: c_uint);
+    mipmapped_level = "cuMipmappedArrayGetLevel" (level: *mut Array, array: MipmappedArray, number: c_uint);
+    mipmapped_destroy = "cuMipmappedArrayDestroy" (array: MipmappedArray);
+    texture_create = "cuTexObjectCreate" (handle: *mut u64, resource: *const ResourceDescriptor, texture: *const TextureDescriptor, view: *const ViewDescriptor);
+    texture_destroy = "cuTexObjectDestroy" (handle: u64);
+    surface_create = "cuSurfObjectCreate" (handle: *mut u64, resource: *const ResourceDescriptor);
+    surface_destroy = "cuSurfObjectDestroy" (handle: u64);
+    module_texture = "cuModuleGetTexRef" (reference: *mut TextureReference, module: Module, name: *const c_char);
+    module_surface = "cuModuleGetSurfRef" (reference: *mut SurfaceReference, module: Module, name: *const c_char);
+    texture_set_array = "cuTexRefSetArray" (reference: TextureReference, array: Array, flags: c_uint);
+    texture_set_mipmapped = "cuTexRefSetMipmappedArray" (reference: TextureReference, array: MipmappedArray, flags: c_uint);
+    texture_set_address = "cuTexRefSetAddress_v2" (offset: *mut usize, reference: TextureReference, address: DeviceAddress, bytes: usize);
+    texture_set_rows = "cuTexRefSetAddress2D_v3" (reference: TextureReference, descriptor: *const ArrayDescriptor2D, address: DeviceAddress, pitch: usize);
+    texture_set_format = "cuTexRefSetFormat" (reference: TextureReference, format: c_uint, channels: c_int);
+    texture_set_address_mode = "cuTexRefSetAddressMode" (reference: TextureReference, dimension: c_int, mode: c_uint);
+    texture_set_filter = "cuTexRefSetFilterMode" (reference: TextureReference, mode: c_uint);
+    texture_set_flags = "cuTexRefSetFlags" (reference: TextureReference, flags: c_uint);
+    texture_set_anisotropy = "cuTexRefSetMaxAnisotropy" (reference: TextureReference, most: c_uint);
+    texture_set_mipmap_filter = "cuTexRefSetMipmapFilterMode" (reference: TextureReference, mode: c_uint);
+    texture_set_bias = "cuTexRefSetMipmapLevelBias" (reference: TextureReference, bias: f32);
+    texture_set_clamp = "cuTexRefSetMipmapLevelClamp" (reference: TextureReference, least: f32, most: f32);
+    texture_set_border = "cuTexRefSetBorderColor" (reference: TextureReference, color: *const [f32; 4]);
+    surface_set_array = "cuSurfRefSetArray" (reference: SurfaceReference, array: Array, flags: c_uint);
     fill_8 = "cuMemsetD8Async" (target: DeviceAddress, value: u8, count: usize, stream: Stream);
     fill_16 = "cuMemsetD16Async" (target: DeviceAddress, value: u16, count: usize, stream: Stream);
     fill_32 = "cuMemsetD32Async" (target: DeviceAddress, value: c_uint, count: usize, stream: Stream);
@@ -428,6 +534,18 @@ mod tests {
         assert_eq!(offset_of!(Copy3D, width), offset_of!(reference::CUDA_MEMCPY3D, WidthInBytes));
         assert_eq!(size_of::<KernelNode>(), size_of::<reference::CUDA_KERNEL_NODE_PARAMS>());
         assert_eq!(offset_of!(KernelNode, extra), offset_of!(reference::CUDA_KERNEL_NODE_PARAMS, extra));
+        assert_eq!(size_of::<ArrayDescriptor>(), size_of::<reference::CUDA_ARRAY3D_DESCRIPTOR>());
+        assert_eq!(offset_of!(ArrayDescriptor, flags), offset_of!(reference::CUDA_ARRAY3D_DESCRIPTOR, Flags));
+        assert_eq!(size_of::<ArrayDescriptor2D>(), size_of::<reference::CUDA_ARRAY_DESCRIPTOR>());
+        assert_eq!(size_of::<ResourceDescriptor>(), size_of::<reference::CUDA_RESOURCE_DESC>());
+        assert_eq!(offset_of!(ResourceDescriptor, resource), offset_of!(reference::CUDA_RESOURCE_DESC, res));
+        assert_eq!(offset_of!(ResourceDescriptor, flags), offset_of!(reference::CUDA_RESOURCE_DESC, flags));
+        assert_eq!(size_of::<TextureDescriptor>(), size_of::<reference::CUDA_TEXTURE_DESC>());
+        let border = offset_of!(reference::CUDA_TEXTURE_DESC, borderColor);
+        assert_eq!(offset_of!(TextureDescriptor, border_color), border);
+        assert_eq!(size_of::<ViewDescriptor>(), size_of::<reference::CUDA_RESOURCE_VIEW_DESC>());
+        let last = offset_of!(reference::CUDA_RESOURCE_VIEW_DESC, lastLayer);
+        assert_eq!(offset_of!(ViewDescriptor, last_layer), last);
         assert_eq!(size_of::<MemsetNode>(), size_of::<reference::CUDA_MEMSET_NODE_PARAMS>());
         assert_eq!(size_of::<HostNode>(), size_of::<reference::CUDA_HOST_NODE_PARAMS>());
         assert_eq!(size_of::<BatchMemOp>(), size_of::<reference::CUstreamBatchMemOpParams>());

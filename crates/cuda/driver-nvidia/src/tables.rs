@@ -5,11 +5,12 @@ use crate::{
     graph::Exec,
     memory::Physical,
     module::LoadedModule,
+    sampler::LiveSampler,
     stream::{LiveEvent, LiveStream},
     sys::Function,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, StreamId};
+use cuda_wire::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, SamplerId, StreamId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ pub(crate) struct Tables {
     pub(crate) modules: HashMap<ModuleId, LoadedModule>,
     pub(crate) execs: HashMap<ExecId, Arc<Exec>>,
     pub(crate) physical: HashMap<MemoryHandleId, Arc<Physical>>,
+    pub(crate) samplers: HashMap<SamplerId, Arc<LiveSampler>>,
 }
 
 impl Tables {
@@ -62,6 +64,7 @@ impl Tables {
 
     /// Forgets everything that lives in a context.
     pub(crate) fn forget_context(&mut self, context: &Arc<LiveContext>) {
+        self.samplers.retain(|_, sampler| !Arc::ptr_eq(&sampler.context, context));
         self.execs.retain(|_, exec| !Arc::ptr_eq(&exec.context, context));
         self.modules.retain(|_, module| !Arc::ptr_eq(&module.context, context));
         self.events.retain(|_, event| !Arc::ptr_eq(&event.context, context));

@@ -1,5 +1,6 @@
 //! Tests of the whole crate over the fake driver, on machines without a GPU.
 
+mod arrays;
 mod copies_in;
 mod copies_out;
 mod cut_everywhere;

@@ -14,8 +14,9 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, WaitTarget};
 use cuda_wire::{
-    Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, ImageSource, JitOption, KernelRef,
-    LaunchAttribute, LinkInput, LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op, StreamId,
+    ArrayId, ArrayInfo, Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, ImageSource,
+    JitOption, KernelRef, LaunchAttribute, LinkInput, LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op,
+    Resource, ResourceView, SamplerId, Sampling, StreamId,
 };
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -341,6 +342,53 @@ impl Commands for SoftDriver {
 
     fn graph_destroy<'a>(&self, exec: ExecId) -> CuResult<()> {
         lock(&self.session.tables).execs.remove(&exec).map(drop).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    fn array_create<'a>(&self, array: ArrayId, context: ContextId, info: ArrayInfo) -> CuResult<()> {
+        self.session.create_array(array, context, info)
+    }
+
+    fn array_destroy<'a>(&self, array: ArrayId) -> CuResult<()> {
+        self.session.destroy_array(array)
+    }
+
+    fn texture_create<'a>(
+        &self,
+        sampler: SamplerId,
+        context: ContextId,
+        resource: Resource,
+        sampling: Sampling,
+        view: Option<ResourceView>,
+    ) -> CuResult<u64> {
+        self.session.create_texture(sampler, context, &resource, &sampling, view.as_ref())
+    }
+
+    fn surface_create<'a>(
+        &self,
+        sampler: SamplerId,
+        context: ContextId,
+        resource: Resource,
+    ) -> CuResult<u64> {
+        self.session.create_surface(sampler, context, &resource)
+    }
+
+    fn sampler_destroy<'a>(&self, sampler: SamplerId) -> CuResult<()> {
+        self.session.destroy_sampler(sampler)
+    }
+
+    fn reference_find<'a>(&self, module: ModuleId, name: String, _is_surface: bool) -> CuResult<()> {
+        self.session.find_reference(module, &name).map(drop)
+    }
+
+    fn reference_bind<'a>(
+        &self,
+        module: ModuleId,
+        name: String,
+        _is_surface: bool,
+        resource: Resource,
+        sampling: Sampling,
+    ) -> CuResult<()> {
+        self.session.bind_reference(module, &name, &resource, &sampling)
     }
 }
 

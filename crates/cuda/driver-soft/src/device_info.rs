@@ -162,12 +162,56 @@ fn attributes(config: &SoftConfig, ordinal: u32) -> Vec<(u32, i32)> {
         (133, 0),
         (134, 0),
     ];
-    // Textures and surfaces of CUDA arrays do not exist here: their largest size stays 0.
-    attributes.extend((21..=29).chain(42..=49).chain(52..=74).chain([77]).map(|number| (number, 0)));
+    attributes.extend(IMAGE_SIZES);
     attributes.extend((135..=147).map(|number| (number, 0)));
     attributes.sort_unstable();
     attributes
 }
+
+/// The largest textures and surfaces, as an H200 has them; memory bounds them here.
+const IMAGE_SIZES: [(u32, i32); 41] = [
+    (21, 131_072), // texture 1D
+    (22, 131_072), // 2D
+    (23, 65_536),
+    (24, 16_384), // 3D
+    (25, 16_384),
+    (26, 16_384),
+    (27, 32_768), // 2D layered
+    (28, 32_768),
+    (29, 2048),
+    (42, 32_768), // 1D layered
+    (43, 2048),
+    (44, 1), // gather
+    (45, 32_768),
+    (46, 32_768),
+    (47, 8192), // 3D, the other way
+    (48, 8192),
+    (49, 32_768),
+    (52, 32_768), // cubemap
+    (53, 32_768), // layered
+    (54, 2046),
+    (55, 32_768),  // surface 1D
+    (56, 131_072), // 2D
+    (57, 65_536),
+    (58, 16_384), // 3D
+    (59, 16_384),
+    (60, 16_384),
+    (61, 32_768), // 1D layered
+    (62, 2048),
+    (63, 32_768), // 2D layered
+    (64, 32_768),
+    (65, 2048),
+    (66, 32_768), // cubemap
+    (67, 32_768), // layered
+    (68, 2046),
+    (69, 268_435_456), // linear memory
+    (70, 131_072),     // rows of memory
+    (71, 65_000),
+    (72, 2_097_120),
+    (73, 32_768), // mipmapped 2D
+    (74, 32_768),
+    (77, 32_768), // mipmapped 1D
+];
 
 #[cfg(test)]
 mod tests {

@@ -230,7 +230,16 @@ impl Session {
             }
             !goes
         });
+        let arrays: Vec<_> = tables.arrays.extract_if(|_, array| array.life == life).collect();
+        let objects: Vec<_> = tables.samplers.extract_if(|_, object| object.life == life).collect();
         tables.contexts.remove(&context.id);
+        for (_, object) in objects {
+            self.retire(object.going(), after.clone());
+        }
+        for (_, array) in arrays {
+            let (address, bytes) = (array.address, array.bytes);
+            self.retire(What::Internal { address, bytes }, after.clone());
+        }
         for module in ended {
             self.retire_module(&module, after.clone());
         }
@@ -259,7 +268,7 @@ impl Session {
     pub(crate) fn own(&self, op: Op<'_>) -> CuResult<OwnedOp> {
         let shared =
             |region| lock(&self.tables).shared.get(&region).cloned().ok_or(CudaError::INVALID_HANDLE);
-        OwnedOp::new(op, |kernel| Self::find_kernel(&lock(&self.tables), kernel), shared)
+        OwnedOp::new(self.op_in_memory(op)?, |kernel| Self::find_kernel(&lock(&self.tables), kernel), shared)
     }
 
     pub(crate) fn allocate(&self, context: ContextId, address: u64, bytes: u64) -> CuResult<()> {

@@ -229,6 +229,10 @@ impl Hooks for Services<'_> {
         u64::try_from(self.session.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    fn sampler(&self, handle: u64) -> Option<Arc<ptx::Sampler>> {
+        lock(&self.session.samplers).get(&handle).cloned()
+    }
+
     fn global_timer(&self) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)

@@ -17,6 +17,7 @@
 mod account;
 mod activity;
 mod admit;
+mod arrays;
 mod commands;
 mod config;
 mod context;
@@ -42,6 +43,7 @@ mod ranges;
 mod read_back;
 mod restore;
 mod retire;
+mod samplers;
 mod session;
 mod sharing_gate;
 mod soft_cubin;

@@ -18,6 +18,7 @@ use cuda_wire::{
 };
 use ptx::{Module, Program, PtxError, Space, Variable};
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
         Arc,
@@ -49,6 +50,8 @@ pub(crate) struct LoadedModule {
     pub(crate) kernels: Vec<Arc<LoadedKernel>>,
     /// Address and bytes of its variables in the driver's part of memory.
     variables: Option<(u64, u64)>,
+    /// Where texture and surface references keep their handles.
+    pub(crate) references: HashMap<String, u64>,
     /// Each variable, in the order of the image.
     pub(crate) named: Vec<VariableInfo>,
 }
@@ -288,8 +291,13 @@ impl Session {
         let base = variables.map_or(0, |(address, _)| address);
         let mut next = offsets.iter();
         let program = Arc::new(Program::bind(linked, |_| base + next.next().copied().unwrap_or(0)));
-        let placed =
-            LoadedModule { context: context.clone(), kernels: Vec::new(), variables, named: Vec::new() };
+        let placed = LoadedModule {
+            context: context.clone(),
+            kernels: Vec::new(),
+            variables,
+            references: HashMap::new(),
+            named: Vec::new(),
+        };
         if let Err(error) = self.initialise(&program) {
             self.retire_module(&placed, Vec::new());
             return Err(error);
@@ -314,24 +322,15 @@ impl Session {
             kernels.push(Arc::new(kernel));
         }
         let binary = self.capability().architecture();
+        let described = kernels.iter().map(|kernel| kernel.describe(architecture, binary, constant_bytes));
         let info = ModuleInfo {
-            kernels: kernels
-                .iter()
-                .map(|kernel| kernel.describe(architecture, binary, constant_bytes))
-                .collect(),
-            // Without `.visible` too: nvcc leaves it out where it sees the whole program, and the host looks such
-            // variables up all the same.
-            variables: program
-                .variables()
-                .map(|(variable, address)| VariableInfo {
-                    name: variable.name.clone(),
-                    address,
-                    bytes: variable.size,
-                })
-                .collect(),
+            kernels: described.collect(),
+            variables: variables_of(&program),
             info_log: refusals.join("\n"),
         };
-        Ok((LoadedModule { kernels, named: info.variables.clone(), ..placed }, info))
+        let references = program.variables().filter(|(variable, _)| variable.is_reference);
+        let references = references.map(|(variable, address)| (variable.name.clone(), address)).collect();
+        Ok((LoadedModule { kernels, references, named: info.variables.clone(), ..placed }, info))
     }
 
     /// Fills variables with their first values; fresh memory may hold what an earlier module left.
@@ -367,6 +366,18 @@ impl Session {
             self.retire(What::Internal { address, bytes }, after);
         }
     }
+}
+
+/// The variables that the host may look up. Without `.visible` too: nvcc leaves it out where it sees the whole program, and the
+/// host looks such variables up all the same.
+fn variables_of(program: &Program) -> Vec<VariableInfo> {
+    let variables = program.variables().filter(|(variable, _)| !variable.is_reference);
+    let describe = |(variable, address): (&Variable, u64)| VariableInfo {
+        name: variable.name.clone(),
+        address,
+        bytes: variable.size,
+    };
+    variables.map(describe).collect()
 }
 
 /// Offsets of variables in one block, and the bytes of all.

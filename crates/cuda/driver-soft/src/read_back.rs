@@ -31,6 +31,7 @@ impl Session {
         if bytes > u64::from(cuda_wire::COMMAND_BYTES_MAX) {
             return Err(CudaError::INVALID_VALUE);
         }
+        let source = self.in_memory(source, &shape)?;
         let line = lock(&self.tables).stream(stream)?;
         line.wait_for_room(&self.load);
         let bytes = Arc::new(Lock::new(Vec::new()));

@@ -21,6 +21,8 @@ pub(crate) enum What {
     Block { address: u64, turn: u64, device: u32, bytes: u64 },
     /// Addresses of the driver's own, with the block there.
     Internal { address: u64, bytes: u64 },
+    /// A texture or surface object, by its handle.
+    Sampler(u64),
     /// All blocks of a context's life.
     Life(u64),
 }
@@ -123,6 +125,7 @@ impl Session {
                 self.space.remove_at(address);
                 self.give_internal(address, bytes);
             }
+            What::Sampler(handle) => drop(lock(&self.samplers).remove(&handle)),
             What::Life(life) => self.space.remove_life(life),
         }
     }

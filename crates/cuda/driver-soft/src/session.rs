@@ -3,6 +3,7 @@
 use crate::{
     account::Account,
     activity::Activity,
+    arrays::Array,
     config::SoftConfig,
     context::Context,
     graph::Exec,
@@ -12,13 +13,17 @@ use crate::{
     op::Event,
     promises::Promises,
     ranges::Ranges,
+    samplers::Object,
     space::{Access, Block, Held, PhysicalMemory, Space},
     sync::{Lock, lock},
     work::PendingBlock,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{HostLink, SharedPages};
-use cuda_wire::{ContextId, EventId, ExecId, MemoryHandleId, ModuleId, RegionId, StreamId};
+use cuda_wire::{
+    ArrayId, ContextId, EventId, ExecId, MemoryHandleId, ModuleId, RegionId, SamplerId, StreamId,
+};
+use ptx::Sampler;
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -61,6 +66,9 @@ pub(crate) struct Session {
     pub(crate) current_gate: crate::gate::CurrentGate,
     /// What an offline session's kernels wait at.
     pub(crate) sharing_gate: OnceLock<crate::sharing_gate::SharingGate>,
+    /// Textures and surfaces by what kernels know them by, until the work before their end is done.
+    pub(crate) samplers: Lock<HashMap<u64, Arc<Sampler>>>,
+    pub(crate) next_sampler: AtomicU64,
     link: OnceLock<Arc<dyn HostLink>>,
     /// Every line whose thread may still be there.
     lines: Lock<Vec<Arc<Line>>>,
@@ -82,6 +90,8 @@ pub(crate) struct Tables {
     pub(crate) modules: HashMap<ModuleId, Arc<LoadedModule>>,
     pub(crate) physical: HashMap<MemoryHandleId, Arc<PhysicalMemory>>,
     pub(crate) promises: Promises,
+    pub(crate) arrays: HashMap<ArrayId, Array>,
+    pub(crate) samplers: HashMap<SamplerId, Object>,
     /// Memory of the program's.
     pub(crate) shared: HashMap<RegionId, Arc<SharedPages>>,
 }
@@ -139,6 +149,8 @@ impl Session {
             cuts: crate::cut::Cuts::default(),
             current_gate: crate::gate::CurrentGate::default(),
             sharing_gate: OnceLock::new(),
+            samplers: Lock::default(),
+            next_sampler: AtomicU64::new(0),
             link: OnceLock::new(),
             lines: Lock::default(),
             deferred: Lock::default(),

@@ -1,5 +1,7 @@
 //! Bodies of the driver calls, one module a subject. Each function is named by the table of the driver API.
 
+pub(crate) mod array;
+pub(crate) mod array_copy;
 pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod copy;
@@ -29,8 +31,10 @@ pub(crate) mod peer;
 pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod profiler;
+pub(crate) mod reference;
 pub(crate) mod stream;
 pub(crate) mod stream_memory;
 pub(crate) mod tensor_map;
+pub(crate) mod texture;
 pub(crate) mod user_object;
 pub(crate) mod vmm;

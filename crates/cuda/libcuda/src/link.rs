@@ -128,6 +128,13 @@ impl Link {
         self.survival.is_some()
     }
 
+    /// The program makes what no image holds: from now on a loss of the worker is an error, and the program is told so.
+    pub(crate) fn unprotect(&self, why: &'static str) {
+        if let Some(survival) = &self.survival {
+            survival.unprotect(why);
+        }
+    }
+
     /// Whether the worker is gone.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {

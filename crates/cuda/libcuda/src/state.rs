@@ -3,6 +3,7 @@
 //! State is kept here so that asking for it costs no round trip. One [`Client`] per process, made by cuInit and never
 //! unmade: the program's other libraries may call at any moment until the process ends.
 
+mod array;
 mod attribute_cache;
 mod capture;
 mod client;
@@ -26,12 +27,15 @@ mod pinned_fill;
 mod pool;
 mod pool_memory;
 pub(crate) mod pool_order;
+mod reference;
+mod sampler;
 pub(crate) mod shadow;
 mod stream;
 mod thread;
 mod unawaited;
 mod user_object;
 
+pub(crate) use array::*;
 pub(crate) use attribute_cache::*;
 pub(crate) use capture::*;
 pub(crate) use client::*;
@@ -52,6 +56,8 @@ pub(crate) use op::*;
 pub(crate) use pinned::*;
 pub(crate) use pinned_fill::*;
 pub(crate) use pool::*;
+pub(crate) use reference::*;
+pub(crate) use sampler::*;
 pub(crate) use stream::*;
 pub(crate) use thread::*;
 pub(crate) use unawaited::*;

@@ -1,5 +1,6 @@
 //! Decoded kernels: registers are numbers, types are gone into the functions that compute.
 
+use crate::texture::Outside;
 use std::sync::Arc;
 
 /// Lanes of a warp.
@@ -460,6 +461,81 @@ pub(crate) enum Op {
         d: u32,
     },
     Mbarrier(Box<Mbarrier>),
+    Texture(Box<TextureOp>),
+    Surface(Box<SurfaceOp>),
+    /// `txq` and `suq`.
+    SamplerQuery {
+        d: u32,
+        handle: Src,
+        level: Option<Src>,
+        question: SamplerQuestion,
+    },
+}
+
+/// The shape of what a texture or surface instruction looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Coordinates, without the layer.
+    pub(crate) dimensions: usize,
+    pub(crate) is_layered: bool,
+    pub(crate) is_cube: bool,
+}
+
+/// `tex` and `tld4`.
+pub(crate) struct TextureOp {
+    pub(crate) d: Vec<u32>,
+    pub(crate) handle: Src,
+    pub(crate) geometry: Geometry,
+    pub(crate) layer: Option<Src>,
+    pub(crate) at: Vec<Src>,
+    /// Coordinates are integers.
+    pub(crate) is_integer: bool,
+    pub(crate) lod: TextureLod,
+    /// `tld4`: this component of four texels.
+    pub(crate) gather: Option<usize>,
+}
+
+pub(crate) enum TextureLod {
+    Base,
+    Level(Src),
+    Gradients(Vec<Src>, Vec<Src>),
+}
+
+/// `suld`, `sust` and `sured`.
+pub(crate) struct SurfaceOp {
+    pub(crate) handle: Src,
+    pub(crate) layer: Option<Src>,
+    pub(crate) at: Vec<Src>,
+    /// Bytes of one value.
+    pub(crate) width: u32,
+    pub(crate) outside: Outside,
+    /// The first coordinate counts elements; otherwise it counts bytes.
+    pub(crate) counts_elements: bool,
+    pub(crate) work: SurfaceWork,
+}
+
+pub(crate) enum SurfaceWork {
+    Load {
+        d: Vec<u32>,
+    },
+    Store {
+        values: Vec<Src>,
+        /// Values are converted to the surface's format.
+        is_formatted: bool,
+    },
+    Reduce(Atomic),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SamplerQuestion {
+    Width,
+    Height,
+    Depth,
+    Layers,
+    Levels,
+    IsNormalized,
+    ChannelType,
+    ChannelOrder,
 }
 
 /// An operation on an mbarrier object in shared memory.

@@ -9,6 +9,7 @@ mod fault;
 mod mbarrier;
 mod printf;
 mod run;
+mod sample;
 mod step;
 mod warp;
 

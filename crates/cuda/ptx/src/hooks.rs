@@ -1,6 +1,10 @@
 //! What a kernel may ask of the world around it, besides memory.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::texture::Sampler;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 /// Services for running kernels. Several host threads call them at once.
 pub trait Hooks: Sync {
@@ -20,6 +24,12 @@ pub trait Hooks: Sync {
 
     /// `%globaltimer`: nanoseconds.
     fn global_timer(&self) -> u64;
+
+    /// The texture or surface of a handle. What it shows must stay mapped during the whole launch.
+    fn sampler(&self, handle: u64) -> Option<Arc<Sampler>> {
+        let _ = handle;
+        None
+    }
 }
 
 /// Asks a running launch to stop; see [`crate::Run`].

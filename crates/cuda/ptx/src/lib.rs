@@ -25,6 +25,7 @@ mod num;
 mod parse;
 mod program;
 mod syntax;
+mod texture;
 mod types;
 
 pub use engine::{Fault, FaultKind, Launch, LaunchError, Run, Stats};
@@ -34,4 +35,5 @@ pub use hooks::{AbortFlag, Hooks};
 pub use memory::{DeviceMemory, Span};
 pub use module::{Linked, Module, Variable, link};
 pub use program::{KernelInfo, Param, Program};
+pub use texture::{AddressMode, Channel, ChannelKind, Level, Sampler};
 pub use types::Space;

@@ -14,6 +14,7 @@ mod logic;
 mod matrix;
 mod memory;
 mod movement;
+mod texture;
 mod video;
 mod warp;
 
@@ -557,7 +558,6 @@ impl<'p> Lower<'p> {
                 self.builder.reach(function);
                 Ok(self.value(FUNCTION + function as u64 * FUNCTION_STRIDE))
             }
-            Some(Resolved::Opaque) => self.refuse(op, "textures and surfaces are not supported"),
             Some(Resolved::Builtin(_)) | None => {
                 self.refuse(op, format!("`{}` is not defined", self.names.text(name)))
             }
@@ -598,9 +598,7 @@ impl<'p> Lower<'p> {
             "vadd" | "vsub" | "vabsdiff" | "vmin" | "vmax" | "vshl" | "vshr" | "vmad" | "vset" | "vadd2"
             | "vsub2" | "vavrg2" | "vabsdiff2" | "vmin2" | "vmax2" | "vset2" | "vadd4" | "vsub4"
             | "vavrg4" | "vabsdiff4" | "vmin4" | "vmax4" | "vset4" => self.video(inst, op),
-            "tex" | "tld4" | "txq" | "suld" | "sust" | "sured" | "suq" | "istypep" => {
-                self.refuse(op, "textures and surfaces are not supported")
-            }
+            "tex" | "tld4" | "txq" | "suld" | "sust" | "sured" | "suq" => self.texture(inst, op),
             "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "sad"
             | "mul24" | "mad24" | "dp4a" | "dp2a" | "addc" | "subc" | "madc" | "rcp" | "sqrt" | "rsqrt"
             | "sin" | "cos" | "lg2" | "ex2" | "tanh" | "copysign" => match op.ty() {

@@ -57,9 +57,14 @@ pub struct Variable {
     pub visible: bool,
     /// `.attribute(.managed)`: the host sees the same memory.
     pub managed: bool,
+    /// A texture or surface reference: what it holds is the handle of the object that the host binds to it.
+    pub is_reference: bool,
     pub(crate) module: usize,
     pub(crate) index: usize,
 }
+
+/// Bytes of a texture or surface handle.
+const HANDLE_BYTES: u64 = 8;
 
 /// Modules whose names are resolved against each other.
 #[derive(Clone, Debug)]
@@ -83,8 +88,6 @@ pub(crate) enum Item {
     Shared(usize, usize),
     /// Index in [`Linked::functions`].
     Function(usize),
-    /// A texture or surface reference.
-    Opaque,
 }
 
 /// The functions of the device runtime, written in PTX themselves.
@@ -202,19 +205,17 @@ impl Linked {
     }
 
     fn variable_item(&mut self, module: usize, index: usize, name: &str, variable: &VarDecl) -> Item {
-        if variable.opaque {
-            return Item::Opaque;
-        }
-        if variable.space == Space::Shared {
+        if variable.space == Space::Shared && !variable.opaque {
             return Item::Shared(module, index);
         }
         self.variables.push(Variable {
             name: name.to_owned(),
-            space: variable.space,
-            size: variable.size,
-            align: variable.align,
+            space: if variable.opaque { Space::Global } else { variable.space },
+            size: if variable.opaque { HANDLE_BYTES } else { variable.size },
+            align: if variable.opaque { HANDLE_BYTES as u32 } else { variable.align },
             visible: variable.linkage != Linkage::Internal,
             managed: variable.managed,
+            is_reference: variable.opaque,
             module,
             index,
         });

@@ -64,7 +64,6 @@ pub(crate) enum Resolved {
     },
     Function(usize),
     Builtin(Builtin),
-    Opaque,
 }
 
 struct Slot {
@@ -228,7 +227,6 @@ impl Program {
         match self.linked.find(module, text) {
             Some(Item::Variable(index)) => Some(Resolved::Variable(self.addresses[index])),
             Some(Item::Function(function)) => Some(Resolved::Function(function)),
-            Some(Item::Opaque) => Some(Resolved::Opaque),
             Some(Item::Shared(module, index)) => {
                 let variable = &self.linked.modules[module].parsed.variables[index];
                 Some(Resolved::Shared {

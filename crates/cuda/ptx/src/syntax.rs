@@ -109,6 +109,8 @@ pub(crate) enum Operand {
     Symbol(Sym, i64),
     Label(u32),
     Address(Base, i64),
+    /// A texture or surface and coordinates: `[handle, {x, y}]`.
+    Sampled(Box<(Base, Vec<Operand>)>),
     Vector(Vec<Operand>),
     Pair(Box<(Operand, Operand)>),
     Sink,

@@ -77,6 +77,7 @@ pub const SCALARS: &[&str] = &["u8", "u16", "u32", "u64", "usize", "i32", "f32"]
 
 /// Kinds of handles: the word in the table and the Rust type at the border.
 pub const HANDLE_KINDS: &[(&str, &str)] = &[
+    ("array", "ArrayHandle"),
     ("ctx", "ContextHandle"),
     ("event", "EventHandle"),
     ("function", "FunctionHandle"),
@@ -89,13 +90,20 @@ pub const HANDLE_KINDS: &[(&str, &str)] = &[
     ("linkstate", "LinkStateHandle"),
     ("memhandle", "MemoryHandle"),
     ("mempool", "PoolHandle"),
+    ("mipmap", "MipmapHandle"),
     ("module", "ModuleHandle"),
     ("stream", "StreamHandle"),
+    ("surfref", "SurfaceRefHandle"),
+    ("texref", "TextureRefHandle"),
     ("userobject", "UserObjectHandle"),
 ];
 
 /// Structures of `cuda-abi` that rows may name.
 pub const STRUCTS: &[&str] = &[
+    "CUDA_ARRAY3D_DESCRIPTOR",
+    "CUDA_ARRAY_DESCRIPTOR",
+    "CUDA_ARRAY_MEMORY_REQUIREMENTS",
+    "CUDA_ARRAY_SPARSE_PROPERTIES",
     "CUDA_BATCH_MEM_OP_NODE_PARAMS",
     "CUDA_GRAPH_INSTANTIATE_PARAMS",
     "CUDA_HOST_NODE_PARAMS",
@@ -107,6 +115,9 @@ pub const STRUCTS: &[&str] = &[
     "CUDA_MEMCPY3D_PEER",
     "CUDA_MEMSET_NODE_PARAMS",
     "CUDA_MEM_ALLOC_NODE_PARAMS",
+    "CUDA_RESOURCE_DESC",
+    "CUDA_RESOURCE_VIEW_DESC",
+    "CUDA_TEXTURE_DESC",
     "CUctxCreateParams",
     "CUdevprop",
     "CUexecAffinityParam",

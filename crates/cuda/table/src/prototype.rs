@@ -39,6 +39,7 @@ impl<'a> CType<'a> {
 }
 
 const HANDLES: &[(&str, &str)] = &[
+    ("CUarray", "array"),
     ("CUcontext", "ctx"),
     ("CUevent", "event"),
     ("CUfunction", "function"),
@@ -51,20 +52,26 @@ const HANDLES: &[(&str, &str)] = &[
     ("CUlinkState", "linkstate"),
     ("CUmemGenericAllocationHandle", "memhandle"),
     ("CUmemoryPool", "mempool"),
+    ("CUmipmappedArray", "mipmap"),
     ("CUmodule", "module"),
     ("CUstream", "stream"),
+    ("CUsurfref", "surfref"),
+    ("CUtexref", "texref"),
     ("CUuserObject", "userobject"),
 ];
 
 const NUMBERS: &[(&str, &str)] = &[
     ("CUdevice", "i32"),
     ("CUdeviceptr", "u64"),
+    ("CUsurfObject", "u64"),
+    ("CUtexObject", "u64"),
     ("char", "u8"),
     ("cuuint32_t", "u32"),
     ("cuuint64_t", "u64"),
     ("float", "f32"),
     ("int", "i32"),
     ("size_t", "usize"),
+    ("unsigned", "u32"),
     ("unsigned char", "u8"),
     ("unsigned int", "u32"),
     ("unsigned long long", "u64"),

@@ -8,14 +8,19 @@
 //! The macro makes these types, the encoder, the decoder and the dispatch from the table at the end of this file.
 
 use crate::{
+    array::ArrayInfo,
     codec::{Blob, DecodeError, Reader, Wire},
     guard::{GuardInfo, ImageName, ImageRestored},
     handshake::VaRange,
-    ids::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, StreamId},
+    ids::{
+        ArrayId, ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, SamplerId,
+        StreamId,
+    },
     module::{ImageSource, JitOption, LinkInput, LinkOutput, ModuleInfo},
     op::{GraphNode, LaunchAttribute, Op, Plane, Shape},
     status::DeviceStatus,
     subject::Subject,
+    texture::{Resource, ResourceView, Sampling},
 };
 use cuda_abi::CuResult;
 
@@ -303,6 +308,31 @@ commands! {
         0x0054 GraphUpload graph_upload @ Stream(stream) { exec: ExecId, stream: StreamId } -> ();
         /// End it when its last launch is done.
         0x0055 GraphDestroy graph_destroy @ Exec(exec) { exec: ExecId } -> ();
+
+        /// Make an array. Copies name places in it by addresses of its window ([`ArrayId::address`]).
+        0x0090 ArrayCreate array_create @ Context(context) {
+            array: ArrayId, context: ContextId, info: ArrayInfo,
+        } -> ();
+        /// Free it when all work that was there before is done.
+        0x0091 ArrayDestroy array_destroy @ Nothing() { array: ArrayId } -> ();
+        /// Make a texture object; the answer is what kernels know it by.
+        0x0092 TextureCreate texture_create @ Context(context) {
+            sampler: SamplerId, context: ContextId, resource: Resource, sampling: Sampling, view: Option<ResourceView>,
+        } -> u64;
+        /// Make a surface object; the answer is what kernels know it by.
+        0x0093 SurfaceCreate surface_create @ Context(context) {
+            sampler: SamplerId, context: ContextId, resource: Resource,
+        } -> u64;
+        /// End a texture or surface object when all work that was there before is done.
+        0x0094 SamplerDestroy sampler_destroy @ Nothing() { sampler: SamplerId } -> ();
+        /// Success when a module has a texture or surface reference of this name.
+        0x0095 ReferenceFind reference_find @ Module(module) {
+            module: ModuleId, name: String, is_surface: bool,
+        } -> ();
+        /// Bind what kernels launched from now on read through a reference.
+        0x0096 ReferenceBind reference_bind @ Module(module) {
+            module: ModuleId, name: String, is_surface: bool, resource: Resource, sampling: Sampling,
+        } -> ();
     }
     session {
         /// Wait for all work of a context.

@@ -30,6 +30,8 @@ macro_rules! ids {
 }
 
 ids! {
+    /// An array, mipmapped or not. Its number is less than [`crate::ARRAYS_MAX`], and free again when it was destroyed.
+    ArrayId(u32) = "array";
     /// A context. The primary context of device `n` is `n`, and always exists; created ones follow from 0x100 on.
     ContextId(u32) = "context";
     /// An event.
@@ -42,6 +44,8 @@ ids! {
     RegionId(u32) = "region";
     /// A module in one context.
     ModuleId(u32) = "module";
+    /// A texture object or a surface object.
+    SamplerId(u32) = "sampler";
     /// A stream, the default streams of contexts and threads included.
     StreamId(u32) = "stream";
     /// One movement of bulk bytes between host memory and the device.

@@ -23,6 +23,7 @@
 mod codec;
 
 mod appended;
+mod array;
 mod command;
 mod guard;
 mod handshake;
@@ -32,10 +33,14 @@ mod op;
 mod status;
 mod stream;
 mod subject;
+mod texture;
 mod timeline;
 mod transfer;
 
 pub use appended::AppendedWish;
+pub use array::{
+    ARRAY_BYTES_MAX, ARRAYS_MAX, ArrayInfo, ArrayPlace, LEVELS_MAX, LevelExtent, array_kind, channel_bytes,
+};
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
 pub use command::{
     COMMANDS, Command, CommandRow, Commands, DriverCommand, Execute, Received, SessionCommand,
@@ -46,8 +51,8 @@ pub use handshake::{
     Welcome, purpose,
 };
 pub use ids::{
-    ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, StreamId, TransferId,
-    transfer_of_run,
+    ArrayId, ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, SamplerId, StreamId,
+    TransferId, transfer_of_run,
 };
 pub use module::{
     ImageSource, JitOption, KernelInfo, LinkInput, LinkOutput, ModuleInfo, ParameterInfo, VariableInfo,
@@ -59,6 +64,7 @@ pub use stream::{
     finish_command, header,
 };
 pub use subject::Subject;
+pub use texture::{Resource, ResourceView, Sampling, resource_kind};
 pub use timeline::{Span, TimedAnswer, TimedKernel, TimedStream, TimedWork, timed};
 pub use transfer::{LinkLost, Sink, Source};
 

@@ -167,7 +167,69 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     commands.push(("enqueue-copy-out-shared".to_owned(), C::Enqueue { stream: STREAM, op }));
     let from = "tls:box-2:7402".to_owned();
     commands.push(("image-fetch".to_owned(), C::ImageFetch { image, secret: [7; 32], incarnation: 2, from }));
+    commands.extend(arrays());
     commands
+}
+
+/// Arrays, textures, surfaces.
+fn arrays() -> [(String, Command<'static>); 8] {
+    use Command as C;
+    let (array, sampler, context) = (ArrayId(0x909), SamplerId(0xa0a), CONTEXT);
+    let info =
+        ArrayInfo { format: 0x20, channels: 4, width: 640, height: 480, depth: 6, flags: 0x5, levels: 3 };
+    let resource = Resource {
+        kind: 3,
+        address: ADDRESS,
+        format: 0x10,
+        channels: 2,
+        width: 320,
+        height: 200,
+        pitch: 2048,
+    };
+    let sampling = Sampling {
+        address_modes: [0, 1, 3],
+        filter_mode: 1,
+        flags: 2,
+        max_anisotropy: 4,
+        mipmap_filter_mode: 1,
+        mipmap_level_bias: 0.5,
+        min_mipmap_level_clamp: 0.25,
+        max_mipmap_level_clamp: 2.75,
+        border_color: [0.1, 0.2, 0.3, 1.0],
+    };
+    let view = ResourceView {
+        format: 0x1c,
+        width: 640,
+        height: 481,
+        depth: 7,
+        first_level: 1,
+        last_level: 2,
+        first_layer: 3,
+        last_layer: 5,
+    };
+    let named = |name: &str, command| (name.to_owned(), command);
+    [
+        named("array-create", C::ArrayCreate { array, context, info }),
+        named("array-destroy", C::ArrayDestroy { array }),
+        named("texture-create", C::TextureCreate { sampler, context, resource, sampling, view: Some(view) }),
+        named("texture-create-plain", C::TextureCreate { sampler, context, resource, sampling, view: None }),
+        named("surface-create", C::SurfaceCreate { sampler, context, resource }),
+        named("sampler-destroy", C::SamplerDestroy { sampler }),
+        named(
+            "reference-find",
+            C::ReferenceFind { module: MODULE, name: "picture".into(), is_surface: true },
+        ),
+        named(
+            "reference-bind",
+            C::ReferenceBind {
+                module: MODULE,
+                name: "picture".into(),
+                is_surface: false,
+                resource,
+                sampling,
+            },
+        ),
+    ]
 }
 
 /// Every notice.

@@ -112,6 +112,13 @@ c_structs! {
         location_hint: CUmemLocation,
     }
 
+    /// The operand when it is an array.
+    CUmemcpy3DArrayOperand {
+        array: u64,
+        /// Element, row and slice.
+        offset: [usize; 3],
+    }
+
     /// One copy of a three-dimensional batch.
     CUDA_MEMCPY3D_BATCH_OP {
         src: CUmemcpy3DOperand,
@@ -128,6 +135,13 @@ impl CUmemcpy3DOperand {
         let mut bytes = [0; 32];
         self.operand.write(&mut bytes);
         (self.kind == crate::CU_MEMCPY_OPERAND_TYPE_POINTER).then(|| CUmemcpy3DPointerOperand::read(&bytes))
+    }
+
+    /// The operand as an array, if `kind` says that it is one.
+    pub fn array(&self) -> Option<CUmemcpy3DArrayOperand> {
+        let mut bytes = [0; 32];
+        self.operand.write(&mut bytes);
+        (self.kind == crate::CU_MEMCPY_OPERAND_TYPE_ARRAY).then(|| CUmemcpy3DArrayOperand::read(&bytes))
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::{
     Fake, State, handle, put,
-    work::{Copying, Item, Place, Work},
+    work::{Item, Work},
 };
 use crate::sys::{
-    BatchMemOpNode, Context, Copy3D, Event, Graph, GraphExec, GraphNode, HostNode, KernelNode, MEMORY_HOST,
-    MemsetNode, Stream,
+    BatchMemOpNode, Context, Copy3D, Event, Graph, GraphExec, GraphNode, HostNode, KernelNode, MemsetNode,
+    Stream,
 };
 use cuda_abi::{CuResult, CudaError};
 use std::collections::HashMap;
@@ -148,19 +148,9 @@ impl Fake {
     ) -> CuResult<()> {
         // SAFETY: valid for the call, as the caller promises.
         let copy = unsafe { params.read() };
-        let place = |kind, host, device| match kind {
-            MEMORY_HOST => Place::Pinned(host),
-            _ => Place::Device(device),
-        };
-        let work = Work::Copy(Copying {
-            source: place(copy.source_type, copy.source_host, copy.source_device),
-            source_pitch: copy.source_pitch,
-            source_slice: copy.source_pitch * copy.source_height,
-            target: place(copy.target_type, copy.target_host, copy.target_device),
-            target_pitch: copy.target_pitch,
-            target_slice: copy.target_pitch * copy.target_height,
-            extent: [copy.width, copy.height, copy.depth],
-        });
+        // Host memory in a graph is read when the graph runs.
+        let Some(copying) = self.lock().copying(&copy)? else { return Err(CudaError::INVALID_VALUE) };
+        let work = Work::Copy(copying);
         self.add((node, graph, after, count), vec![work])
     }
 

@@ -57,11 +57,11 @@ impl State {
     }
 
     /// Where host bytes lie: in registered memory, or in memory that the GPU cannot reach.
-    fn host(&self, start: usize, bytes: usize) -> Option<Place> {
+    pub(super) fn host(&self, start: usize, bytes: usize) -> Option<Place> {
         self.memory.is_pinned(start, bytes).then_some(Place::Pinned(start))
     }
 
-    fn source(&self, start: usize, bytes: usize) -> Place {
+    pub(super) fn source(&self, start: usize, bytes: usize) -> Place {
         self.host(start, bytes).unwrap_or_else(|| {
             let start: *const u8 = std::ptr::with_exposed_provenance(start);
             // SAFETY: the caller of a copy promises that many bytes.

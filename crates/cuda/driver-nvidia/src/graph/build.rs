@@ -7,6 +7,7 @@ use super::{
     transfer::{Buffer, PullIn, SendOut},
 };
 use crate::{
+    array::ArrayEnd,
     context::LiveContext,
     launch::{attributes, with_parameters},
     module::of_loaded,
@@ -48,6 +49,7 @@ pub(super) struct Built {
 #[derive(Clone, Copy)]
 enum End {
     Device(Plane),
+    Array(ArrayEnd),
     /// Packed bytes at an address of this process.
     Host(usize),
 }
@@ -184,13 +186,15 @@ impl Builder<'_> {
                 self.fill(*target, *shape, *element_bytes, *value, after)
             }
             Op::CopyDevice { target, source, shape } => {
-                self.copy(End::Device(*target), End::Device(*source), *shape, after)
+                let (target, source) = (self.end(target, shape)?, self.end(source, shape)?);
+                self.copy(target, source, *shape, after)
             }
             Op::CopyIn { target, shape, data } => self.copy_in(*target, *shape, data, after),
             Op::CopyOut { source, shape, transfer } => {
                 let buffer =
                     Arc::new(Buffer::new(self.work, shape.bytes().ok_or(CudaError::INVALID_VALUE)?)?);
-                let copied = self.copy(End::Host(buffer.address()), End::Device(*source), *shape, after)?;
+                let source = self.end(source, shape)?;
+                let copied = self.copy(End::Host(buffer.address()), source, *shape, after)?;
                 let send = Box::new(SendOut {
                     link: self.work.link()?.clone(),
                     transfer: *transfer,
@@ -249,6 +253,11 @@ impl Builder<'_> {
         }
     }
 
+    /// The end of a copy in memory or in an array.
+    fn end(&self, plane: &Plane, shape: &Shape) -> CuResult<End> {
+        Ok(self.work.arrays.end(plane, shape)?.map_or(End::Device(*plane), End::Array))
+    }
+
     fn empty(&self, after: &[RawNode]) -> CuResult<RawNode> {
         let mut raw = RawNode::default();
         // SAFETY: everything pointed to is valid for the call.
@@ -273,13 +282,14 @@ impl Builder<'_> {
     ) -> CuResult<RawNode> {
         let bytes = shape.bytes().ok_or(CudaError::INVALID_VALUE)?;
         let buffer = Arc::new(Buffer::new(self.work, bytes)?);
+        let target = self.end(&target, &shape)?;
         match data {
             HostData::Inline { bytes: inline } => {
                 if inline.0.len() as u64 != bytes {
                     return Err(CudaError::INVALID_VALUE);
                 }
                 buffer.write(0, inline.0);
-                let node = self.copy(End::Device(target), End::Host(buffer.address()), shape, after)?;
+                let node = self.copy(target, End::Host(buffer.address()), shape, after)?;
                 self.keepers.push(Keeper::Bytes(buffer));
                 Ok(node)
             }
@@ -288,7 +298,7 @@ impl Builder<'_> {
                 let pull = Box::new(PullIn { link, transfer, buffer: Arc::clone(&buffer) });
                 let pulled = self.host(PullIn::call, (&raw const *pull).cast(), after)?;
                 self.keepers.push(Keeper::Pull(pull));
-                self.copy(End::Device(target), End::Host(buffer.address()), shape, &[pulled])
+                self.copy(target, End::Host(buffer.address()), shape, &[pulled])
             }
             // Pushed bytes come once, but a graph may run many times.
             HostData::Pushed { .. } => Err(CudaError::INVALID_VALUE),
@@ -336,6 +346,7 @@ impl Builder<'_> {
                 (node.source_type, node.source_device) = (MEMORY_DEVICE, plane.address);
                 (node.source_pitch, node.source_height) = pitches(plane, shape)?;
             }
+            End::Array(end) => end.as_source(&mut node),
             End::Host(address) => {
                 (node.source_type, node.source_host) = (MEMORY_HOST, address);
                 (node.source_pitch, node.source_height) = (node.width, node.height);
@@ -346,6 +357,7 @@ impl Builder<'_> {
                 (node.target_type, node.target_device) = (MEMORY_DEVICE, plane.address);
                 (node.target_pitch, node.target_height) = pitches(plane, shape)?;
             }
+            End::Array(end) => end.as_target(&mut node),
             End::Host(address) => {
                 (node.target_type, node.target_host) = (MEMORY_HOST, address);
                 (node.target_pitch, node.target_height) = (node.width, node.height);

@@ -6,7 +6,8 @@ use crate::{
     border::*,
     host::HostRegion,
     state::{
-        Copy, NodeOp, Place, Stream, capturing, client, forbid_on_capturing, is_device_address, run_copy,
+        Array, Copy, NodeOp, Place, Stream, capturing, client, forbid_on_capturing, is_device_address,
+        run_copy,
     },
 };
 use cuda_abi::*;
@@ -26,14 +27,14 @@ fn line(target: u64, source: u64, bytes: usize, stream: StreamArg, synchronous: 
 
 /// What the name of a function calls device memory must be known to CUDA, as pinned memory is too: reading anything else
 /// here would be a crash.
-fn check_device(address: u64, bytes: usize) -> CuResult<()> {
+pub(crate) fn check_device(address: u64, bytes: usize) -> CuResult<()> {
     if bytes == 0 || is_device_address(address) || client()?.pinned.holds(address, bytes as u64) {
         return Ok(());
     }
     Err(CudaError::INVALID_VALUE)
 }
 
-fn run(stream: &Arc<Stream>, copy: Copy, synchronous: bool) -> CuResult<()> {
+pub(crate) fn run(stream: &Arc<Stream>, copy: Copy, synchronous: bool) -> CuResult<()> {
     if synchronous {
         // A synchronous copy cannot become part of a graph.
         forbid_on_capturing(stream)?;
@@ -163,6 +164,7 @@ fn check_peers(target: ContextHandle, source: ContextHandle) -> CuResult<()> {
 /// One end of a copy in three dimensions, as C describes it.
 struct End {
     memory_type: u32,
+    array: u64,
     host: u64,
     device: u64,
     x: usize,
@@ -177,8 +179,10 @@ impl End {
         let base = match self.memory_type {
             CU_MEMORYTYPE_HOST => self.host,
             CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => self.device,
-            // Arrays are refused where they are made, so no program holds one.
-            CU_MEMORYTYPE_ARRAY => return Err(CudaError::NOT_SUPPORTED),
+            CU_MEMORYTYPE_ARRAY => {
+                let place = [self.x as u64, self.y as u64, self.z as u64];
+                return Ok(Place::Device(Array::find(self.array)?.place(place, shape.width)?));
+            }
             _ => return Err(CudaError::INVALID_VALUE),
         };
         // A pitch of 0 means that rows lie side by side, which is only meant when there is one row.
@@ -217,6 +221,7 @@ pub(crate) fn copy_of(copy: &CUDA_MEMCPY3D_PEER) -> CuResult<Copy> {
     shape.bytes().ok_or(CudaError::INVALID_VALUE)?;
     let source = End {
         memory_type: copy.src_memory_type,
+        array: copy.src_array,
         host: copy.src_host,
         device: copy.src_device,
         x: copy.src_x_in_bytes,
@@ -227,6 +232,7 @@ pub(crate) fn copy_of(copy: &CUDA_MEMCPY3D_PEER) -> CuResult<Copy> {
     };
     let target = End {
         memory_type: copy.dst_memory_type,
+        array: copy.dst_array,
         host: copy.dst_host,
         device: copy.dst_device,
         x: copy.dst_x_in_bytes,
@@ -390,36 +396,62 @@ pub(crate) fn batch_3d_async_v2(
     batch_3d_async_v1(num_ops, op_list, None, flags, stream)
 }
 
-/// A batch's copy of pointers. Its lengths count bytes: elements exist only in arrays.
+/// One end of a batch's copy.
+struct BatchEnd {
+    memory_type: u32,
+    pointer: u64,
+    array: u64,
+    /// Byte, row and slice of an array.
+    at: [usize; 3],
+    /// Bytes of a row and rows of a slice of memory, as the program counts them.
+    row_length: usize,
+    layer_height: usize,
+    /// Bytes of an element: 1 in memory.
+    element: usize,
+}
+
+fn batch_end(operand: &CUmemcpy3DOperand) -> CuResult<BatchEnd> {
+    if let Some(CUmemcpy3DPointerOperand { pointer, row_length, layer_height, .. }) = operand.pointer() {
+        let (memory_type, array, at) = (CU_MEMORYTYPE_UNIFIED, 0, [0; 3]);
+        return Ok(BatchEnd { memory_type, pointer, array, at, row_length, layer_height, element: 1 });
+    }
+    let CUmemcpy3DArrayOperand { array, offset } = operand.array().ok_or(CudaError::INVALID_VALUE)?;
+    let element = Array::find(array)?.info().element_bytes().ok_or(CudaError::INVALID_VALUE)? as usize;
+    let x = offset[0].checked_mul(element).ok_or(CudaError::INVALID_VALUE)?;
+    let (memory_type, at) = (CU_MEMORYTYPE_ARRAY, [x, offset[1], offset[2]]);
+    Ok(BatchEnd { memory_type, pointer: 0, array, at, row_length: 0, layer_height: 0, element })
+}
+
+/// A batch's copy. Its lengths count elements, which have one byte unless an array is among its ends.
 fn batch_copy(op: &CUDA_MEMCPY3D_BATCH_OP) -> CuResult<CUDA_MEMCPY3D_PEER> {
-    let source = op.src.pointer().ok_or(CudaError::NOT_SUPPORTED)?;
-    let target = op.dst.pointer().ok_or(CudaError::NOT_SUPPORTED)?;
-    let flat = CUDA_MEMCPY3D_PEER {
-        src_x_in_bytes: 0,
-        src_y: 0,
-        src_z: 0,
+    let (source, target) = (batch_end(&op.src)?, batch_end(&op.dst)?);
+    let element = source.element.max(target.element);
+    let bytes = |count: usize| count.checked_mul(element).ok_or(CudaError::INVALID_VALUE);
+    Ok(CUDA_MEMCPY3D_PEER {
+        src_x_in_bytes: source.at[0],
+        src_y: source.at[1],
+        src_z: source.at[2],
         src_lod: 0,
-        src_memory_type: CU_MEMORYTYPE_UNIFIED,
+        src_memory_type: source.memory_type,
         src_host: 0,
         src_device: source.pointer,
-        src_array: 0,
+        src_array: source.array,
         src_context: 0,
-        src_pitch: source.row_length,
+        src_pitch: bytes(source.row_length)?,
         src_height: source.layer_height,
-        dst_x_in_bytes: 0,
-        dst_y: 0,
-        dst_z: 0,
+        dst_x_in_bytes: target.at[0],
+        dst_y: target.at[1],
+        dst_z: target.at[2],
         dst_lod: 0,
-        dst_memory_type: CU_MEMORYTYPE_UNIFIED,
+        dst_memory_type: target.memory_type,
         dst_host: 0,
         dst_device: target.pointer,
-        dst_array: 0,
+        dst_array: target.array,
         dst_context: 0,
-        dst_pitch: target.row_length,
+        dst_pitch: bytes(target.row_length)?,
         dst_height: target.layer_height,
-        width_in_bytes: op.extent.width,
+        width_in_bytes: bytes(op.extent.width)?,
         height: op.extent.height,
         depth: op.extent.depth,
-    };
-    Ok(flat)
+    })
 }

@@ -6,8 +6,8 @@ use super::{copy::copy_of, launch::pack, stream_memory::memory_ops};
 use crate::{
     border::*,
     state::{
-        Context, Copy, Event, Function, Given, Item, KernelNode, NodeOp, Place, client, current_context,
-        memory_of,
+        Context, Copy, Event, Function, Given, Item, KernelNode, NodeOp, Place, array_place, client,
+        current_context, memory_of,
     },
 };
 use cuda_abi::*;
@@ -127,7 +127,7 @@ fn describe_copy(copy: &Copy) -> CUDA_MEMCPY3D {
     let height = |(row, slice): (u64, u64)| slice.checked_div(row).unwrap_or(0) as usize;
     let (src_memory_type, src_host, src_device, source) = end(&copy.source);
     let (dst_memory_type, dst_host, dst_device, target) = end(&copy.target);
-    CUDA_MEMCPY3D {
+    let mut described = CUDA_MEMCPY3D {
         src_memory_type,
         src_host,
         src_device,
@@ -142,7 +142,24 @@ fn describe_copy(copy: &Copy) -> CUDA_MEMCPY3D {
         height: copy.shape.height as usize,
         depth: copy.shape.depth as usize,
         ..CUDA_MEMCPY3D::default()
+    };
+    let array = |place: &Place| match place {
+        Place::Device(plane) => array_place(plane),
+        Place::Host(_) => None,
+    };
+    if let Some((array, at)) = array(&copy.source) {
+        (described.src_memory_type, described.src_array, described.src_device) =
+            (CU_MEMORYTYPE_ARRAY, array, 0);
+        (described.src_x_in_bytes, described.src_y) = (at.x_bytes as usize, at.y as usize);
+        (described.src_z, described.src_pitch, described.src_height) = (at.z as usize, 0, 0);
     }
+    if let Some((array, at)) = array(&copy.target) {
+        (described.dst_memory_type, described.dst_array, described.dst_device) =
+            (CU_MEMORYTYPE_ARRAY, array, 0);
+        (described.dst_x_in_bytes, described.dst_y) = (at.x_bytes as usize, at.y as usize);
+        (described.dst_z, described.dst_pitch, described.dst_height) = (at.z as usize, 0, 0);
+    }
+    described
 }
 
 /// A memset node.

@@ -28,6 +28,8 @@ macro_rules! handles {
 }
 
 handles! {
+    /// A `CUarray`.
+    ArrayHandle;
     /// A `CUcontext`.
     ContextHandle;
     /// A `CUevent`.
@@ -52,10 +54,16 @@ handles! {
     MemoryHandle;
     /// A `CUmemoryPool`.
     PoolHandle;
+    /// A `CUmipmappedArray`.
+    MipmapHandle;
     /// A `CUmodule`.
     ModuleHandle;
     /// A `CUstream` as the caller wrote it; bodies mostly get a `StreamArg`.
     StreamHandle;
+    /// A `CUsurfref`.
+    SurfaceRefHandle;
+    /// A `CUtexref`.
+    TextureRefHandle;
     /// A `CUuserObject`.
     UserObjectHandle;
 }

@@ -27,6 +27,9 @@ macro_rules! numbers {
 
 numbers!(u8 u16 u32 u64 usize i32 f32);
 
+// SAFETY: an array of numbers.
+unsafe impl CType for [f32; 4] {}
+
 /// An argument that holds a length.
 pub(crate) trait Length: Copy {
     /// As a size; negative is CUDA_ERROR_INVALID_VALUE.

@@ -3,6 +3,18 @@
 use crate::border::CType;
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_ARRAY3D_DESCRIPTOR {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_ARRAY_DESCRIPTOR {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_ARRAY_MEMORY_REQUIREMENTS {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_ARRAY_SPARSE_PROPERTIES {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUDA_BATCH_MEM_OP_NODE_PARAMS {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
@@ -34,6 +46,15 @@ unsafe impl CType for cuda_abi::CUDA_MEMSET_NODE_PARAMS {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUDA_MEM_ALLOC_NODE_PARAMS {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_RESOURCE_DESC {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_RESOURCE_VIEW_DESC {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_TEXTURE_DESC {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUctxCreateParams {}

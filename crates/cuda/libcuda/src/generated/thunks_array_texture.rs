@@ -11,485 +11,12 @@ use core::{ffi::c_char, sync::atomic::AtomicBool};
 use cuda_abi::*;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuModuleGetTexRef() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuModuleGetTexRef",
-        "texture and surface references were removed from CUDA 12; no module has any",
-        CudaError::NOT_FOUND,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuModuleGetSurfRef() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuModuleGetSurfRef",
-        "texture and surface references were removed from CUDA 12; no module has any",
-        CudaError::NOT_FOUND,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefCreate",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefDestroy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefDestroy",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetAddress() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetAddress",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetAddressMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetAddressMode",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetAddress_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetAddress_v2",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetArray",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetBorderColor() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetBorderColor",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetFilterMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetFilterMode",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetFlags() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetFlags",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetFormat() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetFormat",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMaxAnisotropy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMaxAnisotropy",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMipmapFilterMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMipmapFilterMode",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMipmapLevelBias() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMipmapLevelBias",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMipmapLevelClamp() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMipmapLevelClamp",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefGetMipmappedArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefGetMipmappedArray",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress2D() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress2D",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress2D_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress2D_v2",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress2D_v3() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress2D_v3",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddressMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddressMode",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetAddress_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetAddress_v2",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetArray",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetBorderColor() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetBorderColor",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetFilterMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetFilterMode",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetFlags() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetFlags",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetFormat() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetFormat",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMaxAnisotropy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMaxAnisotropy",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMipmapFilterMode() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMipmapFilterMode",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMipmapLevelBias() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMipmapLevelBias",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMipmapLevelClamp() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMipmapLevelClamp",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexRefSetMipmappedArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexRefSetMipmappedArray",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuSurfRefGetArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuSurfRefGetArray",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuSurfRefSetArray() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuSurfRefSetArray",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn cuParamSetTexRef() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
         &TOLD,
         "cuParamSetTexRef",
-        "texture and surface references were removed from CUDA 12; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexObjectCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexObjectCreate",
-        "texture and surface objects read CUDA arrays, whose layout only a local driver knows; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexObjectDestroy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexObjectDestroy",
-        "texture and surface objects read CUDA arrays, whose layout only a local driver knows; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexObjectGetResourceDesc() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexObjectGetResourceDesc",
-        "texture and surface objects read CUDA arrays, whose layout only a local driver knows; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexObjectGetResourceViewDesc() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexObjectGetResourceViewDesc",
-        "texture and surface objects read CUDA arrays, whose layout only a local driver knows; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTexObjectGetTextureDesc() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTexObjectGetTextureDesc",
-        "texture and surface objects read CUDA arrays, whose layout only a local driver knows; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuSurfObjectCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuSurfObjectCreate",
-        "texture and surface objects read CUDA arrays, whose layout only a local driver knows; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuSurfObjectDestroy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuSurfObjectDestroy",
-        "texture and surface objects read CUDA arrays, whose layout only a local driver knows; use plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuSurfObjectGetResourceDesc() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuSurfObjectGetResourceDesc",
-        "texture and surface objects read CUDA arrays, whose layout only a local driver knows; use plain memory",
+        "launches with cuParamSet* ended with CUDA 4; every later toolkit calls cuLaunchKernel",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -500,18 +27,7 @@ pub extern "C" fn cuArray3DCreate() -> u32 {
     border::refuse(
         &TOLD,
         "cuArray3DCreate",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArray3DCreate_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArray3DCreate_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -522,18 +38,7 @@ pub extern "C" fn cuArray3DGetDescriptor() -> u32 {
     border::refuse(
         &TOLD,
         "cuArray3DGetDescriptor",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArray3DGetDescriptor_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArray3DGetDescriptor_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -544,29 +49,7 @@ pub extern "C" fn cuArrayCreate() -> u32 {
     border::refuse(
         &TOLD,
         "cuArrayCreate",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArrayCreate_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArrayCreate_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArrayDestroy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArrayDestroy",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -577,106 +60,7 @@ pub extern "C" fn cuArrayGetDescriptor() -> u32 {
     border::refuse(
         &TOLD,
         "cuArrayGetDescriptor",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArrayGetDescriptor_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArrayGetDescriptor_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArrayGetMemoryRequirements() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArrayGetMemoryRequirements",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArrayGetPlane() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArrayGetPlane",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArrayGetSparseProperties() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArrayGetSparseProperties",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMipmappedArrayCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMipmappedArrayCreate",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMipmappedArrayDestroy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMipmappedArrayDestroy",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMipmappedArrayGetLevel() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMipmappedArrayGetLevel",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMipmappedArrayGetMemoryRequirements() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMipmappedArrayGetMemoryRequirements",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMipmappedArrayGetSparseProperties() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMipmappedArrayGetSparseProperties",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -687,29 +71,7 @@ pub extern "C" fn cuMemcpyAtoA() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemcpyAtoA",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoA_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoA_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoA_v2_ptds() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoA_v2_ptds",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -720,29 +82,7 @@ pub extern "C" fn cuMemcpyAtoD() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemcpyAtoD",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoD_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoD_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoD_v2_ptds() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoD_v2_ptds",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -753,7 +93,7 @@ pub extern "C" fn cuMemcpyAtoH() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemcpyAtoH",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -764,51 +104,7 @@ pub extern "C" fn cuMemcpyAtoHAsync() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemcpyAtoHAsync",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoHAsync_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoHAsync_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoHAsync_v2_ptsz() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoHAsync_v2_ptsz",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoH_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoH_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoH_v2_ptds() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoH_v2_ptds",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -819,29 +115,7 @@ pub extern "C" fn cuMemcpyDtoA() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemcpyDtoA",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyDtoA_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyDtoA_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyDtoA_v2_ptds() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyDtoA_v2_ptds",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -852,7 +126,7 @@ pub extern "C" fn cuMemcpyHtoA() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemcpyHtoA",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -863,51 +137,40 @@ pub extern "C" fn cuMemcpyHtoAAsync() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemcpyHtoAAsync",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyHtoAAsync_v2() -> u32 {
+pub extern "C" fn cuTexRefGetAddress() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
         &TOLD,
-        "cuMemcpyHtoAAsync_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "cuTexRefGetAddress",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyHtoAAsync_v2_ptsz() -> u32 {
+pub extern "C" fn cuTexRefSetAddress() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
         &TOLD,
-        "cuMemcpyHtoAAsync_v2_ptsz",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "cuTexRefSetAddress",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyHtoA_v2() -> u32 {
+pub extern "C" fn cuTexRefSetAddress2D() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
         &TOLD,
-        "cuMemcpyHtoA_v2",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyHtoA_v2_ptds() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyHtoA_v2_ptds",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "cuTexRefSetAddress2D",
+        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -918,7 +181,7 @@ pub extern "C" fn cuMemMapArrayAsync() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemMapArrayAsync",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "arrays whose memory is mapped piece by piece are not served",
         CudaError::NOT_SUPPORTED,
     )
 }
@@ -929,18 +192,778 @@ pub extern "C" fn cuMemMapArrayAsync_ptsz() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemMapArrayAsync_ptsz",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
+        "arrays whose memory is mapped piece by piece are not served",
         CudaError::NOT_SUPPORTED,
     )
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceGetTexture1DLinearMaxWidth() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuDeviceGetTexture1DLinearMaxWidth",
-        "CUDA arrays are not carried over the network; use pitched or plain memory",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuTexObjectCreate(
+    tex_object: *mut u64,
+    resource: *const CUDA_RESOURCE_DESC,
+    texture: *const CUDA_TEXTURE_DESC,
+    view: *const CUDA_RESOURCE_VIEW_DESC,
+) -> u32 {
+    border::enter("cuTexObjectCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (tex_object, resource, texture, view) = unsafe {
+            (
+                border::out(tex_object)?,
+                border::reference(resource)?,
+                border::reference(texture)?,
+                border::reference_optional(view),
+            )
+        };
+        api::texture::create(tex_object, &resource, &texture, view.as_ref())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexObjectDestroy(tex_object: u64) -> u32 {
+    border::enter("cuTexObjectDestroy", || api::texture::destroy(tex_object))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexObjectGetResourceDesc(
+    resource: *mut CUDA_RESOURCE_DESC,
+    tex_object: u64,
+) -> u32 {
+    border::enter("cuTexObjectGetResourceDesc", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let resource = unsafe { border::out(resource)? };
+        api::texture::resource(resource, tex_object)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexObjectGetResourceViewDesc(
+    view: *mut CUDA_RESOURCE_VIEW_DESC,
+    tex_object: u64,
+) -> u32 {
+    border::enter("cuTexObjectGetResourceViewDesc", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let view = unsafe { border::out(view)? };
+        api::texture::view(view, tex_object)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexObjectGetTextureDesc(texture: *mut CUDA_TEXTURE_DESC, tex_object: u64) -> u32 {
+    border::enter("cuTexObjectGetTextureDesc", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let texture = unsafe { border::out(texture)? };
+        api::texture::description(texture, tex_object)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuSurfObjectCreate(
+    surf_object: *mut u64,
+    resource: *const CUDA_RESOURCE_DESC,
+) -> u32 {
+    border::enter("cuSurfObjectCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (surf_object, resource) = unsafe { (border::out(surf_object)?, border::reference(resource)?) };
+        api::texture::create_surface(surf_object, &resource)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuSurfObjectDestroy(surf_object: u64) -> u32 {
+    border::enter("cuSurfObjectDestroy", || api::texture::destroy_surface(surf_object))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuSurfObjectGetResourceDesc(
+    resource: *mut CUDA_RESOURCE_DESC,
+    surf_object: u64,
+) -> u32 {
+    border::enter("cuSurfObjectGetResourceDesc", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let resource = unsafe { border::out(resource)? };
+        api::texture::surface_resource(resource, surf_object)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArrayCreate_v2(
+    array: *mut ArrayHandle,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+) -> u32 {
+    border::enter("cuArrayCreate_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (array, descriptor) = unsafe { (border::out(array)?, border::reference(descriptor)?) };
+        api::array::create_2d(array, &descriptor)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArray3DCreate_v2(
+    array: *mut ArrayHandle,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+) -> u32 {
+    border::enter("cuArray3DCreate_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (array, descriptor) = unsafe { (border::out(array)?, border::reference(descriptor)?) };
+        api::array::create_3d(array, &descriptor)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArrayDestroy(array: ArrayHandle) -> u32 {
+    border::enter("cuArrayDestroy", || api::array::destroy(array))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArrayGetDescriptor_v2(
+    descriptor: *mut CUDA_ARRAY_DESCRIPTOR,
+    array: ArrayHandle,
+) -> u32 {
+    border::enter("cuArrayGetDescriptor_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let descriptor = unsafe { border::out(descriptor)? };
+        api::array::descriptor_2d(descriptor, array)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArray3DGetDescriptor_v2(
+    descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR,
+    array: ArrayHandle,
+) -> u32 {
+    border::enter("cuArray3DGetDescriptor_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let descriptor = unsafe { border::out(descriptor)? };
+        api::array::descriptor_3d(descriptor, array)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArrayGetMemoryRequirements(
+    requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+    array: ArrayHandle,
+    device: i32,
+) -> u32 {
+    border::enter("cuArrayGetMemoryRequirements", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let requirements = unsafe { border::out(requirements)? };
+        api::array::memory_requirements(requirements, array, device)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArrayGetSparseProperties(
+    properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+    array: ArrayHandle,
+) -> u32 {
+    border::enter("cuArrayGetSparseProperties", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let properties = unsafe { border::out(properties)? };
+        api::array::sparse_properties(properties, array)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArrayGetPlane(plane: *mut ArrayHandle, array: ArrayHandle, plane_idx: u32) -> u32 {
+    border::enter("cuArrayGetPlane", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let plane = unsafe { border::out(plane)? };
+        api::array::plane(plane, array, plane_idx)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMipmappedArrayCreate(
+    mipmapped: *mut MipmapHandle,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: u32,
+) -> u32 {
+    border::enter("cuMipmappedArrayCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (mipmapped, descriptor) = unsafe { (border::out(mipmapped)?, border::reference(descriptor)?) };
+        api::array::create_mipmapped(mipmapped, &descriptor, levels)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMipmappedArrayDestroy(mipmapped: MipmapHandle) -> u32 {
+    border::enter("cuMipmappedArrayDestroy", || api::array::destroy_mipmapped(mipmapped))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMipmappedArrayGetLevel(
+    level_array: *mut ArrayHandle,
+    mipmapped: MipmapHandle,
+    level: u32,
+) -> u32 {
+    border::enter("cuMipmappedArrayGetLevel", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let level_array = unsafe { border::out(level_array)? };
+        api::array::level(level_array, mipmapped, level)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMipmappedArrayGetMemoryRequirements(
+    requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+    mipmapped: MipmapHandle,
+    device: i32,
+) -> u32 {
+    border::enter("cuMipmappedArrayGetMemoryRequirements", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let requirements = unsafe { border::out(requirements)? };
+        api::array::mipmapped_memory_requirements(requirements, mipmapped, device)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMipmappedArrayGetSparseProperties(
+    properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+    mipmapped: MipmapHandle,
+) -> u32 {
+    border::enter("cuMipmappedArrayGetSparseProperties", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let properties = unsafe { border::out(properties)? };
+        api::array::mipmapped_sparse_properties(properties, mipmapped)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
+    max_width: *mut usize,
+    format: u32,
+    num_channels: u32,
+    device: i32,
+) -> u32 {
+    border::enter("cuDeviceGetTexture1DLinearMaxWidth", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let max_width = unsafe { border::out(max_width)? };
+        api::array::linear_max_width(max_width, format, num_channels, device)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoA_v2(
+    dst_array: ArrayHandle,
+    dst_offset: usize,
+    src_host: *const u8,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyHtoA_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let src_host = unsafe { border::upload(src_host, byte_count)? };
+        api::array_copy::host_to_array(dst_array, dst_offset, src_host, byte_count, StreamArg::Legacy)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoA_v2_ptds(
+    dst_array: ArrayHandle,
+    dst_offset: usize,
+    src_host: *const u8,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyHtoA_v2_ptds", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let src_host = unsafe { border::upload(src_host, byte_count)? };
+        api::array_copy::host_to_array(dst_array, dst_offset, src_host, byte_count, StreamArg::PerThread)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoAAsync_v2(
+    dst_array: ArrayHandle,
+    dst_offset: usize,
+    src_host: *const u8,
+    byte_count: usize,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemcpyHtoAAsync_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let src_host = unsafe { border::upload(src_host, byte_count)? };
+        api::array_copy::host_to_array_async(
+            dst_array,
+            dst_offset,
+            src_host,
+            byte_count,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoAAsync_v2_ptsz(
+    dst_array: ArrayHandle,
+    dst_offset: usize,
+    src_host: *const u8,
+    byte_count: usize,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemcpyHtoAAsync_v2_ptsz", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let src_host = unsafe { border::upload(src_host, byte_count)? };
+        api::array_copy::host_to_array_async(
+            dst_array,
+            dst_offset,
+            src_host,
+            byte_count,
+            StreamArg::new(stream, StreamArg::PerThread),
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoH_v2(
+    dst_host: *mut u8,
+    src_array: ArrayHandle,
+    src_offset: usize,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyAtoH_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let dst_host = unsafe { border::download(dst_host, byte_count)? };
+        api::array_copy::array_to_host(dst_host, src_array, src_offset, byte_count, StreamArg::Legacy)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoH_v2_ptds(
+    dst_host: *mut u8,
+    src_array: ArrayHandle,
+    src_offset: usize,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyAtoH_v2_ptds", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let dst_host = unsafe { border::download(dst_host, byte_count)? };
+        api::array_copy::array_to_host(dst_host, src_array, src_offset, byte_count, StreamArg::PerThread)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2(
+    dst_host: *mut u8,
+    src_array: ArrayHandle,
+    src_offset: usize,
+    byte_count: usize,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemcpyAtoHAsync_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let dst_host = unsafe { border::download(dst_host, byte_count)? };
+        api::array_copy::array_to_host_async(
+            dst_host,
+            src_array,
+            src_offset,
+            byte_count,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2_ptsz(
+    dst_host: *mut u8,
+    src_array: ArrayHandle,
+    src_offset: usize,
+    byte_count: usize,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemcpyAtoHAsync_v2_ptsz", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let dst_host = unsafe { border::download(dst_host, byte_count)? };
+        api::array_copy::array_to_host_async(
+            dst_host,
+            src_array,
+            src_offset,
+            byte_count,
+            StreamArg::new(stream, StreamArg::PerThread),
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoD_v2(
+    dst_device: u64,
+    src_array: ArrayHandle,
+    src_offset: usize,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyAtoD_v2", || {
+        api::array_copy::array_to_device(dst_device, src_array, src_offset, byte_count, StreamArg::Legacy)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoD_v2_ptds(
+    dst_device: u64,
+    src_array: ArrayHandle,
+    src_offset: usize,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyAtoD_v2_ptds", || {
+        api::array_copy::array_to_device(dst_device, src_array, src_offset, byte_count, StreamArg::PerThread)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoA_v2(
+    dst_array: ArrayHandle,
+    dst_offset: usize,
+    src_device: u64,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyDtoA_v2", || {
+        api::array_copy::device_to_array(dst_array, dst_offset, src_device, byte_count, StreamArg::Legacy)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoA_v2_ptds(
+    dst_array: ArrayHandle,
+    dst_offset: usize,
+    src_device: u64,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyDtoA_v2_ptds", || {
+        api::array_copy::device_to_array(dst_array, dst_offset, src_device, byte_count, StreamArg::PerThread)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoA_v2(
+    dst_array: ArrayHandle,
+    dst_offset: usize,
+    src_array: ArrayHandle,
+    src_offset: usize,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyAtoA_v2", || {
+        api::array_copy::array_to_array(
+            dst_array,
+            dst_offset,
+            src_array,
+            src_offset,
+            byte_count,
+            StreamArg::Legacy,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoA_v2_ptds(
+    dst_array: ArrayHandle,
+    dst_offset: usize,
+    src_array: ArrayHandle,
+    src_offset: usize,
+    byte_count: usize,
+) -> u32 {
+    border::enter("cuMemcpyAtoA_v2_ptds", || {
+        api::array_copy::array_to_array(
+            dst_array,
+            dst_offset,
+            src_array,
+            src_offset,
+            byte_count,
+            StreamArg::PerThread,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetTexRef(
+    reference: *mut TextureRefHandle,
+    module: ModuleHandle,
+    name: *const c_char,
+) -> u32 {
+    border::enter("cuModuleGetTexRef", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (reference, name) = unsafe { (border::out(reference)?, border::text(name)?) };
+        api::reference::of_module(reference, module, name)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetSurfRef(
+    reference: *mut SurfaceRefHandle,
+    module: ModuleHandle,
+    name: *const c_char,
+) -> u32 {
+    border::enter("cuModuleGetSurfRef", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (reference, name) = unsafe { (border::out(reference)?, border::text(name)?) };
+        api::reference::surface_of_module(reference, module, name)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefCreate(reference: *mut TextureRefHandle) -> u32 {
+    border::enter("cuTexRefCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let reference = unsafe { border::out(reference)? };
+        api::reference::create(reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefDestroy(reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefDestroy", || api::reference::destroy(reference))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetArray(
+    reference: TextureRefHandle,
+    array: ArrayHandle,
+    flags: u32,
+) -> u32 {
+    border::enter("cuTexRefSetArray", || api::reference::set_array(reference, array, flags))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMipmappedArray(
+    reference: TextureRefHandle,
+    array: MipmapHandle,
+    flags: u32,
+) -> u32 {
+    border::enter("cuTexRefSetMipmappedArray", || api::reference::set_mipmapped(reference, array, flags))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetAddress_v2(
+    byte_offset: *mut usize,
+    reference: TextureRefHandle,
+    device_pointer: u64,
+    bytes: usize,
+) -> u32 {
+    border::enter("cuTexRefSetAddress_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let byte_offset = unsafe { border::out_optional(byte_offset) };
+        api::reference::set_address(byte_offset, reference, device_pointer, bytes)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetAddress2D_v2(
+    reference: TextureRefHandle,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+    device_pointer: u64,
+    pitch: usize,
+) -> u32 {
+    border::enter("cuTexRefSetAddress2D_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let descriptor = unsafe { border::reference(descriptor)? };
+        api::reference::set_rows_v2(reference, &descriptor, device_pointer, pitch)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetAddress2D_v3(
+    reference: TextureRefHandle,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
+    device_pointer: u64,
+    pitch: usize,
+) -> u32 {
+    border::enter("cuTexRefSetAddress2D_v3", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let descriptor = unsafe { border::reference(descriptor)? };
+        api::reference::set_rows_v3(reference, &descriptor, device_pointer, pitch)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetFormat(reference: TextureRefHandle, format: u32, components: i32) -> u32 {
+    border::enter("cuTexRefSetFormat", || api::reference::set_format(reference, format, components))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetAddressMode(
+    reference: TextureRefHandle,
+    dimension: i32,
+    mode: u32,
+) -> u32 {
+    border::enter("cuTexRefSetAddressMode", || api::reference::set_address_mode(reference, dimension, mode))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetFilterMode(reference: TextureRefHandle, mode: u32) -> u32 {
+    border::enter("cuTexRefSetFilterMode", || api::reference::set_filter_mode(reference, mode))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMipmapFilterMode(reference: TextureRefHandle, mode: u32) -> u32 {
+    border::enter("cuTexRefSetMipmapFilterMode", || api::reference::set_mipmap_filter_mode(reference, mode))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMipmapLevelBias(reference: TextureRefHandle, bias: f32) -> u32 {
+    border::enter("cuTexRefSetMipmapLevelBias", || api::reference::set_level_bias(reference, bias))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMipmapLevelClamp(
+    reference: TextureRefHandle,
+    least: f32,
+    most: f32,
+) -> u32 {
+    border::enter("cuTexRefSetMipmapLevelClamp", || api::reference::set_level_clamp(reference, least, most))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetMaxAnisotropy(reference: TextureRefHandle, most: u32) -> u32 {
+    border::enter("cuTexRefSetMaxAnisotropy", || api::reference::set_max_anisotropy(reference, most))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetBorderColor(reference: TextureRefHandle, color: *const f32) -> u32 {
+    border::enter("cuTexRefSetBorderColor", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let color = unsafe { border::array(color)? };
+        api::reference::set_border_color(reference, color)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefSetFlags(reference: TextureRefHandle, flags: u32) -> u32 {
+    border::enter("cuTexRefSetFlags", || api::reference::set_flags(reference, flags))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetAddress_v2(device_pointer: *mut u64, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetAddress_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let device_pointer = unsafe { border::out(device_pointer)? };
+        api::reference::address(device_pointer, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetArray(array: *mut ArrayHandle, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetArray", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let array = unsafe { border::out(array)? };
+        api::reference::array(array, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMipmappedArray(
+    array: *mut MipmapHandle,
+    reference: TextureRefHandle,
+) -> u32 {
+    border::enter("cuTexRefGetMipmappedArray", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let array = unsafe { border::out(array)? };
+        api::reference::mipmapped(array, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetAddressMode(
+    mode: *mut u32,
+    reference: TextureRefHandle,
+    dimension: i32,
+) -> u32 {
+    border::enter("cuTexRefGetAddressMode", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let mode = unsafe { border::out(mode)? };
+        api::reference::address_mode(mode, reference, dimension)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetFilterMode(mode: *mut u32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetFilterMode", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let mode = unsafe { border::out(mode)? };
+        api::reference::filter_mode(mode, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMipmapFilterMode(mode: *mut u32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetMipmapFilterMode", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let mode = unsafe { border::out(mode)? };
+        api::reference::mipmap_filter_mode(mode, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMipmapLevelBias(bias: *mut f32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetMipmapLevelBias", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let bias = unsafe { border::out(bias)? };
+        api::reference::level_bias(bias, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMipmapLevelClamp(
+    least: *mut f32,
+    most: *mut f32,
+    reference: TextureRefHandle,
+) -> u32 {
+    border::enter("cuTexRefGetMipmapLevelClamp", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (least, most) = unsafe { (border::out(least)?, border::out(most)?) };
+        api::reference::level_clamp(least, most, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetMaxAnisotropy(most: *mut i32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetMaxAnisotropy", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let most = unsafe { border::out(most)? };
+        api::reference::max_anisotropy(most, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetBorderColor(color: *mut f32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetBorderColor", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let color = unsafe { border::out(color)? };
+        api::reference::border_color(color, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetFlags(flags: *mut u32, reference: TextureRefHandle) -> u32 {
+    border::enter("cuTexRefGetFlags", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let flags = unsafe { border::out(flags)? };
+        api::reference::flags(flags, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTexRefGetFormat(
+    format: *mut u32,
+    channels: *mut i32,
+    reference: TextureRefHandle,
+) -> u32 {
+    border::enter("cuTexRefGetFormat", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (format, channels) = unsafe { (border::out(format)?, border::out(channels)?) };
+        api::reference::format(format, channels, reference)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuSurfRefSetArray(
+    reference: SurfaceRefHandle,
+    array: ArrayHandle,
+    flags: u32,
+) -> u32 {
+    border::enter("cuSurfRefSetArray", || api::reference::set_surface_array(reference, array, flags))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuSurfRefGetArray(array: *mut ArrayHandle, reference: SurfaceRefHandle) -> u32 {
+    border::enter("cuSurfRefGetArray", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let array = unsafe { border::out(array)? };
+        api::reference::surface_array(array, reference)
+    })
 }

@@ -115,6 +115,8 @@ pub(super) struct Core {
     pub(super) guardian: String,
     /// The device of the lost session failed: its worker will not do.
     pub(super) is_device_lost: bool,
+    /// Why there is no protection any more.
+    pub(super) why_unprotected: &'static str,
     /// Why the last session was lost.
     pub(super) why_lost: String,
     /// What the present session said to the restore of the image.
@@ -157,12 +159,18 @@ impl Core {
                 self.journal.budget_bytes() >> 20,
                 if self.cuts.why_given_up.is_empty() { "" } else { ", and no newer image could be taken" },
             ));
-            self.phase = Phase::Unprotected;
-            self.journal = Journal::new(0);
-            self.replay = None;
-            self.landed.clear();
-            self.cuts.under_way = None;
+            self.give_up_protection("the journal is over its budget");
         }
+    }
+
+    /// The program goes on without protection.
+    fn give_up_protection(&mut self, why: &'static str) {
+        self.phase = Phase::Unprotected;
+        self.why_unprotected = why;
+        self.journal = Journal::new(0);
+        self.replay = None;
+        self.landed.clear();
+        self.cuts.under_way = None;
     }
 
     fn drop_spent_replay(&mut self) {
@@ -242,6 +250,7 @@ impl Survival {
             guardian: guard.as_ref().map_or_else(String::new, |guard| guard.guardian.clone()),
             cuts,
             is_device_lost: false,
+            why_unprotected: "",
             why_lost: String::new(),
             restored: None,
             image_pulls: HashMap::new(),
@@ -332,6 +341,21 @@ impl Survival {
                 Phase::Live | Phase::Resuming => core = locks::wait(&self.shared.changed, core),
             }
         }
+    }
+
+    /// Gives the protection up, once a session is live.
+    pub(super) fn unprotect(&self, why: &'static str) {
+        let mut core = lock(&self.shared.core);
+        while core.phase == Phase::Resuming {
+            core = locks::wait(&self.shared.changed, core);
+        }
+        if core.phase != Phase::Live {
+            return;
+        }
+        log::warn(&format!("this program is no longer protected against the loss of its GPU: {why}"));
+        core.give_up_protection(why);
+        drop(core);
+        self.shared.tell();
     }
 
     /// Whether a session takes commands right now.

@@ -30,6 +30,9 @@ pub(crate) mod kind {
     // 0x20 and 0x21 are graphs and their nodes: see cuda_client::graph::ids.
     pub(crate) const GRAPH_EXEC: u8 = 0x22;
     pub(crate) const USER_OBJECT: u8 = 0x23;
+    pub(crate) const ARRAY: u8 = 0x24;
+    pub(crate) const MIPMAPPED: u8 = 0x25;
+    pub(crate) const REFERENCE: u8 = 0x26;
 }
 
 /// See the module's words.

@@ -212,12 +212,16 @@ impl Context {
         super::managed::forget_context(self.handle);
         self.device()?.memory.forget_context(self.handle);
         super::end_pools_of(self);
-        if primary {
+        super::forget_samplers(self);
+        let posted = if primary {
             self.link.post(&Command::ContextReset { context: self.id })
         } else {
             client.contexts.remove(self.handle);
             self.link.post(&Command::ContextDestroy { context: self.id })
-        }
+        };
+        // Their names may be used again, so the worker is told first that they are gone.
+        super::forget_arrays(self);
+        posted
     }
 
     /// Begins a new life of a primary context. One that a fault killed stays dead for this process, as on NVIDIA's

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Stream, StreamKind, client, memory_of};
+use super::{Device, Stream, StreamKind, check_array_plane, client, device_of_array, memory_of, names_array};
 use crate::host::HostRegion;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Blob, Bytes, Command, HostData, INLINE_BYTES_MAX, Op, Plane, Shape};
@@ -69,8 +69,16 @@ impl Copy {
     }
 }
 
+/// The device that a plane lies on, in its memory or in an array.
+pub(crate) fn device_of_plane(plane: &Plane) -> Option<&'static Device> {
+    if names_array(plane) { device_of_array(plane) } else { memory_of(plane.address) }
+}
+
 /// Fails where a plane lies outside of allocations.
 pub(crate) fn check_device_plane(plane: &Plane, shape: &Shape) -> CuResult<()> {
+    if names_array(plane) {
+        return check_array_plane(plane, shape);
+    }
     let device = memory_of(plane.address).ok_or(CudaError::INVALID_VALUE)?;
     device.memory.check_range(plane.address, plane_span(plane, shape)?)
 }
@@ -118,17 +126,20 @@ pub(super) fn run_checked(stream: &Arc<Stream>, copy: &Copy, synchronous: bool) 
 }
 
 fn between_devices(stream: &Arc<Stream>, source: Plane, target: Plane, shape: Shape) -> CuResult<()> {
-    let link_of = |plane: &Plane| memory_of(plane.address).map(|device| &device.link);
-    let here = |link: Option<&Arc<crate::link::Link>>| {
-        link.is_some_and(|link| Arc::ptr_eq(link, &stream.context.link))
+    let (from, to) = (device_of_plane(&source), device_of_plane(&target));
+    let is_here = |device: Option<&Device>| {
+        device.is_some_and(|device| Arc::ptr_eq(&device.link, &stream.context.link))
     };
-    if here(link_of(&source)) && here(link_of(&target)) {
+    // A driver copies an array in the context that has it, and nowhere else.
+    let has_array = names_array(&source) || names_array(&target);
+    let is_one_device = from.map(|device| device.ordinal) == to.map(|device| device.ordinal);
+    if is_here(from) && is_here(to) && (is_one_device || !has_array) {
         return stream.enqueue(Op::CopyDevice { target, source, shape });
     }
     through_this_host(stream, source, target, shape)
 }
 
-/// Copies between devices of different workers, by way of this process: in the order of `stream`, and done on return.
+/// Copies between devices of different workers, or between arrays of two devices, by way of this process: in the order of `stream`, and done on return.
 fn through_this_host(stream: &Arc<Stream>, source: Plane, target: Plane, shape: Shape) -> CuResult<()> {
     let bytes = shape.bytes().ok_or(CudaError::INVALID_VALUE)?;
     let mut buffer = vec![0u8; usize::try_from(bytes).map_err(|_| CudaError::OUT_OF_MEMORY)?];
@@ -136,7 +147,7 @@ fn through_this_host(stream: &Arc<Stream>, source: Plane, target: Plane, shape: 
     let region = unsafe { HostRegion::line(buffer.as_mut_ptr() as u64, bytes) };
     synchronize(stream)?;
     let packed = |plane: Plane| -> CuResult<(Arc<Stream>, Plane)> {
-        let device = memory_of(plane.address).ok_or(CudaError::INVALID_VALUE)?;
+        let device = device_of_plane(&plane).ok_or(CudaError::INVALID_VALUE)?;
         Ok((device.primary.legacy_stream()?, plane))
     };
     let (from, source) = packed(source)?;

@@ -5,8 +5,9 @@
 //! the node is. What a node gave up is taken back behind the last launch, which may still use it.
 
 use super::{
-    Client, Context, Event, Item, MemoryPlan, NodeOp, PinnedFill, Place, Stream, check_device_plane, client,
-    graphs, lock, memory_of, recorded_by_graph, release_objects, retain_objects,
+    Client, Context, Device, Event, Item, MemoryPlan, NodeOp, PinnedFill, Place, Stream, check_device_plane,
+    client, device_of_plane, graphs, lock, memory_of, names_array, recorded_by_graph, release_objects,
+    retain_objects,
 };
 use crate::{host::HostRegion, link::SharedLink};
 use cuda_abi::*;
@@ -545,7 +546,11 @@ fn check_contexts(
         let first = found.get_or_insert_with(|| Arc::clone(&context));
         let far = |place: &Place| match place {
             Place::Device(plane) => {
-                memory_of(plane.address).is_some_and(|device| !Arc::ptr_eq(&device.link, &first.link))
+                let is_far = |device: &Device| {
+                    let is_elsewhere = names_array(plane) && device.ordinal != context.device;
+                    is_elsewhere || !Arc::ptr_eq(&device.link, &first.link)
+                };
+                device_of_plane(plane).is_some_and(is_far)
             }
             Place::Host(_) => false,
         };

@@ -1,6 +1,6 @@
 //! What a node of a graph does, together with what the program said about it and may ask back.
 
-use super::{Context, Copy, KernelNode, NodeOp, Place, memory_of};
+use super::{Context, Copy, KernelNode, NodeOp, Place, device_of_plane, memory_of};
 use cuda_abi::*;
 use cuda_client::graph::{Payload, UpdateResult};
 use std::sync::Arc;
@@ -164,7 +164,10 @@ fn copy_may_become(old: &Copy, new: &Copy) -> Result<(), UpdateResult> {
     let is_line = |copy: &Copy| copy.shape.height == 1 && copy.shape.depth == 1;
     let same_end = |old: &Place, new: &Place| match (old, new) {
         (Place::Host(_), Place::Host(_)) => true,
-        (Place::Device(old), Place::Device(new)) => device_of(old.address) == device_of(new.address),
+        (Place::Device(old), Place::Device(new)) => {
+            let device = |plane| device_of_plane(plane).map(|device| device.ordinal);
+            device(old) == device(new)
+        }
         _ => false,
     };
     let same_ends = same_end(&old.source, &new.source) && same_end(&old.target, &new.target);

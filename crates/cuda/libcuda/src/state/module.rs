@@ -158,6 +158,7 @@ impl Module {
     }
 
     fn forget_handles(&self, client: &Client) -> CuResult<()> {
+        super::forget_references(self);
         for function in lock(&self.functions).values() {
             client.functions.remove(function.handle);
             forget_attributes(function.handle);

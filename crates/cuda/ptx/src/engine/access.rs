@@ -39,7 +39,7 @@ impl<'m, M: DeviceMemory> Spans<'m, M> {
         Some(value)
     }
 
-    fn load(&mut self, address: u64, width: u32) -> Option<u64> {
+    pub(super) fn load(&mut self, address: u64, width: u32) -> Option<u64> {
         self.find(address, |span| load_span(span, address, width))
     }
 

@@ -12,6 +12,7 @@ use super::{
     access::Spans,
     block::{Block, Place, Progress},
     fault::{Fault, LaunchError},
+    sample::RecentSampler,
 };
 use crate::{
     code::Kernel,
@@ -85,6 +86,7 @@ pub(super) struct Context<'r, M: DeviceMemory, H: Hooks> {
     pub(super) launch: &'r Launch,
     pub(super) hooks: &'r H,
     pub(super) spans: Spans<'r, M>,
+    pub(super) sampler: RecentSampler,
     pub(super) stop: Stop<'r>,
     pub(super) warps: usize,
     pub(super) lane_instructions: u64,
@@ -182,6 +184,7 @@ impl<'r, M: DeviceMemory, H: Hooks> Run<'r, M, H> {
             launch: &self.launch,
             hooks: self.hooks,
             spans: Spans::new(self.memory),
+            sampler: RecentSampler::default(),
             stop: Stop { abort: self.abort, failed: &self.failed },
             warps: threads.div_ceil(32) as usize,
             lane_instructions: 0,

@@ -8,10 +8,11 @@ use super::{
     fault::{Fault, FaultKind, Trouble},
     printf,
     run::Context,
+    sample,
     warp::{Group, Wait, Warp},
 };
 use crate::{
-    code::{AtomicKind, BarrierKind, LANES, Op, Row, Special, Target, VoteKind, lanes},
+    code::{AtomicKind, BarrierKind, LANES, Op, Row, Special, SurfaceWork, Target, VoteKind, lanes},
     hooks::Hooks,
     memory::DeviceMemory,
 };
@@ -341,6 +342,43 @@ fn step<M: DeviceMemory, H: Hooks>(
                     }
                     // An atomic whose result matters may be a lock that another thread holds.
                     turn.spin();
+                }
+            }
+            Op::Texture(op) => {
+                let finder = (context.hooks, &mut context.sampler);
+                let rows = sample::Rows { warp, kernel, base };
+                let out = sample::texture(finder, &mut context.spans, &rows, op, mask)?;
+                for (&d, row) in op.d.iter().zip(&out) {
+                    warp.set_row(base, d, row, mask);
+                }
+            }
+            Op::SamplerQuery { d, handle, level, question } => {
+                let finder = (context.hooks, &mut context.sampler);
+                let rows = sample::Rows { warp, kernel, base };
+                let out = sample::query(finder, &rows, (*handle, *level), *question, mask)?;
+                warp.set_row(base, *d, &out, mask);
+            }
+            Op::Surface(op) => {
+                let finder = (context.hooks, &mut context.sampler);
+                let rows = sample::Rows { warp, kernel, base };
+                let places = sample::places(finder, &rows, op, mask)?;
+                match &op.work {
+                    SurfaceWork::Load { d } => {
+                        let out = reach!().load_surface(&places, op.width, d.len())?;
+                        for (&d, row) in d.iter().zip(&out) {
+                            warp.set_row(base, d, row, mask);
+                        }
+                    }
+                    SurfaceWork::Store { values, is_formatted } => {
+                        let values: Vec<Row> =
+                            values.iter().map(|&src| *warp.row(kernel, base, src)).collect();
+                        reach!().store_surface(&places, op.width, &values, *is_formatted)?;
+                    }
+                    SurfaceWork::Reduce(atomic) => {
+                        let values: Vec<Row> =
+                            atomic.b.iter().map(|&src| *warp.row(kernel, base, src)).collect();
+                        reach!().atomic(atomic, &places.at, &values, None, places.mask)?;
+                    }
                 }
             }
             Op::Fence => {

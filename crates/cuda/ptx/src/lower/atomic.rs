@@ -27,7 +27,7 @@ fn number_max(a: f64, b: f64) -> f64 {
 }
 
 /// The new value of memory; both sides zero-extended.
-fn update(name: &str, ty: Type) -> Option<FnAtom> {
+pub(super) fn update(name: &str, ty: Type) -> Option<FnAtom> {
     let format = match ty {
         Type::F16 | Type::F16x2 => Some(F16),
         Type::Bf16 | Type::Bf16x2 => Some(BF16),

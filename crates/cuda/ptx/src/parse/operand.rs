@@ -35,7 +35,7 @@ impl Parser {
                 self.expect(b'}')?;
                 Ok(Operand::Vector(elements))
             }
-            Kind::Punct(b'[') => self.address(scopes),
+            Kind::Punct(b'[') => self.address(scopes, depth),
             Kind::Punct(b'!') => {
                 self.at += 1;
                 match self.single_operand(scopes, depth + 1)? {
@@ -137,7 +137,7 @@ impl Parser {
         }
     }
 
-    fn address(&mut self, scopes: &mut Scopes) -> Result<Operand> {
+    fn address(&mut self, scopes: &mut Scopes, depth: u32) -> Result<Operand> {
         self.expect(b'[')?;
         let base = match self.kind() {
             Kind::Ident(_) => match self.named(scopes)? {
@@ -148,6 +148,15 @@ impl Parser {
             },
             _ => (Base::Absolute, self.constant_expression(0)? as i64),
         };
+        if self.accept(b',') {
+            // A texture or surface and coordinates. A sampler in between is an instruction of another mode.
+            let places = match self.operand(scopes, depth + 1)? {
+                Operand::Vector(places) => places,
+                single => vec![single],
+            };
+            self.expect(b']')?;
+            return Ok(Operand::Sampled(Box::new((base.0, places))));
+        }
         let offset = base.1.wrapping_add(self.offset()?);
         self.expect(b']')?;
         Ok(Operand::Address(base.0, offset))

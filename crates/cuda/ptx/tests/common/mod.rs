@@ -1,12 +1,15 @@
 //! A small device for tests: flat memory, hooks that keep what was printed, arguments packed as the driver does.
 #![allow(dead_code, unreachable_pub)]
 
+use std::collections::HashMap;
 use std::sync::{
-    Mutex,
+    Arc, Mutex,
     atomic::{AtomicU64, Ordering},
 };
 
-use ptx::{AbortFlag, Fault, FlatMemory, Hooks, Launch, LaunchError, Module, Program, Run, Stats, link};
+use ptx::{
+    AbortFlag, Fault, FlatMemory, Hooks, Launch, LaunchError, Module, Program, Run, Sampler, Stats, link,
+};
 
 pub const BASE: u64 = 0x7000_0000_0000;
 const BYTES: u64 = 64 << 20;
@@ -14,6 +17,7 @@ const BYTES: u64 = 64 << 20;
 #[derive(Default)]
 pub struct World {
     pub printed: Mutex<Vec<u8>>,
+    pub samplers: Mutex<HashMap<u64, Arc<Sampler>>>,
     heap: AtomicU64,
     ticks: AtomicU64,
 }
@@ -33,6 +37,9 @@ impl Hooks for World {
     }
     fn global_timer(&self) -> u64 {
         self.ticks.fetch_add(1000, Ordering::Relaxed)
+    }
+    fn sampler(&self, handle: u64) -> Option<Arc<Sampler>> {
+        self.samplers.lock().unwrap().get(&handle).cloned()
     }
 }
 

@@ -149,6 +149,10 @@ impl Gate {
                 return make(Thing::Stream(*stream), Some(*context), 0);
             }
             C::EventCreate { event, context, .. } => return make(Thing::Event(*event), Some(*context), 0),
+            C::ArrayCreate { array, context, .. } => return make(Thing::Array(*array), Some(*context), 0),
+            C::TextureCreate { sampler, context, .. } | C::SurfaceCreate { sampler, context, .. } => {
+                return make(Thing::Sampler(*sampler), Some(*context), 0);
+            }
             C::ModuleLoad { module, context, image: ImageSource::Inline { bytes }, .. } => {
                 return make(Thing::Module(*module), Some(*context), bytes.0.len() as u64);
             }
@@ -168,6 +172,8 @@ impl Gate {
             C::PhysicalRelease { handle } => return Ok(After::Remove(Thing::Physical(*handle))),
             C::StreamDestroy { stream } => return Ok(After::Remove(Thing::Stream(*stream))),
             C::EventDestroy { event } => return Ok(After::Remove(Thing::Event(*event))),
+            C::ArrayDestroy { array } => return Ok(After::Remove(Thing::Array(*array))),
+            C::SamplerDestroy { sampler } => return Ok(After::Remove(Thing::Sampler(*sampler))),
             C::ModuleUnload { module } => return Ok(After::Remove(Thing::Module(*module))),
             C::GraphDestroy { exec } => return Ok(After::Remove(Thing::Exec(*exec))),
             _ => {}

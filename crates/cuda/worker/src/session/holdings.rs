@@ -11,7 +11,8 @@
 
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{
-    ContextId, EventId, ExecId, GraphNode, HostData, MemoryHandleId, ModuleId, Op, StreamId, Subject,
+    ArrayId, ContextId, EventId, ExecId, GraphNode, HostData, MemoryHandleId, ModuleId, Op, SamplerId,
+    StreamId, Subject,
 };
 use locks::lock;
 use std::collections::HashMap;
@@ -37,6 +38,8 @@ pub(crate) enum Thing {
     Module(ModuleId),
     Exec(ExecId),
     Physical(MemoryHandleId),
+    Array(ArrayId),
+    Sampler(SamplerId),
 }
 
 pub(crate) struct Holdings {
@@ -210,6 +213,7 @@ impl Thing {
             Self::Stream(_) => STREAM_BYTES,
             Self::Module(_) => return data_bytes.saturating_mul(IMAGE_FACTOR).saturating_add(SMALL_BYTES),
             Self::Event(_) | Self::Exec(_) | Self::Physical(_) => SMALL_BYTES,
+            Self::Array(_) | Self::Sampler(_) => SMALL_BYTES,
         };
         base.saturating_add(data_bytes)
     }

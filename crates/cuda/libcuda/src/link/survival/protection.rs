@@ -350,6 +350,7 @@ impl Shared {
                     "this program is no longer protected against the loss of its GPU: {error}; please report this"
                 ));
                 core.phase = Phase::Unprotected;
+                core.why_unprotected = "a command could not be read again";
                 core.journal = Journal::new(0);
                 core.cuts.under_way = None;
                 Truncation::Nothing
@@ -380,7 +381,7 @@ impl Shared {
         let core = self.core();
         let cut = core.journal.base().unwrap_or(0);
         let (state, why) = match core.phase {
-            Phase::Unprotected => (State::Unprotected, "the journal is over its budget".to_owned()),
+            Phase::Unprotected => (State::Unprotected, core.why_unprotected.to_owned()),
             Phase::Lost => (State::Unprotected, "the worker is lost".to_owned()),
             _ if core.cuts.guard.is_none() => (
                 State::Protected,
