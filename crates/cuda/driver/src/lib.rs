@@ -107,8 +107,9 @@ pub trait Driver: Execute + Send + Sync {
 
     /// The session takes part in sharing from now on: it has this slot of [`Driver::page`]. Called at most once, before
     /// any command, and never for a dedicated session. The streams of an offline session then wait for the gate.
-    fn share(&self, ticket: Ticket) {
+    fn share(&self, ticket: Ticket) -> CuResult<()> {
         let _ = ticket;
+        Ok(())
     }
 
     /// A burst of commands is over. A driver that cannot tell otherwise when it is [`Driver::quiet`] marks its streams.

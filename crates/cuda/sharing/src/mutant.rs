@@ -11,6 +11,8 @@ pub(crate) enum Mutant {
     UnknownCostsNothing,
     /// Each stream has the whole budget, however many there are.
     BudgetPerStream,
+    /// A graph has no gates inside.
+    GraphWithoutGates,
     /// The sentry clears the bit of an owner that lives and beats.
     StrangerClears,
     /// The sentry counts the time in which it did not look itself.

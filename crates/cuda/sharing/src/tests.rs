@@ -31,12 +31,15 @@ impl Dice {
 }
 
 /// The first of `seeds` whose run breaks a rule, with the rule.
-fn first_failure(seeds: std::ops::Range<u64>, run: impl Fn(u64) -> Result<(), String>) -> Option<String> {
+pub(crate) fn first_failure(
+    seeds: std::ops::Range<u64>,
+    run: impl Fn(u64) -> Result<(), String>,
+) -> Option<String> {
     seeds.into_iter().find_map(|seed| run(seed).err().map(|rule| format!("seed {seed}: {rule}")))
 }
 
 /// Runs with a mistake planted and says whether a rule was broken.
-fn is_found(
+pub(crate) fn is_found(
     mutant: crate::mutant::Mutant,
     seeds: std::ops::Range<u64>,
     run: impl Fn(u64) -> Result<(), String>,

@@ -73,7 +73,13 @@ pub(crate) fn join(driver: &Arc<dyn Driver>, class: Class) -> Result<Option<Arc<
             "all places for online and offline programs of this GPU are taken; try again when one has ended";
         return Err(refused(CudaError::SYSTEM_NOT_READY, text));
     };
-    driver.share(ticket);
+    if let Err(error) = driver.share(ticket) {
+        page.page().release(ticket);
+        let text = format!(
+            "this worker's GPU does not take part in sharing; start the program without --class: {error}"
+        );
+        return Err(refused(error, &text));
+    }
     let sharer = Arc::new(Sharer {
         driver: driver.clone(),
         page,
