@@ -108,7 +108,7 @@ impl Fake {
         }
         let (from, to) = (state.event(start)?.latest, state.event(end)?.latest);
         let tick_ms = state.tick_ms.unwrap_or(1.0);
-        put(out, (to - from) as f32 * tick_ms);
+        put(out, (to as f32 - from as f32) * tick_ms);
         Ok(())
     }
 }

@@ -51,7 +51,8 @@ impl Shared {
 
     /// Launches kernels one by one and has them run, until the session knows what they cost.
     fn learn(&self, kernel_ns: u64) {
-        self.session.fake.set_tick_ns(kernel_ns / 2);
+        // Three tickets lie between those of two events around a launch.
+        self.session.fake.set_tick_ns(kernel_ns / 3);
         for _ in 0..64 {
             self.launch(STREAM, 0);
             self.settle();
@@ -100,7 +101,7 @@ fn kernels_wait_on_the_device_while_an_online_session_is_busy() {
 
 #[test]
 fn what_runs_after_the_gate_closed_is_the_rest_of_one_group_in_1000_schedules() {
-    // Two ticks lie between the events around a launch: 20 us, so two fit into a group of 50 us.
+    // Two kernels of 20 us fit into a group of 50 us.
     const IN_GROUP: usize = 2;
     let shared = Shared::new(Class::Offline);
     shared.learn(20_000);
@@ -109,14 +110,15 @@ fn what_runs_after_the_gate_closed_is_the_rest_of_one_group_in_1000_schedules() 
         dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (dice >> 33) % bound
     };
-    // An online session that was busy lately: groups are of the shortest kind.
-    shared.close();
-    shared.open();
     shared.session.fake.hold();
-    let (key, mut waits) = (shared.session.fake.streams()[0], 0);
+    let (key, mut waits, mut judged) = (shared.session.fake.streams()[0], 0, 0);
     for round in 0..1000 {
+        let began = Instant::now();
+        (shared.close(), shared.open());
         let before = shared.session.fake.count(WAIT);
         (0..8).for_each(|at| shared.launch(STREAM, round * 8 + at));
+        // A test that was held up itself finds longer groups: the online session was not busy lately.
+        let is_judged = began.elapsed() < Duration::from_millis(90);
         waits += shared.session.fake.count(WAIT) - before;
         for _ in 0..below(10) {
             shared.session.fake.step(key);
@@ -124,21 +126,24 @@ fn what_runs_after_the_gate_closed_is_the_rest_of_one_group_in_1000_schedules() 
         shared.close();
         let at_close = shared.launched();
         shared.run_what_may_run();
-        assert!(shared.launched() - at_close <= IN_GROUP, "round {round}: {}", shared.launched() - at_close);
+        let after_close = shared.launched() - at_close;
+        assert!(after_close <= IN_GROUP || !is_judged, "round {round}: {after_close}");
+        judged += usize::from(is_judged);
         shared.open();
         shared.run_what_may_run();
         assert_eq!(shared.session.fake.backlog(), 0);
         assert_eq!(shared.session.fake.peek(DATA + 8, 8), (round * 8 + 7).to_le_bytes(), "in order");
     }
     assert!((3_000..=4_500).contains(&waits), "{waits} waits for 8,000 launches in groups of two");
+    assert!(judged > 900, "{judged} of 1000");
     shared.session.check_rules();
 }
 
 #[test]
 fn a_graph_that_is_longer_than_a_group_gets_gates_inside() {
     let shared = Shared::new(Class::Offline);
-    // Ten kernels in a chain; a launch takes two ticks of 100 us.
-    shared.session.fake.set_tick_ns(100_000);
+    // Ten kernels in a chain; a launch takes about 250 us.
+    shared.session.fake.set_tick_ns(20_000);
     let parameters: Vec<Vec<u8>> = (0..10).map(|at| store(DATA + 8, at + 1)).collect();
     let nodes = || -> Vec<GraphNode<'_>> {
         let kernel = |at: usize| {
@@ -148,27 +153,27 @@ fn a_graph_that_is_longer_than_a_group_gets_gates_inside() {
         (0..10).map(kernel).collect()
     };
     shared.session.graph_instantiate(EXEC, CONTEXT, nodes()).unwrap();
-    for run in 0..4 {
+    for run in 0..3 {
         shared.session.graph_launch(EXEC, STREAM, run).unwrap();
         shared.settle();
     }
-    assert_eq!((shared.launched(), shared.session.fake.count("cuGraphAddBatchMemOpNode")), (40, 0));
+    assert_eq!((shared.launched(), shared.session.fake.count("cuGraphAddBatchMemOpNode")), (30, 0));
     shared.session.fake.hold();
     shared.session.graph_launch(EXEC, STREAM, 4).unwrap();
-    assert!(shared.session.fake.count("cuGraphAddBatchMemOpNode") >= 3, "200 us in groups of 50 us");
+    assert!(shared.session.fake.count("cuGraphAddBatchMemOpNode") >= 4, "250 us in groups of 50 us");
     let key = shared.session.fake.streams()[0];
-    while shared.launched() < 42 {
+    while shared.launched() < 32 {
         assert!(shared.session.fake.step(key).is_some());
     }
     shared.close();
     shared.run_what_may_run();
-    assert!(shared.launched() <= 44, "{} ran after the gate closed", shared.launched() - 42);
+    assert!(shared.launched() <= 34, "{} ran after the gate closed", shared.launched() - 32);
     shared.open();
     shared.run_what_may_run();
-    assert_eq!((shared.launched(), shared.session.fake.peek(DATA + 8, 1)), (50, vec![10]));
+    assert_eq!((shared.launched(), shared.session.fake.peek(DATA + 8, 1)), (40, vec![10]));
     // A change keeps the gates.
     shared.session.graph_update(EXEC, nodes()).unwrap();
-    assert!(shared.session.fake.count("cuGraphAddBatchMemOpNode") >= 6);
+    assert!(shared.session.fake.count("cuGraphAddBatchMemOpNode") >= 8);
     shared.session.check_rules();
 }
 

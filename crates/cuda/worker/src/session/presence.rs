@@ -185,6 +185,7 @@ impl Drop for Sharer {
 
 /// Asks, opens and beats for an online session until it is over.
 fn keep(sharer: &Weak<Sharer>) {
+    process::sleep_on_time();
     let mut beat_at_ns = 0;
     while let Some(sharer) = sharer.upgrade() {
         if sharer.is_over.load(SeqCst) {
