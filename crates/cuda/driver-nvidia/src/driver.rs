@@ -317,6 +317,10 @@ impl Driver for NvidiaDriver {
         Ok(self.work.seat.get().is_none_or(Seat::is_quiet))
     }
 
+    fn running(&self) -> Option<u64> {
+        self.work.seat.get().and_then(Seat::running)
+    }
+
     fn share_host(&self, region: RegionId, pages: Arc<SharedPages>) -> CuResult<()> {
         // A primary context, which lives as long as the session.
         let context = self.lock().context(ContextId(0))?;

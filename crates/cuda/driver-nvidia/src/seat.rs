@@ -88,6 +88,14 @@ impl Seat {
         }
     }
 
+    /// The number of the timed work that runs.
+    pub(crate) fn running(&self) -> Option<u64> {
+        match self {
+            Self::Online(_) => None,
+            Self::Offline(gate) => gate.running(),
+        }
+    }
+
     /// Whether all work is done. `true` for an offline session, which nobody waits for.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {

@@ -120,6 +120,12 @@ pub trait Driver: Execute + Send + Sync {
         Ok(true)
     }
 
+    /// A number of the work of an offline session that occupies the device right now, where the driver can tell: another number
+    /// for other work. Never blocks for the device.
+    fn running(&self) -> Option<u64> {
+        None
+    }
+
     /// Streams may copy from and to this memory of the program's from now on, under this name. It stays mapped as long as the
     /// driver keeps the value. Called in the order of commands; the name is free.
     fn share_host(&self, region: RegionId, pages: Arc<SharedPages>) -> CuResult<()> {

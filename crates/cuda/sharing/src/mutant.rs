@@ -13,6 +13,8 @@ pub(crate) enum Mutant {
     BudgetPerStream,
     /// A graph has no gates inside.
     GraphWithoutGates,
+    /// A kernel that runs long while no online session has work is taken for an offender.
+    OverstayAtAnOpenGate,
     /// The sentry clears the bit of an owner that lives and beats.
     StrangerClears,
     /// The sentry counts the time in which it did not look itself.

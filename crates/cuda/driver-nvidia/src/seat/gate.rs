@@ -184,6 +184,14 @@ impl SharingGate {
         result
     }
 
+    /// The timed work that has begun and not ended. The first launch of each kind is timed, so a kernel that never ends is found
+    /// unless launches of its kind have ended before.
+    pub(super) fn running(&self) -> Option<u64> {
+        let mut state = lock(&self.state);
+        state.read_times(&self.api);
+        state.samples.running()
+    }
+
     /// A stream is gone. Its last waits still write where they are passed.
     pub(super) fn forget(&self, work: &Work, stream: &Arc<LiveStream>) {
         let mut state = lock(&self.state);

@@ -37,6 +37,8 @@ impl Pair {
 
 /// A launch that is being timed.
 pub(super) struct Timing {
+    /// No other launch of the session has it.
+    number: u64,
     what: Timed,
     pair: Pair,
 }
@@ -46,6 +48,7 @@ pub(super) struct Samples {
     free: Vec<Pair>,
     /// In the order of their ends, as far as they are of one stream.
     pending: VecDeque<Timing>,
+    begun: u64,
 }
 
 impl Samples {
@@ -63,7 +66,8 @@ impl Samples {
         let raw = stream.enter().ok()?;
         // SAFETY: event and stream live until the call returns.
         unsafe { api.event_record(pair.start.raw(), raw, 0) }.ok()?;
-        Some(Timing { what, pair })
+        self.begun += 1;
+        Some(Timing { number: self.begun, what, pair })
     }
 
     /// Puts the second event behind the launch.
@@ -73,6 +77,14 @@ impl Samples {
         if unsafe { api.event_record(timing.pair.end.raw(), raw, 0) }.is_ok() {
             self.pending.push_back(timing);
         }
+    }
+
+    /// A launch that the device has begun and not ended.
+    pub(super) fn running(&self) -> Option<u64> {
+        let runs = |timing: &&Timing| {
+            timing.pair.start.is_reached() == Ok(true) && timing.pair.end.is_reached() == Ok(false)
+        };
+        self.pending.iter().find(runs).map(|timing| timing.number)
     }
 
     /// Takes the times that are known by now. A stream that waits holds back its own alone.

@@ -315,6 +315,24 @@ fn a_dedicated_session_puts_no_wait_into_its_streams_and_does_not_know_the_page(
 }
 
 #[test]
+fn a_kernel_that_has_begun_and_not_ended_is_told() {
+    let shared = Shared::new(Class::Offline);
+    let (session, fake) = (&shared.session, shared.session.fake);
+    assert_eq!(session.running(), None);
+    fake.hold();
+    shared.launch(STREAM, 1);
+    let key = fake.streams()[0];
+    assert_eq!(session.running(), None, "it waits");
+    // The wait and the event in front of the kernel.
+    assert!(fake.step(key).is_some() && fake.step(key).is_some());
+    let running = session.running();
+    assert!(running.is_some());
+    assert!(fake.step(key).is_some() && session.running() == running, "its end is not seen yet");
+    assert!(fake.step(key).is_some() && session.running().is_none());
+    session.check_rules();
+}
+
+#[test]
 fn streams_come_and_go_without_end() {
     let shared = Shared::new(Class::Offline);
     let session = &shared.session;

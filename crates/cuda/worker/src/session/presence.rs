@@ -4,17 +4,21 @@
 //! ```text
 //!   command loop   begin ─▶ gate closed ─▶ driver told ─▶ end
 //!   keeper thread  asks the driver whether all is done ─▶ lingers ─▶ opens the gate; beats ten times a second
+//!   judge thread   of an offline session: ends it when a kernel of it runs on at a closed gate
 //! ```
 //!
 //! A dedicated session has none of this: `join` returns `None`, and no command looks any further.
 
-use crate::session::{handshake::HandshakeError, handshake::refused, spawn};
+use crate::{
+    end::{EndKind, Ending},
+    session::{handshake::HandshakeError, handshake::refused, spawn},
+};
 use cuda_abi::CudaError;
 use cuda_driver::{Class, Driver, PageHandle, Ticket};
 use cuda_wire::{DriverCommand, HostData, Op};
 use locks::{lock, wait_for};
 use shared_words::{page::sweep, process};
-use sharing::Presence;
+use sharing::{Overstay, Presence};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
@@ -23,6 +27,11 @@ use std::time::Duration;
 const BEAT: Duration = Duration::from_millis(50);
 /// How often the keeper asks the driver of a busy session whether all work is done.
 const ASK_EVERY: Duration = Duration::from_micros(50);
+/// How often an offline session is asked what it runs while online ones wait.
+const JUDGE_EVERY: Duration = Duration::from_millis(10);
+/// What the client of a session hears that was ended by its judge.
+const OVERSTAYED: &str = "a kernel of this offline program kept the GPU from an online program for half a second; make its \
+                          kernels shorter, or run it without --class";
 /// A larger copy to the device alone does not close the gate: it loads weights, and needs no part of the device that
 /// kernels use.
 const COPY_BYTES_MAX: u64 = 4 << 20;
@@ -166,6 +175,27 @@ impl Sharer {
         } else {
             drop(wait_for(&self.changed, presence, at_most));
         }
+    }
+
+    /// Ends an offline session whose kernel keeps the device from online ones.
+    pub(crate) fn judge(self: &Arc<Self>, ending: &Arc<Ending>) {
+        if self.ticket.class() != Class::Offline {
+            return;
+        }
+        let (sharer, ending) = (Arc::downgrade(self), ending.clone());
+        spawn("dxpu-judge", move || {
+            let mut overstay = Overstay::default();
+            while let Some(sharer) = sharer.upgrade().filter(|sharer| !sharer.is_over.load(SeqCst)) {
+                let gate = sharer.page.page().gate();
+                // While the gate is open the question is of no use, and would disturb the program.
+                let running = if gate.is_open() { overstay.work() } else { sharer.driver.running() };
+                if overstay.look(gate, running, process::now_ns()) {
+                    return ending.end(EndKind::Stopped, OVERSTAYED);
+                }
+                drop(sharer);
+                std::thread::sleep(JUDGE_EVERY);
+            }
+        });
     }
 
     /// The session is over: its place is given back, and the gate opened as far as it is concerned.
