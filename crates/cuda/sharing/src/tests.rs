@@ -1,6 +1,7 @@
 //! Models of everything around the crate, driven by seeds: a seed that fails fails again.
 
 mod gate_model;
+mod graph_model;
 mod page_model;
 mod presence_model;
 
@@ -31,15 +32,12 @@ impl Dice {
 }
 
 /// The first of `seeds` whose run breaks a rule, with the rule.
-pub(crate) fn first_failure(
-    seeds: std::ops::Range<u64>,
-    run: impl Fn(u64) -> Result<(), String>,
-) -> Option<String> {
+fn first_failure(seeds: std::ops::Range<u64>, run: impl Fn(u64) -> Result<(), String>) -> Option<String> {
     seeds.into_iter().find_map(|seed| run(seed).err().map(|rule| format!("seed {seed}: {rule}")))
 }
 
 /// Runs with a mistake planted and says whether a rule was broken.
-pub(crate) fn is_found(
+fn is_found(
     mutant: crate::mutant::Mutant,
     seeds: std::ops::Range<u64>,
     run: impl Fn(u64) -> Result<(), String>,

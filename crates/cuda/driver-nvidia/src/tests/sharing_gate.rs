@@ -114,7 +114,8 @@ fn what_runs_after_the_gate_closed_is_the_rest_of_one_group_in_1000_schedules() 
     let (key, mut waits, mut judged) = (shared.session.fake.streams()[0], 0, 0);
     for round in 0..1000 {
         let began = Instant::now();
-        (shared.close(), shared.open());
+        shared.close();
+        shared.open();
         let before = shared.session.fake.count(WAIT);
         (0..8).for_each(|at| shared.launch(STREAM, round * 8 + at));
         // A test that was held up itself finds longer groups: the online session was not busy lately.
