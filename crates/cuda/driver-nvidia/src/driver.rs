@@ -341,6 +341,9 @@ impl Driver for NvidiaDriver {
 
     fn abort(&self) {
         // Contexts, memory and kernels that still run go with the process, which ends now.
+        if let Some(seat) = self.work.seat.get() {
+            seat.tell();
+        }
         self.work.aborted.store(true, Ordering::SeqCst);
         self.work.progress.close();
         self.work.memory.close();

@@ -88,6 +88,13 @@ impl Seat {
         }
     }
 
+    /// Writes to the log how an offline session's work was cut into groups.
+    pub(crate) fn tell(&self) {
+        if let Self::Offline(gate) = self {
+            gate.tell();
+        }
+    }
+
     /// The number of the timed work that runs.
     pub(crate) fn running(&self) -> Option<u64> {
         match self {

@@ -24,7 +24,7 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Op, Shape};
-use locks::lock;
+use locks::{lock, try_lock};
 use shared_words::process;
 use sharing::{
     Demand, Field, Gate, KernelShape, KernelTimes, Page, PageHandle, Sentry, Ticket, Turn, Turnstile,
@@ -190,6 +190,15 @@ impl SharingGate {
         let mut state = lock(&self.state);
         state.read_times(&self.api);
         state.samples.running()
+    }
+
+    /// Writes to the log how the work was cut into groups.
+    pub(super) fn tell(&self) {
+        let groups = self.page.page().get(self.ticket.slot(), Field::FirstUsOrGroups);
+        // A command that is stuck in the library holds the lock for good.
+        let Some(state) = try_lock(&self.state) else { return };
+        let (works, kinds) = (state.works, state.times.shapes());
+        tracing::info!(works, groups, kinds, "an offline session's work was cut into groups");
     }
 
     /// A stream is gone. Its last waits still write where they are passed.

@@ -18,7 +18,7 @@ use cuda_driver::{Class, Driver, PageHandle, Ticket};
 use cuda_wire::{DriverCommand, HostData, Op};
 use locks::{lock, wait_for};
 use shared_words::{page::sweep, process};
-use sharing::{Overstay, Presence};
+use sharing::{Field, Overstay, Presence};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
@@ -200,9 +200,19 @@ impl Sharer {
 
     /// The session is over: its place is given back, and the gate opened as far as it is concerned.
     pub(crate) fn leave(&self) {
-        self.is_over.store(true, SeqCst);
-        drop(lock(&self.presence));
+        if self.is_over.swap(true, SeqCst) {
+            return;
+        }
+        let linger_us = lock(&self.presence).linger().ns() / 1000;
         self.changed.notify_all();
+        let (page, slot) = (self.page.page(), self.ticket.slot());
+        tracing::info!(
+            class = %self.ticket.class(),
+            busy_periods = page.get(slot, Field::BusyPeriods),
+            busy_ms = page.get(slot, Field::BusyTotalNs) / 1_000_000,
+            linger_us,
+            "a session has shared its GPU"
+        );
         self.page.page().release(self.ticket);
     }
 }
