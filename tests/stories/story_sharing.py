@@ -1,4 +1,5 @@
 """Online and offline programs on one GPU: whatever happens to the offline one, the online one has its answers."""
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import sys
 import time
 
 import kit
+from pool import Pool
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "gpu", "share_programs", "plain.py")
 ROUNDS = 3
@@ -17,15 +19,25 @@ def tell(record):
         record.part("an offline program is killed, loses its session, does wrong and never ends beside an online one", faults, worker)
         record.part("an online program that is killed at work does not hold the offline one", online_is_killed, worker)
         record.part("an offline program goes on between the requests of an online one", both_work, worker)
+    with Pool() as pool:
+        pool.box("only", "--soft", "1", "--memory", "1GiB")
+        kit.until(lambda: f"a GPU: {pool.logs()}", lambda: len(pool.gpus()) == 1, 60)
+        pool.all_free()
+        record.part("in a pool: an offline program joins the lease of an online one", in_a_lease, pool)
 
 
 class Program:
     """plain.py in a role, with its class."""
 
-    def __init__(self, worker, role, given_class):
-        command = worker.command([sys.executable, PROGRAM, role], options=("--class", given_class))
+    def __init__(self, place, role, given_class, *options):
+        words = [sys.executable, PROGRAM, role]
+        if isinstance(place, Pool):
+            command = [kit.dxpu, "run", "--class", given_class, *options, "--", *words]
+            environment = place.environment | {"DXPU_CREDENTIAL": place.borrower}
+        else:
+            command, environment = place.command(words, options=("--class", given_class)), place.environment
         pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-        self.process = subprocess.Popen(command, env=worker.environment, text=True, **pipes)
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
         self.first = self.process.stdout.readline()
 
     def __enter__(self):
@@ -33,8 +45,15 @@ class Program:
         return self
 
     def __exit__(self, *_):
+        # A program that `dxpu run` started in a pool ends when its input does.
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1)
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
 
     def order(self, **order):
         self.process.stdin.write(json.dumps(order) + "\n")
@@ -96,3 +115,22 @@ def both_work(worker):
         served, steps = online.answer(), offline.answer()
         kit.hold(len(served["arrivals"]) > 50, "few requests:", len(served["arrivals"]))
         kit.hold(len(steps["ends"]) > 5, "few steps:", len(steps["ends"]))
+
+
+def in_a_lease(pool):
+    with Program(pool, "online", "online", "--gpus", "1") as online:
+        (lease,) = pool.live_leases()
+        with Program(pool, "offline", "offline", "--lease", lease["id"]) as offline:
+            offline.order(do="offline", work="product", seconds=2)
+            online.order(do="online", gap_us=20_000, seconds=2)
+            kit.hold(online.answer()["arrivals"] and len(offline.answer()["ends"]) > 2, "one of them did nothing")
+        kit.until(lambda: f"the worker tells of a session that shared: {pool.logs()}", lambda: told_of_sharing(pool))
+        online.process.stdin.close()
+        online.process.wait(20)
+    pool.all_free()
+
+
+def told_of_sharing(pool):
+    folder = pool.file("only/slot-0")
+    logs = [pool.read(f"only/slot-0/{name}") for name in os.listdir(folder) if name.endswith("log")]
+    return any("class=offline" in log for log in logs)
