@@ -27,6 +27,8 @@ use std::time::Duration;
 const BEAT: Duration = Duration::from_millis(50);
 /// How often the keeper asks the driver of a busy session whether all work is done.
 const ASK_EVERY: Duration = Duration::from_micros(50);
+/// A linger may be shorter than [`ASK_EVERY`]; a shorter sleep than this costs more than it waits.
+const SLEEP_MIN: Duration = Duration::from_micros(5);
 /// How often an offline session is asked what it runs while online ones wait.
 const JUDGE_EVERY: Duration = Duration::from_millis(10);
 /// What the client of a session hears that was ended by its judge.
@@ -139,10 +141,14 @@ impl Sharer {
         };
         drop(presence);
         // A context that died has no work any more.
-        if self.driver.quiet().unwrap_or(true) {
-            lock(&self.presence).quiet(question, process::now_ns());
+        if !self.driver.quiet().unwrap_or(true) {
+            return ASK_EVERY;
         }
-        ASK_EVERY
+        let mut presence = lock(&self.presence);
+        presence.quiet(question, process::now_ns());
+        let opens_at_ns = presence.opens_at_ns();
+        drop(presence);
+        self.open_if_due(opens_at_ns)
     }
 
     fn open_if_due(&self, opens_at_ns: Option<u64>) -> Duration {
@@ -154,7 +160,7 @@ impl Sharer {
             self.page.page().open_gate(self.ticket, now_ns);
             return BEAT;
         }
-        Duration::from_nanos(opens_at_ns.saturating_sub(now_ns)).clamp(ASK_EVERY, BEAT)
+        Duration::from_nanos(opens_at_ns.saturating_sub(now_ns)).clamp(SLEEP_MIN, BEAT)
     }
 
     fn beat(&self) {
