@@ -36,8 +36,6 @@ use std::time::Duration;
 
 /// `CU_STREAM_WAIT_VALUE_EQ`
 pub(crate) const EQUAL: u32 = 1;
-/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`: the number says nothing about memory.
-const NO_BARRIER: u32 = 1;
 /// A stream writes how many waits it has passed at every wait of this number. A write costs as much as a wait.
 const MARK_EVERY: u64 = 16;
 /// How long the command loop sleeps between two looks at a closed gate.
@@ -276,7 +274,7 @@ impl SharingGate {
         unsafe {
             self.api.stream_wait_value(raw, self.word, 0, EQUAL)?;
             if lane.given.is_multiple_of(MARK_EVERY) {
-                self.api.stream_write_value(raw, lane.passed.device(), lane.given, NO_BARRIER)?;
+                self.api.stream_write_value(raw, lane.passed.device(), lane.given, 0)?;
             }
         }
         let page = self.page.page();
