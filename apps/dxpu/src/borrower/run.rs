@@ -72,7 +72,7 @@ pub(crate) struct Run {
     #[arg(long, env = "DXPU_SURVIVE_ACCEPT", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
     survive_accept: bool,
     /// What the program is to others on the same GPU: `online` programs are protected, `offline` ones work in their pauses,
-    /// `dedicated` ones take no part in this. For a worker of your own; its GPUs must be ones it can share (soft GPUs, so far)
+    /// `dedicated` ones take no part in this. Among the programs of one worker of your own, or of one lease (--lease)
     #[arg(long, value_name = "CLASS", env = "DXPU_CLASS", default_value = "dedicated")]
     class: work_class::Class,
     /// Write what ran when to this file: kernels and copies on the GPU, what threads of the program waited for, time on the
@@ -130,11 +130,6 @@ impl Run {
                     "leave one of the two out: --worker for a worker without a pool, --gpus N for a pool";
                 return Err(Failure::new(Exit::Usage, what, hint).into());
             }
-            if self.class != work_class::Class::Dedicated {
-                let what =
-                    format!("--class {}: the GPUs of a pool are not shared between classes yet", self.class);
-                return Err(Failure::new(Exit::Usage, what, "leave --class out, or name a --worker").into());
-            }
             let mut given = self.settings(survive, accept);
             given.extend(timeline.map(|file| ("DXPU_TIMELINE", file.into_os_string())));
             let patience = if survive.is_some() { Some(patience()?) } else { None };
@@ -180,8 +175,7 @@ impl Run {
         if let Some(file) = &timeline {
             set("DXPU_TIMELINE", Some(file.as_os_str()));
         }
-        let is_shared = self.class != work_class::Class::Dedicated;
-        set("DXPU_CLASS", is_shared.then(|| OsStr::new(self.class.name())));
+        set("DXPU_CLASS", self.shared_class().map(OsStr::new));
         // Only returns when the program could not be started.
         let error = program.exec();
         Err(exit::not_started(&self.program[0], error).into())
@@ -197,6 +191,11 @@ impl Run {
         Ok(Some(file))
     }
 
+    /// The class of a program that takes part in sharing its GPU.
+    fn shared_class(&self) -> Option<&'static str> {
+        (self.class != work_class::Class::Dedicated).then(|| self.class.name())
+    }
+
     /// Variables of the program's library, for a program that borrows from a pool.
     fn settings(&self, survive: Option<Survive>, accept: Option<&str>) -> Vec<(&'static str, OsString)> {
         let settings = [
@@ -205,6 +204,7 @@ impl Run {
             ("DXPU_STALL_TIMEOUT", self.stall_timeout.clone()),
             ("DXPU_SURVIVE", survive.map(|survive| survive.to_string())),
             ("DXPU_SURVIVE_ACCEPT", accept.map(str::to_owned)),
+            ("DXPU_CLASS", self.shared_class().map(str::to_owned)),
         ];
         let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
         given.collect()

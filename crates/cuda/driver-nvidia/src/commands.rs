@@ -308,9 +308,13 @@ impl Commands for NvidiaDriver {
     fn stream_destroy(&self, stream: StreamId) -> CuResult<()> {
         let mut tables = self.lock();
         let gone = tables.streams.remove(&stream).ok_or(CudaError::INVALID_HANDLE)?;
-        tables.departing.push(gone);
+        tables.departing.push(Arc::clone(&gone));
         let departed = tables.take_departed();
         drop(tables);
+        if let Some(seat) = self.work.seat.get() {
+            seat.forget(&self.work, &gone);
+        }
+        drop(gone);
         drop(departed);
         Ok(())
     }
@@ -325,7 +329,10 @@ impl Commands for NvidiaDriver {
             Op::Allocate { .. } => self.cuts.want_all(),
             _ => self.cuts.want(&stream),
         }
-        enqueue(&self.work, &self.tables, &stream, op)
+        match self.work.seat.get() {
+            None => enqueue(&self.work, &self.tables, &stream, op),
+            Some(seat) => seat.enqueue(&self.work, &self.tables, &stream, op),
+        }
     }
 
     fn event_create(&self, event: EventId, context: ContextId, flags: u32) -> CuResult<()> {
@@ -380,7 +387,10 @@ impl Commands for NvidiaDriver {
             (tables.exec(exec)?, tables.stream(stream)?)
         };
         self.cuts.want(&stream);
-        exec.launch(&self.tables, &stream, run)
+        match self.work.seat.get() {
+            None => exec.launch(&self.tables, &stream, run),
+            Some(seat) => seat.launch_graph(&self.tables, &exec, &stream, run),
+        }
     }
 
     fn graph_upload(&self, exec: ExecId, stream: StreamId) -> CuResult<()> {

@@ -144,11 +144,11 @@ pub(crate) fn copy_in(
         return Ok(());
     }
     let arrival = Arrival::new(work, bytes, pull)?;
-    let raw = stream.enter()?;
+    stream.enter()?;
     if pull {
         receive_when_reached(&arrival, stream, transfer)?;
     }
-    if let Err(error) = issue(work, raw, &arrival, plane, shape) {
+    if let Err(error) = issue(work, stream, &arrival, plane, shape) {
         // The stream may have got some of the orders, so their words and slots stay until it has passed them.
         arrival.call_off();
         work.progress.keep_until_idle(stream, arrival);
@@ -210,11 +210,13 @@ fn receive_when_reached(
     Ok(())
 }
 
-fn issue(work: &Work, stream: Stream, arrival: &Arrival, plane: Plane, shape: Shape) -> CuResult<()> {
+fn issue(work: &Work, live: &Arc<LiveStream>, arrival: &Arrival, plane: Plane, shape: Shape) -> CuResult<()> {
+    let stream = live.enter()?;
     // SAFETY: words and slots live until the stream has passed the last part.
     unsafe { work.api.stream_write_value(stream, arrival.copied.device(), 1, 0)? };
     for part in 0..arrival.filled.len() {
         let slot = &arrival.slots[part % arrival.slots.len()];
+        work.before_part(live, arrival.part_bytes(part))?;
         // SAFETY: as above.
         unsafe { work.api.stream_wait_value(stream, arrival.landed.device(), part as u64 + 1, AT_LEAST)? };
         let (from, bytes) = ((part * SLOT_BYTES) as u64, arrival.part_bytes(part));

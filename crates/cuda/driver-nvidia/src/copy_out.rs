@@ -128,7 +128,7 @@ pub(crate) fn copy_out(
         left: Mutex::default(),
         called_off: Arc::default(),
     });
-    let raw = stream.enter()?;
+    stream.enter()?;
     for part in 0..parts {
         let (leaving, link) = (Arc::clone(&leaving), link.clone());
         work.progress.watch(Watch {
@@ -155,7 +155,7 @@ pub(crate) fn copy_out(
             }),
         });
     }
-    if let Err(error) = issue(work, raw, &leaving, plane, shape) {
+    if let Err(error) = issue(work, stream, &leaving, plane, shape) {
         // The stream may have got some of the orders, so their words and slots stay until it has passed them.
         leaving.call_off();
         work.progress.keep_until_idle(stream, leaving);
@@ -170,7 +170,8 @@ pub(crate) fn copy_out(
     Ok(())
 }
 
-fn issue(work: &Work, stream: Stream, leaving: &Leaving, plane: Plane, shape: Shape) -> CuResult<()> {
+fn issue(work: &Work, live: &Arc<LiveStream>, leaving: &Leaving, plane: Plane, shape: Shape) -> CuResult<()> {
+    let stream = live.enter()?;
     let (parts, ring) = (leaving.parts(), leaving.slots.len());
     let wait_sent = |count: usize| {
         // SAFETY: the word lives until the stream has passed its last wait.
@@ -186,6 +187,7 @@ fn issue(work: &Work, stream: Stream, leaving: &Leaving, plane: Plane, shape: Sh
         }
         let (from, bytes) = ((part * SLOT_BYTES) as u64, leaving.part_bytes(part));
         let slot = &leaving.slots[part % ring];
+        work.before_part(live, bytes)?;
         to_host(work, stream, slot.start() as usize, from, plane, shape, bytes)?;
         say(part as u64 + 1)?;
     }

@@ -14,13 +14,17 @@ use crate::{
     printed::Printed,
     progress::Progress,
     read_back,
+    seat::{Seat, SharingGate, Touched},
     shared::{Regions, Registered},
     stream::LiveStream,
     sys::{Api, LoadError},
     tables::Tables,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Descriptions, Driver, HostLink, LimitOf, PendingRead, SharedPages, Snapshots, WaitTarget};
+use cuda_driver::{
+    Class, Descriptions, Driver, HostLink, LimitOf, PageHandle, PendingRead, SharedPages, Snapshots, Ticket,
+    WaitTarget,
+};
 use cuda_wire::{ContextId, DeviceInfo, Plane, RegionId, Shape, StreamId, VaRange};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +37,8 @@ pub struct NvidiaConfig {
     pub memory_limit_bytes: Option<u64>,
     /// Make standard output the way for text that kernels print; nothing else may then print there.
     pub take_standard_output: bool,
+    /// The page that all sessions of these GPUs share. Without it there are dedicated sessions alone.
+    pub page: Option<PageHandle>,
 }
 
 /// Why a session cannot have the GPUs.
@@ -73,6 +79,7 @@ pub struct NvidiaDriver {
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) message: Mutex<Option<String>>,
     pub(crate) known: Known,
+    page: Option<PageHandle>,
     version: i32,
 }
 
@@ -120,6 +127,7 @@ impl NvidiaDriver {
             regions: Regions::default(),
             arrays: Arrays::default(),
             printed,
+            seat: OnceLock::new(),
             link: OnceLock::new(),
             aborted: AtomicBool::new(false),
             deferred: Mutex::new(VecDeque::new()),
@@ -127,7 +135,8 @@ impl NvidiaDriver {
         let cuts = Cuts::new(&work.words).map_err(failed("pinned memory"))?;
         let known = Known::new(format!("CUDA {version}{}", kernel_module()));
         let (work, tables) = (Arc::new(work), Mutex::new(tables));
-        Ok(Self { api, tables, work, cuts, devices, message: Mutex::new(None), known, version })
+        let (page, message) = (config.page.clone(), Mutex::new(None));
+        Ok(Self { api, tables, work, cuts, devices, message, known, page, version })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -265,7 +274,11 @@ impl Driver for NvidiaDriver {
     ) -> CuResult<Box<dyn PendingRead>> {
         let stream = self.lock().stream(stream)?;
         self.cuts.want(&stream);
-        Ok(Box::new(read_back::begin(&self.work, stream, source, shape)?))
+        let read = read_back::begin(&self.work, Arc::clone(&stream), source, shape)?;
+        if let Some(seat) = self.work.seat.get() {
+            seat.note_read(&stream);
+        }
+        Ok(Box::new(read))
     }
 
     fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
@@ -280,6 +293,34 @@ impl Driver for NvidiaDriver {
         let smallest = self.devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
         let bytes = CREDIT_BYTES.min(smallest / CREDIT_SHARE);
         self.work.memory.grant(self.devices.len() as u32, bytes)
+    }
+
+    fn page(&self) -> Option<PageHandle> {
+        self.page.clone()
+    }
+
+    fn share(&self, ticket: Ticket) -> CuResult<()> {
+        let page = self.page.clone().ok_or(CudaError::NOT_SUPPORTED)?;
+        let seat = match ticket.class() {
+            Class::Dedicated => return Ok(()),
+            Class::Online => Seat::Online(Touched::default()),
+            Class::Offline => {
+                self.lock().context(ContextId(0))?.enter()?;
+                let gate = SharingGate::new(self.api, page, ticket)?;
+                gate.watch_owners(&self.work).map_err(|_| CudaError::OPERATING_SYSTEM)?;
+                Seat::Offline(Box::new(gate))
+            }
+        };
+        let _ = self.work.seat.set(seat);
+        Ok(())
+    }
+
+    fn quiet(&self) -> CuResult<bool> {
+        Ok(self.work.seat.get().is_none_or(Seat::is_quiet))
+    }
+
+    fn running(&self) -> Option<u64> {
+        self.work.seat.get().and_then(Seat::running)
     }
 
     fn share_host(&self, region: RegionId, pages: Arc<SharedPages>) -> CuResult<()> {
@@ -302,6 +343,9 @@ impl Driver for NvidiaDriver {
 
     fn abort(&self) {
         // Contexts, memory and kernels that still run go with the process, which ends now.
+        if let Some(seat) = self.work.seat.get() {
+            seat.tell();
+        }
         self.work.aborted.store(true, Ordering::SeqCst);
         self.work.progress.close();
         self.work.memory.close();

@@ -101,6 +101,8 @@ struct State {
     /// The thread whose call waits for room in a stream.
     waits_for_room: Option<ThreadId>,
     next_ticket: u64,
+    /// What events measure between two tickets, in milliseconds. A number, or 1.
+    tick_ms: Option<f32>,
     /// Tickets of records that are over.
     reached: HashSet<u64>,
     is_held: bool,
@@ -222,6 +224,11 @@ impl Fake {
     /// From now on a call blocks while its stream holds this much work.
     pub(crate) fn limit_queues(&self, items: usize) {
         self.lock().queue_items_max = Some(items);
+    }
+
+    /// From now on events measure this between one call and the next.
+    pub(crate) fn set_tick_ns(&self, ns: u64) {
+        self.lock().tick_ms = Some(ns as f32 / 1e6);
     }
 
     /// Blocking calls so far that found work outstanding.

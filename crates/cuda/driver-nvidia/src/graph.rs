@@ -15,12 +15,13 @@ use crate::{
     pinned::Word,
     progress::{Until, Watch},
     stream::{LiveEvent, LiveStream},
-    sys::{Api, Graph, GraphExec},
+    sys::{Api, DeviceAddress, Graph, GraphExec},
     tables::Tables,
 };
 use build::{Built, Keeper};
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{GraphNode, Op, Reader, Wire};
+use sharing::GraphTime;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -29,6 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub(crate) struct Exec {
     pub(crate) context: Arc<LiveContext>,
     work: Arc<Work>,
+    /// What a launch takes, as far as an offline session has learned it.
+    pub(crate) time: Mutex<GraphTime>,
     state: Mutex<State>,
 }
 
@@ -37,6 +40,19 @@ struct State {
     nodes: Vec<Vec<u8>>,
     /// `None` after a change, until the next launch.
     ready: Option<Ready>,
+    /// Present when nodes of it wait for the gate of an offline session.
+    gates: Option<GraphGates>,
+}
+
+/// How a graph is cut into groups that wait for a gate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GraphGates {
+    /// Zero while the gate is open.
+    pub(crate) word: DeviceAddress,
+    /// What a launch takes.
+    pub(crate) time_ns: u64,
+    /// What a group may take.
+    pub(crate) budget_ns: u64,
 }
 
 /// A graph that the driver has made executable.
@@ -115,10 +131,10 @@ impl Exec {
         context: Arc<LiveContext>,
         nodes: &[GraphNode<'_>],
     ) -> CuResult<Self> {
-        let ready = make(work, tables, &context, nodes)?;
+        let ready = make(work, tables, &context, nodes, None)?;
         let nodes = nodes.iter().map(encoded).collect();
-        let state = Mutex::new(State { nodes, ready: Some(ready) });
-        Ok(Self { context, work: Arc::clone(work), state })
+        let state = Mutex::new(State { nodes, ready: Some(ready), gates: None });
+        Ok(Self { context, work: Arc::clone(work), time: Mutex::default(), state })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -127,7 +143,8 @@ impl Exec {
 
     /// Replaces all nodes.
     pub(crate) fn update(&self, tables: &Mutex<Tables>, nodes: &[GraphNode<'_>]) -> CuResult<()> {
-        let ready = make(&self.work, tables, &self.context, nodes)?;
+        let gates = self.lock().gates;
+        let ready = make(&self.work, tables, &self.context, nodes, gates)?;
         let mut state = self.lock();
         state.nodes = nodes.iter().map(encoded).collect();
         state.ready = Some(ready);
@@ -144,6 +161,19 @@ impl Exec {
         Ok(())
     }
 
+    /// Its nodes wait for a gate from the next launch on, in groups. Said again, it changes nothing.
+    pub(crate) fn wait_inside(&self, gates: GraphGates) {
+        let mut state = self.lock();
+        if state.gates.is_none() {
+            state.gates = Some(gates);
+            state.ready = None;
+        }
+    }
+
+    pub(crate) fn work(&self) -> &Arc<Work> {
+        &self.work
+    }
+
     fn with_ready<R>(
         &self,
         tables: &Mutex<Tables>,
@@ -152,7 +182,7 @@ impl Exec {
         let mut state = self.lock();
         if state.ready.is_none() {
             let nodes = state.nodes.iter().map(|bytes| decoded(bytes)).collect::<CuResult<Vec<_>>>()?;
-            let ready = make(&self.work, tables, &self.context, &nodes)?;
+            let ready = make(&self.work, tables, &self.context, &nodes, state.gates)?;
             state.ready = Some(ready);
         }
         let result = run(state.ready.as_mut().ok_or(CudaError::UNKNOWN)?);
@@ -227,12 +257,13 @@ fn make(
     tables: &Mutex<Tables>,
     context: &Arc<LiveContext>,
     nodes: &[GraphNode<'_>],
+    gates: Option<GraphGates>,
 ) -> CuResult<Ready> {
     context.enter()?;
     let run = Arc::new(AtomicU32::new(0));
     let Built { graph, keepers, records, talks } = {
         let tables = tables.lock().unwrap_or_else(PoisonError::into_inner);
-        build::build(work, &tables, context, nodes, &run)?
+        build::build(work, &tables, context, nodes, gates, &run)?
     };
     let mut raw = GraphExec::default();
     // SAFETY: `raw` is valid for the call, the graph lives until it returns.

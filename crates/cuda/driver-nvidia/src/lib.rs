@@ -7,6 +7,7 @@
 //!                  ├ copy_in   network → pinned slots → GPU      one thread of ours watches words in pinned memory
 //!                  ├ copy_out  GPU → pinned slots → network      that streams write, and writes those they wait for
 //!                  ├ graph     flattened graphs as CUDA graphs
+//!                  ├ seat      online and offline programs on one GPU: streams that wait for a gate
 //!                  └ cut       all memory at one place in the order of commands, saved while the program goes on
 //! ```
 //!
@@ -45,6 +46,7 @@ mod read_back;
 mod reference;
 mod rows;
 mod sampler;
+mod seat;
 mod shared;
 mod status;
 mod stream;

@@ -12,6 +12,7 @@ use crate::{
     pinned::{Slots, Words},
     printed::Printed,
     progress::Progress,
+    seat::Seat,
     shared::{self, Regions, Way},
     stream::LiveStream,
     sys::{Api, BatchMemOp, Copy2D, MEMORY_DEVICE, Stream},
@@ -35,6 +36,8 @@ pub(crate) struct Work {
     pub(crate) regions: Regions,
     pub(crate) arrays: Arrays,
     pub(crate) printed: Option<Printed>,
+    /// Absent in a dedicated session.
+    pub(crate) seat: OnceLock<Seat>,
     pub(crate) link: OnceLock<Arc<dyn HostLink>>,
     pub(crate) aborted: AtomicBool,
     pub(crate) deferred: Mutex<VecDeque<(ContextId, CudaError)>>,
@@ -54,6 +57,20 @@ impl Work {
         if !self.is_aborted() {
             let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
             deferred.push_back((ContextId(context), error));
+        }
+    }
+
+    /// Whether online sessions come first.
+    pub(crate) fn is_offline(&self) -> bool {
+        matches!(self.seat.get(), Some(Seat::Offline(_)))
+    }
+
+    /// Part of a copy between host and device is about to be put into a stream. An offline session's may wait first.
+    #[inline]
+    pub(crate) fn before_part(&self, stream: &Arc<LiveStream>, bytes: u64) -> CuResult<()> {
+        match self.seat.get() {
+            None => Ok(()),
+            Some(seat) => seat.before_part(self, stream, bytes),
         }
     }
 
@@ -112,10 +129,10 @@ pub(crate) fn enqueue(
         }
         Op::CopyOut { source, shape, transfer } => copy_out(work, stream, source, shape, transfer),
         Op::CopyInShared { target, source, shape } => {
-            shared::copy(work, stream.enter()?, target, source, shape, Way::In)
+            shared::copy(work, stream, target, source, shape, Way::In)
         }
         Op::CopyOutShared { source, target, shape } => {
-            shared::copy(work, stream.enter()?, source, target, shape, Way::Out)
+            shared::copy(work, stream, source, target, shape, Way::Out)
         }
         Op::HostCall { token } => host_call(work, stream.enter()?, token),
         Op::Record { event, flags } => {

@@ -5,6 +5,8 @@
 use crate::{
     array,
     op::{Work, names_array},
+    pinned::SLOT_BYTES,
+    stream::LiveStream,
     sys::{Api, Copy2D, MEMORY_DEVICE, MEMORY_HOST, Stream},
 };
 use cuda_abi::{CuResult, CudaError};
@@ -75,29 +77,50 @@ pub(crate) enum Way {
 /// Puts a copy into a stream. `unshare` waits for it before the pages go.
 pub(crate) fn copy(
     work: &Work,
-    stream: Stream,
+    live: &Arc<LiveStream>,
     device: Plane,
     shared: SharedPlane,
     shape: Shape,
     way: Way,
 ) -> CuResult<()> {
     let host = work.regions.find(&shared, &shape)?;
+    let stream = live.enter()?;
     if names_array(&device) {
+        work.before_part(live, shape.width * shape.height)?;
         return array::shared(work, stream, device, (host, shared), shape, way);
     }
     for slice in 0..shape.depth {
         let at = device.address + slice * device.slice_pitch;
         let host = host + (slice * shared.slice_pitch) as usize;
         if shape.height == 1 {
-            line(work, stream, at, host, shape.width as usize, way)?;
+            line(work, live, (at, host), shape.width as usize, way)?;
         } else {
+            work.before_part(live, shape.width * shape.height)?;
             rows(work, stream, (at, device.row_pitch), (host, shared.row_pitch), shape, way)?;
         }
     }
     Ok(())
 }
 
-fn line(work: &Work, stream: Stream, device: u64, host: usize, bytes: usize, way: Way) -> CuResult<()> {
+/// An offline session's copy may wait between its parts, so that an online one's does not wait for all of it.
+fn line(
+    work: &Work,
+    live: &Arc<LiveStream>,
+    (device, host): (u64, usize),
+    bytes: usize,
+    way: Way,
+) -> CuResult<()> {
+    let stream = live.enter()?;
+    let part_bytes = if work.is_offline() { SLOT_BYTES } else { bytes };
+    for at in (0..bytes).step_by(part_bytes.max(1)) {
+        let count = part_bytes.min(bytes - at);
+        work.before_part(live, count as u64)?;
+        part(work, stream, device + at as u64, host + at, count, way)?;
+    }
+    Ok(())
+}
+
+fn part(work: &Work, stream: Stream, device: u64, host: usize, bytes: usize, way: Way) -> CuResult<()> {
     match way {
         // SAFETY: `find` has checked the range; the pages stay until the stream has copied.
         Way::In => unsafe {

@@ -7,7 +7,7 @@ use crate::{
     sys::{Api, Event, STREAM_LEGACY, Stream},
 };
 use cuda_abi::{CuResult, CudaError};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,14 @@ pub(crate) struct LiveStream {
     api: Api,
     raw: Stream,
     is_legacy: bool,
+    /// Unlike the handle, no other stream of the process ever has it.
+    pub(crate) number: u64,
     pub(crate) context: Arc<LiveContext>,
+}
+
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl LiveStream {
@@ -32,13 +39,13 @@ impl LiveStream {
         let mut raw = Stream::default();
         // SAFETY: `raw` is valid for the call.
         unsafe { api.stream_create(&mut raw, if kind == INDEPENDENT { 1 } else { 0 }, priority)? };
-        Ok(Self { api: *api, raw, is_legacy: false, context })
+        Ok(Self { api: *api, raw, is_legacy: false, number: next_number(), context })
     }
 
     /// The legacy stream of a context, which is always there.
     pub(crate) fn legacy(api: &Api, context: Arc<LiveContext>) -> Self {
         let raw = Stream(std::ptr::without_provenance_mut(STREAM_LEGACY));
-        Self { api: *api, raw, is_legacy: true, context }
+        Self { api: *api, raw, is_legacy: true, number: next_number(), context }
     }
 
     /// The handle; its context becomes the calling thread's, which the legacy stream is found by.

@@ -17,6 +17,7 @@ mod modules;
 mod read_back;
 mod session;
 mod shared;
+mod sharing_gate;
 mod streams;
 mod teardown;
 mod waits;

@@ -149,8 +149,9 @@ impl Driver for SoftDriver {
         self.session.config.page.clone()
     }
 
-    fn share(&self, ticket: Ticket) {
+    fn share(&self, ticket: Ticket) -> CuResult<()> {
         self.session.share(ticket);
+        Ok(())
     }
 
     fn quiet(&self) -> CuResult<bool> {

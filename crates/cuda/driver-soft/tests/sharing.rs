@@ -27,7 +27,8 @@ impl Shared {
         let (words, page) = page::create().unwrap();
         let online = claim(&page, process::this_process().unwrap(), Class::Online);
         let offline = session_in(&page);
-        offline.driver.share(claim(&page, process::this_process().unwrap(), Class::Offline));
+        let ticket = claim(&page, process::this_process().unwrap(), Class::Offline);
+        offline.driver.share(ticket).unwrap();
         Self { words, page, online, offline }
     }
 
@@ -153,7 +154,7 @@ fn an_online_or_dedicated_session_waits_for_nothing_and_is_quiet_when_all_is_don
     let (_, page) = page::create().unwrap();
     let (online, dedicated) = (session_in(&page), session_in(&page));
     let ticket = claim(&page, process::this_process().unwrap(), Class::Online);
-    online.driver.share(ticket);
+    online.driver.share(ticket).unwrap();
     assert!(page.page().close(ticket, process::now_ns()));
     for session in [&online, &dedicated] {
         let memory = session.alloc_with(&[0; 64]);

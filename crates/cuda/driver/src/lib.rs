@@ -107,8 +107,9 @@ pub trait Driver: Execute + Send + Sync {
 
     /// The session takes part in sharing from now on: it has this slot of [`Driver::page`]. Called at most once, before
     /// any command, and never for a dedicated session. The streams of an offline session then wait for the gate.
-    fn share(&self, ticket: Ticket) {
+    fn share(&self, ticket: Ticket) -> CuResult<()> {
         let _ = ticket;
+        Ok(())
     }
 
     /// A burst of commands is over. A driver that cannot tell otherwise when it is [`Driver::quiet`] marks its streams.
@@ -117,6 +118,12 @@ pub trait Driver: Execute + Send + Sync {
     /// Whether all work that the session was told to do is done. Never blocks. Asked of online sessions alone.
     fn quiet(&self) -> CuResult<bool> {
         Ok(true)
+    }
+
+    /// A number of the work of an offline session that occupies the device right now, where the driver can tell: another number
+    /// for other work. Never blocks for the device.
+    fn running(&self) -> Option<u64> {
+        None
     }
 
     /// Streams may copy from and to this memory of the program's from now on, under this name. It stays mapped as long as the

@@ -1,7 +1,7 @@
 //! Which process is which, and a clock that all of them share.
 
 use sharing::{Life, Owner};
-use std::io;
+use std::{io, path::Path};
 
 /// Nanoseconds on a clock that all processes of a machine share. Never 0.
 pub fn now_ns() -> u64 {
@@ -15,6 +15,15 @@ pub fn this_process() -> io::Result<Owner> {
     let pid = std::process::id();
     let start = start_ticks(pid)?.ok_or(io::ErrorKind::NotFound)?;
     Owner::new(pid, start).map_err(io::Error::other)
+}
+
+/// Has this thread's short sleeps end on time. By default the kernel may add 50 us to each, so that it wakes threads together; a
+/// sleep of 50 us then takes twice as long. Where the kernel does not allow it, nothing changes.
+pub fn sleep_on_time() {
+    let Ok(thread) = std::fs::read_link("/proc/thread-self") else { return };
+    if let Some(number) = thread.file_name() {
+        let _ = std::fs::write(Path::new("/proc").join(number).join("timerslack_ns"), "1");
+    }
 }
 
 /// Whether the owner of a slot lives.
@@ -64,6 +73,19 @@ mod tests {
         assert_eq!(parse_stat(&stat("a) R 1 (b", "S")), Some(Some(4242)));
         assert_eq!(parse_stat(&stat("gone", "Z")), Some(None), "a zombie executes nothing");
         assert_eq!(parse_stat("77 (short) S 1"), None);
+    }
+
+    #[test]
+    fn sleeps_of_a_thread_that_asked_for_it_end_on_time() {
+        let slack = std::thread::spawn(|| {
+            sleep_on_time();
+            let thread = std::fs::read_link("/proc/thread-self").unwrap();
+            std::fs::read_to_string(
+                Path::new("/proc").join(thread.file_name().unwrap()).join("timerslack_ns"),
+            )
+        });
+        // A kernel without the file has no slack to change.
+        assert!(slack.join().unwrap().map_or(true, |slack| slack.trim() == "1"));
     }
 
     #[test]

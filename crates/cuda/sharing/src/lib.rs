@@ -10,8 +10,10 @@
 //!
 //! - [`Page`] is a view over words that processes share. The gate is one of them: open when it is zero.
 //! - [`Presence`] says when an online session closes and opens the gate.
-//! - [`Turnstile`] says where an offline session's streams wait for the gate, with costs from [`KernelTimes`].
+//! - [`Turnstile`] says where an offline session's streams wait for the gate, with costs from [`KernelTimes`];
+//!   [`graph_gates`] says it for the nodes of a graph.
 //! - [`Sentry`] finds owners that died or froze with the gate closed.
+//! - [`Overstay`] finds a kernel that runs on at a closed gate.
 //! - [`Governor`] holds the cost to online programs within their slack; [`Monitor`] opens and closes the seat for guests.
 //!
 //! The crate knows no GPU, no clock, no thread and no process: time, and whether a process lives, are arguments. Where
@@ -22,10 +24,12 @@
 
 mod cost;
 mod governor;
+mod graph_gates;
 mod kernel_times;
 mod linger;
 mod monitor;
 mod mutant;
+mod overstay;
 mod page;
 mod presence;
 mod sentry;
@@ -36,9 +40,11 @@ mod tests;
 
 pub use cost::{Cost, CostMeter};
 pub use governor::{Governor, GovernorReading, Orders};
+pub use graph_gates::{GraphStep, GraphTime, graph_gates};
 pub use kernel_times::{KernelShape, KernelTimes};
 pub use linger::Linger;
 pub use monitor::{Limits, Monitor, MonitorState, OffReason, Reading, Seat};
+pub use overstay::Overstay;
 pub use page::{
     Field, Gate, Owner, OwnerNumberTooLarge, PAGE_WORDS, Page, PageError, PageHandle, SLOTS, SlotOwner,
     Ticket, Words,

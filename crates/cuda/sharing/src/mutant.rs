@@ -11,6 +11,10 @@ pub(crate) enum Mutant {
     UnknownCostsNothing,
     /// Each stream has the whole budget, however many there are.
     BudgetPerStream,
+    /// A graph has no gates inside.
+    GraphWithoutGates,
+    /// A kernel that runs long while no online session has work is taken for an offender.
+    OverstayAtAnOpenGate,
     /// The sentry clears the bit of an owner that lives and beats.
     StrangerClears,
     /// The sentry counts the time in which it did not look itself.

@@ -189,6 +189,11 @@ impl PageHandle {
         Ok(Self(words))
     }
 
+    /// All of its words, for a driver that shows them to a device. [`Page::GATE_WORD`] is the one that streams wait for.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+
     /// The page. Whether it is still whole is looked at by [`Page::gate`].
     pub fn page(&self) -> Page<'_> {
         Page { words: self.0.words() }

@@ -1,6 +1,7 @@
 //! Models of everything around the crate, driven by seeds: a seed that fails fails again.
 
 mod gate_model;
+mod graph_model;
 mod page_model;
 mod presence_model;
 

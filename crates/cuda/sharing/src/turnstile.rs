@@ -51,8 +51,7 @@ impl Demand {
             return Self::Absent;
         }
         let was_busy = |slot: usize| {
-            let idle_since = page.get(slot, Field::IdleSince);
-            present & 1 << slot != 0 && now_ns.saturating_sub(idle_since) < LATELY_NS
+            present & 1 << slot != 0 && now_ns.saturating_sub(page.get(slot, Field::IdleSince)) < LATELY_NS
         };
         if (0..SLOTS).any(was_busy) { Self::Lately } else { Self::Quiet }
     }

@@ -30,10 +30,11 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// Adds what the client wishes for itself. Where a lease decides, its class stands and a wish changes nothing: a client
-    /// cannot make itself online.
+    /// Adds what the client wishes for itself. A lease has its GPU for itself, so its programs may choose among themselves
+    /// which of them comes first. Parts of a lease may belong to tenants that do not know each other: their wishes change
+    /// nothing, because a client must not make itself online before a stranger.
     pub(crate) fn with_wish(self, hello: &Hello) -> Result<Self, HandshakeError> {
-        if self.lease.is_some() {
+        if self.part.is_some() {
             return Ok(self);
         }
         let Some(class) = Class::from_code(hello.wish.class) else {

@@ -200,6 +200,26 @@ fn a_share_has_no_more_memory_than_it_paid_for() {
 }
 
 #[test]
+fn programs_of_a_lease_choose_their_class_and_parts_of_it_do_not() {
+    let slot = Slot::start();
+    let wish_online = |claims: &LeaseClaims| {
+        let (address, security) = (slot.target.address.clone(), slot.target.security.clone());
+        let target = Target { address, security, token: slot.token(claims) };
+        let wish = AppendedWish { class: cuda_driver::Class::Online.code(), timeline: false };
+        let (_connection, answer) =
+            greet(&target, target.ticket(purpose::SESSION), Hello { wish, ..hello(&target.token, 1) });
+        match answer.unwrap() {
+            // This worker's driver has no page: a wish that counts is refused.
+            Handshake::Refusal(refusal) => CudaError::from_code(refusal.code),
+            _ => None,
+        }
+    };
+    assert_eq!(wish_online(&slot.claims(5)), Some(CudaError::NOT_SUPPORTED));
+    let part = LeaseClaims { part: Some("ada.1".to_owned()), ..slot.claims(5) };
+    assert_eq!(wish_online(&part), None);
+}
+
+#[test]
 fn parts_of_one_lease_have_the_memory_of_their_tokens_and_each_has_one_session() {
     let slot = Slot::start();
     let part = |name: &str, memory_bytes| LeaseClaims {

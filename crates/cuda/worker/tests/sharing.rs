@@ -164,6 +164,26 @@ fn the_gate_opens_when_a_busy_session_is_killed() {
 }
 
 #[test]
+fn an_offline_session_whose_work_runs_on_at_a_closed_gate_is_ended_and_told_why() {
+    let (worker, page) = worker(true);
+    let own = page.page().claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
+    let mut client = wishing(&worker, Class::Offline);
+    occupy(&mut client, 1);
+    std::thread::sleep(Duration::from_millis(700));
+    client.must(&Command::MemoryInfo { device: 0 });
+    let since = Instant::now();
+    assert!(page.page().close(own, process::now_ns()));
+    let Told::Closing(text) = client.heard() else { panic!("it is not told") };
+    assert!(
+        text.contains("kept the GPU from an online program") && text.contains("without --class"),
+        "{text}"
+    );
+    assert!(since.elapsed() >= Duration::from_millis(450), "{:?}", since.elapsed());
+    assert_eq!(worker.end().kind, EndKind::Stopped);
+    assert!(!page.page().gate().is_open(), "the online session goes on");
+}
+
+#[test]
 fn a_frozen_session_loses_the_gate_and_has_it_again_when_it_goes_on() {
     let (worker, page) = worker(true);
     let mut client = wishing(&worker, Class::Online);

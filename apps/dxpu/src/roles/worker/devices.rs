@@ -19,7 +19,7 @@ impl Devices {
     pub(crate) fn grants(self, sessions_max: usize) -> anyhow::Result<GrantMaker> {
         match self {
             Self::Soft(devices) => devices.grants(sessions_max),
-            Self::Nvidia(devices) => Ok(devices.grants()),
+            Self::Nvidia(devices) => devices.grants(),
         }
     }
 
@@ -41,7 +41,7 @@ impl Devices {
 /// Makes the driver of a session process.
 pub(crate) fn make_driver(granted: &serde_json::Value, fds: Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> {
     match nvidia::NvidiaGrant::read(granted) {
-        Some(grant) => nvidia::make_driver(&grant),
+        Some(grant) => nvidia::make_driver(&grant, fds),
         None => soft::make_driver(granted, fds),
     }
 }

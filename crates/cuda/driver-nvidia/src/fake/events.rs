@@ -107,7 +107,8 @@ impl Fake {
             }
         }
         let (from, to) = (state.event(start)?.latest, state.event(end)?.latest);
-        put(out, to as f32 - from as f32);
+        let tick_ms = state.tick_ms.unwrap_or(1.0);
+        put(out, (to as f32 - from as f32) * tick_ms);
         Ok(())
     }
 }

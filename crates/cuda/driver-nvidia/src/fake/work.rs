@@ -102,6 +102,10 @@ impl Work {
             2 => Compare::And,
             _ => return Err(CudaError::INVALID_VALUE),
         };
+        // The second version of these calls refuses writes without a barrier (seen on an H200 with driver 580).
+        if matches!(kind, 2 | 5) && flags != 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
         Ok(match kind {
             1 => Self::WaitWord { address, value, bytes: 4, compare },
             2 => Self::WriteWord { address, value, bytes: 4 },

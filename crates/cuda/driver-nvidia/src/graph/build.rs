@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    RawGraph,
+    GraphGates, RawGraph,
     transfer::{Buffer, PullIn, SendOut},
 };
 use crate::{
@@ -12,15 +12,17 @@ use crate::{
     launch::{attributes, with_parameters},
     module::of_loaded,
     op::{HostCall, Work, memory_ops},
+    seat::EQUAL,
     stream::LiveEvent,
     sys::{
-        Api, BatchMemOpNode, Copy3D, Function, Graph, GraphNode as RawNode, HostFunction, HostNode,
-        KernelNode, MEMORY_DEVICE, MEMORY_HOST, MemsetNode,
+        Api, BatchMemOp, BatchMemOpNode, Copy3D, Function, Graph, GraphNode as RawNode, HostFunction,
+        HostNode, KernelNode, MEMORY_DEVICE, MEMORY_HOST, MemsetNode,
     },
     tables::Tables,
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{GraphNode, HostData, Op, Plane, Shape};
+use sharing::{GraphStep, graph_gates};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
@@ -69,6 +71,7 @@ pub(super) fn build(
     tables: &Tables,
     context: &LiveContext,
     nodes: &[GraphNode<'_>],
+    gates: Option<GraphGates>,
     run: &Arc<AtomicU32>,
 ) -> CuResult<Built> {
     let mut raw = Graph::default();
@@ -77,11 +80,15 @@ pub(super) fn build(
     let graph = RawGraph { api: work.api, raw };
     let mut builder =
         Builder { work, tables, context, graph: raw, keepers: Vec::new(), records: Vec::new(), run };
+    let is_gated = gates.map(|gates| groups(nodes, gates)).unwrap_or_default();
     let mut made: Vec<RawNode> = Vec::with_capacity(nodes.len());
-    for node in nodes {
+    for (at, node) in nodes.iter().enumerate() {
         let mut after = Vec::with_capacity(node.after.len());
         for &before in &node.after {
             after.push(*made.get(before as usize).ok_or(CudaError::INVALID_VALUE)?);
+        }
+        if let (Some(gates), Some(true)) = (gates, is_gated.get(at)) {
+            after = vec![builder.gate(gates, &after)?];
         }
         let raw = if node.enabled { builder.add(&node.op, &after) } else { builder.empty(&after) };
         // The client gets one code for the whole graph; this log line names the node.
@@ -91,6 +98,17 @@ pub(super) fn build(
     }
     let Builder { keepers, records, .. } = builder;
     Ok(Built { graph, talks: !keepers.is_empty(), keepers, records })
+}
+
+/// In front of which nodes a gate stands.
+fn groups(nodes: &[GraphNode<'_>], gates: GraphGates) -> Vec<bool> {
+    let step = |node| {
+        let GraphNode { op, after, enabled }: &GraphNode<'_> = node;
+        let is_work = *enabled && matches!(op, Op::Launch { .. } | Op::Fill { .. } | Op::CopyDevice { .. });
+        GraphStep { after, is_work }
+    };
+    let steps: Vec<GraphStep<'_>> = nodes.iter().map(step).collect();
+    graph_gates(&steps, gates.time_ns, gates.budget_ns)
 }
 
 /// A function's limit of dynamic shared memory, raised while a node is added that needs more than it is now.
@@ -238,24 +256,34 @@ impl Builder<'_> {
                 }
                 Ok(raw)
             }
-            Op::MemoryOps { ops } => {
-                let mut ops = memory_ops(ops);
-                let (count, list) = (ops.len() as u32, ops.as_mut_ptr());
-                let node = BatchMemOpNode { context: self.context.raw(), count, ops: list, flags: 0 };
-                let mut raw = RawNode::default();
-                // SAFETY: everything pointed to is valid for the call, which copies the list.
-                unsafe {
-                    let (before, count) = (after.as_ptr(), after.len());
-                    self.work.api.graph_add_memory_ops(&mut raw, self.graph, before, count, &node)?;
-                }
-                Ok(raw)
-            }
+            Op::MemoryOps { ops } => self.memory_ops(&mut memory_ops(ops), after),
         }
     }
 
     /// The end of a copy in memory or in an array.
     fn end(&self, plane: &Plane, shape: &Shape) -> CuResult<End> {
         Ok(self.work.arrays.end(plane, shape)?.map_or(End::Device(*plane), End::Array))
+    }
+
+    /// A node that waits until the gate is open.
+    fn gate(&self, gates: GraphGates, after: &[RawNode]) -> CuResult<RawNode> {
+        /// `CU_STREAM_MEM_OP_WAIT_VALUE_64`
+        const WAIT_64: c_uint = 4;
+        let mut wait =
+            BatchMemOp { operation: WAIT_64, address: gates.word, flags: EQUAL, ..BatchMemOp::default() };
+        self.memory_ops(std::slice::from_mut(&mut wait), after)
+    }
+
+    fn memory_ops(&self, ops: &mut [BatchMemOp], after: &[RawNode]) -> CuResult<RawNode> {
+        let (count, list) = (ops.len() as u32, ops.as_mut_ptr());
+        let node = BatchMemOpNode { context: self.context.raw(), count, ops: list, flags: 0 };
+        let mut raw = RawNode::default();
+        // SAFETY: everything pointed to is valid for the call, which copies the list.
+        unsafe {
+            let (before, count) = (after.as_ptr(), after.len());
+            self.work.api.graph_add_memory_ops(&mut raw, self.graph, before, count, &node)?;
+        }
+        Ok(raw)
     }
 
     fn empty(&self, after: &[RawNode]) -> CuResult<RawNode> {

@@ -7,7 +7,7 @@ use crate::{
     sys::{Api, Context},
 };
 use cuda_abi::CuResult;
-use cuda_driver::Driver;
+use cuda_driver::{Driver, PageHandle};
 use cuda_wire::*;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -60,8 +60,11 @@ impl Deref for Session {
 impl Session {
     /// A session on two devices that has nothing yet.
     pub(super) fn bare(memory_limit_bytes: Option<u64>) -> Self {
+        Self::with(NvidiaConfig { memory_limit_bytes, take_standard_output: false, page: None })
+    }
+
+    fn with(config: NvidiaConfig) -> Self {
         let fake = Fake::start(2);
-        let config = NvidiaConfig { memory_limit_bytes, take_standard_output: false };
         let driver = NvidiaDriver::on(Api::Fake(fake), None, &config).unwrap();
         assert_eq!(driver.reserve_addresses(&[ADDRESSES]), Some(ADDRESSES));
         let link = Arc::new(TestLink::default());
@@ -76,6 +79,16 @@ impl Session {
         session.memory_allocate(CONTEXT, DATA, DATA_BYTES).unwrap();
         session.stream_create(STREAM, CONTEXT, 1, 0).unwrap();
         session.live = session.fake.live();
+        session
+    }
+
+    /// The same with a page that it shares with others.
+    pub(super) fn with_page(page: PageHandle) -> Self {
+        let page = Some(page);
+        let session =
+            Self::with(NvidiaConfig { memory_limit_bytes: None, take_standard_output: false, page });
+        session.memory_allocate(CONTEXT, DATA, DATA_BYTES).unwrap();
+        session.stream_create(STREAM, CONTEXT, 1, 0).unwrap();
         session
     }
 

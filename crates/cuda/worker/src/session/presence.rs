@@ -4,17 +4,21 @@
 //! ```text
 //!   command loop   begin ─▶ gate closed ─▶ driver told ─▶ end
 //!   keeper thread  asks the driver whether all is done ─▶ lingers ─▶ opens the gate; beats ten times a second
+//!   judge thread   of an offline session: ends it when a kernel of it runs on at a closed gate
 //! ```
 //!
 //! A dedicated session has none of this: `join` returns `None`, and no command looks any further.
 
-use crate::session::{handshake::HandshakeError, handshake::refused, spawn};
+use crate::{
+    end::{EndKind, Ending},
+    session::{handshake::HandshakeError, handshake::refused, spawn},
+};
 use cuda_abi::CudaError;
 use cuda_driver::{Class, Driver, PageHandle, Ticket};
 use cuda_wire::{DriverCommand, HostData, Op};
 use locks::{lock, wait_for};
 use shared_words::{page::sweep, process};
-use sharing::Presence;
+use sharing::{Field, Overstay, Presence};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
@@ -23,6 +27,13 @@ use std::time::Duration;
 const BEAT: Duration = Duration::from_millis(50);
 /// How often the keeper asks the driver of a busy session whether all work is done.
 const ASK_EVERY: Duration = Duration::from_micros(50);
+/// A linger may be shorter than [`ASK_EVERY`]; a shorter sleep than this costs more than it waits.
+const SLEEP_MIN: Duration = Duration::from_micros(5);
+/// How often an offline session is asked what it runs while online ones wait.
+const JUDGE_EVERY: Duration = Duration::from_millis(10);
+/// What the client of a session hears that was ended by its judge.
+const OVERSTAYED: &str = "a kernel of this offline program kept the GPU from an online program for half a second; make its \
+                          kernels shorter, or run it without --class";
 /// A larger copy to the device alone does not close the gate: it loads weights, and needs no part of the device that
 /// kernels use.
 const COPY_BYTES_MAX: u64 = 4 << 20;
@@ -73,7 +84,13 @@ pub(crate) fn join(driver: &Arc<dyn Driver>, class: Class) -> Result<Option<Arc<
             "all places for online and offline programs of this GPU are taken; try again when one has ended";
         return Err(refused(CudaError::SYSTEM_NOT_READY, text));
     };
-    driver.share(ticket);
+    if let Err(error) = driver.share(ticket) {
+        page.page().release(ticket);
+        let text = format!(
+            "this worker's GPU does not take part in sharing; start the program without --class: {error}"
+        );
+        return Err(refused(error, &text));
+    }
     let sharer = Arc::new(Sharer {
         driver: driver.clone(),
         page,
@@ -124,10 +141,14 @@ impl Sharer {
         };
         drop(presence);
         // A context that died has no work any more.
-        if self.driver.quiet().unwrap_or(true) {
-            lock(&self.presence).quiet(question, process::now_ns());
+        if !self.driver.quiet().unwrap_or(true) {
+            return ASK_EVERY;
         }
-        ASK_EVERY
+        let mut presence = lock(&self.presence);
+        presence.quiet(question, process::now_ns());
+        let opens_at_ns = presence.opens_at_ns();
+        drop(presence);
+        self.open_if_due(opens_at_ns)
     }
 
     fn open_if_due(&self, opens_at_ns: Option<u64>) -> Duration {
@@ -139,7 +160,7 @@ impl Sharer {
             self.page.page().open_gate(self.ticket, now_ns);
             return BEAT;
         }
-        Duration::from_nanos(opens_at_ns.saturating_sub(now_ns)).clamp(ASK_EVERY, BEAT)
+        Duration::from_nanos(opens_at_ns.saturating_sub(now_ns)).clamp(SLEEP_MIN, BEAT)
     }
 
     fn beat(&self) {
@@ -162,11 +183,42 @@ impl Sharer {
         }
     }
 
+    /// Ends an offline session whose kernel keeps the device from online ones.
+    pub(crate) fn judge(self: &Arc<Self>, ending: &Arc<Ending>) {
+        if self.ticket.class() != Class::Offline {
+            return;
+        }
+        let (sharer, ending) = (Arc::downgrade(self), ending.clone());
+        spawn("dxpu-judge", move || {
+            let mut overstay = Overstay::default();
+            while let Some(sharer) = sharer.upgrade().filter(|sharer| !sharer.is_over.load(SeqCst)) {
+                let gate = sharer.page.page().gate();
+                // While the gate is open the question is of no use, and would disturb the program.
+                let running = if gate.is_open() { overstay.work() } else { sharer.driver.running() };
+                if overstay.look(gate, running, process::now_ns()) {
+                    return ending.end(EndKind::Stopped, OVERSTAYED);
+                }
+                drop(sharer);
+                std::thread::sleep(JUDGE_EVERY);
+            }
+        });
+    }
+
     /// The session is over: its place is given back, and the gate opened as far as it is concerned.
     pub(crate) fn leave(&self) {
-        self.is_over.store(true, SeqCst);
-        drop(lock(&self.presence));
+        if self.is_over.swap(true, SeqCst) {
+            return;
+        }
+        let linger_us = lock(&self.presence).linger().ns() / 1000;
         self.changed.notify_all();
+        let (page, slot) = (self.page.page(), self.ticket.slot());
+        tracing::info!(
+            class = %self.ticket.class(),
+            busy_periods = page.get(slot, Field::BusyPeriods),
+            busy_ms = page.get(slot, Field::BusyTotalNs) / 1_000_000,
+            linger_us,
+            "a session has shared its GPU"
+        );
         self.page.page().release(self.ticket);
     }
 }
@@ -179,6 +231,7 @@ impl Drop for Sharer {
 
 /// Asks, opens and beats for an online session until it is over.
 fn keep(sharer: &Weak<Sharer>) {
+    process::sleep_on_time();
     let mut beat_at_ns = 0;
     while let Some(sharer) = sharer.upgrade() {
         if sharer.is_over.load(SeqCst) {

@@ -100,6 +100,9 @@ fn assemble(
     let link = Arc::new(Link::new(lanes, events, outgoing, config.push_window_bytes));
     driver.attach(link.clone());
     let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max);
+    if let Some(sharer) = &sharer {
+        sharer.judge(&ending);
+    }
     let gate = Arc::new(gate.sharing(sharer).timed_by(timeline.clone()));
     let replies = Arc::new(Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone()));
     let guardian = config.guardian.clone().map(|path| GuardianPlace {

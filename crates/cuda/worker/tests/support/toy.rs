@@ -218,6 +218,11 @@ impl Driver for Toy {
         self.poll(WaitTarget::Context(ContextId(0)))
     }
 
+    /// All work counts as one kernel.
+    fn running(&self) -> Option<u64> {
+        self.quiet().is_ok_and(|is_quiet| !is_quiet).then_some(1)
+    }
+
     fn take_deferred(&self) -> Option<(ContextId, CudaError)> {
         self.inner.deferred.lock().unwrap().pop_front()
     }

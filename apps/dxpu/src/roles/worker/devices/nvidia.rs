@@ -1,9 +1,11 @@
 //! The GPUs of this machine as a worker uses them.
 
+use crate::support::exit::{Exit, Failure};
 use cuda_driver::{Driver, StatusSource};
 use cuda_worker::{Grant, GrantMaker};
 use driver_nvidia::{NvidiaConfig, NvidiaDriver, NvidiaStatus};
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::sync::Arc;
 
@@ -33,12 +35,18 @@ impl NvidiaGrant {
 }
 
 impl NvidiaDevices {
-    pub(crate) fn grants(self) -> GrantMaker {
+    /// All sessions share a page, in which online ones say when they are busy.
+    pub(crate) fn grants(self) -> anyhow::Result<GrantMaker> {
         let nvidia = NvidiaShare { memory_limit_bytes: self.memory_limit_bytes };
-        Arc::new(move || {
+        let (page_words, page) = shared_words::page::create().map_err(|error| {
+            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory")
+                .because(error)
+        })?;
+        Ok(Arc::new(move || {
             let driver = serde_json::to_value(NvidiaGrant { nvidia })?;
-            Ok(Grant { driver, fds: Vec::new(), release: Box::new(|| {}) })
-        })
+            let (fds, page) = (vec![page_words.fd().try_clone_to_owned()?], page.clone());
+            Ok(Grant { driver, fds, release: Box::new(move || shared_words::page::sweep(page.page())) })
+        }))
     }
 }
 
@@ -70,9 +78,14 @@ pub(crate) fn move_away_from_programs() {
 }
 
 /// Makes the driver of a session process.
-pub(crate) fn make_driver(grant: &NvidiaGrant) -> Result<Box<dyn Driver>, String> {
-    let config =
-        NvidiaConfig { memory_limit_bytes: grant.nvidia.memory_limit_bytes, take_standard_output: true };
+pub(crate) fn make_driver(grant: &NvidiaGrant, fds: Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> {
+    let page = fds.into_iter().next().ok_or("the page of sharing did not come along")?;
+    let page = shared_words::page::open(page).map_err(|error| format!("the page of sharing: {error}"))?;
+    let config = NvidiaConfig {
+        memory_limit_bytes: grant.nvidia.memory_limit_bytes,
+        take_standard_output: true,
+        page: Some(page),
+    };
     let driver = NvidiaDriver::new(&config).map_err(|error| full_text(&error))?;
     Ok(Box::new(driver))
 }
