@@ -88,6 +88,37 @@ def test_a_kernel_computes(module):
     ok(driver.cuMemFree(dy))
 
 
+def test_launches_of_cuda_3_compute(module):
+    """Parameters one at a time, as programs before cuLaunchKernel set them; the bindings do not know these calls any more."""
+    libcuda = ctypes.CDLL("libcuda.so.1")
+    n = 1000
+    x, y = np.random.default_rng(2).random((2, n), dtype=np.float32)
+    dx, dy = device_copy(x), device_copy(y)
+    kernel = ctypes.c_void_p(int(ok(driver.cuModuleGetFunction(module[0], b"saxpy"))))
+    assert libcuda.cuLaunchGrid(kernel, 1, 1) == 1, "no block was set"
+    pointers = (ctypes.c_uint64 * 2)(int(dx), int(dy))
+    calls = [
+        ("cuFuncSetBlockShape", 50, 1, 1),
+        ("cuFuncSetSharedSize", 0),
+        ("cuParamSetf", 0, ctypes.c_float(2.5)),
+        ("cuParamSetv", 8, pointers, 16),
+        ("cuParamSeti", 24, 500),
+        ("cuParamSeti", 28, 0),
+        ("cuParamSetSize", 32),
+    ]
+    for name, *arguments in calls:
+        assert getattr(libcuda, name)(kernel, *arguments) == 0, name
+    assert libcuda.cuLaunchGrid(kernel, 20, 1) == 0
+    ok(driver.cuCtxSynchronize())
+    got = host_copy(dy, y)
+    assert (got[500:] == y[500:]).all()
+    np.testing.assert_allclose(got[:500], (np.float32(2.5) * x + y)[:500], rtol=3e-7)
+    assert libcuda.cuParamSetSize(kernel, 5000) == 1
+    assert libcuda.cuParamSeti(kernel, -4, 1) == 1
+    ok(driver.cuMemFree(dx))
+    ok(driver.cuMemFree(dy))
+
+
 def test_a_template_is_found_by_its_lowered_name(module):
     data = np.arange(32, dtype=np.float64)
     pointer = device_copy(data)

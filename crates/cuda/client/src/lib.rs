@@ -32,6 +32,7 @@ pub mod launch;
 pub mod limits;
 pub mod managed;
 pub mod occupancy;
+pub mod old_launch;
 pub mod pool;
 pub mod shadow;
 pub mod slab;

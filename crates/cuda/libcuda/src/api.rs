@@ -27,6 +27,7 @@ pub(crate) mod memory;
 pub(crate) mod memset;
 pub(crate) mod module;
 pub(crate) mod occupancy;
+pub(crate) mod old_launch;
 pub(crate) mod peer;
 pub(crate) mod pointer;
 pub(crate) mod pool;

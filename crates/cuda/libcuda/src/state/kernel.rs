@@ -2,7 +2,7 @@
 
 use super::{Context, Device, Library, Module, forget_attributes, lock};
 use cuda_abi::{CuResult, CudaError};
-use cuda_client::{launch::ParameterLayout, limits::KernelLimits};
+use cuda_client::{launch::ParameterLayout, limits::KernelLimits, old_launch::OldLaunch};
 use cuda_wire::{Command, KernelInfo, KernelRef, ParameterInfo};
 use std::{
     collections::BTreeMap,
@@ -85,6 +85,8 @@ pub(crate) struct Function {
     pub(crate) sheet: Arc<KernelSheet>,
     /// The module it is in.
     pub(crate) module: Weak<Module>,
+    /// What a program of CUDA 3 has set for its next launches.
+    pub(crate) old_launch: Mutex<OldLaunch>,
 }
 
 impl Function {

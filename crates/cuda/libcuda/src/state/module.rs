@@ -140,6 +140,7 @@ impl Module {
                 context: Arc::clone(&self.context),
                 sheet: Arc::clone(sheet),
                 module: self.me.get().cloned().unwrap_or_default(),
+                old_launch: Mutex::default(),
             });
             made = Some(Arc::clone(&function));
             function
