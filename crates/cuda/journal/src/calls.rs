@@ -94,7 +94,8 @@ mod tests {
     fn every_command_with_an_answer_of_its_own_has_a_rule() {
         let with_answer: Vec<&str> =
             COMMANDS.iter().filter(|row| row.has_answer).map(|row| row.name).collect();
-        let run = ["ModuleLoad", "ReadBack"];
+        // A program that makes textures or surfaces gives its journal up before. If it did not, a handle would be compared.
+        let run = ["ModuleLoad", "ReadBack", "TextureCreate", "SurfaceCreate"];
         let left_out =
             ["MemoryInfo", "DeviceStatus", "Link", "ActiveClusters", "LargestCluster", "EventElapsed"];
         for name in with_answer {

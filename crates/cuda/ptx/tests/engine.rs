@@ -235,12 +235,12 @@ fn an_endless_kernel_can_be_stopped_from_outside() {
 fn an_unsupported_instruction_refuses_its_own_kernel_only() {
     let text = ".version 8.0\n.target sm_80\n.address_size 64\n\
         .visible .entry good() { ret; }\n\
-        .visible .entry bad() { .reg .f32 %f<4>; .reg .b64 %t;\n tex.2d.v4.f32.f32 {%f0,%f1,%f2,%f3}, [%t, {%f0,%f1}];\n ret; }\n\
+        .visible .entry bad() { .reg .f32 %f<4>; .reg .b64 %t; .reg .b32 %r<3>;\n tex.2dms.v4.f32.s32 {%f0,%f1,%f2,%f3}, [%t, {%r0,%r1,%r2,%r2}];\n ret; }\n\
         .visible .entry odd() { .reg .b32 %r;\n wgmma.fence.sync.aligned;\n ret; }\n";
     let mut rig = Rig::new(text);
     rig.run("good", 1, 1, Vec::new());
     let error = rig.program.kernel("bad").unwrap().unwrap_err();
-    assert_eq!((error.line, error.subject.as_str()), (6, "tex.2d.v4.f32.f32"));
+    assert_eq!((error.line, error.subject.as_str()), (6, "tex.2dms.v4.f32.s32"));
     let launch = rig.launch("odd", [1, 1, 1], [1, 1, 1], Vec::new());
     match rig.try_run(launch) {
         Err(LaunchError::Refused(PtxError { subject, .. })) => {

@@ -57,9 +57,9 @@ extern "C" __global__ void dynamic(int *out) {
     out[threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
 }
 
-// cp.async.bulk.tensor and the like need what a soft device has not: this one is refused, its neighbours run.
+// Offsets of textures are not executed: this one is refused, its neighbours run.
 extern "C" __global__ void texture(unsigned long long object, float *out) {
     float value;
-    asm volatile("tex.1d.v4.f32.f32 {%0, _, _, _}, [%1, {%2}];" : "=f"(value) : "l"(object), "f"(0.0f));
+    asm volatile("tex.1d.v4.f32.f32 {%0, _, _, _}, [%1, {%2}], {1};" : "=f"(value) : "l"(object), "f"(0.0f));
     *out = value;
 }
