@@ -297,100 +297,60 @@ pub extern "C" fn cuMemsetD2D32() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuFuncSetBlockShape() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuFuncSetBlockShape",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuFuncSetBlockShape(function: FunctionHandle, x: i32, y: i32, z: i32) -> u32 {
+    border::enter("cuFuncSetBlockShape", || api::old_launch::block_shape(function, x, y, z))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuFuncSetSharedSize() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuFuncSetSharedSize",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuFuncSetSharedSize(function: FunctionHandle, bytes: u32) -> u32 {
+    border::enter("cuFuncSetSharedSize", || api::old_launch::shared_size(function, bytes))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuParamSetSize() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuParamSetSize",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuParamSetSize(function: FunctionHandle, bytes: u32) -> u32 {
+    border::enter("cuParamSetSize", || api::old_launch::parameter_size(function, bytes))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuParamSetf() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuParamSetf",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuParamSetf(function: FunctionHandle, offset: i32, value: f32) -> u32 {
+    border::enter("cuParamSetf", || api::old_launch::set_float(function, offset, value))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuParamSeti() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuParamSeti",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuParamSeti(function: FunctionHandle, offset: i32, value: u32) -> u32 {
+    border::enter("cuParamSeti", || api::old_launch::set_word(function, offset, value))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuParamSetv() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuParamSetv",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuParamSetv(
+    function: FunctionHandle,
+    offset: i32,
+    source: *const u8,
+    bytes: u32,
+) -> u32 {
+    border::enter("cuParamSetv", || {
+        api::old_launch::set_bytes(function, offset, source as usize as u64, bytes)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLaunch() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLaunch",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLaunch(function: FunctionHandle) -> u32 {
+    border::enter("cuLaunch", || api::old_launch::launch(function))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLaunchGrid() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLaunchGrid",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLaunchGrid(function: FunctionHandle, width: i32, height: i32) -> u32 {
+    border::enter("cuLaunchGrid", || api::old_launch::grid(function, width, height))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLaunchGridAsync() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLaunchGridAsync",
-        "launching by parameters set one at a time was replaced by cuLaunchKernel in CUDA 4",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLaunchGridAsync(
+    function: FunctionHandle,
+    width: i32,
+    height: i32,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuLaunchGridAsync", || {
+        api::old_launch::grid_async(function, width, height, StreamArg::new(stream, StreamArg::Legacy))
+    })
 }
