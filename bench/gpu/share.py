@@ -199,7 +199,8 @@ class Bench:
         happened = []
         for kind in kinds:
             happened.append((kind.__name__, *kind(self)))
-        time.sleep(1)
+            # So that each fault has requests of its own to be seen in.
+            time.sleep(AFTER_FAULT_SECONDS)
         online.order(do="stop")
         answer = online.answer()
         found = {}
