@@ -105,8 +105,8 @@ def rate(answer, since, until):
 
 
 class Bench:
-    def __init__(self, worker, options):
-        self.worker, self.options = worker, options
+    def __init__(self, worker, options, about):
+        self.worker, self.options, self.about, self.service_us = worker, options, about, None
         made = {
             (kind, role): Program(worker, options, role, given)
             for kind, role, given in (
@@ -116,9 +116,9 @@ class Bench:
                 ("gate", "offline", "offline"),
             )
         }
-        for program in made.values():
-            program.answer()
         self.programs, self.rows, self.alone = made, [], {}
+        for program in made.values():
+            self.tried(f"start of the {program.name} program", program.answer)
         self.service_us = statistics.median(
             made["dedicated", "online"].do(do="service", count=100)["service_us"] for _ in range(3)
         )
@@ -154,22 +154,40 @@ class Bench:
     def row(self, row):
         self.rows.append(row)
         print(shown(row), flush=True)
+        if self.options.out:
+            # After each row: a run that is cut short keeps what it has measured.
+            os.makedirs(self.options.out, exist_ok=True)
+            told = {"about": self.about, "options": vars(self.options), "service_us": self.service_us, "rows": self.rows}
+            with open(os.path.join(self.options.out, "share.json"), "w") as file:
+                json.dump(told, file, indent=1)
+
+    def tried(self, what, body, *values):
+        """A row that fails is told, and the others are measured all the same."""
+        try:
+            body(*values)
+        except (RuntimeError, OSError) as error:
+            self.row({"row": what, "error": str(error)})
 
     def measure(self):
         loads = [float(load) for load in self.options.loads.split(",")]
         works = self.options.works.split(",")
         for kind in ("dedicated", "gate"):
-            self.online_alone(kind, loads[0])
-        for work in works:
-            for kind in ("dedicated", "gate"):
-                self.offline_alone(kind, work)
-        for _ in range(self.options.rounds):
-            for work in works:
-                self.shared("dedicated", work, loads[0])
-                self.shared("gate", work, loads[0])
+            self.tried(f"online alone, {kind}", self.online_alone, kind, loads[0])
+        self.pair(works[0], loads[0])
+        if self.options.faults:
+            self.tried("faults", self.faults, self.options.faults)
+        for work in works[1:]:
+            self.pair(work, loads[0])
         for load in loads[1:]:
-            self.online_alone("dedicated", load)
-            self.shared("gate", works[0], load)
+            self.tried("online alone", self.online_alone, "dedicated", load)
+            self.tried("both, gate", self.shared, "gate", works[0], load)
+
+    def pair(self, work, load):
+        for kind in ("dedicated", "gate"):
+            self.tried(f"offline alone, {kind}", self.offline_alone, kind, work)
+        for _ in range(self.options.rounds):
+            for kind in ("dedicated", "gate"):
+                self.tried(f"both, {kind}", self.shared, kind, work, load)
 
     def faults(self, count):
         """Each kind of fault `count` times, beside an online program; the longest request around each."""
@@ -181,7 +199,8 @@ class Bench:
         happened = []
         for kind in kinds:
             happened.append((kind.__name__, *kind(self)))
-        time.sleep(1)
+            # So that each fault has requests of its own to be seen in.
+            time.sleep(AFTER_FAULT_SECONDS)
         online.order(do="stop")
         answer = online.answer()
         found = {}
@@ -253,6 +272,8 @@ def last_line_after(process, seconds):
 
 
 def shown(row):
+    if "error" in row:
+        return f"{row['row']:26}  FAILED: {row['error'][:300]}"
     words = [f"{row['row']:26}", f"load {row['load']:.1f}" if "load" in row else "        ", f"{row.get('work', ''):8}"]
     if online := row.get("online"):
         times = "/".join(f"{online[name] / 1e3:.2f}" for name in ("p50_us", "p90_us", "p99_us", "longest_us"))
@@ -272,21 +293,15 @@ def main():
     about = machine.describe(options.commit)
     with workers.Worker(options.dxpu, place, driver=options.driver, schemes=(options.scheme,)) as worker:
         try:
-            bench = Bench(worker, options)
+            bench = Bench(worker, options, about)
             print(f"service {bench.service_us:.0f} us", flush=True)
             bench.measure()
-            if options.faults:
-                bench.faults(options.faults)
             bench.stop()
         finally:
             if options.out:
                 os.makedirs(options.out, exist_ok=True)
                 with open(os.path.join(options.out, "worker.log"), "w") as file:
                     file.write(worker.log())
-    if options.out:
-        result = {"about": about, "options": vars(options), "service_us": bench.service_us, "rows": bench.rows}
-        with open(os.path.join(options.out, "share.json"), "w") as file:
-            json.dump(result, file, indent=1)
     place.close()
     return 0
 

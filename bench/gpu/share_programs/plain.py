@@ -105,7 +105,7 @@ def main():
     if what == "online":
         Server(request=steps(10), check=check).serve()
     elif what == "offline":
-        Server(works={"train": steps(50), "product": steps(5)}, check=check).serve()
+        Server(works={"train": steps(50), "product": steps(5), "graph": steps(20)}, check=check).serve()
     elif what == "busy":
         step = steps(200)
         print("ready", flush=True)

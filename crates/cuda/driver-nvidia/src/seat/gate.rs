@@ -161,7 +161,7 @@ impl SharingGate {
         let mut state = lock(&self.state);
         state.read_times(&self.api);
         let time = *lock(&exec.time);
-        let budget_ns = state.turnstile.budget_ns(Demand::Lately);
+        let budget_ns = state.turnstile.graph_budget_ns();
         let is_long = |time_ns: &u64| *time_ns > budget_ns;
         if let (Some(time_ns), true) = (time.ns().filter(is_long), demand != Demand::Absent) {
             exec.wait_inside(GraphGates { word: self.word, time_ns, budget_ns });

@@ -143,8 +143,8 @@ fn what_runs_after_the_gate_closed_is_the_rest_of_one_group_in_1000_schedules() 
 #[test]
 fn a_graph_that_is_longer_than_a_group_gets_gates_inside() {
     let shared = Shared::new(Class::Offline);
-    // Ten kernels in a chain; a launch takes about 250 us.
-    shared.session.fake.set_tick_ns(20_000);
+    // Ten kernels in a chain; a launch takes about 500 us.
+    shared.session.fake.set_tick_ns(40_000);
     let parameters: Vec<Vec<u8>> = (0..10).map(|at| store(DATA + 8, at + 1)).collect();
     let nodes = || -> Vec<GraphNode<'_>> {
         let kernel = |at: usize| {
@@ -161,7 +161,7 @@ fn a_graph_that_is_longer_than_a_group_gets_gates_inside() {
     assert_eq!((shared.launched(), shared.session.fake.count("cuGraphAddBatchMemOpNode")), (30, 0));
     shared.session.fake.hold();
     shared.session.graph_launch(EXEC, STREAM, 4).unwrap();
-    assert!(shared.session.fake.count("cuGraphAddBatchMemOpNode") >= 4, "250 us in groups of 50 us");
+    assert!(shared.session.fake.count("cuGraphAddBatchMemOpNode") >= 4, "500 us in groups of 100 us");
     let key = shared.session.fake.streams()[0];
     while shared.launched() < 32 {
         assert!(shared.session.fake.step(key).is_some());
