@@ -41,7 +41,8 @@ impl OldLaunch {
     /// Room for a parameter, which the caller fills.
     pub fn parameter(&mut self, offset: i32, bytes: usize) -> CuResult<&mut [u8]> {
         let offset = usize::try_from(offset).map_err(|_| CudaError::INVALID_VALUE)?;
-        let end = offset.checked_add(bytes).filter(|end| *end <= PARAMETERS_MAX).ok_or(CudaError::INVALID_VALUE)?;
+        let end =
+            offset.checked_add(bytes).filter(|end| *end <= PARAMETERS_MAX).ok_or(CudaError::INVALID_VALUE)?;
         if self.parameters.len() < end {
             self.parameters.resize(end, 0);
         }

@@ -89,6 +89,11 @@ pub(crate) fn start(resolver: &'static Resolver) -> io::Result<()> {
     if matches!(WAY.get(), Some(Way::Signals)) { signals::install() } else { Ok(()) }
 }
 
+/// Whether the program has had managed memory, so that what it touches may have to be sent or fetched.
+pub(crate) fn is_started() -> bool {
+    WAY.get().is_some()
+}
+
 /// Called when pages are closed: a program may have installed a handler of its own since.
 pub(crate) fn keep_ready() {
     if matches!(WAY.get(), Some(Way::Signals)) {

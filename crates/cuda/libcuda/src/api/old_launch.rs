@@ -80,7 +80,12 @@ pub(crate) fn grid(function: FunctionHandle, width: i32, height: i32) -> CuResul
 }
 
 /// cuLaunchGridAsync
-pub(crate) fn grid_async(function: FunctionHandle, width: i32, height: i32, stream: StreamArg) -> CuResult<()> {
+pub(crate) fn grid_async(
+    function: FunctionHandle,
+    width: i32,
+    height: i32,
+    stream: StreamArg,
+) -> CuResult<()> {
     let settings = lock(&find(function)?.old_launch).clone();
     let size = |value: i32| u32::try_from(value).map_err(|_| CudaError::INVALID_VALUE);
     let (width, height, [x, y, z]) = (size(width)?, size(height)?, settings.block);

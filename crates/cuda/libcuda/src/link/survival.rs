@@ -414,7 +414,7 @@ impl Survival {
             // One thread runs all host functions: one that was running when the session was lost has returned.
             Some(HostCallVerdict::AlreadyRan | HostCallVerdict::StillRunning) => Turn::Before,
             Some(HostCallVerdict::Run) | None => {
-                let may_send = crate::state::managed::is_any();
+                let may_send = crate::paging::is_started();
                 core.observe(Observation::HostCallBegan { token, may_send });
                 Turn::Now
             }
