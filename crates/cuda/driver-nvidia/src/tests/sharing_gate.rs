@@ -11,7 +11,7 @@ use cuda_wire::*;
 use shared_words::{page, process};
 use sharing::{Owner, Page};
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const MODULE: ModuleId = ModuleId(1);
@@ -283,6 +283,32 @@ fn an_online_session_is_quiet_when_all_its_streams_are() {
     shared.settle();
     drop(read);
     assert_eq!((session.quiet(), session.fake.count(WAIT)), (Ok(true), 0), "it waits for no gate");
+    session.check_rules();
+}
+
+#[test]
+fn work_that_comes_while_the_driver_is_asked_is_not_forgotten() {
+    let shared = Shared::new(Class::Online);
+    let (session, over) = (&shared.session, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(SeqCst) {
+                session.quiet().unwrap();
+            }
+        });
+        for at in 0..2_000 {
+            session.fake.hold();
+            shared.launch(STREAM, at);
+            let is_quiet = session.quiet();
+            session.fake.release();
+            shared.settle();
+            if is_quiet != Ok(false) {
+                over.store(true, SeqCst);
+                panic!("round {at}: a kernel is in the stream, and the session is quiet");
+            }
+        }
+        over.store(true, SeqCst);
+    });
     session.check_rules();
 }
 
