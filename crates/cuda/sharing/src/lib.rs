@@ -11,7 +11,7 @@
 //! - [`Page`] is a view over words that processes share. The gate is one of them: open when it is zero.
 //! - [`Presence`] says when an online session closes and opens the gate.
 //! - [`Turnstile`] says where an offline session's streams wait for the gate, with costs from [`KernelTimes`];
-//!   [`graph_gates`] says it for the nodes of a graph.
+//!   [`graph_gates()`] says it for the nodes of a graph.
 //! - [`Sentry`] finds owners that died or froze with the gate closed.
 //! - [`Overstay`] finds a kernel that runs on at a closed gate.
 //! - [`Governor`] holds the cost to online programs within their slack; [`Monitor`] opens and closes the seat for guests.

@@ -108,7 +108,7 @@ pub enum HostCallHeard {
     Queue,
     /// It ran: the worker is told at once.
     Answer,
-    /// It ran, and commands may have been sent meanwhile: the replay answers where it returned, by [`Step::Returned`].
+    /// It ran, and commands may have been sent meanwhile: the replay answers where it returned, by `Step::Returned`.
     Owed,
 }
 
