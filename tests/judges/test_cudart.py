@@ -75,7 +75,8 @@ def download(rt, device, size):
 def test_versions(rt, libcudart):
     runtime, driver = rt.out(c_int, "cudaRuntimeGetVersion"), rt.out(c_int, "cudaDriverGetVersion")
     assert runtime // 1000 == int(libcudart.name.removeprefix("libcudart.so."))
-    assert driver >= runtime
+    # A driver serves later runtimes of its own major version, too.
+    assert driver // 1000 >= runtime // 1000
 
 
 def test_devices_are_enumerated(rt):
