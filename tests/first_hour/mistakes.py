@@ -282,6 +282,8 @@ def page():
         pool.box("soft", "--soft", "2", "--memory", "64MiB", "--kind", "nvlink", "--rack", "r7")
         kit.until(lambda: f"all join: {pool.logs()}", lambda: len(pool.gpus()) == 7, 30)
         pool.all_free()
+        # What it last told of its use is shown of a dead box, too.
+        kit.until(lambda: "rack-9 tells its use", lambda: "0%" in pool.must("gpu", "ls", "--box", "rack-9"), 20)
         lost.kill()
         for title, body, before, source in CASES:
             bench = Bench(pool)
