@@ -100,7 +100,7 @@ def test_a_bad_end_must_be_the_native_end():
 
 def test_known_differences_need_a_reason_and_match_by_pattern():
     known = compare.expected("cuda_refused")
-    assert compare.reason_for("texture-2d", known) and compare.reason_for("managed", known)
+    assert compare.reason_for("ipc", known) and compare.reason_for("ipc-event", known)
     assert compare.reason_for("sum", known) is None and compare.expected("torch_eager") == {}
 
 
