@@ -8,9 +8,8 @@ import statistics
 from bed import hold, tail
 
 SECONDS = 240
-# Events of a program and of the timeline lie around the same kernel, one pair within the other, and the worker takes some
-# microseconds to put each of them into the stream.
-APART_US = 20
+# Events of a program and of the timeline lie around the same kernel, one pair within the other.
+APART_US = 12
 APART_SHARE = 0.03
 # The promise, for steps of training and decoding.
 COST_MAX = 0.05

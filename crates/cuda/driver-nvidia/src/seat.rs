@@ -103,7 +103,7 @@ impl Seat {
         }
     }
 
-    /// Whether all work is done. `true` for an offline session, which nobody waits for.
+    /// Whether all work is done. `true` for an offline session: no other session waits for it.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Self::Online(touched) => touched.are_idle(),

@@ -14,11 +14,10 @@ on_every_transport! {
         let (client, mut server) = pair(scheme);
         let mut client = client.delayed(rtt).unwrap();
         let echo = std::thread::spawn(move || bare::serve_ping_pong(&mut server, 64));
-        let latencies = bare::ping_pong(&mut client, 64, 20).unwrap();
-        // The best of them: a busy machine may stop the threads in any round.
-        let best = latencies.sorted()[0];
-        assert!(best >= rtt, "{latencies:?}");
-        assert!(best < rtt + Duration::from_millis(3), "{latencies:?}");
+        // A busy machine may stop the threads for longer than all rounds of one try take.
+        let tries: Vec<_> = (0..5).map(|_| bare::ping_pong(&mut client, 64, 20).unwrap()).collect();
+        assert!(tries.iter().all(|latencies| latencies.sorted()[0] >= rtt), "{tries:?}");
+        assert!(tries.iter().any(|latencies| latencies.p50() < rtt + Duration::from_millis(3)), "{tries:?}");
         drop(client);
         echo.join().unwrap().unwrap();
     }

@@ -17,7 +17,7 @@ pub struct Advice {
     pub read_mostly: bool,
     /// Where it should be.
     pub preferred: Place,
-    /// Who accesses it, ascending.
+    /// The places that access it, ascending.
     pub accessed_by: Vec<Place>,
     /// Where it was last prefetched to.
     pub prefetched: Place,

@@ -6,7 +6,7 @@ use super::{
 };
 use std::ops::Range;
 
-/// Who has the newest bytes of a block.
+/// Which side has the newest bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// Both sides; the program may read it.

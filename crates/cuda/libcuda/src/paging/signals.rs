@@ -52,7 +52,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     let saved = unsafe { *errno };
     // SAFETY: the kernel gives a handler with SA_SIGINFO what happened.
     let (address, code) = unsafe { ((*info).si_addr() as u64, (*info).si_code) };
-    // A code above 0 is the processor's own fault; others were sent by somebody.
+    // A code above 0 is the processor's own fault; others were sent by a process.
     if code > 0 && may_be_managed(address) {
         let is_host_function = runs_host_functions(this_thread());
         let touch = Touch { address, is_write: is_write(context), is_host_function };

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicU32, Ordering},
 };
 
-/// Somebody touched a page that is closed to it.
+/// A thread touched a page that is closed to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Touch {
     /// Where.
@@ -27,7 +27,7 @@ struct Node {
     next: *mut Node,
     touch: Touch,
     state: AtomicU32,
-    /// Made by `Box`; nobody sleeps on it.
+    /// Made by `Box`; no thread sleeps on it.
     is_owned: bool,
 }
 

@@ -143,7 +143,7 @@ impl Userfault {
         }
     }
 
-    /// Opens pages whose bytes are in the file, and wakes who waits for them. Pages that are open already are left as they
+    /// Opens pages whose bytes are in the file, and wakes the threads that wait for them. Pages that are open already are left as they
     /// are, but may be written from now on with `is_write`.
     pub(super) fn open_pages(&self, start: u64, bytes: u64, is_write: bool) -> io::Result<()> {
         // One wake at the end: a thread that is woken too early touches again, and is heard of twice.

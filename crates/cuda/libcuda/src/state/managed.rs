@@ -1,4 +1,4 @@
-//! Managed memory: the shell around [`cuda_client::managed`], which says who has the newest bytes of each block.
+//! Managed memory: the shell around [`cuda_client::managed`], which says which side has the newest bytes of each block.
 //!
 //! An allocation is device memory like any other, and host memory at the same address here ([`crate::paging`]).
 //!
