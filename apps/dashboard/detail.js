@@ -66,7 +66,7 @@ function actions(buttons, thing) {
 }
 
 /** Fields of a request that have no row of their own: also those that a newer manager knows. */
-const KNOWN = new Set(["tenant", "note", "survive"]);
+const KNOWN = new Set(["tenant", "note", "survive", "class"]);
 
 function ofLease(lease, pool) {
   const { request } = lease;
@@ -81,6 +81,7 @@ function ofLease(lease, pool) {
       row("Tenant", lease.tenant),
       row("Holder", who(lease.owner)),
       row("Note", request.note || "–"),
+      row("Class", request.class ?? "dedicated"),
       row("Age", `${span(pool.now() - lease.created_ms)}, since ${moment(lease.created_ms)}`),
       lease.granted_ms ? row("Granted", `after ${span(lease.granted_ms - lease.created_ms)} of waiting`) : null,
       lease.state === "granted" ? row("Ends", `in ${span(lease.expires_ms - pool.now())}, unless it is renewed`) : null,
@@ -120,7 +121,7 @@ function ofBox(box, pool) {
 function ofGpu(gpu, pool) {
   const counters = gpu.counters ?? {};
   const holders = gpu.holders ?? [];
-  const lent = (holder) => el("div", {}, opener("lease", holder.lease), ` ${pool.leases.get(holder.lease)?.tenant ?? ""}${holder.share_milli === 1000 ? "" : `, ${holder.share_milli}/1000`}`);
+  const lent = (holder) => el("div", {}, opener("lease", holder.lease), ` ${pool.leases.get(holder.lease)?.tenant ?? ""}${holder.share_milli === 1000 || gpu.guest ? "" : `, ${holder.share_milli}/1000`}`);
   return [
     actions(forGpu(gpu), "GPU"),
     el("dl", {},
@@ -129,6 +130,7 @@ function ofGpu(gpu, pool) {
       gpu.taint ? row(gpu.taint.drain ? "Drained" : "Cordoned", taint(gpu.taint.drain ? "drained" : "cordoned", gpu.taint, pool)) : null,
       row("Lease", holders.length === 0 ? "–" : holders.map(lent)),
       row("Box", opener("box", gpu.box_name)),
+      gpu.guest ? row("Seat", `for guests, on the GPU of slot ${gpu.guest.of}`) : null,
       row("Model", gpu.model),
       row("Memory", counters.memory_used_bytes === undefined ? bytes(gpu.memory_bytes) : `${bytes(counters.memory_used_bytes)} of ${bytes(gpu.memory_bytes)}`),
       row("Utilisation", percent(counters.utilization_pct)),

@@ -59,6 +59,7 @@ function word(gpu, pool) {
   }
   if (gpu.state !== "free") return state(gpu.state);
   if (gpu.taint) return gpu.taint.drain ? "drained" : "cordoned";
+  if (gpu.guest) return "guest seat";
   return gpu.spare ? "spare" : "free";
 }
 

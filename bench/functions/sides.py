@@ -170,11 +170,13 @@ class Pool:
 class Functions:
     """`dxpu functions` on a pool, with the six workloads deployed."""
 
-    def __init__(self, settings, pool, sharing=1, keep_warm="300s", fit="best", gpu_keep="10s"):
+    def __init__(self, settings, pool, sharing=1, keep_warm="300s", fit="best", gpu_keep="10s", content=None):
         self.settings, self.pool = settings, pool
         self.port = free_port()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="dxpu-functions-bench-service-"))
         self.environment = dict(pool.environment if pool else os.environ)
+        # Off for the sides of the ablation that are not about it; on otherwise.
+        self.environment["DXPU_CONTENT"] = "0" if content is False else "1"
         place = ["--state-dir", str(self.folder / "state")]
         self.place = place
         self.words = ["--listen", f"127.0.0.1:{self.port}", *place, "--run-dir", str(self.folder / "run"), "--same-user"]

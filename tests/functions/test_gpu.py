@@ -176,6 +176,22 @@ def test_each_has_what_it_declared_and_no_more_while_they_share(one_gpu):
         assert invoke(client, name, {"take_mb": mb + 10})[0] == {"code": 2}
 
 
+def test_the_next_instance_of_a_tenant_names_its_weights_and_another_tenant_s_sends_them(one_gpu):
+    def instance(client, name):
+        code = (HANDLERS / "weights.py").read_text()
+        deploy(client, name, code, Environment=DECLARED, Timeout=60, MemorySize=1024)
+        answer, error = invoke(client, name, {})
+        assert error is None and answer["right"], answer
+        return answer["sent"]
+
+    weights, ada = 48 << 20, one_gpu.client("ada")
+    assert instance(ada, "weights-1") > weights
+    # The worker keeps them behind the back of the instance.
+    time.sleep(2)
+    assert instance(ada, "weights-2") < weights / 8
+    assert instance(one_gpu.client("bob"), "weights-1") > weights
+
+
 def test_another_tenant_has_the_gpu_to_itself_after_it_was_cleaned(one_gpu, pool):
     bob = one_gpu.client("bob")
     of_size(bob, "small", 150)

@@ -6,6 +6,8 @@ no part of this: they are not even installed.
 """
 
 import pickle
+import subprocess
+import sys
 
 import cupy as cp
 import numpy as np
@@ -584,3 +586,60 @@ def test_an_affine_map_of_a_picture_goes_through_a_texture():
     matrix = np.array([[1, 0, 3], [0, 1, 5], [0, 0, 1]], dtype=np.float32)
     moved = ndimage.affine_transform(picture, cp.asarray(matrix), order=1, texture_memory=True, mode="constant")
     same(moved[:-3, :-5], picture.get()[3:, 5:], atol=1e-6)
+
+
+# --- Two processes ------------------------------------------------------------------------------------------------
+
+# The other process of the test below: it opens what it is told of, waits for the event, doubles the numbers and records the event.
+OTHER_PROCESS = """
+import cupy
+from cupy.cuda import runtime
+
+memory, event = (bytes.fromhex(line) for line in (input(), input()))
+address = runtime.ipcOpenMemHandle(memory)
+assert runtime.ipcOpenMemHandle(memory) == address
+event = runtime.ipcOpenEventHandle(event)
+stream = cupy.cuda.Stream(non_blocking=True)
+runtime.streamWaitEvent(stream.ptr, event)
+whole = cupy.cuda.UnownedMemory(address, 8 << 20, None)
+numbers = cupy.ndarray(1 << 20, cupy.int64, cupy.cuda.MemoryPointer(whole, 0))
+with stream:
+    total = int(numbers.sum())
+    numbers *= 2
+    runtime.eventRecord(event, stream.ptr)
+print(total, flush=True)
+input()
+stream.synchronize()
+runtime.ipcCloseMemHandle(address)
+runtime.ipcCloseMemHandle(address)
+runtime.eventDestroy(event)
+try:
+    runtime.ipcOpenMemHandle(bytes(64))
+except runtime.CUDARuntimeError as error:
+    print(error.status, flush=True)
+"""
+
+
+def test_two_processes_share_an_array_and_an_event():
+    memory = cp.cuda.Memory(8 << 20)
+    numbers = cp.ndarray(1 << 20, cp.int64, cp.cuda.MemoryPointer(memory, 0))
+    event = cp.cuda.Event(disable_timing=True, interprocess=True)
+    numbers[:] = cp.arange(1 << 20)
+    event.record()
+    handles = [cp.cuda.runtime.ipcGetMemHandle(memory.ptr), cp.cuda.runtime.ipcGetEventHandle(event.ptr)]
+    other = subprocess.Popen([sys.executable, "-c", OTHER_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        other.stdin.write("".join(handle.hex() + "\n" for handle in handles))
+        other.stdin.flush()
+        assert int(other.stdout.readline()) == (1 << 20) * ((1 << 20) - 1) // 2
+        event.synchronize()
+        assert (numbers == 2 * cp.arange(1 << 20)).all()
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert int(other.stdout.readline()) == 1, "bytes that are no handle"
+        assert other.wait(60) == 0
+    finally:
+        other.kill()
+    with pytest.raises(cp.cuda.runtime.CUDARuntimeError) as refused:
+        cp.cuda.runtime.ipcOpenMemHandle(handles[0])
+    assert refused.value.status == 201, "not in the process that made it"

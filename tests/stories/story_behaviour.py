@@ -10,7 +10,7 @@ import sys
 import kit
 
 BEHAVIOUR = os.path.join(os.path.dirname(kit.HERE), "behaviour")
-TRANSCRIPTS = {"behaviour.py": "h200-580.txt", "graphs.py": "graphs-h200-580.txt"}
+TRANSCRIPTS = {"behaviour.py": "h200-580.txt", "graphs.py": "graphs-h200-580.txt", "textures.py": "textures-h200-580.txt", "parts.py": "parts-h200-580.txt"}
 
 
 def tell(record):

@@ -27,6 +27,8 @@ def tell(record):
 
 
 def start(pool, rounds=ROUNDS):
+    # The lease of a part that failed may still be there.
+    kit.until(lambda: f"leases end: {pool.live_leases()}", lambda: not pool.live_leases(), 40)
     client = pool.borrow(kit.program("load"), 2, rounds, options=("--survive",))
     client.wait_for("working")
     [lease] = pool.live_leases()

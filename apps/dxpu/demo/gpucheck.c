@@ -1,6 +1,7 @@
 /* Looks whether a GPU works, and makes its memory forget. An ordinary CUDA driver program: it loads libcuda.so.1.
  *
- *   gpucheck scrub               overwrites all memory that can be had and reads it again
+ *   gpucheck scrub [MEBIBYTES]   overwrites all memory that can be had, but leaves so much, and reads it again
+ *   gpucheck verify MEBIBYTES    takes so much memory and looks whether anything is in it
  *   gpucheck burn-in MEBIBYTES   patterns in at most so much memory, written and checked by kernels, twice
  *
  * Ends with 0 when all is well; says on its last line what was done, or what is wrong. */
@@ -159,6 +160,25 @@ static int scrub(size_t free_bytes, size_t total_bytes)
     return 0;
 }
 
+/* What the driver hands out must be empty, because another lease uses the GPU meanwhile and nothing of theirs may be
+ * overwritten. What is found is overwritten and told. */
+static int verify(size_t bytes)
+{
+    size_t taken = take(bytes);
+    for (int n = 0; n < piece_count; n++)
+        run(used_fn, pieces[n].at, pieces[n].bytes, 0);
+    unsigned used = wrong_words();
+    for (int n = 0; n < piece_count; n++)
+        MUST(cuMemsetD32(pieces[n].at, 0, pieces[n].bytes / 4));
+    MUST(cuCtxSynchronize());
+    if (used) {
+        printf("the driver handed out memory with %u words in it that are not zero\n", used);
+        return 1;
+    }
+    printf("%zu MiB are handed out empty\n", taken >> 20);
+    return 0;
+}
+
 static int burn_in(size_t bytes)
 {
     size_t taken = take(bytes);
@@ -200,10 +220,11 @@ static int burn_in(size_t bytes)
 int main(int count, char **arguments)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    int is_scrub = count == 2 && !strcmp(arguments[1], "scrub");
+    int is_scrub = (count == 2 || count == 3) && !strcmp(arguments[1], "scrub");
+    int is_verify = count == 3 && !strcmp(arguments[1], "verify");
     int is_burn_in = count == 3 && !strcmp(arguments[1], "burn-in");
-    if (!is_scrub && !is_burn_in) {
-        printf("usage: gpucheck scrub | gpucheck burn-in MEBIBYTES\n");
+    if (!is_scrub && !is_verify && !is_burn_in) {
+        printf("usage: gpucheck scrub [MEBIBYTES] | gpucheck verify MEBIBYTES | gpucheck burn-in MEBIBYTES\n");
         return 2;
     }
     CUcontext context;
@@ -220,8 +241,10 @@ int main(int count, char **arguments)
     MUST(cuMemAlloc(&wrong_at, 4));
     MUST(cuMemsetD32(wrong_at, 0, 1));
     MUST(cuMemGetInfo(&free_bytes, &total_bytes));
+    size_t most = count == 3 ? (size_t)strtoull(arguments[2], NULL, 10) << 20 : 0;
     if (is_scrub)
-        return scrub(free_bytes, total_bytes);
-    size_t most = (size_t)strtoull(arguments[2], NULL, 10) << 20;
+        return scrub(free_bytes > most ? free_bytes - most : 0, total_bytes);
+    if (is_verify)
+        return verify(most < free_bytes ? most : free_bytes);
     return burn_in(most < free_bytes / 10 * 9 ? most : free_bytes / 10 * 9);
 }

@@ -167,6 +167,7 @@ impl SimulatedBox {
             uuid: format!("GPU-{}-{slot}", self.name),
             nvlink_group: None,
             only_pcie: false,
+            guest: None,
             health: Health::OK,
             bound_epoch: state.bound_epoch,
             cleaned_epoch: state.cleaned_epoch,

@@ -1,4 +1,4 @@
-// What remote GPUs are known to refuse: mapped memory, sharing with other processes.
+// What remote GPUs are known to refuse: mapped memory.
 // Natively all of it works; the remote answer must be an honest error, never a wrong result.
 #include "say.h"
 
@@ -24,17 +24,7 @@ static void mapped() {
     }
 }
 
-static void ipc() {
-    int *data;
-    MUST(cudaMalloc(&data, 1 << 20));
-    cudaIpcMemHandle_t handle;
-    TELL("ipc", cudaIpcGetMemHandle(&handle, data));
-    cudaGetLastError();
-    MUST(cudaFree(data));
-}
-
 int main() {
-    ipc();
     mapped();
     return 0;
 }

@@ -1,5 +1,6 @@
 // How a program tells what it found: one `= key value` line a fact, compared between native and remote.
 #pragma once
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdarg>
@@ -29,6 +30,21 @@ inline void say(const char *key, const char *format, ...) {
             exit(1);                                                                        \
         }                                                                                   \
     } while (0)
+
+// A function of the driver: the program is not linked with it.
+template <typename F>
+inline F entry(const char *name) {
+    void *function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    MUST(cudaGetDriverEntryPointByVersion(name, &function, 12080, cudaEnableDefault, &found));
+    if (!function) {
+        printf("! there is no %s\n", name);
+        exit(1);
+    }
+    return (F)function;
+}
+
+#define DRIVER(name) entry<decltype(&name)>(#name)
 
 // A sum that tells one array from another, whatever the order of its parts.
 template <typename T>

@@ -76,7 +76,7 @@ def build(bed, program):
 def check(bed, program, modes):
     """Builds a program and runs it natively and over TCP."""
     start = time.monotonic()
-    chosen = [bed.reference, *(mode for mode in ("tcp",) if mode in modes)]
+    chosen = [bed.reference, *(mode for mode in ("tcp", "shm") if mode in modes)]
     lines, is_ok = [], True
     try:
         binary = build(bed, program)

@@ -7,7 +7,9 @@ import sys
 from bed import ROOT, hold, tail
 
 SECONDS = 120
-SCRIPTS = ("behaviour.py", "graphs.py")
+SCRIPTS = ("behaviour.py", "graphs.py", "textures.py")
+# What the client answers by itself, on every driver; the reasons are in tests/behaviour/soft-differences.txt.
+OURS = {"memory of the host -> 0": "memory of the host -> 1", "variable of its name -> 1": "variable of its name -> 500"}
 
 
 def every_call_answers_as_the_driver_does(bed):
@@ -22,7 +24,10 @@ def every_call_answers_as_the_driver_does(bed):
             if problem := result.problem():
                 wrong.append(f"{script}, {mode}: {problem}")
             names = (f"{script} {bed.reference}", f"{script} {mode}")
-            wrong += difflib.unified_diff(native.out.splitlines(), result.out.splitlines(), *names, lineterm="", n=1)
+            expected = native.out.splitlines()
+            if mode != bed.reference:
+                expected = [OURS.get(line, line) for line in expected]
+            wrong += difflib.unified_diff(expected, result.out.splitlines(), *names, lineterm="", n=1)
         lines.append(f"{script}: {len(native.out.splitlines())} lines")
     hold(not wrong, "\n".join(wrong[:150]))
     return lines

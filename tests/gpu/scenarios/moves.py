@@ -88,7 +88,9 @@ def _moved(pool, gb):
     longest = [_longest(times, *move) for move in moves]
     usual = sorted(b - a for a, b in zip(times, times[1:]))[len(times) // 2] * 1e3
     pauses = ", ".join(f"{pause:.0f}" for pause in longest)
-    return [f"{gb} GB moved from box to box {MOVES} times under load: longest step {pauses} ms (usually {usual:.1f}); every byte right"]
+    spent = "; ".join(re.findall(r"another session after (\d+ ms \([^)]*\))", pool.complained("moved")))
+    said = f"{gb} GB moved from box to box {MOVES} times under load: longest step {pauses} ms (usually {usual:.1f}); every byte right"
+    return [said, f"went on after {spent}"]
 
 
 def _asks_to_move(pool, lease, there, refused):

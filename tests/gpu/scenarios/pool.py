@@ -125,6 +125,10 @@ class Pool:
         with open(self.folder(f"{name}.out"), errors="replace") as file:
             return file.read()
 
+    def complained(self, name):
+        with open(self.folder(f"{name}.log"), errors="replace") as file:
+            return file.read()
+
     def run(self, *words):
         return subprocess.run(
             [self.bed.dxpu, *words], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_SECONDS

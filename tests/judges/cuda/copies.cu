@@ -91,11 +91,16 @@ int main() {
     }
     CUDA(cudaFreeHost(pinned));
 
-    size_t free_before, free_after, total;
-    CUDA(cudaMemGetInfo(&free_before, &total));
-    CUDA(cudaFree(a));
-    CUDA(cudaFree(b));
-    CUDA(cudaMemGetInfo(&free_after, &total));
+    // The GPU has other programs: one that begins at this moment takes memory of its own. They do not do so five times.
+    size_t free_before = 0, free_after = 0, total;
+    for (int turn = 0; turn < 5 && free_after < free_before + 2 * large; turn++) {
+        if (turn > 0) CUDA(cudaMalloc(&a, large));
+        if (turn > 0) CUDA(cudaMalloc(&b, large));
+        CUDA(cudaMemGetInfo(&free_before, &total));
+        CUDA(cudaFree(a));
+        CUDA(cudaFree(b));
+        CUDA(cudaMemGetInfo(&free_after, &total));
+    }
     EXPECT(free_after >= free_before + 2 * large, "freeing gave back %zu", free_after - free_before);
     void *impossible;
     EXPECT(cudaMalloc(&impossible, size_t(1) << 50) == cudaErrorMemoryAllocation, "a petabyte was allocated");

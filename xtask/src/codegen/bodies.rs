@@ -38,7 +38,7 @@ fn safe_type(argument: &Argument<'_>) -> String {
         Kind::Stream => "StreamArg".to_owned(),
         Kind::Handle(_) => argument.kind.handle_type().unwrap_or_default().to_owned(),
         Kind::Out { ty, optional } => maybe(optional, format!("Out<'_, {}>", ty.rust_name())),
-        Kind::InOut(ty) => format!("InOut<'_, {}>", ty.rust_name()),
+        Kind::InOut { ty, optional } => maybe(optional, format!("InOut<'_, {}>", ty.rust_name())),
         Kind::Ref { ty, optional } => maybe(optional, format!("&{}", ty.rust_name())),
         Kind::Slice { ty, optional, .. } => maybe(optional, format!("&[{}]", ty.rust_name())),
         Kind::Array(ty) => format!("Array<'_, {}>", ty.rust_name()),

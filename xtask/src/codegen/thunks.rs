@@ -90,7 +90,7 @@ fn c_type(argument: &Argument<'_>) -> String {
         Kind::In(ty) => ty.rust_name().to_owned(),
         Kind::Stream => "StreamHandle".to_owned(),
         Kind::Handle(_) => argument.kind.handle_type().unwrap_or_default().to_owned(),
-        Kind::Out { ty, .. } | Kind::InOut(ty) | Kind::Outs { ty, .. } | Kind::InOuts { ty, .. } => {
+        Kind::Out { ty, .. } | Kind::InOut { ty, .. } | Kind::Outs { ty, .. } | Kind::InOuts { ty, .. } => {
             format!("*mut {}", ty.rust_name())
         }
         Kind::Ref { ty, .. } | Kind::Slice { ty, .. } | Kind::Array(ty) => {
@@ -120,7 +120,8 @@ fn conversion(argument: &Argument<'_>) -> Option<String> {
         Kind::In(_) | Kind::Stream | Kind::Handle(_) | Kind::Opaque => return None,
         Kind::Out { optional: false, .. } => format!("border::out({name})?"),
         Kind::Out { optional: true, .. } => format!("border::out_optional({name})"),
-        Kind::InOut(_) => format!("border::in_out({name})?"),
+        Kind::InOut { optional: false, .. } => format!("border::in_out({name})?"),
+        Kind::InOut { optional: true, .. } => format!("border::in_out_optional({name})"),
         Kind::Ref { optional: false, .. } => format!("border::reference({name})?"),
         Kind::Ref { optional: true, .. } => format!("border::reference_optional({name})"),
         Kind::Slice { length, optional: false, .. } => array("slice", length),

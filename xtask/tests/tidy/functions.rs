@@ -28,7 +28,6 @@ const EXCEPTIONS: &[&str] = &[
     "crates/cuda/driver-nvidia/src/graph/build.rs: add",
     "crates/cuda/driver-soft/src/work.rs: execute",
     "crates/cuda/driver-soft/tests/stress.rs: run",
-    "crates/pool/core/src/ledger/report.rs: hear_gpu",
     "crates/pool/manager/src/manager.rs: start",
     "crates/cuda/ptx/src/engine/call.rs: enter",
     "crates/cuda/ptx/src/engine/printf.rs: print",

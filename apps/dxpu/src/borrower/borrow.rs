@@ -14,10 +14,10 @@ mod program;
 mod wait;
 
 use crate::operate::lease::{LeaseName, long_duration};
-use crate::support::exit::{Exit, Outcome};
+use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::pool_access::{PoolAccess, failure};
 use crate::support::quantity;
-use pool_api::{BoxKind, Lease, LeaseRequest, Model, Share, Survive, Topology};
+use pool_api::{BoxKind, Class, Lease, LeaseRequest, Model, Share, Survive, Topology};
 use pool_client::Client;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -109,7 +109,7 @@ impl Borrow {
         self.suspend_when_idle.is_some()
     }
 
-    fn request(&self, program: &OsString, survives: bool) -> LeaseRequest {
+    fn request(&self, program: &OsString, class: Class, survives: bool) -> LeaseRequest {
         let note: String = program.to_string_lossy().chars().filter(|c| !c.is_control()).take(60).collect();
         LeaseRequest {
             tenant: self.tenant.clone(),
@@ -129,6 +129,7 @@ impl Borrow {
             priority: self.priority.unwrap_or(pool_api::PRIORITY_DEFAULT),
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
             survive: if survives { Survive::Gpu } else { Survive::None },
+            class,
             time_limit_ms: self.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
             note,
             ..LeaseRequest::default()
@@ -141,6 +142,7 @@ impl Borrow {
     pub(crate) fn run(
         &self,
         program: &[OsString],
+        class: Class,
         settings: Vec<(&'static str, OsString)>,
         patience: Option<Duration>,
     ) -> Outcome {
@@ -152,7 +154,11 @@ impl Borrow {
             let lease = client.get(&format!("/v1/leases/{id}"), Duration::ZERO).map_err(failure)?;
             return self.run_again_while_gpus_fail(&client, lease, program, &settings, patience, &signals);
         }
-        let request = self.request(&program[0], patience.is_some());
+        let request = self.request(&program[0], class, patience.is_some());
+        // What cannot be asked for is told before a manager is.
+        request
+            .check()
+            .map_err(|error| Failure::new(Exit::Usage, error.to_string(), "see `dxpu run --help`"))?;
         let key = machine::random_hex(16)?;
         let lease = client.create_lease(&request, &key).map_err(failure)?;
         let held = wait::Held::new(&client, lease.id);

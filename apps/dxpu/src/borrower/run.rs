@@ -29,7 +29,7 @@ Examples:
   dxpu run --gpus 1 --retry 3 --time-limit 8h -- python train.py     starts again on another GPU if its own fails
 
 The program sees the variables DXPU_WORKER, DXPU_FINGERPRINT, DXPU_CA, DXPU_TOKEN_FILE, DXPU_DELAY, DXPU_LANES,
-DXPU_STALL_TIMEOUT, DXPU_SURVIVE, DXPU_SURVIVE_ACCEPT, DXPU_CLASS and DXPU_TIMELINE, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
+DXPU_STALL_TIMEOUT, DXPU_SURVIVE, DXPU_SURVIVE_ACCEPT, DXPU_CLASS, DXPU_CONTENT and DXPU_TIMELINE, and on GPUs in software CUPY_COMPILE_WITH_PTX=1, unless you set that one. DXPU_LOG=debug has the
 library say what it does. DXPU_SPIN=TIME is how long its threads look for commands and answers before they sleep: longer costs cores, shorter costs wake-ups (default: 100us for commands and 1ms
 for answers on machines with more than 4 cores, otherwise as little as each transport thinks best). DXPU_PATIENCE=TIME is
 how long a worker that is busy is asked again (default: 60s). DXPU_WORKER_UID=UID,... are users, beside root and yours, at
@@ -72,7 +72,8 @@ pub(crate) struct Run {
     #[arg(long, env = "DXPU_SURVIVE_ACCEPT", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
     survive_accept: bool,
     /// What the program is to others on the same GPU: `online` programs are protected, `offline` ones work in their pauses,
-    /// `dedicated` ones take no part in this. Among the programs of one worker of your own, or of one lease (--lease)
+    /// `dedicated` ones take no part in this. With --gpus the lease has this class, and an offline one is a guest beside an
+    /// online lease; otherwise among the programs of one worker of your own, or of one lease (--lease)
     #[arg(long, value_name = "CLASS", env = "DXPU_CLASS", default_value = "dedicated")]
     class: work_class::Class,
     /// Write what ran when to this file: kernels and copies on the GPU, what threads of the program waited for, time on the
@@ -80,6 +81,10 @@ pub(crate) struct Run {
     /// write to it
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
+    /// Have the worker keep what the program copies to the GPU, and send what it has by name: the next program of the same tenant
+    /// that loads the same weights does not send them again. Over TCP and TLS alone
+    #[arg(long, env = "DXPU_CONTENT", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    content: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -133,7 +138,7 @@ impl Run {
             let mut given = self.settings(survive, accept);
             given.extend(timeline.map(|file| ("DXPU_TIMELINE", file.into_os_string())));
             let patience = if survive.is_some() { Some(patience()?) } else { None };
-            return self.borrow.run(&self.program, given, patience);
+            return self.borrow.run(&self.program, self.class, given, patience);
         }
         if self.borrow.suspends_when_idle() {
             let what = "--suspend-when-idle gives GPUs back to a pool, and this program borrows none";
@@ -176,6 +181,7 @@ impl Run {
             set("DXPU_TIMELINE", Some(file.as_os_str()));
         }
         set("DXPU_CLASS", self.shared_class().map(OsStr::new));
+        set("DXPU_CONTENT", self.content.then_some(OsStr::new("1")));
         // Only returns when the program could not be started.
         let error = program.exec();
         Err(exit::not_started(&self.program[0], error).into())
@@ -205,6 +211,7 @@ impl Run {
             ("DXPU_SURVIVE", survive.map(|survive| survive.to_string())),
             ("DXPU_SURVIVE_ACCEPT", accept.map(str::to_owned)),
             ("DXPU_CLASS", self.shared_class().map(str::to_owned)),
+            ("DXPU_CONTENT", self.content.then(|| "1".to_owned())),
         ];
         let given = settings.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
         given.collect()

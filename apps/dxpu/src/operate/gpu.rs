@@ -180,6 +180,8 @@ fn row(gpu: &Record, is_wide: bool) -> Vec<Cell> {
 pub(super) fn holders(gpu: &Record) -> String {
     let show = |holder: &pool_api::Holder| match holder.share_milli {
         1000 => holder.lease.to_string(),
+        // A guest has what others leave.
+        0 => format!("{} (guest)", holder.lease),
         milli => format!("{} ({milli}/1000)", holder.lease),
     };
     gpu.holders.iter().map(show).collect::<Vec<_>>().join(" ")

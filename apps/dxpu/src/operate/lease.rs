@@ -301,6 +301,9 @@ fn model(lease: &Record) -> String {
 /// What it is for, and the last thing that happened to it.
 fn note(lease: &Record) -> String {
     let mut notes = Vec::new();
+    if !lease.request.class.is_dedicated() {
+        notes.push(lease.request.class.to_string());
+    }
     if let Some(ended) = &lease.ended {
         notes.push(ended.reason.clone());
     } else if let Some(last) = lease.moves.last() {
@@ -335,8 +338,8 @@ pub(super) fn short_table(leases: &[Record], paper: Paper) -> Vec<String> {
     table::lines(&columns, &leases.iter().map(row).collect::<Vec<_>>(), paper)
 }
 
-fn detail(lease: &Record, paper: Paper) -> Vec<String> {
-    let request = &lease.request;
+/// What it asked for, in words.
+fn asked_for(request: &pool_api::LeaseRequest) -> String {
     let of = request.model.as_ref().map_or_else(|| "of any model".to_owned(), |m| format!("of model {m}"));
     let mut asked = vec![format!("{} {of}", counted(u64::from(request.gpus), "GPU"))];
     if let Some(memory) = request.memory_bytes {
@@ -351,18 +354,29 @@ fn detail(lease: &Record, paper: Paper) -> Vec<String> {
     if let Some(share) = request.share {
         asked.push(format!("{}/1000 and {}", share.milli, super::words::bytes(share.memory_bytes)));
     }
+    if !request.class.is_dedicated() {
+        asked.push(match request.class {
+            pool_api::Class::Offline => "offline: as a guest beside online leases".to_owned(),
+            class => class.to_string(),
+        });
+    }
     if !request.survive.is_none() {
         asked.push("to outlive the loss of a GPU".to_owned());
     }
     if let Some(host) = &request.host {
         asked.push(format!("plugged into host {host}"));
     }
+    asked.join(", ")
+}
+
+fn detail(lease: &Record, paper: Paper) -> Vec<String> {
+    let request = &lease.request;
     let mut pairs = vec![
         ("lease", lease.id.to_string()),
         ("tenant", lease.tenant.to_string()),
         ("owner", lease.owner.clone()),
         ("state", name_of(&lease.state)),
-        ("asked for", asked.join(", ")),
+        ("asked for", asked_for(request)),
         ("priority", request.priority.to_string()),
         ("created", time(lease.created_ms)),
         ("granted", lease.granted_ms.map_or("-".to_owned(), time)),

@@ -4,14 +4,16 @@ mod kept;
 
 use crate::operate;
 use crate::roles::join_token::join_token;
-use crate::support::exit::{Exit, Outcome};
+use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::notify::ServiceManager;
 use crate::support::{library, log, quantity};
 use anyhow::Context;
 use kept::{Kept, KeptGpus};
 use machine::files;
 use pool_agent::Joining;
-use pool_agent::gpu_box::{self, BoxOptions, BoxStarted, BoxStop, Carried, DeviceKind, Gpus, GuardOptions};
+use pool_agent::gpu_box::{
+    self, BoxOptions, BoxStarted, BoxStop, Carried, DeviceKind, Gpus, GuardOptions, GuestOptions,
+};
 use pool_api::{BoxKind, Model, Name};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::cell::RefCell;
@@ -30,6 +32,7 @@ Examples:
   dxpu box --join-token-file b.json --soft 4 --memory 8GiB --kind pcie --rack r2
   dxpu box --soft 2 --fabric 10.0.0.8:7601 --device nvme:disk.img    for virtual machines, too: see `dxpu host`
   dxpu box --guard-memory 256GiB                           programs with survival outlive their GPUs
+  dxpu box --guests 1 --guest-memory 48GiB                 offline leases work beside online ones
   dxpu box break 3 --reason 'pulled for a demonstration'   the GPU of slot 3 fails, as far as anybody can tell
   dxpu box heal 3                                          and can be repaired again
   dxpu box ls                                              all boxes of the pool; so do show, drain and undrain
@@ -140,6 +143,16 @@ struct Serve {
     /// [default: 2m]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, requires = "guard_disk")]
     guard_disk_after: Option<Duration>,
+    /// Seats for guests on each GPU, 0 or 1: an offline lease has one beside an online lease, or on a GPU without a lease
+    /// [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=1), conflicts_with = "simulate")]
+    guests: Option<u8>,
+    /// What of a GPU's memory its guest may use; online leases get the rest, dedicated ones all
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    guest_memory: Option<u64>,
+    /// Whose guests an online lease meets: of the same tenant, or of any [default: same-tenant]
+    #[arg(long, value_enum)]
+    guests_of: Option<GuestsOf>,
     /// The port at which other boxes reach this box's images [default: any that is free]
     #[arg(long, value_name = "PORT", default_value = "0", requires = "guard_memory")]
     guard_port: u16,
@@ -154,6 +167,15 @@ struct Serve {
 enum Kind {
     Nvlink,
     Pcie,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum GuestsOf {
+    /// Of the tenant of the lease that has the GPU
+    SameTenant,
+    /// Of any tenant
+    Any,
 }
 
 impl GpuBox {
@@ -220,8 +242,12 @@ impl Serve {
             listen: self.listen,
             advertise: self.advertise,
             port: self.port,
+            guests: self.guests,
+            guest_memory: self.guest_memory,
+            guests_of: self.guests_of,
         };
         let settings = given.or_as_before(&state)?;
+        let guests = guests(&settings).map_err(anyhow::Error::from)?;
         let gpus = match (self.simulate, settings.gpus) {
             (Some(plan), _) => {
                 Gpus::Simulated { plan, read_bytes: |text| quantity::bytes(text).map_err(anyhow::Error::msg) }
@@ -262,8 +288,22 @@ impl Serve {
                 client_environment: |workers| Ok(library::extract()?.environment(workers)),
             },
             guard,
+            guests,
         })
     }
+}
+
+/// The seats that the options ask for.
+fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
+    if settings.guests.unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    let Some(memory_bytes) = settings.guest_memory else {
+        let what = "--guests needs to know what of a GPU's memory a guest may use";
+        return Err(Failure::new(Exit::Usage, what, "say it with --guest-memory SIZE, such as 16GiB"));
+    };
+    let any_tenant = settings.guests_of == Some(GuestsOf::Any);
+    Ok(Some(GuestOptions { memory_bytes, any_tenant }))
 }
 
 /// What becomes of the workers. A service manager sends SIGTERM, and the next agent takes the workers over. A terminal that is

@@ -50,8 +50,8 @@ pub(crate) struct Worker {
     /// Lend N GPUs in software, as `dxpu box --soft N` does; the same as --driver soft --devices N
     #[arg(long, value_name = "N", conflicts_with_all = ["driver", "devices"], value_parser = clap::value_parser!(u32).range(1..=64))]
     soft: Option<u32>,
-    /// Memory of each soft GPU, shared by all programs [default: 4GiB]; of an NVIDIA GPU, the most that one program may
-    /// use of it [default: all]
+    /// Memory of each soft GPU, shared by all programs [default: 4GiB]; of an NVIDIA GPU, the most that all programs
+    /// together may use of it [default: all]
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     memory: Option<u64>,
     /// The most memory of this machine that one program's graphs, modules, streams and events may take [default: 2GiB]
@@ -70,6 +70,9 @@ pub(crate) struct Worker {
     /// Soft GPUs with different ones have different UUIDs
     #[arg(long, value_name = "TEXT", default_value = "", hide = true)]
     soft_identity: String,
+    /// The page that the workers of one GPU share, made by `dxpu box`
+    #[arg(long, value_name = "FILE", hide = true)]
+    page: Option<PathBuf>,
     /// Certificate chain (PEM) to show instead of the one that is made and kept
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -98,6 +101,15 @@ pub(crate) struct Worker {
     /// The socket of the guardian that keeps the images, in place of one of this worker's own
     #[arg(long, value_name = "PATH", conflicts_with = "guard_memory", hide = true)]
     guardian: Option<PathBuf>,
+    /// Memory of this machine for what programs copy to their GPUs, so that the next program of a tenant need not send it
+    /// again: for programs that wish for it, as functions and `dxpu run --content` do. 0: nothing is kept [default: a 16th of
+    /// the memory, at most 16GiB]
+    #[arg(long, value_name = "SIZE", env = "DXPU_CONTENT_MEMORY", value_parser = quantity::bytes)]
+    content_memory: Option<u64>,
+    /// Load the modules that the last program like it has loaded before a program asks for them, if it wishes for that, as
+    /// functions and `dxpu run --content` do
+    #[arg(long, value_name = "YES", env = "DXPU_MODULES_AHEAD", default_value = "true", action = clap::ArgAction::Set)]
+    modules_ahead: bool,
     /// How long to look for work before sleeping: longer answers sooner and takes more of a core [default: 500us on
     /// machines with more than 4 cores, otherwise as little as each transport thinks best]
     #[arg(long, value_name = "TIME", env = "DXPU_SPIN", value_parser = quantity::duration)]
@@ -159,6 +171,8 @@ impl Worker {
         session.guardian = guard.as_ref().map(|guard| guard.socket.clone()).or_else(|| self.guardian.clone());
         session.stall_timeout = self.stall_timeout;
         session.wait_spin = self.spin;
+        session.modules_ahead = self.modules_ahead;
+        session.content_bytes_max = self.content_memory.unwrap_or_else(content_memory);
         let config = front_config(self.listen.clone(), session, self.devices(), usize::from(self.sessions))?;
 
         // Before anything is listening, so that no signal finds us unprepared.
@@ -220,12 +234,16 @@ impl Worker {
 
     fn devices(&self) -> Devices {
         match self.driver() {
-            DriverKind::Nvidia => Devices::Nvidia(nvidia::NvidiaDevices { memory_limit_bytes: self.memory }),
+            DriverKind::Nvidia => Devices::Nvidia(nvidia::NvidiaDevices {
+                memory_limit_bytes: self.memory,
+                page: self.page.clone(),
+            }),
             DriverKind::Soft => Devices::Soft(soft::SoftDevices {
                 devices: self.soft.unwrap_or(self.devices),
                 memory_bytes: self.memory.unwrap_or(SOFT_MEMORY_BYTES),
                 compute_capability: self.compute_capability.unwrap_or(driver_soft::COMPUTE_CAPABILITY),
                 identity: self.soft_identity.clone(),
+                page: self.page.clone(),
             }),
         }
     }
@@ -248,6 +266,21 @@ impl Worker {
             _ => Ok(()),
         }
     }
+}
+
+/// Memory for what programs copy, unless an option says otherwise.
+fn content_memory() -> u64 {
+    const PART: u64 = 16;
+    const MOST: u64 = 16 << 30;
+    (memory_bytes().unwrap_or(0) / PART).min(MOST)
+}
+
+/// The memory of this machine. `None` where the kernel does not say.
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 /// Takes as many descriptors as it may have: each client at the door has one, and each session two. A limit that is too

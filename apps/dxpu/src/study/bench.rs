@@ -161,6 +161,7 @@ impl Bed {
             memory_bytes: 4 << 30,
             compute_capability: driver_soft::COMPUTE_CAPABILITY,
             identity: String::new(),
+            page: None,
         });
         let addresses = ways.iter().map(|way| way.worker.clone()).collect();
         let front =

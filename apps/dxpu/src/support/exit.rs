@@ -61,6 +61,7 @@ impl Exit {
             AgentError::NoMember { .. }
             | AgentError::NoAuthority
             | AgentError::NoAddress { .. }
+            | AgentError::GuestMemory { .. }
             | AgentError::NoSlot { .. } => Self::Usage,
             AgentError::JoinRefused { .. } | AgentError::Replaced { .. } | AgentError::Revoked { .. } => {
                 Self::Refused

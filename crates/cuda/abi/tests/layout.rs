@@ -47,7 +47,11 @@ same_layout! {
     CUmemLocation = CUmemLocation_st { kind: type_, id: id }
     CUmemAccessDesc = CUmemAccessDesc_st { location: location, flags: flags }
     CUmemPoolProps = CUmemPoolProps_st { alloc_type: allocType, handle_types: handleTypes, location: location, win32_security_attributes: win32SecurityAttributes, max_size: maxSize, usage: usage, reserved: reserved }
+    CUipcMemHandle = CUipcMemHandle_st { reserved: reserved }
+    CUipcEventHandle = CUipcEventHandle_st { reserved: reserved }
+    CUmemPoolPtrExportData = CUmemPoolPtrExportData_st { reserved: reserved }
     CUlaunchConfig = CUlaunchConfig_st { grid_dim_x: gridDimX, grid_dim_y: gridDimY, grid_dim_z: gridDimZ, block_dim_x: blockDimX, block_dim_y: blockDimY, block_dim_z: blockDimZ, shared_mem_bytes: sharedMemBytes, stream: hStream, attrs: attrs, num_attrs: numAttrs }
+    CUDA_LAUNCH_PARAMS = CUDA_LAUNCH_PARAMS_st { function: function, grid_dim: gridDimX, block_dim: blockDimX, shared_mem_bytes: sharedMemBytes, stream: hStream, kernel_params: kernelParams }
     CUlaunchAttribute = CUlaunchAttribute_st { id: id, pad: pad, value: value }
     CUaccessPolicyWindow = CUaccessPolicyWindow_st { base_ptr: base_ptr, num_bytes: num_bytes, hit_ratio: hitRatio, hit_prop: hitProp, miss_prop: missProp }
     CUDA_KERNEL_NODE_PARAMS_v1 = CUDA_KERNEL_NODE_PARAMS_st { func: func, grid_dim_x: gridDimX, grid_dim_y: gridDimY, grid_dim_z: gridDimZ, block_dim_x: blockDimX, block_dim_y: blockDimY, block_dim_z: blockDimZ, shared_mem_bytes: sharedMemBytes, kernel_params: kernelParams, extra: extra }
@@ -57,6 +61,7 @@ same_layout! {
     CUDA_MEMCPY_NODE_PARAMS = CUDA_MEMCPY_NODE_PARAMS_st { flags: flags, reserved: reserved, copy_ctx: copyCtx, copy_params: copyParams }
     CUDA_HOST_NODE_PARAMS = CUDA_HOST_NODE_PARAMS_st { function: fn_, user_data: userData }
     CUDA_CHILD_GRAPH_NODE_PARAMS = CUDA_CHILD_GRAPH_NODE_PARAMS_st { graph: graph, ownership: ownership }
+    CUDA_CONDITIONAL_NODE_PARAMS = CUDA_CONDITIONAL_NODE_PARAMS { handle: handle, kind: type_, size: size, graphs: phGraph_out, ctx: ctx }
     CUDA_EVENT_NODE_PARAMS = CUDA_EVENT_RECORD_NODE_PARAMS_st { event: event }
     CUDA_MEM_ALLOC_NODE_PARAMS = CUDA_MEM_ALLOC_NODE_PARAMS_v1_st { pool_props: poolProps, access_descs: accessDescs, access_desc_count: accessDescCount, bytesize: bytesize, dptr: dptr }
     CUDA_MEM_FREE_NODE_PARAMS = CUDA_MEM_FREE_NODE_PARAMS_st { dptr: dptr }
@@ -89,6 +94,22 @@ fn allocation_flags_lie_flat() {
 fn a_tensor_map_has_the_header_s_size() {
     assert_eq!(size_of::<ours::CUtensorMap>(), size_of::<sys::CUtensorMap_st>());
     assert_eq!(offset_of!(ours::CUtensorMap, opaque), offset_of!(sys::CUtensorMap_st, opaque));
+}
+
+/// The notes of the driver lie between the kind and the union.
+#[test]
+fn a_resource_has_the_header_s_size() {
+    assert_eq!(size_of::<ours::CUdevResource>(), size_of::<sys::CUdevResource_st>());
+    assert_eq!(offset_of!(ours::CUdevResource, sm), offset_of!(sys::CUdevResource_st, __bindgen_anon_1));
+}
+
+/// The forms of CUDA 3.1 are in the header only for NVIDIA's own use: numbers of 32 bits, one after the other.
+#[test]
+fn narrow_descriptors_have_no_gaps() {
+    assert_eq!(size_of::<ours::CUDA_ARRAY_DESCRIPTOR_v1>(), 16);
+    assert_eq!(offset_of!(ours::CUDA_ARRAY_DESCRIPTOR_v1, num_channels), 12);
+    assert_eq!(size_of::<ours::CUDA_ARRAY3D_DESCRIPTOR_v1>(), 24);
+    assert_eq!(offset_of!(ours::CUDA_ARRAY3D_DESCRIPTOR_v1, flags), 20);
 }
 
 /// Forms of a structure that share one type here are the same in C.

@@ -68,7 +68,9 @@ pub fn describe(
     levels: u32,
     attribute: impl Fn(u32) -> Option<i32>,
 ) -> Result<ArrayInfo, Refusal> {
-    let known = LAYERED | SURFACE_LDST | CUBEMAP | TEXTURE_GATHER | DEPTH_TEXTURE | COLOR_ATTACHMENT;
+    let shapes = LAYERED | CUBEMAP;
+    let known =
+        shapes | SURFACE_LDST | TEXTURE_GATHER | DEPTH_TEXTURE | COLOR_ATTACHMENT | VIDEO_ENCODE_DECODE;
     if given.flags & (SPARSE | DEFERRED_MAPPING) != 0 {
         return Err(Refusal::NotServed("arrays whose memory is mapped piece by piece are not served"));
     }
@@ -160,15 +162,15 @@ fn check_shape(info: &ArrayInfo, attribute: &impl Fn(u32) -> Option<i32>) -> Res
     if fits { Ok(()) } else { Err(Refusal::Invalid) }
 }
 
-/// How a texture is read, if the description means something.
+/// How a texture is read, if the description means something. The driver takes any anisotropy, and the device has this much.
 pub fn sampling(given: &CUDA_TEXTURE_DESC) -> CuResult<Sampling> {
     /// `CU_TRSF_*`
     const FLAGS: u32 = 0x01 | 0x02 | 0x10 | 0x20 | 0x40;
+    const ANISOTROPY_MAX: u32 = 16;
     let is_good = given.address_mode.iter().all(|mode| *mode <= 3)
         && given.filter_mode <= 1
         && given.mipmap_filter_mode <= 1
-        && given.flags & !FLAGS == 0
-        && given.max_anisotropy <= 16;
+        && given.flags & !FLAGS == 0;
     if !is_good {
         return Err(CudaError::INVALID_VALUE);
     }
@@ -176,7 +178,7 @@ pub fn sampling(given: &CUDA_TEXTURE_DESC) -> CuResult<Sampling> {
         address_modes: given.address_mode,
         filter_mode: given.filter_mode,
         flags: given.flags,
-        max_anisotropy: given.max_anisotropy,
+        max_anisotropy: given.max_anisotropy.min(ANISOTROPY_MAX),
         mipmap_filter_mode: given.mipmap_filter_mode,
         mipmap_level_bias: given.mipmap_level_bias,
         min_mipmap_level_clamp: given.min_mipmap_level_clamp,
@@ -278,7 +280,7 @@ mod tests {
             (64, 64, 12, CUBEMAP),
             (64, 64, 7, CUBEMAP | LAYERED),
             (64, 0, 0, TEXTURE_GATHER),
-            (64, 32, 0, 0x100),
+            (64, 32, 0, 0x8000),
         ] {
             assert_eq!(
                 made(&given(width, height, depth, flags), 0),
@@ -325,7 +327,8 @@ mod tests {
         assert!(sampling(&CUDA_TEXTURE_DESC { address_mode: [0, 4, 0], ..plain }).is_err());
         assert!(sampling(&CUDA_TEXTURE_DESC { filter_mode: 2, ..plain }).is_err());
         assert!(sampling(&CUDA_TEXTURE_DESC { flags: 0x80, ..plain }).is_err());
-        assert!(sampling(&CUDA_TEXTURE_DESC { max_anisotropy: 17, ..plain }).is_err());
+        let much = sampling(&CUDA_TEXTURE_DESC { max_anisotropy: 17, ..plain }).unwrap();
+        assert_eq!(much.max_anisotropy, 16);
         let view_of = CUDA_RESOURCE_VIEW_DESC::default();
         assert!(view(&view_of).is_ok());
         assert!(view(&CUDA_RESOURCE_VIEW_DESC { first_layer: 1, ..view_of }).is_err());

@@ -19,13 +19,21 @@
 //!    here; [`pool`]: a memory pool with its books.
 //! 10. [`tensor_map`]: descriptors for the copy engine of Hopper GPUs.
 //! 11. [`arrays`]: what arrays and textures a device takes.
+//! 12. [`shares`]: handles that the program's processes give each other.
+//! 13. [`green`]: parts of a device's multiprocessors, as programs hold them.
+//! 14. [`content`]: whether copies are asked for by content.
+//! 15. [`error_log`]: the messages that cuLogs* give; [`coredump`]: settings that programs read back.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 pub mod addresses;
 pub mod arrays;
+pub mod content;
+pub mod coredump;
+pub mod error_log;
 pub mod graph;
+pub mod green;
 pub mod host_memory;
 pub mod integrity;
 pub mod launch;
@@ -35,6 +43,7 @@ pub mod occupancy;
 pub mod old_launch;
 pub mod pool;
 pub mod shadow;
+pub mod shares;
 pub mod slab;
 pub mod stream_order;
 pub mod suballocator;

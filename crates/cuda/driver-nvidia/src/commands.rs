@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError};
 const FIRST_CREATED_CONTEXT: u32 = 0x100;
 
 impl NvidiaDriver {
-    fn check_device(&self, device: u32) -> CuResult<()> {
+    pub(crate) fn check_device(&self, device: u32) -> CuResult<()> {
         if (device as usize) < self.devices.len() { Ok(()) } else { Err(CudaError::INVALID_DEVICE) }
     }
 
@@ -34,7 +34,7 @@ impl NvidiaDriver {
     }
 
     /// Any context, for freeing memory that belongs to none: mapped memory belongs to the process.
-    fn any_context(&self) -> CuResult<Arc<LiveContext>> {
+    pub(crate) fn any_context(&self) -> CuResult<Arc<LiveContext>> {
         self.lock().context(ContextId(0))
     }
 
@@ -467,6 +467,65 @@ impl Commands for NvidiaDriver {
         let gone = self.lock().samplers.remove(&sampler).ok_or(CudaError::INVALID_HANDLE)?;
         let context = Arc::clone(&gone.context);
         self.work.memory.let_go(vec![context], gone);
+        Ok(())
+    }
+
+    fn sm_resource(&self, device: u32, green: Option<GreenId>) -> CuResult<SmInfo> {
+        self.check_device(device)?;
+        self.sm_info(device, green)
+    }
+
+    fn sm_split(&self, device: u32, green: Option<GreenId>, split: SmSplit) -> CuResult<SmGroups> {
+        self.check_device(device)?;
+        self.sm_groups(device, green, split)
+    }
+
+    fn green_create(
+        &self,
+        green: GreenId,
+        context: ContextId,
+        parts: Vec<SmPart>,
+        flags: u32,
+    ) -> CuResult<SmInfo> {
+        let primary = self.lock().context(context)?;
+        if context.0 >= FIRST_CREATED_CONTEXT || self.lock().greens.contains_key(&green) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let (made, runs_on) = self.make_green(primary, &parts, flags)?;
+        self.lock().greens.insert(green, Arc::new(made));
+        Ok(runs_on)
+    }
+
+    fn green_destroy(&self, green: GreenId) -> CuResult<()> {
+        let gone = self.lock().greens.remove(&green);
+        gone.map(drop).ok_or(CudaError::INVALID_CONTEXT)
+    }
+
+    fn tensor_map_wide(&self, context: ContextId, map: Im2colWide) -> CuResult<[u8; 128]> {
+        self.lock().context(context)?.enter()?;
+        crate::tensor_map::im2col_wide(&self.api, &map)
+    }
+
+    fn green_stream_create(
+        &self,
+        stream: StreamId,
+        context: ContextId,
+        green: GreenId,
+        kind: u32,
+        priority: i32,
+    ) -> CuResult<()> {
+        let (green, primary) = {
+            let tables = self.lock();
+            (tables.green(green)?, tables.context(context)?)
+        };
+        if !Arc::ptr_eq(&green.primary, &primary) {
+            return Err(CudaError::INVALID_CONTEXT);
+        }
+        let made = LiveStream::of_green(&self.api, green, kind, priority)?;
+        if let Some(barrier) = self.cuts.barrier() {
+            barrier.hold(&self.work, &made)?;
+        }
+        self.lock().streams.insert(stream, Arc::new(made));
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     pinned::{Slots, Words},
     printed::Printed,
     progress::Progress,
+    quota::Quota,
     read_back,
     seat::{Seat, SharingGate, Touched},
     shared::{Regions, Registered},
@@ -22,8 +23,8 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{
-    Class, Descriptions, Driver, HostLink, LimitOf, PageHandle, PendingRead, SharedPages, Snapshots, Ticket,
-    WaitTarget,
+    Class, Descriptions, Driver, Exports, HostLink, LimitOf, PageHandle, PendingRead, SharedPages, Snapshots,
+    Ticket, WaitTarget,
 };
 use cuda_wire::{ContextId, DeviceInfo, Plane, RegionId, Shape, StreamId, VaRange};
 use std::collections::VecDeque;
@@ -35,6 +36,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub struct NvidiaConfig {
     /// The most memory of each device that the session may use.
     pub memory_limit_bytes: Option<u64>,
+    /// What it and the other sessions of its worker have together. `None`: it is alone.
+    pub quota: Option<Arc<dyn Quota>>,
     /// Make standard output the way for text that kernels print; nothing else may then print there.
     pub take_standard_output: bool,
     /// The page that all sessions of these GPUs share. Without it there are dedicated sessions alone.
@@ -116,7 +119,7 @@ impl NvidiaDriver {
         if devices.is_empty() {
             return Err(StartError::Driver { what: "cuDeviceGetCount", error: CudaError::NO_DEVICE });
         }
-        let memory = Memory::new(api, limit);
+        let memory = Memory::new(api, limit, config.quota.clone());
         memory.start().map_err(refused("a thread"))?;
         let work = Work {
             api,
@@ -170,8 +173,8 @@ impl Driver for NvidiaDriver {
     }
 
     /// Each session counts its own, whatever the limit is of.
-    fn limit_memory(&self, bytes: u64, _: LimitOf) {
-        self.work.memory.limit(bytes);
+    fn limit_memory(&self, bytes: u64, of: LimitOf) {
+        self.work.memory.limit(bytes, of);
     }
 
     fn cuda_version(&self) -> i32 {
@@ -335,6 +338,10 @@ impl Driver for NvidiaDriver {
         let Some(registered) = self.work.regions.remove(region) else { return };
         let contexts = self.lock().contexts.values().cloned().collect();
         self.work.memory.let_go(contexts, registered);
+    }
+
+    fn exports(&self) -> Option<&dyn Exports> {
+        Some(self)
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {

@@ -44,6 +44,7 @@ mod devices;
 mod events;
 mod gpu;
 mod graphs;
+mod green;
 mod memory;
 mod modules;
 mod references;
@@ -89,6 +90,7 @@ struct State {
     /// What was bound to texture and surface references.
     bound: Vec<String>,
     modules: modules::ModulesState,
+    green: green::GreenState,
     graphs: graphs::GraphsState,
     /// Threads that must not block.
     unblockable: HashSet<ThreadId>,

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod build;
+mod conditional;
 mod transfer;
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Kernels that an earlier session has described: the driver then need not load them before they are launched.
 
 use cuda_driver::Descriptions;
-use cuda_wire::{DeviceInfo, JitOption, KernelInfo, ModuleInfo, Wire};
+use cuda_wire::{AppendedPlaces, DeviceInfo, JitOption, KernelInfo, ModuleInfo, Wire};
 use std::sync::{Arc, OnceLock};
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `…_MINOR`
@@ -64,7 +64,12 @@ impl Place<'_> {
     }
 
     pub(crate) fn keep(&self, kernels: &[KernelInfo]) {
-        let info = ModuleInfo { kernels: kernels.to_vec(), variables: Vec::new(), info_log: String::new() };
+        let info = ModuleInfo {
+            kernels: kernels.to_vec(),
+            variables: Vec::new(),
+            info_log: String::new(),
+            managed: AppendedPlaces::default(),
+        };
         self.keeper.put(&self.key, &info.to_bytes());
     }
 }

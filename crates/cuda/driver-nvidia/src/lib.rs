@@ -30,9 +30,11 @@ mod cut;
 mod cut_kernels;
 mod device_info;
 mod driver;
+mod exports;
 #[cfg(test)]
 mod fake;
 mod graph;
+mod green;
 mod known;
 mod launch;
 mod linker;
@@ -42,6 +44,7 @@ mod op;
 mod pinned;
 mod printed;
 mod progress;
+mod quota;
 mod read_back;
 mod reference;
 mod rows;
@@ -52,9 +55,11 @@ mod status;
 mod stream;
 mod sys;
 mod tables;
+mod tensor_map;
 #[cfg(test)]
 mod tests;
 
 pub use driver::{NvidiaConfig, NvidiaDriver, StartError};
+pub use quota::Quota;
 pub use status::{NvidiaStatus, StatusError};
 pub use sys::LoadError;

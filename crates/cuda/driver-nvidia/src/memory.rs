@@ -9,62 +9,28 @@
 #![allow(unsafe_code)]
 
 mod lent;
+mod physical;
 
 pub(crate) use lent::{FrozenMemory, Lent, Owner};
+pub(crate) use physical::{Physical, properties};
 
 use crate::{
     context::LiveContext,
     current,
-    sys::{Api, MemAccess, MemAllocationProp, MemLocation},
+    quota::Quota,
+    sys::{Api, MemAccess, MemLocation},
 };
 use cuda_abi::{CuResult, CudaError};
+use cuda_driver::LimitOf;
 use cuda_wire::VaRange;
+use physical::DEVICE;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What the driver maps memory in.
 pub(crate) const GRANULE: u64 = 2 << 20;
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, and `CU_MEM_ALLOCATION_TYPE_PINNED`.
-const DEVICE: u32 = 1;
-const PINNED: u32 = 1;
 const READ_WRITE: u32 = 3;
-
-/// Properties of plain memory of a device.
-pub(crate) fn properties(device: u32) -> MemAllocationProp {
-    MemAllocationProp {
-        kind: PINNED,
-        handle_types: 0,
-        location: MemLocation { kind: DEVICE, id: device as i32 },
-        win32: std::ptr::null_mut(),
-        flags: [0; 8],
-    }
-}
-
-/// Physical memory. Its drop releases the handle; the driver frees the memory when it is mapped nowhere.
-#[derive(Debug)]
-pub(crate) struct Physical {
-    api: Api,
-    pub(crate) handle: u64,
-    pub(crate) bytes: u64,
-    pub(crate) device: u32,
-}
-
-impl Physical {
-    pub(crate) fn create(api: &Api, device: u32, bytes: u64) -> CuResult<Self> {
-        let mut handle = 0;
-        // SAFETY: both pointers are valid for the call.
-        unsafe { api.memory_create(&mut handle, bytes as usize, &properties(device), 0)? };
-        Ok(Self { api: *api, handle, bytes, device })
-    }
-}
-
-impl Drop for Physical {
-    fn drop(&mut self) {
-        // SAFETY: no pointers. A driver that fails here has lost the memory anyway.
-        let _ = unsafe { self.api.memory_release(self.handle) };
-    }
-}
 
 /// What is mapped somewhere.
 struct Mapping {
@@ -136,19 +102,58 @@ pub(crate) struct Memory {
     api: Api,
     /// The most that the session may use of each device.
     limit_bytes: AtomicU64,
+    /// What the sessions of the worker have together. Counted there is all that the session has of a device: memory in use, what is
+    /// set aside, and what cuts have.
+    quota: Option<Arc<dyn Quota>>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Memory {
-    pub(crate) fn new(api: Api, limit_bytes: u64) -> Arc<Self> {
+    pub(crate) fn new(api: Api, limit_bytes: u64, quota: Option<Arc<dyn Quota>>) -> Arc<Self> {
         let limit_bytes = AtomicU64::new(limit_bytes);
-        Arc::new(Self { api, limit_bytes, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { api, limit_bytes, quota, state: Mutex::default(), changed: Condvar::new() })
     }
 
     /// Lowers the limit.
-    pub(crate) fn limit(&self, bytes: u64) {
+    pub(crate) fn limit(&self, bytes: u64, of: LimitOf) {
         self.limit_bytes.fetch_min(bytes, Ordering::Relaxed);
+        if let (LimitOf::Lease, Some(quota)) = (of, &self.quota) {
+            quota.limit(bytes);
+        }
+    }
+
+    /// Takes bytes of what the worker's sessions have together.
+    fn charge_quota(&self, device: u32, bytes: u64) -> CuResult<()> {
+        let is_there = self.quota.as_ref().is_none_or(|quota| quota.charge(device as usize, bytes));
+        if is_there { Ok(()) } else { Err(CudaError::OUT_OF_MEMORY) }
+    }
+
+    fn release_quota(&self, device: u32, bytes: u64) {
+        if let Some(quota) = &self.quota {
+            quota.release(device as usize, bytes);
+        }
+    }
+
+    fn quota_free(&self, device: u32) -> u64 {
+        self.quota.as_ref().map_or(u64::MAX, |quota| quota.free(device as usize))
+    }
+
+    /// New memory of a device that counts.
+    fn make(&self, device: u32, bytes: u64) -> CuResult<Physical> {
+        self.charge_quota(device, bytes)?;
+        Physical::create(&self.api, device, bytes).inspect_err(|_| self.release_quota(device, bytes))
+    }
+
+    /// Memory in use is free again.
+    fn give(&self, state: &mut State, device: u32, bytes: u64) {
+        state.give(device, bytes);
+        self.release_quota(device, bytes);
+    }
+
+    /// Sets memory aside, in place of what was.
+    fn set_aside(&self, state: &mut State, device: u32, physical: Physical) {
+        state.reserve.insert(device, physical).inspect(|old| self.release_quota(device, old.bytes));
     }
 
     /// The most that the session may use of each device.
@@ -269,14 +274,14 @@ impl Memory {
         if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes()) {
             return Err(CudaError::OUT_OF_MEMORY);
         }
-        let physical = match Physical::create(&self.api, device, bytes) {
+        let physical = match self.make(device, bytes) {
             Err(CudaError::OUT_OF_MEMORY) if is_credited && state.reserve.contains_key(&device) => {
                 // The reserve is for this moment: give it up, allocate, and set aside again what is left of the credit.
-                drop(state.reserve.remove(&device));
-                let physical = Physical::create(&self.api, device, bytes)?;
+                state.reserve.remove(&device).inspect(|reserve| self.release_quota(device, reserve.bytes));
+                let physical = self.make(device, bytes)?;
                 let left = state.credit_bytes / GRANULE * GRANULE;
-                match Physical::create(&self.api, device, left.max(GRANULE)) {
-                    Ok(rest) => drop(state.reserve.insert(device, rest)),
+                match self.make(device, left.max(GRANULE)) {
+                    Ok(rest) => self.set_aside(state, device, rest),
                     Err(error) => tracing::warn!(%error, "memory that was promised is gone"),
                 }
                 physical
@@ -299,7 +304,7 @@ impl Memory {
         let physical = Arc::new(self.create(state, device, bytes, is_credited)?);
         let mapped = self.map_for(address, bytes, device, &physical);
         if mapped.is_err() {
-            state.give(device, bytes);
+            self.give(state, device, bytes);
         }
         mapped.map(|()| Mapping { bytes, users: 0, is_ours: true, has_access: true, physical })
     }
@@ -328,7 +333,9 @@ impl Memory {
 
     /// The client let go of physical memory. The driver frees it when it is mapped nowhere.
     pub(crate) fn release_physical(&self, physical: Arc<Physical>) {
-        self.lock().give(physical.device, physical.bytes);
+        if !physical.is_imported() {
+            self.give(&mut self.lock(), physical.device, physical.bytes);
+        }
     }
 
     /// Counts memory that the driver itself gives out: arrays.
@@ -338,13 +345,14 @@ impl Memory {
         if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes()) {
             return Err(CudaError::OUT_OF_MEMORY);
         }
+        self.charge_quota(device, bytes)?;
         *state.used_bytes.entry(device).or_default() += bytes;
         Ok(())
     }
 
     /// Counts it no more.
     pub(crate) fn discharge(&self, device: u32, bytes: u64) {
-        self.lock().give(device, bytes);
+        self.give(&mut self.lock(), device, bytes);
     }
 
     fn map(&self, address: u64, bytes: u64, physical: &Physical) -> CuResult<()> {
@@ -385,7 +393,7 @@ impl Memory {
                 tracing::warn!(address, %error, "cannot unmap device memory");
             }
             if mapping.is_ours {
-                state.give(mapping.physical.device, mapping.bytes);
+                self.give(state, mapping.physical.device, mapping.bytes);
             }
         }
     }
@@ -406,6 +414,24 @@ impl Memory {
             .mappings
             .insert(address, Mapping { bytes, users: 1, is_ours: false, has_access: false, physical });
         Ok(())
+    }
+
+    /// The pieces that a range of allocations lies in, and where the first begins.
+    pub(crate) fn pieces_of(&self, address: u64, bytes: u64) -> CuResult<(u64, Vec<Arc<Physical>>)> {
+        let end = address.checked_add(bytes).filter(|end| *end > address).ok_or(CudaError::INVALID_VALUE)?;
+        let state = self.lock();
+        let mut pieces = Vec::new();
+        let (mut at, mut first) = (address, None);
+        while at < end {
+            let (&from, mapping) = state.mappings.range(..=at).next_back().ok_or(CudaError::INVALID_VALUE)?;
+            if from + mapping.bytes <= at || !mapping.is_ours {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            first.get_or_insert(from);
+            pieces.push(Arc::clone(&mapping.physical));
+            at = from + mapping.bytes;
+        }
+        Ok((first.unwrap_or(address), pieces))
     }
 
     /// Frees an allocation when the work before is done.
@@ -553,8 +579,8 @@ impl Memory {
             if state.reserve.get(&device).is_some_and(|kept| kept.bytes >= bytes) {
                 continue;
             }
-            match Physical::create(&self.api, device, bytes) {
-                Ok(physical) => drop(state.reserve.insert(device, physical)),
+            match self.make(device, bytes) {
+                Ok(physical) => self.set_aside(&mut state, device, physical),
                 Err(_) => return 0,
             }
         }
@@ -572,8 +598,8 @@ impl Memory {
     /// its limit is all it has.
     pub(crate) fn seen(&self, device: u32, free: u64, total: u64) -> (u64, u64) {
         let state = self.lock();
-        let free =
-            free + state.reserve.get(&device).map_or(0, |physical| physical.bytes) + state.lent(device);
+        let own = state.reserve.get(&device).map_or(0, |physical| physical.bytes) + state.lent(device);
+        let free = free.min(self.quota_free(device)) + own;
         let used = state.used_bytes.get(&device).copied().unwrap_or(0);
         (free.min(self.limit_bytes().saturating_sub(used)), total.min(self.limit_bytes()))
     }

@@ -5,11 +5,11 @@
 use crate::{
     context::LiveContext,
     known::Place,
-    sys::{Api, Function, Module},
+    sys::{Api, DeviceAddress, Function, Module},
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_image::Symbols;
-use cuda_wire::{JitOption, KernelInfo, ModuleInfo, ParameterInfo, VariableInfo};
+use cuda_wire::{AppendedPlaces, JitOption, KernelInfo, ModuleInfo, ParameterInfo, VariableInfo};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 use std::time::Instant;
@@ -174,7 +174,24 @@ fn describe(
     let variables: Vec<VariableInfo> =
         variables.into_iter().filter_map(|name| variable(api, module.raw, name)).collect();
     module.variables.clone_from(&variables);
-    Ok(ModuleInfo { kernels, variables, info_log: String::new() })
+    let mut managed = AppendedPlaces::default();
+    for (place, variable) in (0..).zip(&variables) {
+        if is_managed(api, variable.address)? {
+            managed.0.push(place);
+        }
+    }
+    Ok(ModuleInfo { kernels, variables, info_log: String::new(), managed })
+}
+
+/// Whether a variable was declared `__managed__`: the driver puts those into managed memory.
+fn is_managed(api: &Api, address: DeviceAddress) -> CuResult<bool> {
+    /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
+    const IS_MANAGED: u32 = 8;
+    let mut value: u32 = 0;
+    let to = (&raw mut value).cast();
+    // SAFETY: the driver writes one word of 32 bits, which is valid for the call.
+    unsafe { api.pointer_attribute(to, IS_MANAGED, address)? };
+    Ok(value != 0)
 }
 
 fn name(api: &Api, function: Function) -> CuResult<String> {

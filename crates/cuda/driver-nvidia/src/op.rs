@@ -153,13 +153,17 @@ pub(crate) fn enqueue(
             work.memory.allocate(stream.context.id, stream.context.device, address, bytes)
         }
         Op::Free { address } => work.memory.free(Arc::clone(&stream.context), address),
-        Op::MemoryOps { ops } => {
-            let mut ops = memory_ops(&ops);
-            let raw = stream.enter()?;
-            // SAFETY: the list is valid for the call. Addresses are the program's to answer for.
-            unsafe { work.api.stream_memory_ops(raw, ops.len() as u32, ops.as_mut_ptr(), 0) }
-        }
+        // Graphs alone have bodies.
+        Op::Conditional { .. } => Err(CudaError::INVALID_VALUE),
+        Op::MemoryOps { ops } => write_and_wait(work, stream, &ops),
     }
+}
+
+fn write_and_wait(work: &Arc<Work>, stream: &LiveStream, ops: &[MemoryOp]) -> CuResult<()> {
+    let mut ops = memory_ops(ops);
+    let raw = stream.enter()?;
+    // SAFETY: the list is valid for the call. Addresses are the program's to answer for.
+    unsafe { work.api.stream_memory_ops(raw, ops.len() as u32, ops.as_mut_ptr(), 0) }
 }
 
 /// Whether a place is one in an array.

@@ -4,7 +4,9 @@
 
 use crate::{
     context::LiveContext,
-    sys::{Api, Event, STREAM_LEGACY, Stream},
+    current,
+    green::LiveGreen,
+    sys::{Api, Context, Event, IpcHandle, STREAM_LEGACY, Stream},
 };
 use cuda_abi::{CuResult, CudaError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +25,10 @@ pub(crate) struct LiveStream {
     /// Unlike the handle, no other stream of the process ever has it.
     pub(crate) number: u64,
     pub(crate) context: Arc<LiveContext>,
+    /// What a thread has when it gives it work: the context, or the green context's view of it.
+    entered: Context,
+    /// Ends after the stream.
+    _green: Option<Arc<LiveGreen>>,
 }
 
 fn next_number() -> u64 {
@@ -39,19 +45,42 @@ impl LiveStream {
         let mut raw = Stream::default();
         // SAFETY: `raw` is valid for the call.
         unsafe { api.stream_create(&mut raw, if kind == INDEPENDENT { 1 } else { 0 }, priority)? };
-        Ok(Self { api: *api, raw, is_legacy: false, number: next_number(), context })
+        let entered = context.raw();
+        Ok(Self { api: *api, raw, is_legacy: false, number: next_number(), context, entered, _green: None })
+    }
+
+    /// A stream of a green context.
+    pub(crate) fn of_green(api: &Api, green: Arc<LiveGreen>, kind: u32, priority: i32) -> CuResult<Self> {
+        let mut stream = Self::legacy(api, Arc::clone(&green.primary));
+        stream.entered = green.context;
+        if kind != LEGACY {
+            let mut raw = Stream::default();
+            current::enter(api, green.context)?;
+            // SAFETY: `raw` is valid for the calls. The green context lives as long as the stream.
+            unsafe {
+                match kind {
+                    INDEPENDENT => api.green_stream_create(&mut raw, green.raw, 1, priority)?,
+                    _ => api.stream_create(&mut raw, 0, priority)?,
+                }
+            }
+            stream.raw = raw;
+            stream.is_legacy = false;
+        }
+        stream._green = Some(green);
+        Ok(stream)
     }
 
     /// The legacy stream of a context, which is always there.
     pub(crate) fn legacy(api: &Api, context: Arc<LiveContext>) -> Self {
         let raw = Stream(std::ptr::without_provenance_mut(STREAM_LEGACY));
-        Self { api: *api, raw, is_legacy: true, number: next_number(), context }
+        let entered = context.raw();
+        Self { api: *api, raw, is_legacy: true, number: next_number(), context, entered, _green: None }
     }
 
     /// The handle; its context becomes the calling thread's, which the legacy stream is found by.
     #[inline]
     pub(crate) fn enter(&self) -> CuResult<Stream> {
-        self.context.enter()?;
+        current::enter(&self.api, self.entered)?;
         Ok(self.raw)
     }
 
@@ -112,17 +141,34 @@ pub(crate) struct EventAge {
 
 impl LiveEvent {
     pub(crate) fn create(api: &Api, context: Arc<LiveContext>, flags: u32) -> CuResult<Self> {
-        /// `CU_EVENT_INTERPROCESS`: the client's other processes are not here.
-        const INTERPROCESS: u32 = 4;
         /// `CU_EVENT_DISABLE_TIMING`
         const NO_TIMING: u32 = 2;
         context.enter()?;
         let mut raw = Event::default();
         // SAFETY: `raw` is valid for the call.
-        unsafe { api.event_create(&mut raw, flags & !INTERPROCESS)? };
+        unsafe { api.event_create(&mut raw, flags)? };
         let has_timing = flags & NO_TIMING == 0;
         let (has_age, age) = (AtomicBool::new(false), Mutex::new(None));
         Ok(Self { api: *api, raw, has_timing, has_age, age, context })
+    }
+
+    /// An event of another session.
+    pub(crate) fn open(api: &Api, context: Arc<LiveContext>, handle: [u8; 64]) -> CuResult<Self> {
+        context.enter()?;
+        let mut raw = Event::default();
+        // SAFETY: `raw` is valid for the call.
+        unsafe { api.event_import(&mut raw, IpcHandle(handle))? };
+        let (has_age, age) = (AtomicBool::new(false), Mutex::new(None));
+        Ok(Self { api: *api, raw, has_timing: false, has_age, age, context })
+    }
+
+    /// What another session opens it by.
+    pub(crate) fn export(&self) -> CuResult<[u8; 64]> {
+        self.context.enter()?;
+        let mut handle = IpcHandle([0; 64]);
+        // SAFETY: the handle is valid for the call, the event lives as long as `self`.
+        unsafe { self.api.event_export(&mut handle, self.raw)? };
+        Ok(handle.0)
     }
 
     /// Its age, if it was restored and not recorded since.

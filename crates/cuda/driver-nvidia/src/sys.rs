@@ -36,6 +36,10 @@ macro_rules! handles {
 handles! {
     /// `CUcontext`
     Context;
+    /// `CUgreenCtx`
+    GreenContext;
+    /// `CUdevResourceDesc`
+    ResourceList;
     /// `CUstream`
     Stream;
     /// `CUevent`
@@ -83,6 +87,11 @@ pub(crate) struct MemAllocationProp {
     pub(crate) win32: *mut c_void,
     pub(crate) flags: [u8; 8],
 }
+
+/// `CUipcEventHandle`, which the driver takes by value.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
 
 /// `CUmemAccessDesc`
 #[derive(Clone, Copy, Debug)]
@@ -257,6 +266,25 @@ pub(crate) struct KernelNode {
     pub(crate) context: Context,
 }
 
+/// `CUgraphNodeParams` of a conditional node.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct NodeParams {
+    pub(crate) kind: c_uint,
+    pub(crate) reserved: [c_int; 3],
+    pub(crate) handle: u64,
+    pub(crate) condition: c_uint,
+    pub(crate) size: c_uint,
+    /// The driver puts the bodies here.
+    pub(crate) bodies: *mut Graph,
+    pub(crate) context: Context,
+    pub(crate) unused: [u64; 25],
+    pub(crate) reserved2: i64,
+}
+
+/// `CU_GRAPH_NODE_TYPE_CONDITIONAL`
+pub(crate) const NODE_CONDITIONAL: c_uint = 13;
+
 /// `CUDA_MEMSET_NODE_PARAMS`
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -327,6 +355,25 @@ pub enum LoadError {
     },
 }
 
+/// `CUdevResource`: of it only the kind and what it says of multiprocessors are ours to read.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct DevResource {
+    pub(crate) kind: c_uint,
+    pub(crate) internal: [u8; 92],
+    pub(crate) sm: [c_uint; 10],
+    pub(crate) next: u64,
+}
+
+/// `CU_DEV_RESOURCE_TYPE_SM`
+pub(crate) const RESOURCE_SM: c_uint = 1;
+
+impl Default for DevResource {
+    fn default() -> Self {
+        Self { kind: 0, internal: [0; 92], sm: [0; 10], next: 0 }
+    }
+}
+
 macro_rules! api {
     ($($name:ident = $symbol:literal ($($argument:ident: $ty:ty),* $(,)?);)*) => {
         /// The functions of the machine's driver that we call.
@@ -384,6 +431,48 @@ macro_rules! api {
     };
 }
 
+/// cuTensorMapEncodeIm2colWide
+pub(crate) type EncodeIm2colWide = unsafe extern "C" fn(
+    *mut c_void,
+    c_uint,
+    c_uint,
+    *mut c_void,
+    *const u64,
+    *const u64,
+    c_int,
+    c_int,
+    c_uint,
+    c_uint,
+    *const c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+) -> c_uint;
+
+impl Api {
+    /// A function that not every driver has which we work with.
+    ///
+    /// # Safety
+    ///
+    /// `T` is the type of a pointer to this function.
+    pub(crate) unsafe fn later_function<T: Copy>(&self, name: &str) -> Option<T> {
+        match self {
+            Self::Library(_) => {
+                // SAFETY: the library is loaded already, for good.
+                let library = unsafe { libloading::Library::new("libcuda.so.1") }.ok()?;
+                // SAFETY: our caller's promise.
+                let found = unsafe { library.get::<T>(name.as_bytes()) }.ok().map(|symbol| *symbol);
+                std::mem::forget(library);
+                found
+            }
+            #[cfg(test)]
+            Self::Fake(_) => None,
+        }
+    }
+}
+
 /// A driver's answer as ours.
 #[inline]
 pub(crate) fn check(code: u32) -> CuResult<()> {
@@ -411,12 +500,22 @@ api! {
     context_priorities = "cuCtxGetStreamPriorityRange" (least: *mut c_int, greatest: *mut c_int);
     context_enable_peer = "cuCtxEnablePeerAccess" (peer: Context, flags: c_uint);
     context_disable_peer = "cuCtxDisablePeerAccess" (peer: Context);
+    device_resource = "cuDeviceGetDevResource" (device: c_int, resource: *mut DevResource, kind: c_uint);
+    resource_split = "cuDevSmResourceSplitByCount" (groups: *mut DevResource, count: *mut c_uint, input: *const DevResource, rest: *mut DevResource, flags: c_uint, least: c_uint);
+    resource_list = "cuDevResourceGenerateDesc" (list: *mut ResourceList, resources: *mut DevResource, count: c_uint);
+    green_create = "cuGreenCtxCreate" (green: *mut GreenContext, list: ResourceList, device: c_int, flags: c_uint);
+    green_destroy = "cuGreenCtxDestroy" (green: GreenContext);
+    green_resource = "cuGreenCtxGetDevResource" (green: GreenContext, resource: *mut DevResource, kind: c_uint);
+    green_context = "cuCtxFromGreenCtx" (context: *mut Context, green: GreenContext);
+    green_stream_create = "cuGreenCtxStreamCreate" (stream: *mut Stream, green: GreenContext, flags: c_uint, priority: c_int);
     memory_info = "cuMemGetInfo_v2" (free: *mut usize, total: *mut usize);
     memory_granularity = "cuMemGetAllocationGranularity" (bytes: *mut usize, prop: *const MemAllocationProp, option: c_uint);
     address_reserve = "cuMemAddressReserve" (address: *mut DeviceAddress, bytes: usize, align: usize, hint: DeviceAddress, flags: u64);
     address_free = "cuMemAddressFree" (address: DeviceAddress, bytes: usize);
     memory_create = "cuMemCreate" (handle: *mut u64, bytes: usize, prop: *const MemAllocationProp, flags: u64);
     memory_release = "cuMemRelease" (handle: u64);
+    memory_export = "cuMemExportToShareableHandle" (out: *mut c_void, handle: u64, kind: c_uint, flags: u64);
+    memory_import = "cuMemImportFromShareableHandle" (handle: *mut u64, from: *mut c_void, kind: c_uint);
     memory_map = "cuMemMap" (address: DeviceAddress, bytes: usize, offset: usize, handle: u64, flags: u64);
     memory_unmap = "cuMemUnmap" (address: DeviceAddress, bytes: usize);
     memory_set_access = "cuMemSetAccess" (address: DeviceAddress, bytes: usize, access: *const MemAccess, count: usize);
@@ -464,6 +563,7 @@ api! {
     module_function_count = "cuModuleGetFunctionCount" (count: *mut c_uint, module: Module);
     module_functions = "cuModuleEnumerateFunctions" (functions: *mut Function, count: c_uint, module: Module);
     module_variable = "cuModuleGetGlobal_v2" (address: *mut DeviceAddress, bytes: *mut usize, module: Module, name: *const c_char);
+    pointer_attribute = "cuPointerGetAttribute" (value: *mut c_void, attribute: c_uint, address: DeviceAddress);
     function_name = "cuFuncGetName" (name: *mut *const c_char, function: Function);
     function_parameter = "cuFuncGetParamInfo" (function: Function, index: usize, offset: *mut usize, bytes: *mut usize);
     function_attribute = "cuFuncGetAttribute" (value: *mut c_int, attribute: c_uint, function: Function);
@@ -487,6 +587,8 @@ api! {
     stream_memory_ops = "cuStreamBatchMemOp_v2" (stream: Stream, count: c_uint, ops: *mut BatchMemOp, flags: c_uint);
     event_create = "cuEventCreate" (event: *mut Event, flags: c_uint);
     event_destroy = "cuEventDestroy_v2" (event: Event);
+    event_export = "cuIpcGetEventHandle" (handle: *mut IpcHandle, event: Event);
+    event_import = "cuIpcOpenEventHandle" (event: *mut Event, handle: IpcHandle);
     event_record = "cuEventRecordWithFlags" (event: Event, stream: Stream, flags: c_uint);
     event_query = "cuEventQuery" (event: Event);
     event_synchronize = "cuEventSynchronize" (event: Event);
@@ -494,6 +596,8 @@ api! {
     graph_create = "cuGraphCreate" (graph: *mut Graph, flags: c_uint);
     graph_destroy = "cuGraphDestroy" (graph: Graph);
     graph_add_empty = "cuGraphAddEmptyNode" (node: *mut GraphNode, graph: Graph, after: *const GraphNode, count: usize);
+    graph_conditional_handle = "cuGraphConditionalHandleCreate" (handle: *mut u64, graph: Graph, context: Context, value: c_uint, flags: c_uint);
+    graph_add_node = "cuGraphAddNode_v2" (node: *mut GraphNode, graph: Graph, after: *const GraphNode, edges: *const c_void, count: usize, params: *mut NodeParams);
     graph_add_kernel = "cuGraphAddKernelNode_v2" (node: *mut GraphNode, graph: Graph, after: *const GraphNode, count: usize, params: *const KernelNode);
     graph_add_memset = "cuGraphAddMemsetNode" (node: *mut GraphNode, graph: Graph, after: *const GraphNode, count: usize, params: *const MemsetNode, context: Context);
     graph_add_copy = "cuGraphAddMemcpyNode" (node: *mut GraphNode, graph: Graph, after: *const GraphNode, count: usize, params: *const Copy3D, context: Context);
@@ -546,10 +650,19 @@ mod tests {
         assert_eq!(size_of::<ViewDescriptor>(), size_of::<reference::CUDA_RESOURCE_VIEW_DESC>());
         let last = offset_of!(reference::CUDA_RESOURCE_VIEW_DESC, lastLayer);
         assert_eq!(offset_of!(ViewDescriptor, last_layer), last);
+        assert_eq!(size_of::<NodeParams>(), size_of::<reference::CUgraphNodeParams>());
+        let union = offset_of!(reference::CUgraphNodeParams, __bindgen_anon_1);
+        assert_eq!(offset_of!(NodeParams, handle), union);
+        let bodies = offset_of!(reference::CUDA_CONDITIONAL_NODE_PARAMS, phGraph_out);
+        assert_eq!(offset_of!(NodeParams, bodies), union + bodies);
+        let context = offset_of!(reference::CUDA_CONDITIONAL_NODE_PARAMS, ctx);
+        assert_eq!(offset_of!(NodeParams, context), union + context);
         assert_eq!(size_of::<MemsetNode>(), size_of::<reference::CUDA_MEMSET_NODE_PARAMS>());
         assert_eq!(size_of::<HostNode>(), size_of::<reference::CUDA_HOST_NODE_PARAMS>());
         assert_eq!(size_of::<BatchMemOp>(), size_of::<reference::CUstreamBatchMemOpParams>());
         assert_eq!(size_of::<BatchMemOpNode>(), size_of::<reference::CUDA_BATCH_MEM_OP_NODE_PARAMS>());
+        assert_eq!(size_of::<DevResource>(), size_of::<reference::CUdevResource_st>());
+        assert_eq!(offset_of!(DevResource, sm), 96);
         assert_eq!(size_of::<ContextCreate>(), size_of::<reference::CUctxCreateParams>());
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     context::LiveContext,
     graph::Exec,
+    green::LiveGreen,
     memory::Physical,
     module::LoadedModule,
     sampler::LiveSampler,
@@ -10,7 +11,9 @@ use crate::{
     sys::Function,
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_wire::{ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, SamplerId, StreamId};
+use cuda_wire::{
+    ContextId, EventId, ExecId, GreenId, KernelRef, MemoryHandleId, ModuleId, SamplerId, StreamId,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -25,6 +28,7 @@ pub(crate) struct Tables {
     pub(crate) execs: HashMap<ExecId, Arc<Exec>>,
     pub(crate) physical: HashMap<MemoryHandleId, Arc<Physical>>,
     pub(crate) samplers: HashMap<SamplerId, Arc<LiveSampler>>,
+    pub(crate) greens: HashMap<GreenId, Arc<LiveGreen>>,
 }
 
 impl Tables {
@@ -51,6 +55,10 @@ impl Tables {
         module.functions.get(kernel.index as usize).copied().ok_or(CudaError::INVALID_HANDLE)
     }
 
+    pub(crate) fn green(&self, id: GreenId) -> CuResult<Arc<LiveGreen>> {
+        self.greens.get(&id).cloned().ok_or(CudaError::INVALID_CONTEXT)
+    }
+
     /// The streams of a context, with those that are departing.
     pub(crate) fn streams_of(&self, context: &Arc<LiveContext>) -> Vec<Arc<LiveStream>> {
         let all = self.streams.values().chain(&self.departing);
@@ -70,5 +78,6 @@ impl Tables {
         self.events.retain(|_, event| !Arc::ptr_eq(&event.context, context));
         self.departing.retain(|stream| !Arc::ptr_eq(&stream.context, context));
         self.streams.retain(|_, stream| !Arc::ptr_eq(&stream.context, context));
+        self.greens.retain(|_, green| !Arc::ptr_eq(&green.primary, context));
     }
 }

@@ -62,10 +62,12 @@ impl Session {
                 tables.promises.check(&copy.device, &copy.shape)?;
                 Work::CopyShared(copy.clone())
             }
+            // Only a graph knows its bodies.
+            OwnedOp::Conditional { .. } => return Err(CudaError::INVALID_VALUE),
             &OwnedOp::HostCall { token } => Work::HostCall { token },
             &OwnedOp::Record { event } => Work::Record(record(tables, line, event, undo)?),
-            &OwnedOp::Wait { event } => match &tables.event(event)?.latest {
-                Some(record) => Work::Wait(record.clone()),
+            &OwnedOp::Wait { event } => match tables.event(event)?.current() {
+                Some(record) => Work::Wait(record),
                 None => Work::Nothing,
             },
             &OwnedOp::Allocate { address, bytes } => {
@@ -220,8 +222,11 @@ fn record(
     event: EventId,
     undo: &mut Vec<Undo>,
 ) -> CuResult<Arc<Record>> {
-    let record = Record::new(line);
     let kept = tables.event(event)?;
+    let record = match &kept.shared {
+        None => Record::new(line),
+        Some(shared) => Record::told(line, shared.clone()),
+    };
     let before = kept.latest.replace(record.clone());
     undo.push(Undo::Recorded(event, before));
     Ok(record)

@@ -2,8 +2,9 @@
 
 use crate::{
     SoftDriver,
+    conditional::{self, Handles},
     context::Context,
-    graph::{Exec, GraphRun, Node},
+    graph::{Exec, Node},
     line::{Line, LineKind, Task},
     op::Event,
     session::{FIRST_CREATED_CONTEXT, Session},
@@ -14,13 +15,16 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, WaitTarget};
 use cuda_wire::{
-    ArrayId, ArrayInfo, Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, ImageSource,
-    JitOption, KernelRef, LaunchAttribute, LinkInput, LinkOutput, MemoryHandleId, ModuleId, ModuleInfo, Op,
-    Resource, ResourceView, SamplerId, Sampling, StreamId,
+    ArrayId, ArrayInfo, Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, GreenId, Im2colWide,
+    ImageSource, JitOption, KernelRef, LaunchAttribute, LinkInput, LinkOutput, MemoryHandleId, ModuleId,
+    ModuleInfo, Op, Resource, ResourceView, SamplerId, Sampling, SmGroups, SmInfo, SmPart, SmSplit, StreamId,
 };
+use std::sync::Arc;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const EVENT_DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`
+const EVENT_INTERPROCESS: u32 = 4;
 
 impl Commands for SoftDriver {
     fn context_create<'a>(&self, context: ContextId, device: u32, _flags: u32) -> CuResult<()> {
@@ -237,7 +241,11 @@ impl Commands for SoftDriver {
             return Err(CudaError::INVALID_VALUE);
         }
         let has_timing = flags & EVENT_DISABLE_TIMING == 0;
-        tables.events.insert(event, Event { context, has_timing, latest: None });
+        let shared = match flags & EVENT_INTERPROCESS {
+            0 => None,
+            _ => Some(self.session.shared_events.create()?),
+        };
+        tables.events.insert(event, Event { context, has_timing, latest: None, shared });
         Ok(())
     }
 
@@ -265,7 +273,8 @@ impl Commands for SoftDriver {
         if tables.execs.contains_key(&exec) {
             return Err(CudaError::INVALID_VALUE);
         }
-        tables.execs.insert(exec, Exec { context, nodes, last: None });
+        let handles = Arc::new(Handles::of(&self.session.conditions, &nodes));
+        tables.execs.insert(exec, Exec { context, nodes, handles, last: None });
         Ok(())
     }
 
@@ -282,6 +291,7 @@ impl Commands for SoftDriver {
         if !same_shape {
             return Err(CudaError::GRAPH_EXEC_UPDATE_FAILURE);
         }
+        exec.handles = Arc::new(Handles::of(&self.session.conditions, &nodes));
         exec.nodes = nodes;
         Ok(())
     }
@@ -306,25 +316,18 @@ impl Commands for SoftDriver {
         line.context.check()?;
         let kept = tables.execs.get(&exec).ok_or(CudaError::INVALID_HANDLE)?;
         kept.context.check()?;
-        let nodes = kept.nodes.clone();
+        let (nodes, handles) = (kept.nodes.clone(), Arc::clone(&kept.handles));
         let last = kept.last.clone().filter(|last| !last.is_reached());
         let mut changes = Vec::new();
-        let mut works = Vec::with_capacity(nodes.len());
-        for node in &nodes {
-            let work = match node.enabled {
-                true => self.session.admit(&mut tables, &line, &node.op.in_run(run), false, &mut changes),
-                false => Ok(Work::Nothing),
-            };
-            match work {
-                Ok(work) => works.push(work),
-                Err(error) => {
-                    self.session.undo(&mut tables, changes);
-                    return Err(error);
-                }
+        let made = self.run_of(&mut tables, &line, &nodes, 0..nodes.len(), run, &mut changes);
+        let made = match made {
+            Ok(made) => made.with_handles(&handles),
+            Err(error) => {
+                self.session.undo(&mut tables, changes);
+                return Err(error);
             }
-        }
-        let edges: Vec<&[u32]> = nodes.iter().map(|node| node.after.as_slice()).collect();
-        let work = Work::Graph(GraphRun::new(works, &edges));
+        };
+        let work = Work::Graph(made);
         let mut after = tables.implicit_order(&line);
         after.extend(last);
         let place = line.push(&self.session, Task { after, work })?;
@@ -390,6 +393,49 @@ impl Commands for SoftDriver {
     ) -> CuResult<()> {
         self.session.bind_reference(module, &name, &resource, &sampling)
     }
+
+    fn sm_resource<'a>(&self, device: u32, green: Option<GreenId>) -> CuResult<SmInfo> {
+        self.session.sm_resource(device, green)
+    }
+
+    fn sm_split<'a>(&self, device: u32, green: Option<GreenId>, split: SmSplit) -> CuResult<SmGroups> {
+        self.session.sm_split(device, green, split)
+    }
+
+    fn green_create<'a>(
+        &self,
+        green: GreenId,
+        context: ContextId,
+        parts: Vec<SmPart>,
+        flags: u32,
+    ) -> CuResult<SmInfo> {
+        self.session.create_green(green, context, &parts, flags)
+    }
+
+    fn green_destroy<'a>(&self, green: GreenId) -> CuResult<()> {
+        self.session.destroy_green(green)
+    }
+
+    /// Its maps are for copies that this device does not have.
+    fn tensor_map_wide<'a>(&self, _context: ContextId, _map: Im2colWide) -> CuResult<[u8; 128]> {
+        Err(CudaError::NOT_SUPPORTED)
+    }
+
+    fn green_stream_create<'a>(
+        &self,
+        stream: StreamId,
+        context: ContextId,
+        green: GreenId,
+        kind: u32,
+        priority: i32,
+    ) -> CuResult<()> {
+        /// The green context's own legacy stream is ordered against the primary context's as a blocking stream is.
+        const LEGACY: u32 = 2;
+        if !lock(&self.session.tables).greens.contains_key(&green) {
+            return Err(CudaError::INVALID_CONTEXT);
+        }
+        self.stream_create(stream, context, if kind == LEGACY { 0 } else { kind }, priority)
+    }
 }
 
 impl SoftDriver {
@@ -407,7 +453,9 @@ impl SoftDriver {
             }
             Ok(Node { op: self.session.own(node.op)?, after, enabled: node.enabled })
         };
-        nodes.into_iter().enumerate().map(own).collect()
+        let nodes = nodes.into_iter().enumerate().map(own).collect::<CuResult<Vec<_>>>()?;
+        conditional::check(&nodes)?;
+        Ok(nodes)
     }
 }
 

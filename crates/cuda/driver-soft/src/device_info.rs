@@ -129,7 +129,7 @@ fn attributes(config: &SoftConfig, ordinal: u32) -> Vec<(u32, i32)> {
         (100, 0),
         (101, 0),
         (102, 1), // virtual memory management
-        (103, 0), // but no handles for other processes
+        (103, 1), // with descriptors for other processes
         (104, 0),
         (105, 0),
         (106, BLOCKS_PER_SM as i32),
@@ -145,13 +145,13 @@ fn attributes(config: &SoftConfig, ordinal: u32) -> Vec<(u32, i32)> {
         (116, 0), // no GPUDirect RDMA
         (117, 0),
         (118, 0),
-        (119, 0), // no handle types for pools
+        (119, 1), // descriptors of pools for other processes
         (120, 0), // no clusters
         (121, 0),
         (122, 1), // stream memory operations, second version
         (123, 1),
         (124, 0),
-        (125, 0),
+        (125, 1), // events of several processes
         (126, 0),
         (127, 0),
         (128, 0),

@@ -18,8 +18,8 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{
-    DRIVER_VA_BYTES, Driver, HostLink, LimitOf, PageHandle, PendingRead, SharedPages, Snapshots, Ticket,
-    WaitTarget,
+    DRIVER_VA_BYTES, Driver, Exports, HostLink, LimitOf, PageHandle, PendingRead, SharedPages, Snapshots,
+    Ticket, WaitTarget,
 };
 use cuda_wire::{
     ContextId, DeviceInfo, EventId, KernelRef, MemoryHandleId, Op, Plane, RegionId, Shape, StreamId, VaRange,
@@ -162,6 +162,10 @@ impl Driver for SoftDriver {
         Some(self)
     }
 
+    fn exports(&self) -> Option<&dyn Exports> {
+        Some(self)
+    }
+
     fn share_host(&self, region: RegionId, pages: Arc<SharedPages>) -> CuResult<()> {
         lock(&self.session.tables).shared.insert(region, pages);
         Ok(())
@@ -205,7 +209,7 @@ impl Session {
             }
             WaitTarget::Event(id) => {
                 let event = tables.event(id)?;
-                Goal { context: event.context.clone(), places: Vec::new(), record: event.latest.clone() }
+                Goal { context: event.context.clone(), places: Vec::new(), record: event.current() }
             }
         })
     }
@@ -233,6 +237,7 @@ impl Session {
         });
         let arrays: Vec<_> = tables.arrays.extract_if(|_, array| array.life == life).collect();
         let objects: Vec<_> = tables.samplers.extract_if(|_, object| object.life == life).collect();
+        tables.greens.retain(|_, green| green.life != life);
         tables.contexts.remove(&context.id);
         for (_, object) in objects {
             self.retire(object.going(), after.clone());
@@ -310,7 +315,7 @@ impl Session {
         }
         let charge = charge.ok_or(CudaError::OUT_OF_MEMORY)?;
         let pages = Physical::create(bytes).map_err(|_| CudaError::OUT_OF_MEMORY)?;
-        let memory = Arc::new(PhysicalMemory { pages, device, _charge: charge });
+        let memory = Arc::new(PhysicalMemory { pages, device, _charge: Some(charge) });
         lock(&self.tables).physical.insert(handle, memory);
         Ok(())
     }

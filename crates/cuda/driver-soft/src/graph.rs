@@ -1,6 +1,7 @@
 //! Executable graphs: nodes with edges, run as one place in a line.
 
 use crate::{
+    conditional::Handles,
     line::{Line, Place},
     op::OwnedOp,
     session::Session,
@@ -25,6 +26,8 @@ pub(crate) struct Node {
 pub(crate) struct Exec {
     pub(crate) context: Arc<crate::context::Context>,
     pub(crate) nodes: Vec<Node>,
+    /// Of its conditional nodes.
+    pub(crate) handles: Arc<Handles>,
     /// Its last launch; the next one waits for it, in whatever stream it is.
     pub(crate) last: Option<Place>,
 }
@@ -39,6 +42,8 @@ pub(crate) struct GraphRun {
     followers: Vec<Vec<u32>>,
     /// How many nodes each node waits for.
     waits: Vec<u32>,
+    /// Its conditional nodes, of a whole graph.
+    handles: Option<Arc<Handles>>,
 }
 
 struct Progress {
@@ -51,15 +56,23 @@ struct Progress {
 
 impl GraphRun {
     /// A launch of admitted works with these edges, each towards lower numbers.
-    pub(crate) fn new(works: Vec<Work>, after: &[&[u32]]) -> Arc<Self> {
+    pub(crate) fn new(works: Vec<Work>, after: &[Vec<u32>]) -> Arc<Self> {
         let mut followers = vec![Vec::new(); works.len()];
         for (node, after) in after.iter().enumerate() {
-            for &before in *after {
+            for &before in after {
                 followers[before as usize].push(node as u32);
             }
         }
         let waits = after.iter().map(|after| after.len() as u32).collect();
-        Arc::new(Self { works, followers, waits })
+        Arc::new(Self { works, followers, waits, handles: None })
+    }
+
+    /// The same for a whole graph.
+    pub(crate) fn with_handles(self: Arc<Self>, handles: &Arc<Handles>) -> Arc<Self> {
+        match Arc::try_unwrap(self) {
+            Ok(run) => Arc::new(Self { handles: Some(Arc::clone(handles)), ..run }),
+            Err(shared) => shared,
+        }
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
@@ -68,6 +81,7 @@ impl GraphRun {
 
     /// Runs all nodes. Where several are ready, helpers take branches of their own.
     pub(crate) fn execute(&self, session: &Arc<Session>, line: &Arc<Line>) -> CuResult<()> {
+        self.handles.iter().for_each(|handles| handles.begin());
         // Low numbers last, so that they are taken first.
         let ready =
             (0..self.works.len() as u32).rev().filter(|&node| self.waits[node as usize] == 0).collect();

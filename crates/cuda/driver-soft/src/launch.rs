@@ -229,6 +229,10 @@ impl Hooks for Services<'_> {
         u64::try_from(self.session.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    fn set_condition(&self, handle: u64, value: u32) {
+        self.session.conditions.set(handle, value);
+    }
+
     fn sampler(&self, handle: u64) -> Option<Arc<ptx::Sampler>> {
         lock(&self.session.samplers).get(&handle).cloned()
     }

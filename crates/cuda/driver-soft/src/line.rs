@@ -13,6 +13,7 @@ use crate::{
     gate::Gate,
     load::Load,
     session::Session,
+    shared_event::SharedEvent,
     sync::{Lock, lock, wait},
     work::Work,
 };
@@ -247,7 +248,7 @@ impl Line {
             if let Some(record) = record {
                 // At once with its place: a thread that hears that an event was reached finds its stream idle, if
                 // nothing follows.
-                let _ = record.at.set(now_ns() as i64);
+                record.note_reached();
             }
             drop(state);
             self.changed.notify_all();
@@ -297,11 +298,61 @@ pub(crate) struct Record {
     /// Nanoseconds of a clock that never goes back; less than 0 if it was reached before that clock began, on another
     /// device.
     at: OnceLock<i64>,
+    shared: Option<SharedRecord>,
+}
+
+/// A record of an event that other sessions know.
+#[derive(Debug)]
+struct SharedRecord {
+    event: Arc<SharedEvent>,
+    number: u64,
+    /// A line of this session comes to it.
+    is_ours: bool,
+}
+
+/// A record that no line comes to any more, since its session ends, holds no stream up.
+impl Drop for SharedRecord {
+    fn drop(&mut self) {
+        if self.is_ours {
+            self.event.reach(self.number);
+        }
+    }
 }
 
 impl Record {
     pub(crate) fn new(line: &Arc<Line>) -> Arc<Self> {
-        Arc::new(Self { line: line.clone(), at: OnceLock::new() })
+        Arc::new(Self { line: line.clone(), at: OnceLock::new(), shared: None })
+    }
+
+    /// A record that other sessions hear of.
+    pub(crate) fn told(line: &Arc<Line>, event: Arc<SharedEvent>) -> Arc<Self> {
+        let number = event.record();
+        let shared = Some(SharedRecord { event, number, is_ours: true });
+        Arc::new(Self { line: line.clone(), at: OnceLock::new(), shared })
+    }
+
+    /// A record that another session has made.
+    pub(crate) fn of_another(context: &Arc<Context>, event: Arc<SharedEvent>, number: u64) -> Arc<Self> {
+        let line = Line::new(context.clone(), LineKind::NonBlocking);
+        let shared = Some(SharedRecord { event, number, is_ours: false });
+        Arc::new(Self { line, at: OnceLock::new(), shared })
+    }
+
+    /// Whether it has this number among the records of an event that other sessions know.
+    pub(crate) fn is_numbered(&self, number: u64) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.number == number)
+    }
+
+    /// Other sessions need not wait for it any longer.
+    pub(crate) fn tell_others(&self) {
+        if let Some(shared) = self.shared.as_ref().filter(|shared| shared.is_ours) {
+            shared.event.reach(shared.number);
+        }
+    }
+
+    fn note_reached(&self) {
+        let _ = self.at.set(now_ns() as i64);
+        self.tell_others();
     }
 
     /// A record that another session reached at this time of our clock.
@@ -313,16 +364,26 @@ impl Record {
 
     /// The line has come to it.
     pub(crate) fn reach(&self) {
-        let _ = self.at.set(now_ns() as i64);
+        self.note_reached();
         self.line.tell();
     }
 
     /// When the line came to it, in nanoseconds.
     pub(crate) fn reached_at(&self) -> Option<i64> {
-        self.at.get().copied()
+        match &self.shared {
+            Some(SharedRecord { event, number, is_ours: false }) => {
+                (event.is_reached(*number) || event.is_orphan()).then_some(0)
+            }
+            _ => self.at.get().copied(),
+        }
     }
 
     pub(crate) fn wait(&self) -> CuResult<()> {
-        self.line.wait_until(|| self.at.get().is_some())
+        match &self.shared {
+            Some(SharedRecord { event, number, is_ours: false }) => {
+                event.wait(*number, || self.line.context.abort.is_set())
+            }
+            _ => self.line.wait_until(|| self.at.get().is_some()),
+        }
     }
 }

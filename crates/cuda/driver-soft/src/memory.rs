@@ -14,7 +14,7 @@ mod region;
 
 pub(crate) use mapping::Mapping;
 pub(crate) use physical::Physical;
-pub(crate) use region::Region;
+pub(crate) use region::{LentPiece, Region};
 
 /// Pages are put and taken in granules of this size. It is also the granularity that cuMemCreate reports, so that
 /// mapped physical memory never shares a granule with anything else.

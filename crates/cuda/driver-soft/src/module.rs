@@ -14,7 +14,8 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_image::{Capability, EntryKind, Fatbin, ImageKind, Wants, kind_of, select_usable};
 use cuda_wire::{
-    ContextId, ImageSource, JitOption, KernelInfo, ModuleId, ModuleInfo, ParameterInfo, VariableInfo,
+    AppendedPlaces, ContextId, ImageSource, JitOption, KernelInfo, ModuleId, ModuleInfo, ParameterInfo,
+    VariableInfo,
 };
 use ptx::{Module, Program, PtxError, Space, Variable};
 use std::{
@@ -275,11 +276,6 @@ impl Session {
         linked: ptx::Linked,
         architecture: u32,
     ) -> CuResult<(LoadedModule, ModuleInfo)> {
-        if let Some(managed) = linked.variables().iter().find(|variable| variable.managed) {
-            let message =
-                format!("variable {} is managed memory, which this device does not have", managed.name);
-            return Err(self.refuse(CudaError::NOT_SUPPORTED, message));
-        }
         let (offsets, bytes) = layout(linked.variables()).ok_or(CudaError::OUT_OF_MEMORY)?;
         let variables = match bytes {
             0 => None,
@@ -327,6 +323,7 @@ impl Session {
             kernels: described.collect(),
             variables: variables_of(&program),
             info_log: refusals.join("\n"),
+            managed: managed_of(&program),
         };
         let references = program.variables().filter(|(variable, _)| variable.is_reference);
         let references = references.map(|(variable, address)| (variable.name.clone(), address)).collect();
@@ -378,6 +375,13 @@ fn variables_of(program: &Program) -> Vec<VariableInfo> {
         bytes: variable.size,
     };
     variables.map(describe).collect()
+}
+
+/// Which of them are `__managed__`. Here they are variables like others: the client sees to the host's side.
+fn managed_of(program: &Program) -> AppendedPlaces {
+    let variables = program.variables().filter(|(variable, _)| !variable.is_reference);
+    let managed = variables.enumerate().filter(|(_, (variable, _))| variable.managed);
+    AppendedPlaces(managed.map(|(place, _)| place as u32).collect())
 }
 
 /// Offsets of variables in one block, and the bytes of all.

@@ -5,7 +5,7 @@ use cuda_abi::{CuResult, CudaError};
 use cuda_driver::SharedPages;
 use cuda_wire::{
     EventId, HostData, KernelRef, LaunchAttribute, MemoryOp, Op, Plane, RegionId, Shape, SharedPlane,
-    TransferId,
+    TransferId, condition,
 };
 use std::sync::Arc;
 
@@ -40,17 +40,54 @@ pub(crate) struct KernelLaunch {
 pub(crate) enum OwnedOp {
     Empty,
     Launch(Box<KernelLaunch>),
-    Fill { target: Plane, shape: Shape, element_bytes: u8, value: u32 },
-    CopyDevice { target: Plane, source: Plane, shape: Shape },
-    CopyIn { target: Plane, shape: Shape, data: Incoming },
-    CopyOut { source: Plane, shape: Shape, transfer: TransferId },
-    HostCall { token: u64 },
-    Record { event: EventId },
-    Wait { event: EventId },
-    Allocate { address: u64, bytes: u64 },
-    Free { address: u64 },
-    MemoryOps { ops: Vec<MemoryOp> },
+    Fill {
+        target: Plane,
+        shape: Shape,
+        element_bytes: u8,
+        value: u32,
+    },
+    CopyDevice {
+        target: Plane,
+        source: Plane,
+        shape: Shape,
+    },
+    CopyIn {
+        target: Plane,
+        shape: Shape,
+        data: Incoming,
+    },
+    CopyOut {
+        source: Plane,
+        shape: Shape,
+        transfer: TransferId,
+    },
+    HostCall {
+        token: u64,
+    },
+    Record {
+        event: EventId,
+    },
+    Wait {
+        event: EventId,
+    },
+    Allocate {
+        address: u64,
+        bytes: u64,
+    },
+    Free {
+        address: u64,
+    },
+    MemoryOps {
+        ops: Vec<MemoryOp>,
+    },
     CopyShared(SharedCopy),
+    /// In graphs alone.
+    Conditional {
+        handle: u64,
+        kind: u32,
+        first: Option<u32>,
+        bodies: Vec<u32>,
+    },
 }
 
 /// A copy between the device and memory of the program's. It keeps that memory mapped until it is done.
@@ -135,6 +172,10 @@ impl OwnedOp {
             Op::Wait { event, .. } => Self::Wait { event },
             Op::Allocate { address, bytes } => Self::Allocate { address, bytes },
             Op::Free { address } => Self::Free { address },
+            Op::Conditional { handle, kind, first, bodies } => {
+                check_bodies(kind, bodies.len())?;
+                Self::Conditional { handle, kind, first, bodies }
+            }
             Op::MemoryOps { ops } => {
                 ops.iter().try_for_each(check_memory_op)?;
                 Self::MemoryOps { ops }
@@ -162,8 +203,24 @@ impl OwnedOp {
 
     /// Whether a graph's node may be replaced by this one: the same kind of work.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
+        match (self, other) {
+            (
+                Self::Conditional { handle, bodies, .. },
+                Self::Conditional { handle: other, bodies: others, .. },
+            ) => handle == other && bodies == others,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
     }
+}
+
+fn check_bodies(kind: u32, bodies: usize) -> CuResult<()> {
+    let is_good = match kind {
+        condition::IF => matches!(bodies, 1 | 2),
+        condition::WHILE => bodies == 1,
+        condition::SWITCH => bodies != 0,
+        _ => false,
+    };
+    if is_good { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
 fn check_memory_op(op: &MemoryOp) -> CuResult<()> {
@@ -235,4 +292,18 @@ pub(crate) struct Event {
     pub(crate) has_timing: bool,
     /// Its latest record.
     pub(crate) latest: Option<Arc<Record>>,
+    /// What other sessions know of it.
+    pub(crate) shared: Option<Arc<crate::shared_event::SharedEvent>>,
+}
+
+impl Event {
+    /// Its latest record, whichever session made it.
+    pub(crate) fn current(&self) -> Option<Arc<Record>> {
+        let Some(shared) = &self.shared else { return self.latest.clone() };
+        match (shared.latest(), &self.latest) {
+            (0, _) => None,
+            (number, Some(ours)) if ours.is_numbered(number) => Some(ours.clone()),
+            (number, _) => Some(Record::of_another(&self.context, shared.clone(), number)),
+        }
+    }
 }

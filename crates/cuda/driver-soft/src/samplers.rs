@@ -135,7 +135,8 @@ impl Tables {
             let element = u64::from(channel.bytes) * u64::from(channel.count);
             let is_memory = resource.kind == resource_kind::LINEAR;
             let level = match is_memory {
-                true => (resource.width / element, 1, resource.width),
+                // A texture of nothing is one that a kernel must not read; the engine needs an element to look for.
+                true => ((resource.width / element).max(1), 1, resource.width),
                 false => (resource.width, resource.height.max(1), resource.pitch),
             };
             let (address, (width, height, row_pitch)) = (resource.address, level);

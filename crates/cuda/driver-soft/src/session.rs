@@ -4,9 +4,11 @@ use crate::{
     account::Account,
     activity::Activity,
     arrays::Array,
+    conditional::Conditions,
     config::SoftConfig,
     context::Context,
     graph::Exec,
+    green::Green,
     ledger::{LocalLedger, MemoryLedger},
     line::{Line, LineKind, Place},
     module::LoadedModule,
@@ -21,7 +23,7 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{HostLink, SharedPages};
 use cuda_wire::{
-    ArrayId, ContextId, EventId, ExecId, MemoryHandleId, ModuleId, RegionId, SamplerId, StreamId,
+    ArrayId, ContextId, EventId, ExecId, GreenId, MemoryHandleId, ModuleId, RegionId, SamplerId, StreamId,
 };
 use ptx::Sampler;
 use std::{
@@ -62,12 +64,16 @@ pub(crate) struct Session {
     pub(crate) load: crate::load::Load,
     pub(crate) started: Instant,
     pub(crate) retiring: crate::retire::Retiring,
+    /// Events that other sessions may know.
+    pub(crate) shared_events: Arc<crate::shared_event::SharedEvents>,
     pub(crate) cuts: crate::cut::Cuts,
     pub(crate) current_gate: crate::gate::CurrentGate,
     /// What an offline session's kernels wait at.
     pub(crate) sharing_gate: OnceLock<crate::sharing_gate::SharingGate>,
     /// Textures and surfaces by what kernels know them by, until the work before their end is done.
     pub(crate) samplers: Lock<HashMap<u64, Arc<Sampler>>>,
+    /// The values that conditional nodes go by.
+    pub(crate) conditions: Arc<Conditions>,
     pub(crate) next_sampler: AtomicU64,
     link: OnceLock<Arc<dyn HostLink>>,
     /// Every line whose thread may still be there.
@@ -92,6 +98,7 @@ pub(crate) struct Tables {
     pub(crate) promises: Promises,
     pub(crate) arrays: HashMap<ArrayId, Array>,
     pub(crate) samplers: HashMap<SamplerId, Object>,
+    pub(crate) greens: HashMap<GreenId, Green>,
     /// Memory of the program's.
     pub(crate) shared: HashMap<RegionId, Arc<SharedPages>>,
 }
@@ -146,10 +153,12 @@ impl Session {
             variables_at: AtomicU64::new(0),
             started: Instant::now(),
             retiring: crate::retire::Retiring::default(),
+            shared_events: Arc::default(),
             cuts: crate::cut::Cuts::default(),
             current_gate: crate::gate::CurrentGate::default(),
             sharing_gate: OnceLock::new(),
             samplers: Lock::default(),
+            conditions: Arc::default(),
             next_sampler: AtomicU64::new(0),
             link: OnceLock::new(),
             lines: Lock::default(),
@@ -250,6 +259,12 @@ impl Session {
         self.load.end();
         let lives: Vec<Arc<Context>> = {
             let tables = lock(&self.tables);
+            // Streams of other sessions must not wait for what is not done any more.
+            tables
+                .events
+                .values()
+                .filter_map(|event| event.latest.as_ref())
+                .for_each(|record| record.tell_others());
             let by_lines = tables.lines.values().flatten().map(|line| line.context.clone());
             by_lines.chain(tables.contexts.values().cloned()).collect()
         };

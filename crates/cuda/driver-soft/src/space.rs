@@ -26,7 +26,8 @@ pub(crate) const WRITE: u8 = 2;
 pub(crate) struct PhysicalMemory {
     pub(crate) pages: Arc<Physical>,
     pub(crate) device: u32,
-    pub(crate) _charge: Charge,
+    /// None for memory of another session, which it is charged to.
+    pub(crate) _charge: Option<Charge>,
 }
 
 /// Which kernels may touch a block.

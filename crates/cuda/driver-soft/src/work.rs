@@ -1,6 +1,7 @@
 //! Work that was admitted to a line, and its execution.
 
 use crate::{
+    conditional::Conditional,
     graph::GraphRun,
     launch,
     line::{Line, Record},
@@ -67,6 +68,7 @@ pub(crate) enum Work {
         ops: Vec<MemoryOp>,
     },
     Graph(Arc<GraphRun>),
+    Conditional(Box<Conditional>),
 }
 
 /// An allocation that waits for its address.
@@ -93,6 +95,7 @@ impl Work {
             Self::Launch(launch, _) => launch.parameters.len(),
             Self::MemoryOps { ops } => std::mem::size_of_val(ops.as_slice()),
             Self::Graph(run) => run.held_bytes(),
+            Self::Conditional(node) => node.held_bytes(),
             _ => 0,
         }
     }
@@ -127,6 +130,7 @@ impl Work {
             Self::Graph(run) => run.execute(session, line)?,
             _ if is_dead => {}
             Self::Nothing => {}
+            Self::Conditional(node) => node.execute(session, line)?,
             Self::Launch(kernel, record) => {
                 let working = session.activity.kernel(line.context.device);
                 let outcome = launch::run(session, line, kernel);

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod descriptions;
+mod exports;
 mod image_store;
 mod snapshots;
 
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 pub use cuda_wire::{DRIVER_VA_BYTES, LinkLost, Sink, Source};
 pub use descriptions::Descriptions;
+pub use exports::{Exported, Exports, Parcel};
 pub use image_store::{Committed, ImageStore, KeptImage, StoreError};
 pub use shared_pages::SharedPages;
 pub use sharing::{Class, PageHandle, Ticket};
@@ -140,6 +142,11 @@ pub trait Driver: Execute + Send + Sync {
 
     /// Cuts of the session's memory, if the driver takes them.
     fn snapshots(&self) -> Option<&dyn Snapshots> {
+        None
+    }
+
+    /// What shares memory and events with other sessions, if the driver can.
+    fn exports(&self) -> Option<&dyn Exports> {
         None
     }
 

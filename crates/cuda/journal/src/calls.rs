@@ -17,6 +17,9 @@ pub(crate) const EVENT_SYNCHRONIZE: u16 = 0x0042;
 pub(crate) const EVENT_QUERY: u16 = 0x0043;
 pub(crate) const EVENT_ELAPSED: u16 = 0x0044;
 pub(crate) const GOODBYE: u16 = 0x0060;
+pub(crate) const SM_RESOURCE: u16 = 0x00a8;
+pub(crate) const SM_SPLIT: u16 = 0x00a9;
+pub(crate) const TENSOR_MAP_WIDE: u16 = 0x00ad;
 
 /// Commands about cuts and images. They are about one session's protection, so no other session gets them again: the
 /// resumer says its own.
@@ -42,6 +45,7 @@ pub(crate) fn again(opcode: u16, status: u32) -> Again {
         MEMORY_INFO | DEVICE_STATUS | LINK | ACTIVE_CLUSTERS | LARGEST_CLUSTER | EVENT_ELAPSED => {
             Again::LeftOut
         }
+        SM_RESOURCE | SM_SPLIT | TENSOR_MAP_WIDE => Again::LeftOut,
         STREAM_QUERY | EVENT_QUERY if status == NOT_READY => Again::LeftOut,
         STREAM_QUERY => Again::As(STREAM_SYNCHRONIZE),
         EVENT_QUERY => Again::As(EVENT_SYNCHRONIZE),
@@ -82,6 +86,9 @@ mod tests {
             (EVENT_QUERY, "EventQuery"),
             (EVENT_ELAPSED, "EventElapsed"),
             (GOODBYE, "Goodbye"),
+            (SM_RESOURCE, "SmResource"),
+            (SM_SPLIT, "SmSplit"),
+            (TENSOR_MAP_WIDE, "TensorMapWide"),
         ];
         for (opcode, name) in named {
             let row = COMMANDS.iter().find(|row| row.opcode == opcode).expect("the wire has it");
@@ -94,10 +101,30 @@ mod tests {
     fn every_command_with_an_answer_of_its_own_has_a_rule() {
         let with_answer: Vec<&str> =
             COMMANDS.iter().filter(|row| row.has_answer).map(|row| row.name).collect();
-        // A program that makes textures or surfaces gives its journal up before. If it did not, a handle would be compared.
-        let run = ["ModuleLoad", "ReadBack", "TextureCreate", "SurfaceCreate"];
-        let left_out =
-            ["MemoryInfo", "DeviceStatus", "Link", "ActiveClusters", "LargestCluster", "EventElapsed"];
+        // A program that makes textures, surfaces or green contexts gives its journal up before. If it did not, a handle would be
+        // compared. So does one that shares memory or events: its names would differ.
+        let run = [
+            "ModuleLoad",
+            "ReadBack",
+            "TextureCreate",
+            "SurfaceCreate",
+            "GreenCreate",
+            "MemoryShare",
+            "PhysicalShare",
+            "EventShare",
+            "PhysicalImport",
+        ];
+        let left_out = [
+            "MemoryInfo",
+            "DeviceStatus",
+            "Link",
+            "ActiveClusters",
+            "LargestCluster",
+            "EventElapsed",
+            "SmResource",
+            "SmSplit",
+            "TensorMapWide",
+        ];
         for name in with_answer {
             let row = COMMANDS.iter().find(|row| row.name == name).expect("it is a row");
             if ABOUT_IMAGES.contains(&row.opcode) {

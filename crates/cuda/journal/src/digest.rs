@@ -62,7 +62,8 @@ mod tests {
 
     fn info(address: u64, bytes: u64, info_log: &str) -> Vec<u8> {
         let variables = vec![VariableInfo { name: "v".to_owned(), address, bytes }];
-        ModuleInfo { kernels: vec![], variables, info_log: info_log.to_owned() }.to_bytes()
+        ModuleInfo { kernels: vec![], variables, info_log: info_log.to_owned(), managed: Default::default() }
+            .to_bytes()
     }
 
     #[test]

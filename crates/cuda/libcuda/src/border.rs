@@ -51,6 +51,7 @@ fn failed(symbol: &'static str, error: CudaError) -> u32 {
     // Not being ready is an answer, which some programs ask for thousands of times.
     if error != CudaError::NOT_READY {
         crate::log::debug(|| format!("{symbol} -> {error}"));
+        crate::error_log::failed(symbol, error);
     }
     error.code()
 }

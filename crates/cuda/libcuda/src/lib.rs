@@ -9,6 +9,7 @@
 mod api;
 mod border;
 mod compute_cache;
+mod error_log;
 mod export_tables;
 #[allow(unsafe_code, reason = "C calls the thunks")]
 mod generated;

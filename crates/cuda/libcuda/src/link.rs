@@ -15,6 +15,7 @@
 
 mod ahead;
 mod connect;
+mod content;
 mod cuts;
 mod digest;
 mod drill;
@@ -403,6 +404,11 @@ impl Link {
         let transfer = self.next_transfer();
         self.events.offer(transfer, *region, once);
         transfer
+    }
+
+    /// Whether the worker may have the bytes of a large copy already: they had better be pulled then.
+    pub(crate) fn asks_by_name(&self, bytes: u64) -> bool {
+        bytes >= cuda_wire::content::BLOCK_BYTES && self.wires().content.asks(bytes)
     }
 
     /// Takes an offer or an expectation back.

@@ -131,3 +131,17 @@ pub(crate) fn panicked(symbol: &'static str) -> CudaError {
     log::error(&format!("{symbol} failed inside dxpu's client library; please report this"));
     CudaError::UNKNOWN
 }
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread_number() -> i32 {
+    // SAFETY: it takes nothing and cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// The name of this machine; empty if it has none.
+pub(crate) fn host_name() -> String {
+    let mut name = [0_u8; 256];
+    // SAFETY: the buffer is as long as is said, and its last byte stays zero.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+}

@@ -4,77 +4,43 @@
 #![allow(unsafe_code)]
 
 mod managed_program;
+mod support;
 
-use cuda_worker::{
-    FrontConfig, Grant, NoDevices, SessionConfig, SessionSpawn, run_session_process, serve_listener,
-};
-use driver_soft::{SoftConfig, SoftDriver};
-use std::os::fd::AsFd;
+use driver_soft::SoftConfig;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-
-const TOKEN: &str = "secret";
+use support::{Setting, Worker};
 
 /// Not a test: what the session processes run, with their control socket as standard input.
 #[test]
 #[ignore = "the entry of session processes"]
 fn session_process() {
-    let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let end = run_session_process(
-        control,
-        &|_, _| {
-            let config = SoftConfig { memory_bytes: 600 << 20, block_threads: 0, ..SoftConfig::default() };
-            Ok(Box::new(SoftDriver::new(config)))
-        },
-        &|_, _| Err(NoDevices::because("this worker shows nothing")),
-    );
-    std::process::exit(end.kind.exit_code().into());
+    support::serve_session(&SoftConfig {
+        memory_bytes: 600 << 20,
+        block_threads: 0,
+        ..SoftConfig::default()
+    });
 }
 
 /// Not a test: what the program is.
 #[test]
 #[ignore = "the program that the tests run"]
 fn program() {
-    managed_program::run(&std::env::var("MANAGED_PLAN").unwrap());
+    managed_program::run(&support::plan());
 }
 
-fn run_with(plan: &str, pages: &str, environment: &[(&str, &str)]) -> Output {
-    let directory = tempfile::tempdir().unwrap();
-    let address = format!("unix:{}/socket", directory.path().display());
-    let config = FrontConfig {
-        addresses: vec![address.parse().unwrap()],
-        spawn: SessionSpawn {
-            program: std::env::current_exe().unwrap(),
-            arguments: ["--exact", "session_process", "--ignored", "--nocapture"].map(str::to_owned).to_vec(),
-        },
-        session: SessionConfig::new(TOKEN.to_owned()),
-        grant: std::sync::Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),
-        sessions_max: 4,
-        unauthenticated_max: 16,
-        preamble_timeout: Duration::from_secs(5),
-        hold: Duration::from_secs(5),
-        spares: 1,
-        executes_ptx_only: true,
-    };
-    let front = serve_listener(config, |_| {}).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "program", "--ignored", "--nocapture"]);
-    command.env("DXPU_WORKER", &address).env("DXPU_TOKEN", TOKEN).env("MANAGED_PLAN", plan);
-    command.env("DXPU_MANAGED_PAGES", pages).env("DXPU_LOG", "debug").envs(environment.iter().copied());
+fn run_with(plan: &str, pages: &str) -> Output {
+    let worker = Worker::start(Setting::default());
     let started = Instant::now();
-    let output = command.output().unwrap();
-    front.stop();
+    let mut command = worker.program(plan);
+    let output = command.env("DXPU_MANAGED_PAGES", pages).env("DXPU_LOG", "debug").output().unwrap();
     assert!(started.elapsed() < Duration::from_secs(120));
     output
 }
 
 /// Runs a program that must end well, and returns what it printed.
 fn run(plan: &str, pages: &str) -> String {
-    let output = run_with(plan, pages, &[]);
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{plan} by {pages}: {}\n{text}", output.status);
-    text
+    support::said_well(&format!("{plan} by {pages}"), &run_with(plan, pages))
 }
 
 const BOTH: [&str; 2] = ["best", "signals"];
@@ -144,6 +110,25 @@ fn memory_is_freed_and_forked_while_it_is_used() {
 }
 
 #[test]
+fn mapped_pinned_memory_has_one_address_on_both_sides() {
+    // Where files could not be read into it, small memory stays ordinary pinned memory: kernels are given its address at most.
+    let is_served = is_for_system_calls(&run("simple", "best"));
+    if is_served {
+        run("mapped", "best");
+    } else {
+        println!("skipped: this system gives no userfaultfd that hears of system calls");
+    }
+}
+
+#[test]
+fn managed_variables_are_the_same_for_host_and_kernels() {
+    for pages in BOTH {
+        let said = run("variables", pages);
+        assert!(said.contains("is used in a second context"), "{said}");
+    }
+}
+
+#[test]
 fn the_programs_own_handler_has_its_own_faults() {
     assert!(run("handler", "signals").contains("the program's handler ran"));
 }
@@ -161,7 +146,7 @@ fn a_touch_behind_a_lost_worker_ends_the_program_and_says_why() {
 #[ignore = "run by the test above"]
 fn lost_stage() {
     for pages in BOTH {
-        let output = run_with("lost", pages, &[]);
+        let output = run_with("lost", pages);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{said}");
         assert!(said.contains("cannot be fetched from the GPU"), "{said}");

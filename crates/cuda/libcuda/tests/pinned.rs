@@ -3,18 +3,15 @@
 
 #![allow(unsafe_code)]
 
+mod support;
+
 // The library under test is linked in; its functions are called as any program calls them.
 use cuda as _;
-use cuda_worker::{
-    FrontConfig, Grant, NoDevices, SessionConfig, SessionSpawn, run_session_process, serve_listener,
-};
-use driver_soft::{SoftConfig, SoftDriver};
+use driver_soft::SoftConfig;
 use std::ffi::c_void;
-use std::os::fd::AsFd;
-use std::process::Command;
 use std::time::{Duration, Instant};
+use support::Setting;
 
-const TOKEN: &str = "secret";
 const DEVICE_BYTES: usize = 1 << 20;
 const PINNED_BYTES: usize = 700 << 10;
 
@@ -41,51 +38,14 @@ unsafe extern "C" {
 #[test]
 #[ignore = "the entry of session processes"]
 fn session_process() {
-    let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let end = run_session_process(
-        control,
-        &|_, _| {
-            let config = SoftConfig { memory_bytes: 64 << 20, block_threads: 0, ..SoftConfig::default() };
-            Ok(Box::new(SoftDriver::new(config)))
-        },
-        &|_, _| Err(NoDevices::because("this worker shows nothing")),
-    );
-    std::process::exit(end.kind.exit_code().into());
+    support::serve_session(&SoftConfig { memory_bytes: 64 << 20, block_threads: 0, ..SoftConfig::default() });
 }
 
 /// Runs the program against a worker of its own and says what it printed.
-fn run(scheme: &str, plan: &str, survive: bool, shared_host_bytes_max: u64) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let mut session = SessionConfig::new(TOKEN.to_owned());
-    session.shared_host_bytes_max = shared_host_bytes_max;
-    let address = format!("{scheme}:{}/socket", directory.path().display());
-    let config = FrontConfig {
-        addresses: vec![address.parse().unwrap()],
-        spawn: SessionSpawn {
-            program: std::env::current_exe().unwrap(),
-            arguments: ["--exact", "session_process", "--ignored", "--nocapture"].map(str::to_owned).to_vec(),
-        },
-        session,
-        grant: std::sync::Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),
-        sessions_max: 4,
-        unauthenticated_max: 16,
-        preamble_timeout: Duration::from_secs(5),
-        hold: Duration::from_secs(5),
-        spares: 1,
-        executes_ptx_only: true,
-    };
-    let front = serve_listener(config, |_| {}).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "program", "--ignored", "--nocapture"]);
-    command.env("DXPU_WORKER", &address).env("DXPU_TOKEN", TOKEN).env("PINNED_PLAN", plan);
-    if survive {
-        command.env("DXPU_SURVIVE", "1");
-    }
-    let output = command.output().unwrap();
-    front.stop();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    text
+fn run(scheme: &'static str, plan: &str, shared_host_bytes_max: u64) -> String {
+    let mut setting = Setting { scheme, ..Setting::default() };
+    setting.session.shared_host_bytes_max = shared_host_bytes_max;
+    support::run(setting, plan, &[])
 }
 
 fn good(code: u32) {
@@ -282,7 +242,7 @@ fn freed_in_flight() {
 #[test]
 #[ignore = "the program that the tests run"]
 fn program() {
-    match std::env::var("PINNED_PLAN").unwrap().as_str() {
+    match support::plan().as_str() {
         "freed" => freed_in_flight(),
         plan => {
             let (waits, seed) = plan.split_once(' ').unwrap();
@@ -296,12 +256,9 @@ const LARGE: u64 = 1 << 30;
 #[test]
 fn random_copies_are_those_of_a_model_whether_memory_is_shared_or_not() {
     for seed in [1, 22, 333] {
+        assert!(run("shm", &format!("on {seed}"), LARGE).contains("regions 2"), "the memory is shared");
         assert!(
-            run("shm", &format!("on {seed}"), false, LARGE).contains("regions 2"),
-            "the memory is shared"
-        );
-        assert!(
-            run("unix", &format!("waits {seed}"), false, LARGE).contains("regions 0"),
+            run("unix", &format!("waits {seed}"), LARGE).contains("regions 0"),
             "there is no way to share it"
         );
     }
@@ -310,14 +267,14 @@ fn random_copies_are_those_of_a_model_whether_memory_is_shared_or_not() {
 #[test]
 fn a_worker_shares_no_more_than_it_may_and_the_rest_takes_the_lanes() {
     let one = PINNED_BYTES as u64 + 4096;
-    assert!(run("shm", "waits 5", false, one).contains("regions 1"));
-    assert!(run("shm", "waits 5", false, 0).contains("regions 0"));
+    assert!(run("shm", "waits 5", one).contains("regions 1"));
+    assert!(run("shm", "waits 5", 0).contains("regions 0"));
 }
 
 #[test]
 fn memory_freed_in_flight_leaves_nothing_on_either_side() {
-    let said = run("shm", "freed", false, LARGE);
+    let said = run("shm", "freed", LARGE);
     assert!(said.contains("regions 20") && said.contains("elsewhere 1"), "{said}");
-    let said = run("unix", "freed", false, LARGE);
+    let said = run("unix", "freed", LARGE);
     assert!(said.contains("regions 0") && said.contains("elsewhere 0"), "{said}");
 }

@@ -2,72 +2,34 @@
 
 #![allow(unsafe_code)]
 
+mod support;
 mod texture_program;
 
-use cuda_worker::{
-    FrontConfig, Grant, NoDevices, SessionConfig, SessionSpawn, run_session_process, serve_listener,
-};
-use driver_soft::{SoftConfig, SoftDriver};
-use std::os::fd::AsFd;
-use std::process::Command;
-use std::time::Duration;
-
-const TOKEN: &str = "secret";
+use driver_soft::SoftConfig;
+use support::Setting;
 
 /// Not a test: what the session processes run, with their control socket as standard input.
 #[test]
 #[ignore = "the entry of session processes"]
 fn session_process() {
-    let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let end = run_session_process(
-        control,
-        &|_, _| {
-            let config =
-                SoftConfig { devices: 2, memory_bytes: 256 << 20, block_threads: 0, ..SoftConfig::default() };
-            Ok(Box::new(SoftDriver::new(config)))
-        },
-        &|_, _| Err(NoDevices::because("this worker shows nothing")),
-    );
-    std::process::exit(end.kind.exit_code().into());
+    support::serve_session(&SoftConfig {
+        devices: 2,
+        memory_bytes: 256 << 20,
+        block_threads: 0,
+        ..SoftConfig::default()
+    });
 }
 
 /// Not a test: what the program is.
 #[test]
 #[ignore = "the program that the tests run"]
 fn program() {
-    texture_program::run(&std::env::var("TEXTURE_PLAN").unwrap());
+    texture_program::run(&support::plan());
 }
 
 /// Runs a program that must end well, and returns what it said.
 fn run(plan: &str, environment: &[(&str, &str)]) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let address = format!("unix:{}/socket", directory.path().display());
-    let config = FrontConfig {
-        addresses: vec![address.parse().unwrap()],
-        spawn: SessionSpawn {
-            program: std::env::current_exe().unwrap(),
-            arguments: ["--exact", "session_process", "--ignored", "--nocapture"].map(str::to_owned).to_vec(),
-        },
-        session: SessionConfig::new(TOKEN.to_owned()),
-        grant: std::sync::Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),
-        sessions_max: 4,
-        unauthenticated_max: 16,
-        preamble_timeout: Duration::from_secs(5),
-        hold: Duration::from_secs(5),
-        spares: 1,
-        executes_ptx_only: true,
-    };
-    let front = serve_listener(config, |_| {}).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "program", "--ignored", "--nocapture"]);
-    command.env("DXPU_WORKER", &address).env("DXPU_TOKEN", TOKEN).env("TEXTURE_PLAN", plan);
-    command.env("DXPU_LOG", "info").envs(environment.iter().copied());
-    let output = command.output().unwrap();
-    front.stop();
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{plan}: {}\n{text}", output.status);
-    text
+    support::run(Setting::default(), plan, environment)
 }
 
 #[test]

@@ -248,6 +248,7 @@ pub(crate) enum Builtin {
     Malloc,
     Free,
     AssertFail,
+    SetCondition,
 }
 
 /// What a call passes.

@@ -25,6 +25,11 @@ pub trait Hooks: Sync {
     /// `%globaltimer`: nanoseconds.
     fn global_timer(&self) -> u64;
 
+    /// `cudaGraphSetConditional`: the value that a conditional node of a graph goes by. A handle of none is ignored.
+    fn set_condition(&self, handle: u64, value: u32) {
+        let _ = (handle, value);
+    }
+
     /// The texture or surface of a handle. What it shows must stay mapped during the whole launch.
     fn sampler(&self, handle: u64) -> Option<Arc<Sampler>> {
         let _ = handle;

@@ -241,6 +241,7 @@ impl Program {
                 "vprintf" => Some(Resolved::Builtin(Builtin::Printf)),
                 "malloc" => Some(Resolved::Builtin(Builtin::Malloc)),
                 "free" => Some(Resolved::Builtin(Builtin::Free)),
+                "cudaGraphSetConditional" => Some(Resolved::Builtin(Builtin::SetCondition)),
                 "__assertfail" => Some(Resolved::Builtin(Builtin::AssertFail)),
                 _ => None,
             },

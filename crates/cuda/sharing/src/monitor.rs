@@ -157,6 +157,11 @@ impl Monitor {
         }
     }
 
+    /// The online program's share of time, as a mean over the last minute, in thousandths.
+    pub fn busy_milli(&self) -> u32 {
+        self.busy.iter().sum::<u32>() / (self.busy.len() as u32).max(1)
+    }
+
     /// How long the GPU stays closed after the eviction that it is in, if nothing else happens.
     pub fn penalty_s(&self) -> u32 {
         let doublings = self.evictions.saturating_sub(1).min(16);
@@ -215,7 +220,7 @@ impl Monitor {
             self.busy.pop_front();
         }
         self.busy.push_back(reading.busy_milli);
-        let mean_milli = self.busy.iter().sum::<u32>() / self.busy.len() as u32;
+        let mean_milli = self.busy_milli();
         self.over_slack_s = if reading.is_over_slack { self.over_slack_s.saturating_add(1) } else { 0 };
         self.faults = self.faults.saturating_add(reading.faults);
         let must_evict =

@@ -23,7 +23,7 @@ pub enum Kind<'a> {
     /// A place for one result.
     Out { ty: Type<'a>, optional: bool },
     /// A place that is read and written.
-    InOut(Type<'a>),
+    InOut { ty: Type<'a>, optional: bool },
     /// A structure to read.
     Ref { ty: Type<'a>, optional: bool },
     /// An array to read.
@@ -101,7 +101,9 @@ pub const HANDLE_KINDS: &[(&str, &str)] = &[
 /// Structures of `cuda-abi` that rows may name.
 pub const STRUCTS: &[&str] = &[
     "CUDA_ARRAY3D_DESCRIPTOR",
+    "CUDA_ARRAY3D_DESCRIPTOR_v1",
     "CUDA_ARRAY_DESCRIPTOR",
+    "CUDA_ARRAY_DESCRIPTOR_v1",
     "CUDA_ARRAY_MEMORY_REQUIREMENTS",
     "CUDA_ARRAY_SPARSE_PROPERTIES",
     "CUDA_BATCH_MEM_OP_NODE_PARAMS",
@@ -109,6 +111,7 @@ pub const STRUCTS: &[&str] = &[
     "CUDA_HOST_NODE_PARAMS",
     "CUDA_KERNEL_NODE_PARAMS_v1",
     "CUDA_KERNEL_NODE_PARAMS_v2",
+    "CUDA_LAUNCH_PARAMS",
     "CUDA_MEMCPY2D",
     "CUDA_MEMCPY3D",
     "CUDA_MEMCPY3D_BATCH_OP",
@@ -119,17 +122,21 @@ pub const STRUCTS: &[&str] = &[
     "CUDA_RESOURCE_VIEW_DESC",
     "CUDA_TEXTURE_DESC",
     "CUctxCreateParams",
+    "CUdevResource",
     "CUdevprop",
     "CUexecAffinityParam",
     "CUgraphEdgeData",
     "CUgraphExecUpdateResultInfo",
     "CUgraphNodeParams",
+    "CUipcEventHandle",
+    "CUipcMemHandle",
     "CUlaunchAttributeValue",
     "CUlaunchConfig",
     "CUmemAccessDesc",
     "CUmemAllocationProp",
     "CUmemLocation",
     "CUmemPoolProps",
+    "CUmemPoolPtrExportData",
     "CUmemcpyAttributes",
     "CUstreamBatchMemOpParams",
     "CUtensorMap",
@@ -137,7 +144,8 @@ pub const STRUCTS: &[&str] = &[
 ];
 
 /// Function types of the border.
-pub(crate) const CALLBACKS: &[&str] = &["HostFn", "StreamCallback", "BlockSizeToSharedMemory"];
+pub(crate) const CALLBACKS: &[&str] =
+    &["HostFn", "StreamCallback", "BlockSizeToSharedMemory", "LogsCallback", "NotificationCallback"];
 
 impl<'a> Type<'a> {
     /// The type of this word of the table.

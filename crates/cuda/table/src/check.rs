@@ -24,7 +24,9 @@ fn row_faults(row: &Row<'_>) -> Vec<String> {
             let holder = row.arguments.iter().find(|other| other.name == length.argument);
             let fits = match holder.map(|holder| holder.kind) {
                 Some(Kind::In(Type::Scalar("u32" | "i32" | "usize" | "u64"))) => !length.behind_pointer,
-                Some(Kind::InOut(Type::Scalar("usize"))) => length.behind_pointer,
+                Some(Kind::InOut { ty: Type::Scalar("usize" | "u32"), optional: false }) => {
+                    length.behind_pointer
+                }
                 _ => false,
             };
             if !fits {

@@ -172,7 +172,7 @@ fn argument<'a>(word: &'a str, rest: &'a str) -> Result<Argument<'a>, String> {
     let kind = match word {
         "in" => Kind::In(ty),
         "out" => Kind::Out { ty, optional },
-        "inout" => Kind::InOut(ty),
+        "inout" => Kind::InOut { ty, optional },
         "ref" => Kind::Ref { ty, optional },
         "array" => Kind::Array(ty),
         "slice" | "outs" | "inouts" => {

@@ -61,8 +61,12 @@ const HANDLES: &[(&str, &str)] = &[
 ];
 
 const NUMBERS: &[(&str, &str)] = &[
+    ("CUasyncCallbackHandle", "u64"),
     ("CUdevice", "i32"),
+    ("CUdevResourceDesc", "u64"),
     ("CUdeviceptr", "u64"),
+    ("CUgraphConditionalHandle", "u64"),
+    ("CUlogsCallbackHandle", "u64"),
     ("CUsurfObject", "u64"),
     ("CUtexObject", "u64"),
     ("char", "u8"),
@@ -87,6 +91,8 @@ const STRUCT_NAMES: &[(&str, &str)] = &[
 
 const CALLBACKS: &[(&str, &str)] = &[
     ("CUhostFn", "HostFn"),
+    ("CUlogsCallback", "LogsCallback"),
+    ("CUasyncCallback", "NotificationCallback"),
     ("CUoccupancyB2DSize", "BlockSizeToSharedMemory"),
     ("CUstreamCallback", "StreamCallback"),
 ];
@@ -141,7 +147,7 @@ fn agrees(kind: &Kind<'_>, c: CType<'_>) -> bool {
         Kind::In(Type::Handle(_)) => false,
         Kind::Stream => is_value("stream"),
         Kind::Handle(word) => is_value(word),
-        Kind::Out { ty, .. } | Kind::InOut(ty) | Kind::Outs { ty, .. } | Kind::InOuts { ty, .. } => {
+        Kind::Out { ty, .. } | Kind::InOut { ty, .. } | Kind::Outs { ty, .. } | Kind::InOuts { ty, .. } => {
             points_to(ty) && is_writable
         }
         Kind::Ref { ty, .. } | Kind::Slice { ty, .. } | Kind::Array(ty) => points_to(ty),

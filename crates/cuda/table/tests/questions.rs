@@ -72,6 +72,8 @@ fn whatever_cu_get_proc_address_answers_has_a_row() {
 fn only_what_needs_no_device_is_callable_before_init() {
     let early: BTreeSet<&str> = table().iter().filter(|row| row.preinit).map(|row| row.symbol).collect();
     let expected = [
+        "cuCoredumpGetAttributeGlobal",
+        "cuCoredumpSetAttributeGlobal",
         "cuDriverGetVersion",
         "cuGetErrorName",
         "cuGetErrorString",
@@ -79,6 +81,11 @@ fn only_what_needs_no_device_is_callable_before_init() {
         "cuGetProcAddress",
         "cuGetProcAddress_v2",
         "cuInit",
+        "cuLogsCurrent",
+        "cuLogsDumpToFile",
+        "cuLogsDumpToMemory",
+        "cuLogsRegisterCallback",
+        "cuLogsUnregisterCallback",
     ];
     assert_eq!(early, BTreeSet::from(expected));
 }

@@ -1,24 +1,30 @@
-//! A byte behind a message, which peers of the same protocol that do not know it neither send nor miss.
+//! What stands behind a message. Peers of the same protocol that do not know it neither send nor miss it.
 
 use crate::codec::{DecodeError, Reader, Wire};
 
 /// What a client wishes beyond a session. It is the last part of its message, and no wish takes no bytes: a message of a client
 /// without one is the same as before there were any. A worker that knows none refuses the message of a client that has one, and
 /// says that bytes are left. One that knows classes and no timelines refuses the class, or is held to a lease and keeps no
-/// timeline.
+/// timeline; the same holds for content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppendedWish {
-    /// The class of the client's program, by number, at most 127; 0 is `dedicated`.
+    /// The class of the client's program, by number, at most 63; 0 is `dedicated`.
     pub class: u8,
     /// The worker is to say when what has run ([`crate::Notice::Timed`]).
     pub timeline: bool,
+    /// The worker is to keep blocks of what the client sends, for the next program of its tenant
+    /// ([`crate::Notice::ContentKept`]).
+    pub content: bool,
 }
 
 const TIMELINE: u8 = 0x80;
+const CONTENT: u8 = 0x40;
 
 impl Wire<'_> for AppendedWish {
     fn put(&self, out: &mut Vec<u8>) {
-        let byte = self.class & !TIMELINE | if self.timeline { TIMELINE } else { 0 };
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let byte =
+            self.class & !(TIMELINE | CONTENT) | flag(self.timeline, TIMELINE) | flag(self.content, CONTENT);
         if byte != 0 {
             out.push(byte);
         }
@@ -31,7 +37,36 @@ impl Wire<'_> for AppendedWish {
         match u8::take(reader)? {
             // Two encodings must not mean the same.
             0 => Err(DecodeError::Unknown { what: "wish", value: 0 }),
-            byte => Ok(Self { class: byte & !TIMELINE, timeline: byte & TIMELINE != 0 }),
+            byte => Ok(Self {
+                class: byte & !(TIMELINE | CONTENT),
+                timeline: byte & TIMELINE != 0,
+                content: byte & CONTENT != 0,
+            }),
+        }
+    }
+}
+
+/// Places in a list of the same message. None takes no bytes, so a message without them is the same as before there were any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AppendedPlaces(pub Vec<u32>);
+
+impl Wire<'_> for AppendedPlaces {
+    fn put(&self, out: &mut Vec<u8>) {
+        if !self.0.is_empty() {
+            self.0.put(out);
+        }
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        if reader.left() == 0 {
+            return Ok(Self::default());
+        }
+        let places = Vec::take(reader)?;
+        // Two encodings must not mean the same.
+        if places.is_empty() {
+            Err(DecodeError::Unknown { what: "places", value: 0 })
+        } else {
+            Ok(Self(places))
         }
     }
 }
@@ -42,6 +77,10 @@ mod tests {
     use crate::{Handshake, Hello, PROTOCOL_VERSION};
 
     fn hello(class: u8, timeline: bool) -> Handshake {
+        wishing(AppendedWish { class, timeline, content: false })
+    }
+
+    fn wishing(wish: AppendedWish) -> Handshake {
         Handshake::Hello(Hello {
             protocol: PROTOCOL_VERSION,
             token: "t".into(),
@@ -49,14 +88,15 @@ mod tests {
             pid: 1,
             va_candidates: Vec::new(),
             lanes: 1,
-            wish: AppendedWish { class, timeline },
+            wish,
         })
     }
 
     #[test]
     fn a_client_without_a_wish_says_what_it_always_said() {
         let without = hello(0, false).to_frame();
-        for with in [hello(2, false), hello(0, true), hello(2, true)] {
+        let content = |class, timeline| wishing(AppendedWish { class, timeline, content: true });
+        for with in [hello(2, false), hello(0, true), hello(2, true), content(0, false), content(2, true)] {
             let with = with.to_frame();
             assert_eq!(with.len(), without.len() + 1);
             assert_eq!(with[4..with.len() - 1], without[4..], "the wish is appended");

@@ -50,6 +50,7 @@ pub mod array_kind {
     pub const COLOR_ATTACHMENT: u32 = 0x20;
     pub const SPARSE: u32 = 0x40;
     pub const DEFERRED_MAPPING: u32 = 0x80;
+    pub const VIDEO_ENCODE_DECODE: u32 = 0x100;
 }
 
 impl ArrayId {

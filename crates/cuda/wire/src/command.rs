@@ -10,16 +10,19 @@
 use crate::{
     array::ArrayInfo,
     codec::{Blob, DecodeError, Reader, Wire},
+    green::{SmGroups, SmInfo, SmPart, SmSplit},
     guard::{GuardInfo, ImageName, ImageRestored},
     handshake::VaRange,
     ids::{
-        ArrayId, ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, SamplerId,
-        StreamId,
+        ArrayId, ContextId, EventId, ExecId, GreenId, KernelRef, MemoryHandleId, ModuleId, RegionId,
+        SamplerId, StreamId,
     },
     module::{ImageSource, JitOption, LinkInput, LinkOutput, ModuleInfo},
     op::{GraphNode, LaunchAttribute, Op, Plane, Shape},
+    share::{Imported, ShareName, Shared},
     status::DeviceStatus,
     subject::Subject,
+    tensor_map::Im2colWide,
     texture::{Resource, ResourceView, Sampling},
 };
 use cuda_abi::CuResult;
@@ -333,6 +336,24 @@ commands! {
         0x0096 ReferenceBind reference_bind @ Module(module) {
             module: ModuleId, name: String, is_surface: bool, resource: Resource, sampling: Sampling,
         } -> ();
+
+        /// The multiprocessors of a device, or of a green context on it.
+        0x00a8 SmResource sm_resource @ Device(device) { device: u32, green: Option<GreenId> } -> SmInfo;
+        /// What splitting them would give.
+        0x00a9 SmSplit sm_split @ Device(device) { device: u32, green: Option<GreenId>, split: SmSplit } -> SmGroups;
+        /// Make a green context of a primary context; the answer is what it runs on.
+        0x00aa GreenCreate green_create @ Context(context) {
+            green: GreenId, context: ContextId, parts: Vec<SmPart>, flags: u32,
+        } -> SmInfo;
+        /// End it when its streams have ended.
+        0x00ab GreenDestroy green_destroy @ Nothing() { green: GreenId } -> ();
+        /// Make a stream whose work runs in a green context. `kind` is that of `StreamCreate`; the legacy stream is the green
+        /// context's own.
+        0x00ac GreenStreamCreate green_stream_create @ Context(context) {
+            stream: StreamId, context: ContextId, green: GreenId, kind: u32, priority: i32,
+        } -> ();
+        /// Have the driver make a tensor map; the answer is its bytes.
+        0x00ad TensorMapWide tensor_map_wide @ Context(context) { context: ContextId, map: Im2colWide } -> [u8; 128];
     }
     session {
         /// Wait for all work of a context.
@@ -367,6 +388,16 @@ commands! {
         0x0080 HostShare { region: RegionId, bytes: u64 } -> ();
         /// Let go of it when all work that was there before is done.
         0x0081 HostUnshare { region: RegionId } -> ();
+        /// Share a range of allocated memory with the program's other processes at this worker.
+        0x00a0 MemoryShare { address: u64, bytes: u64 } -> Shared;
+        /// The same for physical memory.
+        0x00a1 PhysicalShare { handle: MemoryHandleId } -> Shared;
+        /// The same for an event that was made for it (`CU_EVENT_INTERPROCESS`).
+        0x00a2 EventShare { event: EventId } -> Shared;
+        /// Take a piece of memory that another session shares, as physical memory.
+        0x00a3 PhysicalImport { handle: MemoryHandleId, name: ShareName, piece: u32 } -> Imported;
+        /// Take an event that another session shares.
+        0x00a4 EventImport { event: EventId, context: ContextId, name: ShareName } -> ();
     }
 }
 

@@ -38,6 +38,8 @@ ids! {
     EventId(u32) = "event";
     /// An executable graph.
     ExecId(u32) = "exec";
+    /// A green context.
+    GreenId(u32) = "green";
     /// Physical memory made by cuMemCreate.
     MemoryHandleId(u32) = "memory";
     /// Memory of the program that the worker maps too.

@@ -24,46 +24,55 @@ mod codec;
 
 mod appended;
 mod array;
+mod bodies;
 mod command;
+pub mod content;
+mod green;
 mod guard;
 mod handshake;
 mod ids;
 mod module;
 mod op;
+mod share;
 mod status;
 mod stream;
 mod subject;
+mod tensor_map;
 mod texture;
 mod timeline;
 mod transfer;
 
-pub use appended::AppendedWish;
+pub use appended::{AppendedPlaces, AppendedWish};
 pub use array::{
     ARRAY_BYTES_MAX, ARRAYS_MAX, ArrayInfo, ArrayPlace, LEVELS_MAX, LevelExtent, array_kind, channel_bytes,
 };
+pub use bodies::{BODIES_DEEP_MAX, LevelNode, level};
 pub use codec::{Blob, Bytes, DecodeError, Reader, Wire};
 pub use command::{
     COMMANDS, Command, CommandRow, Commands, DriverCommand, Execute, Received, SessionCommand,
 };
+pub use green::{SM_GROUPS_MAX, SM_PARTS_MAX, SmGroups, SmInfo, SmPart, SmSplit};
 pub use guard::{GuardInfo, ImageName, ImageRestored};
 pub use handshake::{
     DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Knock, Refusal, StatusWelcome, Ticket, VaRange,
     Welcome, purpose,
 };
 pub use ids::{
-    ArrayId, ContextId, EventId, ExecId, KernelRef, MemoryHandleId, ModuleId, RegionId, SamplerId, StreamId,
-    TransferId, transfer_of_run,
+    ArrayId, ContextId, EventId, ExecId, GreenId, KernelRef, MemoryHandleId, ModuleId, RegionId, SamplerId,
+    StreamId, TransferId, transfer_of_run,
 };
 pub use module::{
     ImageSource, JitOption, KernelInfo, LinkInput, LinkOutput, ModuleInfo, ParameterInfo, VariableInfo,
 };
-pub use op::{GraphNode, HostData, LaunchAttribute, MemoryOp, Op, Plane, Shape, SharedPlane};
+pub use op::{GraphNode, HostData, LaunchAttribute, MemoryOp, Op, Plane, Shape, SharedPlane, condition};
+pub use share::{Imported, ShareName, Shared};
 pub use status::{DeviceStatus, FieldValue, MemoryErrors};
 pub use stream::{
     ASIDE, ChunkHeader, CommandHeader, LANES_MAX, Notice, NoticeHeader, ReplyHeader, WAYS, begin_command,
     finish_command, header,
 };
 pub use subject::Subject;
+pub use tensor_map::Im2colWide;
 pub use texture::{Resource, ResourceView, Sampling, resource_kind};
 pub use timeline::{Span, TimedAnswer, TimedKernel, TimedStream, TimedWork, timed};
 pub use transfer::{LinkLost, Sink, Source};

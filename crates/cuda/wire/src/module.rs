@@ -1,6 +1,7 @@
 //! What a module load carries, and what comes back with it so that nothing needs to be asked later.
 
 use crate::{
+    appended::AppendedPlaces,
     codec::{Blob, Bytes},
     ids::TransferId,
 };
@@ -72,6 +73,8 @@ wire_struct! {
         pub variables: Vec<VariableInfo>,
         /// The compiler's information log.
         pub info_log: String,
+        /// Which of its variables were declared `__managed__`.
+        pub managed: AppendedPlaces,
     }
 }
 

@@ -225,7 +225,28 @@ wire_enum! {
             /// Extent.
             shape: Shape,
         }
+        /// Run bodies as a value says that kernels set. In graphs alone; see [`crate::level`] for where the bodies are.
+        14 Conditional {
+            /// What kernels know the value by. The client has chosen it; a driver with handles of its own puts them in its place
+            /// in the parameters of kernels.
+            handle: u64,
+            /// `CUgraphConditionalNodeType`.
+            kind: u32,
+            /// The value when the graph is launched; as it was if there is none.
+            first: Option<u32>,
+            /// How many nodes each body has.
+            bodies: Vec<u32>,
+        }
     }
+}
+
+/// `CUgraphConditionalNodeType`.
+pub mod condition {
+    #![allow(missing_docs, reason = "the names of cuda.h")]
+
+    pub const IF: u32 = 0;
+    pub const WHILE: u32 = 1;
+    pub const SWITCH: u32 = 2;
 }
 
 wire_struct! {

@@ -185,6 +185,14 @@ wire_enum! {
         15 TimelineAsk { nonce: u64, flush: bool, }
         /// Worker: this is what it shows. The first one comes unasked, with nonce 0: it says that this worker keeps a timeline.
         16 TimelineTold { nonce: u64, worker_ns: u64, }
+        /// Worker, once and before everything else, to a client whose hello wished for it: it keeps blocks of what this client
+        /// sends, and has so many of its tenant's already. Their names are made with this key ([`crate::content`]).
+        17 ContentKept { key: [u8; 32], blocks: u64, }
+        /// Client, in place of the bytes of a pull: the names of its blocks from `first` on.
+        18 ContentNamed { transfer: TransferId, first: u32, names: Vec<[u8; 32]>, }
+        /// Worker: of these `count` blocks it lacks those, by number, and the client sends them in the lanes. The others are
+        /// where they belong.
+        19 ContentLacks { transfer: TransferId, first: u32, count: u32, lacking: Vec<u32>, }
     }
 }
 

@@ -30,9 +30,10 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// Adds what the client wishes for itself. A lease has its GPU for itself, so its programs may choose among themselves
-    /// which of them comes first. Parts of a lease may belong to tenants that do not know each other: their wishes change
-    /// nothing, because a client must not make itself online before a stranger.
+    /// Adds what the client wishes for itself. The class of a lease is the truth: its programs cannot raise themselves above
+    /// it. A dedicated lease has its GPU for itself, so its programs may choose among themselves which of them comes first;
+    /// a program of an online lease may step back behind the others. Parts of a lease may belong to tenants that do not know
+    /// each other: their wishes change nothing, because a client must not make itself online before a stranger.
     pub(crate) fn with_wish(self, hello: &Hello) -> Result<Self, HandshakeError> {
         if self.part.is_some() {
             return Ok(self);
@@ -42,7 +43,16 @@ impl Admitted {
                 "the client asks for a class that this worker does not know; install the same dxpu on both";
             return Err(refused(CudaError::INVALID_VALUE, text));
         };
-        Ok(Self { class, ..self })
+        Ok(Self { class: decide(self.class, class), ..self })
+    }
+}
+
+/// What a program is that its lease, or its worker's token, lets be so much, and that wishes this for itself.
+fn decide(lease: Class, wish: Class) -> Class {
+    match (lease, wish) {
+        (Class::Dedicated, wish) => wish,
+        (Class::Online, Class::Offline) => Class::Offline,
+        (Class::Online | Class::Offline, _) => lease,
     }
 }
 
@@ -71,7 +81,7 @@ impl Admission {
                     memory_limit_bytes: tenancy.memory_limit_bytes,
                     part: tenancy.part,
                     lease: Some(tenancy.lease),
-                    class: Class::Dedicated,
+                    class: tenancy.class,
                 }),
                 Err(denial) => Err(refused(code(&denial), &in_full(&denial))),
             },
@@ -118,5 +128,20 @@ fn in_full(denial: &Denial) -> String {
     match denial.is_retryable() {
         true => what,
         false => format!("{what}; lease a GPU with `dxpu run --gpus N -- PROGRAM`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_program_is_more_than_its_lease_lets_it_be() {
+        for wish in Class::ALL {
+            assert_eq!(decide(Class::Dedicated, wish), wish);
+            assert_eq!(decide(Class::Offline, wish), Class::Offline);
+        }
+        let online = Class::ALL.map(|wish| decide(Class::Online, wish));
+        assert_eq!(online, [Class::Online, Class::Online, Class::Offline]);
     }
 }

@@ -51,7 +51,7 @@ pub type GrantMaker = Arc<dyn Fn() -> io::Result<Grant> + Send + Sync>;
 pub struct Grant {
     /// For the function that makes the driver; the front does not look inside.
     pub driver: serde_json::Value,
-    /// Descriptors for it, such as memory that the sessions share. At most 8.
+    /// Descriptors for it, such as memory that the sessions share. At most 7.
     pub fds: Vec<OwnedFd>,
     /// Called when the process is gone, however it went.
     pub release: Box<dyn FnOnce() + Send>,
@@ -81,6 +81,8 @@ pub(crate) struct Startup {
     pub(crate) driver: serde_json::Value,
     /// How many descriptors follow.
     pub(crate) fds: usize,
+    /// The last of them is the memory for what clients send.
+    pub(crate) content: bool,
 }
 
 /// What a session process is told, secrets included: it travels over a socket pair, never by arguments or
@@ -116,6 +118,17 @@ pub struct SessionConfig {
     /// The Unix socket of the box's guardian, which keeps the images of protected sessions. `None`: no session is protected.
     #[serde(default)]
     pub guardian: Option<PathBuf>,
+    /// Names the worker in handles that its sessions share. The front chooses it anew at every start.
+    #[serde(default)]
+    pub worker: u64,
+    /// Memory of this machine for what clients send that wish for it, so that the next program of a tenant need not send it
+    /// again: of all sessions of the worker together. 0: nothing is kept.
+    #[serde(default)]
+    pub content_bytes_max: u64,
+    /// Whether modules are loaded before a program asks for them, if it wishes that what it sends is kept: those that the last
+    /// program like it has loaded.
+    #[serde(default)]
+    pub modules_ahead: bool,
     /// Where other boxes reach that guardian; empty if they cannot, or if it says so itself.
     #[serde(default)]
     pub guardian_address: String,
@@ -147,7 +160,10 @@ impl SessionConfig {
             stall_timeout: Duration::from_secs(30),
             wait_spin: None,
             guardian: None,
+            worker: 0,
             guardian_address: String::new(),
+            content_bytes_max: 0,
+            modules_ahead: true,
         }
     }
 

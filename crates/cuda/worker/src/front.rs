@@ -16,6 +16,7 @@ pub use child::SessionEvent;
 use door::{Door, Hall};
 use locks::lock;
 use sessions::Sessions;
+pub(crate) use sessions::random_name;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -62,6 +63,10 @@ pub fn serve_listener(
         let bound = Listener::bind(address);
         listeners.push(bound.map_err(|source| FrontError::Listen { address: address.clone(), source })?);
     }
+    let mut config = config;
+    // Names this worker in handles that its sessions share. Not a secret.
+    config.session.worker =
+        random_name().map_or(0, |name| u64::from_le_bytes(name[..8].try_into().unwrap_or_default()));
     let security = config.session.security().map_err(FrontError::Identity)?;
     let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
     let stoppers = listeners.iter().map(Listener::stopper).collect();

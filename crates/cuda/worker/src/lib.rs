@@ -16,6 +16,7 @@
 
 mod admission;
 mod config;
+mod content;
 mod end;
 mod front;
 mod images;

@@ -7,10 +7,13 @@
 //!
 //! The process may wait a long time between the second and the third step: then it is a spare.
 
+mod ahead;
 mod attach;
 mod command_loop;
+mod content;
 mod cuts;
 mod events;
+mod exchange;
 mod faults;
 mod gate;
 pub(crate) mod handshake;
@@ -29,6 +32,7 @@ mod waiters;
 
 use crate::{
     config::{Role, Startup},
+    content::Memory,
     end::{EndKind, NoDevices, SessionEnd, Unserved},
     status::{self, StatusFactory},
 };
@@ -69,11 +73,12 @@ pub fn run_session_process_with_store(
     // The kernel ends us with the front, should we ever hang too hard to see its socket close.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let mut control = UnixStream::from(control);
-    let (startup, fds) = match read_startup(&mut control) {
+    let (startup, mut fds) = match read_startup(&mut control) {
         Ok(startup) => startup,
         Err(error) => return report(&mut control, Unserved::Configuration(error).into()),
     };
     let config = startup.session;
+    let memory = if startup.content { fds.pop().map(Memory::new) } else { None };
     if startup.role == Role::Status {
         let end = match make_status(&startup.driver, fds) {
             Ok(source) => status::run(&control, source, config),
@@ -92,7 +97,7 @@ pub fn run_session_process_with_store(
     };
     let driver: Arc<dyn Driver> = driver.into();
     let end = match attach::attach(raw, &mut control, &driver, &config) {
-        Ok(attached) => serve::serve(attached, &driver, &config, open_store),
+        Ok(attached) => serve::serve(attached, &driver, &config, open_store, memory.as_ref()),
         Err(end) => end,
     };
     report(&mut control, end)

@@ -10,7 +10,7 @@ use lease_fence::{Fence, LeaseAdmission, Moment, Trust};
 use pool_auth::{LeaseClaims, LeaseKey, lease_token};
 use std::os::fd::AsFd;
 use std::time::Duration;
-use support::client::{Client, Target, greet, hello, read_handshake};
+use support::client::{Client, Target, Told, greet, hello, patterned, read_handshake};
 use support::toy::{Toy, ToyStatus};
 use transport::{ClientSecurity, ConnectionKind};
 
@@ -54,6 +54,7 @@ impl Slot {
         let fence = Fence::new(&admission.fence_file);
         let mut session = SessionConfig::admitting(Admission::Lease(admission));
         session.guardian = Some(directory.path().join("guardian"));
+        session.content_bytes_max = 64 << 20;
         let config = FrontConfig {
             addresses: vec![format!("unix:{}/socket", directory.path().display()).parse().unwrap()],
             spawn: SessionSpawn {
@@ -86,6 +87,7 @@ impl Slot {
             epoch,
             memory_bytes: 4 << 20,
             share_milli: 1000,
+            class: cuda_driver::Class::Dedicated,
             issued_ms: 1000,
             expires_ms: LATER_MS,
             part: None,
@@ -123,6 +125,105 @@ impl Slot {
         connection.tx.send(&[&Handshake::Hello(hello).to_frame()]).unwrap();
         read_handshake(&mut connection.rx).unwrap()
     }
+}
+
+#[test]
+fn what_a_session_shares_opens_for_its_tenant_alone() {
+    let slot = Slot::start();
+    // Parts of a lease may belong to tenants that do not know each other.
+    let part = |name: &str| LeaseClaims { part: Some(name.to_owned()), ..slot.claims(5) };
+    let (mut owner, mut friend) = (slot.attach(&part("ada.1")), slot.attach(&part("ada.2")));
+    let shared = owner.must(&Command::MemoryShare { address: 4096, bytes: 77 });
+    let name = Shared::from_bytes(&shared).unwrap().name;
+    let import = |name| Command::PhysicalImport { handle: MemoryHandleId(1), name, piece: 0 };
+    let imported = Imported::from_bytes(&friend.must(&import(name))).unwrap();
+    assert_eq!(imported, Imported { offset: 0, bytes: 77, device: 0 });
+    let event = owner.must(&Command::EventShare { event: EventId(3) });
+    let event = Shared::from_bytes(&event).unwrap().name;
+    friend.must(&Command::EventImport { event: EventId(9), context: ContextId(0), name: event });
+
+    let mut stranger = slot.attach(&part("bob.1"));
+    let mut refused = |name| {
+        let (header, words) = stranger.call(&import(name));
+        assert_eq!(header.status, CudaError::INVALID_VALUE.code());
+        String::from_utf8(words).unwrap()
+    };
+    assert!(refused(name).contains("belongs to another lease"));
+    assert!(refused(ShareName { key: [0; 16], ..name }).contains("opens nothing"));
+    assert!(refused(ShareName { session: [0; 16], ..name }).contains("opens nothing"));
+    assert!(refused(ShareName { worker: 1, ..name }).contains("another worker"));
+    drop(owner);
+}
+
+/// Two tenants with the same weights: the second sends them all, and cannot find out that the first has them.
+#[test]
+fn one_tenant_does_not_learn_what_another_has_sent() {
+    const BYTES: u64 = 3 << 20;
+    let slot = Slot::start();
+    let attach = |part: &str| {
+        let claims = LeaseClaims { part: Some(part.to_owned()), ..slot.claims(5) };
+        let (address, security) = (slot.target.address.clone(), slot.target.security.clone());
+        let target = Target { address, security, token: slot.token(&claims) };
+        let client = Client::attach_with(&target, 2, |hello| hello.wish.content = true);
+        let Told::ContentKept(key, blocks) = client.heard() else { panic!("it was not told of content") };
+        (client, key, blocks)
+    };
+    let mut weights = patterned(7, BYTES as usize);
+    // The pattern repeats; blocks must differ.
+    weights.chunks_mut(1 << 20).enumerate().for_each(|(number, block)| block[0] = number as u8);
+    let weights = weights;
+    let names = |key: &[u8; 32]| -> Vec<[u8; 32]> {
+        weights.chunks(1 << 20).map(|block| *blake3::keyed_hash(key, block).as_bytes()).collect()
+    };
+    let pull = |client: &mut Client, names: Vec<[u8; 32]>| {
+        let (stream, context) = (StreamId(1), ContextId(0));
+        client.one_way(&Command::StreamCreate { stream, context, kind: 1, priority: 0 });
+        client.one_way(&Command::MemoryAllocate { context, address: client.base, bytes: BYTES });
+        let (target, data) = (Plane::line(client.base), HostData::Pulled { transfer: TransferId(1) });
+        let op = Op::CopyIn { target, shape: Shape::line(BYTES), data };
+        client.one_way(&Command::Enqueue { stream, op });
+        assert_eq!(client.heard(), Told::Pull(TransferId(1)));
+        client.say(&Notice::ContentNamed { transfer: TransferId(1), first: 0, names });
+        match client.heard() {
+            Told::ContentLacks(TransferId(1), 0, 3, lacking) => lacking,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (mut first, key_of_ada, blocks) = attach("ada.1");
+    assert_eq!(blocks, 0);
+    assert_eq!(pull(&mut first, names(&key_of_ada)), [0, 1, 2]);
+    let source = |offset: u64, target: &mut [u8]| {
+        target.copy_from_slice(&weights[offset as usize..][..target.len()]);
+    };
+    first.lanes.send(TransferId(1), BYTES, &source).unwrap();
+    first.must(&Command::StreamSynchronize { stream: StreamId(1) });
+
+    // The worker keeps blocks behind the program's back; it may take a moment.
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    let mut number = 2;
+    let mut friend = loop {
+        let (friend, key, blocks) = attach(&format!("ada.{number}"));
+        assert_eq!(key, key_of_ada);
+        if blocks == 3 {
+            break friend;
+        }
+        assert!(std::time::Instant::now() < until, "{blocks} of 3 blocks are there");
+        number += 1;
+    };
+    let (mut stranger, key_of_bob, blocks) = attach("bob.1");
+    assert_eq!(blocks, 0, "it has nothing of this tenant's");
+    assert_ne!(key_of_bob, key_of_ada);
+    assert_eq!(pull(&mut stranger, names(&key_of_bob)), [0, 1, 2], "everything travels");
+    let (mut spy, _, _) = attach("bob.2");
+    assert_eq!(pull(&mut spy, names(&key_of_ada)), [0, 1, 2], "not even with names that leaked");
+    assert_eq!(pull(&mut friend, names(&key_of_ada)), [0u32; 0], "nothing travels");
+    friend.must(&Command::StreamSynchronize { stream: StreamId(1) });
+    let read = Command::ReadBack {
+        stream: StreamId(1),
+        source: Plane::line(friend.base),
+        shape: Shape::line(BYTES),
+    };
+    assert!(Blob::from_bytes(&friend.must(&read)).unwrap().0 == weights);
 }
 
 #[test]
@@ -202,10 +303,10 @@ fn a_share_has_no_more_memory_than_it_paid_for() {
 #[test]
 fn programs_of_a_lease_choose_their_class_and_parts_of_it_do_not() {
     let slot = Slot::start();
-    let wish_online = |claims: &LeaseClaims| {
+    let wish = |claims: &LeaseClaims, class: cuda_driver::Class| {
         let (address, security) = (slot.target.address.clone(), slot.target.security.clone());
         let target = Target { address, security, token: slot.token(claims) };
-        let wish = AppendedWish { class: cuda_driver::Class::Online.code(), timeline: false };
+        let wish = AppendedWish { class: class.code(), ..AppendedWish::default() };
         let (_connection, answer) =
             greet(&target, target.ticket(purpose::SESSION), Hello { wish, ..hello(&target.token, 1) });
         match answer.unwrap() {
@@ -214,7 +315,15 @@ fn programs_of_a_lease_choose_their_class_and_parts_of_it_do_not() {
             _ => None,
         }
     };
+    use cuda_driver::Class;
+    let wish_online = |claims: &LeaseClaims| wish(claims, Class::Online);
+    assert_eq!(wish(&slot.claims(5), Class::Dedicated), None);
     assert_eq!(wish_online(&slot.claims(5)), Some(CudaError::NOT_SUPPORTED));
+    // The class of a token counts, whatever the program says.
+    for class in [Class::Online, Class::Offline] {
+        let classed = LeaseClaims { class, ..slot.claims(5) };
+        assert_eq!(wish(&classed, Class::Dedicated), Some(CudaError::NOT_SUPPORTED), "{class}");
+    }
     let part = LeaseClaims { part: Some("ada.1".to_owned()), ..slot.claims(5) };
     assert_eq!(wish_online(&part), None);
 }

@@ -135,7 +135,10 @@ fn a_class_that_cannot_be_served_is_refused_in_words() {
         (&plain, 2, CudaError::NOT_SUPPORTED, "cannot serve an offline"),
     ] {
         let name = worker.target.ticket(purpose::SESSION);
-        let hello = Hello { wish: AppendedWish { class, timeline: false }, ..hello(&worker.target.token, 0) };
+        let hello = Hello {
+            wish: AppendedWish { class, ..AppendedWish::default() },
+            ..hello(&worker.target.token, 0)
+        };
         let (_connection, answer) = greet(&worker.target, name, hello);
         let Handshake::Refusal(refusal) = answer.unwrap() else { panic!("not refused") };
         assert_eq!(refusal.code, code.code());

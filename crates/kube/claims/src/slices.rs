@@ -117,7 +117,7 @@ pub fn devices(pool: &PoolView) -> Vec<Device> {
             allocated.insert(gpu, survives);
         }
     }
-    let mut gpus: Vec<&Gpu> = pool.gpus.iter().filter(|gpu| !gpu.only_pcie).collect();
+    let mut gpus: Vec<&Gpu> = pool.gpus.iter().filter(|gpu| !gpu.only_pcie && gpu.guest.is_none()).collect();
     gpus.sort_by(|one, other| one.id.cmp(&other.id));
     let mut names = BTreeSet::new();
     let mut found = Vec::new();

@@ -17,6 +17,7 @@ pub(crate) fn gpu(id: &str) -> Gpu {
         uuid: "GPU-1".into(),
         nvlink_group: Some(2),
         only_pcie: false,
+        guest: None,
         state: GpuState::Free,
         taint: None,
         spare: false,

@@ -47,6 +47,11 @@ impl Coverage {
         if self.runs.len() > RUNS_MAX { Err(Refused::Scattered) } else { Ok(()) }
     }
 
+    /// Whether half of all holes that may be are there. The other half is for the lanes.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.runs.len() >= RUNS_MAX / 2
+    }
+
     /// The end of the last run.
     pub(crate) fn end(&self) -> u64 {
         self.runs.last_key_value().map_or(0, |(_, end)| *end)

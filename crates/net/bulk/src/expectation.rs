@@ -73,6 +73,11 @@ impl Expected {
         Ok(())
     }
 
+    /// Whether so many holes are open that only what comes in order should fill them.
+    pub(crate) fn is_crowded(&self) -> bool {
+        lock(&self.state).coverage.is_crowded()
+    }
+
     /// A chunk that was claimed before this expectation was made is about to be delivered.
     pub(crate) fn adopt(&self) {
         lock(&self.state).active += 1;

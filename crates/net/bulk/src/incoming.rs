@@ -90,6 +90,14 @@ impl Incoming {
         Ok(Claim::Early)
     }
 
+    /// The expectation of a transfer, if it is open.
+    pub(crate) fn expected(&self, transfer: TransferId) -> Option<Arc<Expected>> {
+        match lock(&self.table).transfers.get(&transfer) {
+            Some(Entry::Expected(expected)) => Some(expected.clone()),
+            _ => None,
+        }
+    }
+
     /// Keeps an early chunk, unless its transfer was expected while the chunk was being read: then the chunk is given
     /// back together with the expectation.
     pub(crate) fn keep(

@@ -1,7 +1,7 @@
 //! The lanes of one session.
 
 use crate::{
-    buffer::{PIECE_BYTES, Pool},
+    buffer::{Buffer, PIECE_BYTES, Pool},
     ends::Done,
     expectation::{Expectation, Expected, Piece},
     fault::Fault,
@@ -35,6 +35,17 @@ pub struct LanesConfig {
 /// The lanes of one session. Dropping them closes them.
 pub struct Lanes {
     shared: Arc<Shared>,
+}
+
+/// What became of bytes that this side has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Here {
+    /// They are where they belong.
+    Landed,
+    /// The transfer has so many holes that the peer had better send these bytes.
+    Crowded,
+    /// The transfer is not expected any more.
+    GivenUp,
 }
 
 type OnFault = Box<dyn FnOnce(&Fault) + Send>;
@@ -238,6 +249,54 @@ impl Lanes {
         shared.landed.end(landing);
         shared.release(&expected, bytes.len() as u64);
         Ok(())
+    }
+
+    /// Whether this end waits for bytes of a transfer.
+    pub fn is_expected(&self, transfer: TransferId) -> bool {
+        self.shared.incoming.expected(transfer).is_some()
+    }
+
+    /// Puts bytes of an expected transfer that this side has already where they belong. `fill` writes them from `offset` on, in
+    /// order, in as many pieces as their memory lies in, or is not called.
+    pub fn land_here(
+        &self,
+        transfer: TransferId,
+        offset: u64,
+        bytes: u32,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Here, LinkLost> {
+        let shared = &self.shared;
+        let Some(expected) = shared.incoming.expected(transfer) else { return Ok(Here::GivenUp) };
+        if expected.is_crowded() {
+            return Ok(Here::Crowded);
+        }
+        expected.claim(offset, bytes).map_err(|fault| shared.broken(fault))?;
+        let pieces = (0..bytes).step_by(PIECE_BYTES).map(|at| (at, (bytes - at).min(PIECE_BYTES as u32)));
+        let mut landed = u64::from(bytes);
+        match &expected.sink {
+            Some(sink) => {
+                if !sink.target(offset, bytes as usize, fill) {
+                    let mut buffer = Buffer::new(PIECE_BYTES);
+                    for (at, count) in pieces {
+                        let piece = &mut buffer.bytes_mut()[..count as usize];
+                        fill(piece);
+                        sink.take(offset + u64::from(at), piece);
+                    }
+                }
+            }
+            None => {
+                // The caller that waits counts what it takes out of its mailbox.
+                landed = 0;
+                for (at, count) in pieces {
+                    let mut buffer = shared.pool.get().ok_or(LinkLost)?;
+                    fill(&mut buffer.bytes_mut()[..count as usize]);
+                    let (offset, bytes) = (offset + u64::from(at), count as usize);
+                    expected.mail(Piece { offset, buffer, bytes, pooled: true, landing: None });
+                }
+            }
+        }
+        shared.release(&expected, landed);
+        Ok(Here::Landed)
     }
 
     /// How many transfers came beside the lanes and have landed, wrapping.

@@ -32,4 +32,4 @@ pub use cuda_wire::{LinkLost, Sink, Source};
 pub use ends::Done;
 pub use expectation::Expectation;
 pub use fault::Fault;
-pub use lanes::{Lanes, LanesConfig};
+pub use lanes::{Here, Lanes, LanesConfig};

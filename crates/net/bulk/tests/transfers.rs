@@ -4,7 +4,7 @@
 
 mod pair;
 
-use bulk::{Fault, Lanes, LanesConfig, LinkLost, Sink, Source};
+use bulk::{Fault, Here, Lanes, LanesConfig, LinkLost, Sink, Source};
 use cuda_wire::{ChunkHeader, TransferId, WAYS, Wire};
 use pair::{connections, lanes_pair};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -330,4 +330,65 @@ fn a_cancelled_transfer_fails_and_the_lanes_go_on() {
     left.send(TransferId(1), 5000, &source(4)).unwrap();
     expected.wait(&checker.sink()).unwrap();
     assert_eq!(checker.count(), 5000);
+}
+
+/// Every second block is there already. The others come in the lanes, and everything lands once, whichever thread waits for it.
+#[test]
+fn bytes_that_are_here_already_land_beside_those_that_come() {
+    const BLOCK: u64 = 1 << 20;
+    let (bytes, transfer) = (BLOCK * 7 + 12_345, TransferId(1));
+    let (near, far) = lanes_pair("unix", 2, LanesConfig::default(), LanesConfig::default());
+    let blocks: Vec<(u64, u32)> =
+        (0..8).map(|block| (block * BLOCK, (bytes - block * BLOCK).min(BLOCK) as u32)).collect();
+    let supply = |near: &Lanes, far: &Lanes| {
+        for (number, (start, length)) in blocks.iter().copied().enumerate() {
+            if number % 2 == 0 {
+                let mut at = start;
+                let mut fill = |piece: &mut [u8]| {
+                    source(5)(at, piece);
+                    at += piece.len() as u64;
+                };
+                assert_eq!(near.land_here(transfer, start, length, &mut fill), Ok(Here::Landed));
+                assert_eq!(at, start + u64::from(length), "all of it was asked for");
+            } else {
+                far.send_part_later(transfer, start, length.into(), Box::new(source(5)), Box::new(|_| {}));
+            }
+        }
+    };
+    // Lane threads hand the bytes over.
+    let (checker, (over, is_over)) = (Checker::new(5), channel());
+    near.expect_later(
+        transfer,
+        bytes,
+        Box::new(checker.sink()),
+        Box::new(move |result| over.send(result).unwrap()),
+    );
+    supply(&near, &far);
+    assert_eq!(is_over.recv_timeout(Duration::from_secs(10)).unwrap(), Ok(()));
+    assert_eq!(checker.count(), bytes);
+    // A caller that waits takes them.
+    let (checker, expectation) = (Checker::new(5), near.expect(transfer, bytes).unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| supply(&near, &far));
+        assert_eq!(expectation.wait(&checker.sink()), Ok(()));
+    });
+    assert_eq!(checker.count(), bytes);
+    let nothing = near.land_here(transfer, 0, 1, &mut |_| panic!("it is not expected any more"));
+    assert_eq!(nothing, Ok(Here::GivenUp));
+}
+
+#[test]
+fn a_block_that_would_leave_too_many_holes_is_left_to_the_lanes() {
+    let (near, _far) = lanes_pair("unix", 1, LanesConfig::default(), LanesConfig::default());
+    let expectation = near.expect(TransferId(1), 1 << 20);
+    let landed = |at: u64| near.land_here(TransferId(1), at * 2, 1, &mut |piece| piece.fill(1));
+    std::thread::scope(|scope| {
+        // Mail is taken out, or its buffers would run out.
+        let waits = scope.spawn(|| expectation.unwrap().wait(&|_, _: &[u8]| {}));
+        let crowded = (0..5000_u64).map(landed).position(|here| here == Ok(Here::Crowded));
+        assert!(crowded.is_some_and(|count| count > 100), "{crowded:?}");
+        assert!(near.fault().is_none());
+        near.close();
+        assert_eq!(waits.join().unwrap(), Err(LinkLost));
+    });
 }

@@ -9,6 +9,7 @@ use std::{fmt, str::FromStr};
 /// What a program is to the others on its GPU. Part of a request, a lease, its token and a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Class {
     /// It does not take part in sharing: no gate is closed or waited for on its behalf.
     #[default]
@@ -35,6 +36,11 @@ impl Class {
     /// The class of a number, if there is one.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.code() == code)
+    }
+
+    /// Whether it takes no part in sharing.
+    pub fn is_dedicated(&self) -> bool {
+        *self == Self::Dedicated
     }
 
     /// Its name, as users write it.

@@ -107,7 +107,7 @@ impl Config {
             pid: std::process::id(),
             va_candidates,
             lanes: lanes as u8,
-            wish: AppendedWish { class: self.class, timeline: false },
+            wish: AppendedWish { class: self.class, ..AppendedWish::default() },
         }
     }
 }
@@ -228,6 +228,7 @@ pub(crate) mod tests {
             keeper: None,
             class: 0,
             timeline: None,
+            content: false,
         }
     }
 

@@ -66,6 +66,8 @@ pub struct Config {
     pub class: u8,
     /// Where to write what the program and its GPUs do.
     pub timeline: Option<PathBuf>,
+    /// Have workers keep what is sent, and send what they have by name.
+    pub content: bool,
 }
 
 impl Config {
@@ -114,6 +116,7 @@ impl Config {
             standbys,
             keeper: env::var_os("DXPU_KEEPER").map(PathBuf::from),
             class: class()?,
+            content: env::var_os("DXPU_CONTENT").is_some_and(|value| value == "1"),
             timeline: env::var_os("DXPU_TIMELINE").filter(|path| !path.is_empty()).map(PathBuf::from),
         })
     }

@@ -124,7 +124,7 @@ impl Slot {
     /// A fresh device at the end of a fresh wire.
     fn plug_in(&mut self, number: usize, msix: bool, delay: Duration) {
         let (to_box, inbox) = channel();
-        *self.to_box.lock().expect("nobody panics with it") = to_box;
+        *self.to_box.lock().expect("no thread panics with it") = to_box;
         self.cut = Arc::new(AtomicBool::new(false));
         let file = File::options().read(true).write(true).open(&self.file).expect("the file exists");
         let options = NvmeOptions { serial: format!("dxpu-{number}"), msix, ..NvmeOptions::default() };

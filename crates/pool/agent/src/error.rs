@@ -87,6 +87,16 @@ pub enum AgentError {
     /// NVML shows nothing.
     #[error("NVIDIA's driver is here and shows no GPU")]
     NoGpu,
+    /// A seat for guests would have nothing, or leave nothing to others.
+    #[error(
+        "a guest cannot have {asked_bytes} bytes of memory: the smallest GPU here has {least_bytes}, and others need some of it"
+    )]
+    GuestMemory {
+        /// What each guest was to have.
+        asked_bytes: u64,
+        /// What the smallest GPU has.
+        least_bytes: u64,
+    },
     /// A box has no such slot.
     #[error("there is no slot {slot} below {}", state.display())]
     NoSlot {
@@ -129,6 +139,7 @@ impl AgentError {
             Self::NoAddress { .. } => "give the address they reach this machine by",
             Self::NoDriver(_) => "install NVIDIA's driver, or lend GPUs in software with --soft N",
             Self::NoGpu => "look at `nvidia-smi`",
+            Self::GuestMemory { .. } => "give --guest-memory less than the GPUs have",
             Self::NoSlot { .. } => "give the --state-dir of the box",
         }
     }

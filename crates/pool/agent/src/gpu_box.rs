@@ -13,10 +13,12 @@ mod disk;
 mod gpu;
 mod guard;
 mod nvml;
+mod pages;
 mod pcie;
 mod process;
 mod simulated;
 mod slot;
+mod watch;
 
 pub use check::Carried;
 pub use device::{DeviceKind, UnknownDevice};
@@ -34,10 +36,13 @@ use guard::Guard;
 use machine::files;
 use pcie::PciePlane;
 use pool_api::{BoxKind, Model, Name};
-use slot::{Slot, Surroundings};
+use process::Process;
+use slot::{SeatPage, Slot, Surroundings};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// How often the agent looks whether it should stop.
@@ -71,6 +76,17 @@ pub struct BoxOptions {
     pub carried: Carried,
     /// Memory for images of protected sessions; `None`: no session is protected.
     pub guard: Option<GuardOptions>,
+    /// A seat for guests on each GPU; `None`: offline leases get nothing here.
+    pub guests: Option<GuestOptions>,
+}
+
+/// Seats for guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestOptions {
+    /// What of a GPU's memory its guest may use.
+    pub memory_bytes: u64,
+    /// Guests may be of other tenants than the lease that has the GPU.
+    pub any_tenant: bool,
 }
 
 /// What a box lends.
@@ -202,6 +218,12 @@ impl BoxOptions {
             _ if !self.devices.is_empty() => gpu::nvidia().unwrap_or_default(),
             _ => gpu::nvidia()?,
         };
+        let gpus = match self.guests {
+            Some(GuestOptions { memory_bytes, any_tenant }) => {
+                gpu::with_seats(gpus, memory_bytes, any_tenant)?
+            }
+            None => gpus,
+        };
         let pcie = self.pcie_plane()?;
         let around = self.surroundings(&name, &self.state, pcie);
         let membership = self.joining.membership(&around.home(), Role::Box, kept, invitation)?;
@@ -211,11 +233,12 @@ impl BoxOptions {
         let slots = adopt(gpus, &around)?;
         let is_nvlinked = slots.iter().any(|(gpu, _)| gpu.nvlink_group.is_some());
         let kind = self.kind.unwrap_or(if is_nvlinked { BoxKind::Nvlink } else { BoxKind::Pcie });
-        let first = slots.len() as u8;
+        let first = slots.iter().filter(|(gpu, _)| gpu.guest.is_none()).count() as u8;
+        let beyond = self.guests.map_or(pool_api::SLOTS_PER_BOX_MAX, |_| pool_api::FIRST_GUEST_SLOT);
         let mut groups: Vec<Vec<Box<dyn Hands>>> =
             slots.into_iter().map(|(_, slot)| vec![Box::new(slot) as Box<dyn Hands>]).collect();
         if let Some(plane) = &around.pcie {
-            for (slot, device) in (first..pool_api::SLOTS_PER_BOX_MAX).zip(&self.devices) {
+            for (slot, device) in (first..beyond).zip(&self.devices) {
                 groups.push(vec![Box::new(DeviceSlot::new(slot, device.clone(), &around, plane)?)]);
             }
         }
@@ -314,9 +337,24 @@ fn adopt(gpus: Vec<Gpu>, around: &Surroundings) -> anyhow::Result<Vec<(Gpu, Slot
             anyhow::ensure!(ended.is_ok(), "worker {} cannot be ended", worker.pid);
         }
     }
+    let mut apart = HashMap::new();
+    for gpu in gpus.iter().filter(|gpu| gpu.seat_bytes > 0) {
+        let path = pages::path(&around.state, gpu.slot);
+        let workers =
+            [gpu.slot, pool_api::FIRST_GUEST_SLOT + gpu.slot].map(|slot| around.slot_directory(slot));
+        let workers: Vec<&Process> = workers.iter().filter_map(|directory| left.get(directory)).collect();
+        pages::provide(&path, workers.iter().any(|worker| pages::is_used_by(worker, &path)))?;
+        // A worker from before there were seats serves its lease to the end, and no guest comes meanwhile.
+        let is_apart = workers.iter().any(|worker| !pages::is_used_by(worker, &path));
+        apart.insert(gpu.slot, Arc::new(AtomicBool::new(is_apart)));
+    }
     let slot = |gpu: Gpu| {
         let worker = left.remove(&around.slot_directory(gpu.slot));
-        Slot::new(gpu.clone(), around, worker).map(|slot| (gpu, slot))
+        let page = apart.get(&gpu.host_slot()).map(|is_apart| SeatPage {
+            path: pages::path(&around.state, gpu.host_slot()),
+            is_apart: is_apart.clone(),
+        });
+        Slot::new(gpu.clone(), around, worker, page).map(|slot| (gpu, slot))
     };
     gpus.into_iter().map(slot).collect()
 }

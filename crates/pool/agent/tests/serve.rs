@@ -116,6 +116,7 @@ fn box_options(state: PathBuf, gpus: Gpus) -> BoxOptions {
         devices: Vec::new(),
         carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
         guard: None,
+        guests: None,
     }
 }
 

@@ -36,6 +36,8 @@ pub struct FilterCount {
 pub enum Filter {
     /// Is none of those that the lease names.
     Given,
+    /// Is a seat for guests and the lease wants a GPU, or the other way round.
+    Seat,
     /// Is of another model.
     Model,
     /// Has less memory.
@@ -62,6 +64,8 @@ pub enum Filter {
     Quota,
     /// Is in a box without guard memory for the images of the lease.
     Guard,
+    /// Is free, but a lease that this one cannot be beside has its seat for guests, or the GPU that the seat is on.
+    Beside,
     /// Is free, but not together with enough others.
     Topology,
     /// Could be had.

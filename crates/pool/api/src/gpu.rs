@@ -25,6 +25,9 @@ pub struct Gpu {
     /// No GPU, but another device, which only the PCIe plane reaches.
     #[serde(default)]
     pub only_pcie: bool,
+    /// It is a seat for guests on another slot's GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<Guest>,
     /// What it is doing.
     pub state: GpuState,
     /// Kept from new leases by hand.
@@ -60,6 +63,21 @@ pub struct Gpu {
     /// What it last measured. Not stored: absent until its box has reported to the manager that leads now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
+}
+
+/// The slot of the first seat for guests: that of slot N is the Nth after it.
+pub const FIRST_GUEST_SLOT: u8 = 32;
+
+/// A seat for guests: a slot of its own for an offline lease, beside the lease that has the GPU. Its memory is what the guest may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    /// The slot whose GPU it is on: its host.
+    #[schema(maximum = 31)]
+    pub of: u8,
+    /// The guest may be of another tenant than the lease that has the host.
+    #[serde(default)]
+    pub any_tenant: bool,
 }
 
 /// A lease's data stay on a device from one grant of it to the next.

@@ -12,7 +12,7 @@
 //! A granted lease whose program outlives losses can also be parked: it has no GPUs until it is resumed, which makes it
 //! pending.
 
-use crate::{Attachment, BoxKind, GpuId, Invalid, LeaseId, Model, Moving, Name, Parking, Survive};
+use crate::{Attachment, BoxKind, Class, GpuId, Invalid, LeaseId, Model, Moving, Name, Parking, Survive};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -92,6 +92,10 @@ pub struct LeaseRequest {
     /// What its programs outlive; with plane `api` alone.
     #[serde(default, skip_serializing_if = "Survive::is_none")]
     pub survive: Survive,
+    /// What its programs are to others on the same GPU. An `offline` lease gets a seat for guests, beside an `online` lease
+    /// or on a GPU without a lease: one, on plane `api`.
+    #[serde(default, skip_serializing_if = "Class::is_dedicated")]
+    pub class: Class,
     /// It ends so long after its first grant, however it is renewed. Left out, it is as its tenant's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1000, maximum = 31_622_400_000_u64)]
@@ -138,6 +142,7 @@ impl Default for LeaseRequest {
             plane: Plane::Api,
             host: None,
             survive: Survive::None,
+            class: Class::Dedicated,
             time_limit_ms: None,
             note: String::new(),
             label: String::new(),
@@ -193,9 +198,28 @@ impl LeaseRequest {
                 return Err(Invalid::new("share.memory_bytes", "must be at least 1"));
             }
         }
+        self.check_class()?;
         self.check_gpu_ids()?;
         check_label(&self.label)?;
         check_note("note", &self.note)
+    }
+
+    /// Devices that are plugged into a host, and GPUs of several, cannot be shared.
+    fn check_class(&self) -> Result<(), Invalid> {
+        let wrong = |rule: &str| Err(Invalid::new("class", rule));
+        match self.class {
+            Class::Online | Class::Offline if self.plane == Plane::Pcie => {
+                wrong("must be dedicated with plane = pcie: a device is plugged as a whole")
+            }
+            Class::Offline if self.gpus != 1 => wrong("must go with gpus = 1 if it is offline"),
+            Class::Offline if self.share.is_some() => {
+                wrong("must go without share if it is offline: the seat's box decides what of the GPU it has")
+            }
+            Class::Offline if !self.survive.is_none() => {
+                wrong("must go without survive if it is offline: a guest's program begins again elsewhere")
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_gpu_ids(&self) -> Result<(), Invalid> {
@@ -446,6 +470,13 @@ mod tests {
             refused(r#"{"plane":"pcie","host":"h1","share":{"milli":500,"memory_bytes":1}}"#),
             "share"
         );
+        assert_eq!(refused(r#"{"plane":"pcie","host":"h1","class":"online"}"#), "class");
+        assert_eq!(refused(r#"{"gpus":2,"class":"offline"}"#), "class");
+        assert_eq!(refused(r#"{"class":"offline","share":{"milli":500,"memory_bytes":1}}"#), "class");
+        assert_eq!(refused(r#"{"class":"offline","survive":"gpu"}"#), "class");
+        assert!(serde_json::from_str::<LeaseRequest>(r#"{"class":"Online"}"#).is_err());
+        let online: LeaseRequest = serde_json::from_str(r#"{"gpus":2,"class":"online"}"#).unwrap();
+        assert_eq!((online.class, online.check()), (Class::Online, Ok(())));
         let plugged: LeaseRequest = serde_json::from_str(r#"{"plane":"pcie","host":"h1"}"#).unwrap();
         assert_eq!(plugged.check(), Ok(()));
     }

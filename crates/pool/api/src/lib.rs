@@ -46,7 +46,7 @@ pub use capacity::{Capacity, TenantUsage};
 pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
 pub use event::{Event, EventKind};
 pub use explain::{Explanation, Filter, FilterCount};
-pub use gpu::{Counters, Gpu, GpuState, Health, Holder, Kept, Taint, TaintRequest};
+pub use gpu::{Counters, FIRST_GUEST_SLOT, Gpu, GpuState, Guest, Health, Holder, Kept, Taint, TaintRequest};
 pub use gpu_box::{BoxDetail, BoxKind, BoxRecord, BoxState};
 pub use host::{
     Attachment, HostDetail, HostOrders, HostRecord, HostReport, HostRequest, HostSlot, HostSlotOrder,
@@ -80,3 +80,4 @@ pub use tenant::{
 };
 pub use times::{IDLE_LIMIT_MIN_MS, IdleLease, TenantTimes, time_in_words};
 pub use token::{LeaseClaims, LeaseTokens, SignedGrant};
+pub use work_class::Class;

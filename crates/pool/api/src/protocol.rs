@@ -11,8 +11,9 @@ pub const PROTOCOL_HEADER: &str = "dxpu-protocol";
 /// What this build speaks. It grows when a request or a report gets something that an older manager would refuse.
 ///
 /// - 1: everything before there was this header;
-/// - 2: limits on the time of leases, idle leases.
-pub const PROTOCOL: u32 = 2;
+/// - 2: limits on the time of leases, idle leases;
+/// - 3: classes of leases, seats for guests.
+pub const PROTOCOL: u32 = 3;
 
 /// The oldest version that this build's managers take: that of the release before.
 pub const PROTOCOL_OLDEST: u32 = 1;

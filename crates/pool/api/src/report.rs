@@ -1,7 +1,8 @@
 //! What a box and the manager say to each other. Any of it may be lost, repeated or come late.
 
 use crate::{
-    BoxKind, Counters, DeniedLease, Health, Invalid, LeaseId, Model, Name, PciePairing, SLOTS_PER_BOX_MAX,
+    BoxKind, Counters, DeniedLease, FIRST_GUEST_SLOT, Guest, Health, Invalid, LeaseId, Model, Name,
+    PciePairing, SLOTS_PER_BOX_MAX,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -93,6 +94,9 @@ pub struct GpuReport {
     /// No GPU, but another device, which only the PCIe plane reaches.
     #[serde(default)]
     pub only_pcie: bool,
+    /// It is a seat for guests on another slot's GPU, and `memory_bytes` is what a guest may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<Guest>,
     /// Whether it works.
     pub health: Health,
     /// The highest epoch a borrower was admitted with; 0 for none.
@@ -162,8 +166,30 @@ impl BoxReport {
             crate::lease::check_note("gpus.burn_in.detail", gpu.burn_in.as_ref().map_or("", |b| &b.detail))?;
             check_addresses("gpus.endpoints", &gpu.endpoints)?;
         }
+        self.check_guests()?;
         if self.guard.as_ref().is_some_and(|guard| guard.leases.len() > GuardReport::LEASES_MAX) {
             return Err(Invalid::new("guard.leases", format!("must be at most {}", GuardReport::LEASES_MAX)));
+        }
+        Ok(())
+    }
+}
+
+impl BoxReport {
+    /// Each seat for guests is on a GPU of the same box, in the slot that goes with it, and leaves its host some memory.
+    fn check_guests(&self) -> Result<(), Invalid> {
+        for (gpu, guest) in self.gpus.iter().filter_map(|gpu| Some((gpu, gpu.guest?))) {
+            if guest.of >= FIRST_GUEST_SLOT || gpu.slot != FIRST_GUEST_SLOT + guest.of {
+                let rule =
+                    format!("must be below {FIRST_GUEST_SLOT}, in the slot {FIRST_GUEST_SLOT} after it");
+                return Err(Invalid::new("gpus.guest.of", rule));
+            }
+            let host = self.gpus.iter().find(|host| host.slot == guest.of);
+            let Some(host) = host.filter(|host| !host.only_pcie && host.guest.is_none()) else {
+                return Err(Invalid::new("gpus.guest.of", "must be a GPU of this report"));
+            };
+            if gpu.memory_bytes >= host.memory_bytes || gpu.only_pcie {
+                return Err(Invalid::new("gpus.memory_bytes", "must be less for a guest than the GPU has"));
+            }
         }
         Ok(())
     }
@@ -291,6 +317,32 @@ mod tests {
         assert_eq!(serde_json::from_str::<SlotOrder>(&text).unwrap(), serve);
         let idle = SlotOrder { slot: 0, want: Want::Idle };
         assert_eq!(serde_json::to_string(&idle).unwrap(), r#"{"slot":0,"want":"idle"}"#);
+    }
+
+    #[test]
+    fn a_seat_is_on_a_gpu_of_its_box() {
+        let gpu = |slot: u8, memory_bytes: u64| -> GpuReport {
+            serde_json::from_value(serde_json::json!({
+                "slot": slot, "model": "H200", "memory_bytes": memory_bytes, "uuid": "u", "health": {"ok": true},
+                "bound_epoch": 0, "cleaned_epoch": 0
+            }))
+            .unwrap()
+        };
+        let seat = |slot: u8, of: u8, memory_bytes: u64| {
+            let guest = Some(Guest { of, any_tenant: false });
+            GpuReport { guest, ..gpu(slot, memory_bytes) }
+        };
+        let checked = |gpus: Vec<GpuReport>| {
+            let (agent, rack, paths) = ("a".into(), String::new(), vec![]);
+            let report =
+                BoxReport { agent, sequence: 1, kind: BoxKind::Pcie, rack, paths, gpus, guard: None };
+            report.check().map_err(|error| error.field)
+        };
+        assert_eq!(checked(vec![gpu(0, 10), gpu(1, 10), seat(33, 1, 4)]), Ok(()));
+        assert_eq!(checked(vec![gpu(0, 10), seat(33, 0, 4)]), Err("gpus.guest.of"));
+        assert_eq!(checked(vec![gpu(0, 10), seat(33, 1, 4)]), Err("gpus.guest.of"));
+        assert_eq!(checked(vec![gpu(0, 10), seat(32, 0, 10)]), Err("gpus.memory_bytes"));
+        assert_eq!(checked(vec![gpu(32, 10), seat(64, 32, 4)]), Err("gpus.slot"));
     }
 
     #[test]

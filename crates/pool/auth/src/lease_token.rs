@@ -5,12 +5,16 @@
 //!
 //! byte   0          8            16           24            32             40        42      44
 //!      | key id   | issued ms  | expires ms | epoch       | memory bytes | share   | slot  |
+//!      | class (1), in dxl2 alone |
 //!      | length, lease text | length, tenant text | length, box text | Ed25519 signature (64) |
 //! ```
 //!
 //! Numbers are big-endian; lengths are one byte. The signature covers everything before it, behind a label of its own,
 //! so that nothing else signed with the key can pass for a token. One lease has one encoding: what decodes encodes to
 //! the same text.
+//!
+//! A token of an online or offline lease begins with `dxl2.` and has one byte more, the class. Tokens of dedicated leases are
+//! `dxl1` as they always were, so that boxes of before know them; those boxes refuse the others.
 //!
 //! Expiry is judged by the manager's clock as the box last heard it. It only bounds how long a token may first be used:
 //! what fences off an old holder is the epoch.
@@ -20,6 +24,8 @@ mod keys;
 
 pub use codec::{CodecError, decode, encode};
 pub use keys::{LeaseKey, LeaseKeyError, LeaseKeyId, LeasePublicKey};
+
+use work_class::Class;
 
 /// What a token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub struct LeaseClaims {
     pub memory_bytes: u64,
     /// Thousandths of the GPU; 1000 is all of it.
     pub share_milli: u16,
+    /// What its programs are to others on the GPU.
+    pub class: Class,
     /// When it was signed, by the manager's clock.
     pub issued_ms: u64,
     /// The first moment at which it no longer opens anything.

@@ -30,6 +30,7 @@ mod given;
 mod gpu_life;
 mod grants;
 mod guarding;
+mod guests;
 mod host_explain;
 mod host_report;
 mod hosts;
@@ -154,6 +155,8 @@ pub struct Ledger {
     unwanted_tried: u64,
     /// Leases that are ended for a guarantee of another tenant, and why.
     reclaimed: VecDeque<(LeaseId, String)>,
+    /// Guests whose GPUs are needed as a whole.
+    evicted: BTreeSet<LeaseId>,
     /// When it is next looked whether a guarantee asks for that.
     reclaim_look_ms: u64,
     events: VecDeque<Event>,
@@ -234,6 +237,7 @@ impl Ledger {
             moves_due: BTreeSet::new(),
             unwanted_tried: u64::MAX,
             reclaimed: VecDeque::new(),
+            evicted: BTreeSet::new(),
             reclaim_look_ms: 0,
             events: VecDeque::new(),
             event_records: VecDeque::new(),

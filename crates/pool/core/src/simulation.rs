@@ -15,6 +15,7 @@
 mod borrower;
 mod borrower_moves;
 mod checker;
+mod checker_guests;
 mod checker_hosts;
 mod host;
 mod manager;
@@ -54,6 +55,10 @@ pub(crate) enum Mutation {
     KeepSource,
     /// The ledger follows a borrower's word about a grant that is over.
     FollowOldWords,
+    /// The ledger gives a GPU to a lease that wants it alone while a guest is in its seat.
+    GrantBesideGuest,
+    /// The ledger seats guests beside leases of other tenants, where their box forbids it.
+    MeetStrangers,
     /// The box forgets, when it restarts, which epochs it has admitted.
     BoxForgets,
     /// The box admits any higher epoch, cleaned or not.

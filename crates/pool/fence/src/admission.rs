@@ -5,6 +5,7 @@ use pool_auth::{LeasePublicKey, LeaseTokenRefusal, lease_token};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
+use work_class::Class;
 
 /// Lets borrowers of one slot in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,8 @@ pub struct Tenancy {
     pub epoch: u64,
     /// The most memory; none when the whole GPU is theirs.
     pub memory_limit_bytes: Option<u64>,
+    /// What its programs are to others on the GPU.
+    pub class: Class,
     /// Which part of the lease, if it is one; see [`LeaseAdmission::take`].
     pub part: Option<String>,
 }
@@ -117,13 +120,16 @@ impl LeaseAdmission {
         if trust.denies(&claims.lease) {
             return Err(Denial::Revoked { lease: claims.lease });
         }
-        let is_bounded = claims.share_milli < WHOLE_GPU_MILLI || claims.part.is_some();
+        // A GPU that others may use too has memory for each of them.
+        let is_shared = !claims.class.is_dedicated();
+        let is_bounded = claims.share_milli < WHOLE_GPU_MILLI || claims.part.is_some() || is_shared;
         Fence::new(&self.fence_file).admit(claims.epoch)?;
         Ok(Tenancy {
             lease: claims.lease,
             tenant: claims.tenant,
             epoch: claims.epoch,
             memory_limit_bytes: is_bounded.then_some(claims.memory_bytes),
+            class: claims.class,
             part: claims.part,
         })
     }
@@ -172,6 +178,7 @@ mod tests {
             epoch,
             memory_bytes: 80 << 30,
             share_milli: 1000,
+            class: Class::Dedicated,
             issued_ms: 1_000_000,
             expires_ms: 1_030_000,
             part: None,
@@ -201,6 +208,14 @@ mod tests {
     fn a_share_brings_its_limit() {
         let share = LeaseClaims { share_milli: 250, memory_bytes: 20 << 30, ..claims(7) };
         assert_eq!(slot().show(&share, &moment(600)).unwrap().memory_limit_bytes, Some(20 << 30));
+    }
+
+    #[test]
+    fn a_class_comes_with_its_limit() {
+        for class in [Class::Online, Class::Offline] {
+            let tenancy = slot().show(&LeaseClaims { class, ..claims(7) }, &moment(600)).unwrap();
+            assert_eq!((tenancy.class, tenancy.memory_limit_bytes), (class, Some(80 << 30)));
+        }
     }
 
     #[test]

@@ -168,7 +168,52 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
     let from = "tls:box-2:7402".to_owned();
     commands.push(("image-fetch".to_owned(), C::ImageFetch { image, secret: [7; 32], incarnation: 2, from }));
     commands.extend(arrays());
+    commands.extend(shares());
+    commands.extend(green());
+    let op = Op::Conditional { handle: 0x0d0d_0e0e_0f0f_1010, kind: 2, first: Some(3), bodies: vec![0, 1] };
+    let inner = GraphNode { op: Op::Empty {}, after: vec![], enabled: true };
+    let nodes = vec![inner, GraphNode { op, after: vec![], enabled: true }];
+    let map = Im2colWide {
+        element: 1,
+        address: ADDRESS,
+        sizes: vec![2, 3, 4],
+        strides: vec![5, 6],
+        element_strides: vec![7, 8, 9],
+        corners: [-10, 11],
+        channels: 12,
+        pixels: 13,
+        interleave: 14,
+        mode: 15,
+        swizzle: 16,
+        promotion: 17,
+        fill: 18,
+    };
+    commands.push(("tensor-map-wide".to_owned(), C::TensorMapWide { context: CONTEXT, map }));
+    commands.push((
+        "graph-instantiate-conditional".to_owned(),
+        C::GraphInstantiate { exec: EXEC, context: CONTEXT, nodes },
+    ));
     commands
+}
+
+/// Green contexts.
+fn green() -> [(String, Command<'static>); 5] {
+    use Command as C;
+    let named = |name: &str, command| (name.to_owned(), command);
+    let (green, other, context) = (GreenId(0xb0b), Some(GreenId(0xb0c)), CONTEXT);
+    let split = SmSplit { groups: 2, flags: 1, least: 16 };
+    let part = SmPart { of: other, split: Some(split), group: Some(1) };
+    let whole = SmPart { of: None, split: None, group: None };
+    [
+        named("sm-resource", C::SmResource { device: 1, green: None }),
+        named("sm-split", C::SmSplit { device: 1, green: other, split }),
+        named("green-create", C::GreenCreate { green, context, parts: vec![part, whole], flags: 1 }),
+        named("green-destroy", C::GreenDestroy { green }),
+        named(
+            "green-stream-create",
+            C::GreenStreamCreate { stream: STREAM, context, green, kind: 1, priority: -1 },
+        ),
+    ]
 }
 
 /// Arrays, textures, surfaces.
@@ -232,6 +277,21 @@ fn arrays() -> [(String, Command<'static>); 8] {
     ]
 }
 
+/// What sessions hand to each other.
+fn shares() -> [(String, Command<'static>); 5] {
+    use Command as C;
+    let (handle, event) = (MemoryHandleId(0xb0b), EventId(0xc0c));
+    let name = ShareName { worker: 0x0102_0304_0506_0708, session: [0x11; 16], key: [0x22; 16] };
+    let named = |name: &str, command| (name.to_owned(), command);
+    [
+        named("memory-share", C::MemoryShare { address: ADDRESS, bytes: 3 << 20 }),
+        named("physical-share", C::PhysicalShare { handle }),
+        named("event-share", C::EventShare { event }),
+        named("physical-import", C::PhysicalImport { handle, name, piece: 2 }),
+        named("event-import", C::EventImport { event, context: CONTEXT, name }),
+    ]
+}
+
 /// Every notice.
 pub fn notices() -> Vec<(&'static str, Notice<'static>)> {
     vec![
@@ -255,6 +315,15 @@ pub fn notices() -> Vec<(&'static str, Notice<'static>)> {
         ("timed", timed()),
         ("timeline-ask", Notice::TimelineAsk { nonce: 0x0bad_cafe, flush: true }),
         ("timeline-told", Notice::TimelineTold { nonce: 0x0bad_cafe, worker_ns: 1 << 40 }),
+        ("content-kept", Notice::ContentKept { key: [0x5a; 32], blocks: 2048 }),
+        (
+            "content-named",
+            Notice::ContentNamed { transfer: TransferId(9), first: 64, names: vec![[1; 32], [2; 32]] },
+        ),
+        (
+            "content-lacks",
+            Notice::ContentLacks { transfer: TransferId(9), first: 64, count: 2, lacking: vec![65] },
+        ),
     ]
 }
 
@@ -357,6 +426,7 @@ pub fn module_info() -> ModuleInfo {
         kernels: vec![kernel("_Z5scalePff"), kernel("add")],
         variables: vec![VariableInfo { name: "counter".into(), address: ADDRESS, bytes: 4 }],
         info_log: "ptxas info".into(),
+        managed: AppendedPlaces::default(),
     }
 }
 
@@ -457,6 +527,11 @@ pub fn device_status() -> DeviceStatus {
     }
 }
 
+fn shared() -> Shared {
+    let name = ShareName { worker: 9, session: [0x33; 16], key: [0x44; 16] };
+    Shared { name, pieces: 3, offset: 512 }
+}
+
 /// Replies with a body of every kind.
 pub fn replies() -> Vec<(&'static str, Vec<u8>)> {
     let frame = |body: Vec<u8>, status: u32| {
@@ -480,5 +555,7 @@ pub fn replies() -> Vec<(&'static str, Vec<u8>)> {
         ("read-back", frame(Blob(b"twelve bytes".to_vec()).to_bytes(), 0)),
         ("module-info", frame(module_info().to_bytes(), 0)),
         ("device-status", frame(device_status().to_bytes(), 0)),
+        ("shared", frame(shared().to_bytes(), 0)),
+        ("imported", frame(Imported { offset: 4 << 20, bytes: 6 << 20, device: 1 }.to_bytes(), 0)),
     ]
 }

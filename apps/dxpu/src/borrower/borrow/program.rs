@@ -107,6 +107,7 @@ impl Run<'_> {
             "DXPU_SURVIVE_ACCEPT",
             "DXPU_KEEPER",
             "DXPU_CLASS",
+            "DXPU_CONTENT",
         ] {
             command.env_remove(unset);
         }

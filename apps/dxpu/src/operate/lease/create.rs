@@ -6,8 +6,8 @@ use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::pool_access::{PoolAccess, failure};
 use crate::support::quantity;
 use pool_api::{
-    BoxKind, Lease, LeaseRequest, LeaseState, Model, Name, PRIORITY_DEFAULT, Phase, Plane, Share, Survive,
-    Topology,
+    BoxKind, Class, Lease, LeaseRequest, LeaseState, Model, Name, PRIORITY_DEFAULT, Phase, Plane, Share,
+    Survive, Topology,
 };
 use pool_client::{Client, idempotency_key};
 use std::time::Duration;
@@ -42,6 +42,10 @@ pub(crate) struct Wanted {
     /// For programs that outlive the loss of a GPU: they can be moved and suspended (`dxpu run --lease ID --survive`)
     #[arg(long)]
     survive: bool,
+    /// What its programs are to others on the same GPU: dedicated (alone), online (protected from a guest beside it) or
+    /// offline (a guest)
+    #[arg(long, value_name = "CLASS", default_value = "dedicated")]
+    class: Class,
     /// The manager ends it so long after it got its GPUs, however it is renewed, such as 2h
     #[arg(long, value_name = "TIME", value_parser = long_duration)]
     time_limit: Option<Duration>,
@@ -89,6 +93,7 @@ impl Wanted {
             priority: self.priority,
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
             survive: if self.survive { Survive::Gpu } else { Survive::None },
+            class: self.class,
             time_limit_ms: self.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
             note: self.note,
             ..LeaseRequest::default()

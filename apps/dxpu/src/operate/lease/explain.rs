@@ -34,6 +34,8 @@ fn words(filter: Filter) -> &'static str {
         Filter::NotReady => "without a worker that a borrower could find",
         Filter::Spare => "held back as spares",
         Filter::Quota => "beyond the tenant's limit",
+        Filter::Seat => "of another kind: seats for guests are for offline leases alone",
+        Filter::Beside => "beside a lease that it cannot be beside",
         Filter::Guard => "in a box without guard memory for its images",
         Filter::Topology => "free, but not together with enough others",
         Filter::Usable => "could be had",

@@ -211,6 +211,10 @@ impl Held {
             ("DXPU_TOKEN_FILE", file("tokens")),
             ("DXPU_CA", file("ca.pem")),
         ];
+        // The next instance of a function loads the same modules and copies the same weights.
+        if std::env::var_os("DXPU_CONTENT").is_none_or(|wish| wish != "0") {
+            environment.push(("DXPU_CONTENT", "1".to_owned()));
+        }
         if way.is_soft {
             environment.push(("CUPY_COMPILE_WITH_PTX", "1".to_owned()));
         }

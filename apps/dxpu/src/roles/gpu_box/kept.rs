@@ -7,7 +7,7 @@
 //! Devices and addresses of the PCIe plane (`--fabric`, `--device`) are not kept: they name files and interfaces that may be
 //! others after a reboot. A simulated box keeps nothing.
 
-use super::Kind;
+use super::{GuestsOf, Kind};
 use anyhow::Context;
 use machine::files;
 use pool_api::Model;
@@ -26,6 +26,9 @@ pub(super) struct Kept {
     pub(super) listen: Option<String>,
     pub(super) advertise: Option<String>,
     pub(super) port: Option<u16>,
+    pub(super) guests: Option<u8>,
+    pub(super) guest_memory: Option<u64>,
+    pub(super) guests_of: Option<GuestsOf>,
 }
 
 /// Which GPUs a box lends.
@@ -60,6 +63,9 @@ impl Kept {
             listen: self.listen.or(before.listen.clone()),
             advertise: self.advertise.or(before.advertise.clone()),
             port: self.port.or(before.port),
+            guests: self.guests.or(before.guests),
+            guest_memory: self.guest_memory.or(before.guest_memory),
+            guests_of: self.guests_of.or(before.guests_of),
         };
         if now != before {
             files::make_private(state)?;

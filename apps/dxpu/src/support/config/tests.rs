@@ -62,13 +62,16 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "soft" | "slots" | "port" | "devices" | "sessions") => "3",
         ("functions", "instances" | "tenant-instances" | "gpus" | "sharing") => "3",
         ("functions", "fit") => "'worst'",
+        (_, "guests") => "1",
+        (_, "guests-of") => "'any'",
         (_, "kind") => "'pcie'",
         (_, "name" | "model") => "'a'",
         (_, "driver") => "'nvidia'",
-        (_, "memory" | "host-memory" | "guard-memory") => "'8GiB'",
+        (_, "memory" | "host-memory" | "guard-memory" | "guest-memory" | "content-memory") => "'8GiB'",
         (_, "guard-port") => "7",
         (_, "guard-copy-to") => "'tls:box-2:7402/box-2'",
         (_, "compute-capability") => "'9.0'",
+        (_, "modules-ahead") => "'true'",
         (_, "fabric") => "['10.0.0.7:7600']",
         (_, "device") => "['dma']",
         (_, "manager") => "['https://a:1', 'https://b:1']",
@@ -99,7 +102,8 @@ fn every_option_of_every_role_is_a_key_of_its_file() {
         let command = dxpu.find_subcommand(role).unwrap();
         // Straight from clap's definition, without the filter that the files use.
         let named: BTreeSet<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
-        let apart = ["config", "print-config", "help", "version", "by-lease", "soft-identity", "guardian"];
+        let apart =
+            ["config", "print-config", "help", "version", "by-lease", "soft-identity", "guardian", "page"];
         let wanted: BTreeSet<String> =
             named.into_iter().filter(|long| !apart.contains(long)).map(str::to_owned).collect();
         assert_eq!(keys(&shown(role, "", &[])), wanted, "{role} prints them all");

@@ -22,6 +22,14 @@ c_structs! {
         texture_align: i32,
     }
 
+    /// A part of what a device has. Of the union only the numbers of multiprocessors are named here.
+    CUdevResource {
+        kind: u32,
+        internal: [u32; 23],
+        sm: [u32; 10],
+        next: u64,
+    }
+
     /// How many multiprocessors a context asks for.
     CUexecAffinityParam {
         kind: u32,

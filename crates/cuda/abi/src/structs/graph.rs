@@ -80,6 +80,15 @@ c_structs! {
         event: u64,
     }
 
+    /// A conditional node; `graphs` is a result: the address of an array of the bodies.
+    CUDA_CONDITIONAL_NODE_PARAMS {
+        handle: u64,
+        kind: u32,
+        size: u32,
+        graphs: u64,
+        ctx: u64,
+    }
+
     /// An allocation node; `dptr` is a result.
     CUDA_MEM_ALLOC_NODE_PARAMS {
         pool_props: CUmemPoolProps,

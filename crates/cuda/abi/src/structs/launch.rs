@@ -3,6 +3,16 @@
 use crate::value::{CValue, c_structs};
 
 c_structs! {
+    /// One of the launches of cuLaunchCooperativeKernelMultiDevice.
+    CUDA_LAUNCH_PARAMS {
+        function: u64,
+        grid_dim: [u32; 3],
+        block_dim: [u32; 3],
+        shared_mem_bytes: u32,
+        stream: u64,
+        kernel_params: u64,
+    }
+
     /// A tensor map. C aligns it to 128 bytes, but CUDA promises to take one that lies on 64.
     CUtensorMap {
         opaque: [u64; 16],

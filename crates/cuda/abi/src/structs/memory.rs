@@ -37,4 +37,19 @@ c_structs! {
         usage: u16,
         reserved: [u8; 54],
     }
+
+    /// Memory for another process.
+    CUipcMemHandle {
+        reserved: [u8; 64],
+    }
+
+    /// An event for another process.
+    CUipcEventHandle {
+        reserved: [u8; 64],
+    }
+
+    /// An address in a pool, for another process.
+    CUmemPoolPtrExportData {
+        reserved: [u8; 64],
+    }
 }

@@ -21,6 +21,24 @@ c_structs! {
         flags: u32,
     }
 
+    /// [`CUDA_ARRAY_DESCRIPTOR`] as CUDA 3.1 had it.
+    CUDA_ARRAY_DESCRIPTOR_v1 {
+        width: u32,
+        height: u32,
+        format: u32,
+        num_channels: u32,
+    }
+
+    /// [`CUDA_ARRAY3D_DESCRIPTOR`] as CUDA 3.1 had it.
+    CUDA_ARRAY3D_DESCRIPTOR_v1 {
+        width: u32,
+        height: u32,
+        depth: u32,
+        format: u32,
+        num_channels: u32,
+        flags: u32,
+    }
+
     /// What memory an array needs.
     CUDA_ARRAY_MEMORY_REQUIREMENTS {
         size: usize,

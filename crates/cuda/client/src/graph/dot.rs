@@ -70,8 +70,9 @@ impl<P: Payload> Graphs<P> {
         }
         text.push_str("}\n");
         for node in &snapshot.nodes {
-            if let Some(child) = self.node(node.id)?.child {
-                self.cluster(child, verbose, describe, text)?;
+            let known = self.node(node.id)?;
+            for inner in known.child.iter().chain(&known.bodies) {
+                self.cluster(*inner, verbose, describe, text)?;
             }
         }
         Ok(())

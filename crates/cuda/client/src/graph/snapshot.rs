@@ -26,6 +26,8 @@ pub struct SnapshotNode<P> {
     pub payload: P,
     /// The graph it embeds.
     pub child: Option<Snapshot<P>>,
+    /// The bodies of a conditional node.
+    pub bodies: Vec<Snapshot<P>>,
     /// The nodes it waits for, in the order of its edges.
     pub before: Vec<(usize, EdgeData)>,
     /// How many wait for it.
@@ -47,6 +49,8 @@ pub struct FlatNode<P> {
     pub payload: Option<P>,
     /// Places in the list that come before this one, ascending.
     pub after: Vec<u32>,
+    /// How many nodes each of its bodies has. They lie right before it, body after body; no edge leads out of one.
+    pub bodies: Vec<u32>,
 }
 
 impl<P> Flat<P> {
@@ -72,8 +76,9 @@ impl<P: Payload> Graphs<P> {
             let node = self.node(*id)?;
             let before = node.before.iter().map(|edge| (numbers[&edge.node], edge.data)).collect();
             let child = node.child.map(|child| self.snapshot(child)).transpose()?;
-            let payload = node.payload.clone();
-            nodes.push(SnapshotNode { id: *id, payload, child, before, dependents: node.after.len() });
+            let bodies = node.bodies.iter().map(|body| self.snapshot(*body)).collect::<CuResult<Vec<_>>>()?;
+            let (payload, dependents) = (node.payload.clone(), node.after.len());
+            nodes.push(SnapshotNode { id: *id, payload, child, bodies, before, dependents });
         }
         Ok(Snapshot { nodes })
     }
@@ -119,7 +124,8 @@ impl<P: Payload> Snapshot<P> {
         if let Ok(place) = self.nodes.binary_search_by_key(&id, |node| node.id) {
             return self.nodes.get_mut(place);
         }
-        self.nodes.iter_mut().filter_map(|node| node.child.as_mut()).find_map(|child| child.node_mut(id))
+        let inner = self.nodes.iter_mut().flat_map(|node| node.child.iter_mut().chain(&mut node.bodies));
+        inner.into_iter().find_map(|inner| inner.node_mut(id))
     }
 
     /// The list that a worker gets.
@@ -141,7 +147,17 @@ impl<P: Payload> Snapshot<P> {
             }
             after.sort_unstable();
             let place = match &node.child {
-                None => flat.push(Some(node.payload.clone()), after)?,
+                None => {
+                    let mut bodies = Vec::with_capacity(node.bodies.len());
+                    for body in &node.bodies {
+                        let start = flat.nodes.len();
+                        body.flatten_into(flat, &[])?;
+                        bodies.push((flat.nodes.len() - start) as u32);
+                    }
+                    let place = flat.push(Some(node.payload.clone()), after)?;
+                    flat.nodes[place as usize].bodies = bodies;
+                    place
+                }
                 Some(child) => {
                     // All edges into the embedded graph meet in one place, or each of its roots would have them all.
                     let entry = if after.len() > 1 { vec![flat.push(None, after)?] } else { after };
@@ -166,7 +182,7 @@ impl<P: Payload> Snapshot<P> {
 impl<P> Flat<P> {
     fn push(&mut self, payload: Option<P>, after: Vec<u32>) -> CuResult<u32> {
         let place = u32::try_from(self.nodes.len()).map_err(|_| CudaError::OUT_OF_MEMORY)?;
-        self.nodes.push(FlatNode { payload, after });
+        self.nodes.push(FlatNode { payload, after, bodies: Vec::new() });
         Ok(place)
     }
 }

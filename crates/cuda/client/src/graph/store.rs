@@ -45,6 +45,8 @@ pub(super) struct Node<P> {
     pub(super) payload: P,
     /// The graph that a child graph node embeds; it belongs to the node.
     pub(super) child: Option<GraphId>,
+    /// The bodies of a conditional node; they belong to it.
+    pub(super) bodies: Vec<GraphId>,
     pub(super) before: Vec<Edge>,
     pub(super) after: Vec<Edge>,
 }
@@ -106,18 +108,34 @@ impl<P: Payload> Graphs<P> {
         let Some(removed) = self.graphs.remove(&graph) else { return };
         add_objects(objects, &removed.objects);
         for node in removed.nodes {
-            if let Some(child) = self.nodes.remove(&node).and_then(|node| node.child) {
-                self.remove_graph(child, objects);
-            }
+            self.remove_inner(node, objects);
         }
+    }
+
+    /// Takes a node from the table with the graphs that belong to it.
+    fn remove_inner(&mut self, node: NodeId, objects: &mut Objects) {
+        let Some(Node { child, bodies, .. }) = self.nodes.remove(&node) else { return };
+        child.into_iter().chain(bodies).for_each(|inner| self.remove_graph(inner, objects));
     }
 
     /// A copy with copies of all embedded graphs. It holds what the original holds.
     pub fn clone_graph(&mut self, original: GraphId) -> CuResult<GraphId> {
-        if self.owns_memory(original)? {
+        if self.owns_memory(original)? || self.is_conditional(original)? {
             return Err(CudaError::NOT_SUPPORTED);
         }
         Ok(self.copy(original))
+    }
+
+    /// Whether a node of it, or of a graph that it embeds, is conditional: its value is known by one name.
+    pub fn is_conditional(&self, graph: GraphId) -> CuResult<bool> {
+        for node in self.nodes(graph)? {
+            let node = self.node(*node)?;
+            let is_inner = node.child.map_or(Ok(false), |child| self.is_conditional(child))?;
+            if is_inner || !node.bodies.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn copy(&mut self, original: GraphId) -> GraphId {
@@ -193,8 +211,31 @@ impl<P: Payload> Graphs<P> {
         Ok(self.add_checked(graph, dependencies, payload, Some(child)))
     }
 
+    /// A new node that has so many bodies, empty at first, which `payload` is told.
+    pub fn add_conditional(
+        &mut self,
+        graph: GraphId,
+        dependencies: &[Edge],
+        node_type: u32,
+        bodies: usize,
+        payload: impl FnOnce(&[GraphId]) -> P,
+    ) -> CuResult<NodeId> {
+        self.check_dependencies(graph, dependencies, node_type)?;
+        let bodies: Vec<GraphId> = (0..bodies).map(|_| self.create()).collect();
+        let id = self.add_checked(graph, dependencies, payload(&bodies), None);
+        for body in &bodies {
+            if let Some(body) = self.graphs.get_mut(body) {
+                body.embedded_in = Some(id);
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.bodies = bodies;
+        }
+        Ok(id)
+    }
+
     /// Whether `graph` is `outer` or embedded in it at any depth.
-    fn is_within(&self, graph: GraphId, outer: GraphId) -> bool {
+    pub fn is_within(&self, graph: GraphId, outer: GraphId) -> bool {
         let parent = |graph: &GraphId| Some(self.nodes.get(&self.graphs.get(graph)?.embedded_in?)?.graph);
         std::iter::successors(Some(graph), parent).any(|graph| graph == outer)
     }
@@ -231,7 +272,10 @@ impl<P: Payload> Graphs<P> {
             graph.roots.push(id);
             graph.memory_nodes += usize::from(payload.owns_memory());
         }
-        self.nodes.insert(id, Node { graph, payload, child, before: Vec::new(), after: Vec::new() });
+        self.nodes.insert(
+            id,
+            Node { graph, payload, child, bodies: Vec::new(), before: Vec::new(), after: Vec::new() },
+        );
         id
     }
 
@@ -323,9 +367,7 @@ impl<P: Payload> Graphs<P> {
             graph.roots.retain(|other| *other != node);
         }
         let mut objects = Objects::new();
-        if let Some(child) = self.nodes.remove(&node).and_then(|node| node.child) {
-            self.remove_graph(child, &mut objects);
-        }
+        self.remove_inner(node, &mut objects);
         Ok(objects)
     }
 
@@ -412,8 +454,9 @@ impl<P: Payload> Graphs<P> {
     pub fn objects(&self, graph: GraphId) -> CuResult<Objects> {
         let mut objects: Objects = self.graph(graph)?.objects.clone();
         for node in self.nodes(graph)? {
-            if let Some(child) = self.nodes.get(node).and_then(|node| node.child) {
-                add_objects(&mut objects, &self.objects(child)?);
+            let Some(node) = self.nodes.get(node) else { continue };
+            for inner in node.child.iter().chain(&node.bodies) {
+                add_objects(&mut objects, &self.objects(*inner)?);
             }
         }
         Ok(objects)

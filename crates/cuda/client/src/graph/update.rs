@@ -58,11 +58,15 @@ impl<P: Payload> Snapshot<P> {
         for (old_node, number) in self.nodes.iter().zip(partners) {
             let new_node = &new.nodes[number];
             let inner = match (&old_node.child, &new_node.child) {
-                (Some(old), Some(new)) => old.pairs(new)?,
+                (Some(old), Some(new)) => vec![old.pairs(new)?],
+                _ if old_node.bodies.len() != new_node.bodies.len() => {
+                    return Err(Mismatch::topology(Some(new_node.id), None));
+                }
                 _ => {
                     let verdict = old_node.payload.may_become(&new_node.payload);
                     verdict.map_err(|result| Mismatch { result, node: Some(new_node.id), from: None })?;
-                    Vec::new()
+                    let bodies = old_node.bodies.iter().zip(&new_node.bodies);
+                    bodies.map(|(old, new)| old.pairs(new)).collect::<Result<Vec<_>, _>>()?
                 }
             };
             pairs.push(Pair { number, inner });
@@ -74,8 +78,10 @@ impl<P: Payload> Snapshot<P> {
         for (node, pair) in self.nodes.iter_mut().zip(pairs) {
             let partner = &new.nodes[pair.number];
             node.payload = partner.payload.clone();
-            if let (Some(child), Some(new)) = (&mut node.child, &partner.child) {
-                child.take_payloads(new, &pair.inner);
+            let inner = node.child.iter_mut().chain(&mut node.bodies);
+            let partners = partner.child.iter().chain(&partner.bodies);
+            for ((inner, new), pairs) in inner.zip(partners).zip(&pair.inner) {
+                inner.take_payloads(new, pairs);
             }
         }
     }
@@ -127,7 +133,8 @@ impl<P: Payload> Snapshot<P> {
 
 struct Pair {
     number: usize,
-    inner: Vec<Pair>,
+    /// Of each graph that belongs to the node.
+    inner: Vec<Vec<Pair>>,
 }
 
 struct Pairing {

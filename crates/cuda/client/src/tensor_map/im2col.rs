@@ -5,7 +5,7 @@
 //! corner as one from the last. The more dimensions, the fewer bits each offset has.
 //!
 //! cuTensorMapEncodeIm2colWide is not made here: its maps are for the copies of compute capability 10.0, and libcuda
-//! refuses it. Driver 580 takes it on an H200 too and makes an ordinary map of it, as the samples show.
+//! asks the worker's driver for them. Driver 580 takes it on an H200 too and makes an ordinary map of it, as the samples show.
 
 use super::{RANK_MAX, Refusal, Tensor, descriptor::Field, rule};
 use cuda_abi::CUtensorMap;

@@ -2,7 +2,7 @@
 //!
 //! Every `samples/*.txt` is read, one call a line: `tiled type=7 rank=2 … -> CODE BYTES`. `tests/gpu/tensor-map` makes
 //! such files on a machine with a GPU. A call that the driver answered and the code here refuses as unknown is a gap
-//! that the sample closes, so it fails too. Only cuTensorMapEncodeIm2colWide is refused on purpose; what its samples
+//! that the sample closes, so it fails too. Only cuTensorMapEncodeIm2colWide is not made here; what its samples
 //! say is tested apart.
 
 use super::{Im2col, Refusal, Tensor, check_place, im2col_rank, replace_address, tiled, tiled_rank};

@@ -63,6 +63,13 @@ impl Fake {
         Ok(())
     }
 
+    /// A context that no thread has yet, for a green context.
+    pub(super) fn add_view(&self, device: c_int) -> Context {
+        let context = Context(handle());
+        self.lock().contexts.insert(context, ContextState::new(device, false));
+        context
+    }
+
     /// The new context becomes the calling thread's, as `cuCtxCreate` documents.
     pub(crate) fn context_create(
         &self,

@@ -1,12 +1,14 @@
 //! Events: a record has a ticket, and a wait is for the ticket that was the latest when it was asked for.
 
 use super::{Fake, State, handle, put, work::Work};
-use crate::sys::{Context, Event, Stream};
+use crate::sys::{Context, Event, IpcHandle, Stream};
 use cuda_abi::{CuResult, CudaError};
 use std::ffi::c_uint;
 
 /// `CU_EVENT_DISABLE_TIMING`
 const NO_TIMING: c_uint = 2;
+/// `CU_EVENT_INTERPROCESS`
+const INTERPROCESS: c_uint = 4;
 
 #[derive(Debug)]
 pub(super) struct EventState {
@@ -14,6 +16,8 @@ pub(super) struct EventState {
     pub(super) flags: c_uint,
     /// The latest record; 0 before the first.
     pub(super) latest: u64,
+    /// The event of another session that this is.
+    pub(super) of: Option<Event>,
 }
 
 impl State {
@@ -26,7 +30,8 @@ impl State {
 
     /// Whether the latest record of an event is over. An event that is gone, or was never recorded, counts as over.
     fn is_reached(&self, event: Event) -> bool {
-        let latest = self.events.get(&event).map_or(0, |event| event.latest);
+        let of = self.events.get(&event).and_then(|event| event.of).unwrap_or(event);
+        let latest = self.events.get(&of).map_or(0, |event| event.latest);
         latest == 0 || self.reached.contains(&latest)
     }
 
@@ -44,7 +49,7 @@ impl Fake {
         let mut state = self.lock();
         let event = Event(handle());
         let context = state.current()?;
-        state.events.insert(event, EventState { context, flags, latest: 0 });
+        state.events.insert(event, EventState { context, flags, latest: 0, of: None });
         put(out, event);
         Ok(())
     }
@@ -53,6 +58,33 @@ impl Fake {
         let mut state = self.lock();
         state.event(event)?;
         state.events.remove(&event);
+        Ok(())
+    }
+
+    /// A handle holds the address of the event.
+    pub(crate) fn event_export(&self, out: *mut IpcHandle, event: Event) -> CuResult<()> {
+        let mut state = self.lock();
+        if state.event(event)?.flags & INTERPROCESS == 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let mut handle = IpcHandle([0; 64]);
+        handle.0[..8].copy_from_slice(&(event.0.addr() as u64).to_le_bytes());
+        put(out, handle);
+        Ok(())
+    }
+
+    /// Another name for the same records.
+    pub(crate) fn event_import(&self, out: *mut Event, from: IpcHandle) -> CuResult<()> {
+        let mut state = self.lock();
+        let number = u64::from_le_bytes(from.0[..8].try_into().unwrap_or_default());
+        let known = state.events.keys().find(|event| event.0.addr() as u64 == number).copied();
+        let known = known.ok_or(CudaError::INVALID_HANDLE)?;
+        let (event, context) = (Event(handle()), state.current()?);
+        state.events.insert(
+            event,
+            EventState { context, flags: NO_TIMING | INTERPROCESS, latest: 0, of: Some(known) },
+        );
+        put(out, event);
         Ok(())
     }
 

@@ -6,11 +6,11 @@ use super::{
 };
 use crate::sys::{
     BatchMemOpNode, Context, Copy3D, Event, Graph, GraphExec, GraphNode, HostNode, KernelNode, MemsetNode,
-    Stream,
+    NODE_CONDITIONAL, NodeParams, Stream,
 };
 use cuda_abi::{CuResult, CudaError};
 use std::collections::HashMap;
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_void};
 
 #[derive(Debug, Default)]
 pub(super) struct GraphsState {
@@ -25,6 +25,29 @@ pub(super) struct Node {
     after: Vec<GraphNode>,
     work: Vec<Work>,
     attributes: Vec<u32>,
+    /// Of a conditional node, in memory that stays as the driver's does.
+    bodies: Vec<Graph>,
+}
+
+impl GraphsState {
+    /// The nodes of a graph, where a conditional one does what its first body does, once.
+    fn with_bodies(&self, graph: Graph) -> Option<Vec<Node>> {
+        let mut nodes = self.graphs.get(&graph)?.clone();
+        for node in &mut nodes {
+            if let Some(body) = node.bodies.first() {
+                node.work = order(self.with_bodies(*body)?);
+            }
+        }
+        Some(nodes)
+    }
+
+    fn remove(&mut self, graph: Graph) -> Option<()> {
+        let nodes = self.graphs.remove(&graph)?;
+        for body in nodes.iter().flat_map(|node| &node.bodies) {
+            self.remove(*body);
+        }
+        Some(())
+    }
 }
 
 /// Where a node is added: the place of its handle, the graph, and the nodes before it.
@@ -54,7 +77,7 @@ impl Fake {
         let mut state = self.lock();
         let nodes = state.graphs.graphs.get_mut(&graph).ok_or(CudaError::INVALID_HANDLE)?;
         let raw = GraphNode(handle());
-        nodes.push(Node { raw, after, work, attributes: Vec::new() });
+        nodes.push(Node { raw, after, work, attributes: Vec::new(), bodies: Vec::new() });
         put(out, raw);
         Ok(())
     }
@@ -68,7 +91,7 @@ impl Fake {
 
     pub(crate) fn graph_destroy(&self, graph: Graph) -> CuResult<()> {
         let mut state = self.lock();
-        if state.graphs.graphs.remove(&graph).is_none() {
+        if state.graphs.remove(graph).is_none() {
             state.violation("cuGraphDestroy of a graph that is not there");
             return Err(CudaError::INVALID_HANDLE);
         }
@@ -83,6 +106,49 @@ impl Fake {
         count: usize,
     ) -> CuResult<()> {
         self.add((node, graph, after, count), Vec::new())
+    }
+
+    /// Handles are small numbers here.
+    pub(crate) fn graph_conditional_handle(
+        &self,
+        out: *mut u64,
+        graph: Graph,
+        _context: Context,
+        value: c_uint,
+        flags: c_uint,
+    ) -> CuResult<()> {
+        let state = self.lock();
+        state.graphs.graphs.get(&graph).ok_or(CudaError::INVALID_HANDLE)?;
+        put(out, 0xc0 | u64::from(value) << 8 | u64::from(flags) << 16);
+        Ok(())
+    }
+
+    pub(crate) fn graph_add_node(
+        &self,
+        node: *mut GraphNode,
+        graph: Graph,
+        after: *const GraphNode,
+        _edges: *const c_void,
+        count: usize,
+        params: *mut NodeParams,
+    ) -> CuResult<()> {
+        // SAFETY: valid for the call, as the caller promises.
+        let params = unsafe { &mut *params };
+        if params.kind != NODE_CONDITIONAL || params.handle & 0xff != 0xc0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        self.add((node, graph, after, count), Vec::new())?;
+        let mut bodies = vec![Graph::default(); params.size as usize];
+        for body in &mut bodies {
+            self.graph_create(body, 0)?;
+        }
+        let mut state = self.lock();
+        let nodes = state.graphs.graphs.get_mut(&graph).ok_or(CudaError::INVALID_HANDLE)?;
+        if let Some(last) = nodes.last_mut() {
+            last.bodies = bodies;
+            params.bodies = last.bodies.as_mut_ptr();
+        }
+        Ok(())
     }
 
     pub(crate) fn graph_add_kernel(
@@ -210,7 +276,7 @@ impl Fake {
 
     pub(crate) fn graph_instantiate(&self, out: *mut GraphExec, graph: Graph, _flags: u64) -> CuResult<()> {
         let mut state = self.lock();
-        let nodes = state.graphs.graphs.get(&graph).ok_or(CudaError::INVALID_HANDLE)?.clone();
+        let nodes = state.graphs.with_bodies(graph).ok_or(CudaError::INVALID_HANDLE)?;
         let exec = GraphExec(handle());
         state.graphs.execs.insert(exec, order(nodes));
         put(out, exec);

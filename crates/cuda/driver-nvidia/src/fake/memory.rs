@@ -34,8 +34,10 @@ pub(super) struct MemoryState {
 pub(super) struct PhysicalState {
     device: usize,
     data: Vec<u8>,
-    /// Its handle was given back; it goes with its last mapping.
-    is_released: bool,
+    /// Handles that were not given back. When there is none, it goes with its last mapping.
+    handles: usize,
+    /// `CUmemAllocationHandleType`.
+    handle_types: c_uint,
 }
 
 #[derive(Debug)]
@@ -160,7 +162,7 @@ impl MemoryState {
     /// Physical memory goes when its handle was given back and nothing maps it.
     fn let_go(&mut self, handle: u64) {
         let is_mapped = self.mappings.values().any(|mapping| mapping.handle == handle);
-        if self.physical.get(&handle).is_some_and(|physical| physical.is_released && !is_mapped)
+        if self.physical.get(&handle).is_some_and(|physical| physical.handles == 0 && !is_mapped)
             && let Some(physical) = self.physical.remove(&handle)
         {
             self.free_bytes[physical.device] += physical.data.len();
@@ -246,7 +248,8 @@ impl Fake {
         _flags: u64,
     ) -> CuResult<()> {
         // SAFETY: valid for the call, as the caller promises.
-        let device = unsafe { prop.read() }.location.id as usize;
+        let prop = unsafe { prop.read() };
+        let device = prop.location.id as usize;
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -255,7 +258,8 @@ impl Fake {
         let free = memory.free_bytes.get_mut(device).ok_or(CudaError::INVALID_DEVICE)?;
         *free = free.checked_sub(bytes).ok_or(CudaError::OUT_OF_MEMORY)?;
         memory.next_handle += 1;
-        let made = PhysicalState { device, data: vec![0; bytes], is_released: false };
+        let made =
+            PhysicalState { device, data: vec![0; bytes], handles: 1, handle_types: prop.handle_types };
         memory.physical.insert(memory.next_handle, made);
         put(out, memory.next_handle);
         Ok(())
@@ -263,14 +267,47 @@ impl Fake {
 
     pub(crate) fn memory_release(&self, handle: u64) -> CuResult<()> {
         let mut state = self.lock();
-        match state.memory.physical.get_mut(&handle).filter(|physical| !physical.is_released) {
-            Some(physical) => physical.is_released = true,
+        match state.memory.physical.get_mut(&handle).filter(|physical| physical.handles > 0) {
+            Some(physical) => physical.handles -= 1,
             None => {
                 state.violation("cuMemRelease of a handle that is not there");
                 return Err(CudaError::INVALID_VALUE);
             }
         }
         state.memory.let_go(handle);
+        Ok(())
+    }
+
+    /// A descriptor is a file with the handle's number in it.
+    pub(crate) fn memory_export(
+        &self,
+        out: *mut c_void,
+        handle: u64,
+        kind: c_uint,
+        _flags: u64,
+    ) -> CuResult<()> {
+        let state = self.lock();
+        let known = state.memory.physical.get(&handle).filter(|physical| physical.handles > 0);
+        if known.is_none_or(|physical| physical.handle_types & kind == 0) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let words = shared_words::SharedWords::create(1).map_err(|_| CudaError::OPERATING_SYSTEM)?;
+        words.words()[0].store(handle, Ordering::SeqCst);
+        let fd = words.fd().try_clone_to_owned().map_err(|_| CudaError::OPERATING_SYSTEM)?;
+        put(out.cast::<i32>(), std::os::fd::IntoRawFd::into_raw_fd(fd));
+        Ok(())
+    }
+
+    pub(crate) fn memory_import(&self, out: *mut u64, from: *mut c_void, _kind: c_uint) -> CuResult<()> {
+        // SAFETY: the caller keeps the descriptor open during the call.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(from.addr() as i32) };
+        let fd = fd.try_clone_to_owned().map_err(|_| CudaError::INVALID_VALUE)?;
+        let words = shared_words::SharedWords::open(fd).map_err(|_| CudaError::INVALID_VALUE)?;
+        let handle = words.words()[0].load(Ordering::SeqCst);
+        let mut state = self.lock();
+        let known = state.memory.physical.get_mut(&handle).ok_or(CudaError::INVALID_VALUE)?;
+        known.handles += 1;
+        put(out, handle);
         Ok(())
     }
 
@@ -286,7 +323,7 @@ impl Fake {
         let mut state = self.lock();
         let memory = &mut state.memory;
         let end = address + bytes as u64;
-        let known = memory.physical.get(&handle).filter(|physical| !physical.is_released);
+        let known = memory.physical.get(&handle).filter(|physical| physical.handles > 0);
         let fits = known.is_some_and(|physical| bytes <= physical.data.len());
         let is_reserved =
             memory.reserved.iter().any(|(&at, &count)| at <= address && end <= at + count as u64);

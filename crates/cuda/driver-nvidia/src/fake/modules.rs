@@ -205,6 +205,21 @@ impl Fake {
         Ok(())
     }
 
+    /// Whether memory is managed, and nothing else: of variables, those with this in their names are.
+    pub(crate) fn pointer_attribute(
+        &self,
+        value: *mut c_void,
+        attribute: c_uint,
+        address: DeviceAddress,
+    ) -> CuResult<()> {
+        assert_eq!(attribute, 8, "CU_POINTER_ATTRIBUTE_IS_MANAGED");
+        let state = self.lock();
+        let mut variables = state.modules.modules.values().flat_map(|module| &module.variables);
+        let (name, _) = variables.find(|(_, (at, _))| *at == address).ok_or(CudaError::INVALID_VALUE)?;
+        put(value.cast(), u32::from(name.contains("managed")));
+        Ok(())
+    }
+
     /// The name lives as long as the module.
     pub(crate) fn function_name(&self, name: *mut *const c_char, function: Function) -> CuResult<()> {
         put(name, self.lock().function(function)?.name.as_ptr());

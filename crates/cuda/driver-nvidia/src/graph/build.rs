@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    GraphGates, RawGraph,
+    GraphGates, RawGraph, conditional,
     transfer::{Buffer, PullIn, SendOut},
 };
 use crate::{
@@ -23,6 +23,7 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{GraphNode, HostData, Op, Plane, Shape};
 use sharing::{GraphStep, graph_gates};
+use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
@@ -56,13 +57,15 @@ enum End {
     Host(usize),
 }
 
-struct Builder<'a> {
-    work: &'a Arc<Work>,
+pub(super) struct Builder<'a> {
+    pub(super) work: &'a Arc<Work>,
     tables: &'a Tables,
-    context: &'a LiveContext,
-    graph: Graph,
+    pub(super) context: &'a LiveContext,
+    pub(super) graph: Graph,
     keepers: Vec<Keeper>,
     records: Vec<Weak<LiveEvent>>,
+    /// What the driver calls the values of conditional nodes, by what the client calls them.
+    pub(super) handles: HashMap<u64, u64>,
     run: &'a Arc<AtomicU32>,
 }
 
@@ -78,24 +81,11 @@ pub(super) fn build(
     // SAFETY: `raw` is valid for the call.
     unsafe { work.api.graph_create(&mut raw, 0)? };
     let graph = RawGraph { api: work.api, raw };
-    let mut builder =
-        Builder { work, tables, context, graph: raw, keepers: Vec::new(), records: Vec::new(), run };
-    let is_gated = gates.map(|gates| groups(nodes, gates)).unwrap_or_default();
-    let mut made: Vec<RawNode> = Vec::with_capacity(nodes.len());
-    for (at, node) in nodes.iter().enumerate() {
-        let mut after = Vec::with_capacity(node.after.len());
-        for &before in &node.after {
-            after.push(*made.get(before as usize).ok_or(CudaError::INVALID_VALUE)?);
-        }
-        if let (Some(gates), Some(true)) = (gates, is_gated.get(at)) {
-            after = vec![builder.gate(gates, &after)?];
-        }
-        let raw = if node.enabled { builder.add(&node.op, &after) } else { builder.empty(&after) };
-        // The client gets one code for the whole graph; this log line names the node.
-        made.push(raw.inspect_err(
-            |error| tracing::warn!(%error, node = made.len(), op = ?node.op, "the driver does not take a node of a graph"),
-        )?);
-    }
+    let handles = conditional::handles(work, context, raw, nodes)?;
+    let (keepers, records) = (Vec::new(), Vec::new());
+    let mut builder = Builder { work, tables, context, graph: raw, keepers, records, handles, run };
+    let gates = gates.map(|gates| (gates, groups(nodes, gates)));
+    builder.level(nodes, 0..nodes.len(), 0, gates.as_ref())?;
     let Builder { keepers, records, .. } = builder;
     Ok(Built { graph, talks: !keepers.is_empty(), keepers, records })
 }
@@ -151,7 +141,7 @@ impl Drop for RaisedSharedBytes<'_> {
 
 impl Builder<'_> {
     /// Adds what does the work of a node; returns what the nodes behind it wait for.
-    fn add(&mut self, op: &Op<'_>, after: &[RawNode]) -> CuResult<RawNode> {
+    pub(super) fn add(&mut self, op: &Op<'_>, after: &[RawNode]) -> CuResult<RawNode> {
         match op {
             Op::Empty {} | Op::Free { .. } => self.empty(after),
             // Its memory is mapped here and now, and stays when the graph has run.
@@ -176,7 +166,8 @@ impl Builder<'_> {
                 };
                 let mut raw = RawNode::default();
                 let _raised = RaisedSharedBytes::of(&self.work.api, node.function, *shared_bytes)?;
-                with_parameters(parameters.0, |extra| {
+                let parameters = conditional::with_handles(parameters.0, &self.handles);
+                with_parameters(&parameters, |extra| {
                     let node = KernelNode { extra, ..node };
                     // SAFETY: everything pointed to is valid for the call, which copies the parameters.
                     unsafe {
@@ -257,6 +248,8 @@ impl Builder<'_> {
                 Ok(raw)
             }
             Op::MemoryOps { ops } => self.memory_ops(&mut memory_ops(ops), after),
+            // With its bodies, which only its level knows.
+            Op::Conditional { .. } => Err(CudaError::INVALID_VALUE),
         }
     }
 
@@ -266,7 +259,7 @@ impl Builder<'_> {
     }
 
     /// A node that waits until the gate is open.
-    fn gate(&self, gates: GraphGates, after: &[RawNode]) -> CuResult<RawNode> {
+    pub(super) fn gate(&self, gates: GraphGates, after: &[RawNode]) -> CuResult<RawNode> {
         /// `CU_STREAM_MEM_OP_WAIT_VALUE_64`
         const WAIT_64: c_uint = 4;
         let mut wait =
@@ -286,7 +279,7 @@ impl Builder<'_> {
         Ok(raw)
     }
 
-    fn empty(&self, after: &[RawNode]) -> CuResult<RawNode> {
+    pub(super) fn empty(&self, after: &[RawNode]) -> CuResult<RawNode> {
         let mut raw = RawNode::default();
         // SAFETY: everything pointed to is valid for the call.
         unsafe { self.work.api.graph_add_empty(&mut raw, self.graph, after.as_ptr(), after.len())? };

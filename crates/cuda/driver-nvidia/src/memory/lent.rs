@@ -34,6 +34,7 @@ impl Drop for Lent {
         if let Some(lent) = state.lent_bytes.get_mut(&device) {
             *lent = lent.saturating_sub(bytes);
         }
+        self.memory.release_quota(device, bytes);
         self.memory.changed.notify_all();
     }
 }
@@ -93,11 +94,12 @@ impl Memory {
         let mut state = self.lock();
         let used = state.used_bytes.get(&device).copied().unwrap_or(0) + state.lent(device);
         let left = self.limit_bytes().saturating_sub(used).min(free.saturating_sub(HEADROOM_BYTES));
+        let left = left.min(self.quota_free(device));
         let bytes = bytes.next_multiple_of(GRANULE).min(left / GRANULE * GRANULE);
         if bytes == 0 || state.lent_wanted > 0 {
             return Ok(None);
         }
-        let physical = match Physical::create(&self.api, device, bytes) {
+        let physical = match self.make(device, bytes) {
             Ok(physical) => physical,
             Err(CudaError::OUT_OF_MEMORY) => return Ok(None),
             Err(error) => return Err(error),

@@ -148,6 +148,44 @@ fn large_copies_of_a_graph_have_pages_of_their_own() {
     session.check_nothing_left();
 }
 
+/// The fake runs the first body of a conditional node once.
+#[test]
+fn bodies_are_filled_and_kernels_get_the_driver_s_handles() {
+    const HANDLE: u64 = 0x1234_5678_9abc_def0;
+    let session = Session::new();
+    session.load(MODULE, CONTEXT).unwrap();
+    let (told, inner) = (store(DATA + 64, HANDLE), store(DATA + 128, HANDLE + 1));
+    let conditional =
+        |handle, first, bodies: &[u32]| Op::Conditional { handle, kind: 0, first, bodies: bodies.to_vec() };
+    let nodes = || {
+        vec![
+            node(launch(MODULE, STORE, &told), &[]),
+            node(launch(MODULE, STORE, &inner), &[]),
+            node(conditional(HANDLE + 1, None, &[1]), &[]),
+            node(fill(DATA, 1, 7), &[2]),
+            node(fill(DATA + 1, 1, 8), &[]),
+            node(conditional(HANDLE, Some(3), &[3, 1]), &[0]),
+            node(fill(DATA + 2, 1, 9), &[5]),
+        ]
+    };
+    session.graph_instantiate(EXEC, CONTEXT, nodes()).unwrap();
+    session.graph_launch(EXEC, STREAM, 0).unwrap();
+    until("the streams are empty", || session.fake.backlog() == 0);
+    assert_eq!(session.fake.peek(DATA, 3), [7, 0, 9], "the second body does not run");
+    assert_eq!(session.fake.peek(DATA + 64, 3), [0xc0, 3, 1], "told its first value");
+    assert_eq!(session.fake.peek(DATA + 128, 3), [0xc0, 0, 0]);
+    let refused = |change: &dyn Fn(&mut Vec<GraphNode<'_>>)| {
+        let mut nodes = nodes();
+        change(&mut nodes);
+        assert!(session.graph_instantiate(ExecId(9), CONTEXT, nodes).is_err());
+    };
+    refused(&|nodes| nodes[5].op = conditional(HANDLE, None, &[9]));
+    refused(&|nodes| nodes[5].op = conditional(HANDLE + 1, None, &[3, 1]));
+    refused(&|nodes| nodes[3].after = vec![0]);
+    refused(&|nodes| nodes[6].after = vec![4]);
+    session.check_rules();
+}
+
 #[test]
 fn every_kind_of_node_does_its_work() {
     let session = Session::new();

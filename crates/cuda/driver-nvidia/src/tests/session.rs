@@ -60,7 +60,13 @@ impl Deref for Session {
 impl Session {
     /// A session on two devices that has nothing yet.
     pub(super) fn bare(memory_limit_bytes: Option<u64>) -> Self {
-        Self::with(NvidiaConfig { memory_limit_bytes, take_standard_output: false, page: None })
+        Self::with(NvidiaConfig { memory_limit_bytes, quota: None, take_standard_output: false, page: None })
+    }
+
+    /// The same with memory that it has together with others.
+    pub(super) fn with_quota(quota: Arc<dyn crate::Quota>) -> Self {
+        let quota = Some(quota);
+        Self::with(NvidiaConfig { memory_limit_bytes: None, quota, take_standard_output: false, page: None })
     }
 
     fn with(config: NvidiaConfig) -> Self {
@@ -85,8 +91,12 @@ impl Session {
     /// The same with a page that it shares with others.
     pub(super) fn with_page(page: PageHandle) -> Self {
         let page = Some(page);
-        let session =
-            Self::with(NvidiaConfig { memory_limit_bytes: None, take_standard_output: false, page });
+        let session = Self::with(NvidiaConfig {
+            memory_limit_bytes: None,
+            quota: None,
+            take_standard_output: false,
+            page,
+        });
         session.memory_allocate(CONTEXT, DATA, DATA_BYTES).unwrap();
         session.stream_create(STREAM, CONTEXT, 1, 0).unwrap();
         session

@@ -155,3 +155,40 @@ fn events_measure_and_are_of_their_context() {
     session.event_destroy(EVENT).unwrap();
     assert_eq!(session.event_destroy(EVENT), Err(CudaError::INVALID_HANDLE));
 }
+
+#[test]
+fn streams_of_a_green_context_work_and_outlive_it() {
+    const GREEN: GreenId = GreenId(7);
+    let session = Session::new();
+    let whole = session.sm_resource(0, None).unwrap();
+    assert_eq!((whole.count, whole.least), (132, 8));
+    let split = SmSplit { groups: 2, flags: 0, least: 20 };
+    let groups = session.sm_split(0, None, split).unwrap();
+    assert_eq!((groups.groups, groups.group.count, groups.rest.unwrap().count), (2, 24, 84));
+    let counted = session.sm_split(0, None, SmSplit { groups: 0, ..split }).unwrap();
+    assert_eq!(counted.groups, 5);
+    assert!(session.sm_split(0, None, SmSplit { groups: SM_GROUPS_MAX + 1, ..split }).is_err());
+    assert!(session.sm_resource(0, Some(GREEN)).is_err());
+
+    let part = |group| SmPart { of: None, split: Some(split), group };
+    assert!(session.green_create(GREEN, ContextId(0), vec![part(Some(2))], 1).is_err());
+    assert!(session.green_create(GREEN, ContextId(0), Vec::new(), 1).is_err());
+    let made = session.green_create(GREEN, ContextId(0), vec![part(Some(1)), part(None)], 1).unwrap();
+    assert_eq!(made.count, 108);
+    assert_eq!(session.sm_resource(0, Some(GREEN)).unwrap().count, 108);
+    assert!(session.green_stream_create(StreamId(20), ContextId(0), GreenId(8), 1, 0).is_err());
+    for (stream, kind) in [(20, 0), (21, 1), (22, 2)] {
+        session.green_stream_create(StreamId(stream), ContextId(0), GREEN, kind, 0).unwrap();
+        session.enqueue(StreamId(stream), fill(DATA + u64::from(stream), 1, stream)).unwrap();
+    }
+    session.green_destroy(GREEN).unwrap();
+    assert!(session.green_destroy(GREEN).is_err());
+    session.enqueue(StreamId(21), fill(DATA + 23, 1, 23)).unwrap();
+    session.drain();
+    assert_eq!(session.fake.peek(DATA + 20, 4), [20, 21, 22, 23]);
+    for stream in [20, 21, 22] {
+        session.stream_destroy(StreamId(stream)).unwrap();
+    }
+    session.drain();
+    session.check_rules();
+}

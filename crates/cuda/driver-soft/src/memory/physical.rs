@@ -20,6 +20,20 @@ impl Physical {
         Ok(Arc::new(Self { fd, bytes }))
     }
 
+    /// Memory of another session, of at least this size.
+    pub(crate) fn adopt(fd: OwnedFd, bytes: u64) -> io::Result<Arc<Self>> {
+        let file = std::fs::File::from(fd);
+        if file.metadata()?.len() < bytes {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Arc::new(Self { fd: file.into(), bytes }))
+    }
+
+    /// The same memory for another session.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

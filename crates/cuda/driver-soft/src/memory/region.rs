@@ -1,6 +1,6 @@
 //! The reserved range of addresses and which granules of it have pages.
 
-use super::GRANULE;
+use super::{GRANULE, Physical, raw};
 use crate::sync::{Lock, lock};
 use std::{
     collections::HashMap,
@@ -22,6 +22,16 @@ pub(crate) struct Region {
 struct Granules {
     private: HashMap<u64, u32>,
     shared: HashMap<u64, ()>,
+    /// Granules of private mappings whose pages are in a memory file, which other sessions may have: the file and the place in it.
+    lent: HashMap<u64, (Arc<Physical>, u64)>,
+}
+
+/// A part of a memory file that stands for private granules.
+#[derive(Debug)]
+pub(crate) struct LentPiece {
+    pub(crate) pages: Arc<Physical>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Region {
@@ -94,8 +104,9 @@ impl Region {
             *count -= 1;
             if *count == 0 {
                 granules.private.remove(&granule);
+                granules.lent.remove(&granule);
                 empty.push(granule);
-            } else {
+            } else if !granules.lent.contains_key(&granule) {
                 kept.push(granule);
             }
         }
@@ -114,6 +125,51 @@ impl Region {
         self.released.notify_all();
     }
 
+    /// Has the granules of a range, which private mappings hold, lie in memory files, and says in which, with the address of the
+    /// first granule. Their bytes stay. The caller has made sure that no work touches them meanwhile.
+    pub(crate) fn lend(&self, start: u64, bytes: u64) -> io::Result<(u64, Vec<LentPiece>)> {
+        let mut granules = lock(&self.granules);
+        let range = granules_of(start, bytes);
+        if range.is_empty() || !range.clone().all(|granule| granules.private.contains_key(&granule)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let fresh: Vec<u64> = range.clone().filter(|granule| !granules.lent.contains_key(granule)).collect();
+        for (first, count) in runs(&fresh) {
+            let pages = self.move_to_file(first, count)?;
+            let places = (0..count).map(|index| (first + index, (pages.clone(), index * GRANULE)));
+            granules.lent.extend(places);
+        }
+        let mut pieces: Vec<LentPiece> = Vec::new();
+        for (pages, offset) in range.clone().filter_map(|granule| granules.lent.get(&granule)) {
+            match pieces.last_mut() {
+                Some(last) if Arc::ptr_eq(&last.pages, pages) && last.offset + last.bytes == *offset => {
+                    last.bytes += GRANULE;
+                }
+                _ => pieces.push(LentPiece { pages: pages.clone(), offset: *offset, bytes: GRANULE }),
+            }
+        }
+        Ok((range.start * GRANULE, pieces))
+    }
+
+    /// Copies granules into a new memory file and maps that in their place.
+    fn move_to_file(&self, first: u64, count: u64) -> io::Result<Arc<Physical>> {
+        /// Parts without a byte in them are left out of the file: they take no memory.
+        const STEP: usize = 64 << 10;
+        let (start, bytes) = (first * GRANULE, count * GRANULE);
+        let pages = Physical::create(bytes)?;
+        let file = std::fs::File::from(pages.descriptor()?);
+        let mut buffer = vec![0; STEP];
+        for offset in (0..bytes).step_by(STEP) {
+            // SAFETY: private mappings hold these granules, so they are readable and writable while the lock is held.
+            unsafe { raw::read(start + offset, &mut buffer) };
+            if buffer.iter().any(|byte| *byte != 0) {
+                std::os::unix::fs::FileExt::write_all_at(&file, &buffer, offset)?;
+            }
+        }
+        self.map_file(start, bytes, pages.fd(), 0)?;
+        Ok(pages)
+    }
+
     /// Waits until no mapping holds the granules of a range, then maps `fd` there, for one holder alone.
     pub(super) fn take_shared(&self, start: u64, bytes: u64, fd: libc::c_int, offset: u64) -> io::Result<()> {
         debug_assert!(
@@ -124,15 +180,7 @@ impl Region {
         while range.clone().any(|g| granules.shared.contains_key(&g) || granules.private.contains_key(&g)) {
             granules = self.wait(granules);
         }
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range is inside this region and no mapping holds any part of it, so only our own reservation is
-        // replaced.
-        let got =
-            unsafe { libc::mmap(start as *mut _, bytes as usize, access, flags, fd, offset as libc::off_t) };
-        if got == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        self.map_file(start, bytes, fd, offset)?;
         granules.shared.extend(range.map(|granule| (granule, ())));
         Ok(())
     }
@@ -146,6 +194,17 @@ impl Region {
         self.unmap(start / GRANULE, bytes / GRANULE);
         drop(granules);
         self.released.notify_all();
+    }
+
+    fn map_file(&self, start: u64, bytes: u64, fd: libc::c_int, offset: u64) -> io::Result<()> {
+        debug_assert!(self.contains(start, bytes));
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the range is inside this region. What is replaced is our own reservation, or pages whose bytes are in the
+        // file: code that holds them goes on with the file's.
+        let got =
+            unsafe { libc::mmap(start as *mut _, bytes as usize, access, flags, fd, offset as libc::off_t) };
+        if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     fn wait<'l>(&self, granules: crate::sync::Guard<'l, Granules>) -> crate::sync::Guard<'l, Granules> {

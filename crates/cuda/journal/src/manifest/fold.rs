@@ -143,6 +143,32 @@ impl Folding<'_> {
     }
 }
 
+/// Commands of programs that are not protected: their link gave the journal up before it sent the first.
+macro_rules! of_unprotected {
+    () => {
+        // Arrays, and what shows them.
+        Command::ArrayCreate { .. }
+            | Command::ArrayDestroy { .. }
+            | Command::TextureCreate { .. }
+            | Command::SurfaceCreate { .. }
+            | Command::SamplerDestroy { .. }
+            | Command::ReferenceFind { .. }
+            | Command::ReferenceBind { .. }
+            // What is shared with another process.
+            | Command::MemoryShare { .. }
+            | Command::PhysicalShare { .. }
+            | Command::EventShare { .. }
+            | Command::PhysicalImport { .. }
+            | Command::EventImport { .. }
+            // Green contexts.
+            | Command::SmResource { .. }
+            | Command::SmSplit { .. }
+            | Command::GreenCreate { .. }
+            | Command::GreenDestroy { .. }
+            | Command::GreenStreamCreate { .. }
+    };
+}
+
 impl Manifest {
     /// Applies a command that concerns the tables alone. A new command must be put into one of these groups.
     fn apply(&mut self, command: &Command<'_>) {
@@ -191,14 +217,9 @@ impl Manifest {
             | Command::ImageRestore { .. }
             | Command::ImageCopy { .. }
             | Command::ImageFetch { .. }
-            // A program with arrays is not protected: its link gave the journal up before it made the first.
-            | Command::ArrayCreate { .. }
-            | Command::ArrayDestroy { .. }
-            | Command::TextureCreate { .. }
-            | Command::SurfaceCreate { .. }
-            | Command::SamplerDestroy { .. }
-            | Command::ReferenceFind { .. }
-            | Command::ReferenceBind { .. }
+            | of_unprotected!()
+            // It changes nothing.
+            | Command::TensorMapWide { .. }
             // A program that survives shares no memory.
             | Command::HostShare { .. }
             | Command::HostUnshare { .. }

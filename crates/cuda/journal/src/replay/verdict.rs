@@ -84,6 +84,12 @@ pub enum Difference {
         /// Which call.
         call: u32,
     },
+    /// The places of a module's variables. Another session of the same worker may have them where they were.
+    #[error("variables of a module lie elsewhere than before the loss (call {call})")]
+    Places {
+        /// Which call.
+        call: u32,
+    },
     /// The bytes of a transfer to the host.
     #[error("{transfer} brings other bytes than before the loss")]
     Bytes {
@@ -217,7 +223,7 @@ impl Replay {
         match difference {
             Difference::Bytes { .. } => true,
             Difference::Body { call } => !self.is_in_manifest && self.reads.contains(call),
-            Difference::Status { .. } => false,
+            Difference::Status { .. } | Difference::Places { .. } => false,
         }
     }
 

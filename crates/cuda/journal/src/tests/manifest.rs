@@ -127,7 +127,7 @@ fn load(module: u32, image: ImageSource<'static>) -> Command<'static> {
 
 fn described(address: u64, bytes: u64) -> Vec<u8> {
     let variables = vec![VariableInfo { name: "v".to_owned(), address, bytes }];
-    ModuleInfo { kernels: vec![], variables, info_log: String::new() }.to_bytes()
+    ModuleInfo { kernels: vec![], variables, info_log: String::new(), managed: Default::default() }.to_bytes()
 }
 
 fn loaded(journal: &mut Journal, command: &Command<'_>, call: u32, status: u32, body: &[u8]) {

@@ -313,7 +313,12 @@ impl Worker {
             }
             Command::ModuleLoad { .. } => {
                 let variable = VariableInfo { name: "v".to_owned(), address: 0x7000, bytes: 8 };
-                let info = ModuleInfo { kernels: vec![], variables: vec![variable], info_log: String::new() };
+                let info = ModuleInfo {
+                    kernels: vec![],
+                    variables: vec![variable],
+                    info_log: String::new(),
+                    managed: Default::default(),
+                };
                 return self.reply(head.call, 0, info.to_bytes());
             }
             _ => {}

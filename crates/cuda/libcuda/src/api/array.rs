@@ -114,7 +114,7 @@ pub(crate) fn plane(_plane: Out<'_, ArrayHandle>, array: ArrayHandle, _plane_idx
     Err(CudaError::INVALID_VALUE)
 }
 
-/// cuMipmappedArrayCreate: more levels than there can be are as many as there can be.
+/// cuMipmappedArrayCreate: more levels than there can be are as many as there can be, and none are one.
 pub(crate) fn create_mipmapped(
     mut mipmapped: Out<'_, MipmapHandle>,
     descriptor: &CUDA_ARRAY3D_DESCRIPTOR,
@@ -128,10 +128,7 @@ pub(crate) fn create_mipmapped(
     };
     let largest = given.width.max(given.height).max(depth) as u64;
     let most = (u64::BITS - largest.leading_zeros()).clamp(1, LEVELS_MAX);
-    if levels == 0 {
-        return Err(CudaError::INVALID_VALUE);
-    }
-    let (context, info) = described("cuMipmappedArrayCreate", given, levels.min(most))?;
+    let (context, info) = described("cuMipmappedArrayCreate", given, levels.clamp(1, most))?;
     mipmapped.set(MipmapHandle(Mipmapped::create(&context, info)?));
     Ok(())
 }
@@ -172,7 +169,8 @@ pub(crate) fn mipmapped_sparse_properties(
     Err(CudaError::INVALID_VALUE)
 }
 
-/// cuDeviceGetTexture1DLinearMaxWidth
+/// cuDeviceGetTexture1DLinearMaxWidth: the attribute is that of the widest elements. Smaller ones may be as many bytes, but no more
+/// than four times as many elements (seen on an H200).
 pub(crate) fn linear_max_width(
     mut max_width: Out<'_, usize>,
     format: u32,
@@ -180,10 +178,12 @@ pub(crate) fn linear_max_width(
     device: i32,
 ) -> CuResult<()> {
     let device = client()?.device(device)?;
-    if channel_bytes(format).is_none() || !matches!(num_channels, 1 | 2 | 4) {
+    let (channel, _) = channel_bytes(format).ok_or(CudaError::INVALID_VALUE)?;
+    if !matches!(num_channels, 1 | 2 | 4) {
         return Err(CudaError::INVALID_VALUE);
     }
     let width = device.attribute(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH);
-    max_width.set(width.unwrap_or(0).max(0) as usize);
+    let widest = 16 / (channel as usize * num_channels as usize);
+    max_width.set(width.unwrap_or(0).max(0) as usize * widest.clamp(1, 4));
     Ok(())
 }

@@ -11,12 +11,9 @@ use crate::{
 use cuda_abi::*;
 use cuda_wire::{Plane, Shape};
 
-/// Bytes `offset..offset + bytes` of a row. Arrays of several rows have no order of bytes beyond it.
-fn row(array: ArrayHandle, offset: usize, bytes: usize) -> CuResult<Place> {
-    let array = Array::find(array.0)?;
-    let plane = array.plane()?;
-    let (rows, rest) = (offset as u64 / plane.row_pitch, offset as u64 % plane.row_pitch);
-    Ok(Place::Device(array.place([rest, rows, 0], bytes as u64)?))
+/// A place in the first row. Arrays of several rows have no order of bytes beyond it.
+fn row(array: ArrayHandle, offset: usize) -> CuResult<Place> {
+    Ok(Place::Device(Array::find_for_copy(array.0)?.place([offset as u64, 0, 0])?))
 }
 
 fn copy(target: Place, source: Place, bytes: usize, stream: StreamArg, synchronous: bool) -> CuResult<()> {
@@ -50,7 +47,7 @@ pub(crate) fn host_to_array(
         return Ok(());
     }
     let source = host(src_host.address(), byte_count)?;
-    copy(row(dst_array, dst_offset, byte_count)?, source, byte_count, default_stream, true)
+    copy(row(dst_array, dst_offset)?, source, byte_count, default_stream, true)
 }
 
 /// cuMemcpyHtoAAsync_v2
@@ -65,7 +62,7 @@ pub(crate) fn host_to_array_async(
         return Ok(());
     }
     let source = host(src_host.address(), byte_count)?;
-    copy(row(dst_array, dst_offset, byte_count)?, source, byte_count, stream, false)
+    copy(row(dst_array, dst_offset)?, source, byte_count, stream, false)
 }
 
 /// cuMemcpyAtoH_v2
@@ -80,7 +77,7 @@ pub(crate) fn array_to_host(
         return Ok(());
     }
     let target = host(dst_host.address(), byte_count)?;
-    copy(target, row(src_array, src_offset, byte_count)?, byte_count, default_stream, true)
+    copy(target, row(src_array, src_offset)?, byte_count, default_stream, true)
 }
 
 /// cuMemcpyAtoHAsync_v2
@@ -95,7 +92,7 @@ pub(crate) fn array_to_host_async(
         return Ok(());
     }
     let target = host(dst_host.address(), byte_count)?;
-    copy(target, row(src_array, src_offset, byte_count)?, byte_count, stream, false)
+    copy(target, row(src_array, src_offset)?, byte_count, stream, false)
 }
 
 /// cuMemcpyAtoD_v2
@@ -109,7 +106,7 @@ pub(crate) fn array_to_device(
     if byte_count == 0 {
         return Ok(());
     }
-    let source = row(src_array, src_offset, byte_count)?;
+    let source = row(src_array, src_offset)?;
     copy(device(dst_device, byte_count)?, source, byte_count, default_stream, true)
 }
 
@@ -124,7 +121,7 @@ pub(crate) fn device_to_array(
     if byte_count == 0 {
         return Ok(());
     }
-    let target = row(dst_array, dst_offset, byte_count)?;
+    let target = row(dst_array, dst_offset)?;
     copy(target, device(src_device, byte_count)?, byte_count, default_stream, true)
 }
 
@@ -140,6 +137,6 @@ pub(crate) fn array_to_array(
     if byte_count == 0 {
         return Ok(());
     }
-    let (target, source) = (row(dst_array, dst_offset, byte_count)?, row(src_array, src_offset, byte_count)?);
+    let (target, source) = (row(dst_array, dst_offset)?, row(src_array, src_offset)?);
     copy(target, source, byte_count, default_stream, true)
 }

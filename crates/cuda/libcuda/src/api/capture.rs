@@ -54,9 +54,12 @@ pub(crate) fn exchange_mode(mut mode: InOut<'_, u32>) -> CuResult<()> {
 }
 
 /// cuStreamEndCapture cuStreamEndCapture_ptsz
-pub(crate) fn end(stream: StreamArg, mut graph: Out<'_, GraphHandle>) -> CuResult<()> {
+pub(crate) fn end(stream: StreamArg, graph: Option<Out<'_, GraphHandle>>) -> CuResult<()> {
     let ended = Stream::of(stream).and_then(|stream| end_capture(&stream));
-    graph.set(ended.map_or(GraphHandle::NULL, |graph| GraphHandle(graph.0)));
+    // A capture into a graph that the program has need not be told.
+    if let Some(mut graph) = graph {
+        graph.set(ended.map_or(GraphHandle::NULL, |graph| GraphHandle(graph.0)));
+    }
     ended.map(drop)
 }
 
@@ -195,6 +198,7 @@ pub(crate) fn discard(graph: GraphId) -> CuResult<()> {
     }
     let objects = store.graphs.destroy(graph)?;
     store.memory.graph_ended(graph);
+    store.forget_handles();
     drop(store);
     release_objects(&objects);
     Ok(())

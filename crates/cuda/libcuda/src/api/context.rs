@@ -3,8 +3,8 @@
 use crate::{
     border::*,
     state::{
-        API_VERSION, Context, client, forbid_context_wait, forbid_unsafe_call, forget_current, pool_order,
-        pop_current as pop, push_current as push, set_current as set,
+        API_VERSION, Context, Current, client, current_view, forbid_context_wait, forbid_unsafe_call,
+        forget_current, pool_order, pop_current as pop, push_current as push, set_current as set,
         shadow::{at_rest, before_wait, fetch_all},
         with_current,
     },
@@ -61,7 +61,7 @@ pub(crate) fn create(mut context: Out<'_, ContextHandle>, flags: u32, device: i3
     check_flags(flags)?;
     let made = Context::create(device, flags)?;
     context.set(ContextHandle(made.handle));
-    push(made);
+    push(made.into());
     Ok(())
 }
 
@@ -130,7 +130,9 @@ pub(crate) fn push_current(context: ContextHandle) -> CuResult<()> {
     if context.is_null() {
         return Err(CudaError::INVALID_VALUE);
     }
-    push(Context::find_alive(context.0)?);
+    let found = Current::find(context.0)?;
+    found.context.check_alive()?;
+    push(found);
     Ok(())
 }
 
@@ -138,7 +140,7 @@ pub(crate) fn push_current(context: ContextHandle) -> CuResult<()> {
 pub(crate) fn pop_current(context: Option<Out<'_, ContextHandle>>) -> CuResult<()> {
     let popped = pop()?;
     if let Some(mut context) = context {
-        context.set(ContextHandle(popped.handle));
+        context.set(ContextHandle(popped.handle()));
     }
     Ok(())
 }
@@ -149,16 +151,16 @@ pub(crate) fn set_current(context: ContextHandle) -> CuResult<()> {
         set(None);
         return Ok(());
     }
-    let known = crate::state::current().is_some_and(|current| current.handle == context.0);
+    let known = current_view().is_some_and(|current| current.handle() == context.0);
     if !known {
-        set(Some(Context::find(context.0)?));
+        set(Some(Current::find(context.0)?));
     }
     Ok(())
 }
 
 /// cuCtxGetCurrent
 pub(crate) fn current(mut context: Out<'_, ContextHandle>) -> CuResult<()> {
-    context.set(ContextHandle(with_current(|context| Ok(context.handle)).unwrap_or(0)));
+    context.set(ContextHandle(current_view().map_or(0, |current| current.handle())));
     Ok(())
 }
 

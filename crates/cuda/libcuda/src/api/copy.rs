@@ -181,7 +181,7 @@ impl End {
             CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => self.device,
             CU_MEMORYTYPE_ARRAY => {
                 let place = [self.x as u64, self.y as u64, self.z as u64];
-                return Ok(Place::Device(Array::find(self.array)?.place(place, shape.width)?));
+                return Ok(Place::Device(Array::find_for_copy(self.array)?.place(place)?));
             }
             _ => return Err(CudaError::INVALID_VALUE),
         };

@@ -14,8 +14,9 @@ use cuda_wire::Command;
 pub(crate) fn create(mut event: Out<'_, EventHandle>, flags: u32) -> CuResult<()> {
     let context = current_context()?;
     let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    // An event shared between processes would have to be shared between workers.
-    if flags & !known != 0 || flags & CU_EVENT_INTERPROCESS != 0 {
+    // An event for several processes has no times.
+    let is_shared = flags & CU_EVENT_INTERPROCESS != 0;
+    if flags & !known != 0 || is_shared && flags & CU_EVENT_DISABLE_TIMING == 0 {
         return Err(CudaError::INVALID_VALUE);
     }
     event.set(EventHandle(Event::create(&context, flags)?.handle));
@@ -55,6 +56,10 @@ pub(crate) fn query(event: EventHandle) -> CuResult<()> {
         return Ok(());
     }
     crate::state::shadow::forward()?;
+    // The latest record may be another process's, and says nothing of this one's streams.
+    if event.is_interprocess() {
+        return event.context.call(&Command::EventQuery { event: event.id }).map(drop);
+    }
     let (expected, record) = (pool_order::before_wait(&event), event.latest_record());
     event.context.call(&Command::EventQuery { event: event.id })?;
     event.note_done(record);
@@ -71,6 +76,9 @@ pub(crate) fn synchronize(event: EventHandle) -> CuResult<()> {
         return Ok(());
     }
     crate::state::shadow::forward()?;
+    if event.is_interprocess() {
+        return event.context.call(&Command::EventSynchronize { event: event.id }).map(drop);
+    }
     let (expected, record) = (pool_order::before_wait(&event), event.latest_record());
     event.context.call(&Command::EventSynchronize { event: event.id })?;
     event.note_done(record);

@@ -171,6 +171,7 @@ fn kind(node: &DotNode<'_, Item>) -> String {
         NodeOp::Allocate { .. } => "MEM_ALLOC",
         NodeOp::Free { .. } => "MEM_FREE",
         NodeOp::MemoryOps { .. } => "BATCH_MEM_OP",
+        NodeOp::Conditional(_) => "CONDITIONAL",
         NodeOp::Child(_) => return node.child.clone().unwrap_or_default(),
     };
     word.to_owned()

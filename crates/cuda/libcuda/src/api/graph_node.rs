@@ -83,6 +83,14 @@ pub(crate) fn add_v2(
             node_params.set(given);
             node
         }
+        CU_GRAPH_NODE_TYPE_CONDITIONAL => {
+            let asked: CUDA_CONDITIONAL_NODE_PARAMS = given.body();
+            let context = params::context_or_current(asked.ctx)?;
+            let (node, filled) = graphs().add_conditional(graph, &edges, &asked, &context)?;
+            given.set_body(filled);
+            node_params.set(given);
+            node
+        }
         CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
             let (node, filled) = allocate(graph, &edges, given.body())?;
             given.set_body(filled);
@@ -119,7 +127,7 @@ pub(crate) fn item_of(given: &CUgraphNodeParams, old: Option<&Item>) -> CuResult
         CU_GRAPH_NODE_TYPE_WAIT_EVENT => params::wait(given.body::<CUDA_EVENT_NODE_PARAMS>().event),
         CU_GRAPH_NODE_TYPE_EVENT_RECORD => params::record(given.body::<CUDA_EVENT_NODE_PARAMS>().event),
         CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => params::batch(&given.body()),
-        // Semaphores of other APIs would have to reach the worker's machine; conditions are decided on the GPU.
+        // Semaphores of other APIs would have to reach the worker's machine; conditional nodes cannot change.
         CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL
         | CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT
         | CU_GRAPH_NODE_TYPE_CONDITIONAL => Err(CudaError::NOT_SUPPORTED),

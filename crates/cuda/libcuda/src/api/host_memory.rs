@@ -2,13 +2,15 @@
 
 use crate::{
     border::*,
-    state::{client, current_context, forbid_unsafe_call, shadow},
+    state::{client, current_context, forbid_unsafe_call, free_device_memory, managed, shadow},
 };
 use cuda_abi::*;
+use cuda_client::shadow::SIGNAL_BYTES_MAX;
 use cuda_wire::Command;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`, `_DEVICEMAP`, `_WRITECOMBINED`.
 const ALLOC_FLAGS: u32 = 0b111;
+const ALLOC_DEVICE_MAP: u32 = 2;
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `_DEVICEMAP`, `_IOMEMORY`, `_READ_ONLY`.
 const REGISTER_FLAGS: u32 = 0b1111;
 const REGISTER_IO_MEMORY: u32 = 4;
@@ -29,6 +31,13 @@ pub(crate) fn alloc_flags(mut host_pointer: Out<'_, u64>, byte_size: usize, flag
         host_pointer.set(0);
         return Ok(());
     }
+    // What is smaller may be a signal that the program gives to a kernel while it runs; shadows carry those.
+    let is_mapped = flags & ALLOC_DEVICE_MAP != 0 && byte_size as u64 > SIGNAL_BYTES_MAX;
+    // Where the GPU has no room for it, it is pinned memory like any other.
+    if is_mapped && let Ok(address) = managed::allocate_mapped_host(&context, byte_size as u64, flags) {
+        host_pointer.set(address);
+        return Ok(());
+    }
     host_pointer.set(client()?.pinned.allocate(byte_size, flags, &context.link)?);
     Ok(())
 }
@@ -46,6 +55,13 @@ pub(crate) fn free(host_pointer: u64) -> CuResult<()> {
         return Ok(());
     }
     forbid_unsafe_call()?;
+    if let Some((known, _)) = managed::mapped_host_at(host_pointer) {
+        if known.base != host_pointer {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        wait_for_copies()?;
+        return free_device_memory(host_pointer);
+    }
     let pinned = &client()?.pinned;
     pinned.find(host_pointer).filter(|range| range.base == host_pointer).ok_or(CudaError::INVALID_VALUE)?;
     wait_for_copies()?;
@@ -53,14 +69,15 @@ pub(crate) fn free(host_pointer: u64) -> CuResult<()> {
     pinned.free(host_pointer)
 }
 
-/// cuMemHostGetDevicePointer_v2: the same address, which launches replace by that of device memory.
+/// cuMemHostGetDevicePointer_v2: the same address. Where there is no device memory at it, launches replace it.
 pub(crate) fn device_pointer(
     mut device_pointer: Out<'_, u64>,
     host_pointer: u64,
     flags: u32,
 ) -> CuResult<()> {
     current_context()?;
-    if flags != 0 || client()?.pinned.find(host_pointer).is_none() {
+    let is_pinned = client()?.pinned.find(host_pointer).is_some();
+    if flags != 0 || !is_pinned && managed::mapped_host_at(host_pointer).is_none() {
         return Err(CudaError::INVALID_VALUE);
     }
     device_pointer.set(host_pointer);
@@ -70,7 +87,11 @@ pub(crate) fn device_pointer(
 /// cuMemHostGetFlags
 pub(crate) fn flags(mut flags: Out<'_, u32>, host_pointer: u64) -> CuResult<()> {
     current_context()?;
-    flags.set(client()?.pinned.find(host_pointer).ok_or(CudaError::INVALID_VALUE)?.flags);
+    let known = match managed::mapped_host_at(host_pointer) {
+        Some((_, known)) => known,
+        None => client()?.pinned.find(host_pointer).ok_or(CudaError::INVALID_VALUE)?.flags,
+    };
+    flags.set(known);
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 
 use crate::{
     border::*,
-    host,
+    host, process,
     state::{
         Event, Function, KernelNode, NodeOp, Stream, capturing, client, function_behind, managed,
         shadow::{lend, note_lent},
@@ -13,7 +13,13 @@ use crate::{
 use cuda_abi::*;
 use cuda_client::launch::{LaunchShape, ParameterLayout, Source, check, parse_extra};
 use cuda_wire::{Bytes, LaunchAttribute, Op};
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 thread_local! {
     /// A launch's parameter block, kept between launches so that none of them allocates.
@@ -166,6 +172,41 @@ pub(crate) fn cooperative_kernel(
         cluster: None,
     };
     launch(function, &shape, Vec::new(), stream, kernel_params, 0)
+}
+
+/// cuLaunchCooperativeKernelMultiDevice: the grids of several devices wait for each other, which nothing here lets them do.
+pub(crate) fn cooperative_on_devices(
+    launches: &[CUDA_LAUNCH_PARAMS],
+    _count: u32,
+    flags: u32,
+) -> CuResult<()> {
+    /// `CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_*_SYNC`.
+    const FLAGS: u32 = 3;
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let [one] = launches else {
+        if launches.is_empty() {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            process::refused(
+                "cuLaunchCooperativeKernelMultiDevice",
+                "the grids of several GPUs cannot wait for each other",
+            );
+        }
+        return Err(CudaError::NOT_SUPPORTED);
+    };
+    let stream = StreamArg::new(StreamHandle(one.stream), StreamArg::Legacy);
+    if flags & !FLAGS != 0 || !matches!(stream, StreamArg::Created(_)) {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let shape = LaunchShape {
+        grid: one.grid_dim,
+        block: one.block_dim,
+        dynamic_shared: one.shared_mem_bytes,
+        cooperative: true,
+        cluster: None,
+    };
+    launch(FunctionHandle(one.function), &shape, Vec::new(), stream, one.kernel_params, 0)
 }
 
 /// An attribute as it is sent: events by the name the worker knows.

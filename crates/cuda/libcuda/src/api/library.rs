@@ -98,6 +98,27 @@ pub(crate) fn module(mut module: Out<'_, ModuleHandle>, library: LibraryHandle) 
     Ok(())
 }
 
+/// cuLibraryGetManaged
+pub(crate) fn managed(
+    device_pointer: Option<Out<'_, u64>>,
+    bytes: Option<Out<'_, usize>>,
+    library: LibraryHandle,
+    name: &CStr,
+) -> CuResult<()> {
+    if device_pointer.is_none() && bytes.is_none() {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let name = name.to_str().map_err(|_| CudaError::NOT_FOUND)?;
+    let variable = Library::find(library.0)?.managed_variable(name)?;
+    if let Some(mut device_pointer) = device_pointer {
+        device_pointer.set(variable.address);
+    }
+    if let Some(mut bytes) = bytes {
+        bytes.set(variable.bytes as usize);
+    }
+    Ok(())
+}
+
 /// cuLibraryGetGlobal
 pub(crate) fn global(
     device_pointer: Option<Out<'_, u64>>,

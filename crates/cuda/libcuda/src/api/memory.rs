@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{allocate, current_context, forbid_unsafe_call, free_device_memory, memory_of},
+    state::{allocate, current_context, forbid_unsafe_call, free_device_memory, managed, memory_of},
 };
 use cuda_abi::*;
 use cuda_wire::Command;
@@ -10,13 +10,18 @@ use cuda_wire::Command;
 /// Rows of a pitched allocation start at multiples of this, as on current GPUs.
 const PITCH_ALIGNMENT: usize = 512;
 
-/// cuMemGetInfo_v2
-pub(crate) fn info(free: Option<Out<'_, usize>>, total: Option<Out<'_, usize>>) -> CuResult<()> {
+/// Free and all memory of the current device. The driver counts what it set aside for us and we have not used yet as free: only
+/// it knows how much that is.
+pub(crate) fn free_and_total() -> CuResult<(u64, u64)> {
     let context = current_context()?;
     let device = context.device()?;
     let answer = context.link.ask::<(u64, u64)>(&Command::MemoryInfo { device: device.remote });
-    let (free_bytes, total_bytes) = context.settle(answer)?;
-    // The driver counts what it set aside for us and we have not used yet as free: only it knows how much that is.
+    context.settle(answer)
+}
+
+/// cuMemGetInfo_v2
+pub(crate) fn info(free: Option<Out<'_, usize>>, total: Option<Out<'_, usize>>) -> CuResult<()> {
+    let (free_bytes, total_bytes) = free_and_total()?;
     if let Some(mut free) = free {
         free.set(free_bytes as usize);
     }
@@ -59,7 +64,11 @@ pub(crate) fn alloc_pitch(
 
 /// cuMemFree_v2
 pub(crate) fn free(device_pointer: u64) -> CuResult<()> {
-    if device_pointer == 0 { Ok(()) } else { free_device_memory(device_pointer) }
+    match device_pointer {
+        0 => Ok(()),
+        _ if managed::mapped_host_at(device_pointer).is_some() => Err(CudaError::INVALID_VALUE),
+        _ => free_device_memory(device_pointer),
+    }
 }
 
 /// cuMemGetAddressRange_v2

@@ -6,7 +6,7 @@ use super::launch;
 use crate::{
     border::*,
     host,
-    state::{Function, client, lock},
+    state::{Function, Reference, client, lock},
 };
 use cuda_abi::*;
 use cuda_client::old_launch::OldLaunch;
@@ -54,6 +54,15 @@ pub(crate) fn set_word(function: FunctionHandle, offset: i32, value: u32) -> CuR
         settings.parameter(offset, 4)?.copy_from_slice(&value.to_le_bytes());
         Ok(())
     })
+}
+
+/// cuParamSetTexRef: a kernel reads every reference of its module, so only the arguments are checked.
+pub(crate) fn set_texture(function: FunctionHandle, unit: i32, reference: TextureRefHandle) -> CuResult<()> {
+    /// `CU_PARAM_TR_DEFAULT`, the only unit that there ever was.
+    const DEFAULT_UNIT: i32 = -1;
+    find(function)?;
+    Reference::find(reference.0, false)?;
+    if unit == DEFAULT_UNIT { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
 /// cuParamSetv

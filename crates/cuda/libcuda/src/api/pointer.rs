@@ -65,6 +65,18 @@ fn nothing(attribute: u32) -> CuResult<Answer> {
     })
 }
 
+/// `CUmemAllocationHandleType`s that memory can be exported as.
+fn handle_types(kind: AllocationKind) -> u32 {
+    let Ok(client) = client() else { return 0 };
+    match kind {
+        AllocationKind::Mapped { physical, .. } => {
+            client.physical.get(physical).map_or(0, |physical| physical.properties.requested_handle_types)
+        }
+        AllocationKind::Pool { pool, .. } => client.pools.get(pool).map_or(0, |pool| pool.handle_types),
+        _ => 0,
+    }
+}
+
 fn of_device(found: &Allocation, attribute: u32, pointer: u64) -> CuResult<Answer> {
     use number::*;
     Ok(match attribute {
@@ -72,17 +84,18 @@ fn of_device(found: &Allocation, attribute: u32, pointer: u64) -> CuResult<Answe
         MEMORY_TYPE => Answer::Int(CU_MEMORYTYPE_DEVICE),
         DEVICE_POINTER => Answer::Word(pointer),
         // The host cannot reach device memory.
-        HOST_POINTER if found.kind != AllocationKind::Managed => return Err(CudaError::INVALID_VALUE),
+        HOST_POINTER if !found.kind.is_managed() => return Err(CudaError::INVALID_VALUE),
         HOST_POINTER => Answer::Word(pointer),
         SYNC_MEMOPS => Answer::Int(0),
         BUFFER_ID | MEMORY_BLOCK_ID => Answer::Word(found.buffer),
-        IS_MANAGED => Answer::Int((found.kind == AllocationKind::Managed).into()),
+        IS_MANAGED => Answer::Int(found.kind.is_managed().into()),
         DEVICE_ORDINAL => Answer::Int(found.device as u32),
-        IS_LEGACY_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => Answer::Flag(false),
+        IS_LEGACY_IPC_CAPABLE => Answer::Flag(found.kind.is_ipc_capable()),
+        IS_GPU_DIRECT_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => Answer::Flag(false),
         RANGE_START | MAPPING_BASE => Answer::Word(found.base),
         RANGE_SIZE | MAPPING_SIZE => Answer::Word(found.bytes),
         MAPPED => Answer::Flag(true),
-        ALLOWED_HANDLE_TYPES => Answer::Int(0),
+        ALLOWED_HANDLE_TYPES => Answer::Int(handle_types(found.kind)),
         ACCESS_FLAGS => Answer::Int(match found.kind {
             AllocationKind::Mapped { access, .. } => access,
             _ => 3,
@@ -119,7 +132,10 @@ fn of_pinned(base: u64, bytes: u64, attribute: u32, pointer: u64) -> CuResult<An
 fn answer(attribute: u32, pointer: u64) -> CuResult<Answer> {
     if let Some(device) = memory_of(pointer) {
         let found = device.memory.find(pointer).ok_or(CudaError::INVALID_VALUE)?;
-        return of_device(&found, attribute, pointer);
+        return match found.kind {
+            AllocationKind::MappedHost { .. } => of_pinned(found.base, found.bytes, attribute, pointer),
+            _ => of_device(&found, attribute, pointer),
+        };
     }
     let range = client()?.pinned.find(pointer).ok_or(CudaError::INVALID_VALUE)?;
     of_pinned(range.base, range.bytes, attribute, pointer)

@@ -16,6 +16,8 @@ const LOCATION_DEVICE: u32 = 1;
 const ALLOCATION_PINNED: u32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const READ_WRITE: u32 = 3;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: u32 = 1;
 
 /// cuMemAllocAsync
 pub(crate) fn alloc_async(device_pointer: Out<'_, u64>, byte_size: usize, stream: StreamArg) -> CuResult<()> {
@@ -37,7 +39,7 @@ pub(crate) fn alloc_from_pool_async(
 
 fn alloc(mut device_pointer: Out<'_, u64>, bytes: usize, pool: u64, stream: &Arc<Stream>) -> CuResult<()> {
     let pool = MemoryPool::find(pool)?;
-    if pool.device != stream.context.device {
+    if pool.device != stream.context.device || pool.is_imported() {
         return Err(CudaError::INVALID_VALUE);
     }
     if bytes == 0 {
@@ -81,11 +83,17 @@ pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()>
     }
     let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
     let known = device.memory.find(device_pointer).filter(|known| known.base == device_pointer);
-    known.ok_or(CudaError::INVALID_VALUE)?;
+    let known = known.ok_or(CudaError::INVALID_VALUE)?;
+    if matches!(known.kind, AllocationKind::MappedHost { .. }) {
+        return Err(CudaError::INVALID_VALUE);
+    }
     if let Some(capturing) = capturing(&stream) {
         return capturing.add(NodeOp::Free { address: device_pointer });
     }
     forbid_unsafe_call()?;
+    if crate::state::free_imported(device_pointer)? {
+        return Ok(());
+    }
     if crate::state::free_graph_memory(device_pointer)? {
         return run_op(&stream, NodeOp::Free { address: device_pointer });
     }
@@ -110,12 +118,13 @@ pub(crate) fn create(mut pool: Out<'_, PoolHandle>, pool_props: &CUmemPoolProps)
     if pool_props.alloc_type != ALLOCATION_PINNED {
         return Err(CudaError::INVALID_VALUE);
     }
-    if pool_props.handle_types != 0 {
-        // Nothing could be shared with another process: it has another worker.
+    // Handles of other kinds are for other systems, or for several machines.
+    if pool_props.handle_types & !FILE_DESCRIPTOR != 0 {
         return Err(CudaError::NOT_SUPPORTED);
     }
     forbid_unsafe_call()?;
-    let made = MemoryPool::create(device_at(&pool_props.location)?, pool_props.max_size as u64)?;
+    let device = device_at(&pool_props.location)?;
+    let made = MemoryPool::create(device, pool_props.max_size as u64, pool_props.handle_types)?;
     pool.set(PoolHandle(made.handle));
     Ok(())
 }

@@ -173,7 +173,8 @@ pub(crate) fn set_address_mode(reference: TextureRefHandle, dimension: i32, mode
 /// cuTexRefSetFilterMode
 pub(crate) fn set_filter_mode(reference: TextureRefHandle, mode: u32) -> CuResult<()> {
     change(reference, |state| {
-        state.sampling.filter_mode = check_enum(mode, 1)?;
+        // The driver takes any number here; what is not linear is not filtered.
+        state.sampling.filter_mode = mode;
         Ok(())
     })
 }

@@ -3,8 +3,8 @@
 use crate::{
     border::*,
     state::{
-        Event, NodeOp, Stream, StreamKind, current_context, forbid_external, forbid_on_capturing,
-        forbid_wait, managed, pool_order,
+        Context, Event, NodeOp, Stream, StreamKind, current_context, current_view, forbid_external,
+        forbid_on_capturing, forbid_wait, managed, pool_order,
         shadow::{at_rest, before_wait, fetch_all},
         submit,
     },
@@ -29,11 +29,20 @@ pub(crate) fn create_with_priority(
         CU_STREAM_NON_BLOCKING => StreamKind::NonBlocking,
         _ => return Err(CudaError::INVALID_VALUE),
     };
-    // A priority out of range is moved into it, as CUDA says.
-    let (least, greatest) = context.device()?.info.stream_priorities;
-    let priority = priority.clamp(greatest.min(least), least.max(greatest));
-    stream.set(StreamHandle(Stream::create(&context, kind, flags, priority)?.handle));
+    let priority = in_range(&context, priority)?;
+    let green = current_view().and_then(|current| current.green);
+    let made = match green {
+        None => Stream::create(&context, kind, flags, priority)?,
+        Some(green) => Stream::create_green(&green, kind, flags, priority)?,
+    };
+    stream.set(StreamHandle(made.handle));
     Ok(())
+}
+
+/// A priority out of range is moved into it, as CUDA says.
+pub(super) fn in_range(context: &Context, priority: i32) -> CuResult<i32> {
+    let (least, greatest) = context.device()?.info.stream_priorities;
+    Ok(priority.clamp(greatest.min(least), least.max(greatest)))
 }
 
 /// cuStreamDestroy_v2 cuStreamDestroy
@@ -114,7 +123,8 @@ pub(crate) fn id(stream: StreamArg, mut stream_id: Out<'_, u64>) -> CuResult<()>
 
 /// cuStreamGetCtx
 pub(crate) fn context(stream: StreamArg, mut context: Out<'_, ContextHandle>) -> CuResult<()> {
-    context.set(ContextHandle(Stream::of(stream)?.context.handle));
+    let stream = Stream::of(stream)?;
+    context.set(ContextHandle(stream.green.as_ref().map_or(stream.context.handle, |green| green.view())));
     Ok(())
 }
 
@@ -124,9 +134,10 @@ pub(crate) fn context_v2(
     mut context: Out<'_, ContextHandle>,
     green_context: Option<Out<'_, GreenContextHandle>>,
 ) -> CuResult<()> {
-    context.set(ContextHandle(Stream::of(stream)?.context.handle));
-    if let Some(mut green) = green_context {
-        green.set(GreenContextHandle::NULL);
+    let stream = Stream::of(stream)?;
+    context.set(ContextHandle(stream.context.handle));
+    if let Some(mut place) = green_context {
+        place.set(GreenContextHandle(stream.green.as_ref().map_or(0, |green| green.handle)));
     }
     Ok(())
 }
@@ -144,8 +155,8 @@ pub(crate) fn green_context(
     stream: StreamArg,
     mut green_context: Out<'_, GreenContextHandle>,
 ) -> CuResult<()> {
-    Stream::of(stream)?;
-    green_context.set(GreenContextHandle::NULL);
+    let stream = Stream::of(stream)?;
+    green_context.set(GreenContextHandle(stream.green.as_ref().map_or(0, |green| green.handle)));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Bodies: tensor maps. Nothing is sent: a map is made of its arguments alone.
+//! Bodies: tensor maps. A map is made here of its arguments alone; maps whose bits are not known here are asked for.
 
 use crate::{api::device::attribute, border::*, process, state::current_context};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +7,7 @@ use cuda_client::tensor_map::{
     Im2col, Refusal, Tensor, check_place, im2col_rank, replace_address as at_another_address, tiled,
     tiled_rank,
 };
+use cuda_wire::{Command, Im2colWide};
 
 /// The compute capability whose maps were observed.
 const CAPABILITY_MAJOR: u32 = 9;
@@ -143,6 +144,48 @@ pub(crate) fn encode_im2col(
         Ok(columns.encode(&tensor)?)
     })?;
     tensor_map.set(map);
+    Ok(())
+}
+
+/// cuTensorMapEncodeIm2colWide
+#[allow(clippy::too_many_arguments, reason = "the C function has as many")]
+pub(crate) fn encode_im2col_wide(
+    mut tensor_map: Out<'_, CUtensorMap>,
+    tensor_data_type: u32,
+    tensor_rank: u32,
+    global_address: u64,
+    global_dim: Array<'_, u64>,
+    global_strides: Array<'_, u64>,
+    pixel_box_lower_corner_width: i32,
+    pixel_box_upper_corner_width: i32,
+    channels_per_pixel: u32,
+    pixels_per_column: u32,
+    element_strides: Array<'_, u32>,
+    interleave: u32,
+    mode: u32,
+    swizzle: u32,
+    l2_promotion: u32,
+    oob_fill: u32,
+) -> CuResult<()> {
+    let context = current_context()?;
+    let rank = im2col_rank(tensor_rank).map_err(|refusal| refusal.error())?;
+    let map = Im2colWide {
+        element: tensor_data_type,
+        address: global_address,
+        sizes: global_dim.elements(rank)?.to_vec(),
+        strides: global_strides.elements(rank - 1)?.to_vec(),
+        element_strides: element_strides.elements(rank)?.to_vec(),
+        corners: [pixel_box_lower_corner_width, pixel_box_upper_corner_width],
+        channels: channels_per_pixel,
+        pixels: pixels_per_column,
+        interleave,
+        mode,
+        swizzle,
+        promotion: l2_promotion,
+        fill: oob_fill,
+    };
+    let made = context.link.ask::<[u8; 128]>(&Command::TensorMapWide { context: context.id, map });
+    tensor_map.set(CValue::read(&context.settle(made)?));
     Ok(())
 }
 

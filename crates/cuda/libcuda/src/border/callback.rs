@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::StreamHandle;
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use cuda_abi::{CuResult, CudaError};
 
 macro_rules! callbacks {
@@ -38,6 +38,10 @@ callbacks! {
     StreamCallback = unsafe extern "C" fn(StreamHandle, u32, *mut c_void);
     /// `CUoccupancyB2DSize`: bytes of dynamic shared memory for a block size.
     BlockSizeToSharedMemory = unsafe extern "C" fn(i32) -> usize;
+    /// `CUasyncCallback`: takes what happened, user data and its own handle. Nothing ever happens.
+    NotificationCallback = unsafe extern "C" fn(*mut c_void, *mut c_void, u64);
+    /// `CUlogsCallback`: takes user data, level, message and its length.
+    LogsCallback = unsafe extern "C" fn(*mut c_void, u32, *mut c_char, usize);
 }
 
 /// A callback that must be there.
@@ -92,5 +96,21 @@ impl BlockSizeToSharedMemory {
     pub(crate) fn call(self, block_size: i32) -> usize {
         // SAFETY: the program gave the function for exactly this question.
         unsafe { (self.0)(block_size) }
+    }
+}
+
+impl NotificationCallback {
+    /// The function as a number.
+    pub(crate) fn address(self) -> u64 {
+        self.0 as usize as u64
+    }
+}
+
+impl LogsCallback {
+    /// Tells it a message, which it may not keep.
+    pub(crate) fn call(self, user_data: u64, level: u32, message: &std::ffi::CStr) {
+        let length = message.to_bytes().len();
+        // SAFETY: the program gave function and argument together for this call; C has no word for a text that is only read.
+        unsafe { (self.0)(user_data as usize as *mut c_void, level, message.as_ptr().cast_mut(), length) }
     }
 }

@@ -42,7 +42,7 @@ handles! {
     GraphExecHandle;
     /// A `CUgraphNode`.
     GraphNodeHandle;
-    /// A `CUgreenCtx`; only ever null.
+    /// A `CUgreenCtx`.
     GreenContextHandle;
     /// A `CUkernel`.
     KernelHandle;

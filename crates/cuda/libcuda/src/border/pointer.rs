@@ -62,9 +62,9 @@ impl Length for i32 {
 /// # Safety
 /// `pointer` is null or points to a size.
 #[inline]
-pub(crate) unsafe fn length_behind(pointer: *const usize) -> usize {
+pub(crate) unsafe fn length_behind<L: Length + Default>(pointer: *const L) -> L {
     // SAFETY: not null, and the caller promises the rest.
-    if pointer.is_null() { 0 } else { unsafe { pointer.read_unaligned() } }
+    if pointer.is_null() { L::default() } else { unsafe { pointer.read_unaligned() } }
 }
 
 #[inline]
@@ -285,6 +285,15 @@ pub(crate) unsafe fn out_optional<'a, T: CType>(pointer: *mut T) -> Option<Out<'
 #[inline]
 pub(crate) unsafe fn in_out<'a, T: CType>(pointer: *mut T) -> CuResult<InOut<'a, T>> {
     Ok(InOut(not_null(pointer)?, PhantomData))
+}
+
+/// A place that is read and written, if the caller gives one.
+///
+/// # Safety
+/// `pointer` is null or good for reading and writing a `T` while the call lasts.
+#[inline]
+pub(crate) unsafe fn in_out_optional<'a, T: CType>(pointer: *mut T) -> Option<InOut<'a, T>> {
+    NonNull::new(pointer).map(|pointer| InOut(pointer, PhantomData))
 }
 
 /// A copy of a structure, so that the program cannot change it while it is checked.

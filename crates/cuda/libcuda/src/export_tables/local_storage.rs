@@ -5,17 +5,21 @@
 use super::table::{NOTHING, Table, Word};
 use crate::{
     border,
-    state::{Context, Destructor, LocalStorage, with_current},
+    state::{Current, Destructor, LocalStorage, current_view},
 };
-use cuda_abi::CuResult;
+use cuda_abi::{CuResult, CudaError};
 
 pub(super) static TABLE: Table<4> = Table::ended([put as Word, delete as Word, get as Word, NOTHING]);
 
 /// Runs `body` with the storage of a context; null and all ones are the current one.
 fn with_storage<R>(context: u64, body: impl FnOnce(&LocalStorage) -> CuResult<R>) -> CuResult<R> {
-    match context {
-        0 | u64::MAX => with_current(|context| body(&context.local_storage)),
-        handle => body(&Context::find(handle)?.local_storage),
+    let current = match context {
+        0 | u64::MAX => current_view().ok_or(CudaError::INVALID_CONTEXT)?,
+        handle => Current::find(handle)?,
+    };
+    match &current.green {
+        None => body(&current.context.local_storage),
+        Some(green) => body(&green.local_storage),
     }
 }
 

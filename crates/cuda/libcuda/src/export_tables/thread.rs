@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::table::{NO_OPERATION, NOTHING, Table, Word};
-use crate::{border, state::current};
+use crate::{border, state::current_view};
 
 pub(super) static TABLE: Table<3> = Table::sized([NOTHING, NO_OPERATION, current_context as Word]);
 
@@ -15,7 +15,7 @@ unsafe extern "C" fn current_context(context: *mut u64) -> u32 {
     border::enter("tools: current context", || {
         // SAFETY: our caller's promise.
         let mut place = unsafe { border::out(context) }?;
-        place.set(current().map_or(0, |context| context.handle));
+        place.set(current_view().map_or(0, |current| current.handle()));
         Ok(())
     })
 }

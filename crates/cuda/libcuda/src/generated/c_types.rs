@@ -6,7 +6,13 @@ use crate::border::CType;
 unsafe impl CType for cuda_abi::CUDA_ARRAY3D_DESCRIPTOR {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_ARRAY3D_DESCRIPTOR_v1 {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUDA_ARRAY_DESCRIPTOR {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_ARRAY_DESCRIPTOR_v1 {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUDA_ARRAY_MEMORY_REQUIREMENTS {}
@@ -28,6 +34,9 @@ unsafe impl CType for cuda_abi::CUDA_KERNEL_NODE_PARAMS_v1 {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUDA_KERNEL_NODE_PARAMS_v2 {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUDA_LAUNCH_PARAMS {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUDA_MEMCPY2D {}
@@ -60,6 +69,9 @@ unsafe impl CType for cuda_abi::CUDA_TEXTURE_DESC {}
 unsafe impl CType for cuda_abi::CUctxCreateParams {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUdevResource {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUdevprop {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
@@ -73,6 +85,12 @@ unsafe impl CType for cuda_abi::CUgraphExecUpdateResultInfo {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUgraphNodeParams {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUipcEventHandle {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUipcMemHandle {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUlaunchAttributeValue {}
@@ -91,6 +109,9 @@ unsafe impl CType for cuda_abi::CUmemLocation {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUmemPoolProps {}
+
+// SAFETY: a `#[repr(C)]` structure of numbers.
+unsafe impl CType for cuda_abi::CUmemPoolPtrExportData {}
 
 // SAFETY: a `#[repr(C)]` structure of numbers.
 unsafe impl CType for cuda_abi::CUmemcpyAttributes {}

@@ -53,7 +53,7 @@ static STEPS: &[Step] = &[
         name: "cuArray3DCreate",
         flags: 7,
         version: 2000,
-        function: Function(thunks_array_texture::cuArray3DCreate as *const ()),
+        function: Function(thunks_legacy::cuArray3DCreate as *const ()),
     },
     Step {
         name: "cuArray3DCreate",
@@ -65,7 +65,7 @@ static STEPS: &[Step] = &[
         name: "cuArray3DGetDescriptor",
         flags: 7,
         version: 2000,
-        function: Function(thunks_array_texture::cuArray3DGetDescriptor as *const ()),
+        function: Function(thunks_legacy::cuArray3DGetDescriptor as *const ()),
     },
     Step {
         name: "cuArray3DGetDescriptor",
@@ -77,7 +77,7 @@ static STEPS: &[Step] = &[
         name: "cuArrayCreate",
         flags: 7,
         version: 2000,
-        function: Function(thunks_array_texture::cuArrayCreate as *const ()),
+        function: Function(thunks_legacy::cuArrayCreate as *const ()),
     },
     Step {
         name: "cuArrayCreate",
@@ -95,7 +95,7 @@ static STEPS: &[Step] = &[
         name: "cuArrayGetDescriptor",
         flags: 7,
         version: 2000,
-        function: Function(thunks_array_texture::cuArrayGetDescriptor as *const ()),
+        function: Function(thunks_legacy::cuArrayGetDescriptor as *const ()),
     },
     Step {
         name: "cuArrayGetDescriptor",
@@ -2586,7 +2586,7 @@ static STEPS: &[Step] = &[
         name: "cuMemcpyAtoA",
         flags: 3,
         version: 2000,
-        function: Function(thunks_array_texture::cuMemcpyAtoA as *const ()),
+        function: Function(thunks_legacy::cuMemcpyAtoA as *const ()),
     },
     Step {
         name: "cuMemcpyAtoA",
@@ -2622,7 +2622,7 @@ static STEPS: &[Step] = &[
         name: "cuMemcpyAtoH",
         flags: 3,
         version: 2000,
-        function: Function(thunks_array_texture::cuMemcpyAtoH as *const ()),
+        function: Function(thunks_legacy::cuMemcpyAtoH as *const ()),
     },
     Step {
         name: "cuMemcpyAtoH",
@@ -2640,7 +2640,7 @@ static STEPS: &[Step] = &[
         name: "cuMemcpyAtoHAsync",
         flags: 3,
         version: 2000,
-        function: Function(thunks_array_texture::cuMemcpyAtoHAsync as *const ()),
+        function: Function(thunks_legacy::cuMemcpyAtoHAsync as *const ()),
     },
     Step {
         name: "cuMemcpyAtoHAsync",
@@ -2772,7 +2772,7 @@ static STEPS: &[Step] = &[
         name: "cuMemcpyHtoA",
         flags: 3,
         version: 2000,
-        function: Function(thunks_array_texture::cuMemcpyHtoA as *const ()),
+        function: Function(thunks_legacy::cuMemcpyHtoA as *const ()),
     },
     Step {
         name: "cuMemcpyHtoA",
@@ -2790,7 +2790,7 @@ static STEPS: &[Step] = &[
         name: "cuMemcpyHtoAAsync",
         flags: 3,
         version: 2000,
-        function: Function(thunks_array_texture::cuMemcpyHtoAAsync as *const ()),
+        function: Function(thunks_legacy::cuMemcpyHtoAAsync as *const ()),
     },
     Step {
         name: "cuMemcpyHtoAAsync",
@@ -3242,7 +3242,7 @@ static STEPS: &[Step] = &[
         name: "cuParamSetTexRef",
         flags: 7,
         version: 2000,
-        function: Function(thunks_array_texture::cuParamSetTexRef as *const ()),
+        function: Function(thunks_legacy::cuParamSetTexRef as *const ()),
     },
     Step {
         name: "cuParamSetf",

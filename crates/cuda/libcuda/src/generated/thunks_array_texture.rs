@@ -11,72 +11,6 @@ use core::{ffi::c_char, sync::atomic::AtomicBool};
 use cuda_abi::*;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuParamSetTexRef() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuParamSetTexRef",
-        "launches with cuParamSet* ended with CUDA 4; every later toolkit calls cuLaunchKernel",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArray3DCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArray3DCreate",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArray3DGetDescriptor() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArray3DGetDescriptor",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArrayCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArrayCreate",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuArrayGetDescriptor() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuArrayGetDescriptor",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoA() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoA",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyAtoD() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
@@ -88,55 +22,11 @@ pub extern "C" fn cuMemcpyAtoD() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoH() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoH",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyAtoHAsync() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyAtoHAsync",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoA() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
         &TOLD,
         "cuMemcpyDtoA",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyHtoA() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyHtoA",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyHtoAAsync() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemcpyHtoAAsync",
         "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )

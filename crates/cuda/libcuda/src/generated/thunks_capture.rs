@@ -107,7 +107,7 @@ pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> u3
 pub unsafe extern "C" fn cuStreamEndCapture(stream: StreamHandle, graph: *mut GraphHandle) -> u32 {
     border::enter("cuStreamEndCapture", || {
         // SAFETY: pointers are null or good for their C types, as the API demands.
-        let graph = unsafe { border::out(graph)? };
+        let graph = unsafe { border::out_optional(graph) };
         api::capture::end(StreamArg::new(stream, StreamArg::Legacy), graph)
     })
 }
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn cuStreamEndCapture(stream: StreamHandle, graph: *mut Gr
 pub unsafe extern "C" fn cuStreamEndCapture_ptsz(stream: StreamHandle, graph: *mut GraphHandle) -> u32 {
     border::enter("cuStreamEndCapture_ptsz", || {
         // SAFETY: pointers are null or good for their C types, as the API demands.
-        let graph = unsafe { border::out(graph)? };
+        let graph = unsafe { border::out_optional(graph) };
         api::capture::end(StreamArg::new(stream, StreamArg::PerThread), graph)
     })
 }

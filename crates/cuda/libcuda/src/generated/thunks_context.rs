@@ -303,23 +303,11 @@ pub unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCtxRecordEvent() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuCtxRecordEvent",
-        "an event over every stream of a context at once is not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuCtxRecordEvent(context: ContextHandle, event: EventHandle) -> u32 {
+    border::enter("cuCtxRecordEvent", || api::context_event::record(context, event))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCtxWaitEvent() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuCtxWaitEvent",
-        "an event over every stream of a context at once is not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuCtxWaitEvent(context: ContextHandle, event: EventHandle) -> u32 {
+    border::enter("cuCtxWaitEvent", || api::context_event::wait(context, event))
 }

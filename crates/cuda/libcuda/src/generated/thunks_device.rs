@@ -145,23 +145,21 @@ pub extern "C" fn cuDeviceGetLuid() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceRegisterAsyncNotification() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuDeviceRegisterAsyncNotification",
-        "notifications about a GPU's memory pressure are not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuDeviceRegisterAsyncNotification(
+    device: i32,
+    function: Option<<NotificationCallback as Callback>::C>,
+    user_data: *const u8,
+    handle: *mut u64,
+) -> u32 {
+    border::enter("cuDeviceRegisterAsyncNotification", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (function, handle) =
+            unsafe { (border::callback::<NotificationCallback>(function)?, border::out(handle)?) };
+        api::notification::register(device, function, user_data as usize as u64, handle)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceUnregisterAsyncNotification() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuDeviceUnregisterAsyncNotification",
-        "notifications about a GPU's memory pressure are not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuDeviceUnregisterAsyncNotification(device: i32, handle: u64) -> u32 {
+    border::enter("cuDeviceUnregisterAsyncNotification", || api::notification::unregister(device, handle))
 }

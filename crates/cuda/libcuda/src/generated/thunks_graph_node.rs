@@ -551,12 +551,16 @@ pub unsafe extern "C" fn cuGraphBatchMemOpNodeSetParams(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGraphConditionalHandleCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuGraphConditionalHandleCreate",
-        "conditional nodes decide on the GPU what to run, which the client's copy of a graph cannot follow yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuGraphConditionalHandleCreate(
+    handle: *mut u64,
+    graph: GraphHandle,
+    context: ContextHandle,
+    default_launch_value: u32,
+    flags: u32,
+) -> u32 {
+    border::enter("cuGraphConditionalHandleCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let handle = unsafe { border::out(handle)? };
+        api::conditional::create_handle(handle, graph, context, default_launch_value, flags)
+    })
 }

@@ -11,133 +11,137 @@ use core::{ffi::c_char, sync::atomic::AtomicBool};
 use cuda_abi::*;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGreenCtxCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuGreenCtxCreate",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuDeviceGetDevResource(device: i32, resource: *mut CUdevResource, kind: u32) -> u32 {
+    border::enter("cuDeviceGetDevResource", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let resource = unsafe { border::out(resource)? };
+        api::green::device_resource(device, resource, kind)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGreenCtxDestroy() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuGreenCtxDestroy",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuCtxGetDevResource(
+    context: ContextHandle,
+    resource: *mut CUdevResource,
+    kind: u32,
+) -> u32 {
+    border::enter("cuCtxGetDevResource", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let resource = unsafe { border::out(resource)? };
+        api::green::context_resource(context, resource, kind)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGreenCtxGetDevResource() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuGreenCtxGetDevResource",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuGreenCtxGetDevResource(
+    green_context: GreenContextHandle,
+    resource: *mut CUdevResource,
+    kind: u32,
+) -> u32 {
+    border::enter("cuGreenCtxGetDevResource", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let resource = unsafe { border::out(resource)? };
+        api::green::resource(green_context, resource, kind)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGreenCtxGetId() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuGreenCtxGetId",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuDevSmResourceSplitByCount(
+    result: *mut CUdevResource,
+    groups: *mut u32,
+    input: *const CUdevResource,
+    remainder: *mut CUdevResource,
+    flags: u32,
+    min_count: u32,
+) -> u32 {
+    border::enter("cuDevSmResourceSplitByCount", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (result, groups, input, remainder) = unsafe {
+            (
+                border::out_slice_optional(result, border::length_behind(groups))?,
+                border::in_out(groups)?,
+                border::reference(input)?,
+                border::out_optional(remainder),
+            )
+        };
+        api::green::split(result, groups, &input, remainder, flags, min_count)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGreenCtxRecordEvent() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuGreenCtxRecordEvent",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuDevResourceGenerateDesc(
+    description: *mut u64,
+    resources: *const CUdevResource,
+    count: u32,
+) -> u32 {
+    border::enter("cuDevResourceGenerateDesc", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (description, resources) =
+            unsafe { (border::out(description)?, border::slice(resources, count)?) };
+        api::green::describe(description, resources, count)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGreenCtxStreamCreate() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuGreenCtxStreamCreate",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuGreenCtxCreate(
+    green_context: *mut GreenContextHandle,
+    description: u64,
+    device: i32,
+    flags: u32,
+) -> u32 {
+    border::enter("cuGreenCtxCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let green_context = unsafe { border::out(green_context)? };
+        api::green::create(green_context, description, device, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGreenCtxWaitEvent() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuGreenCtxWaitEvent",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuGreenCtxDestroy(green_context: GreenContextHandle) -> u32 {
+    border::enter("cuGreenCtxDestroy", || api::green::destroy(green_context))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCtxFromGreenCtx() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuCtxFromGreenCtx",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuGreenCtxGetId(green_context: GreenContextHandle, id: *mut u64) -> u32 {
+    border::enter("cuGreenCtxGetId", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let id = unsafe { border::out(id)? };
+        api::green::id(green_context, id)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCtxGetDevResource() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuCtxGetDevResource",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuGreenCtxStreamCreate(
+    stream: *mut StreamHandle,
+    green_context: GreenContextHandle,
+    flags: u32,
+    priority: i32,
+) -> u32 {
+    border::enter("cuGreenCtxStreamCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let stream = unsafe { border::out(stream)? };
+        api::green::create_stream(stream, green_context, flags, priority)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceGetDevResource() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuDeviceGetDevResource",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuGreenCtxRecordEvent(green_context: GreenContextHandle, event: EventHandle) -> u32 {
+    border::enter("cuGreenCtxRecordEvent", || api::context_event::record_green(green_context, event))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDevResourceGenerateDesc() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuDevResourceGenerateDesc",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuGreenCtxWaitEvent(green_context: GreenContextHandle, event: EventHandle) -> u32 {
+    border::enter("cuGreenCtxWaitEvent", || api::context_event::wait_green(green_context, event))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDevSmResourceSplitByCount() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuDevSmResourceSplitByCount",
-        "green contexts divide a GPU that one tenant may not own; a lease's share is set by the pool",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuCtxFromGreenCtx(
+    context: *mut ContextHandle,
+    green_context: GreenContextHandle,
+) -> u32 {
+    border::enter("cuCtxFromGreenCtx", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let context = unsafe { border::out(context)? };
+        api::green::context(context, green_context)
+    })
 }

@@ -11,135 +11,142 @@ use core::{ffi::c_char, sync::atomic::AtomicBool};
 use cuda_abi::*;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuIpcCloseMemHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuIpcCloseMemHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, device_pointer: u64) -> u32 {
+    border::enter("cuIpcGetMemHandle", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let handle = unsafe { border::out(handle)? };
+        api::ipc::memory_handle(handle, device_pointer)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuIpcGetEventHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuIpcGetEventHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
+    device_pointer: *mut u64,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> u32 {
+    border::enter("cuIpcOpenMemHandle_v2", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let device_pointer = unsafe { border::out(device_pointer)? };
+        api::ipc::open_memory(device_pointer, handle, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuIpcGetMemHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuIpcGetMemHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuIpcOpenMemHandle(
+    device_pointer: *mut u64,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> u32 {
+    border::enter("cuIpcOpenMemHandle", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let device_pointer = unsafe { border::out(device_pointer)? };
+        api::ipc::open_memory(device_pointer, handle, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuIpcOpenEventHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuIpcOpenEventHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuIpcCloseMemHandle(device_pointer: u64) -> u32 {
+    border::enter("cuIpcCloseMemHandle", || api::ipc::close_memory(device_pointer))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuIpcOpenMemHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuIpcOpenMemHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: EventHandle) -> u32 {
+    border::enter("cuIpcGetEventHandle", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let handle = unsafe { border::out(handle)? };
+        api::ipc::event_handle(handle, event)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuIpcOpenMemHandle_v2() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuIpcOpenMemHandle_v2",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuIpcOpenEventHandle(event: *mut EventHandle, handle: CUipcEventHandle) -> u32 {
+    border::enter("cuIpcOpenEventHandle", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let event = unsafe { border::out(event)? };
+        api::ipc::open_event(event, handle)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemExportToShareableHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemExportToShareableHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuMemExportToShareableHandle(
+    shareable_handle: *mut u8,
+    handle: MemoryHandle,
+    handle_type: u32,
+    flags: u64,
+) -> u32 {
+    border::enter("cuMemExportToShareableHandle", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let shareable_handle = unsafe { border::out_any(shareable_handle)? };
+        api::ipc::export_physical(shareable_handle, handle, handle_type, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemImportFromShareableHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemImportFromShareableHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuMemImportFromShareableHandle(
+    handle: *mut MemoryHandle,
+    os_handle: *const u8,
+    handle_type: u32,
+) -> u32 {
+    border::enter("cuMemImportFromShareableHandle", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let handle = unsafe { border::out(handle)? };
+        api::ipc::import_physical(handle, os_handle as usize as u64, handle_type)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPoolExportPointer() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPoolExportPointer",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuMemPoolExportToShareableHandle(
+    shareable_handle: *mut u8,
+    pool: PoolHandle,
+    handle_type: u32,
+    flags: u64,
+) -> u32 {
+    border::enter("cuMemPoolExportToShareableHandle", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let shareable_handle = unsafe { border::out_any(shareable_handle)? };
+        api::ipc::export_pool(shareable_handle, pool, handle_type, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPoolExportToShareableHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPoolExportToShareableHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
+    pool: *mut PoolHandle,
+    os_handle: *const u8,
+    handle_type: u32,
+    flags: u64,
+) -> u32 {
+    border::enter("cuMemPoolImportFromShareableHandle", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let pool = unsafe { border::out(pool)? };
+        api::ipc::import_pool(pool, os_handle as usize as u64, handle_type, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPoolImportFromShareableHandle() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPoolImportFromShareableHandle",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuMemPoolExportPointer(
+    share_data: *mut CUmemPoolPtrExportData,
+    device_pointer: u64,
+) -> u32 {
+    border::enter("cuMemPoolExportPointer", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let share_data = unsafe { border::out(share_data)? };
+        api::ipc::export_pool_pointer(share_data, device_pointer)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemPoolImportPointer() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemPoolImportPointer",
-        "two client processes cannot share one allocation over the network yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuMemPoolImportPointer(
+    device_pointer: *mut u64,
+    pool: PoolHandle,
+    share_data: *const CUmemPoolPtrExportData,
+) -> u32 {
+    border::enter("cuMemPoolImportPointer", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (device_pointer, share_data) =
+            unsafe { (border::out(device_pointer)?, border::reference(share_data)?) };
+        api::ipc::import_pool_pointer(device_pointer, pool, &share_data)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -148,7 +155,7 @@ pub extern "C" fn cuMemGetHandleForAddressRange() -> u32 {
     border::refuse(
         &TOLD,
         "cuMemGetHandleForAddressRange",
-        "two client processes cannot share one allocation over the network yet",
+        "a DMA-BUF descriptor is for devices of this machine, and the GPU's memory is in another",
         CudaError::NOT_SUPPORTED,
     )
 }

@@ -171,12 +171,14 @@ pub unsafe extern "C" fn cuLaunchCooperativeKernel_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLaunchCooperativeKernelMultiDevice() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLaunchCooperativeKernelMultiDevice",
-        "one cooperative launch over several GPUs was removed from CUDA 13 and is not carried",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLaunchCooperativeKernelMultiDevice(
+    launches: *const CUDA_LAUNCH_PARAMS,
+    count: u32,
+    flags: u32,
+) -> u32 {
+    border::enter("cuLaunchCooperativeKernelMultiDevice", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let launches = unsafe { border::slice(launches, count)? };
+        api::launch::cooperative_on_devices(launches, count, flags)
+    })
 }

@@ -44,17 +44,6 @@ pub extern "C" fn cuMemFree() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemGetInfo() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemGetInfo",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetAddressRange() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
@@ -66,33 +55,11 @@ pub extern "C" fn cuMemGetAddressRange() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemAllocHost() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuMemAllocHost",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostGetDevicePointer() -> u32 {
     static TOLD: AtomicBool = AtomicBool::new(false);
     border::refuse(
         &TOLD,
         "cuMemHostGetDevicePointer",
-        "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
-        CudaError::NOT_SUPPORTED,
-    )
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceTotalMem() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuDeviceTotalMem",
         "this form has 32-bit device pointers or sizes of CUDA 3.1; every later toolkit calls its _v2",
         CudaError::NOT_SUPPORTED,
     )
@@ -334,6 +301,15 @@ pub unsafe extern "C" fn cuParamSetv(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuParamSetTexRef(
+    function: FunctionHandle,
+    unit: i32,
+    reference: TextureRefHandle,
+) -> u32 {
+    border::enter("cuParamSetTexRef", || api::old_launch::set_texture(function, unit, reference))
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunch(function: FunctionHandle) -> u32 {
     border::enter("cuLaunch", || api::old_launch::launch(function))
 }
@@ -352,5 +328,163 @@ pub unsafe extern "C" fn cuLaunchGridAsync(
 ) -> u32 {
     border::enter("cuLaunchGridAsync", || {
         api::old_launch::grid_async(function, width, height, StreamArg::new(stream, StreamArg::Legacy))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo(free: *mut u32, total: *mut u32) -> u32 {
+    border::enter("cuMemGetInfo", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (free, total) = unsafe { (border::out_optional(free), border::out_optional(total)) };
+        api::narrow::memory_info(free, total)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem(bytes: *mut u32, device: i32) -> u32 {
+    border::enter("cuDeviceTotalMem", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let bytes = unsafe { border::out(bytes)? };
+        api::narrow::total_memory(bytes, device)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocHost(host_pointer: *mut u64, byte_size: u32) -> u32 {
+    border::enter("cuMemAllocHost", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let host_pointer = unsafe { border::out(host_pointer)? };
+        api::narrow::alloc_host(host_pointer, byte_size)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArrayCreate(
+    array: *mut ArrayHandle,
+    descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1,
+) -> u32 {
+    border::enter("cuArrayCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (array, descriptor) = unsafe { (border::out(array)?, border::reference(descriptor)?) };
+        api::narrow::create_2d(array, &descriptor)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArray3DCreate(
+    array: *mut ArrayHandle,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v1,
+) -> u32 {
+    border::enter("cuArray3DCreate", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (array, descriptor) = unsafe { (border::out(array)?, border::reference(descriptor)?) };
+        api::narrow::create_3d(array, &descriptor)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArrayGetDescriptor(
+    descriptor: *mut CUDA_ARRAY_DESCRIPTOR_v1,
+    array: ArrayHandle,
+) -> u32 {
+    border::enter("cuArrayGetDescriptor", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let descriptor = unsafe { border::out(descriptor)? };
+        api::narrow::descriptor_2d(descriptor, array)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuArray3DGetDescriptor(
+    descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR_v1,
+    array: ArrayHandle,
+) -> u32 {
+    border::enter("cuArray3DGetDescriptor", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let descriptor = unsafe { border::out(descriptor)? };
+        api::narrow::descriptor_3d(descriptor, array)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoA(
+    dst_array: ArrayHandle,
+    dst_offset: u32,
+    src_host: *const u8,
+    byte_count: u32,
+) -> u32 {
+    border::enter("cuMemcpyHtoA", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let src_host = unsafe { border::upload(src_host, byte_count)? };
+        api::narrow::host_to_array(dst_array, dst_offset, src_host, byte_count)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoAAsync(
+    dst_array: ArrayHandle,
+    dst_offset: u32,
+    src_host: *const u8,
+    byte_count: u32,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemcpyHtoAAsync", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let src_host = unsafe { border::upload(src_host, byte_count)? };
+        api::narrow::host_to_array_async(
+            dst_array,
+            dst_offset,
+            src_host,
+            byte_count,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoH(
+    dst_host: *mut u8,
+    src_array: ArrayHandle,
+    src_offset: u32,
+    byte_count: u32,
+) -> u32 {
+    border::enter("cuMemcpyAtoH", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let dst_host = unsafe { border::download(dst_host, byte_count)? };
+        api::narrow::array_to_host(dst_host, src_array, src_offset, byte_count)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoHAsync(
+    dst_host: *mut u8,
+    src_array: ArrayHandle,
+    src_offset: u32,
+    byte_count: u32,
+    stream: StreamHandle,
+) -> u32 {
+    border::enter("cuMemcpyAtoHAsync", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let dst_host = unsafe { border::download(dst_host, byte_count)? };
+        api::narrow::array_to_host_async(
+            dst_host,
+            src_array,
+            src_offset,
+            byte_count,
+            StreamArg::new(stream, StreamArg::Legacy),
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoA(
+    dst_array: ArrayHandle,
+    dst_offset: u32,
+    src_array: ArrayHandle,
+    src_offset: u32,
+    byte_count: u32,
+) -> u32 {
+    border::enter("cuMemcpyAtoA", || {
+        api::narrow::array_to_array(dst_array, dst_offset, src_array, src_offset, byte_count)
     })
 }

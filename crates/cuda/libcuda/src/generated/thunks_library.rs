@@ -148,6 +148,22 @@ pub unsafe extern "C" fn cuLibraryGetGlobal(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLibraryGetManaged(
+    device_pointer: *mut u64,
+    bytes: *mut usize,
+    library: LibraryHandle,
+    name: *const c_char,
+) -> u32 {
+    border::enter("cuLibraryGetManaged", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (device_pointer, bytes, name) = unsafe {
+            (border::out_optional(device_pointer), border::out_optional(bytes), border::text(name)?)
+        };
+        api::library::managed(device_pointer, bytes, library, name)
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuKernelGetFunction(function: *mut FunctionHandle, kernel: KernelHandle) -> u32 {
     border::enter("cuKernelGetFunction", || {
         // SAFETY: pointers are null or good for their C types, as the API demands.
@@ -216,17 +232,6 @@ pub unsafe extern "C" fn cuKernelGetParamInfo(
             unsafe { (border::out(param_offset)?, border::out_optional(param_size)) };
         api::kernel::param_info(kernel, param_index, param_offset, param_size)
     })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuLibraryGetManaged() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLibraryGetManaged",
-        "the worker's driver places variables declared __managed__ where the client has no pages for them; use cudaMallocManaged",
-        CudaError::NOT_FOUND,
-    )
 }
 
 #[unsafe(no_mangle)]

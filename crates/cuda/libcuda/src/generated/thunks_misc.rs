@@ -11,14 +11,8 @@ use core::{ffi::c_char, sync::atomic::AtomicBool};
 use cuda_abi::*;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuFlushGPUDirectRDMAWrites() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuFlushGPUDirectRDMAWrites",
-        "writes of other devices straight into GPU memory do not exist over a network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> u32 {
+    border::enter("cuFlushGPUDirectRDMAWrites", || api::profiler::flush_writes(target, scope))
 }
 
 #[unsafe(no_mangle)]

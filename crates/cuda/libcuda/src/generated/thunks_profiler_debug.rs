@@ -21,58 +21,61 @@ pub unsafe extern "C" fn cuProfilerStop() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuProfilerInitialize() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuProfilerInitialize",
-        "the profiler's configuration files were removed from CUDA 11",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuProfilerInitialize(
+    config_file: *const c_char,
+    output_file: *const c_char,
+    output_mode: u32,
+) -> u32 {
+    border::enter("cuProfilerInitialize", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (config_file, output_file) =
+            unsafe { (border::text_optional(config_file), border::text_optional(output_file)) };
+        api::profiler::initialize(config_file, output_file, output_mode)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCoredumpGetAttribute() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuCoredumpGetAttribute",
-        "core dumps of a remote GPU would be written on the machine that holds it",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuCoredumpGetAttribute(attribute: u32, value: *const u8, size: *mut usize) -> u32 {
+    border::enter("cuCoredumpGetAttribute", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let size = unsafe { border::in_out(size)? };
+        api::coredump::get(attribute, value as usize as u64, size)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCoredumpGetAttributeGlobal() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuCoredumpGetAttributeGlobal",
-        "core dumps of a remote GPU would be written on the machine that holds it",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuCoredumpGetAttributeGlobal(
+    attribute: u32,
+    value: *const u8,
+    size: *mut usize,
+) -> u32 {
+    border::enter_before_init("cuCoredumpGetAttributeGlobal", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let size = unsafe { border::in_out(size)? };
+        api::coredump::get_global(attribute, value as usize as u64, size)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCoredumpSetAttribute() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuCoredumpSetAttribute",
-        "core dumps of a remote GPU would be written on the machine that holds it",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuCoredumpSetAttribute(attribute: u32, value: *const u8, size: *mut usize) -> u32 {
+    border::enter("cuCoredumpSetAttribute", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let size = unsafe { border::in_out(size)? };
+        api::coredump::set(attribute, value as usize as u64, size)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCoredumpSetAttributeGlobal() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuCoredumpSetAttributeGlobal",
-        "core dumps of a remote GPU would be written on the machine that holds it",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuCoredumpSetAttributeGlobal(
+    attribute: u32,
+    value: *const u8,
+    size: *mut usize,
+) -> u32 {
+    border::enter_before_init("cuCoredumpSetAttributeGlobal", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let size = unsafe { border::in_out(size)? };
+        api::coredump::set_global(attribute, value as usize as u64, size)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -142,58 +145,60 @@ pub extern "C" fn cuCheckpointProcessUnlock() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLogsCurrent() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLogsCurrent",
-        "the driver's log of errors is kept where the GPU is and is not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLogsCurrent(iterator: *mut u32, flags: u32) -> u32 {
+    border::enter_before_init("cuLogsCurrent", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let iterator = unsafe { border::out(iterator)? };
+        api::error_log::current(iterator, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLogsDumpToFile() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLogsDumpToFile",
-        "the driver's log of errors is kept where the GPU is and is not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLogsDumpToFile(iterator: *mut u32, path: *const c_char, flags: u32) -> u32 {
+    border::enter_before_init("cuLogsDumpToFile", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (iterator, path) = unsafe { (border::in_out_optional(iterator), border::text(path)?) };
+        api::error_log::dump_to_file(iterator, path, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLogsDumpToMemory() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLogsDumpToMemory",
-        "the driver's log of errors is kept where the GPU is and is not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLogsDumpToMemory(
+    iterator: *mut u32,
+    buffer: *mut u8,
+    size: *mut usize,
+    flags: u32,
+) -> u32 {
+    border::enter_before_init("cuLogsDumpToMemory", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (iterator, buffer, size) = unsafe {
+            (
+                border::in_out_optional(iterator),
+                border::out_slice(buffer, border::length_behind(size))?,
+                border::in_out(size)?,
+            )
+        };
+        api::error_log::dump_to_memory(iterator, buffer, size, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLogsRegisterCallback() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLogsRegisterCallback",
-        "the driver's log of errors is kept where the GPU is and is not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLogsRegisterCallback(
+    function: Option<<LogsCallback as Callback>::C>,
+    user_data: *const u8,
+    handle: *mut u64,
+) -> u32 {
+    border::enter_before_init("cuLogsRegisterCallback", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (function, handle) =
+            unsafe { (border::callback::<LogsCallback>(function)?, border::out_optional(handle)) };
+        api::error_log::register(function, user_data as usize as u64, handle)
+    })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLogsUnregisterCallback() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuLogsUnregisterCallback",
-        "the driver's log of errors is kept where the GPU is and is not carried over the network",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuLogsUnregisterCallback(handle: u64) -> u32 {
+    border::enter_before_init("cuLogsUnregisterCallback", || api::error_log::unregister(handle))
 }
 
 #[unsafe(no_mangle)]

@@ -123,12 +123,51 @@ pub unsafe extern "C" fn cuTensorMapReplaceAddress(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuTensorMapEncodeIm2colWide() -> u32 {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    border::refuse(
-        &TOLD,
-        "cuTensorMapEncodeIm2colWide",
-        "maps of this kind begin with Blackwell GPUs, whose form of them was not observed yet",
-        CudaError::NOT_SUPPORTED,
-    )
+pub unsafe extern "C" fn cuTensorMapEncodeIm2colWide(
+    tensor_map: *mut CUtensorMap,
+    tensor_data_type: u32,
+    tensor_rank: u32,
+    global_address: *const u8,
+    global_dim: *const u64,
+    global_strides: *const u64,
+    pixel_box_lower_corner_width: i32,
+    pixel_box_upper_corner_width: i32,
+    channels_per_pixel: u32,
+    pixels_per_column: u32,
+    element_strides: *const u32,
+    interleave: u32,
+    mode: u32,
+    swizzle: u32,
+    l2_promotion: u32,
+    oob_fill: u32,
+) -> u32 {
+    border::enter("cuTensorMapEncodeIm2colWide", || {
+        // SAFETY: pointers are null or good for their C types, as the API demands.
+        let (tensor_map, global_dim, global_strides, element_strides) = unsafe {
+            (
+                border::out(tensor_map)?,
+                border::array(global_dim)?,
+                border::array(global_strides)?,
+                border::array(element_strides)?,
+            )
+        };
+        api::tensor_map::encode_im2col_wide(
+            tensor_map,
+            tensor_data_type,
+            tensor_rank,
+            global_address as usize as u64,
+            global_dim,
+            global_strides,
+            pixel_box_lower_corner_width,
+            pixel_box_upper_corner_width,
+            channels_per_pixel,
+            pixels_per_column,
+            element_strides,
+            interleave,
+            mode,
+            swizzle,
+            l2_promotion,
+            oob_fill,
+        )
+    })
 }

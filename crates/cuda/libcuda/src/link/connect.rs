@@ -86,11 +86,11 @@ pub(super) fn open_session(
     ranges: Vec<VaRange>,
     timeout: Duration,
 ) -> Result<Opened, Failure> {
-    open_with(address, config, ranges, timeout, false)
+    open_with(address, config, ranges, timeout, Wishes::default())
 }
 
-/// The same for a session that the program uses. If it writes a timeline, the worker is to say what runs; one that is too old for
-/// that turns such a client away, and is asked again without.
+/// The same for a session that the program uses. If it writes a timeline, the worker is to say what runs; and it may keep what the
+/// program sends. One that is too old for that turns such a client away, and is asked again without.
 pub(super) fn open_timed_session(
     address: &Address,
     config: &Config,
@@ -98,14 +98,25 @@ pub(super) fn open_timed_session(
     timeout: Duration,
     timeline: bool,
 ) -> Result<Opened, Failure> {
-    match open_with(address, config, ranges.clone(), timeout, timeline) {
-        Err(Failure::Refused { .. } | Failure::Unusable { .. }) if timeline => {
-            let opened = open_with(address, config, ranges, timeout, false)?;
-            crate::timeline::warn_of_old_worker(&address.to_string());
+    // Over memory of one machine a copy costs less than a hash.
+    let content = config.content && matches!(address, Address::Tls(_) | Address::Tcp(_));
+    match open_with(address, config, ranges.clone(), timeout, Wishes { timeline, content }) {
+        Err(Failure::Refused { .. } | Failure::Unusable { .. }) if timeline || content => {
+            let opened = open_with(address, config, ranges, timeout, Wishes::default())?;
+            if timeline {
+                crate::timeline::warn_of_old_worker(&address.to_string());
+            }
             Ok(opened)
         }
         opened => opened,
     }
+}
+
+/// What a session is to have that an old worker may not know.
+#[derive(Clone, Copy, Default)]
+struct Wishes {
+    timeline: bool,
+    content: bool,
 }
 
 fn open_with(
@@ -113,7 +124,7 @@ fn open_with(
     config: &Config,
     ranges: Vec<VaRange>,
     timeout: Duration,
-    timeline: bool,
+    wishes: Wishes,
 ) -> Result<Opened, Failure> {
     let caller = Caller::knock(address, config, purpose::SESSION, timeout)?;
     let unreachable = |error: String| caller.unreachable(error);
@@ -122,7 +133,7 @@ fn open_with(
     let mut command = open(ConnectionKind::Command, 0)?;
     let lanes = config.lanes_to(address);
     let mut hello = config.hello(ranges.clone(), lanes);
-    hello.wish.timeline = timeline;
+    (hello.wish.timeline, hello.wish.content) = (wishes.timeline, wishes.content);
     let welcome = match caller.greet(&mut command, hello, timeout)? {
         Handshake::Welcome(welcome) => *welcome,
         _ => {

@@ -78,6 +78,9 @@ pub(crate) enum Breach {
         /// Its length, as it says.
         bytes: u32,
     },
+    /// An answer about blocks of a transfer that have not been asked for.
+    #[error("the worker answered for blocks of {0} that this program has not named")]
+    UnaskedAnswer(TransferId),
     /// A transfer among the replies is shorter than its name.
     #[error("the worker sent a transfer without a name among the replies")]
     UnnamedTransfer,

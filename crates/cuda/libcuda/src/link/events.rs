@@ -6,7 +6,7 @@
 //! while.
 
 use super::{
-    Link, SharedLink,
+    Link, SharedLink, content,
     cuts::KeptBy,
     end::{Breach, LinkEnd},
     survival::{Survival, Turn},
@@ -231,7 +231,7 @@ struct AfterLanding<T> {
 fn start_after_landing<T: Send + 'static>(
     name: &str,
     link: &SharedLink,
-    act: fn(&Link, &Wires, T) -> io::Result<()>,
+    act: fn(&Link, &Arc<Wires>, T) -> io::Result<()>,
 ) -> io::Result<mpsc::Sender<AfterLanding<T>>> {
     let (sender, things) = mpsc::channel::<AfterLanding<T>>();
     let link = Arc::clone(link);
@@ -258,7 +258,7 @@ fn start_after_landing<T: Send + 'static>(
 }
 
 impl Link {
-    fn run_host_call(&self, wires: &Wires, token: u64) -> io::Result<()> {
+    fn run_host_call(&self, wires: &Arc<Wires>, token: u64) -> io::Result<()> {
         let turn = match &self.survival {
             Some(survival) => survival.host_call_asked(wires.number, token),
             None => Turn::Now,
@@ -281,7 +281,7 @@ impl Link {
         wires.send(&Notice::HostCallDone { token })
     }
 
-    fn serve_pull(&self, wires: &Wires, transfer: TransferId) -> io::Result<()> {
+    fn serve_pull(&self, wires: &Arc<Wires>, transfer: TransferId) -> io::Result<()> {
         if let Some(survival) = &self.survival {
             return survival.serve_pull(&self.events, wires, transfer);
         }
@@ -294,7 +294,12 @@ impl Link {
                 link.events.served(transfer, once);
             }
         });
-        wires.lanes.send_later(transfer, region.bytes(), Box::new(region), done);
+        if once {
+            content::send(wires, transfer, region.bytes(), Box::new(region), done);
+        } else {
+            // A graph's memory changes from launch to launch.
+            wires.lanes.send_later(transfer, region.bytes(), Box::new(region), done);
+        }
         Ok(())
     }
 }
@@ -394,6 +399,19 @@ impl Reader<'_> {
         self.helpers.run_host_call.send(call).map_err(|_| LinkEnd::ThreadEnded(HOST_CALL_THREAD))
     }
 
+    fn heard_of_content(&self, notice: Notice<'_>) -> Result<(), LinkEnd> {
+        match notice {
+            Notice::ContentKept { key, blocks } => self.wires.content.told(key, blocks),
+            Notice::ContentLacks { transfer, count, lacking, .. }
+                if !content::answered(self.wires, transfer, count, &lacking) =>
+            {
+                return Err(Breach::UnaskedAnswer(transfer).into());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn handle(&self, notice: Notice<'_>) -> Result<(), LinkEnd> {
         let (events, helpers) = (&self.link.events, &self.helpers);
         match notice {
@@ -451,9 +469,11 @@ impl Reader<'_> {
                 self.on_timeline(|timeline| timeline.timed(timed));
                 Ok(())
             }
-            Notice::HostCallDone { .. } | Notice::PullFailed { .. } | Notice::TimelineAsk { .. } => {
-                Err(Breach::ClientNotice.into())
-            }
+            Notice::ContentKept { .. } | Notice::ContentLacks { .. } => self.heard_of_content(notice),
+            Notice::HostCallDone { .. }
+            | Notice::PullFailed { .. }
+            | Notice::TimelineAsk { .. }
+            | Notice::ContentNamed { .. } => Err(Breach::ClientNotice.into()),
         }
     }
 }

@@ -48,11 +48,16 @@ impl Place {
     }
 }
 
+/// So many sessions in a row that differ by chance say that it is no chance. Of 240 sessions of an H200's driver one did.
+const ANEW_MAX: u32 = 5;
+
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The same place may do later: it is busy, or cannot be reached.
     Again(String),
+    /// A new session of the same place may do at once: this one differs from the lost one by chance.
+    Anew(String),
     /// Another place may do: this one refuses, or the program cannot go on there.
     Elsewhere(String),
     /// No place will do.
@@ -62,7 +67,7 @@ pub(super) enum Failure {
 impl Failure {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Again(why) | Self::Elsewhere(why) | Self::Final(why) => why,
+            Self::Again(why) | Self::Anew(why) | Self::Elsewhere(why) | Self::Final(why) => why,
         }
     }
 }
@@ -87,7 +92,9 @@ pub(super) struct Search {
     /// What the keeper named last.
     given: Option<Place>,
     /// That place is being tried.
-    is_given_tried: bool,
+    given_tried: Option<Place>,
+    /// How many further sessions may be tried because one differed by chance.
+    anew_left: u32,
     has_keeper: bool,
     last_why: String,
 }
@@ -101,16 +108,24 @@ impl Search {
     /// A search among these places, in their order. `why`: what happened that makes it necessary.
     pub(super) fn new(places: Vec<Place>, has_keeper: bool, why: String) -> Self {
         let places = places.into_iter().map(|place| Candidate { place, is_refused: false }).collect();
-        Self { places, next: 0, given: None, is_given_tried: false, has_keeper, last_why: why }
+        Self {
+            places,
+            next: 0,
+            given: None,
+            given_tried: None,
+            anew_left: ANEW_MAX,
+            has_keeper,
+            last_why: why,
+        }
     }
 
     /// What to do at `now` with this much patience in all.
     pub(super) fn next(&mut self, now: Duration, patience: Duration) -> Next {
         if let Some(place) = self.given.take() {
-            self.is_given_tried = true;
+            self.given_tried = Some(place.clone());
             return Next::Try(Box::new(place));
         }
-        self.is_given_tried = false;
+        self.given_tried = None;
         while let Some(candidate) = self.places.get(self.next) {
             if !candidate.is_refused {
                 return Next::Try(Box::new(candidate.place.clone()));
@@ -131,11 +146,18 @@ impl Search {
     /// The attempt at the place that [`Search::next`] named has failed.
     pub(super) fn failed(&mut self, failure: &Failure) {
         self.last_why = failure.why().to_owned();
-        if self.is_given_tried {
+        let is_chance = matches!(failure, Failure::Anew(_));
+        let given = self.given_tried.take();
+        if is_chance && self.anew_left > 0 {
+            self.anew_left -= 1;
+            self.given = given;
+            return;
+        }
+        if given.is_some() {
             return;
         }
         if let Some(candidate) = self.places.get_mut(self.next) {
-            candidate.is_refused |= matches!(failure, Failure::Elsewhere(_));
+            candidate.is_refused |= is_chance || matches!(failure, Failure::Elsewhere(_));
         }
         self.next += 1;
     }

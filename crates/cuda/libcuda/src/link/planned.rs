@@ -34,6 +34,10 @@ const SOMETHING: Command<'static> = Command::MemoryInfo { device: 0 };
 const FIRST_CUT_MAX: Duration = Duration::from_secs(600);
 /// How long the last cut may take, while the program's commands wait.
 const LAST_CUT_MAX: Duration = Duration::from_secs(30);
+/// How often a cut is tried that the worker gives up, because the program's streams did not meet in time: the next moment may be
+/// a better one. In between the program works for twice as long each time.
+const CUT_TRIES: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// How often the thread looks at a cut, or at a parked program.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -144,8 +148,36 @@ fn stop<'a>(
         cut_while_it_works(link, shared)?;
         bring_ahead();
     }
+    tried_again(|| last_cut(link, shared))
+}
+
+/// Why a cut is not what the journal begins with.
+enum Unfinished {
+    /// The worker gave it up, in words.
+    GivenUp(String),
+    /// Another one would not fare better.
+    Failed(String),
+}
+
+/// Does something with a cut again while the worker gives the cut up.
+fn tried_again<T>(mut cut: impl FnMut() -> Result<T, Unfinished>) -> Result<T, String> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..CUT_TRIES {
+        match cut() {
+            Ok(done) => return Ok(done),
+            Err(Unfinished::Failed(why)) => return Err(why),
+            Err(Unfinished::GivenUp(_)) => std::thread::sleep(pause),
+        }
+        pause *= 2;
+    }
+    cut().map_err(|(Unfinished::GivenUp(why) | Unfinished::Failed(why))| why)
+}
+
+/// Holds commands back and takes the cut behind which there is nothing.
+fn last_cut<'a>(link: &'a Link, shared: &Shared) -> Result<HeldWire<'a>, Unfinished> {
     let mut wire = link.queue.hold();
-    let last = send_cut(link, shared, &mut wire).ok_or_else(|| "the session was lost".to_owned());
+    let last = send_cut(link, shared, &mut wire)
+        .ok_or_else(|| Unfinished::Failed("the session was lost".to_owned()));
     let finished = last.and_then(|last| {
         // The queue is held, so the question goes past it. It changes nothing, so no other session is told it.
         let nudge = || {
@@ -168,6 +200,10 @@ fn stop<'a>(
 /// Takes a cut beside the program and waits until it is safe.
 fn cut_while_it_works(link: &Link, shared: &Shared) -> Result<(), String> {
     let deadline = Instant::now() + FIRST_CUT_MAX;
+    tried_again(|| first_cut(link, shared, deadline))
+}
+
+fn first_cut(link: &Link, shared: &Shared, deadline: Instant) -> Result<(), Unfinished> {
     let number = loop {
         let mut wire = link.queue.hold();
         let number = send_cut(link, shared, &mut wire);
@@ -188,23 +224,24 @@ fn finish_cut(
     number: Option<u64>,
     deadline: Instant,
     mut nudge: impl FnMut(),
-) -> Result<(), String> {
+) -> Result<(), Unfinished> {
+    let failed = |why: &str| Err(Unfinished::Failed(why.to_owned()));
     loop {
         // Commands wait, so the second copy is not awaited.
         let truncation = shared.truncate(false);
         let core = shared.core();
         if core.phase != Phase::Live {
-            return Err("the session was lost".to_owned());
+            return failed("the session was lost");
         }
         if core.cuts.under_way.is_none() {
             return match number.is_none_or(|number| core.journal.base() == Some(number)) {
                 true => Ok(()),
-                false => Err(core.cuts.why_given_up.clone()),
+                false => Err(Unfinished::GivenUp(core.cuts.why_given_up.clone())),
             };
         }
         drop(core);
         if Instant::now() >= deadline {
-            return Err("the image was not safe in time".to_owned());
+            return failed("the image was not safe in time");
         }
         match truncation {
             Truncation::Done => {}
@@ -239,4 +276,32 @@ fn leave<'a, T>(
     wire.send_past_the_journal(&frame(&Command::Leave {}, 0));
     link.leave_session(number);
     go_on(shared, wire)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CUT_TRIES, Unfinished, tried_again};
+
+    #[test]
+    fn a_cut_that_is_given_up_is_tried_again_and_one_that_fails_is_not() {
+        let given_up = || Unfinished::GivenUp("streams did not meet in time".to_owned());
+        let mut tries = 0;
+        let third = tried_again(|| {
+            tries += 1;
+            if tries < 3 { Err(given_up()) } else { Ok(tries) }
+        });
+        assert_eq!(third, Ok(3));
+        let mut tries = 0;
+        let never = tried_again(|| -> Result<(), _> {
+            tries += 1;
+            Err(given_up())
+        });
+        assert_eq!((never, tries), (Err("streams did not meet in time".to_owned()), CUT_TRIES));
+        let mut tries = 0;
+        let lost = tried_again(|| -> Result<(), _> {
+            tries += 1;
+            Err(Unfinished::Failed("the session was lost".to_owned()))
+        });
+        assert_eq!((lost, tries), (Err("the session was lost".to_owned()), 1));
+    }
 }

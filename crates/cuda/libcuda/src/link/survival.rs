@@ -12,7 +12,7 @@
 //! Locks: the queue's wire before the core, and the core before nothing.
 
 use super::{
-    Link,
+    Link, content,
     cuts::Cuts,
     end::LinkEnd,
     events::{Events, Helpers},
@@ -486,11 +486,16 @@ impl Survival {
     }
 
     /// Serves a pull: with what an earlier session got, or out of the program's memory.
-    pub(super) fn serve_pull(&self, events: &Events, wires: &Wires, transfer: TransferId) -> io::Result<()> {
+    pub(super) fn serve_pull(
+        &self,
+        events: &Events,
+        wires: &Arc<Wires>,
+        transfer: TransferId,
+    ) -> io::Result<()> {
         let Some(source) = self.source_of_pull(wires.number, transfer) else { return Ok(()) };
         let serving = match source {
             PullVerdict::Kept(bytes) => {
-                send(wires, transfer, bytes);
+                send_pulled(wires, transfer, bytes);
                 return Ok(());
             }
             PullVerdict::Refused => return wires.send(&Notice::PullFailed { transfer }),
@@ -510,7 +515,7 @@ impl Survival {
             core.journal.host_data(serving, Arc::clone(&bytes));
             core.check_budget();
         }
-        send(wires, transfer, bytes);
+        send_pulled(wires, transfer, bytes);
         Ok(())
     }
 
@@ -532,6 +537,12 @@ impl Survival {
         let mut core = lock(&self.shared.core);
         (core.phase != Phase::Unprotected).then(|| core.journal.serving_began(transfer))
     }
+}
+
+/// Sends kept bytes that the worker has asked for, those by name that it has.
+fn send_pulled(wires: &Arc<Wires>, transfer: TransferId, bytes: Arc<[u8]>) {
+    let count = bytes.len() as u64;
+    content::send(wires, transfer, count, Box::new(Kept(bytes)), Box::new(|_| {}));
 }
 
 /// Sends kept bytes in the lanes of a session.

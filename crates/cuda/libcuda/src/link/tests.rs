@@ -28,6 +28,7 @@ pub(super) fn config() -> Config {
         accept: false,
         cut_every: None,
         timeline: None,
+        content: false,
         standbys: Vec::new(),
         keeper: None,
         class: 0,

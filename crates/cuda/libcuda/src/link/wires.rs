@@ -3,6 +3,7 @@
 //! A link has the wires of one session at a time. A link that survives the loss of its session gets the wires of the
 //! next one as a whole, so that counts of chunks and notices never mix two sessions.
 
+use super::content::Content;
 use bulk::Lanes;
 use cuda_wire::Notice;
 use locks::lock;
@@ -32,6 +33,8 @@ pub(super) struct Wires {
     /// Descriptors a forked child must close, or the worker would take the child for the parent.
     descriptors: Vec<i32>,
     broken: AtomicBool,
+    /// What the worker has of what this program sends.
+    pub(super) content: Content,
 }
 
 impl Wires {
@@ -42,8 +45,17 @@ impl Wires {
         closers: Vec<Closer>,
         descriptors: Vec<i32>,
     ) -> Self {
-        let (handled, broken) = Default::default();
-        Self { number, lanes, events_tx: Mutex::new(events_tx), handled, closers, descriptors, broken }
+        let (handled, broken, content) = Default::default();
+        Self {
+            number,
+            lanes,
+            events_tx: Mutex::new(events_tx),
+            handled,
+            closers,
+            descriptors,
+            broken,
+            content,
+        }
     }
 
     /// Says something to the worker unasked.
@@ -66,6 +78,7 @@ impl Wires {
         self.broken.store(true, Ordering::SeqCst);
         self.closers.iter().for_each(Closer::close);
         self.lanes.close();
+        self.content.close();
     }
 
     /// Whether [`Wires::close`] was called.

@@ -96,6 +96,11 @@ impl Array {
         Ok(handle)
     }
 
+    /// The array behind a handle that a copy names. The driver tells null apart from other handles that name nothing.
+    pub(crate) fn find_for_copy(handle: u64) -> CuResult<Arc<Self>> {
+        if handle == 0 { Err(CudaError::INVALID_VALUE) } else { Self::find(handle) }
+    }
+
     /// The array behind a handle.
     pub(crate) fn find(handle: u64) -> CuResult<Arc<Self>> {
         ARRAYS.get(handle).ok_or(CudaError::INVALID_HANDLE)
@@ -114,13 +119,12 @@ impl Array {
         Ok(extent.plane(self.storage.id.address() + offset))
     }
 
-    /// The place of a byte, row and slice of it. Bytes must be those of whole elements.
-    pub(crate) fn place(&self, [x, y, z]: [u64; 3], width: u64) -> CuResult<Plane> {
+    /// The place of a byte, row and slice of it.
+    pub(crate) fn place(&self, [x, y, z]: [u64; 3]) -> CuResult<Plane> {
         let plane = self.plane()?;
-        let element = self.info().element_bytes().ok_or(CudaError::INVALID_VALUE)?;
         let extent = self.storage.info.extent(self.level).ok_or(CudaError::INVALID_VALUE)?;
         let is_inside = x < extent.row_bytes && y < extent.rows && z < extent.slices;
-        if !is_inside || !x.is_multiple_of(element) || !width.is_multiple_of(element) {
+        if !is_inside {
             return Err(CudaError::INVALID_VALUE);
         }
         Ok(Plane { address: plane.address + z * plane.slice_pitch + y * plane.row_pitch + x, ..plane })

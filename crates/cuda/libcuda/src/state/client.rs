@@ -1,8 +1,8 @@
 //! The process's one client: its workers, devices, and the tables behind every handle.
 
 use super::{
-    Context, Device, Event, Function, Kernel, Library, Linker, MemoryPool, Module, Physical, Pinned, Stream,
-    Unawaited, pool_memory::PoolsAt,
+    Context, Device, Event, Function, Green, Kernel, Library, Linker, MemoryPool, Module, Physical, Pinned,
+    Stream, Unawaited, pool_memory::PoolsAt,
 };
 use crate::link::{self, Config, Link};
 use cuda_abi::{CuResult, CudaError};
@@ -33,6 +33,8 @@ pub(crate) mod kind {
     pub(crate) const ARRAY: u8 = 0x24;
     pub(crate) const MIPMAPPED: u8 = 0x25;
     pub(crate) const REFERENCE: u8 = 0x26;
+    pub(crate) const GREEN: u8 = 0x28;
+    pub(crate) const GREEN_VIEW: u8 = 0x29;
 }
 
 /// See the module's words.
@@ -51,6 +53,9 @@ pub(crate) struct Client {
     pub(crate) pools: Slab<MemoryPool>,
     pub(crate) physical: Slab<Physical>,
     pub(crate) linkers: Slab<Mutex<Linker>>,
+    pub(crate) greens: Slab<Green>,
+    /// The same by the handles that stand for contexts.
+    pub(crate) green_views: Slab<Green>,
     pub(crate) pinned: Pinned,
     pub(crate) unawaited: Unawaited,
     /// Which stream comes after what another one freed to a pool.
@@ -117,6 +122,8 @@ impl Client {
             pools: Slab::new(kind::POOL),
             physical: Slab::new(kind::PHYSICAL),
             linkers: Slab::new(kind::LINKER),
+            greens: Slab::new(kind::GREEN),
+            green_views: Slab::new(kind::GREEN_VIEW),
             pinned: Pinned::default(),
             unawaited: Unawaited::default(),
             stream_order: StreamOrder::default(),

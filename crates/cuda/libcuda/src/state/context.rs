@@ -47,6 +47,10 @@ pub(crate) struct Context {
     pub(crate) peers: Mutex<Vec<usize>>,
     /// What libraries keep in it (private table of context local storage).
     pub(crate) local_storage: LocalStorage,
+    /// Events over all its streams.
+    pub(super) gathering: super::context_event::Gathering,
+    /// Its settings of core dumps, once the program has set any.
+    pub(crate) coredump: Mutex<Option<cuda_client::coredump::Coredump>>,
     me: OnceLock<std::sync::Weak<Context>>,
 }
 
@@ -83,6 +87,8 @@ impl Context {
                 legacy: RwLock::new(None),
                 peers: Mutex::default(),
                 local_storage: LocalStorage::default(),
+                gathering: super::context_event::Gathering::default(),
+                coredump: Mutex::default(),
                 me: OnceLock::new(),
             });
             let _ = context.me.set(Arc::downgrade(&context));
@@ -101,9 +107,12 @@ impl Context {
         Ok(context)
     }
 
-    /// The context behind a handle.
+    /// The context behind a handle; behind that of a green context it is the primary one.
     pub(crate) fn find(handle: u64) -> CuResult<Arc<Self>> {
-        client()?.contexts.get(handle).ok_or(CudaError::INVALID_CONTEXT)
+        match client()?.contexts.get(handle) {
+            Some(context) => Ok(context),
+            None => Ok(Arc::clone(&super::Green::of_view(handle)?.context)),
+        }
     }
 
     /// The context behind a handle, if it can be used.
@@ -195,6 +204,8 @@ impl Context {
         self.alive.store(false, Ordering::SeqCst);
         self.local_storage.clear(self.handle);
         *locks::write(&self.legacy) = None;
+        self.gathering.clear();
+        super::forget_greens(self)?;
         let mine = |context: &Arc<Context>| std::ptr::eq(Arc::as_ptr(context), self);
         client.streams.snapshot().iter().filter(|(_, stream)| mine(&stream.context)).for_each(
             |(handle, _)| {
@@ -210,6 +221,7 @@ impl Context {
         super::forget_modules_of(client, self);
         super::shadow::forget_context(self.handle);
         super::managed::forget_context(self.handle);
+        super::close_all_of(self);
         self.device()?.memory.forget_context(self.handle);
         super::end_pools_of(self);
         super::forget_samplers(self);
@@ -235,6 +247,7 @@ impl Context {
         self.unique.store(NEXT_UNIQUE.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         *lock(&self.limits) = self.first_limits.clone();
         lock(&self.peers).clear();
+        *lock(&self.coredump) = None;
         self.alive.store(true, Ordering::SeqCst);
         Ok(())
     }

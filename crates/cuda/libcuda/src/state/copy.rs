@@ -180,7 +180,8 @@ fn to_device(
         if !synchronous {
             return Ok(());
         }
-        let may_leave = !is_pinned && stream.kind == StreamKind::Legacy;
+        // Another process cannot be made to wait on the device.
+        let may_leave = !is_pinned && stream.kind == StreamKind::Legacy && !super::shares_are_used();
         return if may_leave && client()?.unawaited.note(stream)? { Ok(()) } else { synchronize(stream) };
     }
     if !is_landing
@@ -189,7 +190,8 @@ fn to_device(
         stream.enqueue(Op::CopyInShared { target, source, shape })?;
         return if synchronous { synchronize(stream) } else { Ok(()) };
     }
-    let may_push = !not_yet && (later || source.bytes() <= PUSH_BYTES_MAX);
+    let may_push =
+        !not_yet && (later || source.bytes() <= PUSH_BYTES_MAX) && !link.asks_by_name(source.bytes());
     if may_push && let Some(transfer) = link.announce_push(source.bytes()) {
         send(HostData::Pushed { transfer })?;
         if later {

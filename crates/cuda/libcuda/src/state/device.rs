@@ -11,11 +11,14 @@ use std::sync::{
 };
 
 /// `CUdevice_attribute` numbers of what a GPU may have and a remote one does not: host memory that kernels reach
-/// unasked (86, 88, 89, 100, 101), memory and events shared with other processes (103, 104, 105, 119,
-/// 125, 128), network cards that reach the GPU (110, 116, 117, 118, 124), multicast (132). Programs that ask choose
+/// unasked (86, 88, 89, 100, 101), memory shared by handles of Windows or between
+/// machines (104, 105, 128), network cards that reach the GPU (110, 116, 117, 118, 124), multicast (132). Programs that ask choose
 /// another way.
-const NOT_SERVED: [u32; 17] =
-    [86, 88, 89, 100, 101, 103, 104, 105, 110, 116, 117, 118, 119, 124, 125, 128, 132];
+const NOT_SERVED: [u32; 14] = [86, 88, 89, 100, 101, 104, 105, 110, 116, 117, 118, 124, 128, 132];
+
+/// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`, and the one type that is served: file descriptors.
+const POOL_HANDLE_TYPES: u32 = 119;
+const FILE_DESCRIPTOR: i32 = 1;
 
 /// `CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY`.
 const MANAGED_MEMORY: u32 = 83;
@@ -78,6 +81,7 @@ impl Device {
                 *place = match *number {
                     // Managed memory is made of the client's pages and ordinary device memory, whatever the GPU is.
                     MANAGED_MEMORY => 1,
+                    POOL_HANDLE_TYPES => *value & FILE_DESCRIPTOR,
                     number if NOT_SERVED.contains(&number) => 0,
                     _ => *value,
                 };

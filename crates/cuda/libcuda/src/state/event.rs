@@ -1,7 +1,8 @@
 //! Events.
 
 use super::{Context, client};
-use cuda_abi::{CuResult, CudaError};
+use cuda_abi::{CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CuResult, CudaError};
+use cuda_client::shares::Handle;
 use cuda_wire::{Command, EventId};
 use std::sync::{
     Arc,
@@ -70,6 +71,38 @@ impl Event {
         made.ok_or(CudaError::UNKNOWN)
     }
 
+    /// Takes an event of another process.
+    pub(crate) fn open(function: &str, context: &Arc<Context>, handle: &Handle) -> CuResult<Arc<Self>> {
+        let client = client()?;
+        let id = EventId(client.next_id());
+        let import = Command::EventImport { event: id, context: context.id, name: handle.name };
+        super::share::begin(&context.link);
+        context.settle(super::explained(function, context.link.call(&import)))?;
+        let mut made = None;
+        client.events.insert_with(|handle| {
+            let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+            let (context, records) = (Arc::clone(context), Records::default());
+            let event = Arc::new(Self { handle, id, context, flags, records });
+            made = Some(Arc::clone(&event));
+            event
+        })?;
+        made.ok_or(CudaError::UNKNOWN)
+    }
+
+    /// Whether other processes may record it, and wait for it.
+    pub(crate) fn is_interprocess(&self) -> bool {
+        self.flags & CU_EVENT_INTERPROCESS != 0
+    }
+
+    /// Returns when the worker has executed what this thread has sent of the event: what another process tells its worker
+    /// after this call comes after it.
+    pub(crate) fn await_others(&self) -> CuResult<()> {
+        match self.context.call(&Command::EventQuery { event: self.id }) {
+            Ok(_) | Err(CudaError::NOT_READY) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The event behind a handle.
     pub(crate) fn find(handle: u64) -> CuResult<Arc<Self>> {
         client()?.events.get(handle).ok_or(CudaError::INVALID_HANDLE)
@@ -92,7 +125,7 @@ impl Event {
 
     /// Whether it is known to be done without asking. Never recorded counts as done.
     pub(crate) fn known_done(&self) -> bool {
-        self.records.is_known_done()
+        !self.is_interprocess() && self.records.is_known_done()
     }
 
     /// Whether it was ever recorded.

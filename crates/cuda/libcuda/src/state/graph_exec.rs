@@ -50,9 +50,11 @@ struct State {
     objects: Objects,
 }
 
-struct ExecNode {
-    item: Option<Item>,
+pub(super) struct ExecNode {
+    pub(super) item: Option<Item>,
     after: Vec<u32>,
+    /// How many nodes each of its bodies has; they lie right before it.
+    pub(super) bodies: Vec<u32>,
     enabled: bool,
     host: HostUse,
 }
@@ -120,8 +122,10 @@ impl Exec {
         if store.graphs.is_embedded(graph)? {
             return Err(CudaError::NOT_SUPPORTED.into());
         }
+        store.handles.check_used(graph)?;
         let objects = store.graphs.objects(graph)?;
-        let owns_memory = store.graphs.owns_memory(graph)?;
+        // Such a graph has one executable form at a time.
+        let is_single = store.graphs.owns_memory(graph)? || store.graphs.is_conditional(graph)?;
         drop(store);
 
         let circle =
@@ -136,10 +140,16 @@ impl Exec {
             .map(|node| ExecNode {
                 item: node.payload,
                 after: node.after,
+                bodies: node.bodies,
                 enabled: true,
                 host: HostUse::default(),
             })
             .collect();
+        super::check_bodies(&nodes).map_err(|error| InstantiateError {
+            error,
+            result: CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED,
+            node: None,
+        })?;
         let memory = memory_plan(&nodes);
         let mut state =
             State { snapshot, places, nodes, memory, run: 0, last_stream: None, objects: Objects::new() };
@@ -165,7 +175,7 @@ impl Exec {
         })?;
         let made = made.ok_or(CudaError::UNKNOWN)?;
         // Bound to a name, so that the store is not locked any more when the graph is destroyed again.
-        let booked = if owns_memory { graphs().memory.instantiate(graph, made.handle) } else { Ok(()) };
+        let booked = if is_single { graphs().memory.instantiate(graph, made.handle) } else { Ok(()) };
         match booked {
             Ok(()) => Ok(made),
             Err(error) => {
@@ -188,6 +198,8 @@ impl Exec {
         }
         let run = state.run;
         state.run = state.run.wrapping_add(1);
+        // An event that other processes know: they must find the launch when this call has returned.
+        let mut shared = None;
         for node in state.nodes.iter().filter(|node| node.enabled) {
             if let Some((transfer, region)) = node.host.written {
                 expect_run(&self.context, transfer_of_run(transfer, run), &region);
@@ -195,13 +207,22 @@ impl Exec {
             if let Some(Item { op: NodeOp::Record { event, .. }, .. }) = &node.item {
                 recorded_by_graph(event);
             }
+            if let Some(Item { op: NodeOp::Record { event, .. } | NodeOp::Wait { event, .. }, .. }) =
+                &node.item
+                && event.is_interprocess()
+            {
+                shared = Some(Arc::clone(event));
+            }
         }
         stream.order_behind_copies()?;
         super::managed::launching_graph(stream, || {
             stream.context.post(&Command::GraphLaunch { exec: self.id, stream: stream.id, run })
         })?;
         state.last_stream = Some(Arc::clone(stream));
-        Ok(())
+        match shared {
+            Some(event) => event.await_others(),
+            None => Ok(()),
+        }
     }
 
     /// Gets the next launch ready.
@@ -412,6 +433,12 @@ impl ExecNode {
         Ok(match &item.op {
             NodeOp::Empty | NodeOp::Child(_) => Op::Empty {},
             NodeOp::Kernel(node) => node.to_wire(),
+            NodeOp::Conditional(node) => Op::Conditional {
+                handle: node.handle,
+                kind: node.kind,
+                first: node.first,
+                bodies: self.bodies.clone(),
+            },
             NodeOp::Copy { copy, .. } => match (copy.source, copy.target, host) {
                 (Place::Device(source), Place::Device(target), _) => {
                     Op::CopyDevice { target, source, shape: copy.shape }
@@ -454,7 +481,7 @@ impl ExecNode {
             Some(NodeOp::MemoryOps { ops, .. }) => ops.len() * 24,
             _ => 0,
         };
-        PLAIN + self.after.len() * 4 + item
+        PLAIN + (self.after.len() + self.bodies.len()) * 4 + item
     }
 }
 
@@ -539,9 +566,7 @@ fn check_contexts(
     found: &mut Option<Arc<Context>>,
 ) -> Result<(), InstantiateError> {
     for node in &snapshot.nodes {
-        if let Some(child) = &node.child {
-            check_contexts(child, found)?;
-        }
+        node.child.iter().chain(&node.bodies).try_for_each(|inner| check_contexts(inner, found))?;
         let Some(context) = node.payload.context() else { continue };
         let first = found.get_or_insert_with(|| Arc::clone(&context));
         let far = |place: &Place| match place {

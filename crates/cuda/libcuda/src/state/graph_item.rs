@@ -1,6 +1,6 @@
 //! What a node of a graph does, together with what the program said about it and may ask back.
 
-use super::{Context, Copy, KernelNode, NodeOp, Place, device_of_plane, memory_of};
+use super::{ConditionalNode, Context, Copy, KernelNode, NodeOp, Place, device_of_plane, memory_of};
 use cuda_abi::*;
 use cuda_client::graph::{Payload, UpdateResult};
 use std::sync::Arc;
@@ -51,7 +51,8 @@ impl Item {
             NodeOp::Kernel(node) => Some(Arc::clone(&node.function.context)),
             NodeOp::Copy { context, .. }
             | NodeOp::Fill { context, .. }
-            | NodeOp::MemoryOps { context, .. } => Some(Arc::clone(context)),
+            | NodeOp::MemoryOps { context, .. }
+            | NodeOp::Conditional(ConditionalNode { context, .. }) => Some(Arc::clone(context)),
             NodeOp::Record { event, .. } | NodeOp::Wait { event, .. } => Some(Arc::clone(&event.context)),
             NodeOp::Allocate { address, .. } => {
                 let allocation = memory_of(*address)?.memory.find(*address)?;
@@ -112,6 +113,7 @@ impl Payload for Item {
             NodeOp::Fill { .. } => CU_GRAPH_NODE_TYPE_MEMSET,
             NodeOp::Host { .. } => CU_GRAPH_NODE_TYPE_HOST,
             NodeOp::Child(_) => CU_GRAPH_NODE_TYPE_GRAPH,
+            NodeOp::Conditional(_) => CU_GRAPH_NODE_TYPE_CONDITIONAL,
             NodeOp::Empty => CU_GRAPH_NODE_TYPE_EMPTY,
             NodeOp::Wait { .. } => CU_GRAPH_NODE_TYPE_WAIT_EVENT,
             NodeOp::Record { .. } => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
@@ -137,6 +139,11 @@ impl Payload for Item {
                 let same = old_shape == shape && old_element == element_bytes;
                 let same_device = device_of(old_target.address) == device_of(target.address);
                 same_device.then_some(()).filter(|()| lines || same).ok_or(UpdateResult::ParametersChanged)
+            }
+            (NodeOp::Conditional(old), NodeOp::Conditional(new))
+                if (old.handle, old.kind) != (new.handle, new.kind) =>
+            {
+                Err(UpdateResult::ParametersChanged)
             }
             (NodeOp::Allocate { address: old, .. }, NodeOp::Allocate { address: new, .. })
             | (NodeOp::Free { address: old }, NodeOp::Free { address: new })

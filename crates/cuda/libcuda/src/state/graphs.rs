@@ -1,6 +1,6 @@
 //! The process's graphs and captures, under one lock.
 
-use super::{GraphMemory, Item};
+use super::{GraphMemory, Handles, Item};
 use cuda_client::graph::{Graphs, capture::Captures};
 use std::{
     ops::{Deref, DerefMut},
@@ -17,6 +17,8 @@ pub(crate) struct GraphStore {
     pub(crate) graphs: Graphs<Item>,
     /// Streams that capture.
     pub(crate) captures: Captures,
+    /// Handles of conditional nodes.
+    pub(crate) handles: Handles,
     /// Memory of allocation nodes.
     pub(crate) memory: GraphMemory,
 }

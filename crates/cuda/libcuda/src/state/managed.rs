@@ -15,18 +15,23 @@
 mod hints;
 mod serve;
 mod side;
+mod variables;
 mod work;
 
 pub(crate) use hints::*;
+pub(crate) use variables::{add_variables, remove_variables};
 pub(crate) use work::*;
 
-use super::{AllocationKind, Context, Copy, Place, Stream, lock};
+use super::{Allocation, AllocationKind, Context, Copy, Place, Stream, lock};
 use crate::{
     host::HostRegion,
     paging::{Access, Pages},
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_client::managed::{BLOCK_BYTES, Table, advice::Advices};
+use cuda_client::{
+    managed::{BLOCK_BYTES, Table, advice::Advices},
+    shadow::SHADOWED_BYTES_MAX,
+};
 use cuda_wire::{Op, Plane, Shape};
 use side::Sides;
 use std::{
@@ -37,6 +42,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
+use variables::Held;
 
 /// Whether there is any: most programs have none, and pay one branch.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
@@ -83,9 +89,28 @@ struct Area {
     generation: u64,
     /// Bytes that were sent and fetched, for the log.
     moved: (u64, u64),
+    /// Which of its bytes are managed memory.
+    held: Held,
 }
 
 impl Area {
+    fn new(context: &Arc<Context>, base: u64, pages: Arc<Pages>, table: Table, bytes: u64) -> Self {
+        Self {
+            base,
+            bytes,
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            context: Arc::clone(context),
+            pages,
+            table,
+            attached: Attached::Global,
+            advices: Advices::default(),
+            targets: Vec::new(),
+            generation: 0,
+            moved: (0, 0),
+            held: Held::default(),
+        }
+    }
+
     /// The program's bytes in a range, as we reach them.
     fn region(&self, range: &Range<u64>) -> HostRegion {
         region(&self.pages, range)
@@ -179,9 +204,40 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// cuMemAllocManaged.
 pub(crate) fn allocate_managed(context: &Arc<Context>, bytes: u64, attached: Attached) -> CuResult<u64> {
+    allocate_with_pages(context, bytes, attached, AllocationKind::Managed)
+}
+
+/// cuMemHostAlloc of memory that kernels reach by its own address, wherever they have it from.
+pub(crate) fn allocate_mapped_host(context: &Arc<Context>, bytes: u64, flags: u32) -> CuResult<u64> {
+    crate::paging::start(&serve::RESOLVER).map_err(no_pages)?;
+    // Programs read files into such memory; and shadows serve smaller memory, where kernels are given its address.
+    if !crate::paging::serves_system_calls() && bytes <= SHADOWED_BYTES_MAX {
+        return Err(CudaError::NOT_SUPPORTED);
+    }
+    allocate_with_pages(context, bytes, Attached::Global, AllocationKind::MappedHost { flags })
+}
+
+/// The flags of such memory, where an address lies in it.
+pub(crate) fn mapped_host_at(address: u64) -> Option<(Allocation, u32)> {
+    if !is_any() {
+        return None;
+    }
+    let found = super::memory_of(address)?.memory.find(address)?;
+    match found.kind {
+        AllocationKind::MappedHost { flags } => Some((found, flags)),
+        _ => None,
+    }
+}
+
+fn allocate_with_pages(
+    context: &Arc<Context>,
+    bytes: u64,
+    attached: Attached,
+    kind: AllocationKind,
+) -> CuResult<u64> {
     crate::paging::start(&serve::RESOLVER).map_err(no_pages)?;
     let whole = bytes.checked_next_multiple_of(BLOCK_BYTES).ok_or(CudaError::OUT_OF_MEMORY)?;
-    let base = super::memory::allocate_as(context, bytes, AllocationKind::Managed)?;
+    let base = super::memory::allocate_as(context, bytes, kind)?;
     let added = add(context, base, bytes, whole, attached);
     if added.is_err() {
         let _ = super::free_device_memory(base);
@@ -200,19 +256,7 @@ fn add(context: &Arc<Context>, base: u64, bytes: u64, whole: u64, attached: Atta
         let how = if crate::paging::serves_system_calls() { "also" } else { "not" };
         format!("{bytes} bytes of managed memory at {base:#x}, {how} for system calls")
     });
-    let area = Area {
-        base,
-        bytes,
-        number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
-        context: Arc::clone(context),
-        pages,
-        table: Table::new(bytes),
-        attached,
-        advices: Advices::default(),
-        targets: Vec::new(),
-        generation: 0,
-        moved: (0, 0),
-    };
+    let area = Area { attached, ..Area::new(context, base, pages, Table::new(bytes), bytes) };
     let mut areas = lock_areas();
     // Both sides begin as zeros.
     let (target, shape) = (Plane::line(base), Shape::line(whole));

@@ -56,6 +56,8 @@ pub(crate) enum AllocationKind {
     },
     /// A variable of a module; the driver placed it.
     Variable,
+    /// The same declared `__managed__`: this process has pages there, too.
+    ManagedVariable,
     /// Physical memory mapped into a reservation.
     Mapped {
         /// Handle of the physical memory.
@@ -67,6 +69,28 @@ pub(crate) enum AllocationKind {
     Graph,
     /// cuMemAllocManaged: this process has pages there, too.
     Managed,
+    /// The same by cuMemHostAlloc with `CU_MEMHOSTALLOC_DEVICEMAP`: to the program it is memory of the host.
+    MappedHost {
+        /// What the program asked for.
+        flags: u32,
+    },
+    /// Memory of another process.
+    Imported {
+        /// Where what is mapped begins.
+        at: u64,
+    },
+}
+
+impl AllocationKind {
+    /// Whether it belongs to a module.
+    fn is_variable(self) -> bool {
+        matches!(self, Self::Variable | Self::ManagedVariable)
+    }
+
+    /// Whether it is managed memory to the program.
+    pub(crate) fn is_managed(self) -> bool {
+        matches!(self, Self::Managed | Self::ManagedVariable)
+    }
 }
 
 /// Physical memory made by cuMemCreate.
@@ -133,7 +157,9 @@ impl DeviceMemory {
         let mut state = lock(&self.state);
         let device = context.device as u32;
         let base = match kind {
-            AllocationKind::Managed => state.space.allocate_pages(bytes, device, 0)?,
+            AllocationKind::Managed | AllocationKind::MappedHost { .. } => {
+                state.space.allocate_pages(bytes, device, 0)?
+            }
             _ => state.space.allocate(bytes, Kind::Memory, device, 0)?,
         };
         state.note(base, bytes, kind, context);
@@ -145,7 +171,12 @@ impl DeviceMemory {
     pub(crate) fn remove(&self, base: u64) -> CuResult<Allocation> {
         let mut state = lock(&self.state);
         match state.allocations.get(&base).map(|allocation| allocation.kind) {
-            Some(AllocationKind::Plain | AllocationKind::Graph | AllocationKind::Managed) => {
+            Some(
+                AllocationKind::Plain
+                | AllocationKind::Graph
+                | AllocationKind::Managed
+                | AllocationKind::MappedHost { .. },
+            ) => {
                 state.space.free(base);
             }
             Some(AllocationKind::Pool { .. }) => {}
@@ -167,6 +198,32 @@ impl DeviceMemory {
         let freed = entry.get().as_block()?;
         entry.remove();
         Some(freed)
+    }
+
+    /// Places memory of another process: `bytes` from `offset` on of a range of `span`. Returns where the range begins.
+    pub(super) fn place_import(
+        &self,
+        context: &Context,
+        device: usize,
+        span: u64,
+        offset: u64,
+        bytes: u64,
+    ) -> CuResult<u64> {
+        let mut state = lock(&self.state);
+        let at = state.space.allocate(span, Kind::Memory, device as u32, 0)?;
+        let buffer = NEXT_BUFFER.fetch_add(1, Ordering::Relaxed);
+        let (base, context, kind) = (at + offset, context.handle, AllocationKind::Imported { at });
+        state.allocations.insert(base, Allocation { base, bytes, kind, context, device, buffer });
+        Ok(at)
+    }
+
+    /// Forgets it.
+    pub(super) fn remove_import(&self, base: u64) {
+        let mut state = lock(&self.state);
+        if let Some(AllocationKind::Imported { at }) = state.allocations.get(&base).map(|known| known.kind) {
+            state.allocations.remove(&base);
+            state.space.free(at);
+        }
     }
 
     /// Addresses for a pool to map memory in.
@@ -205,7 +262,13 @@ impl DeviceMemory {
 
     /// Notes a variable that the driver placed. Fails where this process has memory of its own: the address would mean
     /// two things.
-    pub(super) fn note_variable(&self, address: u64, bytes: u64, context: &Context) -> CuResult<()> {
+    pub(super) fn note_variable(
+        &self,
+        address: u64,
+        bytes: u64,
+        kind: AllocationKind,
+        context: &Context,
+    ) -> CuResult<()> {
         let mut state = lock(&self.state);
         let range = self.reserved.range();
         let mut at = address / STRAY_BYTES * STRAY_BYTES;
@@ -223,29 +286,33 @@ impl DeviceMemory {
             }
             at += STRAY_BYTES;
         }
-        state.note(address, bytes, AllocationKind::Variable, context);
+        state.note(address, bytes, kind, context);
         Ok(())
     }
 
     pub(super) fn forget_variable(&self, address: u64) {
         let mut state = lock(&self.state);
-        if state.allocations.get(&address).is_some_and(|known| known.kind == AllocationKind::Variable) {
+        if state.allocations.get(&address).is_some_and(|known| known.kind.is_variable()) {
             state.allocations.remove(&address);
         }
     }
 
-    /// Forgets what a context held. Mapped memory belongs to the process and stays.
+    /// Forgets what a context held, but for other processes' memory. Mapped memory belongs to the process and stays.
     pub(super) fn forget_context(&self, context: u64) {
         let mut state = lock(&self.state);
         let gone: Vec<u64> = state
             .allocations
             .values()
-            .filter(|known| known.context == context && !matches!(known.kind, AllocationKind::Mapped { .. }))
+            .filter(|known| {
+                known.context == context
+                    && !matches!(known.kind, AllocationKind::Mapped { .. } | AllocationKind::Imported { .. })
+            })
             .map(|known| known.base)
             .collect();
         for base in gone {
             if let Some(known) = state.allocations.remove(&base)
-                && !matches!(known.kind, AllocationKind::Variable | AllocationKind::Pool { .. })
+                && !known.kind.is_variable()
+                && !matches!(known.kind, AllocationKind::Pool { .. })
             {
                 state.space.free(base);
             }
@@ -403,7 +470,9 @@ pub(super) fn allocate_as(context: &Arc<Context>, bytes: u64, kind: AllocationKi
     }
     let address = device.memory.place(context, bytes, kind)?;
     let bytes = match kind {
-        AllocationKind::Managed => bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes),
+        AllocationKind::Managed | AllocationKind::MappedHost { .. } => {
+            bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes)
+        }
         _ => padded(bytes),
     };
     let command = Command::MemoryAllocate { context: context.id, address, bytes };
@@ -431,9 +500,13 @@ pub(crate) fn free_device_memory(address: u64) -> CuResult<()> {
     if super::free_graph_memory(address)? {
         return device.link.post(&Command::MemoryFree { address });
     }
+    if super::free_imported(address)? {
+        return Ok(());
+    }
     // Before the address can be used again.
     super::managed::free_managed(address);
     let allocation = device.memory.remove(address)?;
+    super::forget_shared(&allocation);
     let block = allocation.as_block();
     if let Some(block) = block {
         block.free()?;

@@ -2,13 +2,16 @@
 
 #![allow(unsafe_code)]
 
-use super::{Client, Context, Function, Kernel, KernelSheet, client, forget_attributes, lock};
+use super::{
+    AllocationKind, Client, Context, Function, Kernel, KernelSheet, client, forget_attributes, lock,
+};
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{
     Bytes, Command, INLINE_BYTES_MAX, ImageSource, JitOption, KernelRef, ModuleId, ModuleInfo, VariableInfo,
 };
 use std::{
     collections::{HashMap, HashSet},
+    ops::Range,
     sync::{Arc, Mutex, OnceLock, Weak},
 };
 
@@ -38,6 +41,8 @@ pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
     /// Its variables by name.
     pub(crate) variables: HashMap<String, VariableInfo>,
+    /// Addresses of those that were declared `__managed__`.
+    managed: Vec<Range<u64>>,
     /// The compiler's information log.
     pub(crate) info_log: String,
     by_name: HashMap<String, u32>,
@@ -84,6 +89,10 @@ impl Module {
             info.kernels.iter().enumerate().map(|(at, kernel)| (kernel.name.clone(), at as u32)).collect();
         let variables =
             info.variables.iter().map(|variable| (variable.name.clone(), variable.clone())).collect();
+        let managed = info.managed.0.iter().filter_map(|place| info.variables.get(*place as usize));
+        let managed = managed
+            .map(|variable| variable.address..variable.address.saturating_add(variable.bytes))
+            .collect();
         let mut made = None;
         client.modules.insert_with(|handle| {
             let module = Arc::new(Self {
@@ -91,6 +100,7 @@ impl Module {
                 id,
                 context: Arc::clone(context),
                 variables,
+                managed,
                 info_log: info.info_log,
                 by_name,
                 sheets,
@@ -104,8 +114,11 @@ impl Module {
         let module = made.ok_or(CudaError::UNKNOWN)?;
         let memory = &context.device()?.memory;
         for variable in module.variables.values() {
-            memory.note_variable(variable.address, variable.bytes, context)?;
+            let is_managed = module.managed.iter().any(|range| range.start == variable.address);
+            let kind = if is_managed { AllocationKind::ManagedVariable } else { AllocationKind::Variable };
+            memory.note_variable(variable.address, variable.bytes, kind, context)?;
         }
+        super::managed::add_variables(context, &module.managed)?;
         Ok(module)
     }
 
@@ -164,6 +177,7 @@ impl Module {
             client.functions.remove(function.handle);
             forget_attributes(function.handle);
         }
+        super::managed::remove_variables(&self.managed);
         let memory = &self.context.device()?.memory;
         self.variables.values().for_each(|variable| memory.forget_variable(variable.address));
         Ok(())
@@ -251,11 +265,28 @@ impl Library {
         client()?.libraries.get(handle).ok_or(CudaError::INVALID_HANDLE)
     }
 
+    /// The managed variable of a name.
+    pub(crate) fn managed_variable(&self, name: &str) -> CuResult<VariableInfo> {
+        let modules = lock(&self.modules);
+        let found = modules.iter().find_map(|module| {
+            let variable = module.variables.get(name)?;
+            module.managed.iter().any(|range| range.start == variable.address).then(|| variable.clone())
+        });
+        found.ok_or(CudaError::NOT_FOUND)
+    }
+
     /// Its module in a context, loaded there if need be.
     pub(crate) fn module_in(&self, context: &Arc<Context>) -> CuResult<Arc<Module>> {
         let mut modules = lock(&self.modules);
         if let Some(module) = modules.iter().find(|module| Arc::ptr_eq(&module.context, context)) {
             return Ok(Arc::clone(module));
+        }
+        if modules.iter().any(|module| !module.managed.is_empty()) {
+            crate::log::error(
+                "a library with __managed__ variables is used in a second context: the variables would have another copy \
+                 there, so this is refused; use memory of cudaMallocManaged instead",
+            );
+            return Err(CudaError::NOT_SUPPORTED);
         }
         let module = Module::load_as(context, &self.image, &self.options, Some(&self.sheets))?;
         modules.push(Arc::clone(&module));

@@ -75,6 +75,8 @@ pub(crate) enum NodeOp {
     },
     /// A whole graph.
     Child(super::ChildGraph),
+    /// Bodies that run as a value says.
+    Conditional(super::ConditionalNode),
 }
 
 /// A kernel launch as a value.
@@ -158,7 +160,12 @@ pub(crate) fn run_op(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
             pool_order::before_record(&event, stream);
             let sent = send(Op::Record { event: event.id, flags });
             event.note_record();
-            sent
+            sent?;
+            if event.is_interprocess() { event.await_others() } else { Ok(()) }
+        }
+        NodeOp::Wait { event, flags } if event.is_interprocess() => {
+            send(Op::Wait { event: event.id, flags })?;
+            event.await_others()
         }
         NodeOp::Wait { event, flags } => {
             let expected = pool_order::before_wait(&event);
@@ -172,6 +179,6 @@ pub(crate) fn run_op(stream: &Arc<Stream>, op: NodeOp) -> CuResult<()> {
             let words = ops.iter().map(|op| op.address).filter(|_| managed::is_any()).collect::<Vec<_>>();
             managed::writing_words(stream, &words, || send(Op::MemoryOps { ops }))
         }
-        NodeOp::Child(_) => Ok(()),
+        NodeOp::Child(_) | NodeOp::Conditional(_) => Ok(()),
     }
 }

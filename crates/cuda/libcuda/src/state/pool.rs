@@ -99,19 +99,43 @@ pub(crate) struct MemoryPool {
     pub(crate) books: Pool,
     /// `CUmemAccess_flags` of other devices.
     access: Mutex<HashMap<usize, u32>>,
+    /// `CUmemAllocationHandleType`s that it was made with.
+    pub(crate) handle_types: u32,
+    /// Another process's pool: nothing is allocated from it here.
+    is_imported: bool,
 }
 
 impl MemoryPool {
     pub(super) fn default_of(handle: u64, device: usize) -> Self {
-        Self { handle, device, books: Pool::default_of(device as u32), access: Mutex::default() }
+        let books = Pool::default_of(device as u32);
+        Self { handle, device, books, access: Mutex::default(), handle_types: 0, is_imported: false }
     }
 
     /// Makes a pool; `max_bytes` 0 is no bound.
-    pub(crate) fn create(device: usize, max_bytes: u64) -> CuResult<Arc<Self>> {
+    pub(crate) fn create(device: usize, max_bytes: u64, handle_types: u32) -> CuResult<Arc<Self>> {
+        Self::make(device, max_bytes, handle_types, false)
+    }
+
+    /// A pool of another process.
+    pub(crate) fn imported(device: usize) -> CuResult<Arc<Self>> {
+        Self::make(device, 0, 0, true)
+    }
+
+    /// Whether other processes may have its memory.
+    pub(crate) fn is_shareable(&self) -> bool {
+        self.handle_types != 0
+    }
+
+    pub(crate) fn is_imported(&self) -> bool {
+        self.is_imported
+    }
+
+    fn make(device: usize, max_bytes: u64, handle_types: u32, is_imported: bool) -> CuResult<Arc<Self>> {
         let mut made = None;
         client()?.pools.insert_with(|handle| {
             let books = Pool::created(device as u32, max_bytes);
-            let pool = Arc::new(Self { handle, device, books, access: Mutex::default() });
+            let access = Mutex::default();
+            let pool = Arc::new(Self { handle, device, books, access, handle_types, is_imported });
             made = Some(Arc::clone(&pool));
             pool
         })?;

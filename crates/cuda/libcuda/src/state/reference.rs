@@ -32,10 +32,13 @@ pub(crate) struct ReferenceState {
     pub(crate) sampling: Sampling,
 }
 
+/// `CU_TR_ADDRESS_MODE_CLAMP`
+const CLAMP: u32 = 1;
+
 impl Default for ReferenceState {
     fn default() -> Self {
         let sampling = Sampling {
-            address_modes: [0; 3],
+            address_modes: [CLAMP; 3],
             filter_mode: 0,
             flags: 0,
             max_anisotropy: 0,
@@ -102,10 +105,10 @@ impl Reference {
         Ok(())
     }
 
-    /// Ends what cuTexRefCreate made; a module's goes with it.
+    /// Ends what cuTexRefCreate made; a module's goes with it, and the driver has nothing against being asked.
     pub(crate) fn destroy(&self) -> CuResult<()> {
         if self.of.is_some() {
-            return Err(CudaError::INVALID_VALUE);
+            return Ok(());
         }
         REFERENCES.remove(self.handle).map(drop).ok_or(CudaError::INVALID_HANDLE)
     }

@@ -1,6 +1,6 @@
 //! Streams, the default ones included.
 
-use super::{CaptureSlot, Context, client, thread_streams};
+use super::{CaptureSlot, Context, Green, client, default_stream, thread_stream};
 use crate::border::StreamArg;
 use cuda_abi::{CUlaunchAttributeValue, CuResult, CudaError};
 use cuda_wire::{Command, Op, StreamId};
@@ -33,6 +33,8 @@ pub(crate) struct Stream {
     pub(crate) id: StreamId,
     /// The context it belongs to.
     pub(crate) context: Arc<Context>,
+    /// The green context of it whose multiprocessors it runs on.
+    pub(crate) green: Option<Arc<Green>>,
     /// How it is ordered.
     pub(crate) kind: StreamKind,
     /// `CU_STREAM_*` it was created with.
@@ -57,6 +59,65 @@ impl Stream {
         flags: u32,
         priority: i32,
     ) -> CuResult<Arc<Self>> {
+        let made = Self::unjoined(context, kind, flags, priority)?;
+        super::context_event::join(&made)?;
+        Ok(made)
+    }
+
+    /// The same, without waiting for what the context waits for.
+    pub(super) fn unjoined(
+        context: &Arc<Context>,
+        kind: StreamKind,
+        flags: u32,
+        priority: i32,
+    ) -> CuResult<Arc<Self>> {
+        let made = Self::register(context, None, kind, flags, priority)?;
+        let wire_kind = match kind {
+            StreamKind::Blocking | StreamKind::PerThread => 0,
+            StreamKind::NonBlocking => 1,
+            StreamKind::Legacy => 2,
+        };
+        context.post(&Command::StreamCreate {
+            stream: made.id,
+            context: context.id,
+            kind: wire_kind,
+            priority,
+        })?;
+        Ok(made)
+    }
+
+    /// Makes a stream of a green context. How its default stream is ordered against others is for the worker to know, so here it
+    /// counts as one that waits for no stream.
+    pub(crate) fn create_green(
+        green: &Arc<Green>,
+        kind: StreamKind,
+        flags: u32,
+        priority: i32,
+    ) -> CuResult<Arc<Self>> {
+        let (wire_kind, known) = match kind {
+            StreamKind::Legacy => (2, StreamKind::NonBlocking),
+            StreamKind::NonBlocking => (1, kind),
+            StreamKind::Blocking | StreamKind::PerThread => (0, StreamKind::NonBlocking),
+        };
+        let made = Self::register(&green.context, Some(green), known, flags, priority)?;
+        green.context.post(&Command::GreenStreamCreate {
+            stream: made.id,
+            context: green.context.id,
+            green: green.id,
+            kind: wire_kind,
+            priority,
+        })?;
+        super::context_event::join(&made)?;
+        Ok(made)
+    }
+
+    fn register(
+        context: &Arc<Context>,
+        green: Option<&Arc<Green>>,
+        kind: StreamKind,
+        flags: u32,
+        priority: i32,
+    ) -> CuResult<Arc<Self>> {
         let client = client()?;
         let id = StreamId(client.next_id());
         let mut made = None;
@@ -65,6 +126,7 @@ impl Stream {
                 handle,
                 id,
                 context: Arc::clone(context),
+                green: green.cloned(),
                 kind,
                 flags,
                 priority,
@@ -76,17 +138,6 @@ impl Stream {
             made = Some(Arc::clone(&stream));
             stream
         })?;
-        let wire_kind = match kind {
-            StreamKind::Blocking | StreamKind::PerThread => 0,
-            StreamKind::NonBlocking => 1,
-            StreamKind::Legacy => 2,
-        };
-        context.post(&Command::StreamCreate {
-            stream: id,
-            context: context.id,
-            kind: wire_kind,
-            priority,
-        })?;
         made.ok_or(CudaError::UNKNOWN)
     }
 
@@ -95,8 +146,8 @@ impl Stream {
     pub(crate) fn of(argument: StreamArg) -> CuResult<Arc<Self>> {
         let stream = match argument {
             StreamArg::Created(handle) => client()?.streams.get(handle.0).ok_or(CudaError::INVALID_HANDLE)?,
-            StreamArg::Legacy => super::current_context()?.legacy_stream()?,
-            StreamArg::PerThread => thread_streams(&super::current_context()?)?,
+            StreamArg::Legacy => default_stream()?,
+            StreamArg::PerThread => thread_stream()?,
         };
         stream.context.check()?;
         Ok(stream)

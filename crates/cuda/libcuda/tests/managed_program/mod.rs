@@ -1,5 +1,7 @@
 //! The programs of the tests of managed memory.
 
+mod variables;
+
 // The library under test is linked in; its functions are called as any program calls them.
 use cuda as _;
 use std::ffi::{CStr, c_void};
@@ -19,6 +21,10 @@ unsafe extern "C" {
     fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32;
     fn cuMemAllocManaged(address: *mut u64, bytes: usize, flags: u32) -> u32;
     fn cuMemFree_v2(address: u64) -> u32;
+    fn cuMemHostAlloc(address: *mut u64, bytes: usize, flags: u32) -> u32;
+    fn cuMemHostGetDevicePointer_v2(device: *mut u64, host: u64, flags: u32) -> u32;
+    fn cuMemHostGetFlags(flags: *mut u32, host: u64) -> u32;
+    fn cuMemFreeHost(address: u64) -> u32;
     fn cuMemcpy(to: u64, from: u64, bytes: usize) -> u32;
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) -> u32;
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> u32;
@@ -58,7 +64,7 @@ unsafe extern "C" {
 }
 
 /// `bump(p, n, v)`: p[i] = p[i] * 3 + v for the first n words. `slow(p, n, v)` does
-/// the same with one word after counting to 300,000.
+/// the same with one word after counting to 300,000. `follow(p, n, v)` does the same with the word whose address lies at p.
 const KERNELS: &CStr = c"
 .version 7.0
 .target sm_70
@@ -109,6 +115,26 @@ again:
 done:
     ret;
 }
+.visible .entry follow(.param .u64 p, .param .u64 n, .param .u64 v)
+{
+    .reg .pred %q;
+    .reg .b32 %r<9>;
+    .reg .b64 %a<8>;
+    ld.param.u64 %a1, [p];
+    ld.param.u64 %a3, [v];
+    cvt.u32.u64 %r5, %a3;
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %tid.x;
+    or.b32 %r3, %r1, %r2;
+    setp.ne.u32 %q, %r3, 0;
+    @%q bra done;
+    ld.global.u64 %a2, [%a1];
+    ld.global.u32 %r6, [%a2];
+    mad.lo.u32 %r7, %r6, 3, %r5;
+    st.global.u32 [%a2], %r7;
+done:
+    ret;
+}
 ";
 
 fn good(code: u32) {
@@ -118,10 +144,11 @@ fn good(code: u32) {
 struct Gpu {
     bump: Handle,
     slow: Handle,
+    follow: Handle,
 }
 
 fn begin() -> Gpu {
-    let (mut context, mut module, mut bump, mut slow) = (0, 0, 0, 0);
+    let (mut context, mut module, mut bump, mut slow, mut follow) = (0, 0, 0, 0, 0);
     // SAFETY: the pointers are those of live variables, the texts end in zeros.
     unsafe {
         good(cuInit(0));
@@ -130,8 +157,9 @@ fn begin() -> Gpu {
         good(cuModuleLoadData(&mut module, KERNELS.as_ptr().cast()));
         good(cuModuleGetFunction(&mut bump, module, c"bump".as_ptr()));
         good(cuModuleGetFunction(&mut slow, module, c"slow".as_ptr()));
+        good(cuModuleGetFunction(&mut follow, module, c"follow".as_ptr()));
     }
-    Gpu { bump, slow }
+    Gpu { bump, slow, follow }
 }
 
 fn launch(function: Handle, memory: &[u32], v: u32, stream: Handle) {
@@ -172,6 +200,72 @@ fn managed(words: usize) -> &'static mut [u32] {
 
 fn address<T>(memory: &[T]) -> u64 {
     memory.as_ptr() as u64
+}
+
+const MAPPED: u32 = 2;
+
+/// Pinned memory that kernels may use, as words.
+fn mapped_words(words: usize) -> &'static mut [u32] {
+    let mut address = 0;
+    // SAFETY: the pointer is that of a live variable.
+    good(unsafe { cuMemHostAlloc(&mut address, words * 4, MAPPED) });
+    // SAFETY: the library gave so many bytes, which are this program's.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u32, words) }
+}
+
+/// Pinned memory at one address: a kernel finds it by a pointer in memory, and a graph does.
+fn mapped() {
+    let gpu = begin();
+    let (list, values) = (mapped_words(1 << 18), mapped_words(1 << 15));
+    assert!(list.iter().all(|word| *word == 0), "new memory is zero");
+    let at = address(values) + 40;
+    (list[0], list[1]) = (at as u32, (at >> 32) as u32);
+    values[10] = 5;
+    launch(gpu.follow, list, 2, 0);
+    synchronize();
+    assert_eq!(values[10], 17, "a kernel follows the pointer");
+
+    let (stream, mut graph, mut exec) = (stream(1), 0, 0);
+    // SAFETY: the pointers are those of live variables.
+    unsafe {
+        good(cuStreamBeginCapture_v2(stream, 0));
+        launch(gpu.follow, list, 1, stream);
+        launch(gpu.bump, values, 1, stream);
+        good(cuStreamEndCapture(stream, &mut graph));
+        good(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+        for start in [1, 100] {
+            values[10] = start;
+            good(cuGraphLaunch(exec, stream));
+            good(cuStreamSynchronize(stream));
+            assert_eq!(values[10], 9 * start + 4, "a graph uses it");
+        }
+    }
+    mapped_is_memory_of_the_host(list);
+    // SAFETY: they are not used afterwards.
+    unsafe {
+        assert_eq!(cuMemFree_v2(address(list)), 1, "it is no device memory");
+        assert_eq!(cuMemFreeHost(address(list) + 4096), 1, "nothing begins there");
+        good(cuMemFreeHost(address(list)));
+        good(cuMemFreeHost(address(values)));
+        assert_eq!(cuMemFreeHost(address(values)), 1, "it is gone");
+    }
+}
+
+fn mapped_is_memory_of_the_host(memory: &[u32]) {
+    const MEMORY_TYPE: u32 = 2;
+    const IS_MANAGED: u32 = 8;
+    const HOST: u32 = 1;
+    let (mut kind, mut is_managed, mut flags, mut device) = (0u32, 9u32, 0, 0);
+    let at = address(memory);
+    // SAFETY: the pointers are those of live variables of the right types.
+    unsafe {
+        good(cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, at + 8));
+        good(cuPointerGetAttribute((&raw mut is_managed).cast(), IS_MANAGED, at + 8));
+        good(cuMemHostGetFlags(&mut flags, at + 8));
+        good(cuMemHostGetDevicePointer_v2(&mut device, at + 8, 0));
+        assert_eq!(cuMemPrefetchAsync(at, 4096, 0, 0), 1, "it is not managed");
+    }
+    assert_eq!((kind, is_managed, flags, device), (HOST, 0, MAPPED, at + 8));
 }
 
 /// A number from a seed.
@@ -676,7 +770,9 @@ pub(crate) fn run(plan: &str) {
             "hints" => hints(),
             "ends" => ends(),
             "handler" => handler(),
+            "variables" => variables::variables(),
             "lost" => lost(),
+            "mapped" => mapped(),
             other => panic!("no plan {other}"),
         },
     }

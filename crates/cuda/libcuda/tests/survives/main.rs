@@ -43,6 +43,13 @@ fn session_process_elsewhere() {
     stage::serve_session_elsewhere();
 }
 
+/// Not a test: the same with a driver that does so in the first sessions.
+#[test]
+#[ignore = "the entry of session processes"]
+fn session_process_elsewhere_at_first() {
+    stage::serve_session_elsewhere_at_first();
+}
+
 /// Runs that go on at the same time.
 const AT_ONCE: u64 = 3;
 

@@ -60,11 +60,25 @@ extern "C" fn count_up(data: *mut c_void) {
     unsafe { *data.cast::<u32>() += 1000 };
 }
 
+/// A variable declared `__managed__`, and a kernel that adds 7 to it.
+const VARIABLE: &std::ffi::CStr = c".version 8.0\n.target sm_80\n.address_size 64\n\
+    .visible .global .attribute(.managed) .align 4 .u32 total = 5;\n.visible .entry more() {\n.reg .b32 %r<2>;\n\
+    ld.global.u32 %r1, [total];\nadd.u32 %r1, %r1, 7;\nst.global.u32 [total], %r1;\nret;\n}\n";
+
+fn managed_variable() -> (Device, &'static mut u32) {
+    let module = made(|module| cu!(cuModuleLoadData(module, VARIABLE.as_ptr().cast::<c_void>())));
+    let address: u64 = made(|address| cu!(cuModuleGetGlobal_v2(address, &mut 0, module, c"total".as_ptr())));
+    // SAFETY: the variable has four bytes, and its module is not unloaded.
+    (Device { module }, unsafe { &mut *(address as *mut u32) })
+}
+
 /// The host fills, kernels add, a host function changes a word, the host reads some or all; memory comes and goes.
 pub(crate) fn managed(device: &Device) -> String {
     let add = device.function(c"add");
     let streams = [0, stream()];
     let (a, b) = (managed_words(WORDS), managed_words(WORDS));
+    let (device_of_total, total) = managed_variable();
+    let more = device_of_total.function(c"more");
     let at = |memory: &[u32]| memory.as_ptr() as u64;
     let mut saw = String::new();
     for round in 0..24_u32 {
@@ -78,10 +92,12 @@ pub(crate) fn managed(device: &Device) -> String {
         device.launch(add, 40, 64, stream, &[at(passing), at(b), at(passing), 2500]);
         cu!(cuLaunchHostFunc(stream, count_up, b.as_mut_ptr().cast()));
         device.launch(add, 40, 64, stream, &[at(a), at(b), at(b), 2500]);
+        device_of_total.launch(more, 1, 1, stream, &[]);
         cu!(cuStreamSynchronize(stream));
+        *total += round;
         let bytes =
             |memory: &[u32]| digest(&memory.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
-        let _ = writeln!(saw, "{round} {} {:x}", b[0], bytes(passing));
+        let _ = writeln!(saw, "{round} {} {total} {:x}", b[0], bytes(passing));
         if round % 3 == 0 {
             let _ = writeln!(saw, "{round} all {:x} {:x}", bytes(a), bytes(b));
         }

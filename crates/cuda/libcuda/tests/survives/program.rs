@@ -20,7 +20,12 @@ unsafe extern "C" {
     pub(crate) fn cuModuleLoadData(module: *mut Handle, image: *const c_void) -> u32;
     fn cuModuleUnload(module: Handle) -> u32;
     pub(crate) fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const i8) -> u32;
-    fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: Handle, name: *const i8) -> u32;
+    pub(crate) fn cuModuleGetGlobal_v2(
+        address: *mut u64,
+        bytes: *mut usize,
+        module: Handle,
+        name: *const i8,
+    ) -> u32;
     pub(crate) fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: Handle) -> u32;
     pub(crate) fn cuMemFreeAsync(address: u64, stream: Handle) -> u32;
     pub(crate) fn cuMemAllocManaged(address: *mut u64, bytes: usize, flags: u32) -> u32;

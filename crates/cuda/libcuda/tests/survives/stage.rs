@@ -10,7 +10,7 @@ use cuda_worker::{
 };
 use driver_soft::{SoftConfig, SoftDriver};
 use std::{
-    fs,
+    fs::{self, File},
     os::fd::AsFd,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -26,6 +26,10 @@ const PROGRAM_MAX: Duration = Duration::from_secs(120);
 const TOKEN: &str = "secret";
 /// The entry of session processes.
 const SESSION: &str = "session_process";
+/// Sessions that a front keeps ready.
+const SPARES: usize = 2;
+/// Before the folder where sessions mark that they came.
+const MARKS: &str = "marks=";
 
 /// What a session process does.
 pub(crate) fn serve_session() {
@@ -35,6 +39,13 @@ pub(crate) fn serve_session() {
 /// The same with variables at other addresses.
 pub(crate) fn serve_session_elsewhere() {
     serve(4 << 20);
+}
+
+/// The same in as many sessions as a front keeps ready; those after them have the variables where they belong.
+pub(crate) fn serve_session_elsewhere_at_first() {
+    let marks = std::env::args().find_map(|word| word.strip_prefix(MARKS).map(PathBuf::from)).unwrap();
+    let is_first = (0..SPARES).any(|number| File::create_new(marks.join(number.to_string())).is_ok());
+    serve(if is_first { 4 << 20 } else { 0 });
 }
 
 fn serve(variables_moved_by: u64) {
@@ -118,6 +129,16 @@ impl Stage {
         let socket = self.path("elsewhere");
         let session = "session_process_elsewhere";
         let front = start_front(&socket, TOKEN, Some(&self.guardian.path()), session);
+        (format!("unix:{}", socket.display()), front)
+    }
+
+    /// The same for the sessions that it has ready at first.
+    pub(crate) fn worker_that_moves_variables_at_first(&self) -> (String, FrontHandle) {
+        let (socket, marks) = (self.path("at-first"), self.path("marks"));
+        std::fs::create_dir(&marks).unwrap();
+        let word = format!("{MARKS}{}", marks.display());
+        let session = ["session_process_elsewhere_at_first", &word];
+        let front = start_front_with(&socket, TOKEN, Some(&self.guardian.path()), &session);
         (format!("unix:{}", socket.display()), front)
     }
 
@@ -276,6 +297,11 @@ impl Running {
 }
 
 fn start_front(socket: &Path, token: &str, guardian: Option<&Path>, entry: &str) -> FrontHandle {
+    start_front_with(socket, token, guardian, &[entry])
+}
+
+/// `words`: the entry of session processes, and what is told to them. The test program takes that for the name of another test.
+fn start_front_with(socket: &Path, token: &str, guardian: Option<&Path>, words: &[&str]) -> FrontHandle {
     let mut session = SessionConfig::new(token.to_owned());
     session.guardian = guardian.map(Path::to_owned);
     // Less than the program's largest copies: they are pulled.
@@ -284,7 +310,11 @@ fn start_front(socket: &Path, token: &str, guardian: Option<&Path>, entry: &str)
         addresses: vec![format!("unix:{}", socket.display()).parse().unwrap()],
         spawn: SessionSpawn {
             program: std::env::current_exe().unwrap(),
-            arguments: ["--exact", entry, "--ignored", "--nocapture"].map(str::to_owned).to_vec(),
+            arguments: [&["--exact", "--ignored", "--nocapture"], words]
+                .concat()
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
         },
         session,
         grant: Arc::new(|| Ok(Grant::plain(serde_json::Value::Null))),
@@ -292,7 +322,7 @@ fn start_front(socket: &Path, token: &str, guardian: Option<&Path>, entry: &str)
         unauthenticated_max: 32,
         preamble_timeout: Duration::from_secs(5),
         hold: Duration::from_secs(20),
-        spares: 2,
+        spares: SPARES,
         executes_ptx_only: true,
     };
     serve_listener(config, |_| {}).unwrap()

@@ -93,6 +93,19 @@ fn a_worker_without_images_is_none_for_a_program_that_requires_them() {
 }
 
 #[test]
+fn a_session_whose_variables_lie_elsewhere_by_chance_is_left_for_another_one() {
+    let stage = Stage::new();
+    let (other, front) = stage.worker_that_moves_variables_at_first();
+    let undisturbed = stage.run(&[]);
+    let variables = [("DXPU_STANDBY", other.as_str()), ("DXPU_PATIENCE", "10s")];
+    let run = stage.run_by(&[Cut::ForGood(undisturbed.frames[0] / 2)], &variables);
+    assert!(run.succeeded, "{}", run.log);
+    assert_eq!(undisturbed.saw, run.saw);
+    assert!(run.log.contains("variables of a module have moved: "), "no session differed:\n{}", run.log);
+    front.stop();
+}
+
+#[test]
 fn a_worker_whose_variables_lie_elsewhere_is_refused_in_words() {
     let stage = Stage::new();
     let (other, front) = stage.worker_that_moves_variables();

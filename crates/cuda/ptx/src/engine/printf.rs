@@ -1,4 +1,4 @@
-//! Functions that the device runtime brings: printf, malloc, free, assert.
+//! Functions that the device runtime brings: printf, malloc, free, assert, the values of conditional nodes.
 
 use super::{
     access::Reach,
@@ -46,6 +46,10 @@ pub(super) fn builtin<M: DeviceMemory, H: Hooks>(
             Builtin::Malloc => hooks.malloc(argument(reach, 0)),
             Builtin::Free => {
                 hooks.free(argument(reach, 0));
+                0
+            }
+            Builtin::SetCondition => {
+                hooks.set_condition(argument(reach, 0), argument(reach, 1) as u32);
                 0
             }
             Builtin::AssertFail => {

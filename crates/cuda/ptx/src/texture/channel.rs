@@ -98,7 +98,19 @@ impl Channel {
 pub(crate) fn linear_of_srgb(value: f32) -> f32 {
     let value = f64::from(value);
     let linear = if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) };
-    linear as f32
+    round_as_the_table_does(linear) as f32
+}
+
+/// An H200 has a table of 8 significant bits, and none finer than 2^-15 (its answers to 24 values).
+fn round_as_the_table_does(value: f64) -> f64 {
+    const BITS: i32 = 8;
+    const FINEST: i32 = -15;
+    if value <= 0.0 {
+        return 0.0;
+    }
+    let exponent = value.log2().floor() as i32 + 1;
+    let step = f64::from((exponent - BITS).max(FINEST)).exp2();
+    (value / step).round() * step
 }
 
 #[cfg(test)]
@@ -144,7 +156,11 @@ mod tests {
     fn srgb_has_its_two_parts() {
         assert_eq!(linear_of_srgb(0.0), 0.0);
         assert_eq!(linear_of_srgb(1.0), 1.0);
-        assert!((linear_of_srgb(0.5) - 0.21404114).abs() < 1e-6);
-        assert!((linear_of_srgb(0.04) - 0.003095975).abs() < 1e-8);
+        assert!((linear_of_srgb(0.5) - 0.21404114).abs() < 0.214 / 256.0);
+        assert!((linear_of_srgb(0.04) - 0.003095975).abs() < 1.0 / f32::from(1u16 << 15));
+        // As an H200 answered for bytes 5, 13, 21, 37 and 77.
+        let of_byte = |byte: u8| linear_of_srgb(f32::from(byte) / 255.0).to_bits();
+        let told = [5, 13, 21, 37, 77].map(of_byte);
+        assert_eq!(told, [0x3ac8_0000, 0x3b84_0000, 0x3bf6_0000, 0x3c98_0000, 0x3d98_0000]);
     }
 }

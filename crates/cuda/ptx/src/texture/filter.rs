@@ -110,7 +110,8 @@ impl Sampler {
         if !self.is_mip_linear {
             return ((lod + 0.5).floor() as usize, 0, 0);
         }
-        let fixed = (lod * ONE as f64).round() as u64;
+        // Cut off, not rounded, as an H200 does.
+        let fixed = (lod * ONE as f64).floor() as u64;
         let first = (fixed / ONE) as usize;
         (first, (first + 1).min(last), fixed % ONE)
     }

@@ -86,6 +86,7 @@ impl SessionChild {
         config: &FrontConfig,
         grant: &Grant,
         role: Role,
+        content: Option<&OwnedFd>,
     ) -> io::Result<(Arc<Self>, Child, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(&config.spawn.program);
@@ -99,7 +100,7 @@ impl SessionChild {
             .stdout(Stdio::null())
             .spawn()?;
         let pid = child.id();
-        match tell(&ours, config, grant, role) {
+        match tell(&ours, config, grant, role, content) {
             Ok(lines) => Ok((Arc::new(Self { pid, control: Mutex::new(ours) }), child, lines)),
             Err(error) => {
                 drop(ours);
@@ -121,15 +122,22 @@ impl SessionChild {
 }
 
 /// Tells a new process everything it needs.
-fn tell(mut control: &UnixStream, config: &FrontConfig, grant: &Grant, role: Role) -> io::Result<UnixStream> {
+fn tell(
+    mut control: &UnixStream,
+    config: &FrontConfig,
+    grant: &Grant,
+    role: Role,
+    content: Option<&OwnedFd>,
+) -> io::Result<UnixStream> {
     let driver = grant.driver.clone();
-    let startup = Startup { role, session: config.session.clone(), driver, fds: grant.fds.len() };
+    let fds: Vec<_> = grant.fds.iter().chain(content).map(AsFd::as_fd).collect();
+    let content = content.is_some();
+    let startup = Startup { role, session: config.session.clone(), driver, fds: fds.len(), content };
     let text = serde_json::to_vec(&startup)?;
     let mut message = (text.len() as u32).to_le_bytes().to_vec();
     message.extend(text);
     control.write_all(&message)?;
-    if !grant.fds.is_empty() {
-        let fds: Vec<_> = grant.fds.iter().map(AsFd::as_fd).collect();
+    if !fds.is_empty() {
         transport::fd::send_fds(control.as_fd(), &fds, b"")?;
     }
     control.try_clone()

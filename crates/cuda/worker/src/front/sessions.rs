@@ -6,11 +6,13 @@ use super::child::{self, Line, SessionChild, SessionEvent};
 use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
+    content,
     end::EndKind,
 };
 use locks::{lock, wait, wait_for};
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::sync::{Arc, Condvar, Mutex, Weak};
@@ -44,6 +46,8 @@ pub(crate) struct Sessions {
     state: Mutex<State>,
     changed: Condvar,
     on_event: OnEvent,
+    /// Memory for what clients send, which all sessions share.
+    content: Option<OwnedFd>,
     /// Rung when a client in line may find a process.
     bells: Vec<Arc<Bell>>,
 }
@@ -103,7 +107,11 @@ impl Sessions {
         on_event: OnEvent,
     ) -> io::Result<Arc<Self>> {
         let state = Mutex::default();
-        let sessions = Arc::new(Self { config, state, changed: Condvar::new(), on_event, bells });
+        let content = content::make(config.session.content_bytes_max).unwrap_or_else(|error| {
+            tracing::warn!(%error, "no memory for what clients send; the next program sends it again");
+            None
+        });
+        let sessions = Arc::new(Self { config, state, changed: Condvar::new(), on_event, content, bells });
         let keeper = Arc::downgrade(&sessions);
         // Children are tied to the thread that starts them, so one thread starts them all and lives as long as any.
         std::thread::Builder::new().name("dxpu-spares".to_owned()).spawn(move || keep_spares(&keeper))?;
@@ -370,7 +378,8 @@ fn start_one(sessions: &Arc<Sessions>) {
             return sessions.not_started(&format!("cannot get devices for one more session: {error}"));
         }
     };
-    let (child, process, lines) = match SessionChild::start(&sessions.config, &grant, Role::Session) {
+    let started = SessionChild::start(&sessions.config, &grant, Role::Session, sessions.content.as_ref());
+    let (child, process, lines) = match started {
         Ok(started) => started,
         Err(error) => {
             (grant.release)();
@@ -389,7 +398,7 @@ fn start_one(sessions: &Arc<Sessions>) {
 }
 
 /// A name that cannot be guessed: it stands for a token that was shown.
-pub(super) fn random_name() -> Option<SessionName> {
+pub(crate) fn random_name() -> Option<SessionName> {
     let mut name = SessionName::default();
     let got = rustix::rand::getrandom(&mut name[..], rustix::rand::GetRandomFlags::empty());
     (got == Ok(name.len())).then_some(name)

@@ -148,7 +148,7 @@ impl Watchers {
 
     fn start_and_attend(&self) -> Result<(), StatusProcessError> {
         let grant = (self.config.grant)().map_err(StatusProcessError::NoGrant)?;
-        let started = SessionChild::start(&self.config, &grant, Role::Status);
+        let started = SessionChild::start(&self.config, &grant, Role::Status, None);
         let (child, process, lines) = match started {
             Ok(started) => started,
             Err(error) => {

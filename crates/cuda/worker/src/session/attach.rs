@@ -33,6 +33,8 @@ pub(crate) struct Attached {
     pub(crate) credit_bytes: u64,
     /// Its client wishes for a timeline.
     pub(crate) wants_timeline: bool,
+    /// The client wishes that what it sends is kept.
+    pub(crate) wants_content: bool,
     /// Its place among those that share its GPU, unless it is dedicated.
     pub(crate) sharer: Option<Arc<Sharer>>,
     /// The command connection.
@@ -78,12 +80,13 @@ pub(crate) fn attach(
     let (tx, rx, closer) = connection.split();
     let mut input = Input::new(rx);
     let joined = gather(&joins, usize::from(hello.lanes), &mut input, &ending, deadline)?;
-    let wants_timeline = hello.wish.timeline;
+    let (wants_timeline, wants_content) = (hello.wish.timeline, hello.wish.content);
     Ok(Attached {
         admitted,
         part,
         credit_bytes,
         wants_timeline,
+        wants_content,
         sharer,
         input,
         tx,

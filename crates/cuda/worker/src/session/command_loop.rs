@@ -6,8 +6,10 @@
 use crate::{
     end::{EndKind, Ending, SessionEnd},
     session::{
-        cuts::{Cuts, Fate, Opening, Wanted},
+        cuts::{Cuts, Fate, Opening, Refusal, Wanted},
+        exchange::{Exchange, exports_of},
         gate::Gate,
+        holdings::Thing,
         input::{Frame, Input},
         link::Link,
         pending::Pending,
@@ -18,9 +20,9 @@ use crate::{
     },
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, LinkLost, WaitTarget};
+use cuda_driver::{Driver, Exported, Exports, LinkLost, WaitTarget};
 use cuda_wire::{
-    COMMAND_BYTES_MAX, DriverCommand, Plane, Received, SessionCommand, Shape, StreamId, Subject,
+    COMMAND_BYTES_MAX, DriverCommand, Plane, Received, SessionCommand, Shape, StreamId, Subject, Wire,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +35,8 @@ pub(crate) struct CommandLoop {
     pub(crate) waiters: Waiters,
     pub(crate) cuts: Arc<Cuts>,
     pub(crate) regions: Regions,
+    /// Other sessions of this worker.
+    pub(crate) exchange: Exchange,
     pub(crate) ending: Arc<Ending>,
     /// In a session whose client wished for one.
     pub(crate) timeline: Option<Arc<Timeline>>,
@@ -83,6 +87,14 @@ impl CommandLoop {
             }
         }
         self.link.events.heard().touch();
+        while self.gate.plans_ahead() {
+            match input.try_receive() {
+                Ok(None) => self.gate.load_next_ahead(),
+                // An end or an error shows again at the next receive, which reports it.
+                Ok(Some(0)) | Err(_) => break,
+                Ok(Some(_)) => return Ok(()),
+            }
+        }
         match input.receive() {
             Ok(0) => Err(SessionEnd::new(
                 EndKind::PeerLost,
@@ -133,6 +145,7 @@ impl CommandLoop {
                 return self.end(call, Fate::Stay, "the client left, and its image stays");
             }
             SessionCommand::Guard { image, secret, incarnation } => {
+                self.gate.load_nothing_ahead();
                 self.cuts.guard(call, Opening { image, secret, incarnation }, &self.ending)?;
                 return Ok(Next::Continue);
             }
@@ -146,6 +159,7 @@ impl CommandLoop {
                 return Ok(Next::Continue);
             }
             SessionCommand::ImageCopy { image, secret, number, from } => {
+                self.gate.load_nothing_ahead();
                 self.cuts.copy(call, &Opening { image, secret, incarnation: 0 }, number, &from)?;
                 return Ok(Next::Continue);
             }
@@ -162,6 +176,11 @@ impl CommandLoop {
                 return self.settle(call, unshared);
             }
             _ if call == 0 => return Ok(Next::Continue),
+            SessionCommand::MemoryShare { .. }
+            | SessionCommand::PhysicalShare { .. }
+            | SessionCommand::EventShare { .. }
+            | SessionCommand::PhysicalImport { .. }
+            | SessionCommand::EventImport { .. } => return self.exchange(call, command),
             SessionCommand::ReadBack { stream, source, shape } => {
                 return match self.read_back(stream, source, shape) {
                     Ok(pending) => Ok(Next::Answer { call, pending }),
@@ -176,6 +195,45 @@ impl CommandLoop {
             SessionCommand::EventSynchronize { event } => WaitTarget::Event(event),
         };
         Ok(Next::Answer { call, pending: Pending::Target(target) })
+    }
+
+    /// Shares something with other sessions, or takes what one of them shares.
+    fn exchange(&mut self, call: u32, command: SessionCommand) -> Result<Next, SessionEnd> {
+        self.answer.clear();
+        match self.exchanged(command) {
+            Ok(answer) => self.replies.send(call, Ok(()), &answer)?,
+            Err(refusal) => self.replies.refuse(call, &refusal)?,
+        }
+        Ok(Next::Continue)
+    }
+
+    fn exchanged(&self, command: SessionCommand) -> Result<Vec<u8>, Refusal> {
+        use SessionCommand as C;
+        let driver = &*self.driver;
+        let share = |what: &dyn Fn(&dyn Exports) -> CuResult<Arc<dyn Exported>>| {
+            self.exchange.share(driver, what).map(|shared| shared.to_bytes())
+        };
+        match command {
+            C::MemoryShare { address, bytes } => share(&|exports| exports.share_memory(address, bytes)),
+            C::PhysicalShare { handle } => share(&|exports| exports.share_physical(handle)),
+            C::EventShare { event } => share(&|exports| exports.share_event(event)),
+            C::PhysicalImport { handle, name, piece } => {
+                let import = || {
+                    let parcel = self.exchange.fetch(&name, piece)?;
+                    Ok(exports_of(driver)?.import_memory(handle, parcel)?.to_bytes())
+                };
+                self.gate.count(Thing::Physical(handle), None, import)
+            }
+            C::EventImport { event, context, name } => {
+                let import = || {
+                    let parcel = self.exchange.fetch(&name, 0)?;
+                    exports_of(driver)?.import_event(event, context, parcel)?;
+                    Ok(Vec::new())
+                };
+                self.gate.count(Thing::Event(event), Some(context), import)
+            }
+            _ => Err(CudaError::NOT_SUPPORTED.into()),
+        }
     }
 
     /// Answers what was done at once. A failure that nobody awaits is kept for the next reply.

@@ -5,6 +5,7 @@ use crate::{
     session::{link::Link, timeline::Timeline},
 };
 use cuda_driver::LinkLost;
+use cuda_wire::content::NAMES_MAX;
 use cuda_wire::{Notice, NoticeHeader, Wire, header};
 use locks::lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -119,6 +120,14 @@ pub(crate) fn read_events(
                 Some(timeline) => timeline.asked(nonce, flush),
                 None => {
                     let reason = "the client asks for a timeline that it did not wish for when it came";
+                    return ending.end(EndKind::Protocol, reason);
+                }
+            },
+            Notice::ContentNamed { transfer, first, names } => match link.content() {
+                Some(content) if names.len() <= NAMES_MAX => content.asked(transfer, first, names),
+                _ => {
+                    let reason =
+                        "the client names blocks, though it did not wish for that when it came, or too many";
                     return ending.end(EndKind::Protocol, reason);
                 }
             },

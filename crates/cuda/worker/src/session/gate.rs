@@ -9,6 +9,8 @@
 use crate::{
     images::ImageCache,
     session::{
+        ahead::{Ahead, Found, Load},
+        cuts::Refusal,
         faults::Origin,
         holdings::{Claim, GraphChange, Holdings, Thing},
         link::Link,
@@ -17,7 +19,7 @@ use crate::{
     },
 };
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, HostLink};
+use cuda_driver::Driver;
 use cuda_wire::{Bytes, ContextId, DriverCommand, HostData, ImageSource, Op, Subject, TransferId};
 use locks::lock;
 use std::borrow::Cow;
@@ -45,6 +47,8 @@ pub(crate) struct Gate {
     sharer: Option<Arc<Sharer>>,
     /// In a session whose client wished for one.
     timeline: Option<Arc<Timeline>>,
+    /// In a session that loads modules before they are asked for.
+    ahead: Mutex<Option<Ahead>>,
 }
 
 /// An error that no reply has carried yet.
@@ -95,6 +99,7 @@ impl Gate {
             credit_low_bytes: credit_bytes / 2,
             sharer: None,
             timeline: None,
+            ahead: Mutex::default(),
         }
     }
 
@@ -108,6 +113,11 @@ impl Gate {
         Self { timeline, ..self }
     }
 
+    /// The same for a session that loads modules before they are asked for.
+    pub(crate) fn loading_ahead(self, ahead: Option<Ahead>) -> Self {
+        Self { ahead: Mutex::new(ahead), ..self }
+    }
+
     /// A read of device memory begins. An online session closes its gate first.
     pub(crate) fn telling_of_read(&self) -> Option<Telling<'_>> {
         self.sharer.as_ref().and_then(|sharer| sharer.begin())
@@ -115,12 +125,84 @@ impl Gate {
 
     /// Has the driver execute `command`, whose answer is appended to `answer`.
     pub(crate) fn execute(&self, command: DriverCommand<'_>, answer: &mut Vec<u8>) -> CuResult<()> {
+        match &command {
+            DriverCommand::ModuleLoad { .. } => return self.load(command, answer),
+            DriverCommand::ContextDestroy { context } | DriverCommand::ContextReset { context } => {
+                if let Some(ahead) = &mut *lock(&self.ahead) {
+                    ahead.forget(*context);
+                }
+            }
+            _ => {}
+        }
+        self.execute_now(command, answer)
+    }
+
+    /// Loads a module, unless it is loaded already.
+    fn load(&self, command: DriverCommand<'_>, answer: &mut Vec<u8>) -> CuResult<()> {
+        let DriverCommand::ModuleLoad { module, context, hash, image, options } = &command else {
+            return self.execute_now(command, answer);
+        };
+        let (module, is_on_its_way) = (*module, matches!(image, ImageSource::Pushed { .. }));
+        let load = Load { module, context: *context, hash: *hash, options: options.clone() };
+        let found = lock(&self.ahead).as_mut().map_or(Found::Nothing, |ahead| ahead.asked(&load));
+        match found {
+            // Bytes that the client sends unasked must be taken.
+            Found::Ready(ready) if !is_on_its_way => answer.extend(ready),
+            Found::Nothing => self.load_image(command, answer)?,
+            Found::Ready(_) | Found::InTheWay => {
+                self.execute_now(DriverCommand::ModuleUnload { module }, &mut Vec::new())?;
+                self.load_image(command, answer)?;
+            }
+        }
+        if let Some(ahead) = &mut *lock(&self.ahead) {
+            ahead.loaded(load);
+        }
+        Ok(())
+    }
+
+    fn load_image(&self, command: DriverCommand<'_>, answer: &mut Vec<u8>) -> CuResult<()> {
         let image;
         let mut command = command;
         if let DriverCommand::ModuleLoad { hash, image: source, .. } = &mut command {
             image = self.image(hash, source)?;
             *source = ImageSource::Inline { bytes: Bytes(&image) };
         }
+        self.execute_now(command, answer)
+    }
+
+    /// Whether there is a module to load before it is asked for.
+    pub(crate) fn plans_ahead(&self) -> bool {
+        lock(&self.ahead).as_ref().is_some_and(Ahead::has_next)
+    }
+
+    /// Loads one module that the program will ask for, if one is planned. Called when there is nothing else to do.
+    pub(crate) fn load_next_ahead(&self) {
+        let Some(load) = lock(&self.ahead).as_mut().and_then(Ahead::next) else { return };
+        let mut answer = Vec::new();
+        match self.load_image(load.command(), &mut answer) {
+            Ok(()) => {
+                if let Some(ahead) = &mut *lock(&self.ahead) {
+                    ahead.prepared(load, answer);
+                }
+            }
+            // The program asks for it itself, and hears then what is wrong. Its words are not for the next command.
+            Err(_) => drop(self.driver.take_message()),
+        }
+    }
+
+    /// Nothing is loaded ahead from now on: the session is protected, or loads what another one has made.
+    pub(crate) fn load_nothing_ahead(&self) {
+        *lock(&self.ahead) = None;
+    }
+
+    /// The session is over.
+    pub(crate) fn remember_loads(&self) {
+        if let Some(ahead) = &*lock(&self.ahead) {
+            ahead.remember();
+        }
+    }
+
+    fn execute_now(&self, command: DriverCommand<'_>, answer: &mut Vec<u8>) -> CuResult<()> {
         let after = self.before(&command)?;
         let _telling = self.sharer.as_ref().and_then(|sharer| sharer.tell(&command));
         let result = match &self.timeline {
@@ -145,11 +227,12 @@ impl Gate {
                 self.spend(*bytes);
                 return make(Thing::Physical(*handle), None, 0);
             }
-            C::StreamCreate { stream, context, .. } => {
+            C::StreamCreate { stream, context, .. } | C::GreenStreamCreate { stream, context, .. } => {
                 return make(Thing::Stream(*stream), Some(*context), 0);
             }
             C::EventCreate { event, context, .. } => return make(Thing::Event(*event), Some(*context), 0),
             C::ArrayCreate { array, context, .. } => return make(Thing::Array(*array), Some(*context), 0),
+            C::GreenCreate { green, context, .. } => return make(Thing::Green(*green), Some(*context), 0),
             C::TextureCreate { sampler, context, .. } | C::SurfaceCreate { sampler, context, .. } => {
                 return make(Thing::Sampler(*sampler), Some(*context), 0);
             }
@@ -173,6 +256,7 @@ impl Gate {
             C::StreamDestroy { stream } => return Ok(After::Remove(Thing::Stream(*stream))),
             C::EventDestroy { event } => return Ok(After::Remove(Thing::Event(*event))),
             C::ArrayDestroy { array } => return Ok(After::Remove(Thing::Array(*array))),
+            C::GreenDestroy { green } => return Ok(After::Remove(Thing::Green(*green))),
             C::SamplerDestroy { sampler } => return Ok(After::Remove(Thing::Sampler(*sampler))),
             C::ModuleUnload { module } => return Ok(After::Remove(Thing::Module(*module))),
             C::GraphDestroy { exec } => return Ok(After::Remove(Thing::Exec(*exec))),
@@ -193,6 +277,19 @@ impl Gate {
             _ => {}
         }
         After::Nothing
+    }
+
+    /// Has `make` make a thing that no driver command makes, within what the client may have.
+    pub(crate) fn count<T>(
+        &self,
+        thing: Thing,
+        context: Option<ContextId>,
+        make: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let claim = self.holdings.claim(thing, context, 0)?;
+        let made = make()?;
+        self.holdings.keep(claim);
+        Ok(made)
     }
 
     /// Writes down what the driver did. What it refused changed nothing: a thing that it did not end still takes memory.
@@ -288,7 +385,7 @@ impl Gate {
 
     fn pushed_image(&self, transfer: TransferId, bytes: u64) -> CuResult<Vec<u8>> {
         let image = Mutex::new(vec![0; bytes as usize]);
-        self.link.receive(transfer, bytes, false, &|offset, piece: &[u8]| {
+        self.link.receive_plain(transfer, bytes, &|offset, piece: &[u8]| {
             let at = offset as usize;
             lock(&image)[at..at + piece.len()].copy_from_slice(piece);
         })?;

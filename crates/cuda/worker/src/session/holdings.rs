@@ -11,8 +11,8 @@
 
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{
-    ArrayId, ContextId, EventId, ExecId, GraphNode, HostData, MemoryHandleId, ModuleId, Op, SamplerId,
-    StreamId, Subject,
+    ArrayId, ContextId, EventId, ExecId, GraphNode, GreenId, HostData, MemoryHandleId, ModuleId, Op,
+    SamplerId, StreamId, Subject,
 };
 use locks::lock;
 use std::collections::HashMap;
@@ -40,6 +40,7 @@ pub(crate) enum Thing {
     Physical(MemoryHandleId),
     Array(ArrayId),
     Sampler(SamplerId),
+    Green(GreenId),
 }
 
 pub(crate) struct Holdings {
@@ -209,7 +210,7 @@ impl Holdings {
 impl Thing {
     fn cost(self, data_bytes: u64) -> u64 {
         let base = match self {
-            Self::Context(_) => CONTEXT_BYTES,
+            Self::Context(_) | Self::Green(_) => CONTEXT_BYTES,
             Self::Stream(_) => STREAM_BYTES,
             Self::Module(_) => return data_bytes.saturating_mul(IMAGE_FACTOR).saturating_add(SMALL_BYTES),
             Self::Event(_) | Self::Exec(_) | Self::Physical(_) => SMALL_BYTES,

@@ -1,6 +1,6 @@
 //! The way from a driver's streams back to the client.
 
-use crate::session::{events::Events, outgoing::Outgoing};
+use crate::session::{content::Content, events::Events, outgoing::Outgoing};
 use bulk::Lanes;
 use cuda_driver::{Departure, HostLink, Landing, LinkLost, Over, PendingRead, Sink, Source};
 use cuda_wire::{Notice, NoticeHeader, TransferId};
@@ -25,6 +25,8 @@ pub(crate) struct Link {
     push_window_bytes: u64,
     /// The client could not serve a pull.
     has_failed_pull: AtomicBool,
+    /// In a session whose client wished for it.
+    content: Option<Arc<Content>>,
 }
 
 impl Link {
@@ -43,7 +45,48 @@ impl Link {
             freed: Condvar::new(),
             push_window_bytes,
             has_failed_pull: AtomicBool::new(false),
+            content: None,
         }
+    }
+
+    /// The same for a session that keeps what its client sends.
+    pub(crate) fn keeping(self, content: Option<Arc<Content>>) -> Self {
+        Self { content, ..self }
+    }
+
+    /// What keeps what the client sends, if the client wished for it.
+    pub(crate) fn content(&self) -> Option<&Arc<Content>> {
+        self.content.as_ref()
+    }
+
+    /// Receives bytes that are no copy to the device: they are not kept, and a client does not name their blocks.
+    pub(crate) fn receive_plain(
+        &self,
+        transfer: TransferId,
+        bytes: u64,
+        sink: &dyn Sink,
+    ) -> Result<(), LinkLost> {
+        let _busy = self.occupy(transfer)?;
+        self.wait_for(transfer, bytes, false, sink)
+    }
+
+    fn wait_for(
+        &self,
+        transfer: TransferId,
+        bytes: u64,
+        pull: bool,
+        sink: &dyn Sink,
+    ) -> Result<(), LinkLost> {
+        // More than the window is never pushed unasked, whatever the command says.
+        let pull = pull || bytes > self.push_window_bytes;
+        let expectation = self.lanes.expect(transfer, bytes)?;
+        if pull {
+            // Small transfers whose streams got there must leave first: the pull travels on another connection.
+            self.outgoing.send_reads()?;
+            self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() })?;
+        }
+        expectation.wait(sink)?;
+        if pull { Ok(()) } else { self.events.send(&Notice::PushConsumed { bytes }) }
     }
 
     /// The client cannot serve a pull: the copy that waits for it fails.
@@ -109,16 +152,10 @@ impl Drop for Busy<'_> {
 impl HostLink for Link {
     fn receive(&self, transfer: TransferId, bytes: u64, pull: bool, sink: &dyn Sink) -> Result<(), LinkLost> {
         let _busy = self.occupy(transfer)?;
-        // More than the window is never pushed unasked, whatever the command says.
-        let pull = pull || bytes > self.push_window_bytes;
-        let expectation = self.lanes.expect(transfer, bytes)?;
-        if pull {
-            // Small transfers whose streams got there must leave first: the pull travels on another connection.
-            self.outgoing.send_reads()?;
-            self.events.send(&Notice::Pull { transfer, chunks: self.lanes.chunks_sent() })?;
+        match self.content.as_ref().and_then(|content| content.collect(transfer, bytes)) {
+            None => self.wait_for(transfer, bytes, pull, sink),
+            Some(collecting) => self.wait_for(transfer, bytes, pull, &collecting.around(Borrowed(sink))),
         }
-        expectation.wait(sink)?;
-        if pull { Ok(()) } else { self.events.send(&Notice::PushConsumed { bytes }) }
     }
 
     fn send(&self, transfer: TransferId, bytes: u64, source: &dyn Source) -> Result<(), LinkLost> {
@@ -140,7 +177,12 @@ impl HostLink for Link {
             let told = if pull { Ok(()) } else { events.send(&Notice::PushConsumed { bytes }) };
             over(result.and(told));
         };
-        self.lanes.expect_later(transfer, bytes, Box::new(Land(landing)), Box::new(done));
+        let collecting = self.content.as_ref().and_then(|content| content.collect(transfer, bytes));
+        let sink: Box<dyn Sink + Send + Sync> = match collecting {
+            None => Box::new(Land(landing)),
+            Some(collecting) => Box::new(collecting.around(Land(landing))),
+        };
+        self.lanes.expect_later(transfer, bytes, sink, Box::new(done));
         if pull {
             // A link that is lost ends the expectation too.
             let _ = self.outgoing.send_reads();
@@ -179,6 +221,19 @@ impl HostLink for Link {
             // Text for a client that is gone has no reader.
             let _ = self.events.send(&Notice::Print { text: cuda_wire::Bytes(piece) });
         }
+    }
+}
+
+/// A driver's sink, which it lends for one transfer.
+struct Borrowed<'a>(&'a dyn Sink);
+
+impl Sink for Borrowed<'_> {
+    fn take(&self, offset: u64, bytes: &[u8]) {
+        self.0.take(offset, bytes);
+    }
+
+    fn target(&self, offset: u64, bytes: usize, read: &mut dyn FnMut(&mut [u8])) -> bool {
+        self.0.target(offset, bytes, read)
     }
 }
 

@@ -2,13 +2,17 @@
 
 use crate::{
     config::SessionConfig,
+    content::Memory,
     end::{EndKind, Ending, SessionEnd},
     images::ImageCache,
     session::{
+        ahead::Ahead,
         attach::Attached,
         command_loop::CommandLoop,
+        content::Content,
         cuts::{Cuts, GuardianPlace, OpenStore},
         events::{Events, read_events},
+        exchange::Exchange,
         gate::Gate,
         input::Input,
         link::Link,
@@ -33,17 +37,23 @@ pub(crate) fn serve(
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
     open_store: OpenStore,
+    memory: Option<&Memory>,
 ) -> SessionEnd {
     let ending = attached.ending.clone();
     let sharer = attached.sharer.clone();
     // Held until everything of this session is gone.
     let _part = attached.part.take();
-    let Assembled { commands, input, link, events_rx } = assemble(attached, driver, config, open_store);
-    let cuts = commands.cuts.clone();
+    let Assembled { commands, input, link, events_rx } =
+        assemble(attached, driver, config, open_store, memory);
+    let (cuts, gate) = (commands.cuts.clone(), commands.gate.clone());
     start_threads(commands, input, &link, events_rx, &ending, config.stall_timeout);
     let end = watch(&ending, &link.events, config.stall_timeout);
     wind_up(&end, driver, &link);
     cuts.close();
+    // An instance of a function that is no longer wanted is killed, and is as good a teacher as any.
+    if matches!(end.kind, EndKind::Finished | EndKind::PeerLost) {
+        gate.remember_loads();
+    }
     if let Some(sharer) = sharer {
         sharer.leave();
     }
@@ -69,11 +79,13 @@ fn assemble(
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
     open_store: OpenStore,
+    memory: Option<&Memory>,
 ) -> Assembled {
     let Attached {
         admitted,
         credit_bytes,
         wants_timeline,
+        wants_content,
         sharer,
         mut input,
         tx,
@@ -83,23 +95,21 @@ fn assemble(
         ending,
         ..
     } = attached;
-    let images = config.image_cache.as_deref().and_then(|directory| {
-        ImageCache::open(directory, &config.admission.tenant(&admitted), config.image_cache_bytes_max)
-            .inspect_err(|error| tracing::warn!(%error, "cannot open the cache of module images; clients send every image again"))
-            .ok()
-            .map(Arc::new)
-    });
-    if let Some(images) = &images {
-        driver.know(images.clone());
-    }
+    let tenant = config.admission.tenant(&admitted);
+    let images = images(config, &tenant, driver);
     let (events_tx, events_rx, events_closer) = joined.events.split();
     let events = Arc::new(Events::new(events_tx, events_closer));
     let timeline = wants_timeline.then(|| Timeline::start(driver, &events));
     let lanes = Arc::new(lanes(joined.lanes, config, &ending));
     let outgoing = Outgoing::new(tx, closer, lanes.clone());
-    let link = Arc::new(Link::new(lanes, events, outgoing, config.push_window_bytes));
+    let content = memory
+        .filter(|_| wants_content)
+        .and_then(|memory| content(memory, &tenant, &lanes, &events, &ending));
+    let link = Arc::new(Link::new(lanes, events, outgoing, config.push_window_bytes).keeping(content));
     driver.attach(link.clone());
-    let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max);
+    let plans = images.clone().filter(|_| wants_content && config.modules_ahead);
+    let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max)
+        .loading_ahead(plans.map(|plans| Ahead::new(plans)));
     if let Some(sharer) = &sharer {
         sharer.judge(&ending);
     }
@@ -115,8 +125,10 @@ fn assemble(
     if let Some(spin) = config.spin() {
         input.set_spin(spin);
     }
+    let exchange = Exchange::new(config.worker, tenant);
     let commands = CommandLoop {
         driver: driver.clone(),
+        exchange,
         gate,
         link: link.clone(),
         replies,
@@ -129,6 +141,33 @@ fn assemble(
         answer: Vec::new(),
     };
     Assembled { commands, input, link, events_rx }
+}
+
+/// The tenant's module images, which the driver knows of then. Without them clients send every image again.
+fn images(config: &SessionConfig, tenant: &str, driver: &Arc<dyn Driver>) -> Option<Arc<ImageCache>> {
+    let directory = config.image_cache.as_deref()?;
+    let images = ImageCache::open(directory, tenant, config.image_cache_bytes_max)
+        .inspect_err(|error| tracing::warn!(%error, "cannot open the cache of module images; clients send every image again"))
+        .ok()
+        .map(Arc::new)?;
+    driver.know(images.clone());
+    Some(images)
+}
+
+/// Begins to keep what the client sends. Without it everything travels, as for any client.
+fn content(
+    memory: &Memory,
+    tenant: &str,
+    lanes: &Arc<Lanes>,
+    events: &Arc<Events>,
+    ending: &Arc<Ending>,
+) -> Option<Arc<Content>> {
+    let start = || Content::start(memory.open(tenant)?, memory.open(tenant)?, lanes, events, ending);
+    start()
+        .inspect_err(|error| {
+            tracing::warn!(%error, "cannot open the memory for what clients send; the next program sends it again");
+        })
+        .ok()
 }
 
 /// Starts the threads of a session: one reads events, one executes commands, one asks a silent client whether it is there.

@@ -399,7 +399,10 @@ impl Change {
             C::ContextCreate { context, device, .. } => Self::ContextCreated { context, device },
             C::ContextDestroy { context } => Self::Emptied { context, lives_on: false },
             C::ContextReset { context } => Self::Emptied { context, lives_on: true },
-            C::StreamCreate { stream, context, kind, .. } => Self::StreamCreated { stream, context, kind },
+            C::StreamCreate { stream, context, kind, .. }
+            | C::GreenStreamCreate { stream, context, kind, .. } => {
+                Self::StreamCreated { stream, context, kind }
+            }
             C::StreamDestroy { stream } => Self::StreamDestroyed { stream },
             _ => return None,
         })

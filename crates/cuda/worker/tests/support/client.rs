@@ -105,6 +105,8 @@ pub enum Told {
     GuardianLost(String),
     TimelineClock(u64, u64),
     Timed(Box<Notice<'static>>),
+    ContentKept([u8; 32], u64),
+    ContentLacks(TransferId, u32, u32, Vec<u32>),
     End,
 }
 
@@ -285,6 +287,10 @@ fn read_told(rx: &mut Rx) -> Option<Told> {
         Notice::TimelineTold { nonce, worker_ns } => Told::TimelineClock(nonce, worker_ns),
         Notice::Timed { streams, kernels, works, answers, missed } => {
             Told::Timed(Box::new(Notice::Timed { streams, kernels, works, answers, missed }))
+        }
+        Notice::ContentKept { key, blocks } => Told::ContentKept(key, blocks),
+        Notice::ContentLacks { transfer, first, count, lacking } => {
+            Told::ContentLacks(transfer, first, count, lacking)
         }
         other => panic!("a worker never says {other:?}"),
     })

@@ -2,7 +2,9 @@
 //! It has no method for each command: what no test needs, it does not support.
 
 use cuda_abi::{CuResult, CudaError};
-use cuda_driver::{Driver, HostLink, PageHandle, PendingRead, Snapshots, StatusSource, WaitTarget};
+use cuda_driver::{
+    Driver, Exported, Exports, HostLink, PageHandle, Parcel, PendingRead, Snapshots, StatusSource, WaitTarget,
+};
 use cuda_wire::*;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
@@ -152,7 +154,55 @@ impl Toy {
     }
 }
 
+/// What a toy shares: nothing but a number.
+struct Number(u64);
+
+impl Exported for Number {
+    fn pieces(&self) -> u32 {
+        1
+    }
+
+    fn offset(&self) -> u64 {
+        0
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn parcel(&self, _: u32) -> CuResult<Parcel> {
+        Ok(Parcel { words: self.0.to_le_bytes().to_vec(), fd: None })
+    }
+}
+
+impl Exports for Toy {
+    fn share_memory(&self, _: u64, bytes: u64) -> CuResult<Arc<dyn Exported>> {
+        Ok(Arc::new(Number(bytes)))
+    }
+
+    fn share_physical(&self, _: MemoryHandleId) -> CuResult<Arc<dyn Exported>> {
+        Err(CudaError::INVALID_HANDLE)
+    }
+
+    fn share_event(&self, event: EventId) -> CuResult<Arc<dyn Exported>> {
+        Ok(Arc::new(Number(event.0.into())))
+    }
+
+    fn import_memory(&self, _: MemoryHandleId, parcel: Parcel) -> CuResult<Imported> {
+        let bytes = parcel.words.try_into().map(u64::from_le_bytes).map_err(|_| CudaError::INVALID_VALUE)?;
+        Ok(Imported { offset: 0, bytes, device: 0 })
+    }
+
+    fn import_event(&self, _: EventId, _: ContextId, _: Parcel) -> CuResult<()> {
+        Ok(())
+    }
+}
+
 impl Driver for Toy {
+    fn exports(&self) -> Option<&dyn Exports> {
+        Some(self)
+    }
+
     fn share_host(&self, _: RegionId, _: Arc<cuda_driver::SharedPages>) -> CuResult<()> {
         Ok(())
     }
@@ -343,7 +393,7 @@ impl Toy {
         let mut images = self.inner.images.lock().unwrap();
         images.push(bytes.0.to_vec());
         let info_log = format!("image {} has {} bytes", images.len(), bytes.0.len());
-        Ok(ModuleInfo { kernels: vec![], variables: vec![], info_log })
+        Ok(ModuleInfo { kernels: vec![], variables: vec![], info_log, managed: Default::default() })
     }
 
     fn create_stream(&self, id: StreamId) {

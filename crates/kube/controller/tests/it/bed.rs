@@ -198,6 +198,7 @@ fn report(name: &str, model: &str, gpus: u8) -> BoxReport {
         uuid: format!("GPU-{name}-{slot}"),
         nvlink_group: None,
         only_pcie: false,
+        guest: None,
         health: Health::OK,
         bound_epoch: 0,
         cleaned_epoch: 0,

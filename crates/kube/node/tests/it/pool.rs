@@ -96,6 +96,7 @@ impl Pool {
             uuid: format!("GPU-{name}-{slot}"),
             nvlink_group: None,
             only_pcie: false,
+            guest: None,
             health: Health::OK,
             bound_epoch: 0,
             cleaned_epoch: 0,

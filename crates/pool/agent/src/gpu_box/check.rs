@@ -37,6 +37,16 @@ const WORKER_WITHIN: Duration = Duration::from_secs(20);
 pub(crate) fn scrub(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => Ok("its memory went with its processes".to_owned()),
+        // Others use the GPU meanwhile. The driver empties what a process leaves; that is looked at, within the seat's memory.
+        What::Nvidia(_) if gpu.guest.is_some() => {
+            let most = (gpu.memory_bytes >> 20).to_string();
+            run_on_driver(gpu, program(directory, carried)?, &["verify", &most], SCRUB_WITHIN)
+        }
+        // A guest may be there, and must find its memory.
+        What::Nvidia(_) if gpu.seat_bytes > 0 => {
+            let left = gpu.seat_bytes.div_ceil(1 << 20).to_string();
+            run_on_driver(gpu, program(directory, carried)?, &["scrub", &left], SCRUB_WITHIN)
+        }
         What::Nvidia(_) => run_on_driver(gpu, program(directory, carried)?, &["scrub"], SCRUB_WITHIN),
     }
 }
@@ -44,6 +54,9 @@ pub(crate) fn scrub(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::R
 /// Tests a GPU that is not in use. Says what was seen.
 pub(crate) fn burn_in(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::Result<String> {
     match &gpu.what {
+        _ if gpu.guest.is_some() => {
+            through_worker(gpu, directory, carried, &["burn-in", &BURN_IN_SOFT_MIB.to_string()])
+        }
         What::Soft { .. } => {
             let arguments = ["burn-in".to_owned(), BURN_IN_SOFT_MIB.to_string()];
             through_worker(gpu, directory, carried, &[&arguments[0], &arguments[1]])
@@ -116,6 +129,9 @@ pub(crate) fn driver_arguments(gpu: &Gpu) -> Vec<String> {
                 "--soft-identity".into(),
                 identity.clone(),
             ]
+        }
+        What::Nvidia(_) if gpu.guest.is_some() => {
+            ["--driver", "nvidia", "--memory", &gpu.memory_bytes.to_string()].map(String::from).into()
         }
         What::Nvidia(_) => vec!["--driver".into(), "nvidia".into()],
     };

@@ -238,6 +238,7 @@ impl Hands for DeviceSlot {
             uuid: self.kind.name().chars().filter(|c| !c.is_control()).take(256).collect(),
             nvlink_group: None,
             only_pcie: true,
+            guest: None,
             health,
             // A bound epoch is reported only while the proxy is paired.
             bound_epoch: match self.paired {

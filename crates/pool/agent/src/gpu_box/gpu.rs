@@ -3,7 +3,7 @@
 use super::nvml::Nvml;
 use crate::error::AgentError;
 use driver_soft::SoftConfig;
-use pool_api::{Counters, Model};
+use pool_api::{Counters, FIRST_GUEST_SLOT, Guest, Model};
 use std::sync::Arc;
 
 /// What a slot holds.
@@ -15,6 +15,10 @@ pub(crate) struct Gpu {
     pub(crate) uuid: String,
     pub(crate) nvlink_group: Option<u32>,
     pub(crate) what: What,
+    /// It is a seat for guests on the GPU of another slot, whose UUID it has.
+    pub(crate) guest: Option<Guest>,
+    /// Memory that a seat on it has; 0 without one.
+    pub(crate) seat_bytes: u64,
 }
 
 /// How a GPU is driven.
@@ -49,6 +53,8 @@ pub(crate) fn soft(box_name: &str, count: u8, memory_bytes: u64, model: &Model) 
             uuid: uuid_text(&config.uuid(0)),
             nvlink_group: None,
             what: What::Soft { identity },
+            guest: None,
+            seat_bytes: 0,
         }
     };
     (0..count).map(one).collect()
@@ -68,11 +74,38 @@ pub(crate) fn nvidia() -> anyhow::Result<Vec<Gpu>> {
         uuid: found.uuid,
         nvlink_group: found.is_nvlinked.then_some(0),
         what: What::Nvidia(nvml.clone()),
+        guest: None,
+        seat_bytes: 0,
     };
     Ok(found.into_iter().take(pool_api::SLOTS_PER_BOX_MAX.into()).enumerate().map(gpu).collect())
 }
 
+/// The GPUs of a box, and a seat for guests on each that has a slot for it.
+pub(crate) fn with_seats(gpus: Vec<Gpu>, seat_bytes: u64, any_tenant: bool) -> Result<Vec<Gpu>, AgentError> {
+    let least = gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(u64::MAX);
+    if seat_bytes == 0 || seat_bytes >= least {
+        return Err(AgentError::GuestMemory { asked_bytes: seat_bytes, least_bytes: least });
+    }
+    let has_seat = |gpu: &&Gpu| gpu.slot < FIRST_GUEST_SLOT;
+    let seat = |gpu: &Gpu| Gpu {
+        slot: FIRST_GUEST_SLOT + gpu.slot,
+        memory_bytes: seat_bytes,
+        nvlink_group: None,
+        guest: Some(Guest { of: gpu.slot, any_tenant }),
+        ..gpu.clone()
+    };
+    let seats: Vec<Gpu> = gpus.iter().filter(has_seat).map(seat).collect();
+    // A slot beyond those that have seats would have the number of a seat.
+    let hosts = gpus.into_iter().filter(|gpu| has_seat(&gpu)).map(|gpu| Gpu { seat_bytes, ..gpu });
+    Ok(hosts.chain(seats).collect())
+}
+
 impl Gpu {
+    /// The slot whose GPU it is on: its own, unless it is a seat.
+    pub(crate) fn host_slot(&self) -> u8 {
+        self.guest.map_or(self.slot, |guest| guest.of)
+    }
+
     /// What it measures now, and whether that is alarming.
     pub(crate) fn read(&self) -> Reading {
         match &self.what {
@@ -122,6 +155,18 @@ mod tests {
         ] {
             assert_eq!(model_of(name).as_str(), model, "{name}");
         }
+    }
+
+    #[test]
+    fn a_seat_is_on_its_gpu_and_has_memory_of_its_own() {
+        let model = Model::new("soft").unwrap();
+        let gpus = || soft("a", 2, 8 << 30, &model);
+        let all = with_seats(gpus(), 2 << 30, true).unwrap();
+        let seen: Vec<_> =
+            all.iter().map(|gpu| (gpu.slot, gpu.host_slot(), gpu.memory_bytes >> 30)).collect();
+        assert_eq!(seen, [(0, 0, 8), (1, 1, 8), (32, 0, 2), (33, 1, 2)]);
+        assert_eq!((&all[2].uuid, all[0].seat_bytes >> 30), (&all[0].uuid, 2));
+        assert!(with_seats(gpus(), 8 << 30, false).is_err() && with_seats(gpus(), 0, false).is_err());
     }
 
     #[test]

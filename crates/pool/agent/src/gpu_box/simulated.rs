@@ -61,6 +61,7 @@ impl PlannedBox {
                     uuid: format!("SIM-{}-{slot}", self.name),
                     nvlink_group: gpus.nvlink_group,
                     only_pcie: false,
+                    guest: None,
                     health: Health::OK,
                     bound_epoch: 0,
                     cleaned_epoch: 0,

@@ -14,6 +14,7 @@ use super::disk::Disk;
 use super::gpu::{Gpu, Reading};
 use super::pcie::PciePlane;
 use super::process::{self, Process};
+use super::watch::Watch;
 use crate::complaint::Complaint;
 use crate::membership::Home;
 use crate::worker_word::{self, WorkerWord};
@@ -27,6 +28,7 @@ use std::collections::VecDeque;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -89,8 +91,18 @@ const UNREADY_FOR: Duration = Duration::from_secs(180);
 /// The longest reason: a report has room for so much.
 const REASON_BYTES_MAX: usize = 200;
 
+/// The page of a GPU with a seat for guests.
+pub(crate) struct SeatPage {
+    pub(crate) path: PathBuf,
+    /// The host's worker is from before there was a page: its sessions and those of the seat do not see each other.
+    pub(crate) is_apart: Arc<AtomicBool>,
+}
+
 pub(crate) struct Slot {
     gpu: Gpu,
+    page: Option<SeatPage>,
+    /// Of a seat: whether guests may come.
+    watch: Option<Watch>,
     around: Surroundings,
     directory: PathBuf,
     fence: Fence,
@@ -150,7 +162,12 @@ impl Worker {
 
 impl Slot {
     /// The slot, with the worker that an agent before this one left.
-    pub(crate) fn new(gpu: Gpu, around: &Surroundings, left: Option<Process>) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        gpu: Gpu,
+        around: &Surroundings,
+        left: Option<Process>,
+        page: Option<SeatPage>,
+    ) -> anyhow::Result<Self> {
         let directory = around.slot_directory(gpu.slot);
         files::make_private(&directory)?;
         let fence_file = directory.join("fence");
@@ -163,8 +180,8 @@ impl Slot {
         worker_word::write_admission(&directory, &admission)?;
         let port = if around.port == 0 { 0 } else { around.port.saturating_add(gpu.slot.into()) };
         let pass = match &around.pcie {
-            Some(plane) => plane.insert_gpu(gpu.slot, directory.join("unix"))?,
-            None => Pass::default(),
+            Some(plane) if gpu.guest.is_none() => plane.insert_gpu(gpu.slot, directory.join("unix"))?,
+            _ => Pass::default(),
         };
         let worker = left.map(|process| {
             let word = worker_word::word_of(&directory, process.pid);
@@ -172,7 +189,9 @@ impl Slot {
         });
         Ok(Self {
             disk: Disk::new(directory.clone()),
+            watch: page.as_ref().filter(|_| gpu.guest.is_some()).map(|page| Watch::new(page.path.clone())),
             gpu,
+            page,
             around: around.clone(),
             directory,
             fence: Fence::new(fence_file),
@@ -198,6 +217,9 @@ impl Slot {
         if self.read_at.is_none_or(|at| at.elapsed() >= READ_EVERY) {
             self.reading = self.gpu.read();
             self.read_at = Some(Instant::now());
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.look(Instant::now());
         }
         self.disk.look();
         let worker = self.look_at_worker();
@@ -254,7 +276,9 @@ impl Slot {
 
     /// Why no lease should use this GPU.
     fn what_is_wrong(&self) -> Option<String> {
-        self.unplugged().or_else(|| self.reading.fault.clone()).or_else(|| self.fault.clone())
+        // What is wrong with the GPU of a seat, the slot of the GPU says.
+        let sensed = self.reading.fault.clone().filter(|_| self.gpu.guest.is_none());
+        self.unplugged().or(sensed).or_else(|| self.fault.clone())
     }
 
     fn act(&mut self, action: Action) -> anyhow::Result<()> {
@@ -296,6 +320,9 @@ impl Slot {
         if let Some(socket) = &self.around.guardian {
             command.arg("--guardian").arg(socket);
         }
+        if let Some(page) = &self.page {
+            command.arg("--page").arg(&page.path);
+        }
         command.args(check::driver_arguments(&self.gpu)).envs(check::driver_environment(&self.gpu));
         for variable in ["DXPU_TOKEN", "DXPU_TOKEN_FILE", "DXPU_JOIN_TOKEN"] {
             command.env_remove(variable);
@@ -305,6 +332,9 @@ impl Slot {
         let child = command.spawn().context("cannot start a worker")?;
         let process = Process::find(child.id()).context("a worker that was just started is not there")?;
         tracing::info!(slot = self.gpu.slot, pid = process.pid, "worker started");
+        if let Some(page) = self.page.as_ref().filter(|_| self.gpu.guest.is_none()) {
+            page.is_apart.store(false, Ordering::Release);
+        }
         self.worker = Some(Worker::new(process, Some(child), None));
         Ok(())
     }
@@ -417,11 +447,17 @@ impl Slot {
         if let Some(trouble) = self.disk.trouble().or(self.trouble.as_deref()) {
             return Some(trouble.to_owned());
         }
+        let is_apart = self.page.as_ref().is_some_and(|page| page.is_apart.load(Ordering::Acquire));
+        if self.gpu.guest.is_some() && is_apart {
+            return Some(
+                "the worker of its GPU is from before there were seats, and serves a lease".to_owned(),
+            );
+        }
         let Some(worker) = &self.worker else { return Some("its worker is not started yet".to_owned()) };
         match worker.found() {
             None => Some("its worker has not said yet where it is".to_owned()),
             Some(word) if !word.ready => Some("its worker makes its first session ready".to_owned()),
-            Some(_) => None,
+            Some(_) => self.watch.as_ref().and_then(Watch::closed),
         }
     }
 
@@ -524,6 +560,7 @@ impl Hands for Slot {
             uuid: self.gpu.uuid.clone(),
             nvlink_group: self.gpu.nvlink_group,
             only_pcie: false,
+            guest: self.gpu.guest,
             health,
             // An epoch that could not be paired is not reported as bound.
             bound_epoch: match self.unpaired {
@@ -544,6 +581,11 @@ impl Hands for Slot {
             && let Err(error) = self.kill()
         {
             tracing::error!(slot = self.gpu.slot, error = format!("{error:#}"), "a worker is left");
+            return;
+        }
+        // No process uses the page of the GPU when its workers have ended.
+        if let Some(page) = self.page.as_ref().filter(|_| self.gpu.guest.is_none()) {
+            let _ = std::fs::remove_file(&page.path);
         }
     }
 }

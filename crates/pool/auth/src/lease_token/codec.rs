@@ -4,12 +4,25 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{LeaseClaims, LeaseKeyId, SignedClaims};
+use work_class::Class;
 
-/// What every token begins with: what it is, and the version of its layout.
-const PREFIX: &str = "dxl1.";
+/// A layout of tokens.
+struct Layout {
+    /// What every token begins with: what it is, and the version of its layout.
+    prefix: &'static str,
+    /// What is signed begins with this, and nothing else signed with a lease key does.
+    label: &'static [u8],
+}
 
-/// What is signed begins with this, and nothing else signed with a lease key does.
-const LABEL: &[u8] = b"dxpu lease token 1\0";
+/// For dedicated leases.
+const PLAIN: Layout = Layout { prefix: "dxl1.", label: b"dxpu lease token 1\0" };
+/// With a class behind the slot.
+const CLASSED: Layout = Layout { prefix: "dxl2.", label: b"dxpu lease token 2\0" };
+
+/// The one layout of a class: each lease has one encoding.
+fn layout(class: Class) -> &'static Layout {
+    if class.is_dedicated() { &PLAIN } else { &CLASSED }
+}
 
 const FIXED_BYTES: usize = 44;
 const SIGNATURE_BYTES: usize = 64;
@@ -18,13 +31,13 @@ const SIGNATURE_BYTES: usize = 64;
 const TEXT_BYTES_MAX: usize = 63;
 
 /// The longest possible token.
-const TOKEN_BYTES_MAX: usize = FIXED_BYTES + 4 * (1 + TEXT_BYTES_MAX) + SIGNATURE_BYTES;
+const TOKEN_BYTES_MAX: usize = FIXED_BYTES + 1 + 4 * (1 + TEXT_BYTES_MAX) + SIGNATURE_BYTES;
 
 /// Why a text is no token, or claims cannot be put into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// Another kind of token, or another version of this one.
-    #[error("it does not begin with {PREFIX}")]
+    #[error("it does not begin with dxl1. or dxl2.")]
     Prefix,
     /// Not base64 for URLs, or written in another way than we write it.
     #[error("it is not base64")]
@@ -38,6 +51,9 @@ pub enum CodecError {
     /// More than the whole of a GPU, or nothing of it.
     #[error("a share must be 1 to 1000 thousandths")]
     Share,
+    /// A class that is not known here, or that has another layout.
+    #[error("it has no class that goes with its layout")]
+    Class,
 }
 
 pub(super) fn check(claims: &LeaseClaims) -> Result<(), CodecError> {
@@ -61,6 +77,9 @@ fn body(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
     }
     bytes.extend(claims.share_milli.to_be_bytes());
     bytes.extend(claims.slot.to_be_bytes());
+    if !claims.class.is_dedicated() {
+        bytes.push(claims.class.code());
+    }
     for text in [&claims.lease, &claims.tenant, &claims.box_name].into_iter().chain(&claims.part) {
         bytes.push(u8::try_from(text.len()).expect("names are checked before"));
         bytes.extend(text.as_bytes());
@@ -70,7 +89,7 @@ fn body(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
 
 /// What the signature covers.
 pub(super) fn signed_bytes(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
-    [LABEL, &body(key, claims)].concat()
+    [layout(claims.class).label, &body(key, claims)].concat()
 }
 
 /// Writes a token.
@@ -78,12 +97,17 @@ pub fn encode(signed: &SignedClaims) -> Result<String, CodecError> {
     check(&signed.claims)?;
     let mut bytes = body(&signed.key, &signed.claims);
     bytes.extend(signed.signature);
-    Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
+    let prefix = layout(signed.claims.class).prefix;
+    Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
 /// Reads a token. Proves nothing: see [`verify`](super::verify).
 pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
-    let text = token.strip_prefix(PREFIX).ok_or(CodecError::Prefix)?;
+    let (text, has_class) = match (token.strip_prefix(PLAIN.prefix), token.strip_prefix(CLASSED.prefix)) {
+        (Some(text), _) => (text, false),
+        (None, Some(text)) => (text, true),
+        (None, None) => return Err(CodecError::Prefix),
+    };
     if text.len() > TOKEN_BYTES_MAX.div_ceil(3) * 4 {
         return Err(CodecError::Length);
     }
@@ -96,6 +120,7 @@ pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
     let memory_bytes = u64::from_be_bytes(take(&mut rest)?);
     let share_milli = u16::from_be_bytes(take(&mut rest)?);
     let slot = u16::from_be_bytes(take(&mut rest)?);
+    let class = if has_class { class(&mut rest)? } else { Class::Dedicated };
     let (lease, tenant, box_name) = (name(&mut rest)?, name(&mut rest)?, name(&mut rest)?);
     // A token of the whole lease ends here.
     let part = if rest.len() > SIGNATURE_BYTES { Some(name(&mut rest)?) } else { None };
@@ -111,12 +136,18 @@ pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
         epoch,
         memory_bytes,
         share_milli,
+        class,
         issued_ms,
         expires_ms,
         part,
     };
     check(&claims)?;
     Ok(SignedClaims { key, claims, signature })
+}
+
+fn class(rest: &mut &[u8]) -> Result<Class, CodecError> {
+    let [code] = take(rest)?;
+    Class::from_code(code).filter(|class| !class.is_dedicated()).ok_or(CodecError::Class)
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], CodecError> {

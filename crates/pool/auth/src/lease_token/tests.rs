@@ -10,6 +10,7 @@ fn claims() -> LeaseClaims {
         epoch: 7,
         memory_bytes: 80 << 30,
         share_milli: 1000,
+        class: Class::Dedicated,
         issued_ms: 1_000,
         expires_ms: 61_000,
         part: None,
@@ -92,18 +93,39 @@ fn the_layout_stays() {
         "MFECAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9ggSEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
     ));
     // The key of test 1 in RFC 8032, section 7.1, as PKCS #8.
-    let token = sign(&claims(), &key.unwrap()).unwrap();
+    let key = key.unwrap();
+    let token = sign(&claims(), &key).unwrap();
     assert_eq!(token.reveal(), include_str!("samples/first.txt").trim_end());
+    let token = sign(&LeaseClaims { class: Class::Online, ..claims() }, &key).unwrap();
+    assert_eq!(token.reveal(), include_str!("samples/online.txt").trim_end());
+}
+
+/// A token of before says nothing of a class: it is a dedicated lease's. One that says it in other words is none.
+#[test]
+fn a_class_has_one_layout() {
+    let key = LeaseKey::make();
+    let of = |class| sign(&LeaseClaims { class, ..claims() }, &key).unwrap().reveal().to_owned();
+    for (class, prefix) in [(Class::Dedicated, "dxl1."), (Class::Online, "dxl2."), (Class::Offline, "dxl2.")]
+    {
+        assert!(of(class).starts_with(prefix));
+        assert_eq!(check(&of(class), &[&key], 3, 2_000).unwrap().class, class);
+    }
+    assert_ne!(of(Class::Online), of(Class::Offline));
+    // Neither the label nor the byte can be moved from one layout into the other.
+    assert!(check(&of(Class::Online).replacen("dxl2", "dxl1", 1), &[&key], 3, 2_000).is_err());
+    assert!(check(&of(Class::Dedicated).replacen("dxl1", "dxl2", 1), &[&key], 3, 2_000).is_err());
 }
 
 prop_compose! {
     fn any_claims()(
         names in ("[a-z0-9.-]{1,63}", "[a-z0-9.-]{1,63}", "[a-z0-9.-]{1,63}"),
         slot: u16, epoch: u64, memory_bytes: u64, share_milli in 1u16..=1000, issued_ms: u64, expires_ms: u64,
-        part in prop::option::of("[a-z0-9.-]{1,63}"),
+        part in prop::option::of("[a-z0-9.-]{1,63}"), class in prop::sample::select(&Class::ALL),
     ) -> LeaseClaims {
         let (lease, tenant, box_name) = names;
-        LeaseClaims { lease, tenant, box_name, slot, epoch, memory_bytes, share_milli, issued_ms, expires_ms, part }
+        LeaseClaims {
+            lease, tenant, box_name, slot, epoch, memory_bytes, share_milli, class, issued_ms, expires_ms, part,
+        }
     }
 }
 
@@ -117,16 +139,18 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_written_the_same(text in "dxl1\\.[A-Za-z0-9_-]{150,300}") {
+    fn what_is_read_is_written_the_same(text in "dxl[12]\\.[A-Za-z0-9_-]{150,300}") {
         if let Ok(signed) = decode(&text) {
             prop_assert_eq!(encode(&signed).unwrap(), text);
         }
     }
 
     #[test]
-    fn one_changed_character_opens_nothing(at in 0usize..300, replacement in "[A-Za-z0-9_.-]") {
+    fn one_changed_character_opens_nothing(
+        at in 0usize..300, replacement in "[A-Za-z0-9_.-]", class in prop::sample::select(&Class::ALL),
+    ) {
         let key = LeaseKey::make();
-        let token = sign(&claims(), &key).unwrap();
+        let token = sign(&LeaseClaims { class, ..claims() }, &key).unwrap();
         let mut text = token.reveal().to_owned();
         prop_assume!(at < text.len() && text[at..=at] != replacement);
         text.replace_range(at..=at, &replacement);

@@ -77,6 +77,16 @@ pub(super) fn is_clean(gpu: &Gpu) -> bool {
 impl Ledger {
     /// Tells the stock how a GPU stands now. To be called after every change to it or its box.
     pub(super) fn restand(&mut self, id: &GpuId) {
+        self.restand_one(id);
+        // A seat for guests and its host stand as they do together.
+        if let Some(partner) = self.partner_of(id) {
+            self.restand_one(&partner);
+            self.unseat_forsaken(id);
+            self.unseat_forsaken(&partner);
+        }
+    }
+
+    fn restand_one(&mut self, id: &GpuId) {
         let Some(owner) = self.boxes.get(&id.box_name) else { return };
         let Some(entry) = owner.slots.get(&id.slot) else { return };
         let (standing, place) = (self.standing(owner, &entry.gpu), entry.place);
@@ -91,10 +101,17 @@ impl Ledger {
     }
 
     fn standing(&self, owner: &BoxEntry, gpu: &Gpu) -> Standing {
+        self.standing_together(owner, gpu, self.standing_alone(owner, gpu))
+    }
+
+    /// How a GPU stands if its seat is empty.
+    pub(super) fn standing_alone(&self, owner: &BoxEntry, gpu: &Gpu) -> Standing {
         let clean = is_clean(gpu) && gpu.state == GpuState::Free;
         #[cfg(test)]
         let clean = clean
-            || (self.mutated(crate::simulation::Mutation::GrantUncleaned) && gpu.state == GpuState::Cleaning);
+            || (self.mutated(crate::simulation::Mutation::GrantUncleaned)
+                && gpu.guest.is_none()
+                && gpu.state == GpuState::Cleaning);
         match gpu.state {
             GpuState::Bad | GpuState::BurnIn | GpuState::Absent => Standing::Gone,
             _ if owner.presence == Presence::Dead => Standing::Gone,

@@ -6,7 +6,7 @@ use super::queue::{GroupKey, Wish, queued_ms};
 use super::stock::{Need, Place, Standing, Stock, Tightness};
 use super::{Ledger, Refusal};
 use pool_api::{
-    BoxKind, Explanation, Filter, FilterCount, Gpu, GpuState, Lease, LeaseId, LeaseState, Model, Name,
+    BoxKind, Class, Explanation, Filter, FilterCount, Gpu, GpuState, Lease, LeaseId, LeaseState, Model, Name,
     Topology,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,12 @@ impl Ledger {
             LeaseState::Granted => {
                 answer.reasons.push("it has what it asked for".into());
                 self.explain_attachments(lease, &mut answer);
+                // A seat that takes no newcomers says how the guest that is in it fares.
+                let seats = lease.grants.iter().filter_map(|grant| self.entry(&grant.gpu));
+                let words = seats
+                    .filter(|entry| entry.gpu.guest.is_some())
+                    .filter_map(|entry| entry.gpu.unready.clone());
+                answer.reasons.extend(words.map(|word| format!("its seat takes no newcomers: {word}")));
             }
             LeaseState::Parked => {
                 answer.reasons.push("it is parked: its program is kept as an image and has no GPU".into());
@@ -65,10 +71,16 @@ impl Ledger {
         }
         self.explain_host(&lease.tenant, &wish, answer);
         self.explain_quota(&lease.tenant, &wish, answer);
-        if wish.given.is_empty() {
+        if wish.class == Class::Offline {
+            self.explain_seats(&fallen, answer);
+        } else if wish.given.is_empty() {
             self.explain_stock(&lease.tenant, &wish, &fallen, answer);
         } else {
             self.explain_given(&wish, &fallen, answer);
+        }
+        if let Some(places) = fallen.get(&Filter::Beside).filter(|_| wish.class != Class::Offline) {
+            let gpus = counted(places.len() as u64, "GPU");
+            answer.reasons.push(format!("guests are in the seats of {gpus} that would do; they leave first"));
         }
         if let Some(places) = fallen.get(&Filter::Guard) {
             self.explain_guard(&wish, places, answer);
@@ -96,6 +108,7 @@ impl Ledger {
     fn filter(&self, owner: &BoxEntry, gpu: &Gpu, tenant: &Name, wish: &Wish) -> Filter {
         match gpu.state {
             _ if !wish.accepts_gpu(&gpu.id) => Filter::Given,
+            _ if !wish.accepts_guest(gpu.guest.is_some()) => Filter::Seat,
             _ if !wish.accepts_model(&gpu.model) => Filter::Model,
             _ if !wish.accepts_memory(gpu.memory_bytes) => Filter::Memory,
             _ if !wish.accepts_kind(owner.record.kind) => Filter::Kind,
@@ -111,6 +124,7 @@ impl Ledger {
             GpuState::Free if gpu.spare && !wish.lost => Filter::Spare,
             GpuState::Free if !self.is_within_limit(tenant, wish, &gpu.model) => Filter::Quota,
             GpuState::Free if !self.has_guard(owner, gpu, wish) => Filter::Guard,
+            GpuState::Free if !self.may_be_beside(owner, gpu, tenant, wish) => Filter::Beside,
             GpuState::Free => Filter::Usable,
         }
     }

@@ -57,6 +57,11 @@ impl Ledger {
             if gpu.only_pcie {
                 return refused("it is no GPU that programs reach without a host");
             }
+            if !wish.accepts_guest(gpu.guest.is_some()) {
+                return refused(
+                    "seats for guests are for offline leases, and offline leases get nothing else",
+                );
+            }
             if !wish.accepts_model(&gpu.model) {
                 return refused("it is of another model than was asked for");
             }

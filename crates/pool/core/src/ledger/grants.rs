@@ -5,7 +5,7 @@ use super::gpu_life::GpuEvent;
 use super::{Ledger, Presence};
 use crate::GPU_MILLI;
 use pool_api::{
-    Gpu, GpuId, GpuState, Grant, Holder, Kept, Lease, LeaseId, LeaseState, Model, Name, PCIE_EPOCH_MAX,
+    Class, Gpu, GpuId, GpuState, Grant, Holder, Kept, Lease, LeaseId, LeaseState, Model, Name, PCIE_EPOCH_MAX,
 };
 
 /// Whether a grant of this lease, or its second place, is for the GPU as it is now.
@@ -34,6 +34,9 @@ impl Ledger {
         let seen = seen.max(self.epoch_floor);
         let request = &self.leases[&lease].lease.request;
         let share = request.share;
+        let memory_bytes = self.memory_for(id, request);
+        // What guests use is what others leave: it counts for no quota.
+        let whole = if request.class == Class::Offline { 0 } else { GPU_MILLI };
         let tenant = self.leases[&lease].lease.tenant.clone();
         #[cfg(test)]
         let keeps_epoch = self.mutated(crate::simulation::Mutation::KeepEpoch);
@@ -58,11 +61,7 @@ impl Ledger {
         let event = if mutated && gpu.state == GpuState::Cleaning { GpuEvent::Resumed } else { event };
         gpu.on(event);
         *gpu.edit().spare = false;
-        let holder = Holder {
-            lease,
-            share_milli: share.map_or(GPU_MILLI, |share| share.milli),
-            memory_bytes: share.map_or(gpu.memory_bytes, |share| share.memory_bytes),
-        };
+        let holder = Holder { lease, share_milli: share.map_or(whole, |share| share.milli), memory_bytes };
         gpu.edit().holders.push(holder.clone());
         let first = Kept { lease, since_epoch: gpu.epoch };
         let kept = slot.is_some().then_some(before.unwrap_or(first));
@@ -160,6 +159,7 @@ impl Ledger {
             && !is_clean(gpu)
             && gpu.holders.iter().any(|holder| holder.lease == lease)
             && owner.presence != Presence::Dead
+            && !self.is_forsaken(owner, gpu)
             && self.is_attached(grant, lease)
     }
 }

@@ -4,12 +4,14 @@ use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, Presence};
 use super::gpu_life::TrackedGpu;
 use super::lease_life::TrackedLease;
-use super::stock::Class;
+use super::stock::{Class, Seat};
 use super::{GpuEntry, LeaseEntry, Ledger, Settings};
 use crate::records::{BOX, EVENT, FLOOR, GPU, HOST, LEASE, RESTORED, ReadError, SPARE, TENANT, USAGE};
 use pool_api::{
-    BoxRecord, BoxState, Event, Gpu, GpuState, Lease, LeaseState, PCIE_EPOCH_MAX, SpareRecord, TenantRecord,
+    BoxRecord, BoxState, Event, Gpu, GpuId, GpuState, Lease, LeaseState, PCIE_EPOCH_MAX, SpareRecord,
+    TenantRecord,
 };
+use std::collections::BTreeMap;
 
 /// A record cannot be what was stored.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -70,8 +72,13 @@ impl Ledger {
                 _ => {}
             }
         }
+        let seats: BTreeMap<GpuId, u64> = gpus
+            .iter()
+            .filter_map(|gpu| Some((GpuId { slot: gpu.guest?.of, ..gpu.id.clone() }, gpu.memory_bytes)))
+            .collect();
         for gpu in gpus {
-            ledger.load_gpu(gpu)?;
+            let guest_bytes = seats.get(&gpu.id).copied().unwrap_or(0);
+            ledger.load_gpu(gpu, guest_bytes)?;
         }
         for lease in leases {
             ledger.load_lease(lease);
@@ -97,15 +104,18 @@ impl Ledger {
         self.boxes.insert(name, entry);
     }
 
-    fn load_gpu(&mut self, gpu: Gpu) -> Result<(), LoadError> {
+    fn load_gpu(&mut self, gpu: Gpu, guest_bytes: u64) -> Result<(), LoadError> {
         let problem = |problem: &str| LoadError { key: format!("gpu/{}", gpu.id), problem: problem.into() };
         let owner = self.boxes.get(&gpu.box_name).ok_or_else(|| problem("there is no such box"))?;
         let class = Class {
             model: gpu.model.clone(),
             memory_bytes: gpu.memory_bytes,
             kind: owner.record.kind,
-            pcie: speaks_pcie(&owner.record.paths) && gpu.epoch.max(self.epoch_floor) < PCIE_EPOCH_MAX,
+            pcie: gpu.guest.is_none()
+                && speaks_pcie(&owner.record.paths)
+                && gpu.epoch.max(self.epoch_floor) < PCIE_EPOCH_MAX,
             api: !gpu.only_pcie,
+            seat: if gpu.guest.is_some() { Seat::Guest } else { Seat::Whole { guest_bytes } },
         };
         let place = self.stock.add(&gpu.box_name, gpu.slot, class, gpu.nvlink_group);
         let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;
@@ -228,6 +238,7 @@ impl Ledger {
             }
         }
         found.extend(self.attachment_inconsistencies());
+        found.extend(self.guest_inconsistencies());
         found
     }
 }

@@ -116,6 +116,7 @@ impl<'a> Yard<'a> {
                 uuid: format!("GPU-{number}-{slot}"),
                 nvlink_group: (kind == BoxKind::Nvlink).then_some(0),
                 only_pcie: false,
+                guest: None,
                 health: Health::OK,
                 bound_epoch: 0,
                 cleaned_epoch: 0,

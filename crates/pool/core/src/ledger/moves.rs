@@ -9,7 +9,7 @@ use super::queue::Wish;
 use super::serve::remember_move;
 use super::stock::{Mask, Place};
 use super::{Ledger, Note};
-use pool_api::{EventKind, GpuState, Grant, LeaseId, LeaseState, Move, Name};
+use pool_api::{Class, EventKind, GpuState, Grant, LeaseId, LeaseState, Move, Name};
 
 /// Why a lease leaves a GPU.
 #[derive(Clone, Debug)]
@@ -127,6 +127,7 @@ impl Ledger {
             _ if owner.presence == super::Presence::Dead => format!("box {} is dead", gpu.box_name),
             GpuState::Bad => gpu.health.reason.clone().unwrap_or_else(|| "it is bad".into()),
             GpuState::Absent => "it is no longer there".into(),
+            GpuState::Leased if self.is_forsaken(owner, gpu) => self.why_forsaken(owner, gpu),
             GpuState::Leased if grant.attachment.is_some() && gpu.bound_epoch < grant.epoch => {
                 "its box has started anew".into()
             }
@@ -145,7 +146,8 @@ impl Ledger {
         spares: bool,
     ) -> Option<Vec<Place>> {
         let lease = &self.leases[&id].lease;
-        if lost.len() > REPLACED_AT_ONCE_MAX {
+        // A guest waits in the queue, behind those that its seat may be needed for.
+        if lost.len() > REPLACED_AT_ONCE_MAX || lease.request.class == Class::Offline {
             return None;
         }
         let kept: Vec<Grant> = lease.grants.iter().filter(|grant| !lost.contains(grant)).cloned().collect();

@@ -7,7 +7,7 @@
 use super::queue::Wish;
 use super::stock::Tightness;
 use super::{Ledger, Refusal};
-use pool_api::{BoxKind, Gpu, GpuId, Model, Name, Topology};
+use pool_api::{BoxKind, Gpu, GpuId, LeaseRequest, Model, Name, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why no GPU of this pool can ever serve a request.
@@ -21,6 +21,9 @@ pub enum Impossible {
         /// What there is.
         known: Vec<Model>,
     },
+    /// No box has seats for guests.
+    #[error("an offline lease gets a seat for guests, and no box of this pool has any")]
+    Seats,
     /// No GPU is that large.
     #[error(
         "no {what} of this pool has {} of memory; the largest has {}", gibibytes(*asked_bytes), gibibytes(*most_bytes)
@@ -80,6 +83,9 @@ impl Impossible {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Model { .. } => "check the name, or leave --model out to take any",
+            Self::Seats => {
+                "start a box with `dxpu box --guests 1 --guest-memory SIZE`, or ask for another class"
+            }
             Self::Memory { .. } => "ask for less memory, or add a box with larger GPUs",
             Self::Kind { .. } => "leave --kind and --topology out, or add such a box",
             Self::Count { .. } => "ask for fewer GPUs, or allow more boxes with --topology any, or add boxes",
@@ -137,6 +143,11 @@ impl Ledger {
         if known.is_empty() {
             return Ok(());
         }
+        let known: Vec<_> =
+            known.into_iter().filter(|(_, gpu)| wish.accepts_guest(gpu.guest.is_some())).collect();
+        if known.is_empty() {
+            return Err(Impossible::Seats);
+        }
         let of_model: Vec<_> = known.iter().filter(|(_, gpu)| wish.accepts_model(&gpu.model)).collect();
         let what = wish.model.as_ref().map_or_else(|| "GPU".to_owned(), ToString::to_string);
         if let (true, Some(model)) = (of_model.is_empty(), &wish.model) {
@@ -146,14 +157,14 @@ impl Ledger {
                 known: known.into_iter().cloned().collect(),
             });
         }
-        let most_bytes = of_model.iter().map(|(_, gpu)| gpu.memory_bytes).max().unwrap_or(0);
+        let most_bytes = of_model.iter().map(|(_, gpu)| self.most_for(wish, gpu)).max().unwrap_or(0);
         if !wish.accepts_memory(most_bytes) {
             return Err(Impossible::Memory { what, asked_bytes: wish.memory_bytes, most_bytes });
         }
         let what = if wish.model.is_some() { what } else { "GPUs".to_owned() };
         let fitting: Vec<_> = of_model
             .iter()
-            .filter(|(kind, gpu)| wish.accepts_memory(gpu.memory_bytes) && wish.accepts_kind(*kind))
+            .filter(|(kind, gpu)| wish.accepts_memory(self.most_for(wish, gpu)) && wish.accepts_kind(*kind))
             .collect();
         if fitting.is_empty() {
             let is_nvlink = wish.topology == Topology::Nvlink || wish.kind == Some(BoxKind::Nvlink);
@@ -178,6 +189,13 @@ impl Ledger {
             return Err(Impossible::Count { what, asked: wish.gpus, most, place });
         }
         Ok(())
+    }
+}
+
+impl Ledger {
+    /// The memory that a lease of this class gets of a GPU.
+    fn most_for(&self, wish: &Wish, gpu: &Gpu) -> u64 {
+        self.memory_for(&gpu.id, &LeaseRequest { class: wish.class, ..LeaseRequest::default() })
     }
 }
 

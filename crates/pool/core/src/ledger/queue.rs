@@ -5,8 +5,8 @@
 //! priorities count. Between groups of one priority the order is computed each time: first leases that lost a
 //! GPU, then those of the tenant that has least for its weight, then the oldest.
 
-use super::stock::{Mask, Need, Tightness};
-use pool_api::{BoxKind, GpuId, Lease, LeaseId, LeaseRequest, Model, Name, Topology};
+use super::stock::{Mask, Need, Seat, Tightness};
+use pool_api::{BoxKind, Class, GpuId, Lease, LeaseId, LeaseRequest, Model, Name, Topology};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,6 +28,8 @@ pub(super) struct Wish {
     pub(super) given: Vec<GpuId>,
     /// Its images need guard memory in the boxes of its GPUs, so many bytes for each GPU; 0: as much as the GPU has.
     pub(super) guard: Option<u64>,
+    /// What its programs are to others on the GPU: offline ones get seats for guests, and no others do.
+    pub(super) class: Class,
 }
 
 impl Wish {
@@ -54,11 +56,17 @@ impl Wish {
             memory_bytes: request.memory_bytes.unwrap_or(0).max(share_bytes),
             kind: request.kind,
             topology: request.topology,
-            milli: request.share.map_or(crate::GPU_MILLI, |share| share.milli),
+            milli: match (request.class, request.share) {
+                // What guests use is what others leave: it counts for no quota.
+                (Class::Offline, _) => 0,
+                (_, Some(share)) => share.milli,
+                (_, None) => crate::GPU_MILLI,
+            },
             host: request.host.clone(),
             lost: false,
             given,
             guard: (!request.survive.is_none()).then_some(share_bytes),
+            class: request.class,
         }
     }
 
@@ -70,7 +78,7 @@ impl Wish {
     /// Whether GPUs of this class will do.
     pub(super) fn accepts(&self, class: &super::stock::Class) -> bool {
         self.accepts_model(&class.model)
-            && class.memory_bytes >= self.memory_bytes
+            && self.accepts_seat(class.memory_bytes, class.seat)
             && self.accepts_kind(class.kind)
             && self.accepts_plane(class.pcie, class.api)
     }
@@ -87,6 +95,24 @@ impl Wish {
     /// Whether GPUs will do that are reached on these planes.
     pub(super) fn accepts_plane(&self, pcie: bool, api: bool) -> bool {
         if self.host.is_some() { pcie } else { api }
+    }
+
+    /// Whether a place of this kind will do, and has the memory.
+    pub(super) fn accepts_seat(&self, memory_bytes: u64, seat: Seat) -> bool {
+        match (self.class, seat) {
+            (Class::Offline, Seat::Guest) | (Class::Dedicated, Seat::Whole { .. }) => {
+                self.accepts_memory(memory_bytes)
+            }
+            (Class::Online, Seat::Whole { guest_bytes }) => {
+                self.accepts_memory(memory_bytes.saturating_sub(guest_bytes))
+            }
+            (Class::Offline, Seat::Whole { .. }) | (Class::Dedicated | Class::Online, Seat::Guest) => false,
+        }
+    }
+
+    /// Whether it is a seat for guests that will do, or a whole GPU.
+    pub(super) fn accepts_guest(&self, is_guest: bool) -> bool {
+        (self.class == Class::Offline) == is_guest
     }
 
     pub(super) fn accepts_memory(&self, memory_bytes: u64) -> bool {

@@ -8,6 +8,7 @@ use super::boxes::{BoxEntry, Presence, is_clean};
 use super::command::{Answer, Refusal};
 use super::gpu_life::{self, GpuEvent, TrackedGpu};
 use super::grants::{EPOCH_LEAP_MAX, is_current, next_epoch};
+use super::guests::seat_of;
 use super::stock::Class;
 use super::{GpuEntry, Ledger, Note};
 use pool_api::{
@@ -113,8 +114,9 @@ impl Ledger {
         self.hear_work(&id, before.as_ref(), report.counters.as_ref());
         let entry = self.entry(&id).expect("it was added before");
         let class = self.stock.class_of(entry.place);
-        let same_class =
-            class.kind == whole.kind && class.pcie == self.can_be_plugged(whole, Some(&entry.gpu), report);
+        let same_class = class.kind == whole.kind
+            && class.seat == seat_of(whole, report)
+            && class.pcie == self.can_be_plugged(whole, Some(&entry.gpu), report);
         if is_old_news(entry, report) && same_class {
             return;
         }
@@ -136,6 +138,7 @@ impl Ledger {
         let leap = gpu.epoch - before.epoch;
         let renumbered = leap > 0;
         gpu.edit().endpoints.clone_from(&report.endpoints);
+        *gpu.edit().guest = report.guest;
         *gpu.edit().unready = unready(report);
         if gpu.state == GpuState::Absent {
             gpu.on(GpuEvent::Returned);
@@ -158,19 +161,29 @@ impl Ledger {
             GpuState::Leased if is_clean(gpu) || renumbered || box_began_anew => self.lose_holders(&id),
             _ => {}
         }
-        let after = &self.entry(&id).expect("it is still there").gpu;
-        let (changed, worker_moved) = (*after != before, after.endpoints != before.endpoints);
+        self.follow(&id, &before);
+    }
+
+    /// Does what follows from a change of a GPU that its box has told of.
+    fn follow(&mut self, id: &GpuId, before: &Gpu) {
+        let after = &self.entry(id).expect("it is still there").gpu;
+        let (changed, worker_moved) = (**after != *before, after.endpoints != before.endpoints);
         let bound = after.bound_epoch != before.bound_epoch;
+        if after.guest != before.guest {
+            // Leases of strangers that waited may meet there now.
+            self.stock.gained();
+            self.queue_stirred = true;
+        }
         if changed {
             self.draft.gpus.insert(id.clone());
             if bound {
-                self.stir_attachment(&id);
+                self.stir_attachment(id);
             }
             if worker_moved {
                 // Its borrower must know where its worker is now.
                 self.unsettled.extend(before.holders.iter().map(|holder| holder.lease));
             }
-            self.restand(&id);
+            self.restand(id);
         }
     }
 
@@ -207,6 +220,7 @@ impl Ledger {
             uuid: report.uuid.clone(),
             nvlink_group: report.nvlink_group,
             only_pcie: report.only_pcie,
+            guest: report.guest,
             state: gpu_life::FIRST,
             taint: None,
             spare: false,
@@ -235,8 +249,8 @@ impl Ledger {
         let (gpu, place) = (&entry.gpu, entry.place);
         let class = class_of(whole, report, self.can_be_plugged(whole, Some(gpu), report));
         let known = self.stock.class_of(place);
-        let alike = Class { pcie: class.pcie, ..known.clone() } == class;
-        let same_gpu = alike && gpu.nvlink_group == report.nvlink_group && gpu.uuid == report.uuid;
+        let same_gpu =
+            known.is_alike(&class) && gpu.nvlink_group == report.nvlink_group && gpu.uuid == report.uuid;
         let same_place = *known == class && gpu.nvlink_group == report.nvlink_group;
         if same_gpu && same_place {
             return;
@@ -345,7 +359,7 @@ impl Ledger {
     fn can_be_plugged(&self, whole: &BoxReport, known: Option<&Gpu>, report: &GpuReport) -> bool {
         let known = known.map_or(0, |gpu| gpu.epoch).max(self.epoch_floor);
         let epoch = known.max(report.bound_epoch).max(report.cleaned_epoch);
-        speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
+        report.guest.is_none() && speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
     }
 
     /// What should be so in the slots a box reported.
@@ -411,7 +425,8 @@ impl Ledger {
 
 fn class_of(whole: &BoxReport, report: &GpuReport, pcie: bool) -> Class {
     let api = !report.only_pcie;
-    Class { model: report.model.clone(), memory_bytes: report.memory_bytes, kind: whole.kind, pcie, api }
+    let (model, memory_bytes, seat) = (report.model.clone(), report.memory_bytes, seat_of(whole, report));
+    Class { model, memory_bytes, kind: whole.kind, pcie, api, seat }
 }
 
 /// Why no borrower could use a GPU now, as its box says it.
@@ -427,6 +442,7 @@ fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
         && gpu.model == report.model
         && gpu.memory_bytes == report.memory_bytes
         && gpu.only_pcie == report.only_pcie
+        && gpu.guest == report.guest
         && gpu.nvlink_group == report.nvlink_group;
     // On the api plane the ledger does not wait to hear that a borrower is in.
     let bound_known = report.bound_epoch == gpu.bound_epoch || entry.attachment.is_none();

@@ -4,11 +4,14 @@ use super::lease_life::LeaseEvent;
 use super::queue::{GroupKey, Wish};
 use super::stock::{Mask, Need, Place};
 use super::{Ledger, Note};
-use pool_api::{EventKind, GpuId, LeaseId, Model, Move, Name};
+use pool_api::{Class, EventKind, GpuId, LeaseId, Model, Move, Name};
 use std::cmp::Reverse;
 
-/// Groups are served level by level: those within the guarantees of their tenants first, then by priority.
-pub(super) type Level = (Beyond, Reverse<u32>);
+/// Groups are served level by level: guests last, those within the guarantees of their tenants first, then by priority.
+pub(super) type Level = (IsGuest, Beyond, Reverse<u32>);
+
+/// Whether a group waits for seats for guests: those are what others leave.
+pub(super) type IsGuest = bool;
 
 /// Whether a group is beyond the guarantee of its tenant.
 pub(super) type Beyond = bool;
@@ -51,8 +54,19 @@ impl Ledger {
             if !self.has_slots(&key.tenant, &key.wish) {
                 continue;
             }
+            if key.wish.class == Class::Offline {
+                // It keeps other leases from no seat that it cannot have itself.
+                match self.find_seat(&key.tenant, &key.wish, open) {
+                    Some(place) => return Some((id, vec![place])),
+                    None => continue,
+                }
+            }
             if !key.wish.given.is_empty() {
-                if let Some(places) = self.given_places(&key.wish, open & !walled) {
+                let need = key.wish.need(open & !walled);
+                let places = self.given_places(&key.wish, open & !walled);
+                if let Some(places) =
+                    places.or_else(|| self.find_beside_guests(&key.tenant, &key.wish, &need))
+                {
                     return Some((id, places));
                 }
                 // It waits for these GPUs alone, and keeps other leases from none.
@@ -60,7 +74,10 @@ impl Ledger {
             }
             let need = key.wish.need(open & !walled);
             if need.classes != 0
-                && let Some(places) = self.near_its_image(id, &need).or_else(|| self.find(&need))
+                && let Some(places) = self
+                    .near_its_image(id, &need)
+                    .or_else(|| self.find(&need))
+                    .or_else(|| self.find_beside_guests(&key.tenant, &key.wish, &need))
             {
                 return Some((id, places));
             }
@@ -85,11 +102,12 @@ impl Ledger {
         for (key, created_ms, id) in self.queue.heads() {
             let open = self.open_classes(&key.tenant, &key.wish);
             let turn = (Reverse(key.wish.lost), self.weighted_use(&key.tenant), created_ms, id);
+            let is_guest = key.wish.class == Class::Offline;
             let promised = open & self.promised_classes(&key.tenant, &key.wish, 0);
             if promised != 0 {
-                line.push((((false, key.priority), turn), promised, key.clone()));
+                line.push((((is_guest, false, key.priority), turn), promised, key.clone()));
             }
-            line.push((((true, key.priority), turn), open, key.clone()));
+            line.push((((is_guest, true, key.priority), turn), open, key.clone()));
         }
         line.sort_by_key(|one| one.0);
         line
@@ -127,7 +145,8 @@ impl Ledger {
     /// guarantee with the promised one alone.
     pub(super) fn promised_classes(&self, tenant: &Name, wish: &Wish, more_milli: u64) -> Mask {
         let Some(entry) = self.tenants.get(tenant) else { return 0 };
-        if entry.record.quotas.values().all(|quota| quota.guaranteed == 0) {
+        // No seat for guests is promised.
+        if wish.class == Class::Offline || entry.record.quotas.values().all(|quota| quota.guaranteed == 0) {
             return 0;
         }
         let asked = u64::from(wish.gpus) * u64::from(wish.milli);

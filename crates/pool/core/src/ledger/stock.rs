@@ -25,6 +25,28 @@ pub(crate) struct Class {
     pub(crate) pcie: bool,
     /// Whether programs can use it, on the api plane.
     pub(crate) api: bool,
+    pub(crate) seat: Seat,
+}
+
+impl Class {
+    /// Whether GPUs of both classes can be one GPU, of which something else is said now.
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+        let is_guest = |class: &Self| class.seat == Seat::Guest;
+        is_guest(self) == is_guest(other)
+            && Self { pcie: other.pcie, seat: other.seat, ..self.clone() } == *other
+    }
+}
+
+/// What of a GPU a lease gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Seat {
+    /// The GPU. An online lease leaves a guest so much of its memory.
+    Whole {
+        /// What the seat on it has; 0 without one.
+        guest_bytes: u64,
+    },
+    /// A seat for guests.
+    Guest,
 }
 
 /// There are more kinds of GPU than a machine word has bits.
@@ -244,6 +266,22 @@ impl Stock {
         hidden.iter().zip(before).for_each(|(place, before)| self.set(*place, before));
         self.gains = gains;
         found
+    }
+
+    /// A search in which these GPUs can be had, too.
+    pub(crate) fn with<T>(&mut self, shown: &[Place], search: impl FnOnce(&mut Self) -> T) -> T {
+        let gains = self.gains;
+        let before: Vec<Standing> = shown.iter().map(|place| self.standing(*place)).collect();
+        shown.iter().for_each(|place| self.set(*place, Standing::Usable));
+        let found = search(self);
+        shown.iter().zip(before).for_each(|(place, before)| self.set(*place, before));
+        self.gains = gains;
+        found
+    }
+
+    /// Whether any box has ever had seats for guests.
+    pub(crate) fn has_seats(&self) -> bool {
+        self.classes.iter().any(|class| class.seat == Seat::Guest)
     }
 
     /// Something else than a GPU can be had that could not before.

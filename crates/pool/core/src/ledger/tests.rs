@@ -5,6 +5,7 @@ mod failures;
 mod given;
 mod guarantees;
 mod guarding;
+mod guests;
 mod hosts;
 mod life;
 mod operators_day;

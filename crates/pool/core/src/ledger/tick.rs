@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use super::command::{Answer, Outcome};
-use super::stock::Mask;
+use super::stock::{Mask, Seat};
 use pool_api::{LeaseId, Model};
 
 /// Deletions and marks in one outcome: many, but well below what a transaction holds.
@@ -87,7 +87,8 @@ impl Ledger {
             self.move_is_late(id);
             return true;
         }
-        self.balance_spares()
+        self.evict()
+            || self.balance_spares()
             || self.serve_next()
             || self.reclaim()
             || self.reclaim_idle()
@@ -120,7 +121,7 @@ impl Ledger {
         let wanted: Vec<(Model, u32)> =
             self.spares_wanted.iter().map(|(model, count)| (model.clone(), *count)).collect();
         for (model, wanted) in wanted {
-            let mask = self.stock.mask(|class| class.model == model);
+            let mask = self.stock.mask(|class| class.model == model && class.seat != Seat::Guest);
             let mut steps = 0;
             while steps < SMALL_STEPS_MAX && self.balance_one(mask, u64::from(wanted)) {
                 steps += 1;

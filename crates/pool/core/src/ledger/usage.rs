@@ -3,14 +3,17 @@
 //! A lease is accounted when it ends, in the transaction that ends it: so its time is counted once, whichever manager leads.
 
 use super::Ledger;
+use super::stock::Seat;
 use crate::GPU_MILLI;
-use pool_api::{Capacity, Lease, LeaseState, Model, Name, TenantUsage};
+use pool_api::{Capacity, Class, Lease, LeaseState, Model, Name, TenantUsage};
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// GPU milliseconds of a lease from its first grant until `until_ms`, with the model that they are of.
 fn gpu_ms(lease: &Lease, until_ms: u64) -> Option<(Model, u64)> {
-    let milli = lease.request.share.map_or(GPU_MILLI, |share| share.milli);
+    // A guest has what others leave of a GPU, and its tenant is charged nothing for it.
+    let whole = if lease.request.class == Class::Offline { 0 } else { GPU_MILLI };
+    let milli = lease.request.share.map_or(whole, |share| share.milli);
     let had_ms = until_ms.saturating_sub(lease.granted_ms?);
     let whole =
         u128::from(had_ms) * u128::from(lease.request.gpus) * u128::from(milli) / u128::from(GPU_MILLI);
@@ -50,7 +53,8 @@ impl Ledger {
         let models: BTreeSet<&Model> =
             self.stock.classes().iter().filter(|class| class.api).map(|class| &class.model).collect();
         let of_model = |model: &Model| {
-            let mask = self.stock.mask(|class| class.api && class.model == *model);
+            let mask =
+                self.stock.mask(|class| class.api && class.model == *model && class.seat != Seat::Guest);
             let (free, spares) = (self.stock.usable(mask), self.stock.spares(mask));
             let quota = tenant
                 .and_then(|tenant| self.tenants.get(tenant)?.record.quotas.get(model).copied())

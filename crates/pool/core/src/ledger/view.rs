@@ -102,7 +102,8 @@ impl Ledger {
         for (model, wanted) in &self.spares_wanted {
             all.entry(model.clone()).or_insert_with(|| empty(model)).wanted = *wanted;
         }
-        for entry in self.boxes.values().flat_map(|owner| owner.slots.values()) {
+        let all_slots = self.boxes.values().flat_map(|owner| owner.slots.values());
+        for entry in all_slots.filter(|entry| entry.gpu.guest.is_none()) {
             let gpu = &entry.gpu;
             let status = all.entry(gpu.model.clone()).or_insert_with(|| empty(&gpu.model));
             status.gpus += 1;
@@ -125,7 +126,8 @@ impl Ledger {
         let mut counts = Counts::default();
         for owner in self.boxes.values() {
             *counts.boxes.entry(owner.state()).or_default() += 1;
-            for entry in owner.slots.values() {
+            // A seat for guests is no GPU of its own.
+            for entry in owner.slots.values().filter(|entry| entry.gpu.guest.is_none()) {
                 *counts.gpus.entry((entry.gpu.model.clone(), shown_state(owner, entry))).or_default() += 1;
             }
         }

@@ -6,7 +6,12 @@ use super::{Kind, first_version};
 use pool_api::{GpuId, LeaseId, Model, Name};
 
 /// GPUs.
-pub(crate) const GPU: Kind<Gpu> = Kind::new("gpu", &[first_version]);
+///
+/// Version 2 has seats for guests: a manager that did not know of them would lend a seat as a GPU.
+pub(crate) const GPU: Kind<Gpu> = Kind::new("gpu", &[first_version, guests]);
+
+/// GPUs of before are no seats: what is left out says so.
+fn guests(_: &mut serde_json::Map<String, serde_json::Value>) {}
 
 stored_struct! {
     /// A GPU, below `gpu/BOX/SLOT`. What it measures is not stored: its box reports it every second or two.
@@ -21,6 +26,8 @@ stored_struct! {
         nvlink_group: Option<u32>,
         #[serde(default)]
         only_pcie: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        guest: Option<Guest>,
         state: GpuState,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         taint: Option<Taint>,
@@ -45,6 +52,15 @@ stored_struct! {
 stored_enum! {
     /// What a GPU is doing.
     GpuState of GpuState { Free, Leased, Cleaning, Bad, BurnIn, Absent, }
+}
+
+stored_struct! {
+    /// A seat for guests.
+    Guest of Guest {
+        of: u8,
+        #[serde(default)]
+        any_tenant: bool,
+    }
 }
 
 stored_struct! {

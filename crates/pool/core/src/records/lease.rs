@@ -9,8 +9,12 @@ use pool_api::{GpuId, LEASE_TTL_DEFAULT_MS, LeaseId, Model, Name, PRIORITY_DEFAU
 /// Leases.
 ///
 /// Version 2 can say what its programs outlive, and where a lease is on its way to. Version 3 can limit its time, and name the
-/// GPUs that a lease must have: a manager that did not know of it would place the lease on others.
-pub(crate) const LEASE: Kind<Lease> = Kind::new("lease", &[first_version, survival, limits]);
+/// GPUs that a lease must have: a manager that did not know of it would place the lease on others. Version 4 has classes: a
+/// manager that did not know of them would give an offline lease a GPU of its own.
+pub(crate) const LEASE: Kind<Lease> = Kind::new("lease", &[first_version, survival, limits, classes]);
+
+/// Leases of before are dedicated: what is left out says so.
+fn classes(_: &mut serde_json::Map<String, serde_json::Value>) {}
 
 /// Leases of before have no limit, name no GPUs and have no label: what is left out says so.
 fn limits(_: &mut serde_json::Map<String, serde_json::Value>) {}
@@ -86,6 +90,8 @@ stored_struct! {
         // Left out if there is none, so that the hashes of requests of before stay as they are.
         #[serde(default = "nothing", skip_serializing_if = "is_nothing")]
         survive: Survive,
+        #[serde(default = "dedicated", skip_serializing_if = "is_dedicated")]
+        class: Class,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_limit_ms: Option<u64>,
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -124,6 +130,14 @@ fn is_nothing(survive: &Survive) -> bool {
     matches!(survive, Survive::None)
 }
 
+fn dedicated() -> Class {
+    Class::Dedicated
+}
+
+fn is_dedicated(class: &Class) -> bool {
+    matches!(class, Class::Dedicated)
+}
+
 /// What a request is told apart by from another one with the same idempotency key. The store keeps a hash of these
 /// bytes, so they stay the same from one release to the next unless the stored request changes.
 pub(crate) fn request_bytes(request: &pool_api::LeaseRequest) -> Vec<u8> {
@@ -143,6 +157,11 @@ stored_enum! {
 stored_enum! {
     /// What the programs of a lease outlive.
     Survive of Survive { None, Gpu, }
+}
+
+stored_enum! {
+    /// What the programs of a lease are to others on the same GPU.
+    Class of Class { Dedicated, Online, Offline, }
 }
 
 stored_struct! {

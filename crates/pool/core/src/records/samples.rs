@@ -1,10 +1,10 @@
 //! One value of each kind with every field set, and every word of every enumeration.
 
 use pool_api::{
-    Attachment, BoxKind, BoxRecord, BoxState, Ended, Event, EventKind, Gpu, GpuId, GpuState, Grant, Health,
-    Holder, HostDetail, HostRecord, HostSlot, HostState, Kept, Lease, LeaseId, LeaseRequest, LeaseState,
-    Leaving, Model, Move, Moving, Name, Parking, Phase, Plane, Purpose, Quota, Share, SpareRecord, Survive,
-    Taint, TenantRecord, TenantTimes, Topology,
+    Attachment, BoxKind, BoxRecord, BoxState, Class, Ended, Event, EventKind, Gpu, GpuId, GpuState, Grant,
+    Guest, Health, Holder, HostDetail, HostRecord, HostSlot, HostState, Kept, Lease, LeaseId, LeaseRequest,
+    LeaseState, Leaving, Model, Move, Moving, Name, Parking, Phase, Plane, Purpose, Quota, Share,
+    SpareRecord, Survive, Taint, TenantRecord, TenantTimes, Topology,
 };
 
 /// What the golden files hold.
@@ -50,12 +50,16 @@ pub(super) fn samples() -> Samples {
 /// What records of this version can say of the samples: later versions have more leases and kinds of events.
 pub(super) fn samples_of(version: u64) -> Samples {
     let mut all = samples();
+    if version < 4 {
+        all.leases.truncate(LEASES_OF_VERSION_3);
+    }
     if version < 3 {
         all.leases.truncate(LEASES_OF_VERSION_2);
     }
     if version < 2 {
         all.leases.truncate(LEASES_OF_BEFORE);
         all.events.truncate(EVENTS_OF_BEFORE);
+        all.gpus.truncate(GPUS_OF_BEFORE);
         all.tenants.truncate(TENANTS_OF_BEFORE);
     }
     all
@@ -65,6 +69,10 @@ pub(super) fn samples_of(version: u64) -> Samples {
 const LEASES_OF_BEFORE: usize = 4;
 /// How many of them version 2 can say.
 const LEASES_OF_VERSION_2: usize = 9;
+/// How many of them version 3 can say.
+const LEASES_OF_VERSION_3: usize = 11;
+/// How many of the sampled GPUs version 1 can say.
+const GPUS_OF_BEFORE: usize = 6;
 /// How many of the sampled tenants version 1 can say.
 const TENANTS_OF_BEFORE: usize = 1;
 /// How many kinds of events version 1 knows.
@@ -153,6 +161,7 @@ fn gpus() -> Vec<Gpu> {
             uuid: format!("GPU-{slot}"),
             nvlink_group: is_leased.then_some(3),
             only_pcie: is_leased,
+            guest: None,
             state,
             taint: is_leased.then(|| taint(true)),
             spare: state == GpuState::Free,
@@ -175,7 +184,15 @@ fn gpus() -> Vec<Gpu> {
             counters: None,
         }
     };
-    states.into_iter().zip(0..).map(|(state, slot)| full(state, slot)).collect()
+    let seat = Gpu {
+        slot: 32,
+        id: gpu_id(32),
+        memory_bytes: 48 << 30,
+        guest: Some(Guest { of: 0, any_tenant: true }),
+        spare: false,
+        ..full(GpuState::Free, 0)
+    };
+    states.into_iter().zip(0..).map(|(state, slot)| full(state, slot)).chain([seat]).collect()
 }
 
 fn leases() -> Vec<Lease> {
@@ -235,7 +252,12 @@ fn leases() -> Vec<Lease> {
     limited.id = LeaseId(0xc0ff_ee40);
     limited.request.time_limit_ms = Some(7_200_000);
     let given = given(&before[2]);
-    before.into_iter().chain(surviving).chain([limited, given]).collect()
+    let classed = [(Class::Online, 0xc0ff_ee50), (Class::Offline, 0xc0ff_ee51)].map(|(class, id)| {
+        let mut lease = Lease { id: LeaseId(id), ..before[2].clone() };
+        lease.request.class = class;
+        lease
+    });
+    before.into_iter().chain(surviving).chain([limited, given]).chain(classed).collect()
 }
 
 /// A lease that names its GPUs, and has a label.

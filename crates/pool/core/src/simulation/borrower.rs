@@ -3,7 +3,9 @@
 use super::network::{Happening, Party};
 use super::world::World;
 use crate::{Answer, Command};
-use pool_api::{ErrorCode, GpuId, Lease, LeaseId, LeaseRequest, LeaseState, Name, Plane, Survive, Topology};
+use pool_api::{
+    Class, ErrorCode, GpuId, Lease, LeaseId, LeaseRequest, LeaseState, Name, Plane, Survive, Topology,
+};
 use std::collections::BTreeSet;
 
 /// How long a borrower waits for an answer before it asks again.
@@ -104,10 +106,22 @@ impl World {
         let model = (self.chance(2) == 0).then(|| self.racks[rack].model.clone());
         let host = self.picks(self.hosts.len());
         let host = (self.chance(3) == 0).then(|| self.hosts[host].name.clone());
-        let survives = host.is_none() && self.chance(2) == 0;
+        let class = match self.chance(6) {
+            _ if host.is_some() => Class::Dedicated,
+            0 => Class::Offline,
+            1 | 2 => Class::Online,
+            _ => Class::Dedicated,
+        };
+        let is_guest = class == Class::Offline;
+        let survives = host.is_none() && !is_guest && self.chance(2) == 0;
         let survive = if survives { Survive::Gpu } else { Survive::None };
         let wish = LeaseRequest {
-            gpus: if host.is_some() { gpus.min(2) } else { gpus },
+            gpus: match (is_guest, host.is_some()) {
+                (true, _) => 1,
+                (false, true) => gpus.min(2),
+                (false, false) => gpus,
+            },
+            class,
             plane: if host.is_some() { Plane::Pcie } else { Plane::Api },
             host,
             topology,

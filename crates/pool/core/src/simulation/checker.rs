@@ -14,7 +14,7 @@ pub(super) struct Checker {
     over: BTreeSet<LeaseId>,
     /// Every grant there ever was.
     pub(super) grants: BTreeMap<(GpuId, u64), LeaseId>,
-    sessions: BTreeMap<GpuId, Session>,
+    pub(super) sessions: BTreeMap<GpuId, Session>,
     pub(super) hosts: BTreeMap<Name, HostDetail>,
     pub(super) boxes: BTreeMap<Name, BoxRecord>,
     /// With which slot of which host each GPU was ever paired, by either side.
@@ -45,6 +45,11 @@ pub(super) struct Checker {
     /// Words that a program goes on at its second place.
     pub(super) arrivals: u64,
     pub(super) parks: u64,
+    /// Guests that were let in, and how many of them beside another lease.
+    pub(super) guests: u64,
+    pub(super) meetings: u64,
+    /// Guests that left because their GPU was needed as a whole.
+    pub(super) evictions: u64,
 }
 
 impl Checker {
@@ -94,6 +99,7 @@ impl Checker {
             self.committed_lease(now_ms, lease);
         }
         self.check_places();
+        self.check_seats();
     }
 
     fn committed_gpu(&mut self, gpu: Gpu) {
@@ -122,6 +128,7 @@ impl Checker {
         }
         if let Some(before) = self.leases.get(&id).cloned() {
             self.check_words(&before, &lease);
+            self.check_guest_is_told(&before, &lease);
         }
         if let Some((state, version, moves)) = before {
             if lease.version < version {
@@ -314,6 +321,7 @@ impl Checker {
             ));
         }
         self.sessions.insert(gpu.clone(), session);
+        self.check_company(gpu);
     }
 
     /// A borrower is out, for whatever reason.

@@ -3,14 +3,22 @@
 use super::Mutation;
 use super::network::{Happening, Party};
 use super::world::World;
-use pool_api::{BoxKind, BoxOrders, BoxReport, BurnIn, GpuId, GpuReport, Health, LeaseId, Model, Name, Want};
+use pool_api::{
+    BoxKind, BoxOrders, BoxReport, BurnIn, FIRST_GUEST_SLOT, GpuId, GpuReport, Guest, Health, LeaseId, Model,
+    Name, Want,
+};
 
 #[derive(Debug)]
 pub(super) struct Rack {
     pub(super) name: Name,
     pub(super) kind: BoxKind,
     pub(super) model: Model,
+    /// GPUs, then the seats for guests on them.
     pub(super) slots: Vec<Slot>,
+    /// How many of the slots are GPUs.
+    gpus: usize,
+    /// Guests may be of other tenants.
+    any_tenant: bool,
     /// Counts runs of the agent.
     pub(super) run: u64,
     pub(super) sequence: u64,
@@ -56,6 +64,8 @@ impl Rack {
             kind,
             model,
             slots: (0..slots).map(|_| Slot::default()).collect(),
+            gpus: slots,
+            any_tenant: false,
             run: 1,
             sequence: 0,
             down_until_ms: None,
@@ -65,19 +75,45 @@ impl Rack {
         }
     }
 
-    pub(super) fn gpu(&self, slot: usize) -> GpuId {
-        GpuId { box_name: self.name.clone(), slot: slot as u8 }
+    /// The same box with a seat for guests on each GPU.
+    pub(super) fn with_seats(mut self, any_tenant: bool) -> Self {
+        self.any_tenant = any_tenant;
+        self.slots.resize_with(2 * self.gpus, Slot::default);
+        self
+    }
+
+    pub(super) fn gpu(&self, number: usize) -> GpuId {
+        let slot = match number.checked_sub(self.gpus) {
+            Some(seat) => FIRST_GUEST_SLOT + seat as u8,
+            None => number as u8,
+        };
+        GpuId { box_name: self.name.clone(), slot }
+    }
+
+    /// Which of [`Rack::slots`] this is.
+    pub(super) fn number(&self, slot: u8) -> usize {
+        match slot.checked_sub(FIRST_GUEST_SLOT) {
+            Some(seat) => self.gpus + usize::from(seat),
+            None => usize::from(slot),
+        }
+    }
+
+    /// What a GPU or a seat on it is reported as.
+    fn guest(&self, number: usize) -> Option<Guest> {
+        let of = number.checked_sub(self.gpus)? as u8;
+        Some(Guest { of, any_tenant: self.any_tenant })
     }
 
     fn report(&mut self) -> BoxReport {
         self.sequence += 1;
         let gpu = |(number, slot): (usize, &Slot)| GpuReport {
-            slot: number as u8,
+            slot: self.gpu(number).slot,
             model: self.model.clone(),
-            memory_bytes: 80 << 30,
-            uuid: format!("{}-{number}", self.name),
+            memory_bytes: if self.guest(number).is_some() { 20 << 30 } else { 80 << 30 },
+            uuid: format!("{}-{}", self.name, number % self.gpus),
             nvlink_group: (self.kind == BoxKind::Nvlink).then_some(0),
             only_pcie: false,
+            guest: self.guest(number),
             health: if slot.broken { Health::bad("simulated") } else { Health::OK },
             bound_epoch: slot.bound,
             cleaned_epoch: slot.cleaned,
@@ -190,7 +226,7 @@ impl World {
             return;
         }
         for order in &orders.slots {
-            let number = usize::from(order.slot);
+            let number = self.racks[index].number(order.slot);
             match &order.want {
                 Want::Serve { lease, epoch, since_epoch, pcie: Some(pairing), .. } => {
                     let to = (&pairing.host, pairing.host_slot);
@@ -237,7 +273,7 @@ impl World {
     /// Whether a box lets a host in with this epoch.
     pub(super) fn is_bound(&self, gpu: &GpuId, epoch: u64) -> bool {
         let rack = self.racks.iter().find(|rack| rack.name == gpu.box_name).expect("it is known");
-        rack.slots[usize::from(gpu.slot)].bound >= epoch
+        rack.slots[rack.number(gpu.slot)].bound >= epoch
     }
 
     fn begin(&mut self, index: usize, number: usize, work: Work) {
@@ -267,6 +303,7 @@ impl World {
     }
 
     pub(super) fn done(&mut self, index: usize, run: u64, number: usize, work: u64) {
+        let gpu = self.racks[index].gpu(number);
         let rack = &mut self.racks[index];
         if rack.run != run || rack.down_until_ms.is_some() {
             return;
@@ -281,7 +318,6 @@ impl World {
                 if slot.bound <= epoch
                     && let Some(lease) = slot.data.take()
                 {
-                    let gpu = GpuId { box_name: rack.name.clone(), slot: number as u8 };
                     self.checker.scrubbed(&gpu, lease);
                 }
                 assert!(
@@ -292,7 +328,6 @@ impl World {
             Work::BurnIn(epoch) => {
                 slot.burn_in = Some(BurnIn { epoch, passed: !slot.broken, detail: "simulated".into() });
                 slot.data = None;
-                let gpu = GpuId { box_name: rack.name.clone(), slot: number as u8 };
                 self.checker.lost_data(&gpu);
             }
         }
@@ -306,7 +341,7 @@ impl World {
             return;
         }
         let mutation = self.scenario.mutation;
-        let number = usize::from(gpu.slot);
+        let number = self.racks[index].number(gpu.slot);
         let slot = &mut self.racks[index].slots[number];
         let clean = slot.bound <= slot.cleaned || mutation == Some(Mutation::BoxAdmitsUncleaned);
         let cleaning = slot.busy.is_some();
@@ -343,7 +378,7 @@ impl World {
     /// A borrower ends its session on one GPU.
     pub(super) fn hang_up_at(&mut self, borrower: usize, life: u64, gpu: &GpuId) {
         let index = self.racks.iter().position(|rack| rack.name == gpu.box_name).expect("it is known");
-        let number = usize::from(gpu.slot);
+        let number = self.racks[index].number(gpu.slot);
         let session = self.racks[index].slots[number].session;
         if session.is_some_and(|session| session.borrower == borrower && session.life == life) {
             self.end_session(index, number);

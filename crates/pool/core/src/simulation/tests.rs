@@ -32,6 +32,9 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
         sum.words += report.words;
         sum.arrivals += report.arrivals;
         sum.parks += report.parks;
+        sum.guests += report.guests;
+        sum.meetings += report.meetings;
+        sum.evictions += report.evictions;
     }
     println!("{sum:?}");
     // A run in which nothing happens proves nothing.
@@ -43,6 +46,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
     assert!(sum.moves > 3 * seeds && sum.expiries > 3 * seeds, "{sum:?}");
     assert!(sum.reclaims > seeds / 10, "{sum:?}");
     assert!(sum.words > seeds && sum.arrivals > seeds / 10 && sum.parks > seeds / 2, "{sum:?}");
+    assert!(sum.guests > seeds && sum.meetings > seeds / 6 && sum.evictions > seeds / 4, "{sum:?}");
 }
 
 /// Arrows that no seed takes: GPUs of the simulation stay in their slots. `ledger/tests/life.rs` takes all of them.
@@ -155,6 +159,16 @@ fn giving_a_slot_away_too_early_is_found() {
 #[test]
 fn scrubbing_between_two_grants_of_one_lease_is_found() {
     is_found(Mutation::ScrubBetween, &["was scrubbed between two grants"]);
+}
+
+#[test]
+fn a_guest_under_a_lease_that_wants_its_gpu_alone_is_found() {
+    is_found(Mutation::GrantBesideGuest, &["beside a lease that wants it alone"]);
+}
+
+#[test]
+fn a_guest_beside_a_stranger_is_found() {
+    is_found(Mutation::MeetStrangers, &["beside a stranger"]);
 }
 
 #[test]

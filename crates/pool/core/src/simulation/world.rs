@@ -40,6 +40,9 @@ pub(crate) struct Report {
     pub(crate) words: u64,
     pub(crate) arrivals: u64,
     pub(crate) parks: u64,
+    pub(crate) guests: u64,
+    pub(crate) meetings: u64,
+    pub(crate) evictions: u64,
 }
 
 pub(super) struct World {
@@ -101,6 +104,9 @@ pub(crate) fn run(scenario: Scenario) -> Report {
         words: world.checker.words,
         arrivals: world.checker.arrivals,
         parks: world.checker.parks,
+        guests: world.checker.guests,
+        meetings: world.checker.meetings,
+        evictions: world.checker.evictions,
         operations: world.borrowers.iter().map(|borrower| borrower.operations).sum(),
     }
 }
@@ -120,7 +126,8 @@ impl World {
             if index != 1 {
                 rack.paths.push(format!("udp:127.0.0.1:{}", 7000 + index));
             }
-            rack
+            // Every second box has seats for guests; one of these seats strangers together.
+            if index.is_multiple_of(2) { rack.with_seats(index == 2) } else { rack }
         };
         let mut world = Self {
             now_ms: START_MS,
@@ -133,7 +140,7 @@ impl World {
             ],
             racks: (0..6).map(rack).collect(),
             hosts: (0..3).map(|index| Host::new(name(format!("h{index}")), 2 + index)).collect(),
-            borrowers: (0..7).map(|index| Borrower::new(name(format!("t{}", index % 3)))).collect(),
+            borrowers: (0..10).map(|index| Borrower::new(name(format!("t{}", index % 3)))).collect(),
             checker: Checker::default(),
             loss_milli: 0,
             leaders: 0,
@@ -274,7 +281,8 @@ impl World {
             if gpu.state == GpuState::Bad {
                 let index =
                     self.racks.iter().position(|rack| rack.name == gpu.box_name).expect("it is known");
-                self.racks[index].slots[usize::from(gpu.slot)].broken = self.chance(8) == 0 && !closing;
+                let number = self.racks[index].number(gpu.slot);
+                self.racks[index].slots[number].broken = self.chance(8) == 0 && !closing;
                 self.ask(manager, Party::Operator, 0, Command::Repair { gpu: gpu.id.clone() });
                 // Now and then another operator finds it bad again while it is tested.
                 if !closing && self.chance(4) == 0 {

@@ -93,6 +93,10 @@ fn add_gpu(sample: &mut Sample, ledger: &Ledger, gpu: &Gpu) {
     let busy = counters.and_then(|counters| counters.utilization_pct).map(|pct| pct as f32);
     let used = counters.and_then(|counters| counters.memory_used_bytes).map(|bytes| bytes as f32);
     let is_free = gpu.state == GpuState::Free && !gpu.spare && gpu.taint.is_none();
+    // A seat for guests is no GPU of its own: what its guest does shows in the counters of its host.
+    if gpu.guest.is_some() {
+        return;
+    }
     let pool = &mut sample.pool;
     pool.gpus += 1.0;
     pool.free += if is_free { 1.0 } else { 0.0 };

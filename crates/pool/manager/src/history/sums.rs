@@ -70,7 +70,7 @@ impl Reason {
             Self::Cleaning
         } else if has(&[Filter::Health, Filter::BoxState, Filter::Taint]) {
             Self::Out
-        } else if has(&[Filter::Spare, Filter::Guard]) {
+        } else if has(&[Filter::Spare, Filter::Guard, Filter::Beside]) {
             Self::Spare
         } else if has(&[Filter::Topology]) {
             Self::Together

@@ -356,7 +356,8 @@ impl PartQuery {
 fn sign(books: &Books, lease: &Lease, grant: &Grant, part: Option<&Part>) -> Result<SignedGrant, Problem> {
     let gpu = books.ledger.gpu(&grant.gpu).ok_or_else(|| Problem::internal("a granted GPU is gone"))?;
     let share = lease.request.share;
-    let memory_bytes = share.map_or(gpu.memory_bytes, |share| share.memory_bytes);
+    let holder = gpu.holders.iter().find(|holder| holder.lease == lease.id);
+    let memory_bytes = holder.map_or(gpu.memory_bytes, |holder| holder.memory_bytes);
     let claims = LeaseClaims {
         lease: lease.id.to_string(),
         tenant: lease.tenant.to_string(),
@@ -366,6 +367,7 @@ fn sign(books: &Books, lease: &Lease, grant: &Grant, part: Option<&Part>) -> Res
         // A part is never more than the whole.
         memory_bytes: part.map_or(memory_bytes, |part| part.memory_bytes.min(memory_bytes)),
         share_milli: share.map_or(1000, |share| u16::try_from(share.milli).unwrap_or(1000)),
+        class: lease.request.class,
         issued_ms: books.now_ms,
         expires_ms: books.now_ms + LEASE_TOKEN_MS,
         part: part.map(|part| part.name.to_string()),

@@ -1,19 +1,22 @@
 //! The GPUs of this machine as a worker uses them.
 
-use crate::support::exit::{Exit, Failure};
 use cuda_driver::{Driver, StatusSource};
 use cuda_worker::{Grant, GrantMaker};
-use driver_nvidia::{NvidiaConfig, NvidiaDriver, NvidiaStatus};
+use driver_nvidia::{NvidiaConfig, NvidiaDriver, NvidiaStatus, Quota};
+use driver_soft::{MemoryLedger, SessionLedger, SharedLedger};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What a worker lends of this machine's GPUs: all that its environment lets the driver see.
 #[derive(Clone, Debug)]
 pub(crate) struct NvidiaDevices {
-    /// The most memory of each GPU that one program may use.
+    /// The most memory of each GPU that all programs together may use.
     pub(crate) memory_limit_bytes: Option<u64>,
+    /// The page of the GPU, if it is not this worker's alone.
+    pub(crate) page: Option<PathBuf>,
 }
 
 /// What a session process is told about its driver.
@@ -25,6 +28,33 @@ pub(crate) struct NvidiaGrant {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct NvidiaShare {
     memory_limit_bytes: Option<u64>,
+    /// Its place in the ledger.
+    slot: usize,
+}
+
+/// More GPUs than a machine has. The front does not ask how many there are, because it never loads the driver.
+const GPUS_MAX: usize = 64;
+
+/// What the sessions of this worker have together.
+#[derive(Debug)]
+struct Together(SessionLedger);
+
+impl Quota for Together {
+    fn limit(&self, bytes: u64) {
+        self.0.limit(bytes);
+    }
+
+    fn free(&self, device: usize) -> u64 {
+        self.0.free(device)
+    }
+
+    fn charge(&self, device: usize, bytes: u64) -> bool {
+        self.0.charge(device, bytes)
+    }
+
+    fn release(&self, device: usize, bytes: u64) {
+        self.0.release(device, bytes);
+    }
 }
 
 impl NvidiaGrant {
@@ -35,17 +65,22 @@ impl NvidiaGrant {
 }
 
 impl NvidiaDevices {
-    /// All sessions share a page, in which online ones say when they are busy.
-    pub(crate) fn grants(self) -> anyhow::Result<GrantMaker> {
-        let nvidia = NvidiaShare { memory_limit_bytes: self.memory_limit_bytes };
-        let (page_words, page) = shared_words::page::create().map_err(|error| {
-            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory")
-                .because(error)
-        })?;
+    /// All sessions share a page, in which online ones say when they are busy, and a ledger of the memory that they have together.
+    pub(crate) fn grants(self, sessions_max: usize) -> anyhow::Result<GrantMaker> {
+        let memory_limit_bytes = self.memory_limit_bytes;
+        let ledger = super::ledger(&[memory_limit_bytes.unwrap_or(u64::MAX); GPUS_MAX], sessions_max)?;
+        let (page_words, page) = super::page(self.page.as_deref())?;
         Ok(Arc::new(move || {
-            let driver = serde_json::to_value(NvidiaGrant { nvidia })?;
-            let (fds, page) = (vec![page_words.fd().try_clone_to_owned()?], page.clone());
-            Ok(Grant { driver, fds, release: Box::new(move || shared_words::page::sweep(page.page())) })
+            let slot = super::slot_in(&ledger)?;
+            let driver =
+                serde_json::to_value(NvidiaGrant { nvidia: NvidiaShare { memory_limit_bytes, slot } })?;
+            let fds = vec![page_words.fd().try_clone_to_owned()?, ledger.fd().try_clone_to_owned()?];
+            let (reclaimed, page) = (ledger.clone(), page.clone());
+            let release = Box::new(move || {
+                reclaimed.reclaim(slot);
+                shared_words::page::sweep(page.page());
+            });
+            Ok(Grant { driver, fds, release })
         }))
     }
 }
@@ -79,10 +114,13 @@ pub(crate) fn move_away_from_programs() {
 
 /// Makes the driver of a session process.
 pub(crate) fn make_driver(grant: &NvidiaGrant, fds: Vec<OwnedFd>) -> Result<Box<dyn Driver>, String> {
-    let page = fds.into_iter().next().ok_or("the page of sharing did not come along")?;
+    let mut fds = fds.into_iter();
+    let (page, ledger) = fds.next().zip(fds.next()).ok_or("the page and the ledger did not come along")?;
     let page = shared_words::page::open(page).map_err(|error| format!("the page of sharing: {error}"))?;
+    let ledger = SharedLedger::open(ledger).map_err(|error| format!("the ledger: {error}"))?;
     let config = NvidiaConfig {
         memory_limit_bytes: grant.nvidia.memory_limit_bytes,
+        quota: Some(Arc::new(Together(ledger.session(grant.nvidia.slot)))),
         take_standard_output: true,
         page: Some(page),
     };

@@ -1,14 +1,12 @@
 //! The soft driver as a worker uses it: its configuration, and the memory that all sessions share.
 
-use crate::support::exit::{Exit, Failure};
 use cuda_driver::{Driver, PageHandle, StatusSource};
 use cuda_worker::{Grant, GrantMaker};
 use driver_soft::{SharedLedger, SoftConfig, SoftDriver, SoftStatus};
 use serde::{Deserialize, Serialize};
-use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the devices of a soft worker are like.
 #[derive(Clone, Debug)]
@@ -18,6 +16,8 @@ pub(crate) struct SoftDevices {
     pub(crate) compute_capability: (u32, u32),
     /// What tells these devices from those of other workers; may be empty.
     pub(crate) identity: String,
+    /// The page of the GPU, if it is not this worker's alone.
+    pub(crate) page: Option<PathBuf>,
 }
 
 /// What a session process is told about its driver.
@@ -47,18 +47,10 @@ impl SoftDevices {
     /// One ledger for all sessions; each process gets a slot of it, which is emptied when the process is gone.
     pub(crate) fn grants(self, sessions_max: usize) -> anyhow::Result<GrantMaker> {
         let totals = vec![self.memory_bytes; self.devices as usize];
-        let ledger = SharedLedger::create(&totals, sessions_max).map_err(|error| {
-            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory")
-                .because(error)
-        })?;
-        let (page_words, page) = shared_words::page::create().map_err(|error| {
-            Failure::new(Exit::Failure, "cannot make shared memory for the sessions", "free some memory")
-                .because(error)
-        })?;
-        let owners = AtomicU64::new(1);
+        let ledger = super::ledger(&totals, sessions_max)?;
+        let (page_words, page) = super::page(self.page.as_deref())?;
         Ok(Arc::new(move || {
-            let slot = ledger.claim(owners.fetch_add(1, Ordering::Relaxed));
-            let slot = slot.ok_or_else(|| io::Error::other("all places in the ledger are taken"))?;
+            let slot = super::slot_in(&ledger)?;
             let SoftDevices { devices, memory_bytes, compute_capability, .. } = self;
             let identity = self.identity.clone();
             let driver = SoftGrant { devices, memory_bytes, compute_capability, identity, slot };

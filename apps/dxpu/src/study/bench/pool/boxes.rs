@@ -36,6 +36,7 @@ impl Boxes {
                 uuid: format!("GPU-{index:06}-{slot}"),
                 nvlink_group: (kind == BoxKind::Nvlink).then_some(0),
                 only_pcie: false,
+                guest: None,
                 health: Health::OK,
                 bound_epoch: 0,
                 cleaned_epoch: 0,

@@ -56,6 +56,27 @@ fn a_place_that_refuses_is_not_asked_again_and_the_last_refusal_ends_the_search_
 }
 
 #[test]
+fn a_session_that_differs_by_chance_is_replaced_by_another_of_the_same_place_a_few_times() {
+    let anew = || Failure::Anew("variables lie elsewhere".to_owned());
+    let mut search = Search::new(vec![place("own"), place("one")], true, String::new());
+    assert_eq!(told(&mut search, 0), "unix:/own");
+    search.failed(&anew());
+    assert_eq!(told(&mut search, 0), "unix:/own");
+    search.failed(&elsewhere());
+    assert_eq!(told(&mut search, 0), "unix:/one");
+    search.failed(&elsewhere());
+    assert_eq!(told(&mut search, 0), "ask");
+    search.give(place("new"));
+    for _ in 1..ANEW_MAX {
+        assert_eq!(told(&mut search, 0), "unix:/new");
+        search.failed(&anew());
+    }
+    assert_eq!(told(&mut search, 0), "unix:/new");
+    search.failed(&anew());
+    assert_eq!(told(&mut search, 0), "ask", "so often is no chance");
+}
+
+#[test]
 fn a_single_worker_that_refuses_costs_no_patience() {
     let mut search = Search::new(vec![place("own")], false, String::new());
     told(&mut search, 0);

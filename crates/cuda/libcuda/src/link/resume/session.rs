@@ -123,9 +123,12 @@ impl<'a> NewSession<'a> {
             return Err(Failure::Again("the new session was lost, too".to_owned()));
         }
         match &core.difference {
-            Some(difference) => Err(Failure::Elsewhere(format!(
-                "the program cannot go on in another session, because {difference}"
-            ))),
+            Some(difference) => {
+                let why = format!("the program cannot go on in another session, because {difference}");
+                // Where a driver places variables depends on where the system has placed other things in its process.
+                let is_chance = matches!(difference, journal::Difference::Places { .. });
+                Err(if is_chance { Failure::Anew(why) } else { Failure::Elsewhere(why) })
+            }
             None => Ok(core),
         }
     }
@@ -398,9 +401,11 @@ fn read_one(
             }
         }
         Verdict::Moved(variables) => {
-            let names: Vec<_> = variables.iter().map(|variable| variable.name.as_str()).collect();
-            log::warn(&format!("variables of a module have moved: {}", names.join(", ")));
-            core.difference = Some(journal::Difference::Body { call: head.call });
+            // A library's modules have dozens, with long names.
+            let first = variables.first().map_or("", |variable| variable.name.as_str());
+            let others = variables.len().saturating_sub(1);
+            log::warn(&format!("variables of a module have moved: {first} and {others} others"));
+            core.difference = Some(journal::Difference::Places { call: head.call });
         }
         Verdict::Differs(difference) => core.differs(difference),
     }

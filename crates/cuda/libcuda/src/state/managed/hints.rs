@@ -9,6 +9,9 @@ use std::{ops::Range, sync::Arc};
 impl Areas {
     /// The one area that holds a range, and the range in it.
     fn range(&mut self, address: u64, bytes: u64) -> CuResult<(u64, Range<u64>)> {
+        if super::mapped_host_at(address).is_some() {
+            return Err(CudaError::INVALID_VALUE);
+        }
         let area = self.at(address).ok_or(CudaError::INVALID_VALUE)?;
         let start = address - area.base;
         let end =
@@ -63,6 +66,10 @@ pub(crate) fn advice_for(address: u64, bytes: u64) -> CuResult<Advice> {
 pub(crate) fn attach(address: u64, bytes: u64, attached: Attached) -> CuResult<()> {
     let mut areas = lock_areas();
     let area = areas.by_base.get_mut(&address).ok_or(CudaError::INVALID_VALUE)?;
+    if area.held.is_variables() {
+        // Its page may have others, which stay with all streams.
+        return Err(CudaError::NOT_SUPPORTED);
+    }
     if bytes != 0 && bytes != area.bytes {
         return Err(CudaError::INVALID_VALUE);
     }

@@ -1,6 +1,6 @@
 //! Touches of closed pages: wait, fetch, open.
 
-use super::{Area, Areas, CHANGED, access_of, lock_areas, region, side::Wait};
+use super::{Area, Areas, CHANGED, access_of, lock_areas, region, side::Wait, variables::Held};
 use crate::{
     paging::{Access, Pages, Resolver, Touch},
     state::{Context, Copy, Place, Stream, run_checked},
@@ -35,6 +35,7 @@ struct Fetch {
     pages: Arc<Pages>,
     stream: Arc<Stream>,
     contexts: Vec<Arc<Context>>,
+    held: Held,
     seen: Option<super::side::Seen>,
 }
 
@@ -53,7 +54,7 @@ impl Areas {
     fn plan(&mut self, base: u64, is_host_function: bool) -> CuResult<Fetch> {
         let area = self.by_base.get(&base).ok_or(cuda_abi::CudaError::INVALID_VALUE)?;
         let (number, generation) = (area.number, area.generation);
-        let (context, pages) = (Arc::clone(&area.context), Arc::clone(&area.pages));
+        let (context, pages, held) = (Arc::clone(&area.context), Arc::clone(&area.pages), area.held.clone());
         let (wait, seen) = self.sides.wait_for(&context);
         // A stream waits for the host function that asks. CUDA counts it as idle meanwhile.
         let (wait, seen) = if is_host_function { (Wait::Nothing, None) } else { (wait, Some(seen)) };
@@ -62,7 +63,7 @@ impl Areas {
             Wait::Legacy => (context.legacy_stream()?, Vec::new()),
             Wait::Contexts(contexts) => (self.sides.stream(&context)?, contexts),
         };
-        Ok(Fetch { base, number, generation, context, pages, stream, contexts, seen })
+        Ok(Fetch { base, number, generation, context, pages, stream, contexts, held, seen })
     }
 
     /// Notes bytes as here, unless work has come in between.
@@ -99,13 +100,14 @@ impl Fetch {
                 context.call(&Command::ContextSynchronize { context: context.id }).map(drop)
             })?;
         }
-        let bytes = range.end - range.start;
-        let copy = Copy {
-            source: Place::Device(Plane::line(self.base + range.start)),
-            target: Place::Host(region(&self.pages, range)),
-            shape: Shape::line(bytes),
-        };
-        retried(&self.context, || run_checked(&self.stream, &copy, true))
+        self.held.parts(range).into_iter().try_for_each(|part| {
+            let copy = Copy {
+                source: Place::Device(Plane::line(self.base + part.start)),
+                target: Place::Host(region(&self.pages, &part)),
+                shape: Shape::line(part.end - part.start),
+            };
+            retried(&self.context, || run_checked(&self.stream, &copy, true))
+        })
     }
 }
 

@@ -106,7 +106,7 @@ fn kernel_refused(error: io::Error) -> CudaError {
 
 impl Areas {
     /// Work may change a range (or all) of an area: closes it to the program and sends what the device does not have.
-    fn lend(&mut self, base: u64, range: Option<&Range<u64>>) -> CuResult<()> {
+    pub(super) fn lend(&mut self, base: u64, range: Option<&Range<u64>>) -> CuResult<()> {
         let Some(area) = self.by_base.get_mut(&base) else { return Ok(()) };
         area.generation += 1;
         let Lent { close, send } = area.table.lend(range.unwrap_or(&(0..area.bytes)));
@@ -133,7 +133,8 @@ impl Areas {
         let Some(area) = self.by_base.get_mut(&base).filter(|_| !ranges.is_empty()) else { return Ok(()) };
         area.moved.0 += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
         let stream = self.sides.stream_to_send(&area.context)?;
-        ranges.iter().try_for_each(|range| run_checked(&stream, &area.copy_to_device(range), false))
+        let mut parts = ranges.iter().flat_map(|range| area.held.parts(range));
+        parts.try_for_each(|part| run_checked(&stream, &area.copy_to_device(&part), false))
     }
 
     /// Has a stream wait for what was sent to an area.

@@ -1,0 +1,178 @@
+"""Two leases of a pool on one GPU: an online one, and an offline one in the seat for guests beside it."""
+import contextlib
+import glob
+import json
+import os
+import select
+import signal
+import sys
+
+import kit
+from pool import Pool
+from story_sharing import Program
+
+SEAT, REST = 256 << 20, 768 << 20
+# Says what a program sees of the memory, and what it cannot take.
+MEMORY = """
+import ctypes, json, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context, free, total, at = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), cuda.cuCtxSetCurrent(context),
+         cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))]
+less, more = (cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(total.value * part // 10)) for part in (7, 4))
+print(json.dumps({"codes": codes, "total": total.value, "less": less, "more": more}))
+"""
+
+
+def tell(record):
+    pages = lambda: set(glob.glob(f"/dev/shm/dxpu-{os.getuid()}-*"))
+    before = pages()
+    with Pool() as pool:
+        pool.box("shared", "--soft", "1", "--memory", "1GiB", "--guests", "1", "--guest-memory", "256MiB")
+        kit.until(lambda: f"a GPU and its seat: {pool.logs()}", lambda: set(pool.gpus()) == {"shared/0", "shared/32"}, 60)
+        pool.all_free()
+        record.part("an online and an offline lease work on one GPU", meet, pool)
+        record.part("the guest waits for as long as the online program has work", waits, pool)
+        record.part("each has its own memory and no more", quotas, pool)
+        record.part("the guest's program, session and worker are killed, and the online program notices nothing", kills, pool)
+        record.part("a dedicated lease has the GPU when the guest has left, and the guest is told", evicted, pool)
+        record.part("what offline leases cannot have is refused in words", refused, pool)
+    # Agents that are killed leave the pages of their GPUs to the next one.
+    for path in pages() - before:
+        os.remove(path)
+
+
+def run(pool, role, given_class):
+    return Program(pool, role, given_class, "--gpus", "1")
+
+
+def places(pool):
+    return sorted(grant["gpu"] for lease in pool.live_leases() for grant in lease["grants"])
+
+
+def meet(pool):
+    with run(pool, "online", "online") as online, run(pool, "offline", "offline") as offline:
+        kit.hold(places(pool) == ["shared/0", "shared/32"], "they are elsewhere:", places(pool))
+        offline.order(do="offline", work="product", seconds=2)
+        online.order(do="online", gap_us=20_000, seconds=2)
+        kit.hold(online.answer()["arrivals"] and len(offline.answer()["ends"]) > 2, "one of them did nothing")
+        classes = sorted(lease["request"]["class"] for lease in pool.live_leases())
+        kit.hold(classes == ["offline", "online"], "other classes:", classes)
+        leave(online), leave(offline)
+    pool.all_free()
+
+
+def leave(program):
+    program.process.stdin.close()
+    program.process.wait(30)
+
+
+def waits(pool):
+    with run(pool, "endless", "online") as endless, run(pool, "offline", "offline") as offline:
+        endless.order()
+        # The kernel has begun when the gate is closed: a step of the guest that began before it may still end.
+        offline.order(do="offline", work="product", seconds=1)
+        said = lambda seconds: select.select([offline.process.stdout], [], [], seconds)[0]
+        if said(2):
+            offline.answer()
+            offline.order(do="offline", work="product", seconds=1)
+        kit.hold(not said(3), "the guest worked while the online program had work")
+        endless.process.send_signal(signal.SIGTERM)
+        endless.process.wait(30)
+        kit.hold(said(30), "the guest still waits though no program has work")
+        offline.answer()
+        leave(offline)
+    pool.all_free()
+
+
+def quotas(pool):
+    for given_class, total in (("offline", SEAT), ("online", REST), ("dedicated", SEAT + REST)):
+        options = () if given_class == "dedicated" else ("--class", given_class)
+        said = pool.must(sys.executable, "-c", MEMORY, options=options)
+        seen = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+        kit.hold(seen["codes"] == [0, 0, 0, 0] and seen["total"] == total, given_class, "sees", seen, "and not", total)
+        kit.hold(seen["less"] == 0 and seen["more"] == 2, given_class, "gets more than it has:", seen)
+    pool.all_free()
+
+
+def processes_of(pool, slot):
+    """The worker of a slot and its sessions: the worker leads their group."""
+    worker, directory = None, pool.file(f"shared/slot-{slot}").encode()
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            with open(path, "rb") as file:
+                words = file.read().split(b"\0")
+            if words[1:2] == [b"worker"] and directory in words:
+                worker = int(path.split("/")[2])
+    kit.hold(worker, "there is no worker of slot", slot)
+    group = [int(path.split("/")[2]) for path in glob.glob("/proc/[0-9]*/stat") if group_of(path) == worker]
+    return worker, [pid for pid in group if pid != worker]
+
+
+def group_of(path):
+    with contextlib.suppress(OSError):
+        with open(path) as file:
+            return int(file.read().rsplit(")", 1)[1].split()[2])
+    return None
+
+
+def kills(pool):
+    with run(pool, "online", "online") as online:
+        online.order(do="online", gap_us=10_000, seconds=600, stop=True)
+        for victim in ("program", "sessions", "worker"):
+            with run(pool, "busy", "offline") as busy:
+                kit.hold("shared/32" in places(pool), "the guest has no seat:", places(pool))
+                worker, sessions = processes_of(pool, 32)
+                killed = {"program": children(busy.process.pid), "sessions": sessions, "worker": [worker]}[victim]
+                kit.hold(killed, "there is no process to kill:", victim)
+                for pid in killed:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                kit.until(lambda: f"the program hears that its {victim} was killed", lambda: busy.process.poll() is not None, 60)
+                kit.hold(busy.process.returncode != 0, "its", victim, "was killed and it ended well")
+            kit.until(lambda: f"the seat comes back: {pool.gpus()['shared/32']}", lambda: free(pool, "shared/32"), 60)
+        online.order(do="stop")
+        kit.hold(len(online.answer()["arrivals"]) > 10, "few requests")
+        leave(online)
+    pool.all_free()
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def free(pool, name):
+    gpu = pool.gpus()[name]
+    return gpu["state"] == "free" and not gpu.get("unready")
+
+
+def evicted(pool):
+    def create(given_class, *options):
+        result = pool.ask("lease", "create", "--class", given_class, "--tenant", "stories", "-o", "json", *options)
+        kit.hold(result.returncode == 0, "no lease:", result.stdout, result.stderr)
+        return json.loads(result.stdout)["id"]
+
+    guest = create("offline", "--wait")
+    whole = create("dedicated", "--wait")
+    gpus, told = pool.gpus(), pool.leases()[guest]
+    kit.hold([holder["lease"] for holder in gpus["shared/0"]["holders"]] == [whole], "another lease has it:", gpus)
+    kit.hold(gpus["shared/0"]["holders"][0]["memory_bytes"] == SEAT + REST, "it has not all of it:", gpus)
+    kit.hold(told["state"] == "pending" and "needed as a whole" in told["moves"][-1]["reason"], "the guest was not told:", told)
+    why = pool.ask("lease", "explain", guest)
+    kit.hold("no seat for guests is free" in why.stdout, "it is not explained:", why.stdout, why.stderr)
+    kit.hold(pool.ask("lease", "release", whole).returncode == 0, "it stays:", pool.last.stderr)
+    kit.until(lambda: f"the guest has its seat again: {pool.leases()[guest]}", lambda: pool.leases()[guest]["state"] == "granted", 40)
+    kit.hold(pool.ask("lease", "release", guest).returncode == 0, "it stays:", pool.last.stderr)
+    pool.all_free()
+
+
+def refused(pool):
+    for options, words in (
+        (("--gpus", "2", "--class", "offline"), "gpus = 1"),
+        (("--gpus", "1", "--class", "offline", "--survive"), "without survive"),
+        (("--gpus", "1", "--class", "offline", "--memory", "512MiB"), "512 MiB"),
+    ):
+        result = pool.ask("run", *options, "--", "true", credential=pool.borrower)
+        kit.hold(result.returncode != 0, options, "was granted")
+        kit.hold(words in result.stderr or "GiB of memory" in result.stderr, options, "was refused with:", result.stderr)
