@@ -23,13 +23,17 @@ export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 # A first build takes minutes; cargo shows how far it is. `scripts/test` sets QUIET=--quiet.
 QUIET ?=
 
+# Cargo chooses the features of shared dependencies by the packages that it is told of: told of the same ones each time, it builds
+# each dependency once. `cargo test --workspace` finds the same features, which xtask/tests/tidy/built_once.rs holds.
+PACKAGES := --package libcuda --package libnvml --package cuda-trace --package dxpu
+
 ## The libraries that programs load.
 libraries:
-	cargo build --release $(QUIET) --package libcuda --package libnvml --package cuda-trace
+	cargo build --release $(QUIET) $(PACKAGES) --lib
 
 ## The binary, with those libraries inside.
 build: libraries
-	cargo build --release $(QUIET) --package dxpu
+	cargo build --release $(QUIET) $(PACKAGES)
 
 ## The binary to ship, without debug data, which lies beside it: target/dist/dxpu and target/dist/dxpu.debug.
 dist: build
@@ -84,7 +88,7 @@ part-stories:
 ## Programs nobody here wrote: libcudart, nvcc, NVRTC, CuPy, Numba's own suite.
 judges: build setup part-judges
 part-judges:
-	cargo build --release --quiet --package tlp --example tlp_lines
+	cargo build --release --quiet --workspace --examples
 	tests/judges/run $(DXPU)
 
 ## Functions, judged by AWS's own client and runtime: boto3 and awslambdaric.

@@ -12,6 +12,8 @@ from pool import Pool
 from story_sharing import Program
 
 SEAT, REST = 256 << 20, 768 << 20
+# GUEST_ROUNDS=100 tests/stories/run ... kills each of them a hundred times.
+ROUNDS = int(os.environ.get("GUEST_ROUNDS", "1"))
 # Says what a program sees of the memory, and what it cannot take.
 MEMORY = """
 import ctypes, json, sys
@@ -119,7 +121,7 @@ def group_of(path):
 def kills(pool):
     with run(pool, "online", "online") as online:
         online.order(do="online", gap_us=10_000, seconds=600, stop=True)
-        for victim in ("program", "sessions", "worker"):
+        for victim in ("program", "sessions", "worker") * ROUNDS:
             with run(pool, "busy", "offline") as busy:
                 kit.hold("shared/32" in places(pool), "the guest has no seat:", places(pool))
                 worker, sessions = processes_of(pool, 32)

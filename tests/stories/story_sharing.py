@@ -11,12 +11,13 @@ import kit
 from pool import Pool
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "gpu", "share_programs", "plain.py")
-ROUNDS = 3
+# SHARING_ROUNDS=100 tests/stories/run ... has every fault a hundred times.
+ROUNDS = int(os.environ.get("SHARING_ROUNDS", "3"))
 
 
 def tell(record):
     with kit.Worker() as worker:
-        record.part("an offline program is killed, loses its session, does wrong and never ends beside an online one", faults, worker)
+        record.part("an offline program is killed, frozen, loses its session, does wrong and never ends beside an online one", faults, worker)
         record.part("an online program that is killed at work does not hold the offline one", online_is_killed, worker)
         record.part("an offline program goes on between the requests of an online one", both_work, worker)
     with Pool() as pool:
@@ -81,6 +82,15 @@ def faults(worker):
                 os.kill(worker.session_of(busy.process.pid), signal.SIGKILL)
                 kit.until("the program hears of it", lambda: busy.process.poll() is not None)
                 kit.hold(busy.process.returncode != 0, "it lost its session and ended well")
+            with Program(worker, "busy", "offline") as busy:
+                frozen = (busy.process.pid, worker.session_of(busy.process.pid))
+                for pid in frozen:
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(0.1)
+                    os.kill(pid, signal.SIGCONT)
+            with Program(worker, "greedy", "offline") as greedy:
+                _, text = greedy.process.communicate("\n", timeout=60)
+                kit.hold("error 2" in text, "it took all memory, and heard:", text[-300:])
             with Program(worker, "illegal", "offline") as wrong:
                 _, text = wrong.process.communicate("\n", timeout=20)
                 kit.hold("error 700" in text, "it wrote where no memory is, and heard:", text[-300:])

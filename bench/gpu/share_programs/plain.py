@@ -5,6 +5,7 @@ software, and for programs that are killed or do wrong.
     plain.py busy                  launches kernels until it is ended
     plain.py illegal               waits for a line on standard input, then writes where no memory is
     plain.py endless               the same, then launches a kernel that never ends
+    plain.py greedy                the same, then takes memory until it gets no more
 """
 
 import ctypes
@@ -45,6 +46,8 @@ again:
 }
 """
 ROUNDS = 200
+# Small beside any GPU, and large enough that a GPU is full after some hundred calls.
+PIECE_BYTES = 64 << 20
 
 cuda = ctypes.CDLL("libcuda.so.1")
 
@@ -116,6 +119,9 @@ def main():
         sys.stdin.readline()
         if what == "endless":
             device.launch("endless", device.word.value)
+        elif what == "greedy":
+            while True:
+                call("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(PIECE_BYTES))
         else:
             device.launch("count", 0x10000, ROUNDS)
         try:

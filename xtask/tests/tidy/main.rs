@@ -5,6 +5,7 @@
 //! lists only ever get shorter by being true.
 
 mod binary;
+mod built_once;
 mod errors;
 mod functions;
 mod layout;

@@ -27,6 +27,8 @@ pub(crate) const ABOUT_IMAGES: RangeInclusive<u16> = 0x0070..=0x007f;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: u32 = 600;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
 
 /// What a replay does with a command that asked for an answer and got one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ pub use manifest::{Dangling, Item, Load, Manifest};
 pub use observation::Observation;
 pub use policy::{CutPolicy, CutTurn, Filled};
 pub use replay::{
-    Awaited, Difference, HostCallHeard, HostCallVerdict, Landing, Moved, PrintVerdict, PullVerdict, Replay,
-    Step, Verdict,
+    Awaited, DeferredVerdict, Difference, HostCallHeard, HostCallVerdict, Landing, Moved, PrintVerdict,
+    PullVerdict, Replay, Step, Verdict,
 };
 pub use trough::Trough;

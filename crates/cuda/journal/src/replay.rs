@@ -13,7 +13,8 @@ mod again;
 mod verdict;
 
 pub use verdict::{
-    Awaited, Difference, HostCallHeard, HostCallVerdict, Landing, Moved, PrintVerdict, PullVerdict, Verdict,
+    Awaited, DeferredVerdict, Difference, HostCallHeard, HostCallVerdict, Landing, Moved, PrintVerdict,
+    PullVerdict, Verdict,
 };
 
 use crate::{

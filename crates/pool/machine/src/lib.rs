@@ -4,7 +4,6 @@
 
 pub mod files;
 
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -38,7 +37,7 @@ pub fn host_name() -> String {
 /// Random bytes of the kernel, as hex digits.
 pub fn random_hex(bytes: usize) -> Result<String, NoRandomness> {
     let mut random = vec![0; bytes];
-    std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random))?;
+    getrandom::fill(&mut random).map_err(std::io::Error::from)?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -2,6 +2,7 @@
 
 use super::Replay;
 use crate::{
+    calls::OUT_OF_MEMORY,
     digest::Digest,
     host_data::{Served, Serving},
     manifest::Told,
@@ -90,12 +91,33 @@ pub enum Difference {
         /// Which call.
         call: u32,
     },
+    /// Memory that the program was given without a wait. It may be there a moment later: the lost session may still have it.
+    #[error("the worker has not enough free memory for what the program had")]
+    Memory,
     /// The bytes of a transfer to the host.
     #[error("{transfer} brings other bytes than before the loss")]
     Bytes {
         /// Which transfer.
         transfer: TransferId,
     },
+}
+
+impl Difference {
+    /// Whether the new session only lacks memory just now.
+    pub fn lacks_memory(&self) -> bool {
+        matches!(self, Self::Memory | Self::Status { was: 0, is: OUT_OF_MEMORY, .. })
+    }
+}
+
+/// What an error of one-way work, which came with a reply, means for the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeferredVerdict {
+    /// The program has it already, or the manifest made it.
+    Known,
+    /// The program hears of it.
+    New,
+    /// An allocation that the program counts on did not succeed this time: what follows would not be a run of this program.
+    NoMemory,
 }
 
 /// Where the bytes of a transfer to the host go.
@@ -223,7 +245,7 @@ impl Replay {
         match difference {
             Difference::Bytes { .. } => true,
             Difference::Body { call } => !self.is_in_manifest && self.reads.contains(call),
-            Difference::Status { .. } | Difference::Places { .. } => false,
+            Difference::Status { .. } | Difference::Places { .. } | Difference::Memory => false,
         }
     }
 
@@ -310,13 +332,21 @@ impl Replay {
         PrintVerdict { drop, differs }
     }
 
-    /// An error of one-way work came with a reply. False: the program has it already, or the manifest made it.
-    pub fn deferred(&mut self, context: ContextId, status: u32) -> bool {
-        if self.is_in_manifest {
-            return false;
-        }
+    /// An error of one-way work came with a reply.
+    ///
+    /// A client allocates without a wait only what its worker has set aside for it, so the program itself never hears that this
+    /// failed. The new session has set aside less, and the lost one may still have its memory.
+    pub fn deferred(&mut self, context: ContextId, status: u32) -> DeferredVerdict {
         let before = self.deferred.iter().position(|known| *known == (context, status));
-        before.map(|place| self.deferred.swap_remove(place)).is_none()
+        match before.filter(|_| !self.is_in_manifest) {
+            Some(place) => {
+                self.deferred.swap_remove(place);
+                DeferredVerdict::Known
+            }
+            None if status == OUT_OF_MEMORY => DeferredVerdict::NoMemory,
+            None if self.is_in_manifest => DeferredVerdict::Known,
+            None => DeferredVerdict::New,
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! What a replay says about single things that come again.
 
 use crate::{
-    Awaited, Difference, Digest, HostCallHeard, HostCallVerdict, Journal, Landing, Observation, PullVerdict,
-    Replay, Step, Verdict, manifest::frame,
+    Awaited, DeferredVerdict, Difference, Digest, HostCallHeard, HostCallVerdict, Journal, Landing,
+    Observation, PullVerdict, Replay, Step, Verdict, manifest::frame,
 };
+use cuda_abi::CudaError;
 use cuda_wire::*;
 
 const NOT_READY: u32 = 600;
@@ -222,11 +223,37 @@ fn an_error_that_was_delivered_is_not_delivered_again() {
     let (context, status) = (ContextId(0), 1);
     journal.observed(Observation::Deferred { context, status });
     let mut replay = journal.replay();
-    assert!(!replay.deferred(context, status), "errors of the manifest are nobody's");
+    assert_eq!(
+        replay.deferred(context, status),
+        DeferredVerdict::Known,
+        "the program is not told of the manifest's"
+    );
     assert!(matches!(replay.step().unwrap(), Step::Done));
-    assert!(!replay.deferred(context, status));
-    assert!(replay.deferred(context, status), "a second one is new");
+    assert_eq!(replay.deferred(context, status), DeferredVerdict::Known);
+    assert_eq!(replay.deferred(context, status), DeferredVerdict::New, "a second one is new");
     assert!(journal.replay().step().is_ok());
+}
+
+#[test]
+fn memory_that_is_missing_is_never_passed_over() {
+    let (context, no_memory) = (ContextId(0), CudaError::OUT_OF_MEMORY.code());
+    let mut replay = Journal::new(u64::MAX).replay();
+    assert_eq!(replay.deferred(context, no_memory), DeferredVerdict::NoMemory, "in the manifest");
+    assert!(matches!(replay.step().unwrap(), Step::Done));
+    assert_eq!(replay.deferred(context, no_memory), DeferredVerdict::NoMemory, "in the frames");
+    assert!(Difference::Memory.lacks_memory());
+    assert!(Difference::Status { call: 1, was: 0, is: no_memory }.lacks_memory());
+    assert!(!Difference::Status { call: 1, was: 0, is: 1 }.lacks_memory());
+}
+
+#[test]
+fn a_program_that_was_told_of_missing_memory_goes_on() {
+    let mut journal = Journal::new(u64::MAX);
+    let (context, status) = (ContextId(0), CudaError::OUT_OF_MEMORY.code());
+    journal.observed(Observation::Deferred { context, status });
+    let mut replay = journal.replay();
+    assert!(matches!(replay.step().unwrap(), Step::Done));
+    assert_eq!(replay.deferred(context, status), DeferredVerdict::Known);
 }
 
 #[test]

@@ -30,6 +30,8 @@ const SESSION: &str = "session_process";
 const SPARES: usize = 2;
 /// Before the folder where sessions mark that they came.
 const MARKS: &str = "marks=";
+/// Before the bytes of memory that a GPU has.
+const MEMORY: &str = "memory=";
 
 /// What a session process does.
 pub(crate) fn serve_session() {
@@ -53,8 +55,9 @@ fn serve(variables_moved_by: u64) {
     let end = run_session_process_with_store(
         control,
         &|_, _| {
-            // Enough that no allocation of a replay waits for a free of before.
-            let memory_bytes = 256 << 20;
+            // Without a word about it, enough that no allocation of a replay waits for a free of before.
+            let said = std::env::args().find_map(|word| word.strip_prefix(MEMORY)?.parse().ok());
+            let memory_bytes = said.unwrap_or(256 << 20);
             let config =
                 SoftConfig { memory_bytes, block_threads: 0, variables_moved_by, ..SoftConfig::default() };
             Ok(Box::new(SoftDriver::new(config)))
@@ -95,9 +98,19 @@ pub(crate) struct Running {
 
 impl Stage {
     pub(crate) fn new() -> Self {
+        Self::with(&[SESSION])
+    }
+
+    /// One whose GPU has this much memory.
+    pub(crate) fn with_memory(bytes: u64) -> Self {
+        Self::with(&[SESSION, &format!("{MEMORY}{bytes}")])
+    }
+
+    fn with(session: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let guardian = TestGuardian::start(directory.path());
-        let front = start_front(&directory.path().join("worker"), TOKEN, Some(&guardian.path()), SESSION);
+        let worker = directory.path().join("worker");
+        let front = start_front_with(&worker, TOKEN, Some(&guardian.path()), session);
         Self { front: Some(front), guardian, directory, runs: AtomicU64::new(0) }
     }
 

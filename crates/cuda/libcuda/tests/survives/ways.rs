@@ -35,6 +35,21 @@ fn a_program_with_pools_comes_back_from_images_of_live_memory_alone() {
     assert!(stage.restored() > restored, "no run came back from an image");
 }
 
+/// Pieces of its pools are unmapped and mapped again all the time.
+#[test]
+fn a_program_with_pools_comes_back_on_a_gpu_that_is_nearly_full() {
+    let stage = Stage::with_memory(64 << 20);
+    let undisturbed = stage.run_by(&[], &[POOLS]);
+    assert!(undisturbed.succeeded, "{}", undisturbed.log);
+    let frames = undisturbed.frames[0] as usize;
+    for nth in (STRIDE / 2..frames).step_by(STRIDE) {
+        for way in ["plain", "tight"] {
+            let run = stage.run_by(&[Cut::After(nth as u64)], &[POOLS, ("DXPU_SURVIVE", way)]);
+            check(&undisturbed, &run, &format!("{way}, cut after frame {nth}"));
+        }
+    }
+}
+
 #[test]
 fn a_program_with_managed_memory_comes_back_at_any_place() {
     let stage = Stage::new();

@@ -23,7 +23,9 @@ use cuda_wire::{
     Bytes, COMMAND_BYTES_MAX, Command, ContextId, ImageName, ImageSource, Notice, NoticeHeader, TransferId,
     Wire, header,
 };
-use journal::{HostCallHeard, HostCallVerdict, Load, PullVerdict, Replay, Step, Verdict};
+use journal::{
+    DeferredVerdict, Difference, HostCallHeard, HostCallVerdict, Load, PullVerdict, Replay, Step, Verdict,
+};
 use locks::lock;
 use std::{
     collections::HashMap,
@@ -331,6 +333,12 @@ impl Drill {
                 continue;
             }
             let mut state = lock(&self.state);
+            if head.deferred != 0
+                && state.replay.deferred(ContextId(head.deferred_context), head.deferred)
+                    == DeferredVerdict::NoMemory
+            {
+                self.differs(&mut state, Difference::Memory);
+            }
             match head.call {
                 NUDGE_CALL => {}
                 FENCE_CALL => state.is_fenced = true,
@@ -342,11 +350,7 @@ impl Drill {
                     });
                 }
                 call => {
-                    let verdict = state.replay.reply_came(call, head.status, &body);
-                    if head.deferred != 0 {
-                        state.replay.deferred(ContextId(head.deferred_context), head.deferred);
-                    }
-                    match verdict {
+                    match state.replay.reply_came(call, head.status, &body) {
                         // What the program has not seen is not compared.
                         Verdict::Same | Verdict::New => {}
                         Verdict::Differs(difference) => self.differs(&mut state, difference),

@@ -18,9 +18,9 @@ use bulk::Sink;
 use cuda_abi::CudaError;
 use cuda_wire::{
     Bytes, COMMAND_BYTES_MAX, Command, CommandHeader, ContextId, GuardInfo, ImageRestored, ImageSource, Op,
-    TransferId, Welcome, Wire, header,
+    ReplyHeader, TransferId, Welcome, Wire, header,
 };
-use journal::{Load, Observation, Step, Verdict};
+use journal::{DeferredVerdict, Difference, Load, Observation, Step, Verdict};
 use std::{
     fmt,
     sync::{Arc, MutexGuard, atomic::Ordering, mpsc},
@@ -125,9 +125,13 @@ impl<'a> NewSession<'a> {
         match &core.difference {
             Some(difference) => {
                 let why = format!("the program cannot go on in another session, because {difference}");
-                // Where a driver places variables depends on where the system has placed other things in its process.
-                let is_chance = matches!(difference, journal::Difference::Places { .. });
-                Err(if is_chance { Failure::Anew(why) } else { Failure::Elsewhere(why) })
+                Err(match difference {
+                    // Where a driver places variables depends on where the system has placed other things in its process.
+                    Difference::Places { .. } => Failure::Anew(why),
+                    // The lost session gives its memory back when its end was noticed.
+                    _ if difference.lacks_memory() => Failure::Again(why),
+                    _ => Failure::Elsewhere(why),
+                })
             }
             None => Ok(core),
         }
@@ -359,19 +363,8 @@ fn read_one(
     reader: &mut ReplyReader,
 ) -> Result<bool, LinkEnd> {
     let (mut head, body) = reader.next()?;
-    if head.call == FENCE_CALL {
-        return Ok(false);
-    }
     if head.call == 0 {
         link.replies.deliver((head, body))?;
-        return Ok(true);
-    }
-    if head.call == NUDGE_CALL {
-        link.memory_credit.fetch_add(head.memory_credit_bytes as i64, Ordering::Relaxed);
-        return Ok(true);
-    }
-    if head.call == RESTORE_CALL {
-        restored(link, shared, number, &(head, body));
         return Ok(true);
     }
     let mut core = shared.core();
@@ -379,38 +372,55 @@ fn read_one(
         return Err(LinkEnd::Ended);
     }
     let Some(replay) = core.replay.as_mut() else { return Err(LinkEnd::Ended) };
-    let verdict = replay.reply_came(head.call, head.status, &body);
-    let context = ContextId(head.deferred_context);
-    let is_news = head.deferred != 0 && replay.deferred(context, head.deferred);
-    if !is_news {
-        head.deferred = 0;
+    if head.deferred != 0 {
+        match replay.deferred(ContextId(head.deferred_context), head.deferred) {
+            DeferredVerdict::New => {}
+            DeferredVerdict::Known => head.deferred = 0,
+            DeferredVerdict::NoMemory => {
+                head.deferred = 0;
+                core.differs(Difference::Memory);
+                shared.tell();
+            }
+        }
     }
-    match verdict {
+    if [FENCE_CALL, NUDGE_CALL, RESTORE_CALL].contains(&head.call) {
+        tell_program(link, core, &head);
+        if head.call == RESTORE_CALL {
+            restored(shared, number, &(head, body));
+        }
+        return Ok(head.call != FENCE_CALL);
+    }
+    let Some(replay) = core.replay.as_mut() else { return Err(LinkEnd::Ended) };
+    match replay.reply_came(head.call, head.status, &body) {
         Verdict::New => {
             drop(core);
             link.replies.deliver((head, body))?;
         }
-        Verdict::Same => {
-            if is_news {
-                core.journal.observed(Observation::Deferred { context, status: head.deferred });
-            }
-            drop(core);
-            link.memory_credit.fetch_add(head.memory_credit_bytes as i64, Ordering::Relaxed);
-            if let (Some(error), Some(tell)) = (CudaError::from_code(head.deferred), link.on_deferred.get()) {
-                tell(head.deferred_context, error);
-            }
-        }
+        Verdict::Same => tell_program(link, core, &head),
         Verdict::Moved(variables) => {
             // A library's modules have dozens, with long names.
             let first = variables.first().map_or("", |variable| variable.name.as_str());
             let others = variables.len().saturating_sub(1);
             log::warn(&format!("variables of a module have moved: {first} and {others} others"));
-            core.difference = Some(journal::Difference::Places { call: head.call });
+            core.difference = Some(Difference::Places { call: head.call });
         }
         Verdict::Differs(difference) => core.differs(difference),
     }
     shared.tell();
     Ok(true)
+}
+
+/// What a reply brings that no thread of the program waits for: memory credit, and an error of one-way work that is news.
+fn tell_program(link: &Link, mut core: MutexGuard<'_, Core>, head: &ReplyHeader) {
+    if head.deferred != 0 {
+        let context = ContextId(head.deferred_context);
+        core.journal.observed(Observation::Deferred { context, status: head.deferred });
+    }
+    drop(core);
+    link.memory_credit.fetch_add(head.memory_credit_bytes as i64, Ordering::Relaxed);
+    if let (Some(error), Some(tell)) = (CudaError::from_code(head.deferred), link.on_deferred.get()) {
+        tell(head.deferred_context, error);
+    }
 }
 
 /// A transfer that the program has came again.
@@ -427,8 +437,7 @@ fn landed_again(shared: &Shared, number: SessionNumber, transfer: TransferId, di
 }
 
 /// The worker has put the image back, or says why not.
-fn restored(link: &Link, shared: &Shared, number: SessionNumber, (head, body): &Reply) {
-    link.memory_credit.fetch_add(head.memory_credit_bytes as i64, Ordering::Relaxed);
+fn restored(shared: &Shared, number: SessionNumber, (head, body): &Reply) {
     let answer = match CudaError::from_code(head.status) {
         None => ImageRestored::from_bytes(body).map_err(|error| error.to_string()),
         Some(error) if body.is_empty() => Err(format!("{error:?}")),
