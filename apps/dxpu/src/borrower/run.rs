@@ -62,7 +62,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", env = "DXPU_STALL_TIMEOUT", value_parser = duration_text)]
     stall_timeout: Option<String>,
     /// Outlive the loss of a session, a worker or a GPU: another session takes over, and the program waits and sees no error.
-    /// `plain` saves everything that is mapped. `careful`, for results that differ from run to run, saves soon after each thing that the program reads.
+    /// `plain` saves everything that is mapped; `tight` leaves out what the program has freed with cuMemFreeAsync. `careful`, for results that differ from run to run, saves soon after each thing that the program reads.
     /// `required` gives the program no GPU whose worker keeps no images. Several with commas between them
     #[arg(long, value_name = "HOW", env = "DXPU_SURVIVE", value_parser = survival, num_args = 0..=1, require_equals = true,
           default_missing_value = "plain")]
@@ -94,27 +94,12 @@ pub(crate) struct Run {
 #[derive(Clone, Copy, Debug)]
 struct Survival(Option<Survive>);
 
-fn survival(text: &str) -> Result<Survival, NoSurvival> {
+fn survival(text: &str) -> Result<Survival, UnknownSurvive> {
     match text {
         "" | "0" | "n" | "no" | "f" | "false" | "off" => Ok(Survival(None)),
         "y" | "yes" | "t" | "true" | "on" => Ok(Survival(Some(Survive::default()))),
-        words => match words.parse::<Survive>()? {
-            Survive { is_tight: true, .. } => Err(NoSurvival::Tight),
-            survive => Ok(Survival(Some(survive))),
-        },
+        words => Ok(Survival(Some(words.parse()?))),
     }
-}
-
-/// Why a program is not protected as it was asked.
-#[derive(Debug, thiserror::Error)]
-enum NoSurvival {
-    #[error(transparent)]
-    Unknown(#[from] UnknownSurvive),
-    /// The library can do it, but after a loss a program on a nearly full GPU has got an error instead of its data.
-    #[error(
-        "`tight` is not ready for programs that matter; use --survive, which saves everything that is mapped"
-    )]
-    Tight,
 }
 
 /// A length of time, kept as it was written: the program's library reads it again.

@@ -16,6 +16,7 @@
 mod ahead;
 mod connect;
 mod content;
+mod credit;
 mod cuts;
 mod digest;
 mod drill;
@@ -43,6 +44,7 @@ pub(crate) use pool_memory::PoolMemory;
 pub(crate) use worker_link::Config;
 
 use crate::{host::HostRegion, log, timeline::LinkTimeline};
+use credit::Credit;
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::{Command, ModuleId, ModuleInfo, Notice, TransferId, Wire};
 use end::{Breach, LinkEnd};
@@ -105,8 +107,7 @@ pub(crate) struct Link {
     lost: AtomicBool,
     next_call: AtomicU32,
     next_transfer: AtomicU64,
-    /// Memory that may be allocated without awaiting the answer.
-    memory_credit: AtomicI64,
+    credit: Credit,
     /// Bytes that may still be pushed before the worker consumed others.
     push_window: AtomicI64,
     /// All that the worker keeps before it is consumed.
@@ -244,6 +245,11 @@ impl Link {
 
     /// Sends a command and waits for its answer.
     pub(crate) fn call(&self, command: &Command<'_>) -> CuResult<Vec<u8>> {
+        self.call_and(command, || ())
+    }
+
+    /// The same; `appended` runs when the command is among those that are sent.
+    fn call_and(&self, command: &Command<'_>, appended: impl FnOnce()) -> CuResult<Vec<u8>> {
         if self.is_lost() {
             return Err(WORKER_LOST);
         }
@@ -253,12 +259,13 @@ impl Link {
         if let Err(error) = self.queue.append_and_flush(command, call) {
             self.lose(&error.into());
         }
+        appended();
         let answer = self.answer(call, command.opcode());
         if let Some((timeline, waiting)) = self.timeline.as_ref().zip(waiting) {
             timeline.called(waiting, command.name(), call);
         }
         let (header, body) = answer.ok_or(WORKER_LOST)?;
-        self.memory_credit.fetch_add(header.memory_credit_bytes as i64, Ordering::Relaxed);
+        self.credit.grant(header.memory_credit_bytes);
         if let Some(error) = CudaError::from_code(header.deferred)
             && let Some(tell) = self.on_deferred.get()
         {
@@ -281,14 +288,6 @@ impl Link {
             self.lose(&Breach::Answer { command: command.name(), source }.into());
             WORKER_LOST
         })
-    }
-
-    /// Takes memory credit for an allocation; false: the allocation must be awaited.
-    ///
-    /// Every allocation counts, awaited or not: the worker counts the same way, so both always agree.
-    pub(crate) fn take_memory_credit(&self, bytes: u64) -> bool {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
-        self.memory_credit.fetch_sub(bytes, Ordering::Relaxed) >= bytes
     }
 
     /// A name for a new transfer.

@@ -2,7 +2,7 @@
 
 use crate::{
     border::*,
-    state::{allocate, current_context, forbid_unsafe_call, free_device_memory, managed, memory_of},
+    state::{allocate, client, current_context, forbid_unsafe_call, free_device_memory, managed, memory_of},
 };
 use cuda_abi::*;
 use cuda_wire::Command;
@@ -77,13 +77,17 @@ pub(crate) fn address_range(
     size: Option<Out<'_, usize>>,
     device_pointer: u64,
 ) -> CuResult<()> {
-    let found = memory_of(device_pointer).and_then(|device| device.memory.find(device_pointer));
-    let found = found.ok_or(CudaError::NOT_FOUND)?;
+    let found = match memory_of(device_pointer) {
+        Some(device) => device.memory.find(device_pointer).map(|found| (found.base, found.bytes)),
+        // A kernel reaches pinned memory at its own address.
+        None => client()?.pinned.find(device_pointer).map(|range| (range.base, range.bytes)),
+    };
+    let (first, bytes) = found.ok_or(CudaError::NOT_FOUND)?;
     if let Some(mut base) = base {
-        base.set(found.base);
+        base.set(first);
     }
     if let Some(mut size) = size {
-        size.set(found.bytes as usize);
+        size.set(bytes as usize);
     }
     Ok(())
 }

@@ -73,13 +73,7 @@ pub(crate) fn create(
     let client = client()?;
     let id = MemoryHandleId(client.next_id());
     let command = Command::PhysicalCreate { handle: id, device: device.remote, bytes };
-    or_squeeze(device, || {
-        if device.link.take_memory_credit(bytes) {
-            device.link.post(&command)
-        } else {
-            device.link.call(&command).map(drop)
-        }
-    })?;
+    or_squeeze(device, || device.link.allocate(&command, bytes))?;
     let made = client.physical.insert_with(|handle| {
         Arc::new(Physical {
             handle,

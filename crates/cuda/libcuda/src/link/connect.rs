@@ -2,6 +2,7 @@
 
 use super::{
     Config, Link, NO_DESCRIPTOR, SharedLink,
+    credit::Credit,
     end::LinkEnd,
     events::{self, Events, Helpers},
     places::Place,
@@ -227,7 +228,7 @@ pub(super) fn build(
         lost: AtomicBool::new(false),
         next_call: AtomicU32::new(1),
         next_transfer: AtomicU64::new(1),
-        memory_credit: AtomicI64::new(welcome.memory_credit_bytes.min(i64::MAX as u64) as i64),
+        credit: Credit::new(welcome.memory_credit_bytes),
         push_window_bytes: welcome.push_window_bytes,
         push_window: AtomicI64::new(welcome.push_window_bytes.min(i64::MAX as u64) as i64),
         on_deferred: OnceLock::new(),

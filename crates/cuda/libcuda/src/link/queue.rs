@@ -211,6 +211,11 @@ impl Queue {
         self.shared.flush_now()
     }
 
+    /// Looks at the commands that wait to be sent; none comes meanwhile.
+    pub(super) fn with_gathered<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        look(&lock(&self.shared.gathered.bytes))
+    }
+
     /// Waits for the thread that writes, and keeps all others from writing until the wire is released.
     pub(super) fn hold(&self) -> HeldWire<'_> {
         HeldWire { shared: &self.shared, wire: lock(&self.shared.wire) }

@@ -60,6 +60,7 @@ pub(super) fn go_on(
     search: &mut Search,
 ) -> Result<Address, String> {
     let began = Instant::now();
+    link.credit.suspend();
     let patience = shared.core().place.config.patience;
     let mut pause = FIRST_PAUSE;
     let mut rest = || {

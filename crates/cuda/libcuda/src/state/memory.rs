@@ -476,14 +476,7 @@ pub(super) fn allocate_as(context: &Arc<Context>, bytes: u64, kind: AllocationKi
         _ => padded(bytes),
     };
     let command = Command::MemoryAllocate { context: context.id, address, bytes };
-    let tell = || {
-        if context.link.take_memory_credit(bytes) {
-            context.post(&command)
-        } else {
-            context.call(&command).map(drop)
-        }
-    };
-    let told = or_squeeze(device, tell);
+    let told = or_squeeze(device, || context.settle(context.link.allocate(&command, bytes)));
     if told.is_err() {
         let _ = device.memory.remove(address);
     }

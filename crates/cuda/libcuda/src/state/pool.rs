@@ -233,7 +233,7 @@ impl MemoryPool {
         }
     }
 
-    /// Has the worker map pieces: unasked within the credit, beyond it only the worker knows whether there is memory.
+    /// Has the worker map pieces.
     fn map(&self, stream: &Stream, pieces: Vec<Piece>) -> CuResult<()> {
         let client = client()?;
         let context = &stream.context;
@@ -241,13 +241,7 @@ impl MemoryPool {
         for piece in pieces {
             let (address, bytes) = (piece.address, piece.bytes);
             let command = Command::MemoryAllocate { context: context.id, address, bytes };
-            let told = if outcome.is_err() {
-                outcome
-            } else if context.link.take_memory_credit(bytes) {
-                context.post(&command)
-            } else {
-                context.link.call(&command).map(drop)
-            };
+            let told = outcome.and_then(|()| context.link.allocate(&command, bytes));
             let growth = if told.is_ok() { Growth::Mapped } else { Growth::Refused };
             let order = &client.stream_order;
             if let Some(arena) = self.books.mapped(context.handle, piece, growth, stream.id.0, order) {

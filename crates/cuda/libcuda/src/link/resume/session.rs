@@ -108,6 +108,7 @@ impl<'a> NewSession<'a> {
                 core.end_session();
             }
         }
+        self.link.credit.suspend();
         self.wires.close();
         self.link.leave_session(self.number);
         self.shared.tell();
@@ -149,8 +150,7 @@ impl<'a> NewSession<'a> {
         core.restored = None;
         let window = welcome.push_window_bytes.saturating_sub(core.announced_bytes());
         self.link.push_window.store(window.min(i64::MAX as u64) as i64, Ordering::SeqCst);
-        let credit = welcome.memory_credit_bytes.min(i64::MAX as u64) as i64;
-        self.link.memory_credit.store(credit, Ordering::SeqCst);
+        self.link.credit.begin_next(welcome.memory_credit_bytes);
         drop(core);
         self.link.replies.begin_session(self.number);
         Ok(())
@@ -257,8 +257,7 @@ impl<'a> NewSession<'a> {
     }
 
     fn send(&mut self, frames: &[u8]) -> Result<(), Failure> {
-        let allocated = allocated_bytes(frames).min(i64::MAX as u64) as i64;
-        self.link.memory_credit.fetch_sub(allocated, Ordering::SeqCst);
+        self.link.credit.replayed(allocated_bytes(frames));
         self.replayed_bytes += frames.len() as u64;
         self.tx.send(&[frames]).map_err(again)
     }
@@ -332,6 +331,8 @@ impl<'a> NewSession<'a> {
     /// From here on the program's threads send by themselves.
     pub(super) fn go_live(&self, guard: Option<GuardInfo>) -> Result<(), Failure> {
         let mut core = self.core()?;
+        let link = self.link;
+        link.queue.with_gathered(|frames| link.credit.adopt_next(allocated_bytes(frames)));
         // The worker's own guardian has the image now.
         core.guardian = guard.as_ref().map_or_else(String::new, |guard| guard.guardian.clone());
         core.cuts.guard = guard;
@@ -372,6 +373,7 @@ fn read_one(
         return Err(LinkEnd::Ended);
     }
     let Some(replay) = core.replay.as_mut() else { return Err(LinkEnd::Ended) };
+    link.credit.grant_next(std::mem::take(&mut head.memory_credit_bytes));
     if head.deferred != 0 {
         match replay.deferred(ContextId(head.deferred_context), head.deferred) {
             DeferredVerdict::New => {}
@@ -410,14 +412,13 @@ fn read_one(
     Ok(true)
 }
 
-/// What a reply brings that no thread of the program waits for: memory credit, and an error of one-way work that is news.
+/// What a reply brings that no thread of the program waits for: an error of one-way work that is news.
 fn tell_program(link: &Link, mut core: MutexGuard<'_, Core>, head: &ReplyHeader) {
     if head.deferred != 0 {
         let context = ContextId(head.deferred_context);
         core.journal.observed(Observation::Deferred { context, status: head.deferred });
     }
     drop(core);
-    link.memory_credit.fetch_add(head.memory_credit_bytes as i64, Ordering::Relaxed);
     if let (Some(error), Some(tell)) = (CudaError::from_code(head.deferred), link.on_deferred.get()) {
         tell(head.deferred_context, error);
     }
