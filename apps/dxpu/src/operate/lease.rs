@@ -30,7 +30,7 @@ Examples:
   dxpu lease release l-00c0ffee00c0ffee         give it back
   dxpu lease move l-00c0ffee00c0ffee --to rack1-b      of `dxpu run --survive`: its program goes on there
   dxpu lease suspend l-00c0ffee00c0ffee         keep its program as an image, give its GPUs back until `resume`
-  dxpu lease drill l-00c0ffee00c0ffee           try a recovery of its program on another GPU (refused by programs so far)
+  dxpu lease drill l-00c0ffee00c0ffee           try a recovery of its program on another GPU, and throw it away
 
 A lease ends when it is not renewed for its time to live. `dxpu run` renews; what `create` makes lives for an hour unless
 --ttl says otherwise, and is renewed by `dxpu lease renew`, or by whoever waits for it.";
@@ -161,23 +161,29 @@ impl Lease {
     }
 }
 
-/// A lease, and how well its program is protected if it is to outlive losses.
+/// A lease, how well its program is protected if it is to outlive losses, and how a guest fares.
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]
     lease: Record,
     #[serde(skip_serializing_if = "Option::is_none")]
     protection: Option<pool_api::Protection>,
+    /// What the box says about the seat of a guest, while online programs leave it little time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seat: Option<String>,
 }
 
 fn shown(client: &pool_client::Client, id: LeaseId) -> Result<Shown, pool_client::ClientError> {
     let lease: Record = client.get(&format!("/v1/leases/{id}"), Duration::ZERO)?;
     let protection = (!lease.request.survive.is_none()).then(|| client.protection(id)).transpose()?;
-    Ok(Shown { lease, protection })
+    let is_guest = lease.request.class == work_class::Class::Offline && lease.state == LeaseState::Granted;
+    let seat = is_guest.then(|| explain::seat(client, id)).transpose()?.flatten();
+    Ok(Shown { lease, protection, seat })
 }
 
 fn whole_detail(shown: &Shown, paper: Paper) -> Vec<String> {
     let mut lines = detail(&shown.lease, paper);
+    lines.extend(shown.seat.iter().cloned());
     lines.extend(survival::lines(&shown.lease, shown.protection.as_ref()));
     lines
 }

@@ -4,6 +4,9 @@ use crate::{LeaseId, LeaseState};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// How the reason begins that tells a guest how it fares in its seat.
+pub const SEAT_IS_CLOSED: &str = "its seat takes no newcomers";
+
 /// Why a lease is pending, and what would let it run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {

@@ -45,7 +45,7 @@ pub use audit::{AuditBook, AuditBooks, AuditEntry, AuditOutcome};
 pub use capacity::{Capacity, TenantUsage};
 pub use error::{ErrorAnswer, ErrorCode, ErrorDetail};
 pub use event::{Event, EventKind};
-pub use explain::{Explanation, Filter, FilterCount};
+pub use explain::{Explanation, Filter, FilterCount, SEAT_IS_CLOSED};
 pub use gpu::{Counters, FIRST_GUEST_SLOT, Gpu, GpuState, Guest, Health, Holder, Kept, Taint, TaintRequest};
 pub use gpu_box::{BoxDetail, BoxKind, BoxRecord, BoxState};
 pub use host::{

@@ -5,17 +5,21 @@ use crate::operate::list::Look;
 use crate::operate::words::{counted, name_of};
 use crate::support::exit::Outcome;
 use crate::support::paint::{Paper, Tone};
-use pool_api::{Explanation, Filter};
+use pool_api::{Explanation, Filter, LeaseId, SEAT_IS_CLOSED};
+use pool_client::{Client, ClientError};
 use std::time::Duration;
 
 pub(super) fn run(lease: &LeaseName, look: &Look) -> Outcome {
-    look.show(
-        |client| {
-            let id = lease.resolve(client)?;
-            client.get::<Explanation>(&format!("/v1/leases/{id}/explain"), Duration::ZERO)
-        },
-        lines,
-    )
+    look.show(|client| asked(client, lease.resolve(client)?), lines)
+}
+
+fn asked(client: &Client, id: LeaseId) -> Result<Explanation, ClientError> {
+    client.get(&format!("/v1/leases/{id}/explain"), Duration::ZERO)
+}
+
+/// What a guest that has its seat should know about it; `None` while all is well.
+pub(super) fn seat(client: &Client, id: LeaseId) -> Result<Option<String>, ClientError> {
+    Ok(asked(client, id)?.reasons.into_iter().find(|reason| reason.starts_with(SEAT_IS_CLOSED)))
 }
 
 /// What a filter says of the GPUs that got no further.

@@ -7,7 +7,7 @@ use super::stock::{Need, Place, Standing, Stock, Tightness};
 use super::{Ledger, Refusal};
 use pool_api::{
     BoxKind, Class, Explanation, Filter, FilterCount, Gpu, GpuState, Lease, LeaseId, LeaseState, Model, Name,
-    Topology,
+    SEAT_IS_CLOSED, Topology,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ impl Ledger {
                 let words = seats
                     .filter(|entry| entry.gpu.guest.is_some())
                     .filter_map(|entry| entry.gpu.unready.clone());
-                answer.reasons.extend(words.map(|word| format!("its seat takes no newcomers: {word}")));
+                answer.reasons.extend(words.map(|word| format!("{SEAT_IS_CLOSED}: {word}")));
             }
             LeaseState::Parked => {
                 answer.reasons.push("it is parked: its program is kept as an image and has no GPU".into());
