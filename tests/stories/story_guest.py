@@ -132,7 +132,7 @@ def kills(pool):
                         os.kill(pid, signal.SIGKILL)
                 kit.until(lambda: f"the program hears that its {victim} was killed", lambda: busy.process.poll() is not None, 60)
                 kit.hold(busy.process.returncode != 0, "its", victim, "was killed and it ended well")
-            kit.until(lambda: f"the seat comes back: {pool.gpus()['shared/32']}", lambda: free(pool, "shared/32"), 60)
+            kit.until(lambda: f"the seat comes back: {pool.gpus()['shared/32']}", lambda: comes_back(pool, "shared/32"), 60)
         online.order(do="stop")
         kit.hold(len(online.answer()["arrivals"]) > 10, "few requests")
         leave(online)
@@ -142,6 +142,13 @@ def kills(pool):
 def children(pid):
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(child) for child in file.read().split()]
+
+
+def comes_back(pool, name):
+    """A seat whose worker died several times in a minute is bad until an operator says otherwise."""
+    if ROUNDS > 1 and pool.gpus()[name]["state"] == "bad":
+        pool.ask("gpu", "repair", name)
+    return free(pool, name)
 
 
 def free(pool, name):
