@@ -7,7 +7,10 @@ import signal
 import subprocess
 import time
 
+import clean_root
+
 PATIENCE_S = 180
+PYTHON_ROOT = "python-root"
 # What a Python that is built from source, and the wheels of CuPy and Numba, expect of a system.
 PYTHON_LIBRARIES = "libstdc++6,libgcc-s1,libssl3,libffi8,libbz2-1.0,liblzma5,zlib1g,libsqlite3-0,libreadline8,libncursesw6,libuuid1"
 DELIVERED = "first-hour-typed"
@@ -98,13 +101,16 @@ class EmptyHome:
             self.shell.wait()
 
 
+def prepare():
+    """Fetches what a clean root is made of, once on a machine."""
+    clean_root.archive(PYTHON_ROOT, PYTHON_LIBRARIES)
+
+
 class CleanRoot(EmptyHome):
     words = "a clean Debian root"
 
     def open(self, dxpu, venv):
-        import clean_root
-
-        self.root = clean_root.Root(self.folder / "root", kind="python-root", packages=PYTHON_LIBRARIES)
+        self.root = clean_root.Root(self.folder / "root", kind=PYTHON_ROOT, packages=PYTHON_LIBRARIES)
         self.root.bind("/sys", "/sys")
         self.root.put(dxpu, "/usr/local/bin/dxpu")
         # Python, CuPy and Numba lie where the virtual environment expects them.
