@@ -24,8 +24,11 @@ def archive(name, packages):
         CACHE.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}.tar")
         command = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={packages}", "--dpkgopt=path-exclude=/usr/share/locale/*", codename(), str(unfinished)]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-        unfinished.rename(path)
+        try:
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+            unfinished.rename(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     return path
 
 
