@@ -231,8 +231,9 @@ def upgrade(pool):
         said = lambda: (pool.folder / "steady.out").read_text()
         try:
             kit.until(lambda: said() + pool.logs(), lambda: "working" in said() or program.poll() is not None, 60)
+            # The lease of the program before may be on its way back.
+            kit.until(lambda: f"one lease is held: {desk.held()}", lambda: len(desk.held()) == 1, 20)
             held = desk.held()
-            kit.hold(len(held) == 1, held)
             workers = [pid for pid in box.members() if pid != agent]
             for machine in pool.machines:
                 install_the_new(machine)
