@@ -23,8 +23,15 @@ MOVE_SECONDS = 40
 
 def programs_move_and_rest(bed):
     with Pool(bed, BOXES, ("--guard-memory", GUARD_MEMORY[bed.driver])) as pool:
+        _guards_are_ready(pool)
         moved, rested, drilled = SIZES[bed.driver]
         return [*_moved(pool, moved), *_rested(pool, rested), *_drilled(pool, drilled)]
+
+
+def _guards_are_ready(pool):
+    """A box makes its guard memory ready after its start; it serves long before that, and its first images are slower until then."""
+    made = lambda: re.findall(r"guard memory is ready", pool.all_logs())
+    until(lambda: f"guard memory is ready: {pool.logs()}", lambda: len(made()) >= len(BOXES), READY_SECONDS)
 
 
 def _start(pool, name, gb, *words):

@@ -107,6 +107,14 @@ class Pool:
                 raise Wrong(f"{what}\n{self.logs()}")
             time.sleep(0.1)
 
+    def all_logs(self):
+        """Every word of every log."""
+        told = []
+        for name in sorted(name for name in os.listdir(self.place) if name.endswith(".log")):
+            with open(self.folder(name), errors="replace") as file:
+                told.append(file.read())
+        return "\n".join(told)
+
     def logs(self):
         told = []
         for name in sorted(name for name in os.listdir(self.place) if name.endswith(".log")):
