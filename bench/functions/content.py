@@ -25,6 +25,9 @@ import tempfile
 import time
 
 MIB = 1 << 20
+# In memory: a slow disk must not be measured. Each instance reads its weights from there before its clock starts.
+WEIGHTS_FOLDER = "/dev/shm"
+INSTANCE_SECONDS = 60
 
 
 def program(file, tensor_bytes):
@@ -143,11 +146,13 @@ def instance(options, link, folder, weights, content):
     words += ["--content"] if content else []
     words += ["--", sys.executable, __file__, "--program", str(weights), "--tensor-mib", str(options.tensor_mib)]
     before = link.carried()
-    told = subprocess.run(link.command(*words), capture_output=True, text=True)
+    told = subprocess.run(link.command(*words), capture_output=True, text=True, timeout=INSTANCE_SECONDS)
     if told.returncode:
         raise SystemExit(f"{told.stdout}\n{told.stderr}")
     found = json.loads(told.stdout.strip().splitlines()[-1])
-    return {**found, "mib_carried": round((link.carried() - before) / MIB, 1)}
+    found["mib_carried"] = round((link.carried() - before) / MIB, 1)
+    print(f"    {'by content' if content else 'off':10} {found['all_s']:.3f} s, {found['mib_carried']} MiB", flush=True)
+    return found
 
 
 def measure(options, rate, weights):
@@ -212,7 +217,7 @@ def main():
         return None
     rates = [None] if options.no_link else options.rates.split(",")
     told = {}
-    with tempfile.NamedTemporaryFile(dir="/var/tmp") as weights:
+    with tempfile.NamedTemporaryFile(dir=WEIGHTS_FOLDER) as weights:
         source = random.Random(7)
         for _ in range(options.mib):
             weights.write(source.randbytes(MIB))

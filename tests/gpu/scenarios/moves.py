@@ -30,8 +30,8 @@ def programs_move_and_rest(bed):
 
 def _guards_are_ready(pool):
     """A box makes its guard memory ready after its start; it serves long before that, and its first images are slower until then."""
-    made = lambda: re.findall(r"guard memory is ready", pool.all_logs())
-    until(lambda: f"guard memory is ready: {pool.logs()}", lambda: len(made()) >= len(BOXES), READY_SECONDS)
+    made = lambda: re.findall(r"guard memory is ready", pool.guardians_said())
+    until(lambda: f"guard memory is ready: {pool.guardians_said()}", lambda: len(made()) >= len(BOXES), READY_SECONDS)
 
 
 def _start(pool, name, gb, *words):
