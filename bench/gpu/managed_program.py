@@ -107,41 +107,60 @@ def is_right(words):
     return right
 
 
+class Clock:
+    """Seconds of each part, in the order of their names: fill, work, read."""
+
+    def __init__(self):
+        self.parts, self.last = {}, time.monotonic()
+
+    def ends(self, part):
+        now = time.monotonic()
+        self.parts[part], self.last = now - self.last, now
+
+    def all(self):
+        return sum(self.parts.values())
+
+
 def by_copies(gpu, size):
-    began = time.monotonic()
+    clock = Clock()
     words = numpy.empty(size // 4, dtype=numpy.uint32)
     device = word()
     call("cuMemAlloc_v2", ctypes.byref(device), ctypes.c_size_t(size))
     fill(words)
+    clock.ends("fill")
     call("cuMemcpyHtoD_v2", device, ctypes.c_void_p(words.ctypes.data), ctypes.c_size_t(size))
     gpu.change(device.value, size // 4)
     call("cuMemcpyDtoH_v2", ctypes.c_void_p(words.ctypes.data), device, ctypes.c_size_t(size))
+    clock.ends("work")
     right = is_right(words)
-    took = time.monotonic() - began
+    clock.ends("read")
     call("cuMemFree_v2", device)
-    return took, right
+    return clock, right
 
 
 def by_managed(gpu, size):
-    began = time.monotonic()
+    clock = Clock()
     address = gpu.managed(size)
     words = view(address, size)
     fill(words)
+    clock.ends("fill")
     gpu.change(address, size // 4)
     gpu.settle()
+    clock.ends("work")
     right = is_right(words)
-    took = time.monotonic() - began
+    clock.ends("read")
     call("cuMemFree_v2", ctypes.c_uint64(address))
-    return took, right
+    return clock, right
 
 
 def order(gpu, size):
-    found = {"copies_s": [], "managed_s": [], "right": True}
+    found = {"copies_s": [], "managed_s": [], "parts_s": {"copies_s": [], "managed_s": []}, "right": True}
     # The first of each is cold: its memory and buffers are new.
     for _ in range(3):
         for name, way in (("copies_s", by_copies), ("managed_s", by_managed)):
-            took, right = way(gpu, size)
-            found[name].append(took)
+            clock, right = way(gpu, size)
+            found[name].append(clock.all())
+            found["parts_s"][name].append(clock.parts)
             found["right"] &= right
     return found
 

@@ -21,6 +21,9 @@
 //! goes through memory in order, and never beyond what the program has gone through already: a program that touches n
 //! bytes in order moves at most 2n, and a touch at a random place moves one block.
 //!
+//! What is fetched ahead stays closed (`Ready`). So the first touch of it is a fault, which costs no round trip, and the shell
+//! fetches the next while the program uses this: a walk waits for the network only where the network is the slower one.
+//!
 //! [`advice`] keeps what the program said about ranges, because it may ask for it.
 //!
 //! Nothing here locks, maps or sends: the shell does (`libcuda`'s `state::managed`).
@@ -32,7 +35,7 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-pub use table::{Block, Fault, Lent, Table};
+pub use table::{Block, Fault, Lent, Table, opened};
 pub use walk::WINDOW_BLOCKS_MAX;
 
 /// The unit in which bytes move. It is what one command carries inline, so that a random touch is one round trip.

@@ -1,9 +1,6 @@
 //! The blocks of one allocation.
 
-use super::{
-    BLOCK_BYTES,
-    walk::{Walks, Window},
-};
+use super::{BLOCK_BYTES, walk::Walks};
 use std::ops::Range;
 
 /// Which side has the newest bytes of a block.
@@ -15,16 +12,30 @@ pub enum Block {
     HostNewer,
     /// The device; the program may not touch it.
     DeviceNewer,
+    /// Both sides, and the program may not touch it yet: it was fetched ahead, and its first touch says that the next may be fetched.
+    Ready,
 }
 
 /// What a touch of memory that the program may not touch needs. Ranges count bytes from the allocation's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing: another thread's touch has opened it meanwhile.
-    Open,
-    /// These bytes become writable. They are noted as written already.
-    MakeWritable(Range<u64>),
-    /// These bytes must be fetched, and then be noted with [`Table::arrived`]; `ahead` after them, if nothing is in the way.
+    Late,
+    /// `now` becomes writable. It is noted as written already.
+    MakeWritable {
+        /// What the program waits for.
+        now: Range<u64>,
+        /// What it will probably write next; its pages can be made while the program goes on. May be empty.
+        ahead: Range<u64>,
+    },
+    /// `now` is here and can be opened, for writing if it was a write. It is noted as open already.
+    Open {
+        /// What the program waits for.
+        now: Range<u64>,
+        /// As with a fetch.
+        ahead: Range<u64>,
+    },
+    /// `now` must be fetched, and then be noted with [`Table::arrived`]; then `ahead`, as [`Block::Ready`], while the program goes on.
     Fetch {
         /// What the program waits for.
         now: Range<u64>,
@@ -85,33 +96,44 @@ impl Table {
         let at = (offset / BLOCK_BYTES) as usize;
         match self.blocks.get(at) {
             Some(Block::Same) if is_write => {
-                let Window { now, ahead } = self.writes.window(at);
+                let window = self.writes.window(at);
                 // Nothing travels yet, so there is nothing to wait for in two steps.
-                let end = self.run_end(at, now + ahead, Block::Same);
+                let count = window.now + window.ahead;
+                let end = self.run_end(at, count, Block::Same);
+                let next = if window.ahead > 0 { self.run_end(end, count, Block::Same) } else { end };
                 self.writes.went(at, end);
                 self.blocks[at..end].fill(Block::HostNewer);
-                Fault::MakeWritable(self.bytes_of(at..end))
+                Fault::MakeWritable { now: self.bytes_of(at..end), ahead: self.bytes_of(end..next) }
+            }
+            Some(Block::Ready) => {
+                let window = self.fetches.window(at);
+                let end = self.run_end(at, self.blocks.len(), Block::Ready);
+                let next = self.run_end(end, window.ahead, Block::DeviceNewer);
+                self.fetches.went(at, end);
+                self.blocks[at..end].fill(opened(is_write));
+                Fault::Open { now: self.bytes_of(at..end), ahead: self.bytes_of(end..next) }
             }
             Some(Block::DeviceNewer) => {
-                let Window { now, ahead } = self.fetches.window(at);
-                let end = self.run_end(at, now, Block::DeviceNewer);
-                let last = if end == at + now { self.run_end(end, ahead, Block::DeviceNewer) } else { end };
-                self.fetches.went(at, last);
-                Fault::Fetch { now: self.bytes_of(at..end), ahead: self.bytes_of(end..last) }
+                let window = self.fetches.window(at);
+                let end = self.run_end(at, window.now, Block::DeviceNewer);
+                let is_whole = end == at + window.now;
+                let next = if is_whole { self.run_end(end, window.ahead, Block::DeviceNewer) } else { end };
+                self.fetches.went(at, end);
+                Fault::Fetch { now: self.bytes_of(at..end), ahead: self.bytes_of(end..next) }
             }
-            _ => Fault::Open,
+            _ => Fault::Late,
         }
     }
 
-    /// Fetched bytes are here. The program may read them, and write them too if it was a write that asked for them.
+    /// Fetched bytes are here, and their blocks become `state`, which is not [`Block::DeviceNewer`].
     /// Returns whether every block still waited for them; if not, nothing is noted.
     #[must_use]
-    pub fn arrived(&mut self, range: &Range<u64>, is_write: bool) -> bool {
+    pub fn arrived(&mut self, range: &Range<u64>, state: Block) -> bool {
         let blocks = self.blocks_of(range);
         if !self.blocks[blocks.clone()].iter().all(|block| *block == Block::DeviceNewer) {
             return false;
         }
-        self.blocks[blocks.clone()].fill(if is_write { Block::HostNewer } else { Block::Same });
+        self.blocks[blocks.clone()].fill(state);
         self.open = hull(&self.open, &blocks);
         true
     }
@@ -187,6 +209,11 @@ impl Table {
         let end = |at: usize| (at as u64 * BLOCK_BYTES).min(self.bytes);
         end(blocks.start)..end(blocks.end)
     }
+}
+
+/// What a block becomes that a touch opens.
+pub fn opened(is_write: bool) -> Block {
+    if is_write { Block::HostNewer } else { Block::Same }
 }
 
 fn clip(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {

@@ -43,12 +43,23 @@ impl Model {
         }
     }
 
-    fn fetch(&mut self, range: &Range<u64>, is_write: bool) {
+    fn fetch(&mut self, range: &Range<u64>, state: Block) {
         self.moved += range.end - range.start;
-        assert!(self.table.arrived(range, is_write));
+        assert!(self.table.arrived(range, state));
         for at in indices(range) {
             self.host[at] = self.device[at];
-            self.may[at] = if is_write { May::Write } else { May::Read };
+            self.may[at] = match state {
+                Block::HostNewer => May::Write,
+                Block::Same => May::Read,
+                Block::Ready | Block::DeviceNewer => May::Nothing,
+            };
+        }
+    }
+
+    fn fetch_ahead(&mut self, now: &Range<u64>, ahead: &Range<u64>) {
+        if !ahead.is_empty() {
+            assert_eq!(ahead.start, now.end);
+            self.fetch(ahead, Block::Ready);
         }
     }
 
@@ -61,18 +72,20 @@ impl Model {
                 break;
             }
             match self.table.fault(offset, write.is_some()) {
-                Fault::Open => panic!("block {at} is not open"),
-                Fault::MakeWritable(range) => {
-                    assert!(range.contains(&offset));
-                    indices(&range).for_each(|at| self.may[at] = May::Write);
+                Fault::Late => panic!("block {at} is not open"),
+                Fault::MakeWritable { now, .. } => {
+                    assert!(now.contains(&offset));
+                    indices(&now).for_each(|at| self.may[at] = May::Write);
+                }
+                Fault::Open { now, ahead } => {
+                    assert!(now.contains(&offset));
+                    indices(&now).for_each(|at| self.may[at] = need);
+                    self.fetch_ahead(&now, &ahead);
                 }
                 Fault::Fetch { now, ahead } => {
                     assert!(now.contains(&offset));
-                    self.fetch(&now, write.is_some());
-                    if !ahead.is_empty() {
-                        assert_eq!(ahead.start, now.end);
-                        self.fetch(&ahead, false);
-                    }
+                    self.fetch(&now, opened(write.is_some()));
+                    self.fetch_ahead(&now, &ahead);
                 }
             }
         }
@@ -197,25 +210,34 @@ fn a_walk_through_1_gib_takes_few_faults_and_a_random_touch_one_block() {
     let mut table = Table::new(bytes);
     let (mut at, mut faults) = (0, 0);
     while at < bytes {
-        let Fault::MakeWritable(range) = table.fault(at, true) else { panic!("no fill") };
-        (at, faults) = (range.end, faults + 1);
+        let Fault::MakeWritable { now, .. } = table.fault(at, true) else { panic!("no fill") };
+        (at, faults) = (now.end, faults + 1);
     }
     assert!(faults <= 150, "{faults} faults of a fill");
     let lent = table.lend(&(0..bytes));
     assert_eq!((lent.close, lent.send.as_slice()), (0..bytes, std::slice::from_ref(&(0..bytes))));
-    let (mut at, mut faults) = (0, 0);
+    let (mut at, mut faults, mut waits) = (0, 0, 0);
     while at < bytes {
-        let Fault::Fetch { now, ahead } = table.fault(at, false) else { panic!("no fetch") };
-        assert!(table.arrived(&now, false) && table.arrived(&ahead, false));
-        (at, faults) = (ahead.end, faults + 1);
+        let (now, ahead) = match table.fault(at, false) {
+            Fault::Open { now, ahead } => (now, ahead),
+            Fault::Fetch { now, ahead } => {
+                assert!(table.arrived(&now, Block::Same));
+                waits += 1;
+                (now, ahead)
+            }
+            other => panic!("{other:?}"),
+        };
+        assert!(ahead.is_empty() || table.arrived(&ahead, Block::Ready));
+        (at, faults) = (now.end, faults + 1);
     }
     assert!(faults <= 150, "{faults} faults of a walk");
+    assert!(waits <= 10, "{waits} times the program waits for a whole round trip");
     let _ = table.lend(&(0..bytes));
     for k in 0..1000 {
         let at = (k * 7919 % 16384) * BLOCK_BYTES + 77;
         let Fault::Fetch { now, ahead } = table.fault(at, false) else { panic!("no fetch") };
         assert!(now.end - now.start == BLOCK_BYTES && ahead.is_empty());
-        assert!(table.arrived(&now, false));
+        assert!(table.arrived(&now, Block::Same));
     }
 }
 
@@ -224,8 +246,8 @@ fn what_changed_meanwhile_is_not_noted_as_fetched() {
     let mut table = Table::new(BYTES);
     let _ = table.lend(&(0..BYTES));
     let Fault::Fetch { now, .. } = table.fault(0, false) else { panic!("no fetch") };
-    assert!(table.arrived(&now, false));
-    assert!(!table.arrived(&now, true), "it is here already");
-    assert_eq!(table.fault(0, false), Fault::Open);
+    assert!(table.arrived(&now, Block::Same));
+    assert!(!table.arrived(&now, Block::HostNewer), "it is here already");
+    assert_eq!(table.fault(0, false), Fault::Late);
     assert_eq!(table.only_on_device(&(0..BYTES)), std::slice::from_ref(&(BLOCK_BYTES..BYTES)));
 }

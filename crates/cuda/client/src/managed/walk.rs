@@ -1,7 +1,7 @@
 //! Recognises programs that go through memory in order.
 
-/// The most blocks that one fault opens at once: 4 MiB. As many again are fetched ahead, while the program uses the first.
-pub const WINDOW_BLOCKS_MAX: usize = 64;
+/// The most blocks that one fault opens at once: 16 MiB. As many again are fetched ahead, while the program uses the first.
+pub const WINDOW_BLOCKS_MAX: usize = 256;
 /// Blocks after which a walk is worth fetching ahead for.
 const SURE_BLOCKS: usize = 8;
 /// Walks that are followed at once: threads that share one allocation, or arrays inside of it.
@@ -40,7 +40,7 @@ impl Walks {
         Window { now, ahead: if walked >= SURE_BLOCKS { now } else { 0 } }
     }
 
-    /// A touch of `block` opened everything up to `end`, what is fetched ahead included.
+    /// A touch of `block` opened everything up to `end`. What is fetched ahead is not open, so the next touch is there.
     pub(super) fn went(&mut self, block: usize, end: usize) {
         self.steps += 1;
         let (last, opened) = (self.steps, end.saturating_sub(block));

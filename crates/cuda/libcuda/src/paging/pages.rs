@@ -13,6 +13,7 @@ use std::{
     ops::Range,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     ptr,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 /// What the program may do with pages.
@@ -39,11 +40,15 @@ impl Access {
 /// See the module's words.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    file: OwnedFd,
     view: u64,
     alias: u64,
     bytes: u64,
+    /// Parts of [`PART`] bytes for which the file has pages, all of them mapped in the alias.
+    backed: Vec<AtomicBool>,
 }
+
+/// As large as a block of managed memory.
+const PART: u64 = 64 << 10;
 
 fn check(code: i32) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -70,10 +75,11 @@ impl Pages {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let alias = map(0, bytes, both, flags, file.as_raw_fd())?;
-        let pages = Self { file, view, alias, bytes };
+        let backed = (0..bytes.div_ceil(PART)).map(|_| AtomicBool::new(false)).collect();
+        let pages = Self { view, alias, bytes, backed };
         // From here on a failure drops `pages`, which restores the reservation.
         let first = if userfault().is_some() { both } else { libc::PROT_READ };
-        map(view, bytes, first, flags | libc::MAP_FIXED, pages.file.as_raw_fd())?;
+        map(view, bytes, first, flags | libc::MAP_FIXED, file.as_raw_fd())?;
         for start in [view, alias] {
             // SAFETY: both mappings were made above.
             check(unsafe { libc::madvise(start as *mut _, bytes as usize, libc::MADV_DONTFORK) })?;
@@ -158,11 +164,31 @@ impl Pages {
         let _ = map(self.view, self.bytes, libc::PROT_NONE, flags, -1);
     }
 
-    /// Makes the file have pages for a range.
+    /// Makes pages that will be wanted soon. What fails here is tried again when they are wanted, and told then.
+    pub(crate) fn make_ready(&self, range: &Range<u64>) {
+        if userfault().is_some() && !range.is_empty() {
+            let _ = self.back(range);
+        }
+    }
+
+    /// Makes the file have pages for a range, and the alias as well: each first touch there would be a fault of its own.
     fn back(&self, range: &Range<u64>) -> io::Result<()> {
-        let bytes = range.end.next_multiple_of(4096).min(self.bytes) - range.start;
-        // SAFETY: the call has no pointers.
-        check(unsafe { libc::fallocate(self.file.as_raw_fd(), 0, range.start as i64, bytes as i64) })
+        let last = self.backed.len() as u64;
+        let parts = range.start / PART..range.end.div_ceil(PART).min(last);
+        let Some(first) = parts.clone().find(|part| !self.backed[*part as usize].load(Ordering::Acquire))
+        else {
+            return Ok(());
+        };
+        let start = first * PART;
+        let bytes = (parts.end * PART).min(self.bytes) - start;
+        // SAFETY: the range lies in the alias, which is ours; the call changes no byte.
+        check(unsafe {
+            libc::madvise((self.alias + start) as *mut _, bytes as usize, libc::MADV_POPULATE_WRITE)
+        })?;
+        for part in first..parts.end {
+            self.backed[part as usize].store(true, Ordering::Release);
+        }
+        Ok(())
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::{
-    managed::{BLOCK_BYTES, Table, advice::Advices},
+    managed::{BLOCK_BYTES, Block, Table, advice::Advices},
     shadow::SHADOWED_BYTES_MAX,
 };
 use cuda_wire::{Op, Plane, Shape};
@@ -300,11 +300,10 @@ pub(super) fn forget_stream(stream: &Stream) {
 }
 
 /// What the program may do with a block.
-fn access_of(table: &Table, offset: u64) -> Access {
-    use cuda_client::managed::Block;
-    match table.block_at(offset) {
+fn access_to(block: Option<Block>) -> Access {
+    match block {
         Some(Block::Same) => Access::Read,
         Some(Block::HostNewer) => Access::Write,
-        Some(Block::DeviceNewer) | None => Access::Closed,
+        Some(Block::DeviceNewer | Block::Ready) | None => Access::Closed,
     }
 }

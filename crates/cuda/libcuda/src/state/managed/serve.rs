@@ -1,12 +1,12 @@
 //! Touches of closed pages: wait, fetch, open.
 
-use super::{Area, Areas, CHANGED, access_of, lock_areas, region, side::Wait, variables::Held};
+use super::{Area, Areas, CHANGED, access_to, lock_areas, region, side::Wait, variables::Held};
 use crate::{
     paging::{Access, Pages, Resolver, Touch},
     state::{Context, Copy, Place, Stream, run_checked},
 };
 use cuda_abi::CuResult;
-use cuda_client::managed::{BLOCK_BYTES, Fault, WINDOW_BLOCKS_MAX};
+use cuda_client::managed::{BLOCK_BYTES, Block, Fault, WINDOW_BLOCKS_MAX, opened};
 use cuda_wire::{Command, Plane, Shape};
 use std::{
     ops::Range,
@@ -67,17 +67,19 @@ impl Areas {
     }
 
     /// Notes bytes as here, unless work has come in between.
-    fn take(&mut self, fetch: Fetch, range: &Range<u64>, is_write: bool) -> Fetched {
+    fn take(&mut self, fetch: Fetch, range: &Range<u64>, state: Block) -> Fetched {
         if let Some(seen) = fetch.seen {
             self.sides.waited(seen);
         }
         let Some(area) = self.numbered(fetch.base, fetch.number) else { return Fetched::Overtaken };
         area.moved.1 += range.end - range.start;
         let is_old = area.generation != fetch.generation || meets_target(area, range);
-        if is_old || !area.table.arrived(range, is_write) {
+        if is_old || !area.table.arrived(range, state) {
             return Fetched::Overtaken;
         }
-        match area.pages.set(range, if is_write { Access::Write } else { Access::Read }) {
+        // What was fetched ahead stays closed.
+        let done = if state == Block::Ready { Ok(()) } else { area.pages.set(range, access_to(Some(state))) };
+        match done {
             Ok(()) => Fetched::Here,
             Err(error) => {
                 crate::log::error(&format!("the pages of managed memory cannot be opened: {error}"));
@@ -128,7 +130,7 @@ fn fetch(
     mut areas: MutexGuard<'static, Areas>,
     base: u64,
     range: &Range<u64>,
-    is_write: bool,
+    state: Block,
     is_host_function: bool,
 ) -> (MutexGuard<'static, Areas>, Fetched) {
     let plan = areas.plan(base, is_host_function);
@@ -139,7 +141,7 @@ fn fetch(
     areas.fetching -= 1;
     CHANGED.notify_all();
     let fetched = match done {
-        Ok(plan) => areas.take(plan, range, is_write),
+        Ok(plan) => areas.take(plan, range, state),
         Err(error) => {
             crate::log::error(&format!(
                 "managed memory at {:#x} cannot be fetched from the GPU: {error}",
@@ -166,22 +168,29 @@ fn touched(touch: Touch, done: &mut dyn FnMut(bool)) {
         areas.by_functions.push(base);
     }
     let mut overtaken = 0;
-    let mut ahead = None;
+    let mut then = None;
     let is_served = loop {
         let Some(area) = areas.at(touch.address) else { break false };
         let (base, number, offset) = (area.base, area.number, touch.address - area.base);
         match area.table.fault(offset, touch.is_write) {
-            Fault::Open => break open_late(area, offset),
-            Fault::MakeWritable(range) => break area.pages.set(&range, Access::Write).is_ok(),
+            Fault::Late => break open_late(area, offset),
+            Fault::MakeWritable { now, ahead } => {
+                then = Some(Then::Back(Arc::clone(&area.pages), ahead));
+                break area.pages.set(&now, Access::Write).is_ok();
+            }
+            Fault::Open { now, ahead } => {
+                then = Some(Then::Fetch(base, number, ahead));
+                break area.pages.set(&now, access_to(Some(opened(touch.is_write)))).is_ok();
+            }
             Fault::Fetch { now, .. } if meets_target(area, &now) => {
                 areas = locks::wait(&CHANGED, areas);
             }
-            Fault::Fetch { now, ahead: next } => {
+            Fault::Fetch { now, ahead } => {
                 let fetched;
-                (areas, fetched) = fetch(areas, base, &now, touch.is_write, touch.is_host_function);
+                (areas, fetched) = fetch(areas, base, &now, opened(touch.is_write), touch.is_host_function);
                 match fetched {
                     Fetched::Here => {
-                        ahead = Some((base, number, next)).filter(|(_, _, next)| !next.is_empty());
+                        then = Some(Then::Fetch(base, number, ahead));
                         break true;
                     }
                     Fetched::Failed => break false,
@@ -200,16 +209,26 @@ fn touched(touch: Touch, done: &mut dyn FnMut(bool)) {
     }
     drop(areas);
     done(is_served);
-    if let Some((base, number, range)) = ahead {
-        fetch_ahead(base, number, &range);
+    match then.filter(|_| is_served) {
+        Some(Then::Fetch(base, number, range)) if !range.is_empty() => fetch_ahead(base, number, &range),
+        Some(Then::Back(pages, range)) => pages.make_ready(&range),
+        _ => {}
     }
+}
+
+/// What is done while the program goes on.
+enum Then {
+    /// Fetch what it will probably read next, of the area with this base and number.
+    Fetch(u64, u64, Range<u64>),
+    /// Make the pages that it will probably write next.
+    Back(Arc<Pages>, Range<u64>),
 }
 
 /// The block is open: the thread was late, or its page was never there.
 fn open_late(area: &Area, offset: u64) -> bool {
     let start = offset / BLOCK_BYTES * BLOCK_BYTES;
     let range = start..(start + BLOCK_BYTES).min(area.bytes);
-    match access_of(&area.table, offset) {
+    match access_to(area.table.block_at(offset)) {
         Access::Closed => false,
         access => area.pages.open_late(&range, access).is_ok(),
     }
@@ -219,7 +238,7 @@ fn open_late(area: &Area, offset: u64) -> bool {
 fn fetch_ahead(base: u64, number: u64, range: &Range<u64>) {
     let mut areas = lock_areas();
     if areas.numbered(base, number).is_some_and(|area| !meets_target(area, range)) {
-        let _ = fetch(areas, base, range, false, false);
+        let _ = fetch(areas, base, range, Block::Ready, false);
     }
 }
 
@@ -246,7 +265,7 @@ fn idle() -> bool {
     if meets_target(area, &piece) {
         return true;
     }
-    let (mut areas, fetched) = fetch(areas, base, &piece, false, false);
+    let (mut areas, fetched) = fetch(areas, base, &piece, Block::Same, false);
     // Work that came in between makes the prefetch void.
     if matches!(fetched, Fetched::Here) && end < range.end {
         areas.wanted.push(Wanted { base, number, range: end..range.end });
