@@ -98,6 +98,7 @@ def measure(options, programs, rows):
     matrix = share_matrix.Matrix(options, programs, rows)
     request, work, load = options.onlines[0], options.works[0], options.loads[0]
     if options.has_pairs:
+        programs.start_all(dict.fromkeys([*matrix.sides_alone, *options.sides]))
         matrix.measure(load, options.onlines, options.works)
     if options.verify:
         matrix.verify(request, options.works)

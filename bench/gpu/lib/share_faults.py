@@ -19,7 +19,7 @@ from share_sides import PROGRAMS, STARTS_WITHIN_SECONDS
 # A program that is to be killed works for so long before.
 BUSY_SECONDS = 0.15
 # So that each fault has requests of its own to be seen in.
-BETWEEN_SECONDS = 0.3
+BETWEEN_SECONDS = 0.25
 # The worker ends a session whose kernel runs on at a closed gate for half a second. A GPU in software does not.
 ENDS_WITHIN_SECONDS = 1.5
 
@@ -118,6 +118,7 @@ class Faults:
         self.options, self.programs, self.rows, self.matrix = options, programs, rows, matrix
 
     def measure(self, request, load):
+        self.matrix.online_alone_once("gate", request, load)
         for kind in self.options.fault_kinds:
             about = {"row": "faults", "side": "gate", "kind": kind, "request": request, "load": load}
             self.rows.tried(self.programs, about, self.one_kind, about)
@@ -126,8 +127,13 @@ class Faults:
         order = self.matrix.online_order(about["request"], about["load"])
         online = self.programs.one("gate", "online", "request", about["request"])
         online.order(**order, seconds=3600, stop=True)
+        began = time.monotonic()
         happened = self.repeat(about["kind"], online)
-        found = {"count": len(happened), "said": collections.Counter(one["said"] for one in happened).most_common(4)}
+        found = {
+            "count": len(happened),
+            "took_s": time.monotonic() - began,
+            "said": collections.Counter(one["said"] for one in happened).most_common(4),
+        }
         try:
             online.order(do="stop")
             answer = online.answer()

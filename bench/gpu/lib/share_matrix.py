@@ -26,14 +26,18 @@ class Matrix:
         """All rows of one load."""
         for request in requests:
             for side in self.sides_alone:
-                about = {"row": "online alone", "side": side, "request": request, "load": load}
-                self.rows.tried(self.programs, about, self.online_alone, about)
+                self.online_alone_once(side, request, load)
             for work in works:
                 self.works_alone(work)
                 for _ in range(self.options.rounds):
                     for side in self.sides:
                         about = {"row": "both", "side": side, "request": request, "work": work, "load": load}
                         self.rows.tried(self.programs, about, self.both, about)
+
+    def online_alone_once(self, side, request, load):
+        if (side, request, load) not in self.p99_alone:
+            about = {"row": "online alone", "side": side, "request": request, "load": load}
+            self.rows.tried(self.programs, about, self.online_alone, about)
 
     def works_alone(self, work):
         """Once in a run."""
@@ -117,6 +121,7 @@ class Matrix:
         beside = offline.answer(180)["digest"]
         online.order(do="stop")
         told = online.answer()
+        offline.do(do="release", work=work)
         self.digests[side, work] = alone[0]
         found = {
             "steps": steps,

@@ -13,8 +13,8 @@ ENDS_WITHIN_SECONDS = 15
 
 
 class Mps:
-    """The daemon starts when its environment is first asked for. Programs reach it through a folder of its own. Programs without this
-    environment have contexts outside of it."""
+    """The daemon starts when its environment is first asked for. Programs reach it through a folder of its own; programs without
+    this environment have contexts outside of it."""
 
     def __init__(self, folder):
         self.folder, self.is_started = folder, False

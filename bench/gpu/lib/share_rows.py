@@ -38,8 +38,8 @@ class Rows:
         return time.monotonic() > self._until
 
     def tried(self, programs, about, body, *values):
-        """Measures one row; `about` says which one. A row that fails is told, and the others are measured all the same. The programs
-        of its side are started again, because what they are doing is not known."""
+        """Measures one row; `about` says which one. A row that fails is told, and the others are measured all the same. The
+        programs of its side are started again, because what they are doing is not known."""
         if self.is_time_over():
             if not self.results["left_out"]:
                 print(f"{self.options.budget:.0f} s are over: no further row is measured", flush=True)

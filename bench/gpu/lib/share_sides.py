@@ -94,9 +94,13 @@ class Program:
             self.prepared.add((kind, name))
         return is_new
 
-    def stop(self):
+    def end(self):
+        """It ends when its input does."""
         with contextlib.suppress(OSError):
             self.process.stdin.close()
+
+    def stop(self):
+        self.end()
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -140,6 +144,13 @@ class Programs:
             environment = worker.environment
         self.running[side, role] = Program(f"{side} {role}", command, environment)
 
+    def start_all(self, sides):
+        """Imports of a framework take seconds: all programs do that at the same time. One that cannot start is told by its rows."""
+        for side in sides:
+            for role in ("online", "offline"):
+                with contextlib.suppress(RuntimeError, OSError, subprocess.SubprocessError):
+                    self.start(side, role)
+
     def get(self, side, role):
         self.start(side, role)
         program = self.running[side, role]
@@ -173,6 +184,8 @@ class Programs:
                 program.kill()
 
     def stop(self):
+        for program in self.running.values():
+            program.end()
         for program in self.running.values():
             program.stop()
         self.running = {}

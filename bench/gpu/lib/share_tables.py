@@ -6,8 +6,8 @@ NOTE = (
     "Latency counts from the arrival. A load of 0.5 means that requests would keep the online program busy half of the time if it "
     "were alone; all sides have the same arrivals. *Of alone*: p99 and steps a second as shares of what the same program had alone "
     "in this run (natively for MPS, dedicated through dxpu otherwise). *Right*: every answer of the online program had the bits of "
-    "its first one; the offline program's product had; trainings are compared in a table of their own. While the pair of one side is "
-    "measured, the programs of the other sides have contexts too, and do nothing."
+    "its first one, and so had the offline program's product; trainings are compared in a table of their own. While the pair of "
+    "one side is measured, the programs of the other sides have contexts too, and do nothing."
 )
 
 
@@ -137,10 +137,10 @@ def _faults(rows):
         "## Faults of offline programs behind the gate",
         "",
         "One after another beside the online program. *Longest request*: of those that waited or were served between a fault and "
-        "the next one. *p99 around*: of all such requests; the other p99 is of the whole time, starts of offline programs included. "
-        "There is one worker, which the online program needs as well: no worker was killed.",
+        "the next one. *p99 around*: of all such requests; the other p99 is of the whole time, starts of offline programs "
+        "included. There is one worker, which the online program needs as well: no worker was killed.",
         "",
-        "| fault | count | online errors | longest request, ms | median of the longest | p99 around | p99 | right | heard offline |",
+        "| fault | count | online errors | longest request, ms | median of longest | p99 around | p99 | right | heard offline |",
         "|---|--:|--:|--:|--:|--:|--:|---|---|",
     ]
     for row in found:
@@ -179,7 +179,7 @@ def _day(row):
     both("offline of alone", number, "offline_of_alone")
     if row["why_no_activity"]:
         lines += ["", f"Not all activity is known: {row['why_no_activity']}."]
-    head = "| hour | load | p99 alone, ms | p99 with | utilisation alone | with | SMs active alone | with | longest request by a fault |"
+    head = "| hour | load | p99 alone, ms | p99 with | utilisation alone | with | SMs active alone | with | fault, its longest |"
     lines += ["", head]
     lines.append("|--:|--:|--:|--:|--:|--:|--:|--:|---|")
     hours = {}

@@ -45,7 +45,7 @@ def digest(tensors):
 
 
 class Comparison:
-    """Counts results that differ from the first one. `note` is two small kernels, which may be part of a CUDA graph."""
+    """Counts results that differ from the first one. `note` is three small kernels, which may be part of a CUDA graph."""
 
     def __init__(self, like):
         self.right = torch.zeros_like(bits(like))

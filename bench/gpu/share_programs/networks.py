@@ -9,6 +9,7 @@
             product  four products of matrices, bf16, 8192
 """
 
+import gc
 import os
 import sys
 
@@ -194,7 +195,8 @@ def bert_training():
 
 
 def training(make):
-    """The work of a training. It verifies with a second one, whose algorithms are exact: those are slower, and not measured."""
+    """The work of a training. It verifies with a second one, whose algorithms are exact: those are slower, and not measured. The
+    second one is given back afterwards, because the programs of all sides share one GPU's memory."""
     measured, exact = make(), []
 
     def verify(steps):
@@ -203,7 +205,12 @@ def training(make):
                 exact.append(make())
             return exact[0].digest_after(steps)
 
-    return Work(measured.step, verify)
+    def release():
+        exact.clear()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    return Work(measured.step, verify, release=release)
 
 
 def product():

@@ -151,7 +151,7 @@ def long_kernel(device):
     """Rounds and shape of a kernel of 10 ms. It is as wide as the GPU, unless one round of that takes too long already, as it
     does on a GPU in software."""
     shape, rounds = {"blocks": 2 * device.multiprocessors, "threads": 1024}, 1
-    if seconds_of(device, rounds, {"blocks": 1, "threads": 1024}) * 2 * device.multiprocessors > LONG_SECONDS:
+    if seconds_of(device, rounds, shape) > LONG_SECONDS:
         shape = {}
     # The time of the call itself is small beside a kernel of this length.
     while (took := seconds_of(device, rounds, shape)) < LONG_SECONDS / 4:

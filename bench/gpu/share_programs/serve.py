@@ -7,6 +7,7 @@
     {"do": "offline", "work": "train", "seconds": 8}      steps, one after another; when each ended
     {"do": "online" or "offline", …, "stop": true}        the same until the next line, whatever it says
     {"do": "verify", "work": "train", "steps": 20}        steps from a fixed state; a digest of all bits of the result
+    {"do": "release", "work": "train"}                    gives back what only `verify` needs
 
 Each answer is one line of JSON. Times are of the machine's monotonic clock, in seconds, so that several programs can be compared.
 An order without a name means the first request or work.
@@ -40,6 +41,7 @@ class Work:
     step: Callable[[], None]
     verify: Callable[[int], str]
     check: Callable[[], bool | None] = lambda: None
+    release: Callable[[], None] = lambda: None
 
 
 def wait_until(moment):
@@ -115,6 +117,10 @@ class Server:
 
     def verify(self, order):
         return {"digest": self.get("work", order).verify(order["steps"])}
+
+    def release(self, order):
+        self.get("work", order).release()
+        return {"released": True}
 
     def serve(self):
         print(json.dumps({"ready": True}), flush=True)
