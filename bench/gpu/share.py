@@ -16,7 +16,7 @@ The programs are in share_programs/networks.py. A program is started once for ea
     mps30     the same; the offline program has 30 % of the threads, the online one comes first
     merged    as gate, through a worker that runs under MPS: an experiment
 
-DIR gets share.json, share.md, plot.svg after each row, and worker.log. A row that fails is told, and the others are measured.
+DIR gets share.json, share.md and plot.svg after each row, and logs at the end. A row that fails is told; the others are measured.
 
     --programs plain --driver soft        tries the benchmark itself, on a GPU in software
 """
@@ -135,10 +135,7 @@ def main():
         finally:
             programs.stop()
             rows.write()
-            if options.out:
-                os.makedirs(options.out, exist_ok=True)
-                with open(os.path.join(options.out, "worker.log"), "w") as file:
-                    file.write(plain.log())
+            rows.write_files(programs.logs())
     place.close()
     return 0
 

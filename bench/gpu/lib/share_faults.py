@@ -20,6 +20,8 @@ from share_sides import PROGRAMS, STARTS_WITHIN_SECONDS
 BUSY_SECONDS = 0.15
 # So that each fault has requests of its own to be seen in.
 BETWEEN_SECONDS = 0.25
+# Contexts that the worker makes ahead after these starts are made by then.
+SETTLE_SECONDS = 0.4
 # The worker ends a session whose kernel runs on at a closed gate for half a second. A GPU in software does not.
 ENDS_WITHIN_SECONDS = 1.5
 
@@ -92,7 +94,7 @@ KINDS = {
 
 
 def start(worker, scheme, kind, count):
-    """Victims that are ready. They start at the same time, because a start takes longer than a fault."""
+    """Victims that are ready. They start at the same time, because a start takes longer than a fault; then the GPU settles."""
     started = [Victim(worker, scheme, KINDS[kind][0]) for _ in range(count)]
     ready = []
     for victim in started:
@@ -100,6 +102,7 @@ def start(worker, scheme, kind, count):
             ready.append(victim)
         else:
             print(f"    a victim for {kind} did not start: {victim.end(1)}", flush=True)
+    time.sleep(SETTLE_SECONDS)
     return ready
 
 

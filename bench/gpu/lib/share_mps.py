@@ -1,5 +1,6 @@
 """An MPS daemon of our own: NVIDIA's way to let programs of one user share a GPU."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -49,6 +50,13 @@ class Mps:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         return left
+
+    def logs(self):
+        found = {}
+        for name in ("control.log", "server.log"):
+            with contextlib.suppress(OSError), open(os.path.join(self.folder, name), errors="replace") as file:
+                found[f"mps-{name}"] = file.read()
+        return found
 
     def processes(self):
         """The daemon and its servers: they have our folder in their environment."""

@@ -24,12 +24,17 @@ class Rows:
     def write(self):
         if not self.options.out:
             return
+        self.write_files({"share.json": json.dumps(self.results, indent=1)})
+        try:
+            self.write_files({"share.md": share_tables.page(self.results), "plot.svg": share_plot.svg(self.results["rows"])})
+        except Exception as error:
+            # Both can be made again from share.json; the time on the GPU cannot.
+            print(f"the page or the plot: {type(error).__name__}: {error}", flush=True)
+
+    def write_files(self, texts):
+        if not self.options.out:
+            return
         os.makedirs(self.options.out, exist_ok=True)
-        texts = {
-            "share.json": json.dumps(self.results, indent=1),
-            "share.md": share_tables.page(self.results),
-            "plot.svg": share_plot.svg(self.results["rows"]),
-        }
         for name, text in texts.items():
             with open(os.path.join(self.options.out, name), "w") as file:
                 file.write(text)

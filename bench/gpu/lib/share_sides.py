@@ -7,6 +7,8 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
+import time
 
 import workers
 
@@ -14,6 +16,8 @@ PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "share
 # A program imports a framework before it is ready, and many start at the same time.
 STARTS_WITHIN_SECONDS = 180
 ANSWERS_WITHIN_SECONDS = 90
+# A worker makes the next context ahead when a session begins, which other programs notice.
+SETTLE_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +57,9 @@ class Program:
 
     def __init__(self, name, command, environment):
         self.name, self.prepared, self.is_ready = name, set(), False
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._errors = tempfile.TemporaryFile()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
 
     def await_ready(self):
         if not self.is_ready:
@@ -65,7 +71,7 @@ class Program:
             self.process.stdin.write(json.dumps(order) + "\n")
             self.process.stdin.flush()
         except OSError as error:
-            raise RuntimeError(f"the {self.name} program does not listen: {error}") from error
+            raise RuntimeError(f"the {self.name} program does not listen: {error}: {self.last_error()}") from error
 
     def has_answer(self, seconds=0):
         return bool(select.select([self.process.stdout], [], [], seconds)[0])
@@ -75,11 +81,16 @@ class Program:
             raise RuntimeError(f"the {self.name} program has not answered for {seconds:.0f} s")
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the {self.name} program ended with {self.process.wait()}")
+            raise RuntimeError(f"the {self.name} program ended with {self.process.wait(10)}: {self.last_error()}")
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(f"the {self.name} program: {answer['error']}")
         return answer
+
+    def last_error(self):
+        """The last line it wrote to its error output."""
+        self._errors.seek(0)
+        return (self._errors.read().decode(errors="replace").strip().splitlines() or ["it wrote no error"])[-1]
 
     def do(self, seconds=0, **order):
         """`seconds`: how long the order itself takes, if it says so."""
@@ -87,12 +98,17 @@ class Program:
         return self.answer(ANSWERS_WITHIN_SECONDS + 2 * seconds)
 
     def begin_prepare(self, kind, name):
-        """True if it has to be waited for with `answer`."""
+        """Whether `end_prepare` has something to wait for."""
         is_new = (kind, name) not in self.prepared
         if is_new:
             self.order(do="prepare", **{kind: name})
-            self.prepared.add((kind, name))
         return is_new
+
+    def end_prepare(self, kind, name):
+        """Whether that was its first work on the GPU."""
+        self.answer(STARTS_WITHIN_SECONDS)
+        self.prepared.add((kind, name))
+        return len(self.prepared) == 1
 
     def end(self):
         """It ends when its input does."""
@@ -107,6 +123,7 @@ class Program:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
+        self._errors.close()
 
     def kill(self):
         self.process.kill()
@@ -145,11 +162,19 @@ class Programs:
         self.running[side, role] = Program(f"{side} {role}", command, environment)
 
     def start_all(self, sides):
-        """Imports of a framework take seconds: all programs do that at the same time. One that cannot start is told by its rows."""
+        """Imports of a framework take seconds: all programs do that at the same time, and before anything is measured. One that
+        cannot start is told by its rows."""
         for side in sides:
             for role in ("online", "offline"):
-                with contextlib.suppress(RuntimeError, OSError, subprocess.SubprocessError):
+                with contextlib.suppress(RuntimeError, OSError, subprocess.SubprocessError, workers.WorkerFailed):
                     self.start(side, role)
+        for side, role in list(self.running):
+            try:
+                # The other program of its side may have failed, and both were dropped.
+                if (side, role) in self.running:
+                    self.running[side, role].await_ready()
+            except RuntimeError:
+                self.drop(side)
 
     def get(self, side, role):
         self.start(side, role)
@@ -162,20 +187,25 @@ class Programs:
         for role in ("online", "offline"):
             self.start(side, role)
         online, offline = self.get(side, "online"), self.get(side, "offline")
-        waited_for = [
-            program
-            for program, kind, name in ((online, "request", request), (offline, "work", work))
-            if program.begin_prepare(kind, name)
-        ]
-        for program in waited_for:
-            program.answer(STARTS_WITHIN_SECONDS)
+        self._prepare([(online, "request", request), (offline, "work", work)])
         return online, offline
 
     def one(self, side, role, kind, name):
         program = self.get(side, role)
-        if program.begin_prepare(kind, name):
-            program.answer(STARTS_WITHIN_SECONDS)
+        self._prepare([(program, kind, name)])
         return program
+
+    def _prepare(self, wanted):
+        waited_for = [one for one in wanted if one[0].begin_prepare(*one[1:])]
+        if any([program.end_prepare(kind, name) for program, kind, name in waited_for]):
+            time.sleep(SETTLE_SECONDS)
+
+    def logs(self):
+        """What workers and MPS wrote, by name."""
+        found = {"worker.log": self.worker.log()}
+        if self._merged is not None:
+            found["worker-merged.log"] = self._merged.log()
+        return found | self.mps.logs()
 
     def drop(self, side):
         """After a failure: what the programs of a side are doing is not known."""
