@@ -45,11 +45,13 @@ def digest(tensors):
 
 
 class Comparison:
-    """Counts results that differ from the first one. `note` is three small kernels, which may be part of a CUDA graph."""
+    """Counts results that differ from the first one. `note` is three small kernels, which may be part of a CUDA graph. Results that
+    are not finite are never right: a mistake could not change them."""
 
     def __init__(self, like):
         self.right = torch.zeros_like(bits(like))
         self.wrong = torch.zeros((), dtype=torch.int64, device=like.device)
+        self.is_finite = False
 
     def note(self, result):
         self.wrong.add_(bits(result).ne(self.right).any())
@@ -57,8 +59,7 @@ class Comparison:
     def learn(self, result):
         """What is right from now on."""
         wait()
-        if not bool(torch.isfinite(result).all()):
-            raise RuntimeError("the result is not finite: a comparison of it would say little")
+        self.is_finite = bool(torch.isfinite(result).all())
         self.right.copy_(bits(result))
         self.wrong.zero_()
         wait()
@@ -66,4 +67,4 @@ class Comparison:
     def check(self):
         wrong = int(self.wrong.item())
         self.wrong.zero_()
-        return wrong == 0
+        return wrong == 0 and self.is_finite
