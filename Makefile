@@ -120,7 +120,7 @@ part-pcie:
 ## The programs that compare with a real GPU, tried without one.
 harness: setup part-harness
 part-harness:
-	.venv/bin/python -m pytest -q tests/gpu/test_harness.py
+	.venv/bin/python -m pytest -q tests/gpu/test_harness.py tests/gpu/test_share.py
 
 ## Jobs of a real Slurm with GPUs of a pool.
 slurm: build setup part-slurm

@@ -44,9 +44,10 @@ class Place:
 
 
 class Worker:
-    """A `dxpu worker` that listens in all four ways, with its identity, token and log in a folder of its own."""
+    """A `dxpu worker` that listens in all four ways, with its identity, token and log in a folder of its own. `variables` are in its
+    environment alone, not in that of its clients."""
 
-    def __init__(self, dxpu, place, driver="nvidia", options=(), schemes=SCHEMES):
+    def __init__(self, dxpu, place, driver="nvidia", options=(), schemes=SCHEMES, variables=None):
         self.dxpu = os.path.abspath(dxpu)
         self.place = place
         self.folder = tempfile.mkdtemp(prefix="w", dir=place.folder)
@@ -61,9 +62,8 @@ class Worker:
         command += [word for scheme in schemes for word in ("--listen", listen[scheme])]
         self._said, self._log = (os.path.join(self.folder, name) for name in ("said", "log"))
         with open(self._said, "wb") as said, open(self._log, "wb") as log:
-            self.process = subprocess.Popen(
-                command, env={"DXPU_LOG": "info"} | self.environment, stdin=subprocess.DEVNULL, stdout=said, stderr=log
-            )
+            environment = {"DXPU_LOG": "info"} | self.environment | (variables or {})
+            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=log)
         self.pid = self.process.pid
         self._await_addresses(schemes)
 

@@ -1,21 +1,47 @@
-"""The frame of a program that shares a GPU: prepares its work, then does what it is told on standard input, line by line.
+"""The frame of a program that shares a GPU: it does what it is told on standard input, line by line.
 
-    {"do": "service", "count": 200}                       how long a request takes, one after another
-    {"do": "online", "gap_us": 2600, "seconds": 8}        requests at random arrivals; latencies from the arrival
-    {"do": "online", …, "stop": true}                     the same until the next line, whatever it says
+    {"do": "prepare", "request": "graph"}                 makes a request's or a work's network ready; other orders do it as well
+    {"do": "service", "request": "graph", "count": 200}   how long a request takes, one after another
+    {"do": "online", "request": "graph", "gap_us": 2600, "seconds": 8}
+                                                          requests at random arrivals; latencies from the arrival
     {"do": "offline", "work": "train", "seconds": 8}      steps, one after another; when each ended
+    {"do": "online" or "offline", …, "stop": true}        the same until the next line, whatever it says
+    {"do": "verify", "work": "train", "steps": 20}        steps from a fixed state; a digest of all bits of the result
+    {"do": "release", "work": "train"}                    gives back what only `verify` needs
 
 Each answer is one line of JSON. Times are of the machine's monotonic clock, in seconds, so that several programs can be compared.
+An order without a name means the first request or work.
 """
 
+import dataclasses
 import json
 import random
 import select
 import sys
 import time
+from collections.abc import Callable
 
 # A sleep may be late by this; the rest is waited for without one.
 SLEEP_MARGIN_SECONDS = 0.0003
+
+
+@dataclasses.dataclass
+class Request:
+    """`run` does one request and returns when it is done. `check` says whether all results since the last check were right."""
+
+    run: Callable[[], None]
+    check: Callable[[], bool] = lambda: True
+
+
+@dataclasses.dataclass
+class Work:
+    """`step` does one step. `verify` does a number of steps from a fixed state and returns a digest of the result. `check` says
+    whether the last step's result was right, or None where a step has no result to compare."""
+
+    step: Callable[[], None]
+    verify: Callable[[int], str]
+    check: Callable[[], bool | None] = lambda: None
+    release: Callable[[], None] = lambda: None
 
 
 def wait_until(moment):
@@ -26,51 +52,84 @@ def wait_until(moment):
         pass
 
 
-class Server:
-    """`request` does one request and returns when it is done; `works` maps names to steps; `check` says whether results are right."""
+def is_told_to_stop(order):
+    if order.get("stop") and select.select([sys.stdin], [], [], 0)[0]:
+        sys.stdin.readline()
+        return True
+    return False
 
-    def __init__(self, request=None, works=None, check=lambda: True):
-        self.request, self.works, self.check = request, works or {}, check
+
+class Server:
+    """`requests` and `works` map names to functions that make a Request or a Work; each is made when it is first asked for."""
+
+    def __init__(self, requests=None, works=None):
+        self.makers = {"request": requests or {}, "work": works or {}}
+        self.made = {}
+
+    def get(self, kind, order):
+        makers = self.makers[kind]
+        name = order.get(kind) or next(iter(makers))
+        if (kind, name) not in self.made:
+            self.made[kind, name] = makers[name]()
+        return self.made[kind, name]
+
+    def prepare(self, order):
+        self.get("request" if "request" in order else "work", order)
+        return {"ready": True}
 
     def service(self, order):
+        request = self.get("request", order)
         began = time.monotonic()
         for _ in range(order["count"]):
-            self.request()
+            request.run()
         return {"service_us": (time.monotonic() - began) / order["count"] * 1e6}
 
     def online(self, order):
-        dice = random.Random(order.get("seed", 1))
-        start = at = time.monotonic() + 0.01
-        arrivals, latencies_us = [], []
-        while True:
-            at += dice.expovariate(1e6 / order["gap_us"])
-            if at > start + order["seconds"]:
-                break
+        request, dice = self.get("request", order), random.Random(order.get("seed", 1))
+        rate = 1e6 / order["gap_us"]
+        start = time.monotonic() + 0.01
+        end, at = start + order["seconds"], start + dice.expovariate(rate)
+        arrivals, latencies_us, is_stopped = [], [], False
+        while at <= end and not is_stopped:
             wait_until(at)
-            self.request()
+            request.run()
             arrivals.append(at)
             latencies_us.append((time.monotonic() - at) * 1e6)
-            if order.get("stop") and select.select([sys.stdin], [], [], 0)[0]:
-                sys.stdin.readline()
-                break
+            at += dice.expovariate(rate)
+            is_stopped = is_told_to_stop(order)
             # A program that falls behind does not end otherwise.
             if time.monotonic() > start + 1.5 * order["seconds"]:
                 break
-        return {"arrivals": arrivals, "latencies_us": latencies_us, "right": self.check()}
+        arrived = len(arrivals)
+        # Those that it did not come to. When it is told to stop, some may be on their way, which says nothing.
+        while at <= end and not is_stopped:
+            arrived += 1
+            at += dice.expovariate(rate)
+        return {"arrivals": arrivals, "latencies_us": latencies_us, "arrived": arrived, "right": request.check()}
 
     def offline(self, order):
-        step, ends = self.works[order["work"]], [time.monotonic()]
+        work, ends = self.get("work", order), [time.monotonic()]
         until = ends[0] + order["seconds"]
-        while ends[-1] < until:
-            step()
+        while ends[-1] < until and not is_told_to_stop(order):
+            work.step()
             ends.append(time.monotonic())
-        return {"ends": ends, "right": self.check()}
+        return {"ends": ends, "right": work.check()}
+
+    def verify(self, order):
+        return {"digest": self.get("work", order).verify(order["steps"])}
+
+    def release(self, order):
+        self.get("work", order).release()
+        return {"released": True}
 
     def serve(self):
         print(json.dumps({"ready": True}), flush=True)
         # Not `for line in sys.stdin`: that reads ahead, and `select` would not see what it holds.
         while line := sys.stdin.readline():
             order = json.loads(line)
+            if order["do"] == "stop":
+                # It came after the end of what it was to stop.
+                continue
             try:
                 answer = getattr(self, order["do"])(order)
             except Exception as error:

@@ -1,0 +1,176 @@
+"""Faults of offline programs beside an online one behind the gate: what the longest request around each was.
+
+There is one worker, which serves the online program as well. So no fault here kills a worker.
+"""
+
+import collections
+import contextlib
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+from share_figures import latencies_around, online_figures, percentile, ratio
+from share_sides import PROGRAMS, STARTS_WITHIN_SECONDS
+
+# A program that is to be killed works for so long before.
+BUSY_SECONDS = 0.15
+# So that each fault has requests of its own to be seen in.
+BETWEEN_SECONDS = 0.25
+# Contexts that the worker makes ahead after these starts are made by then.
+SETTLE_SECONDS = 0.4
+# The worker ends a session whose kernel runs on at a closed gate for half a second. A GPU in software does not.
+ENDS_WITHIN_SECONDS = 1.5
+
+
+class Victim:
+    """An offline program that waits for the word."""
+
+    def __init__(self, worker, scheme, role):
+        self.worker, self.role = worker, role
+        command = worker.client(scheme, sys.executable, os.path.join(PROGRAMS, "plain.py"), role, options=("--class", "offline"))
+        pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        self.process = subprocess.Popen(command, env=worker.environment, text=True, **pipes)
+
+    def is_ready(self):
+        is_told = select.select([self.process.stdout], [], [], STARTS_WITHIN_SECONDS)[0]
+        return bool(is_told) and self.process.stdout.readline().strip() == "ready"
+
+    def go(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def session(self):
+        return self.worker.session_of(self.process.pid)
+
+    def end(self, seconds=0.0):
+        """How it ended: the last line it wrote to its error output, or that it was killed."""
+        try:
+            _, text = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            return "killed by the benchmark"
+        return (text.strip().splitlines() or [f"status {self.process.returncode}"])[-1][:160]
+
+
+def kill_client(victim):
+    victim.go()
+    time.sleep(BUSY_SECONDS)
+    since = time.monotonic()
+    victim.process.send_signal(signal.SIGKILL)
+    return since, victim.end(5)
+
+
+def kill_session(victim):
+    session = victim.session()
+    if session is None:
+        raise RuntimeError("the worker's log does not name its session")
+    victim.go()
+    time.sleep(BUSY_SECONDS)
+    since = time.monotonic()
+    os.kill(session, signal.SIGKILL)
+    return since, victim.end(5)
+
+
+def by_itself(victim):
+    since = time.monotonic()
+    victim.go()
+    return since, victim.end(ENDS_WITHIN_SECONDS)
+
+
+# The role of plain.py, and what is done to it.
+KINDS = {
+    "kill_client": ("held", kill_client),
+    "kill_session": ("held", kill_session),
+    "illegal": ("illegal", by_itself),
+    "endless": ("endless", by_itself),
+    "long": ("long", by_itself),
+    "greedy": ("greedy", by_itself),
+}
+
+
+def start(worker, scheme, kind, count):
+    """Victims that are ready. They start at the same time, because a start takes longer than a fault; then the GPU settles."""
+    started = [Victim(worker, scheme, KINDS[kind][0]) for _ in range(count)]
+    ready = []
+    for victim in started:
+        if victim.is_ready():
+            ready.append(victim)
+        else:
+            print(f"    a victim for {kind} did not start: {victim.end(1)}", flush=True)
+    time.sleep(SETTLE_SECONDS)
+    return ready
+
+
+def happen(kind, victim):
+    """One fault, and the pause after it."""
+    try:
+        since, said = KINDS[kind][1](victim)
+    except (RuntimeError, OSError) as error:
+        since, said = time.monotonic(), f"the benchmark: {error}"
+    time.sleep(BETWEEN_SECONDS)
+    return {"since": since, "until": time.monotonic(), "said": said}
+
+
+class Faults:
+    def __init__(self, options, programs, rows, matrix):
+        self.options, self.programs, self.rows, self.matrix = options, programs, rows, matrix
+
+    def measure(self, request, load):
+        self.matrix.online_alone_once("gate", request, load)
+        for kind in self.options.fault_kinds:
+            about = {"row": "faults", "side": "gate", "kind": kind, "request": request, "load": load}
+            self.rows.tried(self.programs, about, self.one_kind, about)
+
+    def one_kind(self, about):
+        order = self.matrix.online_order(about["request"], about["load"])
+        online = self.programs.one("gate", "online", "request", about["request"])
+        online.order(**order, seconds=3600, stop=True)
+        began = time.monotonic()
+        happened = self.repeat(about["kind"], online)
+        found = {
+            "count": len(happened),
+            "took_s": time.monotonic() - began,
+            "said": collections.Counter(one["said"] for one in happened).most_common(4),
+        }
+        try:
+            online.order(do="stop")
+            answer = online.answer()
+        except RuntimeError as error:
+            # The online program must not notice: this is the worst result that there is.
+            self.rows.add(about | found | {"online_errors": [str(error)]})
+            self.programs.drop("gate")
+            return
+        around = [latencies_around(answer, one["since"], one["until"]) for one in happened]
+        longest = [max(found, default=None) for found in around]
+        known = [us for us in longest if us is not None]
+        found |= {"online_errors": [], "longest_us": max(known, default=None), "each_us": longest}
+        found["median_longest_us"] = statistics.median(known) if known else None
+        found["p99_around_us"] = percentile([us for found in around for us in found], 0.99)
+        figures = online_figures(answer, self.matrix.service(about["request"]))
+        figures["p99_of_alone"] = ratio(figures["p99_us"], self.matrix.p99_alone.get(("gate", about["request"], about["load"])))
+        self.rows.add(about | found | {"online": figures})
+
+    def repeat(self, kind, online):
+        happened, worker, count = [], self.programs.worker, self.options.faults
+        while len(happened) < count and not self.rows.is_time_over():
+            # Not while others do wrong: a start beside a program that has all memory would fail, and starts have effects too.
+            victims = start(worker, self.options.scheme, kind, min(self.options.ready, count - len(happened)))
+            if not victims:
+                break
+            try:
+                for victim in victims:
+                    if online.has_answer():
+                        # It has an error: no word was given to end.
+                        return happened
+                    happened.append(happen(kind, victim))
+            finally:
+                for victim in victims:
+                    if victim.process.poll() is None:
+                        with contextlib.suppress(OSError, ValueError):
+                            victim.end()
+        return happened

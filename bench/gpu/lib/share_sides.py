@@ -1,0 +1,225 @@
+"""The ways to share a GPU that bench/gpu/share.py compares, and the programs of each: one online and one offline."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+
+import workers
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "share_programs")
+# A program imports a framework before it is ready, and many start at the same time.
+STARTS_WITHIN_SECONDS = 180
+ANSWERS_WITHIN_SECONDS = 90
+# A worker makes the next context ahead when a session begins, which other programs notice.
+SETTLE_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    title: str
+    is_native: bool = False
+    is_mps: bool = False
+    # The class of a program, by role.
+    classes: dict = dataclasses.field(default_factory=dict)
+    # Variables of a program's environment, by role.
+    variables: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def plane(self):
+        """Which programs alone its rows are compared with."""
+        return "native" if self.is_native else "slices"
+
+
+GATE = {"online": "online", "offline": "offline"}
+# The best that can be set up without dxpu: the offline program has 30 % of the threads, the online one comes first.
+MPS30 = {
+    "online": {"CUDA_MPS_CLIENT_PRIORITY": "0"},
+    "offline": {"CUDA_MPS_CLIENT_PRIORITY": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"},
+}
+SIDES = {
+    "slices": Side("both dedicated: time slices"),
+    "gate": Side("gate", classes=GATE),
+    "native": Side("native: time slices", is_native=True),
+    "mps": Side("MPS, native", is_native=True, is_mps=True),
+    "mps30": Side("MPS, native, 30 % of threads and priority", is_native=True, is_mps=True, variables=MPS30),
+    "merged": Side("gate, the worker under MPS", is_mps=True, classes=GATE),
+}
+
+
+class Program:
+    """A program that does what it is told. `order` begins, `answer` waits for the end."""
+
+    def __init__(self, name, command, environment):
+        self.name, self.prepared, self.is_ready = name, set(), False
+        self._errors = tempfile.TemporaryFile()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
+
+    def await_ready(self):
+        if not self.is_ready:
+            self.answer(STARTS_WITHIN_SECONDS)
+            self.is_ready = True
+
+    def order(self, **order):
+        try:
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise RuntimeError(f"the {self.name} program does not listen: {error}: {self.last_error()}") from error
+
+    def has_answer(self, seconds=0):
+        return bool(select.select([self.process.stdout], [], [], seconds)[0])
+
+    def answer(self, seconds=ANSWERS_WITHIN_SECONDS):
+        if not self.has_answer(seconds):
+            raise RuntimeError(f"the {self.name} program has not answered for {seconds:.0f} s")
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the {self.name} program ended with {self.process.wait(10)}: {self.last_error()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"the {self.name} program: {answer['error']}")
+        return answer
+
+    def last_error(self):
+        """The last line it wrote to its error output."""
+        self._errors.seek(0)
+        return (self._errors.read().decode(errors="replace").strip().splitlines() or ["it wrote no error"])[-1]
+
+    def do(self, seconds=0, **order):
+        """`seconds`: how long the order itself takes, if it says so."""
+        self.order(**order, **({"seconds": seconds} if seconds else {}))
+        return self.answer(ANSWERS_WITHIN_SECONDS + 2 * seconds)
+
+    def begin_prepare(self, kind, name):
+        """Whether `end_prepare` has something to wait for."""
+        is_new = (kind, name) not in self.prepared
+        if is_new:
+            self.order(do="prepare", **{kind: name})
+        return is_new
+
+    def end_prepare(self, kind, name):
+        """Whether that was its first work on the GPU."""
+        self.answer(STARTS_WITHIN_SECONDS)
+        self.prepared.add((kind, name))
+        return len(self.prepared) == 1
+
+    def end(self):
+        """It ends when its input does."""
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+
+    def stop(self):
+        self.end()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self._errors.close()
+
+    def kill(self):
+        self.process.kill()
+        self.stop()
+
+
+class Programs:
+    """The programs of all sides. Each is started when it is first asked for, and again after its side failed."""
+
+    def __init__(self, options, worker, merged_worker, mps):
+        self.options, self.worker, self.mps = options, worker, mps
+        # A function that starts a worker under MPS.
+        self._start_merged, self._merged = merged_worker, None
+        self.running = {}
+
+    def worker_of(self, side):
+        if not SIDES[side].is_mps:
+            return self.worker
+        if self._merged is None:
+            self._merged = self._start_merged(self.mps.environment())
+        return self._merged
+
+    def start(self, side, role):
+        if (side, role) in self.running:
+            return
+        about = SIDES[side]
+        command = [sys.executable, os.path.join(PROGRAMS, self.options.programs + ".py"), role]
+        if about.is_native:
+            environment = workers.plain_environment() | about.variables.get(role, {})
+            if about.is_mps:
+                environment |= self.mps.environment()
+        else:
+            worker, given = self.worker_of(side), about.classes.get(role)
+            command = worker.client(self.options.scheme, *command, options=("--class", given) if given else ())
+            environment = worker.environment
+        self.running[side, role] = Program(f"{side} {role}", command, environment)
+
+    def start_all(self, sides):
+        """Imports of a framework take seconds: all programs do that at the same time, and before anything is measured. One that
+        cannot start is told by its rows."""
+        for side in sides:
+            for role in ("online", "offline"):
+                with contextlib.suppress(RuntimeError, OSError, subprocess.SubprocessError, workers.WorkerFailed):
+                    self.start(side, role)
+        for side, role in list(self.running):
+            try:
+                # The other program of its side may have failed, and both were dropped.
+                if (side, role) in self.running:
+                    self.running[side, role].await_ready()
+            except RuntimeError:
+                self.drop(side)
+
+    def get(self, side, role):
+        self.start(side, role)
+        program = self.running[side, role]
+        program.await_ready()
+        return program
+
+    def pair(self, side, request, work):
+        """Both programs of a side with their networks ready. They get ready at the same time."""
+        for role in ("online", "offline"):
+            self.start(side, role)
+        online, offline = self.get(side, "online"), self.get(side, "offline")
+        self._prepare([(online, "request", request), (offline, "work", work)])
+        return online, offline
+
+    def one(self, side, role, kind, name):
+        program = self.get(side, role)
+        self._prepare([(program, kind, name)])
+        return program
+
+    def _prepare(self, wanted):
+        waited_for = [one for one in wanted if one[0].begin_prepare(*one[1:])]
+        if any([program.end_prepare(kind, name) for program, kind, name in waited_for]):
+            time.sleep(SETTLE_SECONDS)
+
+    def logs(self):
+        """What workers and MPS wrote, by name."""
+        found = {"worker.log": self.worker.log()}
+        if self._merged is not None:
+            found["worker-merged.log"] = self._merged.log()
+        return found | self.mps.logs()
+
+    def drop(self, side):
+        """After a failure: what the programs of a side are doing is not known."""
+        for role in ("online", "offline"):
+            if program := self.running.pop((side, role), None):
+                program.kill()
+
+    def stop(self):
+        for program in self.running.values():
+            program.end()
+        for program in self.running.values():
+            program.stop()
+        self.running = {}
+        if self._merged is not None:
+            self._merged.stop()
+        if killed := self.mps.stop():
+            print(f"MPS did not end by itself; killed: {killed}", flush=True)
