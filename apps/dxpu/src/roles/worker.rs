@@ -102,8 +102,8 @@ pub(crate) struct Worker {
     #[arg(long, value_name = "PATH", conflicts_with = "guard_memory", hide = true)]
     guardian: Option<PathBuf>,
     /// Memory of this machine for what programs copy to their GPUs, so that the next program of a tenant need not send it
-    /// again: for programs that wish for it, as functions and `dxpu run --content` do. 0: nothing is kept [default: a 16th of
-    /// the memory, at most 16GiB]
+    /// again: for programs that wish for it, as functions and `dxpu run --content` do. 0: nothing is kept. A given size is taken
+    /// at once, the default as it is needed [default: a 16th of the memory, at most 16GiB]
     #[arg(long, value_name = "SIZE", env = "DXPU_CONTENT_MEMORY", value_parser = quantity::bytes)]
     content_memory: Option<u64>,
     /// Load the modules that the last program like it has loaded before a program asks for them, if it wishes for that, as
@@ -173,6 +173,8 @@ impl Worker {
         session.wait_spin = self.spin;
         session.modules_ahead = self.modules_ahead;
         session.content_bytes_max = self.content_memory.unwrap_or_else(content_memory);
+        // An operator that says how much has programs for it; the default is taken as it is needed.
+        session.content_is_made_ready = self.content_memory.is_some();
         let config = front_config(self.listen.clone(), session, self.devices(), usize::from(self.sessions))?;
 
         // Before anything is listening, so that no signal finds us unprepared.

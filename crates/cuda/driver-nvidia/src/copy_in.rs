@@ -67,12 +67,18 @@ impl Arrival {
         (self.bytes - (part * SLOT_BYTES) as u64).min(SLOT_BYTES as u64)
     }
 
-    /// Blocks until the slot of `part` has been copied from.
+    /// Whether the slot of `part` has been copied from, or is of no use any more.
+    fn has_slot(&self, part: usize) -> bool {
+        let is_copied = |before: usize| self.copied.get() >= before as u64 + 2;
+        part.checked_sub(self.slots.len()).is_none_or(is_copied)
+            || self.called_off.load(Ordering::Acquire)
+            || self.work.is_aborted()
+    }
+
+    /// Blocks until then.
     fn wait_for_slot(&self, part: usize) {
-        let Some(before) = part.checked_sub(self.slots.len()) else { return };
         let mut looks = 0u32;
-        let is_free = || self.copied.get() >= before as u64 + 2 || self.called_off.load(Ordering::Acquire);
-        while !is_free() && !self.work.is_aborted() {
+        while !self.has_slot(part) {
             looks += 1;
             if looks < 2000 {
                 std::hint::spin_loop();
@@ -127,6 +133,11 @@ impl Landing for Lanes {
             at += count;
             left -= count;
         }
+    }
+
+    fn has_room(&self, offset: u64, bytes: usize) -> bool {
+        // The slots of earlier parts are free when that of the last is.
+        self.0.has_slot((offset as usize + bytes.max(1) - 1) / SLOT_BYTES)
     }
 }
 

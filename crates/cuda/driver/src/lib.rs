@@ -192,6 +192,12 @@ pub trait Landing: Send + Sync {
     /// Hands the memory of the `bytes` from `offset` on to `fill`, in order, in as many pieces as it lies in. When
     /// `fill` returns, its piece is there.
     fn land(&self, offset: u64, bytes: usize, fill: &mut dyn FnMut(&mut [u8]));
+
+    /// Whether [`Self::land`] would hand the memory on at once. False: it waits until bytes before these have landed.
+    fn has_room(&self, offset: u64, bytes: usize) -> bool {
+        let _ = (offset, bytes);
+        true
+    }
 }
 
 /// Memory that the bytes of a transfer are sent from. Called from several threads at once.

@@ -34,7 +34,7 @@ mod talk;
 
 pub use disk::DiskError;
 pub use error::{Broken, Refusal};
-pub use memory::{keep_out_of_swap, make_ready, tune_memory};
+pub use memory::{available_bytes, keep_out_of_swap, make_ready, tune_memory};
 pub use peer::{PeerAddress, PeerAddressError, PeerError, PeerFiles, PeerSecurity};
 pub use protocol::ProtocolError;
 pub use server::{

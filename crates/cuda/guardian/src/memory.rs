@@ -54,7 +54,7 @@ fn make_in_turn(bytes: u64, made: &AtomicU64) -> Vec<Vec<u8>> {
 }
 
 /// Memory that the machine can still give, as the kernel estimates it.
-fn available_bytes() -> Option<u64> {
+pub fn available_bytes() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)

@@ -47,6 +47,12 @@ pub trait Sink: Sync {
         let _ = (offset, bytes, read);
         false
     }
+
+    /// Whether these bytes would be taken at once. False: taking them waits until bytes before them have come.
+    fn has_room(&self, offset: u64, bytes: usize) -> bool {
+        let _ = (offset, bytes);
+        true
+    }
 }
 
 impl<F: Fn(u64, &[u8]) + Sync> Sink for F {

@@ -125,6 +125,9 @@ pub struct SessionConfig {
     /// again: of all sessions of the worker together. 0: nothing is kept.
     #[serde(default)]
     pub content_bytes_max: u64,
+    /// Whether the kernel makes that memory when the worker starts, in place of when blocks come.
+    #[serde(default)]
+    pub content_is_made_ready: bool,
     /// Whether modules are loaded before a program asks for them, if it wishes that what it sends is kept: those that the last
     /// program like it has loaded.
     #[serde(default)]
@@ -163,6 +166,7 @@ impl SessionConfig {
             worker: 0,
             guardian_address: String::new(),
             content_bytes_max: 0,
+            content_is_made_ready: false,
             modules_ahead: true,
         }
     }

@@ -14,12 +14,13 @@
 //! itself, and sets are chosen by names. What a tenant can see is that its own blocks go sooner when others keep many.
 
 use cuda_wire::content::BLOCK_BYTES;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{FallocateFlags, MemfdFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The name of a block.
 pub(crate) type Name = [u8; 32];
@@ -46,6 +47,27 @@ pub(crate) fn make(bytes_max: u64) -> io::Result<Option<OwnedFd>> {
     header[32..].copy_from_slice(&sets.to_le_bytes());
     memory.write_all_at(&header, 0)?;
     Ok(Some(memory.into()))
+}
+
+/// Has the kernel make all of that memory now. Its first touch costs many times as much as the next, and the blocks of a program that
+/// sends faster than pages are made are not kept. Stops where the machine has little left.
+pub(crate) fn make_ready(memory: BorrowedFd<'_>) -> io::Result<()> {
+    const STEP: u64 = 64 << 20;
+    const THREADS: u64 = 4;
+    let bytes = File::from(memory.try_clone_to_owned()?).metadata()?.len();
+    let next = AtomicU64::new(0);
+    let make = || loop {
+        let at = next.fetch_add(STEP, Ordering::Relaxed);
+        let is_enough = guardian::available_bytes().is_some_and(|left| left / 2 > bytes.saturating_sub(at));
+        if at >= bytes || !is_enough {
+            return Ok(());
+        }
+        rustix::fs::fallocate(memory, FallocateFlags::empty(), at, STEP.min(bytes - at))?;
+    };
+    std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..THREADS).map(|_| scope.spawn(make)).collect();
+        makers.into_iter().try_for_each(|maker| maker.join().unwrap_or(Ok(())))
+    })
 }
 
 /// Where things lie.

@@ -62,15 +62,39 @@ impl Naming {
 
     /// Names blocks and hears which are lacking.
     fn ask(&self, transfer: TransferId, first: u32, names: Vec<[u8; 32]>) -> Vec<u32> {
-        let asked = names.len() as u32;
+        self.ask_and(transfer, first, names, &mut |_| {})
+    }
+
+    /// Names blocks, and sends what is lacking of `data` as the answers come.
+    fn supply(&self, transfer: TransferId, first: u32, names: Vec<[u8; 32]>, data: &[u8]) -> Vec<u32> {
+        self.ask_and(transfer, first, names, &mut |number| self.send(transfer, data, number))
+    }
+
+    fn ask_and(
+        &self,
+        transfer: TransferId,
+        first: u32,
+        names: Vec<[u8; 32]>,
+        on_lacking: &mut dyn FnMut(u32),
+    ) -> Vec<u32> {
+        let end = first + names.len() as u32;
         self.client.say(&Notice::ContentNamed { transfer, first, names });
-        match self.client.heard() {
-            Told::ContentLacks(of, at, count, lacking) => {
-                assert_eq!((of, at, count), (transfer, first, asked));
-                lacking
-            }
-            other => panic!("{other:?}"),
+        self.hear(transfer, first, end, on_lacking)
+    }
+
+    /// Hears the answers for these blocks: in order, in one piece or several.
+    fn hear(&self, transfer: TransferId, first: u32, end: u32, on_lacking: &mut dyn FnMut(u32)) -> Vec<u32> {
+        let (mut answered, mut all) = (first, Vec::new());
+        while answered < end {
+            let told = self.client.heard();
+            let Told::ContentLacks(of, at, count, lacking) = told else { panic!("{told:?}") };
+            assert_eq!((of, at), (transfer, answered));
+            assert!(count > 0 && at + count <= end, "{count} from {at}");
+            answered += count;
+            lacking.iter().copied().for_each(&mut *on_lacking);
+            all.extend(lacking);
         }
+        all
     }
 
     fn send(&self, transfer: TransferId, data: &[u8], number: u32) {
@@ -87,6 +111,15 @@ impl Naming {
         let source = Plane::line(self.client.base);
         let read = Command::ReadBack { stream: STREAM, source, shape: Shape::line(bytes) };
         Blob::from_bytes(&self.client.must(&read)).unwrap().0
+    }
+}
+
+/// Waits until the worker has kept so many blocks: it does that beside the program.
+fn settle(worker: &Worker, blocks: u64) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while Naming::attach(worker).blocks < blocks {
+        assert!(std::time::Instant::now() < until, "{blocks} blocks are not kept");
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
 
@@ -128,10 +161,9 @@ fn whatever_is_there_or_has_gone_the_bytes_are_those_of_the_program() {
                     let (start, length) = block_of(bytes, number).unwrap();
                     naming.name(&data[start as usize..][..length as usize])
                 });
-                let lacking = naming.ask(transfer, first, named.collect());
+                let lacking = naming.supply(transfer, first, named.collect(), &data);
                 found += count as usize - lacking.len();
                 sent += lacking.len();
-                lacking.into_iter().for_each(|number| naming.send(transfer, &data, number));
                 first += count;
             }
             assert!(naming.memory(bytes) == data, "another byte came");
@@ -150,7 +182,9 @@ fn a_session_that_dies_between_question_and_use_leaves_the_next_one_right() {
         let transfer = naming.begin(data.len() as u64);
         let names = data.chunks(BLOCK_BYTES as usize).map(|block| naming.name(block)).collect();
         if round % 2 == 0 {
-            let lacking = naming.ask(transfer, 0, names);
+            // Half of what is lacking. Blocks behind it may be told of later, or not at all.
+            naming.client.say(&Notice::ContentNamed { transfer, first: 0, names });
+            let Told::ContentLacks(_, _, _, lacking) = naming.client.heard() else { panic!("no answer") };
             lacking.into_iter().step_by(2).for_each(|number| naming.send(transfer, &data, number));
         } else {
             naming.client.say(&Notice::ContentNamed { transfer, first: 0, names });
@@ -162,9 +196,59 @@ fn a_session_that_dies_between_question_and_use_leaves_the_next_one_right() {
     let data = random_copy(&mut state);
     let transfer = naming.begin(data.len() as u64);
     let names = data.chunks(BLOCK_BYTES as usize).map(|block| naming.name(block)).collect();
-    let lacking = naming.ask(transfer, 0, names);
-    lacking.into_iter().for_each(|number| naming.send(transfer, &data, number));
+    naming.supply(transfer, 0, names, &data);
     assert!(naming.memory(data.len() as u64) == data);
+}
+
+/// Threads of a client hash blocks of one copy side by side, and a GPU takes them in order.
+#[test]
+fn names_that_come_before_those_of_earlier_blocks_wait_for_them() {
+    let worker = worker();
+    let data: Vec<u8> = (0..12 * BLOCK_BYTES).map(|at| (at >> 17) as u8).collect();
+    for is_known in [false, true] {
+        let mut naming = Naming::attach(&worker);
+        let names: Vec<_> = data.chunks(BLOCK_BYTES as usize).map(|block| naming.name(block)).collect();
+        let transfer = naming.begin(data.len() as u64);
+        for first in [8, 4, 0] {
+            let names = names[first..first + 4].to_vec();
+            naming.client.say(&Notice::ContentNamed { transfer, first: first as u32, names });
+        }
+        let lacking = naming.hear(transfer, 0, 12, &mut |number| naming.send(transfer, &data, number));
+        assert!(!is_known || lacking.is_empty(), "{lacking:?} are there");
+        assert!(naming.memory(data.len() as u64) == data, "another byte came");
+        settle(&worker, 12);
+    }
+}
+
+/// The client sends a block that is lacking when it hears of it, and blocks behind it may have no room until it has come.
+#[test]
+fn what_is_lacking_is_told_before_a_block_behind_it_waits() {
+    let worker = worker();
+    let data: Vec<u8> = (0..12 * BLOCK_BYTES).map(|at| (at >> 16) as u8 ^ 0x5a).collect();
+    let mut naming = Naming::attach(&worker);
+    // All but the first block are known.
+    let known = &data[BLOCK_BYTES as usize..];
+    let transfer = naming.begin(known.len() as u64);
+    (0..11).for_each(|number| naming.send(transfer, known, number));
+    assert!(naming.memory(known.len() as u64) == known);
+    settle(&worker, 11);
+    let names: Vec<_> = data.chunks(BLOCK_BYTES as usize).map(|block| naming.name(block)).collect();
+    let transfer = naming.begin(data.len() as u64);
+    assert_eq!(naming.supply(transfer, 0, names, &data), [0]);
+    assert!(naming.memory(data.len() as u64) == data, "another byte came");
+}
+
+#[test]
+fn names_that_overlap_end_the_session() {
+    for second in [0, 1, 3] {
+        let worker = worker();
+        let mut naming = Naming::attach(&worker);
+        let transfer = naming.begin(8 * BLOCK_BYTES);
+        for first in [2, second] {
+            naming.client.say(&Notice::ContentNamed { transfer, first, names: vec![[7; 32]; 3] });
+        }
+        assert_eq!(worker.end().kind, EndKind::Protocol, "{second}");
+    }
 }
 
 /// A client that lies about names hurts itself: the worker names what it keeps by the bytes that came.

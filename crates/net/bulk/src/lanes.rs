@@ -256,6 +256,13 @@ impl Lanes {
         self.shared.incoming.expected(transfer).is_some()
     }
 
+    /// Whether [`Self::land_here`] would take these bytes at once. False: it would wait until bytes before them have landed. `None`:
+    /// the transfer is not expected any more.
+    pub fn has_room(&self, transfer: TransferId, offset: u64, bytes: u32) -> Option<bool> {
+        let expected = self.shared.incoming.expected(transfer)?;
+        Some(expected.sink.as_ref().is_none_or(|sink| sink.has_room(offset, bytes as usize)))
+    }
+
     /// Puts bytes of an expected transfer that this side has already where they belong. `fill` writes them from `offset` on, in
     /// order, in as many pieces as their memory lies in, or is not called.
     pub fn land_here(

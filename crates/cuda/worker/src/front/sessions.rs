@@ -12,7 +12,7 @@ use crate::{
 use locks::{lock, wait, wait_for};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::sync::{Arc, Condvar, Mutex, Weak};
@@ -100,6 +100,17 @@ struct Serving {
     authenticated: bool,
 }
 
+/// Beside the first sessions, which can do without.
+fn make_ready(content: Option<&OwnedFd>) {
+    let Some(Ok(content)) = content.map(OwnedFd::try_clone) else { return };
+    let make = move || {
+        if let Err(error) = content::make_ready(content.as_fd()) {
+            tracing::warn!(%error, "the memory for what clients send cannot be made ahead");
+        }
+    };
+    let _ = std::thread::Builder::new().name("dxpu-content-ready".to_owned()).spawn(make);
+}
+
 impl Sessions {
     pub(crate) fn start(
         config: Arc<FrontConfig>,
@@ -111,6 +122,9 @@ impl Sessions {
             tracing::warn!(%error, "no memory for what clients send; the next program sends it again");
             None
         });
+        if config.session.content_is_made_ready {
+            make_ready(content.as_ref());
+        }
         let sessions = Arc::new(Self { config, state, changed: Condvar::new(), on_event, content, bells });
         let keeper = Arc::downgrade(&sessions);
         // Children are tied to the thread that starts them, so one thread starts them all and lives as long as any.

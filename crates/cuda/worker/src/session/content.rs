@@ -17,20 +17,24 @@ use crate::{
 };
 use bulk::{Here, Lanes};
 use cuda_driver::{LinkLost, Sink};
-use cuda_wire::content::{BLOCK_BYTES, block_of};
+use cuda_wire::content::{BLOCK_BYTES, block_of, blocks_of};
 use cuda_wire::{Notice, TransferId};
 use locks::lock;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes on their way into the store. When there are more, further blocks are not kept: the next program sends those again.
-const HELD_BYTES_MAX: u64 = 64 << 20;
+const HELD_BYTES_MAX: u64 = 256 << 20;
+/// Threads that keep blocks. One names about 3 GB a second and waits for the store between; a fast network brings more.
+const KEEPERS: usize = 3;
 /// Questions that wait. More of them hold the client back.
 const QUESTIONS_MAX: usize = 256;
+/// How often a block that waits for room looks for it. A part of a copy takes longer than that on any GPU.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// One session fills at most this part of the store. A program that sends new data all the time costs no more than that.
 const SESSION_PART: u64 = 2;
 
@@ -57,16 +61,17 @@ struct Question {
 }
 
 impl Content {
-    /// Tells the client of it and starts the threads. Both stores are the tenant's; each thread has its own.
+    /// Tells the client of it and starts the threads. Each of them opens the tenant's store for itself.
     pub(crate) fn start(
-        reads: Store,
-        keeps: Store,
+        open: impl Fn() -> io::Result<Store>,
         lanes: &Arc<Lanes>,
         events: &Arc<Events>,
         ending: &Arc<Ending>,
     ) -> io::Result<Arc<Self>> {
+        let reads = open()?;
+        let keeps = (0..KEEPERS).map(|_| open()).collect::<io::Result<Vec<_>>>()?;
         let blocks = reads.count()?;
-        let left = AtomicU64::new(keeps.capacity_bytes() / SESSION_PART);
+        let left = AtomicU64::new(reads.capacity_bytes() / SESSION_PART);
         // A client that is gone already is noticed elsewhere.
         let _ = events.send(&Notice::ContentKept { key: *reads.key(), blocks });
         let collectors = Arc::default();
@@ -76,12 +81,17 @@ impl Content {
             lanes: lanes.clone(),
             events: events.clone(),
             collectors: Arc::clone(&collectors),
+            orders: HashMap::new(),
             ending: ending.clone(),
         };
         spawn("dxpu-content", move || answerer.run(&asked));
         // The bound is that of `held`; so many blocks fit into it if they are whole ones.
         let (whole, to_keep) = sync_channel((HELD_BYTES_MAX / BLOCK_BYTES) as usize);
-        spawn("dxpu-keep", move || keep_blocks(keeps, &to_keep));
+        let to_keep = Arc::new(Mutex::new(to_keep));
+        for store in keeps {
+            let to_keep = Arc::clone(&to_keep);
+            spawn("dxpu-keep", move || keep_blocks(store, &to_keep));
+        }
         Ok(Arc::new(Self { collectors, questions, whole, held: Arc::default(), left }))
     }
 
@@ -148,6 +158,10 @@ impl<S: Sink> Sink for CollectingSink<S> {
             collector.take(content, at, piece);
             at += piece.len() as u64;
         })
+    }
+
+    fn has_room(&self, offset: u64, bytes: usize) -> bool {
+        self.sink.has_room(offset, bytes)
     }
 }
 
@@ -248,10 +262,12 @@ impl Collector {
 }
 
 /// Keeps blocks until the session ends.
-fn keep_blocks(mut store: Store, blocks: &Receiver<Whole>) {
+fn keep_blocks(mut store: Store, blocks: &Mutex<Receiver<Whole>>) {
     // Of this thread alone. Where cores are short, the program that runs comes before the next one, and blocks are left out.
     let _ = rustix::process::setpriority_process(None, 10);
-    for whole in blocks {
+    loop {
+        let next = lock(blocks).recv();
+        let Ok(whole) = next else { return };
         if let Err(error) = store.put(&whole.bytes, now_ms()) {
             return tracing::warn!(%error, "cannot keep what the client sent; its next program sends it again");
         }
@@ -264,22 +280,37 @@ fn now_ms() -> u64 {
 }
 
 /// The thread that answers questions.
+///
+/// A driver may have room for a few blocks of a copy at a time, and gives the next ones room when those before have landed. So
+/// blocks of a transfer are looked for in order, whichever thread of the client has hashed them first; and what is lacking is told
+/// before a block waits for room, because the client must send it first.
 struct Answerer {
     store: Store,
     lanes: Arc<Lanes>,
     events: Arc<Events>,
     collectors: Arc<Collectors>,
+    orders: HashMap<TransferId, Order>,
     ending: Arc<Ending>,
+}
+
+/// How far the blocks of a transfer are answered for.
+struct Order {
+    /// Of this transfer: another one may have the same number later.
+    collector: Weak<Collector>,
+    next: u32,
+    /// Names of blocks behind `next`, by the first.
+    early: BTreeMap<u32, Vec<Name>>,
 }
 
 impl Answerer {
     fn run(mut self, questions: &Receiver<Question>) {
         for question in questions {
-            match self.answer(&question) {
+            let transfer = question.transfer;
+            match self.asked(question) {
                 Ok(()) => {}
                 Err(Unanswered::Link) => return,
                 Err(Unanswered::Breach) => {
-                    let text = format!("the client named blocks that {} does not have", question.transfer);
+                    let text = format!("the client named blocks that {transfer} does not have");
                     return self.ending.end(EndKind::Protocol, text);
                 }
                 Err(Unanswered::Store(error)) => {
@@ -290,23 +321,80 @@ impl Answerer {
         }
     }
 
-    fn answer(&mut self, question: &Question) -> Result<(), Unanswered> {
+    /// Answers a question when all blocks before have been asked for, and then those that waited for it.
+    fn asked(&mut self, question: Question) -> Result<(), Unanswered> {
         let Question { transfer, first, names } = question;
-        let collector = lock(&self.collectors).get(transfer).cloned();
-        let mut lacking = Vec::new();
-        for (name, number) in names.iter().zip(*first..) {
-            let is_there = match &collector {
-                Some(collector) => self.has(*transfer, number, name, collector)?,
-                // Of a transfer that is over, the client need send nothing.
-                None => !self.lanes.is_expected(*transfer),
-            };
-            if !is_there {
+        let Some(collector) = lock(&self.collectors).get(&transfer).cloned() else {
+            return self.answer_unexpected(transfer, first, names.len());
+        };
+        let end = first.checked_add(names.len() as u32).ok_or(Unanswered::Breach)?;
+        if names.is_empty() || u64::from(end) > blocks_of(collector.bytes) {
+            return Err(Unanswered::Breach);
+        }
+        // Those of transfers that are over; few are ever under way at once.
+        self.orders.retain(|_, order| order.collector.strong_count() > 0);
+        let fresh = || Order { collector: Arc::downgrade(&collector), next: 0, early: BTreeMap::new() };
+        let order = self.orders.entry(transfer).or_insert_with(fresh);
+        if !std::ptr::eq(order.collector.as_ptr(), Arc::as_ptr(&collector)) {
+            *order = fresh();
+        }
+        let is_new =
+            order.early.range(..end).next_back().is_none_or(|(at, names)| at + names.len() as u32 <= first);
+        if first < order.next || !is_new {
+            return Err(Unanswered::Breach);
+        }
+        order.early.insert(first, names);
+        while let Some(order) = self.orders.get_mut(&transfer) {
+            let first = order.next;
+            let Some(names) = order.early.remove(&first) else { break };
+            order.next += names.len() as u32;
+            self.answer(transfer, first, &names, &collector)?;
+        }
+        Ok(())
+    }
+
+    /// Of a transfer that is over, the client need send nothing. One whose blocks are not kept must come whole.
+    fn answer_unexpected(&self, transfer: TransferId, first: u32, count: usize) -> Result<(), Unanswered> {
+        let is_expected = self.lanes.is_expected(transfer);
+        let lacking = (first..).take(count).filter(|_| is_expected).collect();
+        self.tell(transfer, first, count as u32, lacking)
+    }
+
+    fn tell(
+        &self,
+        transfer: TransferId,
+        first: u32,
+        count: u32,
+        lacking: Vec<u32>,
+    ) -> Result<(), Unanswered> {
+        Ok(self.events.send(&Notice::ContentLacks { transfer, first, count, lacking })?)
+    }
+
+    fn answer(
+        &mut self,
+        transfer: TransferId,
+        first: u32,
+        names: &[Name],
+        collector: &Collector,
+    ) -> Result<(), Unanswered> {
+        let (mut told, mut lacking) = (first, Vec::new());
+        for (name, number) in names.iter().zip(first..) {
+            let (start, length) = block_of(collector.bytes, number).ok_or(Unanswered::Breach)?;
+            if self.lanes.has_room(transfer, start, length) == Some(false) {
+                if number > told {
+                    self.tell(transfer, told, number - told, std::mem::take(&mut lacking))?;
+                    told = number;
+                }
+                // Not in the store's lock: how long this takes is up to the client.
+                while self.lanes.has_room(transfer, start, length) == Some(false) {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+            }
+            if !self.has(transfer, number, name, collector)? {
                 lacking.push(number);
             }
         }
-        let count = names.len() as u32;
-        let told = Notice::ContentLacks { transfer: *transfer, first: *first, count, lacking };
-        Ok(self.events.send(&told)?)
+        self.tell(transfer, told, first + names.len() as u32 - told, lacking)
     }
 
     /// Puts a block where it belongs, if the store has it.

@@ -235,6 +235,10 @@ impl Sink for Borrowed<'_> {
     fn target(&self, offset: u64, bytes: usize, read: &mut dyn FnMut(&mut [u8])) -> bool {
         self.0.target(offset, bytes, read)
     }
+
+    fn has_room(&self, offset: u64, bytes: usize) -> bool {
+        self.0.has_room(offset, bytes)
+    }
 }
 
 /// A driver's landing as the lanes see it.
@@ -253,6 +257,10 @@ impl Sink for Land {
     fn target(&self, offset: u64, bytes: usize, read: &mut dyn FnMut(&mut [u8])) -> bool {
         self.0.land(offset, bytes, read);
         true
+    }
+
+    fn has_room(&self, offset: u64, bytes: usize) -> bool {
+        self.0.has_room(offset, bytes)
     }
 }
 

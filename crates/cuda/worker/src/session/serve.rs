@@ -162,7 +162,7 @@ fn content(
     events: &Arc<Events>,
     ending: &Arc<Ending>,
 ) -> Option<Arc<Content>> {
-    let start = || Content::start(memory.open(tenant)?, memory.open(tenant)?, lanes, events, ending);
+    let start = || Content::start(|| memory.open(tenant), lanes, events, ending);
     start()
         .inspect_err(|error| {
             tracing::warn!(%error, "cannot open the memory for what clients send; the next program sends it again");

@@ -6,4 +6,5 @@ pub mod client;
 pub mod guardian;
 pub mod protected;
 pub mod toy;
+pub mod window;
 pub mod worker;

@@ -1,6 +1,7 @@
 //! The smallest driver that has memory, streams and errors: enough to see what the worker does with one.
 //! It has no method for each command: what no test needs, it does not support.
 
+use super::window::{Into, Window};
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{
     Driver, Exported, Exports, HostLink, PageHandle, Parcel, PendingRead, Snapshots, StatusSource, WaitTarget,
@@ -8,6 +9,10 @@ use cuda_driver::{
 use cuda_wire::*;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
+
+/// So much of a pulled copy is on its way at a time.
+const PART_BYTES: u64 = 2 << 20;
+const PARTS: u64 = 2;
 
 type Job = Box<dyn FnOnce(&Inner) -> CuResult<()> + Send>;
 
@@ -55,6 +60,16 @@ impl Inner {
         let from = (address - start) as usize;
         let data = data.get_mut(from..from + bytes as usize).ok_or(CudaError::INVALID_VALUE)?;
         Ok(use_it(data))
+    }
+
+    /// As a GPU does it whose copies go through a few pinned slots.
+    fn pull_in_order(&self, transfer: TransferId, address: u64, bytes: u64) -> CuResult<()> {
+        let window = Window::new(bytes, PART_BYTES, PARTS);
+        let (over, is_over) = std::sync::mpsc::channel();
+        let done = Box::new(move |result| drop(over.send(result)));
+        self.link().receive_later(transfer, bytes, true, Box::new(Into(Arc::clone(&window))), done);
+        is_over.recv().map_err(|_| CudaError::UNKNOWN)??;
+        self.with_memory(address, bytes, |to| to.copy_from_slice(&window.take()))
     }
 
     fn stream(&self, stream: StreamId) -> CuResult<Arc<Stream>> {
@@ -421,6 +436,10 @@ impl Toy {
                     HostData::Pushed { transfer } => (transfer, false),
                     HostData::Pulled { transfer } => (transfer, true),
                 };
+                if pull {
+                    let copy = move |inner: &Inner| inner.pull_in_order(transfer, address, bytes);
+                    return self.put(stream, Box::new(copy));
+                }
                 Box::new(move |inner: &Inner| {
                     let sink = |offset: u64, piece: &[u8]| {
                         let place = address + offset;
