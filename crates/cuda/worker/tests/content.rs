@@ -29,6 +29,11 @@ fn worker() -> Worker {
     Worker::start("tcp", |config| config.session.content_bytes_max = 16 << 20)
 }
 
+/// One that loses none of a few copies.
+fn large_worker() -> Worker {
+    Worker::start("tcp", |config| config.session.content_bytes_max = 64 << 20)
+}
+
 struct Naming {
     client: Client,
     key: [u8; 32],
@@ -203,7 +208,7 @@ fn a_session_that_dies_between_question_and_use_leaves_the_next_one_right() {
 /// Threads of a client hash blocks of one copy side by side, and a GPU takes them in order.
 #[test]
 fn names_that_come_before_those_of_earlier_blocks_wait_for_them() {
-    let worker = worker();
+    let worker = large_worker();
     let data: Vec<u8> = (0..12 * BLOCK_BYTES).map(|at| (at >> 17) as u8).collect();
     for is_known in [false, true] {
         let mut naming = Naming::attach(&worker);
@@ -223,7 +228,7 @@ fn names_that_come_before_those_of_earlier_blocks_wait_for_them() {
 /// The client sends a block that is lacking when it hears of it, and blocks behind it may have no room until it has come.
 #[test]
 fn what_is_lacking_is_told_before_a_block_behind_it_waits() {
-    let worker = worker();
+    let worker = large_worker();
     let data: Vec<u8> = (0..12 * BLOCK_BYTES).map(|at| (at >> 16) as u8 ^ 0x5a).collect();
     let mut naming = Naming::attach(&worker);
     // All but the first block are known.

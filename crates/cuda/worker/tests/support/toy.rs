@@ -66,7 +66,9 @@ impl Inner {
     fn pull_in_order(&self, transfer: TransferId, address: u64, bytes: u64) -> CuResult<()> {
         let window = Window::new(bytes, PART_BYTES, PARTS);
         let (over, is_over) = std::sync::mpsc::channel();
-        let done = Box::new(move |result| drop(over.send(result)));
+        let done = Box::new(move |result| {
+            let _ = over.send(result);
+        });
         self.link().receive_later(transfer, bytes, true, Box::new(Into(Arc::clone(&window))), done);
         is_over.recv().map_err(|_| CudaError::UNKNOWN)??;
         self.with_memory(address, bytes, |to| to.copy_from_slice(&window.take()))
