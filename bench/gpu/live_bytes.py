@@ -1,10 +1,10 @@
 """A program with so many bytes of live memory, of which it changes a part each second: one line a step, `step N seconds-since-the-epoch`.
 
-    live_bytes.py --gb 20 --change 0.1 --seconds 20 [--rest-until FILE]
+    live_bytes.py --gb 20 --change 0.1 --seconds 20 [--rest-until FILE] [--end-at FILE]
 
 Each step works for about a millisecond, adds one to the next pieces of memory and reads one word. At its end it has looked at every word:
 `right` if each piece has what was added to it. With --rest-until it pauses after half of its time, says `rests`, and goes on when the
-file is there.
+file is there. With --end-at it ends before its time when that file is there.
 """
 
 import argparse
@@ -31,6 +31,7 @@ parser.add_argument("--gb", type=float, required=True)
 parser.add_argument("--change", type=float, required=True, help="the part of it that a second changes")
 parser.add_argument("--seconds", type=float, required=True)
 parser.add_argument("--rest-until", metavar="FILE")
+parser.add_argument("--end-at", metavar="FILE")
 options = parser.parse_args()
 
 words = int(min(PIECE_BYTES_MAX, options.gb * 1e9 / PIECES_MIN)) // 4
@@ -50,7 +51,7 @@ def grow(piece):
 
 # The measuring program waits for this line.
 print("works", flush=True)
-while (passed := time.monotonic() - began - rested) < options.seconds:
+while (passed := time.monotonic() - began - rested) < options.seconds and not (options.end_at and os.path.exists(options.end_at)):
     if options.rest_until and passed > options.seconds / 2:
         since = time.monotonic()
         print("rests", flush=True)

@@ -78,8 +78,14 @@ def _ends_well(pool, name, process):
     hold(process.returncode == 0 and "right" in pool.said(name), name, process.returncode, tail(pool.said(name), 3), pool.logs())
 
 
+def _touch(path):
+    with open(path, "w"):
+        pass
+
+
 def _moved(pool, gb):
-    process, lease = _start(pool, "moved", gb, "--seconds", str(WORK_SECONDS))
+    enough = pool.folder("moved-enough")
+    process, lease = _start(pool, "moved", gb, "--seconds", str(WORK_SECONDS), "--end-at", enough)
     moves, refused = [], []
     for turn in range(MOVES):
         there = BOXES[1] if _place(pool, lease).startswith(BOXES[0]) else BOXES[0]
@@ -90,6 +96,9 @@ def _moved(pool, gb):
         until(lambda: f"it is at {there}: {pool.logs()}", lambda: _place(pool, lease).startswith(there), MOVE_SECONDS)
         until(lambda: f"it is protected at {there}", lambda: _is_protected(pool, lease), READY_SECONDS)
         moves.append((began, time.time()))
+    # Some steps behind the last move.
+    time.sleep(1)
+    _touch(enough)
     _ends_well(pool, "moved", process)
     times = _steps(pool, "moved")
     longest = [_longest(times, *move) for move in moves]
@@ -108,7 +117,7 @@ def _asks_to_move(pool, lease, there, refused):
 
 def _rested(pool, gb):
     go_on = pool.folder("go-on")
-    process, lease = _start(pool, "rested", gb, "--seconds", "16", "--rest-until", go_on)
+    process, lease = _start(pool, "rested", gb, "--seconds", "12", "--rest-until", go_on)
     _says(pool, "rested", process, "rests")
     began = time.monotonic()
     pool.must("lease", "suspend", lease)
@@ -116,15 +125,16 @@ def _rested(pool, gb):
     until(lambda: f"it is suspended: {state()}", lambda: state() not in ("granted", "moving"), MOVE_SECONDS)
     took = time.monotonic() - began
     until(lambda: f"both GPUs are free {pool.ask('gpu', 'ls')}", lambda: all(gpu["state"] == "free" for gpu in pool.ask("gpu", "ls")), MOVE_SECONDS)
-    with open(go_on, "w"):
-        pass
+    _touch(go_on)
     _ends_well(pool, "rested", process)
     woke = re.search(r"woke after (\d+) ms", pool.said("rested"))
     return [f"{gb} GB suspended in {took:.1f} s, back {woke[1]} ms after the next CUDA call; every byte right"]
 
 
 def _drilled(pool, gb):
-    process, lease = _start(pool, "drilled", gb, "--seconds", "20")
+    enough = pool.folder("drilled-enough")
+    process, lease = _start(pool, "drilled", gb, "--seconds", "60", "--end-at", enough)
     said = pool.must("lease", "drill", lease)
+    _touch(enough)
     _ends_well(pool, "drilled", process)
     return [f"drill: {' '.join(said.split())}"]
