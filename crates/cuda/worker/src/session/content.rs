@@ -68,16 +68,17 @@ impl Content {
         events: &Arc<Events>,
         ending: &Arc<Ending>,
     ) -> io::Result<Arc<Self>> {
-        let reads = open()?;
+        let reads = (0..copiers()).map(|_| open()).collect::<io::Result<Vec<_>>>()?;
+        let store = open()?;
         let keeps = (0..KEEPERS).map(|_| open()).collect::<io::Result<Vec<_>>>()?;
-        let blocks = reads.count()?;
-        let left = AtomicU64::new(reads.capacity_bytes() / SESSION_PART);
+        let blocks = store.count()?;
+        let left = AtomicU64::new(store.capacity_bytes() / SESSION_PART);
         // A client that is gone already is noticed elsewhere.
-        let _ = events.send(&Notice::ContentKept { key: *reads.key(), blocks });
+        let _ = events.send(&Notice::ContentKept { key: *store.key(), blocks });
         let collectors = Arc::default();
         let (questions, asked) = sync_channel(QUESTIONS_MAX);
         let answerer = Answerer {
-            store: reads,
+            stores: reads,
             lanes: lanes.clone(),
             events: events.clone(),
             collectors: Arc::clone(&collectors),
@@ -163,6 +164,12 @@ impl<S: Sink> Sink for CollectingSink<S> {
     fn has_room(&self, offset: u64, bytes: usize) -> bool {
         self.sink.has_room(offset, bytes)
     }
+}
+
+/// Threads that copy blocks of one question out of the store: one has about 7 GB a second.
+fn copiers() -> usize {
+    const MOST: usize = 4;
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 4).clamp(1, MOST))
 }
 
 /// A whole block, and its part of the memory for blocks on their way.
@@ -285,7 +292,8 @@ fn now_ms() -> u64 {
 /// blocks of a transfer are looked for in order, whichever thread of the client has hashed them first; and what is lacking is told
 /// before a block waits for room, because the client must send it first.
 struct Answerer {
-    store: Store,
+    /// One for each thread that copies.
+    stores: Vec<Store>,
     lanes: Arc<Lanes>,
     events: Arc<Events>,
     collectors: Arc<Collectors>,
@@ -377,45 +385,82 @@ impl Answerer {
         names: &[Name],
         collector: &Collector,
     ) -> Result<(), Unanswered> {
-        let (mut told, mut lacking) = (first, Vec::new());
-        for (name, number) in names.iter().zip(first..) {
-            let (start, length) = block_of(collector.bytes, number).ok_or(Unanswered::Breach)?;
-            if self.lanes.has_room(transfer, start, length) == Some(false) {
-                if number > told {
-                    self.tell(transfer, told, number - told, std::mem::take(&mut lacking))?;
-                    told = number;
-                }
-                // Not in the store's lock: how long this takes is up to the client.
-                while self.lanes.has_room(transfer, start, length) == Some(false) {
-                    std::thread::sleep(LOOK_EVERY);
-                }
+        let (mut told, mut lacking, mut number) = (first, Vec::new(), first);
+        while let Some(left) = names.get((number - first) as usize..).filter(|left| !left.is_empty()) {
+            let has_room = |number: u32| {
+                let (start, length) = block_of(collector.bytes, number)?;
+                (self.lanes.has_room(transfer, start, length) != Some(false)).then_some(())
+            };
+            let ready = (number..).zip(left).take_while(|(number, _)| has_room(*number).is_some()).count();
+            if ready > 0 {
+                lacking.extend(self.look_for(transfer, number, &left[..ready], collector)?);
+                number += ready as u32;
+                continue;
             }
-            if !self.has(transfer, number, name, collector)? {
-                lacking.push(number);
+            if number > told {
+                self.tell(transfer, told, number - told, std::mem::take(&mut lacking))?;
+                told = number;
             }
+            // Not in the store's lock: how long this takes is up to the client.
+            std::thread::sleep(LOOK_EVERY);
         }
-        self.tell(transfer, told, first + names.len() as u32 - told, lacking)
+        self.tell(transfer, told, number - told, lacking)
     }
 
-    /// Puts a block where it belongs, if the store has it.
-    fn has(
+    /// Puts blocks where they belong that the store has, several at a time; says which it lacks.
+    fn look_for(
         &mut self,
         transfer: TransferId,
-        number: u32,
-        name: &Name,
+        first: u32,
+        names: &[Name],
         collector: &Collector,
-    ) -> Result<bool, Unanswered> {
-        let (start, length) = block_of(collector.bytes, number).ok_or(Unanswered::Breach)?;
+    ) -> Result<Vec<u32>, Unanswered> {
         let lanes = &self.lanes;
-        collector.ignore(number);
-        let land = |fill: &mut dyn FnMut(&mut [u8])| lanes.land_here(transfer, start, length, fill);
-        match self.store.read(name, length, now_ms(), land)?.transpose()? {
-            Some(Here::Landed | Here::GivenUp) => Ok(true),
-            Some(Here::Crowded) => Ok(false),
-            None => {
-                collector.want(number);
-                Ok(false)
+        let each = names.len().div_ceil(self.stores.len());
+        let mut parts: Vec<_> =
+            self.stores.iter_mut().zip(names.chunks(each)).zip((first..).step_by(each)).collect();
+        let look = |((store, names), first): ((&mut Store, &[Name]), u32)| -> Result<Vec<u32>, Unanswered> {
+            let mut lacking = Vec::new();
+            for (name, number) in names.iter().zip(first..) {
+                if !has(store, lanes, transfer, number, name, collector)? {
+                    lacking.push(number);
+                }
             }
+            Ok(lacking)
+        };
+        // This thread does the last part.
+        let Some(mine) = parts.pop() else { return Ok(Vec::new()) };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = parts.into_iter().map(|part| scope.spawn(|| look(part))).collect();
+            let mine = look(mine);
+            let mut lacking = Vec::new();
+            for other in others {
+                lacking.extend(other.join().map_err(|_| Unanswered::Link)??);
+            }
+            lacking.extend(mine?);
+            Ok(lacking)
+        })
+    }
+}
+
+/// Puts a block where it belongs, if the store has it.
+fn has(
+    store: &mut Store,
+    lanes: &Lanes,
+    transfer: TransferId,
+    number: u32,
+    name: &Name,
+    collector: &Collector,
+) -> Result<bool, Unanswered> {
+    let (start, length) = block_of(collector.bytes, number).ok_or(Unanswered::Breach)?;
+    collector.ignore(number);
+    let land = |fill: &mut dyn FnMut(&mut [u8])| lanes.land_here(transfer, start, length, fill);
+    match store.read(name, length, now_ms(), land)?.transpose()? {
+        Some(Here::Landed | Here::GivenUp) => Ok(true),
+        Some(Here::Crowded) => Ok(false),
+        None => {
+            collector.want(number);
+            Ok(false)
         }
     }
 }
