@@ -169,7 +169,7 @@ impl<S: Sink> Sink for CollectingSink<S> {
 /// Threads that copy blocks of one question out of the store: one has about 7 GB a second.
 fn copiers() -> usize {
     const MOST: usize = 4;
-    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 4).clamp(1, MOST))
+    std::thread::available_parallelism().map_or(2, |cores| (cores.get() / 4).clamp(2, MOST))
 }
 
 /// A whole block, and its part of the memory for blocks on their way.
