@@ -7,12 +7,14 @@
 //! Both are asked in nearly every copy, and most programs that ask have few ranges and no copy under way; so both
 //! answer "no" from one atomic number when there is nothing.
 
+mod pending;
+
 use cuda_abi::{CuResult, CudaError};
-use locks::lock;
+use pending::PendingWrites;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -148,6 +150,18 @@ impl HostMemory {
         self.writes.under_way(address, bytes)
     }
 
+    /// Has `read` fill memory of a transfer straight from the network, if no other transfer writes any of it. False: another one may, and
+    /// [`HostMemory::land`] is to be used.
+    pub fn land_directly(&self, transfer: u64, read: impl FnOnce()) -> bool {
+        self.writes.land_directly(transfer, read)
+    }
+
+    /// Bytes of a transfer are here, for `bytes` of memory from `address` on: has `write` write those parts of them that no later
+    /// transfer has written. Transfers are later in the order of their numbers.
+    pub fn land(&self, transfer: u64, address: u64, bytes: u64, write: impl FnMut(u64, u64)) {
+        self.writes.land(transfer, address, bytes, write);
+    }
+
     fn reading(&self) -> RwLockReadGuard<'_, BTreeMap<u64, HostRange>> {
         locks::read(&self.ranges)
     }
@@ -166,73 +180,6 @@ fn overlapping(
 ) -> impl Iterator<Item = &HostRange> {
     let end = address.saturating_add(bytes);
     ranges.range(..end).rev().map(|(_, range)| range).take_while(move |range| range.end() > address)
-}
-
-/// Transfers that will write host memory. Several may write the same bytes.
-#[derive(Debug, Default)]
-struct PendingWrites {
-    state: Mutex<Pending>,
-    count: AtomicUsize,
-}
-
-#[derive(Debug, Default)]
-struct Pending {
-    /// `(address, transfer)` to bytes.
-    by_address: BTreeMap<(u64, u64), u64>,
-    /// Transfer to address.
-    by_transfer: HashMap<u64, u64>,
-    /// No write is longer, so none that starts further below than this can reach up.
-    longest: u64,
-}
-
-impl PendingWrites {
-    fn begin(&self, transfer: u64, address: u64, bytes: u64) {
-        if bytes == 0 {
-            return;
-        }
-        let mut state = self.lock();
-        state.forget(transfer);
-        state.by_address.insert((address, transfer), bytes);
-        state.by_transfer.insert(transfer, address);
-        state.longest = state.longest.max(bytes);
-        self.count.store(state.by_transfer.len(), Ordering::Release);
-    }
-
-    fn end(&self, transfer: u64) {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let mut state = self.lock();
-        state.forget(transfer);
-        self.count.store(state.by_transfer.len(), Ordering::Release);
-    }
-
-    fn under_way(&self, address: u64, bytes: u64) -> usize {
-        if bytes == 0 || self.count.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
-        let state = self.lock();
-        let from = (address.saturating_sub(state.longest), 0);
-        let to = (address.saturating_add(bytes), 0);
-        let ends =
-            state.by_address.range(from..to).map(|(&(start, _), &length)| start.saturating_add(length));
-        ends.filter(|end| *end > address).count()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        lock(&self.state)
-    }
-}
-
-impl Pending {
-    fn forget(&mut self, transfer: u64) {
-        if let Some(address) = self.by_transfer.remove(&transfer) {
-            self.by_address.remove(&(address, transfer));
-        }
-        if self.by_transfer.is_empty() {
-            self.longest = 0;
-        }
-    }
 }
 
 #[cfg(test)]

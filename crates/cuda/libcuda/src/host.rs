@@ -76,6 +76,27 @@ impl HostRegion {
         });
     }
 
+    /// The same, of those parts of each run that `choose` has written: it is given a run's address and length, and a function that
+    /// writes a part of it by address and length.
+    pub(crate) fn write_parts(
+        &self,
+        offset: u64,
+        data: &[u8],
+        choose: &mut dyn FnMut(u64, u64, &mut dyn FnMut(u64, u64)),
+    ) {
+        self.for_each_run(offset, data.len(), |at, address, bytes| {
+            let source = &data[at..at + bytes];
+            choose(address as u64, bytes as u64, &mut |part, count| {
+                let from = (part - address as u64) as usize;
+                let part = &source[from..from + count as usize];
+                // SAFETY: as in `read`, for writing; the part was found inside of the run's bytes just now.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(part.as_ptr(), (address + from) as *mut u8, part.len())
+                };
+            });
+        });
+    }
+
     /// All packed bytes.
     pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut out = vec![0; self.bytes() as usize];

@@ -433,9 +433,7 @@ impl Link {
 
     /// Gets ready to receive a transfer into `region`; `landed` runs when its last byte is there, or never will be.
     pub(crate) fn expect(&self, region: &HostRegion, landed: Box<dyn FnOnce() + Send>) -> TransferId {
-        let transfer = self.next_transfer();
-        self.expect_named(transfer, region, landed);
-        transfer
+        self.expect_by(region.bytes(), Box::new(*region), landed)
     }
 
     /// Gets ready to receive a transfer that `sink` takes piece by piece; `landed` as for [`Link::expect`].
@@ -446,11 +444,12 @@ impl Link {
         landed: Box<dyn FnOnce() + Send>,
     ) -> TransferId {
         let transfer = self.next_transfer();
-        self.expect_with(transfer, bytes, sink, landed);
+        self.expect_named(transfer, bytes, sink, landed);
         transfer
     }
 
-    fn expect_with(
+    /// The same for a transfer whose name is known already.
+    pub(crate) fn expect_named(
         &self,
         transfer: TransferId,
         bytes: u64,
@@ -463,16 +462,6 @@ impl Link {
             }
             Some(survival) => survival.expect(self, transfer, bytes, sink, landed),
         }
-    }
-
-    /// The same for a transfer whose name is known already.
-    pub(crate) fn expect_named(
-        &self,
-        transfer: TransferId,
-        region: &HostRegion,
-        landed: Box<dyn FnOnce() + Send>,
-    ) {
-        self.expect_with(transfer, region.bytes(), Box::new(*region), landed);
     }
 
     /// The program loads an image: a link that survives can load it again at a worker that does not know it.

@@ -111,12 +111,29 @@ fn synchronize() {
     good(unsafe { cuCtxSynchronize() });
 }
 
+/// Copies to the same bytes again and again, as of a loss in each step, of which the program looks at the last.
+fn repeated_copies() {
+    let (device, streams, _) = begin();
+    let mut pinned = Pinned::new(PINNED_BYTES);
+    for (round, (bytes, count)) in
+        [(4, 40), (4, 3), (5000, 100), (70_000, 20), (PINNED_BYTES, 12)].into_iter().enumerate()
+    {
+        for step in 0..count {
+            let value = (round * 100 + step) as u8;
+            // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
+            unsafe {
+                good(cuMemsetD8Async(device, value, bytes, streams[0]));
+                good(cuMemcpyDtoHAsync_v2(pinned.0.cast(), device, bytes, streams[0]));
+            }
+        }
+        synchronize();
+        let last = (round * 100 + count - 1) as u8;
+        assert!(pinned.bytes()[..bytes].iter().all(|byte| *byte == last), "{count} copies of {bytes} bytes");
+    }
+}
+
 /// Copies of random places and sizes both ways, ordered by events between two streams; a model does the same.
-///
-/// Through lanes two copies to the same bytes of the program may land in the other order if nobody waits between them; so the
-/// program waits there, with `waits`.
-fn random_copies(seed: &mut u64, waits: bool) {
-    let mut unawaited: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
+fn random_copies(seed: &mut u64) {
     let (device, streams, event) = begin();
     let mut pinned = [Pinned::new(PINNED_BYTES), Pinned::new(PINNED_BYTES)];
     let mut hosts = [vec![0u8; PINNED_BYTES], vec![0u8; PINNED_BYTES]];
@@ -136,14 +153,6 @@ fn random_copies(seed: &mut u64, waits: bool) {
                 model[place..place + bytes].copy_from_slice(&hosts[which][at..at + bytes]);
             }
             4..=6 => {
-                let meets = |(other, range): &(usize, std::ops::Range<usize>)| {
-                    *other == which && range.start < at + bytes && at < range.end
-                };
-                if waits && unawaited.iter().any(meets) {
-                    synchronize();
-                    unawaited.clear();
-                }
-                unawaited.push((which, at..at + bytes));
                 // SAFETY: the pointers are those of live variables or memory of the library, with the lengths that are given.
                 good(unsafe { cuMemcpyDtoHAsync_v2(host.cast(), there, bytes, stream) });
                 hosts[which][at..at + bytes].copy_from_slice(&model[place..place + bytes]);
@@ -244,10 +253,8 @@ fn freed_in_flight() {
 fn program() {
     match support::plan().as_str() {
         "freed" => freed_in_flight(),
-        plan => {
-            let (waits, seed) = plan.split_once(' ').unwrap();
-            random_copies(&mut seed.parse().unwrap(), waits == "waits");
-        }
+        "repeated" => repeated_copies(),
+        seed => random_copies(&mut seed.parse().unwrap()),
     }
 }
 
@@ -256,19 +263,23 @@ const LARGE: u64 = 1 << 30;
 #[test]
 fn random_copies_are_those_of_a_model_whether_memory_is_shared_or_not() {
     for seed in [1, 22, 333] {
-        assert!(run("shm", &format!("on {seed}"), LARGE).contains("regions 2"), "the memory is shared");
-        assert!(
-            run("unix", &format!("waits {seed}"), LARGE).contains("regions 0"),
-            "there is no way to share it"
-        );
+        assert!(run("shm", &seed.to_string(), LARGE).contains("regions 2"), "the memory is shared");
+        assert!(run("unix", &seed.to_string(), LARGE).contains("regions 0"), "there is no way to share it");
+    }
+}
+
+#[test]
+fn the_last_of_many_copies_to_the_same_bytes_is_the_one_that_stays() {
+    for scheme in ["tcp", "unix", "shm"] {
+        run(scheme, "repeated", LARGE);
     }
 }
 
 #[test]
 fn a_worker_shares_no_more_than_it_may_and_the_rest_takes_the_lanes() {
     let one = PINNED_BYTES as u64 + 4096;
-    assert!(run("shm", "waits 5", one).contains("regions 1"));
-    assert!(run("shm", "waits 5", 0).contains("regions 0"));
+    assert!(run("shm", "5", one).contains("regions 1"));
+    assert!(run("shm", "5", 0).contains("regions 0"));
 }
 
 #[test]

@@ -238,9 +238,11 @@ fn to_host(
         stream.enqueue(Op::CopyOutShared { source, target, shape })?;
         return if synchronous { synchronize(stream) } else { Ok(()) };
     }
-    if !synchronous && pinned.holds(address, span) {
+    let is_pinned = pinned.holds(address, span);
+    if !synchronous && is_pinned {
         let hazard = pinned.begin_write(address, span);
-        let transfer = context.link.expect(&target, Box::new(move || end_write(hazard)));
+        let sink = pinned.in_order(target, hazard);
+        let transfer = context.link.expect_by(target.bytes(), sink, Box::new(move || end_write(hazard)));
         return stream.enqueue(Op::CopyOut { source, shape, transfer });
     }
     if target.bytes() <= INLINE_BYTES_MAX as u64 {
@@ -254,12 +256,16 @@ fn to_host(
         return Ok(());
     }
     let (landed, memory_is_ours_no_more) = mpsc::sync_channel(1);
-    let transfer = context.link.expect(
-        &target,
-        Box::new(move || {
-            let _ = landed.send(());
-        }),
-    );
+    // Copies that were begun before may still have to write it.
+    let hazard = is_pinned.then(|| pinned.begin_write(address, span));
+    let landed = Box::new(move || {
+        hazard.into_iter().for_each(end_write);
+        let _ = landed.send(());
+    });
+    let transfer = match hazard {
+        Some(hazard) => context.link.expect_by(target.bytes(), pinned.in_order(target, hazard), landed),
+        None => context.link.expect(&target, landed),
+    };
     let done = stream.enqueue(Op::CopyOut { source, shape, transfer }).and_then(|()| synchronize(stream));
     // After an error the bytes may never come. Either way the program gets its memory back only when no lane is
     // writing it.

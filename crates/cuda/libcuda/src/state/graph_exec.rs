@@ -5,9 +5,9 @@
 //! the node is. What a node gave up is taken back behind the last launch, which may still use it.
 
 use super::{
-    Client, Context, Device, Event, Item, MemoryPlan, NodeOp, PinnedFill, Place, Stream, check_device_plane,
-    client, device_of_plane, graphs, lock, memory_of, names_array, recorded_by_graph, release_objects,
-    retain_objects,
+    Context, Device, Event, Item, MemoryPlan, NodeOp, PinnedFill, Place, Stream, check_device_plane, client,
+    copy::end_write, device_of_plane, graphs, lock, memory_of, names_array, recorded_by_graph,
+    release_objects, retain_objects,
 };
 use crate::{host::HostRegion, link::SharedLink};
 use cuda_abi::*;
@@ -521,14 +521,14 @@ fn host_use(item: &Item, context: &Context) -> CuResult<HostUse> {
 /// Gets ready for what one launch writes into the program's memory.
 fn expect_run(context: &Context, transfer: TransferId, region: &HostRegion) {
     let (address, span) = region.span();
-    let pinned = client().ok().filter(|client| client.pinned.holds(address, span));
-    let hazard = pinned.map(|client: &Client| client.pinned.begin_write(address, span));
-    let landed = move || {
-        if let (Some(hazard), Ok(client)) = (hazard, client()) {
-            client.pinned.end_write(hazard);
-        }
+    let Some(pinned) =
+        client().ok().map(|client| &client.pinned).filter(|pinned| pinned.holds(address, span))
+    else {
+        return context.link.expect_named(transfer, region.bytes(), Box::new(*region), Box::new(|| {}));
     };
-    context.link.expect_named(transfer, region, Box::new(landed));
+    let hazard = pinned.begin_write(address, span);
+    let landed = Box::new(move || end_write(hazard));
+    context.link.expect_named(transfer, region.bytes(), pinned.in_order(*region, hazard), landed);
 }
 
 fn memory_plan(nodes: &[ExecNode]) -> MemoryPlan {

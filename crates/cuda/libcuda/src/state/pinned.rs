@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::link::SharedLink;
+use crate::{host::HostRegion, link::SharedLink};
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::host_memory::{HostKind, HostMemory, HostRange};
 use cuda_wire::{INLINE_BYTES_MAX, RegionId, SharedPlane};
@@ -175,6 +175,12 @@ impl Pinned {
         self.memory.end_write(hazard);
     }
 
+    /// Memory that the copy of a hazard writes, in the order of copies: what comes late for an earlier one leaves out what a later one
+    /// has written.
+    pub(crate) fn in_order(&'static self, region: HostRegion, hazard: u64) -> Box<InOrder> {
+        Box::new(InOrder { memory: &self.memory, region, hazard })
+    }
+
     /// How many copies may still write into a piece of memory.
     pub(crate) fn writes_under_way(&self, address: u64, bytes: u64) -> usize {
         self.memory.writes_under_way(address, bytes)
@@ -183,5 +189,26 @@ impl Pinned {
     /// Whether a copy may still write into a piece of memory.
     pub(crate) fn is_being_written(&self, address: u64, bytes: u64) -> bool {
         self.memory.hazard(address, bytes)
+    }
+}
+
+/// See [`Pinned::in_order`].
+pub(crate) struct InOrder {
+    memory: &'static HostMemory,
+    region: HostRegion,
+    hazard: u64,
+}
+
+impl bulk::Sink for InOrder {
+    fn take(&self, offset: u64, bytes: &[u8]) {
+        self.region.write_parts(offset, bytes, &mut |address, count, write| {
+            self.memory.land(self.hazard, address, count, write);
+        });
+    }
+
+    fn target(&self, offset: u64, bytes: usize, read: &mut dyn FnMut(&mut [u8])) -> bool {
+        self.memory.land_directly(self.hazard, || {
+            self.region.target(offset, bytes, read);
+        })
     }
 }
