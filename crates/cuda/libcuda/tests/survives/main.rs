@@ -8,6 +8,7 @@
 //! What the program saw must be what it sees undisturbed: bytes of copies of all kinds, order and number of host functions,
 //! text of the device, results of a graph, and those of a second thread.
 
+mod conditional;
 #[path = "../../../worker/tests/support/guardian.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "this test uses its part")]
 mod guardian;

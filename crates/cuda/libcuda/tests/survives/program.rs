@@ -183,6 +183,7 @@ pub(crate) fn main() {
     match std::env::var("SURVIVES_PART").as_deref() {
         Ok("pools") => return std::fs::write(path, crate::parts::pools(&device)).unwrap(),
         Ok("managed") => return std::fs::write(path, crate::parts::managed(&device)).unwrap(),
+        Ok("conditional") => return std::fs::write(path, crate::conditional::program(context)).unwrap(),
         Ok("clock") => return std::fs::write(path, crate::parts::clock()).unwrap(),
         Ok(part) => panic!("there is no part {part}"),
         Err(_) => {}

@@ -8,6 +8,7 @@ use crate::{
 
 const POOLS: (&str, &str) = ("SURVIVES_PART", "pools");
 const MANAGED: (&str, &str) = ("SURVIVES_PART", "managed");
+const CONDITIONAL: (&str, &str) = ("SURVIVES_PART", "conditional");
 const CLOCK: (&str, &str) = ("SURVIVES_PART", "clock");
 const NEVER: (&str, &str) = ("DXPU_CUT_EVERY", "600s");
 /// Every so manieth frame: the places between them are those of other tests.
@@ -64,6 +65,19 @@ fn a_program_with_managed_memory_comes_back_at_any_place() {
         check(&undisturbed, &run, &format!("{pages}, cut after frame {nth}"));
     }
     assert!(stage.restored() > restored, "no run came back from an image");
+}
+
+#[test]
+fn a_program_whose_graphs_loop_and_choose_comes_back_at_any_place() {
+    let stage = Stage::new();
+    let undisturbed = stage.run_by(&[], &[CONDITIONAL]);
+    assert!(undisturbed.succeeded, "{}", undisturbed.log);
+    assert!(!undisturbed.log.contains("not protected"), "{}", undisturbed.log);
+    let frames = undisturbed.frames[0] as usize;
+    for nth in (1..frames).step_by(4) {
+        let run = stage.run_by(&[Cut::After(nth as u64)], &[CONDITIONAL]);
+        check(&undisturbed, &run, &format!("cut after frame {nth}"));
+    }
 }
 
 /// A run that reads the clock and is cut at two thirds.
