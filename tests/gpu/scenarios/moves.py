@@ -83,6 +83,11 @@ def _touch(path):
         pass
 
 
+def _went_on(pool, name):
+    """What the program's pauses consist of, as its library tells them."""
+    return "; ".join(re.findall(r"another session after (\d+ ms \([^)]*\))", pool.complained(name)))
+
+
 def _moved(pool, gb):
     enough = pool.folder("moved-enough")
     process, lease = _start(pool, "moved", gb, "--seconds", str(WORK_SECONDS), "--end-at", enough)
@@ -104,9 +109,8 @@ def _moved(pool, gb):
     longest = [_longest(times, *move) for move in moves]
     usual = sorted(b - a for a, b in zip(times, times[1:]))[len(times) // 2] * 1e3
     pauses = ", ".join(f"{pause:.0f}" for pause in longest)
-    spent = "; ".join(re.findall(r"another session after (\d+ ms \([^)]*\))", pool.complained("moved")))
     said = f"{gb} GB moved from box to box {MOVES} times under load: longest step {pauses} ms (usually {usual:.1f}); every byte right"
-    return [said, f"went on after {spent}"]
+    return [said, f"went on after {_went_on(pool, 'moved')}"]
 
 
 def _asks_to_move(pool, lease, there, refused):
@@ -128,7 +132,8 @@ def _rested(pool, gb):
     _touch(go_on)
     _ends_well(pool, "rested", process)
     woke = re.search(r"woke after (\d+) ms", pool.said("rested"))
-    return [f"{gb} GB suspended in {took:.1f} s, back {woke[1]} ms after the next CUDA call; every byte right"]
+    said = f"{gb} GB suspended in {took:.1f} s, back {woke[1]} ms after the next CUDA call; every byte right"
+    return [said, f"went on after {_went_on(pool, 'rested')}"]
 
 
 def _drilled(pool, gb):
