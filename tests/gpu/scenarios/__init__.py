@@ -8,6 +8,7 @@ SCENARIOS = {
     "session_killed": faults.the_session_is_killed,
     "front_killed": faults.the_worker_is_killed,
     "survives": survival.the_session_is_killed_and_the_program_goes_on,
+    "survives_default": survival.with_default_flags_it_goes_on_or_says_why,
     "kernel_faults": faults.a_kernel_faults,
     "memory_limit": faults.an_allocation_is_over_the_limit,
     "moves": moves.programs_move_and_rest,

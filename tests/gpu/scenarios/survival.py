@@ -79,6 +79,46 @@ def _killed_in_mid_training(bed, model, scheme, steps, reference, chance):
     return f"{what}: {len(losses)} values equal to the bit; {KILLS} sessions killed, resumed after {', '.join(map(str, gaps))} ms"
 
 
+def with_default_flags_it_goes_on_or_says_why(bed):
+    """Programs as most are: values may differ from run to run. With --survive a program goes on, or ends and names the bytes that came
+    differently. With careful it goes on. In no case does it go on with other values than those it saw and say nothing."""
+    lines, chance = [], random.Random(20261118)
+    chosen = os.environ.get("GPU_MODELS", "")
+    for model in chosen.split(",") if chosen else ("resnet", "bert") if bed.driver == "nvidia" else MODELS[bed.driver]:
+        steps = STEPS_OF[model] if bed.driver == "nvidia" else STEPS_SOFT
+        for way in ("--survive", "--survive=careful"):
+            lines.append(_with_default_flags(bed, model, way, steps, chance))
+    return lines
+
+
+def _with_default_flags(bed, model, way, steps, chance):
+    worker, what = bed.worker(), f"{model}, {way}"
+    program = bed.python(TRAINERS[bed.driver]) + [str(steps)] + ([model] if bed.driver == "nvidia" else [])
+    trainer = bed.start(f"default-{model}-{way.strip('-').replace('=', '-')}", "tcp", program, options=[way], environment={"TRAIN_FLAGS": "default"})
+    kills, is_over = 0, lambda: trainer.process.poll() is not None
+    try:
+        for at in sorted(chance.sample(range(5, steps - 5), KILLS)):
+            word = f"step {at} "
+            until(f"{what} says {word!r}", lambda: word in trainer.said() or is_over(), READY_SECONDS)
+            if is_over():
+                break
+            session = worker.session_of(trainer.pid)
+            hold(session, what, "the worker's log does not name the session of", trainer.pid)
+            os.kill(session, signal.SIGKILL)
+            kills += 1
+            until(f"{what}: another session, or its end", lambda: is_over() or worker.session_of(trainer.pid) != session, 30)
+        result = trainer.finish(READY_SECONDS)
+    finally:
+        trainer.end()
+    done = len(re.findall(r"^step \d+ [\d.]+ \S+$", result.out, re.M))
+    gaps = re.findall(r"goes on in another session after (\d+) ms", result.err)
+    is_told = "other bytes than before the loss" in result.err
+    hold(done == steps or is_told, what, f"ended after {done} of {steps} steps without a word about it:", tail(result.err))
+    hold(done == steps or "careful" not in way, what, f"ended after {done} of {steps} steps:", tail(result.err))
+    ended = "all steps done" if done == steps else f"ended after {done} steps, and named the bytes that came differently"
+    return f"{what}: {kills} sessions killed, resumed after {', '.join(gaps)} ms; {ended}"
+
+
 def _first_difference(losses, reference):
     pairs = enumerate(zip(losses, reference))
     return next((at for at, (loss, expected) in pairs if loss != expected), min(len(losses), len(reference)))
