@@ -128,7 +128,9 @@ def _rested(pool, gb):
     state = lambda: pool.ask("lease", "show", lease)["state"]
     until(lambda: f"it is suspended: {state()}", lambda: state() not in ("granted", "moving"), MOVE_SECONDS)
     took = time.monotonic() - began
-    until(lambda: f"both GPUs are free {pool.ask('gpu', 'ls')}", lambda: all(gpu["state"] == "free" for gpu in pool.ask("gpu", "ls")), MOVE_SECONDS)
+    # A program that wakes before the GPU next to its image is clean and has a worker goes to another box, and its image over the network.
+    can_be_had = lambda gpu: gpu["state"] == "free" and not gpu.get("unready")
+    until(lambda: f"both GPUs can be had {pool.ask('gpu', 'ls')}", lambda: all(map(can_be_had, pool.ask("gpu", "ls"))), MOVE_SECONDS)
     _touch(go_on)
     _ends_well(pool, "rested", process)
     woke = re.search(r"woke after (\d+) ms", pool.said("rested"))
