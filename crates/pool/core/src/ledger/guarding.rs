@@ -8,12 +8,15 @@
 //! charged at most what the guardian has, so that a box with little guard memory takes one such lease. A box without a
 //! guardian has nothing to charge: its programs are protected by their journals alone.
 
-use super::Ledger;
 use super::boxes::BoxEntry;
 use super::queue::Wish;
 use super::stock::{Mask, Need, Place, Standing, Tightness};
-use pool_api::{Explanation, Gpu, GuardReport, LeaseId, Name};
+use super::{GpuEntry, Ledger};
+use pool_api::{Explanation, Gpu, GpuState, GuardReport, LeaseId, Name};
 use std::collections::BTreeMap;
+
+/// So long a resumed lease waits for a GPU next to its image.
+pub(super) const NEAR_ITS_IMAGE_MS: u64 = 3_000;
 
 impl Ledger {
     /// Guard memory that is left in a box, beside what one lease has there; `None` without a guardian.
@@ -74,22 +77,47 @@ impl Ledger {
     /// GPUs for a lease that was parked, in a box whose guardian has its image: an image from another box comes over the network
     /// first, and its program waits for every byte.
     pub(super) fn near_its_image(&self, id: LeaseId, need: &Need) -> Option<Vec<Place>> {
-        self.leases[&id].lease.parking.as_ref()?;
-        let keeps = |guard: &GuardReport| guard.leases.iter().any(|kept| kept.lease == id);
-        let boxes = self.boxes.values().filter(|owner| owner.guard.as_ref().is_some_and(keeps));
-        let usable_of = |owner: &BoxEntry| -> Vec<Place> {
-            let usable = owner.slots.values().filter(|entry| {
-                self.stock.standing(entry.place) == Standing::Usable
-                    && self.stock.is_of(entry.place, need.classes)
-                    && self.is_guarded(owner, &entry.gpu, (need.guard.unwrap_or(0), need.gpus), Some(id))
-            });
-            usable.map(|entry| entry.place).take(need.gpus as usize).collect()
+        let is_usable = |_: &BoxEntry, entry: &GpuEntry| self.stock.standing(entry.place) == Standing::Usable;
+        self.beside_its_image(id, need, is_usable).map(|place| vec![place])
+    }
+
+    /// Whether a lease that is resumed should wait for a GPU of the box that has its image: one that is cleaned, or whose worker
+    /// starts. Both take a second or two, and so does an image of some gigabytes over a network; it waits no longer than that.
+    pub(super) fn awaits_its_image(&self, id: LeaseId, need: &Need) -> bool {
+        let queued_ms = self.leases[&id].lease.parking.as_ref().and_then(|parking| parking.queued_ms);
+        let is_new = |queued_ms: u64| self.now_ms.saturating_sub(queued_ms) < NEAR_ITS_IMAGE_MS;
+        let is_soon_usable = |owner: &BoxEntry, entry: &GpuEntry| {
+            let gpu = &entry.gpu;
+            let is_on_its_way =
+                gpu.state == GpuState::Cleaning || (gpu.state == GpuState::Free && gpu.unready.is_some());
+            is_on_its_way && gpu.health.ok && gpu.taint.is_none() && !gpu.spare && owner.takes_leases()
         };
+        queued_ms.is_some_and(is_new)
+            && self.near_its_image(id, need).is_none()
+            && self.beside_its_image(id, need, is_soon_usable).is_some()
+    }
+
+    /// A GPU for a lease that was parked, in a box whose guardian has its image.
+    fn beside_its_image(
+        &self,
+        id: LeaseId,
+        need: &Need,
+        will_do: impl Fn(&BoxEntry, &GpuEntry) -> bool,
+    ) -> Option<Place> {
+        self.leases[&id].lease.parking.as_ref()?;
         // Several GPUs may have to be close together, which the stock knows.
         if need.gpus != 1 {
             return None;
         }
-        boxes.map(usable_of).find(|places| !places.is_empty())
+        let keeps = |guard: &GuardReport| guard.leases.iter().any(|kept| kept.lease == id);
+        let boxes = self.boxes.values().filter(|owner| owner.guard.as_ref().is_some_and(keeps));
+        let mut slots = boxes.flat_map(|owner| owner.slots.values().map(move |entry| (owner, entry)));
+        let found = slots.find(|(owner, entry)| {
+            will_do(owner, entry)
+                && self.stock.is_of(entry.place, need.classes)
+                && self.is_guarded(owner, &entry.gpu, (need.guard.unwrap_or(0), need.gpus), Some(id))
+        });
+        found.map(|(_, entry)| entry.place)
     }
 
     /// Whether there are GPUs enough for a lease, and only guard memory is missing: no GPU is held back for it then.

@@ -73,6 +73,11 @@ impl Ledger {
                 continue;
             }
             let need = key.wish.need(open & !walled);
+            if self.awaits_its_image(id, &need) {
+                // Looked at again with every tick: its time may be over without anything else happening.
+                self.queue_stirred = true;
+                continue;
+            }
             if need.classes != 0
                 && let Some(places) = self
                     .near_its_image(id, &need)

@@ -1,8 +1,9 @@
 //! Guard memory: leases that survive are charged for it, and placed only where it is.
 
+use super::super::guarding::NEAR_ITS_IMAGE_MS;
 use super::bench::{Bench, name};
 use super::*;
-use pool_api::{Filter, GuardReport, GuardedLease, Share, Survive};
+use pool_api::{Filter, GuardReport, GuardedLease, Name, Share, Survive};
 
 /// The memory of a GPU of the bench.
 const GPU: u64 = 140 << 30;
@@ -133,6 +134,50 @@ fn a_resumed_lease_goes_where_its_image_is() {
         let back = bench.show(lease.id);
         assert_eq!(back.grants[0].gpu.box_name, name(at), "{back:?}");
     }
+}
+
+/// Suspends a lease whose GPU has no worker for a while, and resumes it.
+fn resumed_beside_a_worker_that_starts() -> (Bench, Lease, Name) {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1), ("b", BoxKind::Pcie, "H200", 1)]);
+    ["a", "b"].iter().for_each(|at| set(&mut bench, at, 3 * GPU, &[]));
+    let lease = bench.lease(surviving());
+    let (gpu, epoch) = (lease.grants[0].gpu.clone(), lease.grants[0].epoch);
+    let home = gpu.box_name.clone();
+    bench.apply(&Command::Park { lease: lease.id, gpu, epoch, image_bytes: 7 }).unwrap();
+    bench.settle();
+    set_ready(&mut bench, &home, false);
+    set(&mut bench, home.as_str(), 3 * GPU, &[(lease.id, 7)]);
+    bench.apply(&Command::Resume { lease: lease.id }).unwrap();
+    bench.tick();
+    assert_eq!(state(&bench, &lease), LeaseState::Pending, "it waits for the GPU next to its image");
+    (bench, lease, home)
+}
+
+fn set_ready(bench: &mut Bench, at: &Name, is_ready: bool) {
+    let slot = bench.slot(at.as_str(), 0);
+    slot.ready = is_ready;
+    slot.unready = (!is_ready).then(|| "its worker starts".into());
+    bench.report(at.as_str());
+}
+
+#[test]
+fn a_resumed_lease_waits_a_moment_for_the_gpu_next_to_its_image() {
+    let (mut bench, lease, home) = resumed_beside_a_worker_that_starts();
+    bench.pass(1_000);
+    assert_eq!(state(&bench, &lease), LeaseState::Pending);
+    set_ready(&mut bench, &home, true);
+    bench.settle();
+    let back = bench.show(lease.id);
+    assert_eq!((back.state, &back.grants[0].gpu.box_name), (LeaseState::Granted, &home));
+}
+
+#[test]
+fn a_resumed_lease_waits_no_longer_than_its_image_would_travel() {
+    let (mut bench, lease, home) = resumed_beside_a_worker_that_starts();
+    bench.pass(NEAR_ITS_IMAGE_MS);
+    let back = bench.show(lease.id);
+    assert_eq!(back.state, LeaseState::Granted);
+    assert_ne!(back.grants[0].gpu.box_name, home);
 }
 
 #[test]
