@@ -29,6 +29,8 @@ on("close", () => $("detail").close());
 
 $("detail").addEventListener("close", () => {
   open = null;
+  // The browser has given the focus back by itself when it could, and this event comes later: by now the reader may be elsewhere.
+  if (document.activeElement !== document.body) return;
   const again = opened?.element.isConnected ? opened.element : document.querySelector(`[data-kind="${opened?.kind}"][data-id="${CSS.escape(opened?.id ?? "")}"]`);
   again?.focus();
 });

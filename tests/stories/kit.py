@@ -79,7 +79,10 @@ class Record:
                 print(f"  ok     {name} ({seconds:.1f} s) {note}".rstrip(), flush=True)
             else:
                 self.failed += 1
-                lines = "\n".join("         " + line for line in error.splitlines()[-40:])
+                said = error.splitlines()
+                # The first line says what was waited for; the last ones say what was there instead.
+                said = said if len(said) <= 41 else [said[0], "…", *said[-39:]]
+                lines = "\n".join("         " + line for line in said)
                 print(f"  FAILED {name} ({seconds:.1f} s)\n{lines}", flush=True)
 
 
