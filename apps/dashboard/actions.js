@@ -104,7 +104,10 @@ on("act", ({ action, id }, pressed) => {
 on("confirm-no", () => $("confirm").close());
 
 $("confirm").addEventListener("close", () => {
+  // This event comes later than the end it tells of: the next question may be open, or the reader elsewhere.
+  if ($("confirm").open) return;
   pending = null;
+  if (document.activeElement !== document.body) return;
   // The button may be another element by now, or gone.
   const again = opener && document.querySelector(`[data-action="${opener.action}"][data-id="${CSS.escape(opener.id)}"]`);
   (again ?? $("detail-close")).focus();
