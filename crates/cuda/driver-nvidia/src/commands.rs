@@ -501,6 +501,12 @@ impl Commands for NvidiaDriver {
         gone.map(drop).ok_or(CudaError::INVALID_CONTEXT)
     }
 
+    fn addresses_reserve(&self, range: VaRange) -> CuResult<()> {
+        let context = self.lock().context(ContextId(0))?;
+        context.enter()?;
+        self.work.memory.reserve_further(range)
+    }
+
     fn tensor_map_wide(&self, context: ContextId, map: Im2colWide) -> CuResult<[u8; 128]> {
         self.lock().context(context)?.enter()?;
         crate::tensor_map::im2col_wide(&self.api, &map)

@@ -31,6 +31,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// What the driver maps memory in.
 pub(crate) const GRANULE: u64 = 2 << 20;
 const READ_WRITE: u32 = 3;
+/// How many ranges a client may have kept free beside its first, and how large each may be.
+const FURTHER_MAX: usize = 4096;
+const FURTHER_BYTES_MAX: u64 = 1 << 40;
 
 /// What is mapped somewhere.
 struct Mapping {
@@ -56,6 +59,8 @@ struct Allocation {
 struct State {
     mappings: BTreeMap<u64, Mapping>,
     allocations: BTreeMap<u64, Allocation>,
+    /// Ranges of addresses beside the first.
+    further: usize,
     /// Ranges that are being unmapped.
     leaving: Vec<(u64, u64)>,
     /// Frees that wait for the GPU.
@@ -182,6 +187,23 @@ impl Memory {
             let _ = unsafe { self.api.address_free(got, range.bytes as usize) };
         }
         reserved.is_ok() && got == range.base
+    }
+
+    /// Keeps further addresses for the client, where it has host memory. The context must be current.
+    pub(crate) fn reserve_further(&self, range: VaRange) -> CuResult<()> {
+        let is_whole = range.bytes > 0
+            && range.bytes <= FURTHER_BYTES_MAX
+            && range.base.is_multiple_of(GRANULE)
+            && range.bytes.is_multiple_of(GRANULE);
+        if !is_whole {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let mut state = self.lock();
+        if state.further >= FURTHER_MAX || !self.reserve_addresses(range) {
+            return Err(CudaError::OUT_OF_MEMORY);
+        }
+        state.further += 1;
+        Ok(())
     }
 
     /// Allocates memory at an address. The context must be current.

@@ -11,7 +11,7 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_wire::EventId;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// What an admission changed, so that a graph's launch can take it back when a later node is refused.
 pub(crate) enum Undo {
@@ -188,18 +188,24 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a client may have an allocation here: inside the region and outside what the driver keeps for itself.
+    /// Whether a client may have an allocation here: inside a region and outside what the driver keeps for itself.
     pub(crate) fn check_client_range(&self, address: u64, bytes: u64) -> CuResult<()> {
         let is_good = bytes > 0
-            && self.space.region().is_some_and(|region| region.contains(address, bytes))
-            && address.checked_add(bytes).is_some_and(|end| end <= self.client_end());
+            && self.space.region_of(address, bytes).is_some()
+            && address.checked_add(bytes).is_some_and(|end| !self.is_drivers(&(address..end)));
         if is_good { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+    }
+
+    /// Whether addresses meet those that the driver keeps for itself, at the end of the first region.
+    fn is_drivers(&self, addresses: &Range<u64>) -> bool {
+        let end = self.space.region().map_or(0, |region| region.end());
+        addresses.start < end && self.client_end() < addresses.end
     }
 
     /// What a program may free here: an allocation of its own, neither a mapping nor a module's variable.
     fn freeable(&self, tables: &Tables, address: u64) -> CuResult<Promise> {
         let promise = tables.promises.get(address).filter(|promise| !promise.is_mapped);
-        promise.filter(|_| address < self.client_end()).ok_or(CudaError::INVALID_VALUE)
+        promise.filter(|_| !self.is_drivers(&(address..address + 1))).ok_or(CudaError::INVALID_VALUE)
     }
 
     /// Frees what cuMemAlloc made.

@@ -18,6 +18,7 @@ use cuda_wire::{
     ArrayId, ArrayInfo, Commands, ContextId, DeviceStatus, EventId, ExecId, GraphNode, GreenId, Im2colWide,
     ImageSource, JitOption, KernelRef, LaunchAttribute, LinkInput, LinkOutput, MemoryHandleId, ModuleId,
     ModuleInfo, Op, Resource, ResourceView, SamplerId, Sampling, SmGroups, SmInfo, SmPart, SmSplit, StreamId,
+    VaRange,
 };
 use std::sync::Arc;
 
@@ -419,6 +420,10 @@ impl Commands for SoftDriver {
     /// Its maps are for copies that this device does not have.
     fn tensor_map_wide<'a>(&self, _context: ContextId, _map: Im2colWide) -> CuResult<[u8; 128]> {
         Err(CudaError::NOT_SUPPORTED)
+    }
+
+    fn addresses_reserve<'a>(&self, range: VaRange) -> CuResult<()> {
+        if self.session.space.add_region(range) { Ok(()) } else { Err(CudaError::OUT_OF_MEMORY) }
     }
 
     fn green_stream_create<'a>(

@@ -348,8 +348,8 @@ impl Session {
         if !self.space.wait_for(turn, || self.must_give_up()) {
             return Err(CudaError::DEVICE_UNAVAILABLE);
         }
-        let region = self.space.region().ok_or(CudaError::INVALID_VALUE)?;
-        let mapping = Mapping::shared(region, turn.start, turn.bytes, &physical.pages, offset)
+        let region = self.space.region_of(turn.start, turn.bytes).ok_or(CudaError::INVALID_VALUE)?;
+        let mapping = Mapping::shared(&region, turn.start, turn.bytes, &physical.pages, offset)
             .map_err(|_| CudaError::OUT_OF_MEMORY)?;
         let access = (0..self.config.devices).map(|_| AtomicU8::new(0)).collect();
         self.space.insert(Block {

@@ -90,7 +90,7 @@ impl Exports for SoftDriver {
             return Err(CudaError::INVALID_VALUE);
         }
         let block = session.space.find(address).ok_or(CudaError::INVALID_VALUE)?;
-        let region = session.space.region().ok_or(CudaError::INVALID_VALUE)?;
+        let region = session.space.region_of(address, bytes).ok_or(CudaError::INVALID_VALUE)?;
         let (from, lent) = region.lend(address, bytes).map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidInput => CudaError::INVALID_VALUE,
             _ => CudaError::OUT_OF_MEMORY,

@@ -8,6 +8,7 @@ use crate::{
     memory::{Mapping, Physical, Region},
     turns::{Turn, Turns},
 };
+use cuda_wire::VaRange;
 use std::{
     collections::BTreeMap,
     io,
@@ -79,9 +80,14 @@ impl Block {
     }
 }
 
+/// How many ranges a client may have kept free beside its first.
+const FURTHER_MAX: usize = 4096;
+
 /// All mapped blocks of a session.
 pub(crate) struct Space {
     region: OnceLock<Arc<Region>>,
+    /// Where the program has registered host memory.
+    further: RwLock<Vec<Arc<Region>>>,
     blocks: RwLock<BTreeMap<u64, Arc<Block>>>,
     /// The order of blocks at each address; told whenever a block goes.
     pub(crate) turns: Turns,
@@ -93,7 +99,12 @@ pub(crate) struct BadAddress;
 
 impl Space {
     pub(crate) fn new() -> Self {
-        Self { region: OnceLock::new(), blocks: RwLock::default(), turns: Turns::default() }
+        Self {
+            region: OnceLock::new(),
+            further: RwLock::default(),
+            blocks: RwLock::default(),
+            turns: Turns::default(),
+        }
     }
 
     /// Takes the region; once.
@@ -105,9 +116,25 @@ impl Space {
         self.region.get()
     }
 
-    /// Fresh pages at a range of the region.
+    /// Keeps one more range free, unless there are too many.
+    pub(crate) fn add_region(&self, range: VaRange) -> bool {
+        let mut further = locks::write(&self.further);
+        let region = (further.len() < FURTHER_MAX).then(|| Region::reserve(range.base, range.bytes));
+        let Some(Ok(region)) = region else { return false };
+        further.push(region);
+        true
+    }
+
+    /// The region that holds a range.
+    pub(crate) fn region_of(&self, start: u64, bytes: u64) -> Option<Arc<Region>> {
+        let holds = |region: &&Arc<Region>| region.contains(start, bytes);
+        let first = self.region.get().filter(holds).cloned();
+        first.or_else(|| locks::read(&self.further).iter().find(holds).cloned())
+    }
+
+    /// Fresh pages at a range of a region.
     pub(crate) fn pages(&self, start: u64, bytes: u64) -> io::Result<Arc<Mapping>> {
-        Mapping::private(self.region().ok_or(io::ErrorKind::NotFound)?, start, bytes)
+        Mapping::private(&self.region_of(start, bytes).ok_or(io::ErrorKind::NotFound)?, start, bytes)
     }
 
     /// Adds a block where none is.

@@ -283,3 +283,28 @@ fn a_reset_context_is_empty_and_alive() {
     session.write(LEGACY, address, &[1]).unwrap();
     session.driver.context_synchronize(CONTEXT).unwrap();
 }
+
+#[test]
+fn addresses_beside_the_first_range_are_kept_where_they_are_free() {
+    let session = Session::new();
+    let further = VaRange { base: Session::some_base(), bytes: 4 << 20 };
+    let page = further.base + 4096;
+    let data: Vec<u8> = (0..8192u32).map(|value| (value * 3) as u8).collect();
+    assert!(session.driver.memory_allocate(CONTEXT, page, 8192).is_err(), "not kept yet");
+    session.driver.addresses_reserve(further).unwrap();
+    session.driver.memory_allocate(CONTEXT, page, 8192).unwrap();
+    let shape = Shape::line(8192);
+    let op = Op::CopyIn { target: Plane::line(page), shape, data: HostData::Inline { bytes: Bytes(&data) } };
+    session.driver.enqueue(LEGACY, op).unwrap();
+    assert_eq!(session.read(LEGACY, page, 8192).unwrap(), data);
+    session.driver.memory_free(page).unwrap();
+    session.driver.memory_allocate(CONTEXT, page, 8192).unwrap();
+    let refused = |base, bytes| session.driver.addresses_reserve(VaRange { base, bytes }).is_err();
+    assert!(refused(further.base, 2 << 20), "kept already");
+    assert!(refused(session.base, 2 << 20), "in the first range");
+    assert!(refused(further.base + (8 << 20), 4096), "not whole");
+    assert!(
+        refused(&raw const session as u64 / (2 << 20) * (2 << 20), 2 << 20),
+        "where this process has memory"
+    );
+}

@@ -20,7 +20,7 @@ mod signals;
 mod touches;
 mod userfault;
 
-pub(crate) use pages::{Access, Pages};
+pub(crate) use pages::{Access, Pages, is_adoptable};
 pub(crate) use touches::Touch;
 
 use std::{

@@ -121,6 +121,15 @@ fn mapped_pinned_memory_has_one_address_on_both_sides() {
 }
 
 #[test]
+fn registered_memory_has_one_address_on_both_sides() {
+    if is_for_system_calls(&run("simple", "best")) {
+        run("registered", "best");
+    } else {
+        println!("skipped: this system gives no userfaultfd that hears of system calls");
+    }
+}
+
+#[test]
 fn managed_variables_are_the_same_for_host_and_kernels() {
     for pages in BOTH {
         let said = run("variables", pages);

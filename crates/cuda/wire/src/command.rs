@@ -354,6 +354,8 @@ commands! {
         } -> ();
         /// Have the driver make a tensor map; the answer is its bytes.
         0x00ad TensorMapWide tensor_map_wide @ Context(context) { context: ContextId, map: Im2colWide } -> [u8; 128];
+        /// Keep further addresses free for this session, whole steps of 2 MiB: the program has registered host memory there.
+        0x00ae AddressesReserve addresses_reserve @ Nothing() { range: VaRange } -> ();
     }
     session {
         /// Wait for all work of a context.

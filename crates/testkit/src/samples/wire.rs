@@ -193,6 +193,8 @@ pub fn commands() -> Vec<(String, Command<'static>)> {
         "graph-instantiate-conditional".to_owned(),
         C::GraphInstantiate { exec: EXEC, context: CONTEXT, nodes },
     ));
+    let range = VaRange { base: 0x7f12_3440_0000, bytes: 4 << 20 };
+    commands.push(("addresses-reserve".to_owned(), C::AddressesReserve { range }));
     commands
 }
 

@@ -73,6 +73,13 @@ impl Table {
         Self { bytes, blocks, open: 0..count, fetches: Walks::default(), writes: Walks::default() }
     }
 
+    /// Memory that the program has already, with bytes of its own.
+    pub fn on_host(bytes: u64) -> Self {
+        let mut table = Self::new(bytes);
+        table.blocks.fill(Block::HostNewer);
+        table
+    }
+
     /// Memory that the device has already, with bytes of its own.
     pub fn on_device(bytes: u64) -> Self {
         let mut table = Self::new(bytes);

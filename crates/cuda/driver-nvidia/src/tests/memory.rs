@@ -136,3 +136,23 @@ fn an_occupied_range_of_addresses_is_not_taken_and_not_kept() {
     assert_eq!(session.reserve_addresses(&[ADDRESSES, next]), Some(next));
     assert_eq!(session.fake.count("cuMemAddressFree"), 1);
 }
+
+#[test]
+fn addresses_beside_the_first_range_are_kept_where_they_are_free() {
+    let session = Session::bare(None);
+    let further = VaRange { base: 0x7f00_0000_0000, bytes: 2 * GRANULE };
+    let page = further.base + 4096;
+    assert_eq!(session.memory_allocate(CONTEXT, page, 8192), Err(CudaError::INVALID_VALUE), "not kept yet");
+    session.addresses_reserve(further).unwrap();
+    session.memory_allocate(CONTEXT, page, 8192).unwrap();
+    session.memory_allocate(CONTEXT, page + 8192, GRANULE).unwrap();
+    session.memory_free(page).unwrap();
+    session.memory_free(page + 8192).unwrap();
+    let refused = |base, bytes| session.addresses_reserve(VaRange { base, bytes }).unwrap_err();
+    assert_eq!(refused(further.base, GRANULE), CudaError::OUT_OF_MEMORY, "kept already");
+    assert_eq!(refused(ADDRESSES.base, GRANULE), CudaError::OUT_OF_MEMORY, "in the first range");
+    assert_eq!(refused(further.base + 8 * GRANULE, 0), CudaError::INVALID_VALUE);
+    assert_eq!(refused(further.base + 8 * GRANULE, 4096), CudaError::INVALID_VALUE);
+    assert_eq!(refused(further.base + 4096, GRANULE), CudaError::INVALID_VALUE);
+    assert_eq!(refused(0, u64::MAX / GRANULE * GRANULE), CudaError::INVALID_VALUE);
+}

@@ -166,6 +166,8 @@ macro_rules! of_unprotected {
             | Command::GreenCreate { .. }
             | Command::GreenDestroy { .. }
             | Command::GreenStreamCreate { .. }
+            // Host memory at one address.
+            | Command::AddressesReserve { .. }
     };
 }
 

@@ -13,6 +13,7 @@ const ALLOC_FLAGS: u32 = 0b111;
 const ALLOC_DEVICE_MAP: u32 = 2;
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `_DEVICEMAP`, `_IOMEMORY`, `_READ_ONLY`.
 const REGISTER_FLAGS: u32 = 0b1111;
+const REGISTER_DEVICE_MAP: u32 = 2;
 const REGISTER_IO_MEMORY: u32 = 4;
 
 /// cuMemAllocHost_v2
@@ -56,7 +57,7 @@ pub(crate) fn free(host_pointer: u64) -> CuResult<()> {
     }
     forbid_unsafe_call()?;
     if let Some((known, _)) = managed::mapped_host_at(host_pointer) {
-        if known.base != host_pointer {
+        if known.base != host_pointer || managed::is_registered(host_pointer) {
             return Err(CudaError::INVALID_VALUE);
         }
         wait_for_copies()?;
@@ -97,7 +98,7 @@ pub(crate) fn flags(mut flags: Out<'_, u32>, host_pointer: u64) -> CuResult<()> 
 
 /// cuMemHostRegister_v2 cuMemHostRegister
 pub(crate) fn register(host_pointer: u64, byte_size: usize, flags: u32) -> CuResult<()> {
-    current_context()?;
+    let context = current_context()?;
     forbid_unsafe_call()?;
     if host_pointer == 0 || byte_size == 0 || flags & !REGISTER_FLAGS != 0 {
         return Err(CudaError::INVALID_VALUE);
@@ -105,7 +106,18 @@ pub(crate) fn register(host_pointer: u64, byte_size: usize, flags: u32) -> CuRes
     if flags & REGISTER_IO_MEMORY != 0 {
         return Err(CudaError::NOT_SUPPORTED);
     }
-    client()?.pinned.register(host_pointer, byte_size as u64, flags)
+    let bytes = byte_size as u64;
+    if managed::meets_registered(host_pointer, bytes) {
+        return Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let pinned = &client()?.pinned;
+    pinned.register(host_pointer, bytes, flags)?;
+    let is_mapped = flags & REGISTER_DEVICE_MAP != 0 && bytes > SIGNAL_BYTES_MAX;
+    // Where the worker cannot have its addresses, it is pinned memory like any other.
+    if is_mapped && managed::adopt_registered(&context, host_pointer, bytes, flags).is_ok() {
+        pinned.unregister(host_pointer)?;
+    }
+    Ok(())
 }
 
 /// cuMemHostUnregister
@@ -114,6 +126,10 @@ pub(crate) fn unregister(host_pointer: u64) -> CuResult<()> {
         return Err(CudaError::INVALID_VALUE);
     }
     forbid_unsafe_call()?;
+    if managed::is_registered(host_pointer) {
+        wait_for_copies()?;
+        return managed::give_back_registered(host_pointer);
+    }
     let pinned = &client()?.pinned;
     pinned
         .find(host_pointer)

@@ -132,9 +132,9 @@ fn of_pinned(base: u64, bytes: u64, attribute: u32, pointer: u64) -> CuResult<An
 fn answer(attribute: u32, pointer: u64) -> CuResult<Answer> {
     if let Some(device) = memory_of(pointer) {
         let found = device.memory.find(pointer).ok_or(CudaError::INVALID_VALUE)?;
-        return match found.kind {
-            AllocationKind::MappedHost { .. } => of_pinned(found.base, found.bytes, attribute, pointer),
-            _ => of_device(&found, attribute, pointer),
+        return match found.kind.host_flags() {
+            Some(_) => of_pinned(found.base, found.bytes, attribute, pointer),
+            None => of_device(&found, attribute, pointer),
         };
     }
     let range = client()?.pinned.find(pointer).ok_or(CudaError::INVALID_VALUE)?;

@@ -84,7 +84,7 @@ pub(crate) fn free_async(device_pointer: u64, stream: StreamArg) -> CuResult<()>
     let device = memory_of(device_pointer).ok_or(CudaError::INVALID_VALUE)?;
     let known = device.memory.find(device_pointer).filter(|known| known.base == device_pointer);
     let known = known.ok_or(CudaError::INVALID_VALUE)?;
-    if matches!(known.kind, AllocationKind::MappedHost { .. }) {
+    if known.kind.host_flags().is_some() {
         return Err(CudaError::INVALID_VALUE);
     }
     if let Some(capturing) = capturing(&stream) {

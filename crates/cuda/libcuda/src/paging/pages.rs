@@ -7,6 +7,10 @@
 //!
 //! A forked child inherits neither, as with NVIDIA's driver: a touch there is an ordinary SIGSEGV.
 
+mod own;
+
+pub(crate) use own::is_adoptable;
+
 use super::{note_managed, userfault};
 use std::{
     io,
@@ -43,9 +47,14 @@ pub(crate) struct Pages {
     view: u64,
     alias: u64,
     bytes: u64,
+    /// The file, where the view was the program's own memory and becomes that again.
+    own: Option<OwnedFd>,
     /// Parts of [`PART`] bytes for which the file has pages, all of them mapped in the alias.
     backed: Vec<AtomicBool>,
 }
+
+const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const SHARED: i32 = libc::MAP_SHARED | libc::MAP_NORESERVE;
 
 /// As large as a block of managed memory.
 const PART: u64 = 64 << 10;
@@ -63,6 +72,16 @@ fn map(at: u64, bytes: u64, protection: i32, flags: i32, file: i32) -> io::Resul
 impl Pages {
     /// New zero pages with their view at `view`, in a range that this library has reserved; the program may read them.
     pub(crate) fn create(view: u64, bytes: u64) -> io::Result<Self> {
+        let (file, pages) = Self::begin(view, bytes)?;
+        // From here on a failure drops `pages`, which restores the reservation.
+        let first = if userfault().is_some() { BOTH } else { libc::PROT_READ };
+        map(view, bytes, first, SHARED | libc::MAP_FIXED, file.as_raw_fd())?;
+        pages.watch()?;
+        Ok(pages)
+    }
+
+    /// A file and its alias. There is no view yet.
+    fn begin(view: u64, bytes: u64) -> io::Result<(OwnedFd, Self)> {
         // SAFETY: the name is a C string; the call touches nothing else.
         let file = unsafe { libc::memfd_create(c"dxpu-managed".as_ptr(), libc::MFD_CLOEXEC) };
         if file < 0 {
@@ -72,23 +91,22 @@ impl Pages {
         let file = unsafe { OwnedFd::from_raw_fd(file) };
         // SAFETY: the call has no pointers.
         check(unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) })?;
-        let both = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let alias = map(0, bytes, both, flags, file.as_raw_fd())?;
+        let alias = map(0, bytes, BOTH, SHARED, file.as_raw_fd())?;
         let backed = (0..bytes.div_ceil(PART)).map(|_| AtomicBool::new(false)).collect();
-        let pages = Self { view, alias, bytes, backed };
-        // From here on a failure drops `pages`, which restores the reservation.
-        let first = if userfault().is_some() { both } else { libc::PROT_READ };
-        map(view, bytes, first, flags | libc::MAP_FIXED, file.as_raw_fd())?;
-        for start in [view, alias] {
-            // SAFETY: both mappings were made above.
-            check(unsafe { libc::madvise(start as *mut _, bytes as usize, libc::MADV_DONTFORK) })?;
+        Ok((file, Self { view, alias, bytes, own: None, backed }))
+    }
+
+    /// Begins to hear of touches of the view.
+    fn watch(&self) -> io::Result<()> {
+        for start in [self.view, self.alias] {
+            // SAFETY: both mappings are ours, and no bytes change.
+            check(unsafe { libc::madvise(start as *mut _, self.bytes as usize, libc::MADV_DONTFORK) })?;
         }
         if let Some(userfault) = userfault() {
-            userfault.register(view, bytes)?;
+            userfault.register(self.view, self.bytes)?;
         }
-        note_managed(view, bytes);
-        Ok(pages)
+        note_managed(self.view, self.bytes);
+        Ok(())
     }
 
     /// Where we read and write them: the address of the byte at `offset`.
@@ -116,6 +134,10 @@ impl Pages {
         match access {
             // Without pages a touch is an event. The bytes stay in the file.
             Access::Closed => {
+                if self.own.is_some() {
+                    // Fails where the program has unmapped its memory: other memory may lie there now.
+                    userfault.write_protect(start, bytes)?;
+                }
                 // SAFETY: the range lies in the view, which is ours.
                 check(unsafe { libc::madvise(start as *mut _, bytes as usize, libc::MADV_DONTNEED) })
             }
@@ -148,15 +170,21 @@ impl Pages {
 
     /// Nothing can be had here any more: touches become the program's own.
     pub(crate) fn give_up(&self) {
-        if let Some(userfault) = userfault() {
+        if self.own.is_some() {
+            self.end_view();
+        } else if let Some(userfault) = userfault() {
             // SAFETY: the whole view is ours.
             unsafe { libc::mprotect(self.view as *mut _, self.bytes as usize, libc::PROT_NONE) };
             userfault.unregister(self.view, self.bytes);
         }
     }
 
-    /// Restores the reservation in place of the view: the program has given the memory back.
+    /// Restores the reservation in place of the view: the program has given the memory back. The program's own memory becomes
+    /// private memory again, with the bytes that are here.
     pub(crate) fn end_view(&self) {
+        if let Some(file) = &self.own {
+            return self.end_own(file);
+        }
         if let Some(userfault) = userfault() {
             userfault.unregister(self.view, self.bytes);
         }

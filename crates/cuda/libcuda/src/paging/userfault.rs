@@ -17,7 +17,8 @@ const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
 const FEATURE_WP_SHMEM: u64 = 1 << 12;
 /// Without it a page that was never there would not be write-protected. It came with `CONTINUE_MODE_WP` (Linux 6.4).
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
-const REGISTER_MODES: u64 = 1 | 2 | 4;
+const REGISTER_MISSING: u64 = 1;
+const REGISTER_MODES: u64 = REGISTER_MISSING | 2 | 4;
 const CONTINUE_MODE_DONTWAKE: u64 = 1;
 const CONTINUE_MODE_WP: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
@@ -119,7 +120,16 @@ impl Userfault {
     }
 
     pub(super) fn register(&self, start: u64, bytes: u64) -> io::Result<()> {
-        let mut register = Register { span: Span { start, bytes }, mode: REGISTER_MODES, ioctls: 0 };
+        self.register_as(start, bytes, REGISTER_MODES)
+    }
+
+    /// For memory of no file: a touch where there is no page is an event.
+    pub(super) fn register_missing(&self, start: u64, bytes: u64) -> io::Result<()> {
+        self.register_as(start, bytes, REGISTER_MISSING)
+    }
+
+    fn register_as(&self, start: u64, bytes: u64, mode: u64) -> io::Result<()> {
+        let mut register = Register { span: Span { start, bytes }, mode, ioctls: 0 };
         self.call(request::<Register>(READ_WRITE, 0), &mut register)
     }
 
@@ -169,6 +179,11 @@ impl Userfault {
         if is_write {
             self.set_write_protection(start, bytes, WRITEPROTECT_MODE_DONTWAKE)?;
         }
+        self.wake(start, bytes)
+    }
+
+    /// Has threads that wait in a range look again.
+    pub(super) fn wake(&self, start: u64, bytes: u64) -> io::Result<()> {
         self.call(request::<Span>(READ, 2), &mut Span { start, bytes })
     }
 

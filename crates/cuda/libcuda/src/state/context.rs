@@ -201,6 +201,7 @@ impl Context {
     /// Ends everything in it. A primary context keeps its name and can live again.
     pub(crate) fn end(&self, primary: bool) -> CuResult<()> {
         let client = client()?;
+        super::managed::give_back_all_of(self.handle);
         self.alive.store(false, Ordering::SeqCst);
         self.local_storage.clear(self.handle);
         *locks::write(&self.legacy) = None;

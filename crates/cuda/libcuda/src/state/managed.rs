@@ -13,12 +13,14 @@
 #![allow(unsafe_code)]
 
 mod hints;
+mod registered;
 mod serve;
 mod side;
 mod variables;
 mod work;
 
 pub(crate) use hints::*;
+pub(crate) use registered::*;
 pub(crate) use variables::{add_variables, remove_variables};
 pub(crate) use work::*;
 
@@ -87,6 +89,8 @@ struct Area {
     targets: Vec<Range<u64>>,
     /// Changes with all work that may change the memory.
     generation: u64,
+    /// A fetch has failed.
+    has_failed: bool,
     /// Bytes that were sent and fetched, for the log.
     moved: (u64, u64),
     /// Which of its bytes are managed memory.
@@ -106,6 +110,7 @@ impl Area {
             advices: Advices::default(),
             targets: Vec::new(),
             generation: 0,
+            has_failed: false,
             moved: (0, 0),
             held: Held::default(),
         }
@@ -223,10 +228,8 @@ pub(crate) fn mapped_host_at(address: u64) -> Option<(Allocation, u32)> {
         return None;
     }
     let found = super::memory_of(address)?.memory.find(address)?;
-    match found.kind {
-        AllocationKind::MappedHost { flags } => Some((found, flags)),
-        _ => None,
-    }
+    let flags = found.kind.host_flags()?;
+    Some((found, flags))
 }
 
 fn allocate_with_pages(

@@ -4,11 +4,11 @@ use super::{Context, Device, FreedBlock, client, lock, squeeze_pools};
 use crate::reserve::Reserved;
 use cuda_abi::{CuResult, CudaError};
 use cuda_client::{
-    addresses::{AddressSpace, Kind},
+    addresses::{AddressSpace, CHUNK_BYTES, Kind},
     managed::BLOCK_BYTES,
     suballocator::Block,
 };
-use cuda_wire::{Command, MemoryHandleId};
+use cuda_wire::{Command, MemoryHandleId, VaRange};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::{
@@ -74,6 +74,11 @@ pub(crate) enum AllocationKind {
         /// What the program asked for.
         flags: u32,
     },
+    /// Host memory that the program has registered, with device memory behind it at the same addresses.
+    RegisteredHost {
+        /// What the program asked for.
+        flags: u32,
+    },
     /// Memory of another process.
     Imported {
         /// Where what is mapped begins.
@@ -85,6 +90,14 @@ impl AllocationKind {
     /// Whether it belongs to a module.
     fn is_variable(self) -> bool {
         matches!(self, Self::Variable | Self::ManagedVariable)
+    }
+
+    /// The flags of what is memory of the host to the program.
+    pub(crate) fn host_flags(self) -> Option<u32> {
+        match self {
+            Self::MappedHost { flags } | Self::RegisteredHost { flags } => Some(flags),
+            _ => None,
+        }
     }
 
     /// Whether it is managed memory to the program.
@@ -113,7 +126,7 @@ pub(crate) struct Physical {
 pub(crate) struct DeviceMemory {
     reserved: Reserved,
     state: Mutex<State>,
-    /// Whether the driver has placed variables outside of the range.
+    /// Whether anything lies outside of the range: variables that the driver has placed, or registered host memory.
     has_strays: AtomicBool,
 }
 
@@ -125,7 +138,14 @@ struct State {
     /// Where variables lie that a driver placed outside of the range: first address to the keeper of the pages. They
     /// stay when their module goes: the driver may use the place again.
     strays: BTreeMap<u64, Reserved>,
+    /// Registered host memory: base to bytes.
+    registered: BTreeMap<u64, u64>,
+    /// Addresses that the worker keeps free for such memory, for as long as it is there: base to bytes.
+    kept: BTreeMap<u64, u64>,
 }
+
+/// Registered memory often lies close together. Memory that lies in two kept ranges could not be mapped.
+const KEPT_BYTES: u64 = 1 << 30;
 
 /// Drivers give modules memory in pages of this size.
 const STRAY_BYTES: u64 = 2 << 20;
@@ -135,8 +155,8 @@ static NEXT_BUFFER: AtomicU64 = AtomicU64::new(1);
 impl DeviceMemory {
     pub(super) fn new(reserved: Reserved) -> Self {
         let space = AddressSpace::new(reserved.range());
-        let (allocations, reservations, strays) = Default::default();
-        let state = State { space, allocations, reservations, strays };
+        let (allocations, reservations, strays, registered, kept) = Default::default();
+        let state = State { space, allocations, reservations, strays, registered, kept };
         Self { reserved, state: Mutex::new(state), has_strays: AtomicBool::new(false) }
     }
 
@@ -149,7 +169,7 @@ impl DeviceMemory {
 
     #[inline]
     fn holds_stray(&self, address: u64) -> bool {
-        self.has_strays.load(Ordering::Acquire) && lock(&self.state).stray_at(address)
+        self.has_strays.load(Ordering::Acquire) && lock(&self.state).is_elsewhere(address)
     }
 
     /// Places an allocation. The caller tells the worker.
@@ -164,6 +184,60 @@ impl DeviceMemory {
         };
         state.note(base, bytes, kind, context);
         Ok(base)
+    }
+
+    /// Whether the worker keeps a range for us, in one piece.
+    pub(super) fn is_kept(&self, base: u64, bytes: u64) -> bool {
+        let state = lock(&self.state);
+        let before = state.kept.range(..=base).next_back();
+        before.is_some_and(|(start, count)| base + bytes <= start + count)
+    }
+
+    /// What the worker may be asked to keep for a range, the best first. None of it is kept yet.
+    pub(super) fn keepable(&self, base: u64, bytes: u64) -> Vec<VaRange> {
+        let state = lock(&self.state);
+        let rounded = [KEPT_BYTES, CHUNK_BYTES].map(|step| {
+            let start = base / step * step;
+            VaRange { base: start, bytes: (base + bytes).next_multiple_of(step) - start }
+        });
+        let is_free = |range: &VaRange| {
+            let before = state.kept.range(..range.base + range.bytes).next_back();
+            before.is_none_or(|(start, count)| start + count <= range.base)
+        };
+        rounded.into_iter().filter(is_free).collect()
+    }
+
+    /// The worker keeps it.
+    pub(super) fn note_kept(&self, range: VaRange) {
+        lock(&self.state).kept.insert(range.base, range.bytes);
+    }
+
+    /// Notes registered host memory, whose device memory the worker has made.
+    pub(super) fn note_registered(&self, context: &Context, base: u64, bytes: u64, flags: u32) {
+        let mut state = lock(&self.state);
+        state.note(base, bytes, AllocationKind::RegisteredHost { flags }, context);
+        state.registered.insert(base, bytes);
+        self.has_strays.store(true, Ordering::Release);
+    }
+
+    /// Whether such memory starts here.
+    pub(super) fn is_registered(&self, base: u64) -> bool {
+        self.has_strays.load(Ordering::Acquire) && lock(&self.state).registered.contains_key(&base)
+    }
+
+    /// Whether any of a range is host memory at one address.
+    pub(crate) fn meets_registered(&self, base: u64, bytes: u64) -> bool {
+        let state = lock(&self.state);
+        let before = state.registered.range(..base.saturating_add(bytes)).next_back();
+        before.is_some_and(|(at, count)| at + count > base)
+    }
+
+    /// Forgets it.
+    pub(super) fn forget_registered(&self, base: u64) {
+        let mut state = lock(&self.state);
+        if state.registered.remove(&base).is_some() {
+            state.allocations.remove(&base);
+        }
     }
 
     /// Takes an allocation of cuMemAlloc, a graph or a pool out of the table; the address may be used again later. The
@@ -393,6 +467,12 @@ impl DeviceMemory {
 }
 
 impl State {
+    /// Whether an address outside of the range is a device address.
+    fn is_elsewhere(&self, address: u64) -> bool {
+        let registered = self.registered.range(..=address).next_back();
+        self.stray_at(address) || registered.is_some_and(|(base, bytes)| address - base < *bytes)
+    }
+
     fn stray_at(&self, address: u64) -> bool {
         let stray = self.strays.range(..=address).next_back();
         stray.is_some_and(|(&start, _)| address - start < STRAY_BYTES)
@@ -490,6 +570,9 @@ pub(crate) fn free_device_memory(address: u64) -> CuResult<()> {
     }
     super::forbid_unsafe_call()?;
     let device = memory_of(address).ok_or(CudaError::INVALID_VALUE)?;
+    if device.memory.is_registered(address) {
+        return Err(CudaError::INVALID_VALUE);
+    }
     if super::free_graph_memory(address)? {
         return device.link.post(&Command::MemoryFree { address });
     }

@@ -1,5 +1,6 @@
 //! The programs of the tests of managed memory.
 
+mod registered;
 mod variables;
 
 // The library under test is linked in; its functions are called as any program calls them.
@@ -773,6 +774,7 @@ pub(crate) fn run(plan: &str) {
             "variables" => variables::variables(),
             "lost" => lost(),
             "mapped" => mapped(),
+            "registered" => registered::registered(),
             other => panic!("no plan {other}"),
         },
     }

@@ -147,6 +147,9 @@ fn fetch(
                 "managed memory at {:#x} cannot be fetched from the GPU: {error}",
                 base + range.start
             ));
+            if let Some(area) = areas.by_base.get_mut(&base) {
+                area.has_failed = true;
+            }
             Fetched::Failed
         }
     };
@@ -247,7 +250,8 @@ impl Areas {
     pub(super) fn want(&mut self, base: u64, range: &Range<u64>) {
         /// A program that prefetches faster than bytes arrive is served by its touches.
         const WANTED_MAX: usize = 64;
-        if let Some(area) = self.by_base.get(&base).filter(|_| self.wanted.len() < WANTED_MAX) {
+        let is_wanted = self.wanted.iter().any(|wanted| wanted.base == base && wanted.range == *range);
+        if let Some(area) = self.by_base.get(&base).filter(|_| !is_wanted && self.wanted.len() < WANTED_MAX) {
             self.wanted.push(Wanted { base, number: area.number, range: range.clone() });
             crate::paging::ring();
         }

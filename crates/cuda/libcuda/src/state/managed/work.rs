@@ -114,7 +114,9 @@ impl Areas {
             return Ok(());
         }
         crate::paging::keep_ready();
-        area.pages.set(&close, Access::Closed).map_err(kernel_refused)?;
+        if let Err(error) = area.pages.set(&close, Access::Closed) {
+            return if area.pages.is_left() { self.leave(base) } else { Err(kernel_refused(error)) };
+        }
         self.send(base, &send)
     }
 
@@ -122,8 +124,8 @@ impl Areas {
     pub(super) fn share(&mut self, base: u64, range: &Range<u64>) -> CuResult<()> {
         let Some(area) = self.by_base.get_mut(&base) else { return Ok(()) };
         let Lent { send, .. } = area.table.share(range);
-        for run in &send {
-            area.pages.make_read_only(run).map_err(kernel_refused)?;
+        if let Err(error) = send.iter().try_for_each(|run| area.pages.make_read_only(run)) {
+            return if area.pages.is_left() { self.leave(base) } else { Err(kernel_refused(error)) };
         }
         self.send(base, &send)
     }
