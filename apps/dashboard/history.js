@@ -66,6 +66,9 @@ export function drawHistory() {
     series: [
       { name: "memory", text: "memory", of: (point) => (point.memory_bytes ? (100 * point.memory_used_bytes) / point.memory_bytes : null) },
       { name: "busy", text: "busy", of: (point) => point.utilization_pct ?? null },
+      // GPUs before Hopper do not tell it: without such a point there is no line, and no key without one.
+      ...(points.some((point) => point.sm_activity_pct !== undefined)
+        ? [{ name: "sm", text: "SM activity", of: (point) => point.sm_activity_pct ?? null }] : []),
     ],
   });
   const count = (value) => (value === null || value === undefined ? "–" : String(Math.round(value * 10) / 10));

@@ -70,7 +70,8 @@ def furnish(pool):
 def history(pool, page, viewer, steps):
     resize(page, DESK)
     log_in(page, pool, viewer)
-    page.until("document.querySelectorAll('#chart-use path.line').length === 2")
+    # Simulated GPUs do not tell the activity of multiprocessors; those of the day before did.
+    page.until("document.querySelectorAll('#chart-use path.line').length === 3 && document.querySelector('#chart-use .key.sm')")
     page.run("document.querySelector('[data-span=day]').click()")
     page.until(f"Number(document.querySelector('#chart-gpus svg').dataset.points) >= {steps - 2}")
     page.until("document.querySelectorAll('#chart-queue .key').length >= 3")

@@ -16,7 +16,7 @@ def sums(gpus, leased, busy, memory, waiting):
     reasons[2], reasons[0], reasons[6] = waiting * 0.6, waiting * 0.25, waiting * 0.15
     return {
         "gpus": gpus, "free": max(0.0, gpus - leased - 2), "leased": leased,
-        "busy_pct": busy * gpus, "busy_of": gpus, "memory_used": memory * gpus * (141 << 30), "memory_of": gpus * float(141 << 30),
+        "busy_pct": busy * gpus, "busy_of": gpus, "sm_pct": 0.4 * busy * gpus, "sm_of": gpus, "memory_used": memory * gpus * (141 << 30), "memory_of": gpus * float(141 << 30),
         "waiting": waiting, "reasons": reasons,
     }
 

@@ -102,6 +102,9 @@ class Agent:
             "temperature_c": 40,
             "power_mw": 90_500,
             "ecc_uncorrected": 0,
+            "sm_activity_pct": 2,
+            "sm_occupancy_pct": 1,
+            "dram_activity_pct": 0,
         }
         self.gpus = [
             {

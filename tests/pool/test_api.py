@@ -67,6 +67,7 @@ def test_promtool_accepts_the_metrics(pool):
     ours = [line for line in complaints if "label names should be written in 'snake_case'" not in line]
     assert not ours, "\n".join(ours)
     assert done.returncode in (0, 3), done.returncode
-    for metric in ["DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE"]:
+    measured = ["DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE"]
+    for metric in [*measured, "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_OCCUPANCY", "DCGM_FI_PROF_DRAM_ACTIVE"]:
         assert len(re.findall(rf"^{metric}\{{", text, re.MULTILINE)) == 2, metric
     assert re.search(r'^dxpu_gpus\{model="H200",state="leased"\} 1$', text, re.MULTILINE), text

@@ -139,6 +139,9 @@ fn columns_of(is_wide: bool) -> Vec<Column> {
     ];
     if is_wide {
         columns.extend([
+            Column::Number("SM"),
+            Column::Number("OCC"),
+            Column::Number("DRAM"),
             Column::Number("USED"),
             Column::Number("TEMP"),
             Column::Number("POWER"),
@@ -158,12 +161,15 @@ fn row(gpu: &Record, is_wide: bool) -> Vec<Cell> {
         gpu.model.to_string().into(),
         bytes(gpu.memory_bytes).into(),
         Cell::toned(name_of(&gpu.state), tone(gpu.state)),
-        counters.utilization_pct.map_or("-".to_owned(), |pct| format!("{pct}%")).into(),
+        percent(counters.utilization_pct).into(),
         or_dash(holders(gpu)).into(),
         or_dash(note(gpu)).into(),
     ];
     if is_wide {
         row.extend([
+            percent(counters.sm_activity_pct).into(),
+            percent(counters.sm_occupancy_pct).into(),
+            percent(counters.dram_activity_pct).into(),
             counters.memory_used_bytes.map_or("-".to_owned(), bytes).into(),
             counters.temperature_c.map_or("-".to_owned(), |c| format!("{c} C")).into(),
             counters.power_mw.map_or("-".to_owned(), |mw| format!("{} W", mw / 1000)).into(),
@@ -174,6 +180,11 @@ fn row(gpu: &Record, is_wide: bool) -> Vec<Cell> {
         ]);
     }
     row
+}
+
+/// A counter in percent, as every table shows it.
+pub(super) fn percent(of: Option<u32>) -> String {
+    of.map_or("-".to_owned(), |pct| format!("{pct}%"))
 }
 
 /// The leases that have it.
@@ -234,7 +245,10 @@ fn detail(gpu: &Record, paper: Paper) -> Vec<String> {
         ("epoch", format!("{} (clean up to {})", gpu.epoch, gpu.cleaned_epoch)),
         ("nvlink group", gpu.nvlink_group.map_or("-".to_owned(), |group| group.to_string())),
         ("endpoints", or_dash(gpu.endpoints.join(" "))),
-        ("utilization", counters.utilization_pct.map_or("-".to_owned(), |pct| format!("{pct}%"))),
+        ("utilization", percent(counters.utilization_pct)),
+        ("sm activity", percent(counters.sm_activity_pct)),
+        ("sm occupancy", percent(counters.sm_occupancy_pct)),
+        ("dram activity", percent(counters.dram_activity_pct)),
         ("memory used", counters.memory_used_bytes.map_or("-".to_owned(), bytes)),
         ("temperature", counters.temperature_c.map_or("-".to_owned(), |c| format!("{c} C"))),
         ("power", counters.power_mw.map_or("-".to_owned(), |mw| format!("{:.1} W", mw as f64 / 1000.0))),
@@ -244,4 +258,37 @@ fn detail(gpu: &Record, paper: Paper) -> Vec<String> {
         pairs.push(("tainted by", format!("{} at {}", who(&taint.by), time(taint.since_ms))));
     }
     table::pairs(&pairs, paper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(counters: serde_json::Value) -> Record {
+        serde_json::from_value(serde_json::json!({
+            "id": "a/0", "box_name": "a", "slot": 0, "model": "H200", "memory_bytes": 141u64 << 30, "uuid": "u",
+            "state": "leased", "epoch": 1, "cleaned_epoch": 1, "health": {"ok": true}, "counters": counters,
+        }))
+        .unwrap()
+    }
+
+    /// What a wide row says under this head.
+    fn under(head: &'static str, gpu: &Record) -> String {
+        let (columns, row) = (columns_of(true), row(gpu, true));
+        assert_eq!(columns.len(), row.len());
+        row[columns.iter().position(|column| *column == Column::Number(head)).unwrap()].text.clone()
+    }
+
+    #[test]
+    fn a_wide_row_tells_the_activity_of_a_gpu_or_that_it_is_not_known() {
+        let hopper = gpu(serde_json::json!({
+            "utilization_pct": 100, "sm_activity_pct": 12, "sm_occupancy_pct": 3, "dram_activity_pct": 0,
+        }));
+        let heads = ["UTIL", "SM", "OCC", "DRAM"];
+        assert_eq!(heads.map(|head| under(head, &hopper)), ["100%", "12%", "3%", "0%"]);
+        let older = gpu(serde_json::json!({"utilization_pct": 100}));
+        assert_eq!(heads.map(|head| under(head, &older)), ["100%", "-", "-", "-"]);
+        let shown = detail(&hopper, Paper { width: None, height: None, is_colourful: false }).join("\n");
+        assert!(shown.contains("sm activity") && shown.contains("12%"), "{shown}");
+    }
 }

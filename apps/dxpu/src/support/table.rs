@@ -30,7 +30,8 @@ pub(crate) enum Column {
     Cut(&'static str),
     /// A number.
     Number(&'static str),
-    /// Text that repeats what another column says: the column is left out where there is no room for it.
+    /// Text that can be spared, as it repeats another column or is one figure more: the column is left out where there is no
+    /// room for it.
     Spare(&'static str),
 }
 

@@ -10,6 +10,7 @@ mod brain;
 mod check;
 mod device;
 mod disk;
+mod gpm;
 mod gpu;
 mod guard;
 mod nvml;

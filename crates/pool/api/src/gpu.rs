@@ -173,9 +173,11 @@ impl Health {
     }
 }
 
-/// What a GPU measures of itself.
+/// What a GPU measures of itself. What its driver does not tell is left out.
+///
+/// Unknown fields are ignored, unlike in all else that a box sends: a manager, and a client that shows what a manager
+/// tells, can do without a counter that a newer box measures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Counters {
     /// Share of the last moments in which a kernel ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -192,4 +194,45 @@ pub struct Counters {
     /// Memory errors that could not be corrected, since the driver was loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_uncorrected: Option<u64>,
+    /// Share of the multiprocessors that had a warp to run, on average over the last second. `utilization_pct` is 100
+    /// while one small kernel runs; this says how much of the GPU it takes. NVIDIA GPUs from Hopper on tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_activity_pct: Option<u32>,
+    /// Warps on the multiprocessors over the last second, of as many as fit. Told like `sm_activity_pct`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_occupancy_pct: Option<u32>,
+    /// Bandwidth of the GPU's memory in use over the last second. Told like `sm_activity_pct`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dram_activity_pct: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_are_not_known_are_left_out_and_those_of_before_are_read() {
+        let before = r#"{"utilization_pct":7,"memory_used_bytes":1,"temperature_c":41,"power_mw":120500,"ecc_uncorrected":0}"#;
+        let counters: Counters = serde_json::from_str(before).unwrap();
+        let activity = (counters.sm_activity_pct, counters.sm_occupancy_pct, counters.dram_activity_pct);
+        assert_eq!(activity, (None, None, None), "a box that does not tell it has no zeros");
+        assert_eq!(serde_json::to_string(&counters).unwrap(), before, "as managers of before read it");
+
+        let now = r#"{"sm_activity_pct":37,"sm_occupancy_pct":12,"dram_activity_pct":0}"#;
+        let counters: Counters = serde_json::from_str(now).unwrap();
+        let expected = Counters {
+            sm_activity_pct: Some(37),
+            sm_occupancy_pct: Some(12),
+            dram_activity_pct: Some(0),
+            ..Counters::default()
+        };
+        assert_eq!(counters, expected);
+        assert_eq!(serde_json::to_string(&counters).unwrap(), now);
+    }
+
+    #[test]
+    fn a_counter_of_a_newer_box_is_ignored() {
+        let counters: Counters = serde_json::from_str(r#"{"utilization_pct":7,"tensor_pct":3}"#).unwrap();
+        assert_eq!(counters, Counters { utilization_pct: Some(7), ..Counters::default() });
+    }
 }

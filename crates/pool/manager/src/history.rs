@@ -31,7 +31,7 @@ const DAY_STEP_MS: u64 = 120_000;
 /// A day of these.
 const DAY_STEPS: usize = 720;
 /// Tenants with a series of their own in one step, those with most GPUs first. The others are in the pool's alone. A step
-/// has 60 bytes for a tenant, so all steps have 17 MB at most.
+/// has 76 bytes for a tenant, so all steps have 21 MB at most.
 const TENANTS_MAX: usize = 256;
 
 /// One look at the pool.

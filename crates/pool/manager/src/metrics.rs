@@ -24,7 +24,7 @@ type GpuMetric = (&'static str, Kind, &'static str, fn(&Gpu) -> Option<f64>);
 /// Bytes in the unit of DCGM's memory metrics.
 const MIB: f64 = 1_048_576.0;
 
-const GPU_METRICS: [GpuMetric; 6] = [
+const GPU_METRICS: [GpuMetric; 9] = [
     ("DCGM_FI_DEV_GPU_UTIL", Kind::Gauge, "GPU utilization (in %).", |gpu| {
         gpu.counters.as_ref()?.utilization_pct.map(f64::from)
     }),
@@ -45,7 +45,27 @@ const GPU_METRICS: [GpuMetric; 6] = [
     ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", Kind::Gauge, "Double-bit volatile ECC errors.", |gpu| {
         gpu.counters.as_ref()?.ecc_uncorrected.map(|count| count as f64)
     }),
+    // DCGM tells these as ratios.
+    (
+        "DCGM_FI_PROF_SM_ACTIVE",
+        Kind::Gauge,
+        "Multiprocessors that had a warp to run, on average (0 to 1).",
+        |gpu| ratio(gpu.counters.as_ref()?.sm_activity_pct),
+    ),
+    (
+        "DCGM_FI_PROF_SM_OCCUPANCY",
+        Kind::Gauge,
+        "Warps on the multiprocessors, of as many as fit (0 to 1).",
+        |gpu| ratio(gpu.counters.as_ref()?.sm_occupancy_pct),
+    ),
+    ("DCGM_FI_PROF_DRAM_ACTIVE", Kind::Gauge, "Bandwidth of the GPU's memory in use (0 to 1).", |gpu| {
+        ratio(gpu.counters.as_ref()?.dram_activity_pct)
+    }),
 ];
+
+fn ratio(percent: Option<u32>) -> Option<f64> {
+    percent.map(|percent| f64::from(percent) / 100.0)
+}
 
 /// Everything, as text.
 pub(crate) async fn gather(api: &Api, asked: Asked) -> Result<String, Problem> {

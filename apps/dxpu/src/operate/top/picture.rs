@@ -160,6 +160,8 @@ impl Picture {
             Column::Whole("STATE"),
             Column::Number("UTIL"),
             Column::Spare(""),
+            Column::Number("SM"),
+            Column::Spare("DRAM"),
             Column::Number("MEMORY"),
             Column::Number("TEMP"),
             Column::Number("POWER"),
@@ -169,12 +171,17 @@ impl Picture {
         ];
         let row = |gpu: &&Gpu| -> Vec<Cell> {
             let power = gpu.counters.as_ref().and_then(|counters| counters.power_mw);
+            let active = gpu.counters.as_ref().and_then(|counters| counters.sm_activity_pct);
+            let memory_busy = gpu.counters.as_ref().and_then(|counters| counters.dram_activity_pct);
             vec![
                 gpu.id.to_string().into(),
                 gpu.model.to_string().into(),
                 Cell::toned(name_of(&gpu.state), gpu::tone(gpu.state)),
-                util(gpu).map_or("-".to_owned(), |pct| format!("{pct}%")).into(),
+                gpu::percent(util(gpu)).into(),
                 Cell::toned(bar(util(gpu)), Tone::Busy),
+                gpu::percent(active).into(),
+                // To the right, as numbers are.
+                format!("{:>4}", gpu::percent(memory_busy)).into(),
                 used(gpu)
                     .map_or_else(
                         || bytes(gpu.memory_bytes),
@@ -281,6 +288,31 @@ mod tests {
         assert!(lines[2].starts_with("utilisation 50 %   memory 3.0 GiB of 423 GiB"), "{}", lines[2]);
         assert!(lines.len() <= 7, "{lines:#?}");
         assert!(lines.last().unwrap().contains("more"), "{lines:#?}");
+    }
+
+    #[test]
+    fn activity_is_shown_where_it_is_known_and_memory_gives_way_first() {
+        let mut picture = picture();
+        let counters = picture.gpus[1].counters.as_mut().unwrap();
+        (counters.sm_activity_pct, counters.dram_activity_pct) = (Some(37), Some(8));
+        let shown = |width| {
+            let paper = Paper { width, height: None, is_colourful: false };
+            let lines = picture.lines(&View::default(), paper);
+            lines[4..7]
+                .iter()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+                .collect::<Vec<_>>()
+        };
+        let whole = shown(None);
+        assert!(whole[0].starts_with("GPU MODEL STATE UTIL SM DRAM MEMORY"), "{whole:#?}");
+        assert!(whole[1].starts_with("a/0 H200 leased 10% █░░░░░░░░░ - - 0 B"), "{whole:#?}");
+        assert!(whole[2].starts_with("a/1 H200 free 90% █████████░ 37% 8% 1.0 GiB"), "{whole:#?}");
+        let widest =
+            picture.lines(&View::default(), Paper { width: None, height: None, is_colourful: false });
+        let width = widest[4..].iter().map(|line| line.chars().count()).max().unwrap();
+        let narrow = shown(Some(width - 1));
+        assert!(narrow[0].starts_with("GPU MODEL STATE UTIL SM MEMORY"), "{narrow:#?}");
+        assert!(narrow[2].starts_with("a/1 H200 free 90% █████████░ 37% 1.0 GiB"), "{narrow:#?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The GPUs of a box.
 
-use super::nvml::Nvml;
+use super::nvml::{Nvml, Sensors};
 use crate::error::AgentError;
 use driver_soft::SoftConfig;
 use pool_api::{Counters, FIRST_GUEST_SLOT, Guest, Model};
@@ -30,7 +30,7 @@ pub(crate) enum What {
         identity: String,
     },
     /// By NVIDIA's driver.
-    Nvidia(Arc<Nvml>),
+    Nvidia(Arc<Sensors>),
 }
 
 /// A reading of a GPU.
@@ -71,9 +71,9 @@ pub(crate) fn nvidia() -> anyhow::Result<Vec<Gpu>> {
         slot: slot as u8,
         model: model_of(&found.name),
         memory_bytes: found.memory_bytes,
-        uuid: found.uuid,
+        uuid: found.uuid.clone(),
         nvlink_group: found.is_nvlinked.then_some(0),
-        what: What::Nvidia(nvml.clone()),
+        what: What::Nvidia(Arc::new(Sensors::new(nvml.clone(), found.uuid))),
         guest: None,
         seat_bytes: 0,
     };
@@ -111,7 +111,7 @@ impl Gpu {
         match &self.what {
             // A GPU in software has no sensors; whether it works shows when it is used.
             What::Soft { .. } => Reading::default(),
-            What::Nvidia(nvml) => nvml.read(&self.uuid),
+            What::Nvidia(sensors) => sensors.read(),
         }
     }
 }

@@ -1,19 +1,33 @@
 //! What the machine's NVML says: which GPUs there are, what they measure, and what is wrong with them.
 
+use super::gpm::{Figures, Gpm, Source, whole_percent};
 use super::gpu::Reading;
+use locks::lock;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold};
 use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml as Library};
+use nvml_wrapper::gpm::gpm_metrics_get;
+use nvml_wrapper::{Device, GpmSample, Nvml as Library};
 use pool_api::Counters;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// NVML, and the critical errors (Xid) that it has told of.
 pub(crate) struct Nvml {
-    library: Library,
+    /// Never closed: the agent uses it as long as its process lives, and samples that are kept refer to it.
+    library: &'static Library,
     critical: Arc<Mutex<HashMap<String, u64>>>,
+}
+
+/// The sensors of one GPU. The seat on a GPU has the same ones.
+pub(crate) struct Sensors {
+    nvml: Arc<Nvml>,
+    uuid: String,
+    /// Locked for each GPU alone: a broken GPU, whose driver answers late, does not hold up the others.
+    gpm: Mutex<Gpm<GpmSample<'static>>>,
 }
 
 /// A GPU that NVML shows.
@@ -33,7 +47,8 @@ const LINKS_MAX: u32 = 18;
 
 impl Nvml {
     pub(crate) fn open() -> Result<Self, NvmlError> {
-        let nvml = Self { library: Library::init()?, critical: Arc::default() };
+        let library = Box::leak(Box::new(Library::init()?));
+        let nvml = Self { library, critical: Arc::default() };
         nvml.listen();
         Ok(nvml)
     }
@@ -51,30 +66,6 @@ impl Nvml {
             })
         });
         found.collect()
-    }
-
-    pub(crate) fn read(&self, uuid: &str) -> Reading {
-        let device = match self.library.device_by_uuid(uuid) {
-            Ok(device) => device,
-            Err(error) => {
-                return Reading {
-                    counters: None,
-                    fault: Some(format!("NVML does not show it any more: {error}")),
-                };
-            }
-        };
-        let counters = Counters {
-            utilization_pct: device.utilization_rates().ok().map(|rates| rates.gpu),
-            memory_used_bytes: device.memory_info().ok().map(|memory| memory.used),
-            temperature_c: device
-                .temperature(TemperatureSensor::Gpu)
-                .ok()
-                .and_then(|t| i32::try_from(t).ok()),
-            power_mw: device.power_usage().ok().map(u64::from),
-            ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
-        };
-        let critical = self.critical.lock().unwrap_or_else(PoisonError::into_inner).get(uuid).copied();
-        Reading { fault: fault(&device, &counters, critical), counters: Some(counters) }
     }
 
     /// Hears of critical errors as long as this process lives.
@@ -112,6 +103,61 @@ impl Nvml {
                 tracing::warn!(%error, "NVML does not tell of critical errors");
             }
         });
+    }
+}
+
+impl Sensors {
+    pub(crate) fn new(nvml: Arc<Nvml>, uuid: String) -> Self {
+        Self { nvml, uuid, gpm: Mutex::default() }
+    }
+
+    pub(crate) fn read(&self) -> Reading {
+        let device = match self.nvml.library.device_by_uuid(self.uuid.as_str()) {
+            Ok(device) => device,
+            Err(error) => {
+                // A sample from before says nothing about the time after.
+                *lock(&self.gpm) = Gpm::default();
+                return Reading {
+                    counters: None,
+                    fault: Some(format!("NVML does not show it any more: {error}")),
+                };
+            }
+        };
+        let activity = lock(&self.gpm).read(&device, Instant::now());
+        let counters = Counters {
+            utilization_pct: device.utilization_rates().ok().map(|rates| rates.gpu),
+            memory_used_bytes: device.memory_info().ok().map(|memory| memory.used),
+            temperature_c: device
+                .temperature(TemperatureSensor::Gpu)
+                .ok()
+                .and_then(|t| i32::try_from(t).ok()),
+            power_mw: device.power_usage().ok().map(u64::from),
+            ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
+            sm_activity_pct: whole_percent(activity.sm_activity),
+            sm_occupancy_pct: whole_percent(activity.sm_occupancy),
+            dram_activity_pct: whole_percent(activity.dram_activity),
+        };
+        let critical = lock(&self.nvml.critical).get(&self.uuid).copied();
+        Reading { fault: fault(&device, &counters, critical), counters: Some(counters) }
+    }
+}
+
+impl Source for Device<'static> {
+    type Sample = GpmSample<'static>;
+
+    fn is_supported(&self) -> Result<bool, NvmlError> {
+        self.gpm_support()
+    }
+
+    fn sample(&self) -> Result<Self::Sample, NvmlError> {
+        self.gpm_sample()
+    }
+
+    fn compare(&self, from: &Self::Sample, to: &Self::Sample) -> Result<Figures, NvmlError> {
+        let wanted = [GpmMetricId::SmUtil, GpmMetricId::SmOccupancy, GpmMetricId::DramBwUtil];
+        let found = gpm_metrics_get(self.nvml(), from, to, &wanted)?;
+        let figure = |index: usize| Some(found.get(index)?.as_ref().ok()?.value);
+        Ok(Figures { sm_activity: figure(0), sm_occupancy: figure(1), dram_activity: figure(2) })
     }
 }
 

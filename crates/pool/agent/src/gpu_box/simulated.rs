@@ -103,6 +103,7 @@ impl Simulated {
             temperature_c: Some(if is_used { 61 } else { 33 }),
             power_mw: Some(if is_used { 420_000 + 9_000 * u64::from(busy) } else { 72_000 }),
             ecc_uncorrected: Some(0),
+            ..Counters::default()
         }
     }
 }

@@ -342,7 +342,10 @@ impl Ledger {
             if report.gpus.iter().any(|gpu| gpu.slot == id.slot) {
                 continue;
             }
-            let gpu = &mut self.entry_mut(&id).expect("it is one of the box").gpu;
+            let entry = self.entry_mut(&id).expect("it is one of the box");
+            // Whatever its state: what it measured last is not what it measures.
+            entry.counters = None;
+            let gpu = &mut entry.gpu;
             if !matches!(gpu.state, GpuState::Free | GpuState::Leased | GpuState::Cleaning) {
                 continue;
             }

@@ -142,9 +142,10 @@ impl Ledger {
 }
 
 /// A GPU as it is told. No lease can have a GPU of a box that is dead, so it is not called free there: its box does not
-/// report it, which is what `absent` means.
+/// report it, which is what `absent` means. What a GPU measured before its box fell silent is not told as of now.
 fn shown(owner: &BoxEntry, entry: &GpuEntry) -> Gpu {
-    Gpu { state: shown_state(owner, entry), counters: entry.counters.clone(), ..Gpu::clone(&entry.gpu) }
+    let counters = entry.counters.clone().filter(|_| owner.presence != Presence::Dead);
+    Gpu { state: shown_state(owner, entry), counters, ..Gpu::clone(&entry.gpu) }
 }
 
 fn shown_state(owner: &BoxEntry, entry: &GpuEntry) -> GpuState {

@@ -86,12 +86,9 @@ fn add_waiting(sample: &mut Sample, lease: &Lease, reason: Reason) {
     sample.tenants.entry(lease.tenant.clone()).or_default().add_waiting(reason);
 }
 
-/// A GPU that several leases share gives each of them its part of the GPU's utilisation and memory: what each of them
+/// A GPU that several leases share gives each of them its part of the GPU's activity and memory: what each of them
 /// really uses, boxes do not say.
 fn add_gpu(sample: &mut Sample, ledger: &Ledger, gpu: &Gpu) {
-    let counters = gpu.counters.as_ref();
-    let busy = counters.and_then(|counters| counters.utilization_pct).map(|pct| pct as f32);
-    let used = counters.and_then(|counters| counters.memory_used_bytes).map(|bytes| bytes as f32);
     let is_free = gpu.state == GpuState::Free && !gpu.spare && gpu.taint.is_none();
     // A seat for guests is no GPU of its own: what its guest does shows in the counters of its host.
     if gpu.guest.is_some() {
@@ -100,7 +97,7 @@ fn add_gpu(sample: &mut Sample, ledger: &Ledger, gpu: &Gpu) {
     let pool = &mut sample.pool;
     pool.gpus += 1.0;
     pool.free += if is_free { 1.0 } else { 0.0 };
-    measure(pool, 1.0, busy, used, gpu.memory_bytes);
+    measure(pool, 1.0, gpu);
     for holder in &gpu.holders {
         let part = holder.share_milli as f32 / 1000.0;
         sample.pool.leased += part;
@@ -108,17 +105,22 @@ fn add_gpu(sample: &mut Sample, ledger: &Ledger, gpu: &Gpu) {
         let sums = sample.tenants.entry(lease.tenant.clone()).or_default();
         sums.gpus += part;
         sums.leased += part;
-        measure(sums, part, busy, used, gpu.memory_bytes);
+        measure(sums, part, gpu);
     }
 }
 
-fn measure(sums: &mut super::Sums, part: f32, busy: Option<f32>, used: Option<f32>, memory: u64) {
-    if let Some(busy) = busy {
-        sums.busy_pct += busy * part;
+fn measure(sums: &mut super::Sums, part: f32, gpu: &Gpu) {
+    let Some(counters) = &gpu.counters else { return };
+    if let Some(busy) = counters.utilization_pct {
+        sums.busy_pct += busy as f32 * part;
         sums.busy_of += part;
     }
-    if let Some(used) = used {
-        sums.memory_used += used * part;
-        sums.memory_of += memory as f32 * part;
+    if let Some(active) = counters.sm_activity_pct {
+        sums.sm_pct += active as f32 * part;
+        sums.sm_of += part;
+    }
+    if let Some(used) = counters.memory_used_bytes {
+        sums.memory_used += used as f32 * part;
+        sums.memory_of += gpu.memory_bytes as f32 * part;
     }
 }

@@ -93,6 +93,13 @@ pub(crate) struct Sums {
     pub(crate) busy_pct: f32,
     /// How many GPUs that is.
     pub(crate) busy_of: f32,
+    /// Activity of multiprocessors in percent, of each GPU that reports it. Left out of records where no GPU does, as in
+    /// those of managers that did not know it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) sm_pct: f32,
+    /// How many GPUs that is.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) sm_of: f32,
     /// Bytes in use, of the GPUs that report them.
     pub(crate) memory_used: f32,
     /// Bytes that these GPUs have.
@@ -117,12 +124,26 @@ impl Sums {
     }
 
     fn combine(&mut self, other: &Self, factor: f32) {
-        let Self { gpus, free, leased, busy_pct, busy_of, memory_used, memory_of, waiting, reasons } = self;
+        let Self {
+            gpus,
+            free,
+            leased,
+            busy_pct,
+            busy_of,
+            sm_pct,
+            sm_of,
+            memory_used,
+            memory_of,
+            waiting,
+            reasons,
+        } = self;
         *gpus += other.gpus * factor;
         *free += other.free * factor;
         *leased += other.leased * factor;
         *busy_pct += other.busy_pct * factor;
         *busy_of += other.busy_of * factor;
+        *sm_pct += other.sm_pct * factor;
+        *sm_of += other.sm_of * factor;
         *memory_used += other.memory_used * factor;
         *memory_of += other.memory_of * factor;
         *waiting += other.waiting * factor;
@@ -142,4 +163,13 @@ impl Sums {
     pub(crate) fn utilisation_pct(&self) -> Option<f32> {
         (self.busy_of > 0.0).then(|| self.busy_pct / self.busy_of)
     }
+
+    /// The mean activity of multiprocessors, of the GPUs that report it.
+    pub(crate) fn sm_activity_pct(&self) -> Option<f32> {
+        (self.sm_of > 0.0).then(|| self.sm_pct / self.sm_of)
+    }
+}
+
+fn is_zero(value: &f32) -> bool {
+    *value == 0.0
 }

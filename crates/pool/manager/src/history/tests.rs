@@ -125,6 +125,22 @@ fn a_lease_waits_for_the_first_reason_that_holds() {
     assert_eq!(words.len(), Reason::ALL.len());
 }
 
+#[test]
+fn the_activity_of_multiprocessors_is_the_mean_of_the_gpus_that_report_it() {
+    let sums = Sums { gpus: 8.0, busy_pct: 800.0, busy_of: 8.0, sm_pct: 60.0, sm_of: 2.0, ..Sums::default() };
+    let mut history = History::default();
+    for index in 0..3 {
+        let quiet = Sums { gpus: 8.0, ..Sums::default() };
+        let pool = if index == 2 { quiet } else { sums };
+        let _ = history.add(NOON + index * SAMPLE_MS, Sample { pool, ..Sample::default() });
+    }
+    let day = history.points(Span::Day, None, NOON + 3 * SAMPLE_MS, 0);
+    assert_eq!(day[0].mean.sm_activity_pct().map(f32::round), Some(30.0));
+    let hour = history.points(Span::Hour, None, NOON + 3 * SAMPLE_MS, 0);
+    let hour: Vec<_> = hour.iter().map(|point| point.mean.sm_activity_pct()).collect();
+    assert_eq!(hour, [Some(30.0), Some(30.0), None]);
+}
+
 /// A record as managers have written it. If the shape must change, add an upgrade to `records::HISTORY`.
 #[test]
 fn a_stored_step_is_read_as_it_was_written() {
@@ -137,5 +153,11 @@ fn a_stored_step_is_read_as_it_was_written() {
     );
     let step = crate::records::HISTORY.read(golden.as_bytes()).unwrap();
     assert_eq!((step.slot(), step.step.samples), (240, 12));
+    assert_eq!(String::from_utf8(crate::records::HISTORY.write(&step)).unwrap(), golden);
+
+    // A step of GPUs that tell the activity of their multiprocessors.
+    let golden = golden.replace(r#""busy_of":24.0,"#, r#""busy_of":24.0,"sm_pct":300.0,"sm_of":12.0,"#);
+    let step = crate::records::HISTORY.read(golden.as_bytes()).unwrap();
+    assert_eq!(step.step.pool.sm_activity_pct(), Some(25.0));
     assert_eq!(String::from_utf8(crate::records::HISTORY.write(&step)).unwrap(), golden);
 }

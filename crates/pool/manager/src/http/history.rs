@@ -82,6 +82,9 @@ pub(crate) struct HistoryPoint {
     /// Utilisation, of the GPUs that report one.
     #[serde(skip_serializing_if = "Option::is_none")]
     utilization_pct: Option<f32>,
+    /// Activity of multiprocessors, of the GPUs that report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sm_activity_pct: Option<f32>,
     /// Memory in use, of the GPUs that report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_used_bytes: Option<f32>,
@@ -113,6 +116,7 @@ impl HistoryPoint {
     fn totals(point: &Point) -> Self {
         Self {
             utilization_pct: None,
+            sm_activity_pct: None,
             memory_used_bytes: None,
             memory_bytes: None,
             waiting: None,
@@ -132,6 +136,7 @@ impl HistoryPoint {
             free: None,
             leased: rounded(mean.leased),
             utilization_pct: mean.utilisation_pct().map(rounded),
+            sm_activity_pct: mean.sm_activity_pct().map(rounded),
             memory_used_bytes: measured(mean.memory_used),
             memory_bytes: measured(mean.memory_of),
             waiting: Some(rounded(mean.waiting)),

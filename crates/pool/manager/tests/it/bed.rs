@@ -187,6 +187,9 @@ impl SimulatedBox {
                 temperature_c: Some(41),
                 power_mw: Some(120_500),
                 ecc_uncorrected: Some(0),
+                sm_activity_pct: Some(37),
+                sm_occupancy_pct: Some(12),
+                dram_activity_pct: Some(5),
             }),
             burn_in: None,
         };

@@ -215,18 +215,19 @@ fn history_is_kept_and_shown_to_each_as_they_may_see_it() {
     let last = answer["points"].as_array().unwrap().last().unwrap().clone();
     assert_eq!((last["gpus"].as_f64(), last["leased"].as_f64()), (Some(4.0), Some(1.0)), "{last}");
     assert_eq!((last["free"].as_f64(), last["waiting"].as_f64()), (Some(3.0), Some(0.0)), "{last}");
-    assert_eq!(last["utilization_pct"], 7.0, "{last}");
+    assert_eq!((&last["utilization_pct"], &last["sm_activity_pct"]), (&7.0.into(), &37.0.into()), "{last}");
     assert!(answer["since_ms"].as_u64().unwrap() <= answer["now_ms"].as_u64().unwrap());
 
     let ada = bed.user("spiffe://dxpu/tenant/vision/ada");
     let own = history(&ada, "?span=hour&tenant=vision");
     let own = own["points"].as_array().unwrap().last().unwrap();
     assert_eq!((own["leased"].as_f64(), own["utilization_pct"].as_f64()), (Some(1.0), Some(7.0)), "{own}");
+    assert_eq!(own["sm_activity_pct"], 37.0, "{own}");
     assert!(own.get("free").is_none(), "{own}");
     let totals = history(&ada, "?span=hour");
     let totals = totals["points"].as_array().unwrap().last().unwrap();
     assert_eq!(totals["free"], 3.0);
-    for hidden in ["utilization_pct", "memory_used_bytes", "waiting", "reasons"] {
+    for hidden in ["utilization_pct", "sm_activity_pct", "memory_used_bytes", "waiting", "reasons"] {
         assert!(totals.get(hidden).is_none(), "{hidden}: {totals}");
     }
     let bob = bed.user("spiffe://dxpu/tenant/search/bob");

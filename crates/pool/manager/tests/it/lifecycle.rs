@@ -157,10 +157,21 @@ fn metrics_speak_of_gpus_as_dcgm_does() {
         ("DCGM_FI_DEV_GPU_TEMP", "41"),
         ("DCGM_FI_DEV_POWER_USAGE", "120.5"),
         ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0"),
+        ("DCGM_FI_PROF_SM_ACTIVE", "0.37"),
+        ("DCGM_FI_PROF_SM_OCCUPANCY", "0.12"),
+        ("DCGM_FI_PROF_DRAM_ACTIVE", "0.05"),
     ] {
         assert!(text.contains(&format!("{metric}{labels} {value}\n")), "{metric} in {text}");
     }
     assert!(text.contains("dxpu_gpus{model=\"H200\",state=\"free\"} 1\n"), "{text}");
+    // A GPU before Hopper: what it does not measure is not zero.
+    let mut older = bed.join("rack1-b", 1);
+    let counters = older.report.gpus[0].counters.as_mut().unwrap();
+    (counters.sm_activity_pct, counters.dram_activity_pct) = (None, None);
+    older.turn();
+    let text = bed.admin.get_text("/metrics").unwrap();
+    assert_eq!(text.matches("DCGM_FI_PROF_SM_ACTIVE{").count(), 1, "{text}");
+    assert_eq!(text.matches("DCGM_FI_PROF_SM_OCCUPANCY{").count(), 2, "{text}");
     let viewer = bed.user("spiffe://dxpu/viewer/prometheus");
     assert!(viewer.get_text("/metrics").is_ok());
     let tenant = bed.user("spiffe://dxpu/tenant/vision/ada");

@@ -17,6 +17,34 @@ fn a_report_that_says_nothing_new_writes_nothing() {
 }
 
 #[test]
+fn what_a_gpu_measured_before_it_went_is_not_told_as_of_now() {
+    let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 3)]);
+    let measured = || Some(pool_api::Counters { utilization_pct: Some(50), ..Default::default() });
+    for slot in 0..3 {
+        bench.slot("a", slot).counters = measured();
+    }
+    bench.slot("a", 1).health = pool_api::Health::bad("fell off the bus");
+    bench.report("a");
+    assert_eq!((bench.gpu("a/1").state, bench.gpu("a/1").counters), (GpuState::Bad, measured()));
+
+    let mut without = bench.next_report("a");
+    without.gpus.truncate(1);
+    bench.send("a", without).unwrap();
+    assert_eq!((bench.gpu("a/1").state, bench.gpu("a/1").counters), (GpuState::Bad, None), "bad and gone");
+    assert_eq!((bench.gpu("a/2").state, bench.gpu("a/2").counters), (GpuState::Absent, None));
+    assert_eq!(bench.gpu("a/0").counters, measured(), "it is still there");
+
+    bench.report("a");
+    assert_eq!(bench.gpu("a/2").counters, measured(), "it is back");
+    bench.pass_silently(60_000);
+    assert_eq!(
+        (bench.gpu("a/0").state, bench.gpu("a/0").counters),
+        (GpuState::Absent, None),
+        "its box is dead"
+    );
+}
+
+#[test]
 fn old_reports_are_dropped() {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", 1)]);
     let mut old = bench.next_report("a");

@@ -12,13 +12,7 @@ fn set(bench: &mut Bench, times: TenantTimes) {
 }
 
 fn counters(percent: u32, bytes: u64) -> Option<Counters> {
-    Some(Counters {
-        utilization_pct: Some(percent),
-        memory_used_bytes: Some(bytes),
-        temperature_c: None,
-        power_mw: None,
-        ecc_uncorrected: None,
-    })
+    Some(Counters { utilization_pct: Some(percent), memory_used_bytes: Some(bytes), ..Counters::default() })
 }
 
 fn limited(ms: u64) -> LeaseRequest {
