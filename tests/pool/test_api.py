@@ -1,12 +1,16 @@
 """Judges of the manager's API: schemathesis reads its OpenAPI document and tries everything it allows and forbids;
 promtool reads its metrics."""
 
+import http.client
 import os
 import pathlib
 import re
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
+import time
 
 # More are tried by hand: DXPU_API_EXAMPLES=200.
 EXAMPLES = os.environ.get("DXPU_API_EXAMPLES", "10")
@@ -55,6 +59,23 @@ def test_strangers_and_tenants_are_refused_in_the_words_of_the_document(pool):
     schemathesis(pool, "--checks", checks, "--phases", "examples,coverage")
     tenant = pool.make_token("user", "spiffe://dxpu/tenant/vision/ada")
     schemathesis(pool, "--checks", checks, "--phases", "examples,coverage", "--header", f"Authorization: Bearer {tenant}")
+
+
+def test_a_refused_request_leaves_its_connection_usable(empty_pool):
+    """The head comes first and the body a moment later, as many clients send them."""
+    host, port = empty_pool.url.removeprefix("https://").split(":")
+    context = ssl.create_default_context(cafile=str(empty_pool.authority))
+    with socket.create_connection((host, int(port)), timeout=10) as plain:
+        with context.wrap_socket(plain, server_hostname=host) as connection:
+            for _ in range(3):
+                head = "POST /v1/leases HTTP/1.1\r\nHost: pool\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+                connection.sendall(head.encode())
+                time.sleep(0.2)
+                connection.sendall(b"{}")
+                answer = http.client.HTTPResponse(connection)
+                answer.begin()
+                assert answer.status == 401, answer.read()
+                answer.read()
 
 
 def test_promtool_accepts_the_metrics(pool):

@@ -19,7 +19,8 @@ use crate::server::Peer;
 use crate::session::{CSRF_HEADER, Sent, Session};
 
 /// A body is at most a megabyte. A caller that takes longer than this to send it keeps a stream open for nothing.
-const BODY_TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const LATE_BODY: &str = "the body did not come in time: send all of it at once";
 
 /// A JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
@@ -31,7 +32,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         let is_json = is_json(request.headers());
         let read = tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, state)).await;
         let Ok(read) = read else {
-            return Err(Problem::bad_request("the body did not come in time: send all of it at once"));
+            return Err(Problem::bad_request(LATE_BODY));
         };
         let bytes = read.map_err(|rejection| {
             let too_large = rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::{Body, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -10,12 +11,16 @@ use axum::response::{IntoResponse, Response};
 
 use pool_api::{PROTOCOL, PROTOCOL_HEADER, check_protocol};
 
+use super::extract::{BODY_TIMEOUT, LATE_BODY};
 use crate::problem::{Problem, RedirectTo};
 use crate::server::Peer;
 use crate::status::Status;
 
 /// Longer than the longest long poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// Strangers may send so much before they are refused, and are few.
+const SMALL_BODY_BYTES: usize = 16 << 10;
 
 pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
@@ -26,7 +31,7 @@ pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, 
     let said = request.headers().get(PROTOCOL_HEADER).map(|value| value.to_str().unwrap_or("?"));
     let mut response = match check_protocol(said) {
         Err(detail) => Problem::new(detail.code, detail.message, detail.hint).into_response(),
-        Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, answer(request, next)).await {
             Ok(response) => response,
             Err(_) => Problem::unavailable("the request took too long").into_response(),
         },
@@ -51,6 +56,24 @@ pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, 
         tracing::debug!(route, method, code, took_us, "request");
     }
     response
+}
+
+/// Answers a request when its body is here, if that is small.
+///
+/// A refusal needs no body. But a connection of HTTP/1 on which an answer has overtaken a body cannot be used any more: hyper ends it,
+/// and a client that has sent its next request meanwhile gets no answer.
+async fn answer(request: Request, next: Next) -> Response {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let is_small =
+        length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length <= SMALL_BODY_BYTES);
+    if !is_small {
+        return next.run(request).await;
+    }
+    let (parts, body) = request.into_parts();
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, SMALL_BODY_BYTES)).await {
+        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        _ => Problem::bad_request(LATE_BODY).into_response(),
+    }
 }
 
 /// Methods are few; what a client makes up is counted as one.
