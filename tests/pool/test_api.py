@@ -67,14 +67,22 @@ def test_a_refused_request_leaves_its_connection_usable(empty_pool):
     context = ssl.create_default_context(cafile=str(empty_pool.authority))
     with socket.create_connection((host, int(port)), timeout=10) as plain:
         with context.wrap_socket(plain, server_hostname=host) as connection:
-            for _ in range(3):
-                head = "POST /v1/leases HTTP/1.1\r\nHost: pool\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+            # Refused for want of a token, of such a path, of such a method, and of a common protocol.
+            for method, path, protocol, code in [
+                ("POST", "/v1/leases", 3, 401),
+                ("POST", "/v1/nothing", 3, 404),
+                ("PUT", "/v1/leases", 3, 405),
+                ("POST", "/v1/leases", 99, 400),
+                ("POST", "/v1/leases", 3, 401),
+            ]:
+                head = f"{method} {path} HTTP/1.1\r\nHost: pool\r\nDxpu-Protocol: {protocol}\r\n"
+                head += "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
                 connection.sendall(head.encode())
                 time.sleep(0.2)
                 connection.sendall(b"{}")
                 answer = http.client.HTTPResponse(connection)
                 answer.begin()
-                assert answer.status == 401, answer.read()
+                assert answer.status == code, (path, protocol, answer.read())
                 answer.read()
 
 

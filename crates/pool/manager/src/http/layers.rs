@@ -28,13 +28,9 @@ pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, 
     let method = name_of(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let said = request.headers().get(PROTOCOL_HEADER).map(|value| value.to_str().unwrap_or("?"));
-    let mut response = match check_protocol(said) {
-        Err(detail) => Problem::new(detail.code, detail.message, detail.hint).into_response(),
-        Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, answer(request, next)).await {
-            Ok(response) => response,
-            Err(_) => Problem::unavailable("the request took too long").into_response(),
-        },
+    let mut response = match tokio::time::timeout(REQUEST_TIMEOUT, answer(request, next)).await {
+        Ok(response) => response,
+        Err(_) => Problem::unavailable("the request took too long").into_response(),
     };
     response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(PROTOCOL));
     if let Some(RedirectTo(Some(leader))) = response.extensions_mut().remove::<RedirectTo>()
@@ -58,21 +54,32 @@ pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, 
     response
 }
 
-/// Answers a request when its body is here, if that is small.
+async fn answer(request: Request, next: Next) -> Response {
+    let request = match with_small_body(request).await {
+        Ok(request) => request,
+        Err(problem) => return problem.into_response(),
+    };
+    let said = request.headers().get(PROTOCOL_HEADER).map(|value| value.to_str().unwrap_or("?"));
+    match check_protocol(said) {
+        Ok(()) => next.run(request).await,
+        Err(detail) => Problem::new(detail.code, detail.message, detail.hint).into_response(),
+    }
+}
+
+/// A request whose body is here, if that is small.
 ///
 /// A refusal needs no body. But a connection of HTTP/1 on which an answer has overtaken a body cannot be used any more: hyper ends it,
 /// and a client that has sent its next request meanwhile gets no answer.
-async fn answer(request: Request, next: Next) -> Response {
+async fn with_small_body(request: Request) -> Result<Request, Problem> {
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let is_small =
-        length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length <= SMALL_BODY_BYTES);
-    if !is_small {
-        return next.run(request).await;
+    let length = length.and_then(|length| length.parse::<usize>().ok());
+    if length.is_none_or(|length| length > SMALL_BODY_BYTES) {
+        return Ok(request);
     }
     let (parts, body) = request.into_parts();
     match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, SMALL_BODY_BYTES)).await {
-        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
-        _ => Problem::bad_request(LATE_BODY).into_response(),
+        Ok(Ok(bytes)) => Ok(Request::from_parts(parts, Body::from(bytes))),
+        _ => Err(Problem::bad_request(LATE_BODY)),
     }
 }
 
