@@ -98,6 +98,17 @@ def test_managed_variables(cuda_root):
     assert "= kind 3" in done.stdout and "= no such variable 500" in done.stdout
 
 
+def test_registered_memory(cuda_root):
+    """Kernels follow pointers through memory that the program has registered."""
+    sources = HERE.parent / "gpu" / "cuda"
+    done = run(build(cuda_root, "registered", sources=sources, header="say.h"))
+    assert " wrong" not in done.stdout
+    assert done.stdout.count(" right") == 11
+    assert "= registered twice cudaErrorHostMemoryAlreadyRegistered" in done.stdout
+    assert "= unregistered twice cudaErrorHostMemoryNotRegistered" in done.stdout
+    assert "= kind and flags 1 2" in done.stdout
+
+
 @pytest.mark.parametrize("mode", ["none", "speed", "balance", "size"])
 def test_fatbins_of_every_compression(cuda_root, mode):
     program = build(cuda_root, "vector_add", "-arch=compute_90", "-code=compute_90", f"--compress-mode={mode}")
