@@ -24,8 +24,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Has memory that the program registers be managed memory. If that cannot be had, nothing has changed.
 pub(crate) fn adopt_registered(context: &Arc<Context>, base: u64, bytes: u64, flags: u32) -> CuResult<()> {
-    // A program that survives its worker would need the same addresses there.
-    if context.link.survives() || !paging::is_adoptable(base, bytes) {
+    // A program that survives its worker would need the same addresses there. Kernels of several devices may use registered memory at
+    // once; device memory belongs to one.
+    let is_alone = client()?.devices.len() == 1;
+    if context.link.survives() || !is_alone || !paging::is_adoptable(base, bytes) {
         return Err(CudaError::NOT_SUPPORTED);
     }
     paging::start(&serve::RESOLVER).map_err(no_pages)?;
