@@ -63,7 +63,10 @@ const POINTER_SIGNS: [&str; 12] = [
 ];
 
 /// Where that is allowed: `host` is for memory that a call names, `border` for the arguments of a call.
-const POINTER_PLACES: [&str; 3] = ["host.rs", "border", "generated"];
+const POINTER_PLACES: [&str; 4] = ["host.rs", "border", "generated", COPIES_PAGES];
+
+/// Copies pages of the program at once that it cannot reach meanwhile.
+const COPIES_PAGES: &str = "paging/pages/own.rs";
 
 /// Where addresses become pointers for the kernel alone, which maps and unmaps them; and tests, which look at tables that
 /// the library itself has made.
