@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   adopt   pages move away at once (mremap), a touch of the empty place waits for the userfaultfd
-//!           bytes are copied into the file; the file is mapped at the place; those who wait go on
+//!           bytes are copied into the file; the file is mapped at the place; waiting threads go on
 //!   end     all bytes are in the file; writes there wait; new pages with the same bytes move there at once
 //! ```
 

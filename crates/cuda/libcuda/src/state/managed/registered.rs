@@ -19,7 +19,7 @@ use std::{
 /// One registers or unregisters at a time.
 static REGISTERING: Mutex<()> = Mutex::new(());
 
-/// Each fetch wakes those who wait for bytes. Work in between makes what was wanted void, without a word.
+/// Each fetch wakes the threads that wait for bytes. Work in between makes what was wanted void, without a word.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Has memory that the program registers be managed memory. If that cannot be had, nothing has changed.
