@@ -66,6 +66,9 @@ impl View {
 /// Pending leases that are shown below the GPUs.
 const QUEUE_LINES_MAX: usize = 5;
 
+/// The columns of GPM among those of a GPU.
+const ACTIVITY: std::ops::Range<usize> = 5..7;
+
 impl Picture {
     pub(super) fn lines(&self, view: &View, paper: Paper) -> Vec<String> {
         let mut lines = self.head(view, paper);
@@ -154,7 +157,7 @@ impl Picture {
         if view.is_reversed {
             gpus.reverse();
         }
-        let columns = [
+        let mut columns = vec![
             Column::Whole("GPU"),
             Column::Cut("MODEL"),
             Column::Whole("STATE"),
@@ -195,7 +198,15 @@ impl Picture {
                 gpu::note(gpu).into(),
             ]
         };
-        table::lines(&columns, &gpus.iter().map(row).collect::<Vec<_>>(), paper)
+        let mut rows: Vec<Vec<Cell>> = gpus.iter().map(row).collect();
+        let is_known =
+            |gpu: &&Gpu| gpu.counters.as_ref().is_some_and(|known| known.sm_activity_pct.is_some());
+        if !gpus.iter().any(is_known) {
+            // GPUs before Hopper, and those in software, do not tell it. The room is for notes then.
+            columns.drain(ACTIVITY);
+            rows.iter_mut().for_each(|row| drop(row.drain(ACTIVITY)));
+        }
+        table::lines(&columns, &rows, paper)
     }
 
     fn queue(&self, paper: Paper) -> Vec<String> {
