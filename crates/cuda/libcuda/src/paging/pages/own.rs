@@ -74,6 +74,8 @@ impl Pages {
         let opened = pages.watch().and_then(|()| userfault.open_pages(view, bytes, true));
         if opened.is_err() {
             pages.end_view();
+            // Threads that touched the empty place find the file there.
+            let _ = userfault.wake(view, bytes);
         }
         opened.map(|()| pages)
     }
@@ -118,7 +120,8 @@ impl Pages {
             // SAFETY: the new range is ours alone and was not moved.
             unsafe { libc::munmap(fresh as *mut _, bytes) };
         }
-        moved.and_then(|()| userfault.wake(self.view, self.bytes))
+        // The pages have moved whether or not a thread waits for them.
+        moved.map(|()| drop(userfault.wake(self.view, self.bytes)))
     }
 }
 
