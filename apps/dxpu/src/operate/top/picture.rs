@@ -4,8 +4,9 @@ use crate::operate::gpu;
 use crate::operate::words::{age, bytes, name_of, or_dash, time};
 use crate::support::paint::{Paper, Tone};
 use crate::support::table::{self, Cell, Column, cut};
-use pool_api::{BoxRecord, BoxState, Gpu, GpuState, Lease, LeaseId};
+use pool_api::{BoxRecord, BoxState, Counters, Gpu, GpuState, Lease, LeaseId};
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// The pool at one moment.
@@ -136,27 +137,8 @@ impl Picture {
         if self.gpus.is_empty() {
             return vec!["no GPUs yet: a box brings them (`dxpu box --help`)".to_owned()];
         }
-        let tenants: BTreeMap<LeaseId, &Lease> = self.granted.iter().map(|lease| (lease.id, lease)).collect();
-        let tenant = |gpu: &Gpu| {
-            let names = gpu.holders.iter().filter_map(|holder| tenants.get(&holder.lease));
-            names.map(|lease| lease.tenant.to_string()).collect::<Vec<_>>().join(" ")
-        };
-        let mut gpus: Vec<&Gpu> = self.gpus.iter().collect();
-        let util = |gpu: &Gpu| gpu.counters.as_ref().and_then(|counters| counters.utilization_pct);
-        let used = |gpu: &Gpu| gpu.counters.as_ref().and_then(|counters| counters.memory_used_bytes);
-        let heat = |gpu: &Gpu| gpu.counters.as_ref().and_then(|counters| counters.temperature_c);
-        match view.order {
-            Order::Gpu => {}
-            Order::Util => gpus.sort_by_key(|gpu| std::cmp::Reverse(util(gpu))),
-            Order::Memory => gpus.sort_by_key(|gpu| std::cmp::Reverse(used(gpu))),
-            Order::Temperature => gpus.sort_by_key(|gpu| std::cmp::Reverse(heat(gpu))),
-            // Those without a holder come last.
-            Order::Lease => gpus.sort_by_key(|gpu| (gpu.holders.is_empty(), tenant(gpu), gpu::holders(gpu))),
-            Order::State => gpus.sort_by_key(|gpu| gpu.state),
-        }
-        if view.is_reversed {
-            gpus.reverse();
-        }
+        let leases: Leases<'_> = self.granted.iter().map(|lease| (lease.id, lease)).collect();
+        let gpus = self.in_order(view, &leases);
         let mut columns = vec![
             Column::Whole("GPU"),
             Column::Cut("MODEL"),
@@ -172,41 +154,32 @@ impl Picture {
             Column::Cut("LEASE"),
             Column::Cut("NOTE"),
         ];
-        let row = |gpu: &&Gpu| -> Vec<Cell> {
-            let power = gpu.counters.as_ref().and_then(|counters| counters.power_mw);
-            let active = gpu.counters.as_ref().and_then(|counters| counters.sm_activity_pct);
-            let memory_busy = gpu.counters.as_ref().and_then(|counters| counters.dram_activity_pct);
-            vec![
-                gpu.id.to_string().into(),
-                gpu.model.to_string().into(),
-                Cell::toned(name_of(&gpu.state), gpu::tone(gpu.state)),
-                gpu::percent(util(gpu)).into(),
-                Cell::toned(bar(util(gpu)), Tone::Busy),
-                gpu::percent(active).into(),
-                // To the right, as numbers are.
-                format!("{:>4}", gpu::percent(memory_busy)).into(),
-                used(gpu)
-                    .map_or_else(
-                        || bytes(gpu.memory_bytes),
-                        |used| format!("{} / {}", bytes(used), bytes(gpu.memory_bytes)),
-                    )
-                    .into(),
-                heat(gpu).map_or("-".to_owned(), |c| format!("{c} C")).into(),
-                power.map_or("-".to_owned(), |mw| format!("{} W", mw / 1000)).into(),
-                or_dash(tenant(gpu)).into(),
-                or_dash(gpu::holders(gpu)).into(),
-                gpu::note(gpu).into(),
-            ]
-        };
-        let mut rows: Vec<Vec<Cell>> = gpus.iter().map(row).collect();
-        let is_known =
-            |gpu: &&Gpu| gpu.counters.as_ref().is_some_and(|known| known.sm_activity_pct.is_some());
-        if !gpus.iter().any(is_known) {
+        let mut rows: Vec<Vec<Cell>> = gpus.iter().map(|gpu| row(gpu, &leases)).collect();
+        if gpus.iter().all(|gpu| counter(gpu, |known| known.sm_activity_pct).is_none()) {
             // GPUs before Hopper, and those in software, do not tell it. The room is for notes then.
             columns.drain(ACTIVITY);
             rows.iter_mut().for_each(|row| drop(row.drain(ACTIVITY)));
         }
         table::lines(&columns, &rows, paper)
+    }
+
+    fn in_order(&self, view: &View, leases: &Leases<'_>) -> Vec<&Gpu> {
+        let mut gpus: Vec<&Gpu> = self.gpus.iter().collect();
+        match view.order {
+            Order::Gpu => {}
+            Order::Util => gpus.sort_by_key(|gpu| Reverse(counter(gpu, |known| known.utilization_pct))),
+            Order::Memory => gpus.sort_by_key(|gpu| Reverse(counter(gpu, |known| known.memory_used_bytes))),
+            Order::Temperature => gpus.sort_by_key(|gpu| Reverse(counter(gpu, |known| known.temperature_c))),
+            // Those without a holder come last.
+            Order::Lease => {
+                gpus.sort_by_key(|gpu| (gpu.holders.is_empty(), tenants(gpu, leases), gpu::holders(gpu)));
+            }
+            Order::State => gpus.sort_by_key(|gpu| gpu.state),
+        }
+        if view.is_reversed {
+            gpus.reverse();
+        }
+        gpus
     }
 
     fn queue(&self, paper: Paper) -> Vec<String> {
@@ -244,6 +217,47 @@ impl Picture {
         }
         lines
     }
+}
+
+/// The leases that hold GPUs, by their ids.
+type Leases<'a> = BTreeMap<LeaseId, &'a Lease>;
+
+/// The cells of one GPU, in the order of the columns of [`Picture::body`].
+fn row(gpu: &Gpu, leases: &Leases<'_>) -> Vec<Cell> {
+    let util = counter(gpu, |known| known.utilization_pct);
+    let used = counter(gpu, |known| known.memory_used_bytes);
+    let heat = counter(gpu, |known| known.temperature_c);
+    let power = counter(gpu, |known| known.power_mw);
+    let active = counter(gpu, |known| known.sm_activity_pct);
+    let memory_busy = counter(gpu, |known| known.dram_activity_pct);
+    let all = bytes(gpu.memory_bytes);
+    vec![
+        gpu.id.to_string().into(),
+        gpu.model.to_string().into(),
+        Cell::toned(name_of(&gpu.state), gpu::tone(gpu.state)),
+        gpu::percent(util).into(),
+        Cell::toned(bar(util), Tone::Busy),
+        gpu::percent(active).into(),
+        // To the right, as numbers are.
+        format!("{:>4}", gpu::percent(memory_busy)).into(),
+        used.map_or(all.clone(), |used| format!("{} / {all}", bytes(used))).into(),
+        heat.map_or("-".to_owned(), |c| format!("{c} C")).into(),
+        power.map_or("-".to_owned(), |mw| format!("{} W", mw / 1000)).into(),
+        or_dash(tenants(gpu, leases)).into(),
+        or_dash(gpu::holders(gpu)).into(),
+        gpu::note(gpu).into(),
+    ]
+}
+
+/// The tenants of a GPU's leases, in the order of its holders.
+fn tenants(gpu: &Gpu, leases: &Leases<'_>) -> String {
+    let held = gpu.holders.iter().filter_map(|holder| leases.get(&holder.lease));
+    held.map(|lease| lease.tenant.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// One of a GPU's counters, where the GPU tells it.
+fn counter<T>(gpu: &Gpu, of: impl Fn(&Counters) -> Option<T>) -> Option<T> {
+    gpu.counters.as_ref().and_then(of)
 }
 
 /// Ten places, filled as far as the GPU is busy.
