@@ -153,6 +153,10 @@ struct Serve {
     /// Whose guests an online lease meets: of the same tenant, or of any [default: same-tenant]
     #[arg(long, value_enum)]
     guests_of: Option<GuestsOf>,
+    /// What guests may cost an online lease, in percent of the time that its requests take. Beyond it they get less of the GPU,
+    /// and leave it where that does not help [default: 25]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    slack: Option<u32>,
     /// The port at which other boxes reach this box's images [default: any that is free]
     #[arg(long, value_name = "PORT", default_value = "0", requires = "guard_memory")]
     guard_port: u16,
@@ -245,6 +249,7 @@ impl Serve {
             guests: self.guests,
             guest_memory: self.guest_memory,
             guests_of: self.guests_of,
+            slack: self.slack,
         };
         let settings = given.or_as_before(&state)?;
         let guests = guests(&settings).map_err(anyhow::Error::from)?;
@@ -293,6 +298,9 @@ impl Serve {
     }
 }
 
+/// As `dxpu worker --slack` has it.
+const SLACK_PERCENT: u32 = 25;
+
 /// The seats that the options ask for.
 fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
     if settings.guests.unwrap_or(0) == 0 {
@@ -303,7 +311,8 @@ fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
         return Err(Failure::new(Exit::Usage, what, "say it with --guest-memory SIZE, such as 16GiB"));
     };
     let any_tenant = settings.guests_of == Some(GuestsOf::Any);
-    Ok(Some(GuestOptions { memory_bytes, any_tenant }))
+    let slack_percent = settings.slack.unwrap_or(SLACK_PERCENT);
+    Ok(Some(GuestOptions { memory_bytes, any_tenant, slack_percent }))
 }
 
 /// What becomes of the workers. A service manager sends SIGTERM, and the next agent takes the workers over. A terminal that is

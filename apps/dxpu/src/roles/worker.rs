@@ -110,6 +110,10 @@ pub(crate) struct Worker {
     /// functions and `dxpu run --content` do
     #[arg(long, value_name = "YES", env = "DXPU_MODULES_AHEAD", default_value = "true", action = clap::ArgAction::Set)]
     modules_ahead: bool,
+    /// What offline programs may cost an online one (`dxpu run --class`), in percent of the time that its requests take. Beyond it
+    /// they get less of the GPU
+    #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    slack: u32,
     /// How long to look for work before sleeping: longer answers sooner and takes more of a core [default: 500us on
     /// machines with more than 4 cores, otherwise as little as each transport thinks best]
     #[arg(long, value_name = "TIME", env = "DXPU_SPIN", value_parser = quantity::duration)]
@@ -172,6 +176,7 @@ impl Worker {
         session.stall_timeout = self.stall_timeout;
         session.wait_spin = self.spin;
         session.modules_ahead = self.modules_ahead;
+        session.slack_percent = self.slack;
         session.content_bytes_max = self.content_memory.unwrap_or_else(content_memory);
         // An operator that says how much has programs for it; the default is taken as it is needed.
         session.content_is_made_ready = self.content_memory.is_some();

@@ -162,10 +162,12 @@ impl Exec {
         Ok(())
     }
 
-    /// Its nodes wait for a gate from the next launch on, in groups. Said again, it changes nothing.
+    /// Its nodes wait for a gate from the next launch on, in groups. Said again, it changes nothing, unless the groups
+    /// are to be half as long.
     pub(crate) fn wait_inside(&self, gates: GraphGates) {
         let mut state = self.lock();
-        if state.gates.is_none() {
+        // To make a graph again takes as long as many launches of it: a little shorter is not worth it.
+        if state.gates.is_none_or(|old| old.budget_ns >= 2 * gates.budget_ns) {
             state.gates = Some(gates);
             state.ready = None;
         }

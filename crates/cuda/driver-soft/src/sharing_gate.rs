@@ -34,8 +34,8 @@ impl SharingGate {
             lock(&self.sentry).look(page, process::now_ns(), process::life);
             std::thread::sleep(NAP);
         }
-        let groups = page.get(self.ticket.slot(), Field::FirstUsOrGroups);
-        page.set(self.ticket, Field::FirstUsOrGroups, groups.wrapping_add(1));
+        let groups = page.get(self.ticket.slot(), Field::Groups);
+        page.set(self.ticket, Field::Groups, groups.wrapping_add(1));
         true
     }
 }

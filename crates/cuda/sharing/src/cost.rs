@@ -1,33 +1,59 @@
 //! What sharing costs an online program, measured and not guessed.
 //!
-//! The first request of a busy period came while offline work may have been running; the next ones of the same period
-//! did not. The difference between the two, for requests of the same kind, is what sharing costs.
+//! A request that begins while the gate is open may find offline work on the device: it is *disturbed*. One that begins while
+//! the gate is closed is not. The difference between the two, for requests of the same kind, is what sharing costs.
 
 use std::collections::HashMap;
 
-/// So many first and so many next requests are needed for a judgement.
-const REQUESTS_MIN: u64 = 20;
-/// More kinds of requests than programs have. Further ones are not measured until the next judgement.
+/// So many disturbed requests are needed for a judgement.
+const DISTURBED_MIN: u64 = 20;
+/// So many undisturbed requests of a kind are needed to know how long it takes.
+const CALM_MIN: u64 = 8;
+/// The weight of a new undisturbed request, when there are more than its inverse.
+const CALM_WEIGHT: f64 = 1.0 / 32.0;
+/// More kinds of requests than programs have. Further ones are not measured until others are forgotten.
 const KINDS_MAX: usize = 256;
 
-/// Requests of one kind since the last judgement.
+/// Requests of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kind {
-    firsts: u64,
-    first_us: u64,
-    nexts: u64,
-    next_us: u64,
+    /// How many were undisturbed, ever, and how long such a one takes.
+    calms: u64,
+    calm_us: f64,
+    /// The time of the undisturbed ones since the last judgement.
+    calm_sum_us: f64,
+    /// The disturbed ones since the last judgement.
+    disturbed: u64,
+    disturbed_sum_us: f64,
+}
+
+impl Kind {
+    fn calm(&mut self, us: f64) {
+        self.calms = self.calms.saturating_add(1);
+        self.calm_us += (us - self.calm_us) * CALM_WEIGHT.max(1.0 / self.calms as f64);
+        self.calm_sum_us += us;
+    }
+
+    fn is_comparable(&self) -> bool {
+        self.disturbed > 0 && self.calms >= CALM_MIN
+    }
+
+    fn added_us(&self) -> f64 {
+        self.disturbed_sum_us - self.disturbed as f64 * self.calm_us
+    }
+
+    fn is_recent(&self) -> bool {
+        self.disturbed > 0 || self.calm_sum_us > 0.0
+    }
 }
 
 /// A judgement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// How much longer a first request takes, on average.
-    pub cost_us: f64,
-    /// How long a next request takes.
-    pub next_us: f64,
-    /// First requests that it rests on.
-    pub firsts: u64,
+    /// The time that sharing adds to the program's requests, as a share of the time that they would take without: 0.1 is a tenth.
+    pub share: f64,
+    /// How much longer a disturbed request takes, on average.
+    pub added_us: f64,
 }
 
 /// Collects times of requests.
@@ -37,39 +63,47 @@ pub struct CostMeter {
 }
 
 impl CostMeter {
-    /// A request of a kind (a graph, or a hash of its commands) took so long, queueing not included.
-    pub fn request(&mut self, kind: u64, is_first: bool, us: u64) {
+    /// A request of a kind (a hash of its commands) took so long, from its first command to the end of its wait.
+    pub fn request(&mut self, kind: u64, is_disturbed: bool, us: u64) {
         if self.kinds.len() >= KINDS_MAX && !self.kinds.contains_key(&kind) {
             return;
         }
         let kind = self.kinds.entry(kind).or_default();
-        let (count, sum) = match is_first {
-            true => (&mut kind.firsts, &mut kind.first_us),
-            false => (&mut kind.nexts, &mut kind.next_us),
-        };
-        *count += 1;
-        *sum = sum.saturating_add(us);
+        match is_disturbed {
+            true => {
+                kind.disturbed += 1;
+                kind.disturbed_sum_us += us as f64;
+            }
+            false => kind.calm(us as f64),
+        }
     }
 
-    /// The cost since the last judgement, when there are requests enough; they are forgotten then.
+    /// The cost since the last judgement, when there are requests enough.
     ///
-    /// Each kind is compared with itself and weighs as often as it came first: a program whose first requests are
-    /// longer by nature, say because they fill a cache, must not look like one that is disturbed.
+    /// Each kind is compared with itself: a program that begins with its longest requests, say because they fill a cache, must
+    /// not look like one that is disturbed.
     pub fn judge(&mut self) -> Option<Cost> {
-        let comparable = || self.kinds.values().filter(|kind| kind.firsts > 0 && kind.nexts > 0);
-        let firsts: u64 = comparable().map(|kind| kind.firsts).sum();
-        let nexts: u64 = comparable().map(|kind| kind.nexts).sum();
-        if firsts < REQUESTS_MIN || nexts < REQUESTS_MIN {
+        let comparable = || self.kinds.values().filter(|kind| kind.is_comparable());
+        let disturbed: u64 = comparable().map(|kind| kind.disturbed).sum();
+        if disturbed < DISTURBED_MIN {
             return None;
         }
-        let (mut cost_us, mut next_us) = (0.0, 0.0);
-        for kind in comparable() {
-            let next = kind.next_us as f64 / kind.nexts as f64;
-            cost_us += kind.first_us as f64 - kind.firsts as f64 * next;
-            next_us += kind.firsts as f64 * next;
+        let added_us: f64 = comparable().map(Kind::added_us).sum();
+        let all_us: f64 = comparable().map(|kind| kind.calm_sum_us + kind.disturbed_sum_us).sum();
+        // What is left is the time of as many calm requests: above zero, unless all took less than a microsecond.
+        let usual_us = (all_us - added_us).max(1.0);
+        self.forget();
+        Some(Cost { share: added_us / usual_us, added_us: added_us / disturbed as f64 })
+    }
+
+    /// A new judgement begins. How long undisturbed requests take stays known; when room is short, only of kinds that still come.
+    pub(crate) fn forget(&mut self) {
+        if self.kinds.len() > KINDS_MAX / 2 {
+            self.kinds.retain(|_, kind| kind.is_recent());
         }
-        self.kinds.clear();
-        Some(Cost { cost_us: cost_us / firsts as f64, next_us: next_us / firsts as f64, firsts })
+        for kind in self.kinds.values_mut() {
+            (kind.calm_sum_us, kind.disturbed, kind.disturbed_sum_us) = (0.0, 0, 0.0);
+        }
     }
 }
 
@@ -80,7 +114,7 @@ mod tests {
     #[test]
     fn each_kind_is_compared_with_itself() {
         let mut meter = CostMeter::default();
-        // Long requests come first more often than short ones; each costs 100 us more.
+        // Long requests are disturbed more often than short ones; each takes 100 us more then.
         for _ in 0..30 {
             meter.request(1, true, 10_100);
             meter.request(2, false, 1_000);
@@ -91,9 +125,34 @@ mod tests {
         }
         meter.request(2, true, 1_100);
         let cost = meter.judge().unwrap();
-        assert!((cost.cost_us - 100.0).abs() < 1e-6, "{cost:?}");
-        assert_eq!(cost.firsts, 31);
+        assert!((cost.added_us - 100.0).abs() < 1e-6, "{cost:?}");
+        let share = 31.0 * 100.0 / (60.0 * 10_000.0 + 31.0 * 1_000.0);
+        assert!((cost.share - share).abs() < 1e-9, "{cost:?}");
         assert_eq!(meter.judge(), None, "they are forgotten");
+    }
+
+    #[test]
+    fn how_long_a_calm_request_takes_is_remembered_for_a_program_that_is_always_disturbed() {
+        let mut meter = CostMeter::default();
+        (0..CALM_MIN).for_each(|_| meter.request(1, false, 1_000));
+        for _ in 0..5 {
+            (0..DISTURBED_MIN).for_each(|_| meter.request(1, true, 1_250));
+            let cost = meter.judge().unwrap();
+            assert!((cost.added_us - 250.0).abs() < 1e-6, "{cost:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_becomes_slower_by_itself_is_not_disturbed() {
+        let mut meter = CostMeter::default();
+        let mut last = None;
+        for round in 0..40 {
+            let us = if round < 20 { 1_000 } else { 2_000 };
+            (0..20).for_each(|_| meter.request(1, false, us));
+            (0..20).for_each(|_| meter.request(1, true, us));
+            last = meter.judge();
+        }
+        assert!(last.unwrap().share.abs() < 0.01, "{last:?}");
     }
 
     #[test]
@@ -101,5 +160,8 @@ mod tests {
         let mut meter = CostMeter::default();
         (0..10_000).for_each(|kind| meter.request(kind, true, 1));
         assert_eq!(meter.kinds.len(), KINDS_MAX);
+        (0..2).for_each(|_| meter.forget());
+        meter.request(77_777, true, 1);
+        assert_eq!(meter.kinds.len(), 1, "those that came no more have made room");
     }
 }

@@ -2,33 +2,30 @@
 //!
 //! ```text
 //!   cost > slack              shorter groups, down to 10 us; then a longer guard before the gate opens, up to 5 ms
-//!   cost < slack/2 for 10 s   a shorter guard; then longer groups, up to 150 us
-//!   the guard at 5 ms for 30 s, or a group of more than 20 ms beside a closed gate, twice:  the monitor evicts
+//!   cost < slack/2 for 10 s   a shorter guard; then groups as long as at first
+//!   the guard at 5 ms for 30 s, or two offences (kernels that run on at a closed gate):  the monitor evicts
 //! ```
 
 use crate::cost::Cost;
 
 const GROUP_FIRST_US: f64 = 50.0;
 const GROUP_MIN_US: f64 = 10.0;
-const GROUP_MAX_US: f64 = 150.0;
 const GUARD_FIRST_US: f64 = 100.0;
 const GUARD_MAX_US: f64 = 5_000.0;
 /// So long must the cost be low before offline work is given more.
 const CALM_S: u32 = 10;
 /// So long at the longest guard, and the guest cannot stay.
 const AT_LIMIT_S: u32 = 30;
-/// A group that goes on for longer beside a closed gate is an offender's.
-const OFFENCE_US: u64 = 20_000;
 /// The first may be a kernel of unknown cost; the second is not.
-const OFFENCES_MAX: u32 = 2;
+const OFFENCES_MAX: u64 = 2;
 
 /// What one second has shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GovernorReading {
     /// The cost, when there were requests enough.
     pub cost: Option<Cost>,
-    /// The longest time that a group went on beside a closed gate.
-    pub longest_group_us: u64,
+    /// Kernels of guests that ran on at a closed gate.
+    pub offences: u64,
 }
 
 /// What the sessions do from now on.
@@ -47,13 +44,13 @@ pub struct Orders {
 /// One online session's governor.
 #[derive(Clone, Debug)]
 pub struct Governor {
-    /// The share of a request's time that sharing may cost.
+    /// The share of its requests' time that sharing may add.
     slack: f64,
     group_us: f64,
     guard_us: f64,
     calm_s: u32,
     at_limit_s: u32,
-    offences: u32,
+    offences: u64,
     is_over_slack: bool,
 }
 
@@ -73,13 +70,10 @@ impl Governor {
 
     /// A second has passed.
     pub fn second(&mut self, reading: GovernorReading) -> Orders {
-        if reading.longest_group_us > OFFENCE_US {
-            self.offences += 1;
-        }
+        self.offences = self.offences.saturating_add(reading.offences);
         if let Some(cost) = reading.cost {
-            let slack_us = self.slack * cost.next_us;
-            self.is_over_slack = cost.cost_us > slack_us;
-            self.calm_s = if cost.cost_us < slack_us / 2.0 { self.calm_s + 1 } else { 0 };
+            self.is_over_slack = cost.share > self.slack;
+            self.calm_s = if cost.share < self.slack / 2.0 { self.calm_s + 1 } else { 0 };
             if self.is_over_slack {
                 self.tighten();
             } else if self.calm_s >= CALM_S {
@@ -118,7 +112,7 @@ impl Governor {
                 self.guard_us = 0.0;
             }
         } else {
-            self.group_us = (1.1 * self.group_us).min(GROUP_MAX_US);
+            self.group_us = (1.1 * self.group_us).min(GROUP_FIRST_US);
         }
     }
 }
@@ -127,9 +121,10 @@ impl Governor {
 mod tests {
     use super::*;
 
-    fn reading(cost_us: f64) -> GovernorReading {
-        let cost = Cost { cost_us, next_us: 1_000.0, firsts: 100 };
-        GovernorReading { cost: Some(cost), longest_group_us: 0 }
+    /// Requests that take a millisecond, and this much longer beside offline work.
+    fn reading(added_us: f64) -> GovernorReading {
+        let cost = Cost { share: added_us / 1_000.0, added_us };
+        GovernorReading { cost: Some(cost), offences: 0 }
     }
 
     #[test]
@@ -146,7 +141,7 @@ mod tests {
         assert_eq!(calm[9].guard_us, 4500.0);
         let last = calm[79];
         assert_eq!(last.guard_us, 0.0);
-        assert!(last.group_us > 10.0 && last.group_us <= GROUP_MAX_US);
+        assert_eq!(last.group_us, GROUP_FIRST_US, "and not beyond");
         assert!(!calm.iter().any(|orders| orders.is_overlimit));
     }
 
@@ -157,7 +152,7 @@ mod tests {
         assert_eq!(over, Some(3 + 6 + AT_LIMIT_S as i32), "three halvings, six doublings, thirty seconds");
         governor.guest_left();
         assert!(!governor.second(reading(0.0)).is_overlimit);
-        let offence = GovernorReading { cost: None, longest_group_us: OFFENCE_US + 1 };
+        let offence = GovernorReading { cost: None, offences: 1 };
         assert!(!governor.second(offence).is_overlimit, "the first may be a kernel of unknown cost");
         assert!(governor.second(offence).is_overlimit);
     }
@@ -177,7 +172,7 @@ mod tests {
             let mut governor = Governor::new(0.1);
             for cost in costs {
                 let orders = governor.second(reading(cost));
-                assert!((GROUP_MIN_US..=GROUP_MAX_US).contains(&orders.group_us));
+                assert!((GROUP_MIN_US..=GROUP_FIRST_US).contains(&orders.group_us));
                 assert!((0.0..=GUARD_MAX_US).contains(&orders.guard_us));
             }
         }

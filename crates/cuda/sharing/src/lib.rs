@@ -3,7 +3,7 @@
 //! ```text
 //!   online session                          page (one per GPU)                    offline session
 //!   Presence ── close, open ──────▶ closers: a bit per busy online slot ◀── Sentry: clears bits of the dead
-//!   CostMeter ─▶ Governor ─ G ────▶ slots: owner, beat, times           ◀── Turnstile: where streams wait, KernelTimes
+//!   Regulator ── group budget ────▶ slots: owner, beat, times, orders   ◀── Turnstile: where streams wait, KernelTimes
 //!                                        ▲
 //!                                   Monitor (box): may a guest be here at all
 //! ```
@@ -14,7 +14,8 @@
 //!   [`graph_gates()`] says it for the nodes of a graph.
 //! - [`Sentry`] finds owners that died or froze with the gate closed.
 //! - [`Overstay`] finds a kernel that runs on at a closed gate.
-//! - [`Governor`] holds the cost to online programs within their slack; [`Monitor`] opens and closes the seat for guests.
+//! - [`Regulator`] measures what offline work costs an online session ([`CostMeter`]) and holds it within the session's slack
+//!   ([`Governor`]); [`Monitor`] opens and closes the seat for guests.
 //!
 //! The crate knows no GPU, no clock, no thread and no process: time, and whether a process lives, are arguments. Where
 //! it is in doubt it protects the online program: a page that is damaged counts as closed.
@@ -32,6 +33,7 @@ mod mutant;
 mod overstay;
 mod page;
 mod presence;
+mod regulator;
 mod sentry;
 mod turnstile;
 
@@ -46,10 +48,11 @@ pub use linger::Linger;
 pub use monitor::{Limits, Monitor, MonitorState, OffReason, Reading, Seat};
 pub use overstay::Overstay;
 pub use page::{
-    Field, Gate, Owner, OwnerNumberTooLarge, PAGE_WORDS, Page, PageError, PageHandle, SLOTS, SlotOwner,
-    Ticket, Words,
+    Distress, Field, Gate, Owner, OwnerNumberTooLarge, PAGE_WORDS, Page, PageError, PageHandle, SLOTS,
+    SlotOwner, Ticket, Words,
 };
 pub use presence::{Presence, PresenceState};
+pub use regulator::Regulator;
 pub use sentry::{Cleared, Life, Sentry};
-pub use turnstile::{Demand, GroupTimes, Turn, Turnstile};
+pub use turnstile::{Demand, Turn, Turnstile};
 pub use work_class::Class;

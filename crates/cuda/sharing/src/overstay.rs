@@ -10,6 +10,8 @@ use crate::{
 
 /// A kernel that runs on at a closed gate for so long ends its session. Kernels of real programs take a tenth of it.
 const RUNS_ON_MAX_NS: u64 = 500_000_000;
+/// One that runs on for so long is an offence: longer than a group by far, and no reason yet to end a program.
+const OFFENCE_NS: u64 = 20_000_000;
 /// The most that counts between two looks: longer, and the thread that looks was held up itself.
 const GAP_MAX_NS: u64 = 50_000_000;
 
@@ -19,12 +21,18 @@ pub struct Overstay {
     work: Option<u64>,
     runs_on_ns: u64,
     last_look_ns: Option<u64>,
+    offences: u64,
 }
 
 impl Overstay {
     /// The work that the last look found.
     pub fn work(&self) -> Option<u64> {
         self.work
+    }
+
+    /// How many kernels have run on at a closed gate for longer than any group should.
+    pub fn offences(&self) -> u64 {
+        self.offences
     }
 
     /// One look: the gate, and the number of the work that runs, if that is known. True: the session is to end.
@@ -37,7 +45,9 @@ impl Overstay {
         }
         let counts = !gate.is_open() || is_planted(Mutant::OverstayAtAnOpenGate);
         if running.is_some() && counts {
+            let before_ns = self.runs_on_ns;
             self.runs_on_ns += passed_ns;
+            self.offences += u64::from((before_ns..self.runs_on_ns).contains(&OFFENCE_NS));
         }
         self.runs_on_ns >= RUNS_ON_MAX_NS
     }
@@ -72,6 +82,20 @@ mod tests {
         crate::mutant::plant(Some(Mutant::OverstayAtAnOpenGate));
         assert!(looks(alone).is_some(), "the mistake is found");
         crate::mutant::plant(None);
+    }
+
+    #[test]
+    fn each_kernel_is_one_offence_at_most() {
+        let mut overstay = Overstay::default();
+        // Two looks at each of five kernels, then many at one.
+        for at in 0..10 {
+            overstay.look(Gate::Closed, Some(at / 2), 1 + at * 10_000_000);
+        }
+        assert_eq!(overstay.offences(), 0, "each ran on for 10 ms");
+        for at in 10..30 {
+            overstay.look(Gate::Closed, Some(9), 1 + at * 10_000_000);
+        }
+        assert_eq!(overstay.offences(), 1);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!      2   present: bit i = slot i belongs to an online session
 //!      3   epoch of the page
 //!      4   paused until (ns), while bit 63 is set
+//!      7   guests: bit i = slot i belongs to an offline session
 //!    8..   63 slots of 16 words: 8 that the owner writes often, 8 that others read
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! clears the bit of an owner that is dead or frozen. An owner whose bit was cleared wrongly sets it again with its
 //! next command or beat: a lost bit costs the online program a delay, never a result.
 
+use crate::governor::Orders;
 use crate::mutant::{Mutant, is_planted};
 use std::sync::{
     Arc,
@@ -36,6 +38,7 @@ const CLOSERS: usize = 1;
 const PRESENT: usize = 2;
 const EPOCH: usize = 3;
 const PAUSED_UNTIL: usize = 4;
+const GUESTS: usize = 7;
 const PAUSE_BIT: u64 = 1 << 63;
 
 /// A process number has at most 22 bits on Linux (`PID_MAX_LIMIT`).
@@ -134,14 +137,46 @@ pub enum Field {
     UsedBytes = 8,
     /// The most it may use.
     LimitBytes = 9,
-    /// Online: time of a busy period's first request. Offline: groups started.
-    FirstUsOrGroups = 10,
-    /// Online: time of later requests. Offline: when the group that runs began (ns).
-    NextUsOrGroupSince = 11,
-    /// Online: memory it waits for. Offline: its longest group.
-    WantBytesOrLongestUs = 12,
-    /// Offline: how long a newcomer waits for a running group on average.
-    ResidualUs = 13,
+    /// Offline: groups started.
+    Groups = 10,
+    /// Online: how long groups of offline work may be beside it, in microseconds; 0 for no order.
+    GroupUs = 11,
+    /// Offline: its kernels that ran on at a closed gate.
+    Offences = 12,
+    /// Online: what offline work adds to its requests, in thousandths of their time.
+    CostMilli = 13,
+    /// Online: a [`Distress`].
+    Distress = 14,
+}
+
+/// How an online session fares beside offline ones. Ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u64)]
+pub enum Distress {
+    /// They cost it no more than they may.
+    None = 0,
+    /// They cost it too much, and are given less.
+    OverSlack = 1,
+    /// To give them less did not help: they must go.
+    Overlimit = 2,
+}
+
+impl Distress {
+    pub(crate) fn of(orders: Orders) -> Self {
+        match (orders.is_overlimit, orders.is_over_slack) {
+            (true, _) => Self::Overlimit,
+            (false, true) => Self::OverSlack,
+            (false, false) => Self::None,
+        }
+    }
+
+    fn from_word(word: u64) -> Self {
+        match word {
+            0 => Self::None,
+            1 => Self::OverSlack,
+            _ => Self::Overlimit,
+        }
+    }
 }
 
 const OWNER: usize = 0;
@@ -275,9 +310,8 @@ impl<'a> Page<'a> {
         self.word(slot, CLASS).store(class.code().into(), SeqCst);
         self.set(ticket, Field::IdleSince, now_ns);
         self.beat(ticket);
-        if class == Class::Online {
-            self.words[PRESENT].fetch_or(ticket.bit(), SeqCst);
-        }
+        let of_class = if class == Class::Online { PRESENT } else { GUESTS };
+        self.words[of_class].fetch_or(ticket.bit(), SeqCst);
         Some(ticket)
     }
 
@@ -340,6 +374,7 @@ impl<'a> Page<'a> {
     pub fn reclaim(&self, slot: usize) {
         let bit = 1u64 << slot;
         self.words[PRESENT].fetch_and(!bit, SeqCst);
+        self.words[GUESTS].fetch_and(!bit, SeqCst);
         if !is_planted(Mutant::ReclaimKeepsBit) {
             self.words[CLOSERS].fetch_and(!bit, SeqCst);
         }
@@ -382,6 +417,40 @@ impl<'a> Page<'a> {
     /// Writes a number of the caller's own slot.
     pub fn set(&self, ticket: Ticket, field: Field, value: u64) {
         self.word(ticket.slot, field as usize).store(value, Relaxed);
+    }
+
+    /// The shortest budget of groups that an online session orders.
+    pub fn group_budget_us(&self) -> Option<u64> {
+        self.online().map(|slot| self.get(slot, Field::GroupUs)).filter(|us| *us != 0).min()
+    }
+
+    /// How the online session fares that fares worst.
+    pub fn distress(&self) -> Distress {
+        let of = |slot| Distress::from_word(self.get(slot, Field::Distress));
+        self.online().map(of).max().unwrap_or(Distress::None)
+    }
+
+    /// What offline work adds to the requests of the online session that it costs most, in thousandths.
+    pub fn cost_milli(&self) -> u64 {
+        self.online().map(|slot| self.get(slot, Field::CostMilli)).max().unwrap_or(0)
+    }
+
+    /// Whether there is an offline session. One load; an online session looks at it whenever it becomes busy.
+    pub fn has_guests(&self) -> bool {
+        self.words[GUESTS].load(Relaxed) != 0
+    }
+
+    /// The kernels of offline sessions that ran on at a closed gate.
+    pub(crate) fn offences(&self) -> u64 {
+        let guests = self.words[GUESTS].load(Relaxed);
+        let of_guests = (0..SLOTS).filter(|slot| guests & 1 << slot != 0);
+        of_guests.map(|slot| self.get(slot, Field::Offences)).fold(0, u64::saturating_add)
+    }
+
+    /// The slots of online sessions.
+    fn online(&self) -> impl Iterator<Item = usize> {
+        let present = self.present();
+        (0..SLOTS).filter(move |slot| present & 1 << slot != 0)
     }
 
     /// Closes the gate for all offline sessions, by order of the monitor or an operator, until `until_ns`. The monitor

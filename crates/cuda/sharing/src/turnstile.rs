@@ -13,7 +13,7 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// The budget of a group while online sessions come and go, unless the governor sets another.
+/// The budget of a group while online sessions come and go, unless one of them orders a shorter one.
 const BUDGET_NS: u64 = 50_000;
 /// The budget while no online session was busy lately. A wait costs about 2 us, so this is half a percent.
 const QUIET_BUDGET_NS: u64 = 400_000;
@@ -92,9 +92,10 @@ impl Default for Turnstile {
 }
 
 impl Turnstile {
-    /// The governor sets another budget.
-    pub fn set_budget(&mut self, budget_ns: u64) {
-        self.budget_ns = budget_ns.max(BUDGET_MIN_NS);
+    /// Groups are as long as the online sessions of the page order.
+    pub fn obey(&mut self, page: Page<'_>) {
+        let ordered_ns = page.group_budget_us().map(|us| us.saturating_mul(1000));
+        self.budget_ns = ordered_ns.unwrap_or(BUDGET_NS).clamp(BUDGET_MIN_NS, BUDGET_NS);
     }
 
     /// The budget of each stream's next group.
@@ -173,41 +174,12 @@ impl Turnstile {
     }
 }
 
-/// How long groups take.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct GroupTimes {
-    mean_us: f64,
-    mean_square: f64,
-    longest_us: u64,
-}
-
-/// The weight of a new group.
-const GROUP_WEIGHT: f64 = 1.0 / 64.0;
-
-impl GroupTimes {
-    /// A group took so long.
-    pub fn over(&mut self, us: u64) {
-        let (first, time) = (self.mean_us == 0.0, us as f64);
-        let weight = if first { 1.0 } else { GROUP_WEIGHT };
-        self.mean_us += (time - self.mean_us) * weight;
-        self.mean_square += (time * time - self.mean_square) * weight;
-        self.longest_us = self.longest_us.max(us);
-    }
-
-    /// The longest one.
-    pub fn longest_us(&self) -> u64 {
-        self.longest_us
-    }
-
-    /// How long an online session that comes at any time waits for the group that runs: `E[d^2] / 2 E[d]`.
-    pub fn residual_us(&self) -> u64 {
-        if self.mean_us == 0.0 { 0 } else { (self.mean_square / (2.0 * self.mean_us)).round() as u64 }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::{Owner, PAGE_WORDS};
+    use std::sync::atomic::AtomicU64;
+    use work_class::Class;
 
     #[test]
     fn work_is_cut_into_groups_by_its_cost() {
@@ -234,8 +206,16 @@ mod tests {
         turnstile.before(3, Some(1), Demand::Lately, 1000 + IN_USE_NS);
         assert_eq!(turnstile.budget_ns(Demand::Lately), BUDGET_NS, "the others are not in use any more");
         assert_eq!(turnstile.graph_budget_ns(), 2 * BUDGET_NS);
-        turnstile.set_budget(0);
-        assert_eq!(turnstile.budget_ns(Demand::Lately), BUDGET_MIN_NS);
+        let words: Vec<AtomicU64> = (0..PAGE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let page = Page::create(&words, 1).unwrap();
+        let online = page.claim(Owner::new(1, 1).unwrap(), Class::Online, 0).unwrap();
+        for (ordered_us, budget_ns) in
+            [(0, BUDGET_NS), (25, 25_000), (1, BUDGET_MIN_NS), (u64::MAX, BUDGET_NS)]
+        {
+            page.set(online, Field::GroupUs, ordered_us);
+            turnstile.obey(page);
+            assert_eq!(turnstile.budget_ns(Demand::Lately), budget_ns);
+        }
     }
 
     #[test]
@@ -248,16 +228,5 @@ mod tests {
         assert!(turnstile.must_hold(false) && !turnstile.must_hold(true));
         turnstile.passed(1);
         assert!(!turnstile.must_hold(false));
-    }
-
-    #[test]
-    fn the_residual_of_equal_groups_is_half_of_one_and_long_ones_weigh_more() {
-        let mut times = GroupTimes::default();
-        assert_eq!(times.residual_us(), 0);
-        (0..100).for_each(|_| times.over(50));
-        assert_eq!((times.residual_us(), times.longest_us()), (25, 50));
-        (0..1000).for_each(|at| times.over(if at % 2 == 0 { 10 } else { 990 }));
-        // Nearly all time is spent in the long ones.
-        assert!((470..=520).contains(&times.residual_us()), "{}", times.residual_us());
     }
 }

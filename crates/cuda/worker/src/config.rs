@@ -132,6 +132,9 @@ pub struct SessionConfig {
     /// program like it has loaded.
     #[serde(default)]
     pub modules_ahead: bool,
+    /// What offline programs may cost an online one, in percent of the time that its requests take.
+    #[serde(default = "slack_percent")]
+    pub slack_percent: u32,
     /// Where other boxes reach that guardian; empty if they cannot, or if it says so itself.
     #[serde(default)]
     pub guardian_address: String,
@@ -140,6 +143,12 @@ pub struct SessionConfig {
 /// A default that holds the pinned memory of most programs.
 fn shared_host_bytes_max() -> u64 {
     64 << 30
+}
+
+/// What a program that finds the GPU in use by another one waits for it: a switch and the rest of a group, 0.2 to 0.3 ms, are less
+/// than this of requests that take milliseconds.
+fn slack_percent() -> u32 {
+    25
 }
 
 impl SessionConfig {
@@ -168,6 +177,7 @@ impl SessionConfig {
             content_bytes_max: 0,
             content_is_made_ready: false,
             modules_ahead: true,
+            slack_percent: slack_percent(),
         }
     }
 

@@ -7,7 +7,7 @@ use cuda_driver::{Class, PageHandle};
 use cuda_wire::*;
 use cuda_worker::*;
 use shared_words::{page, process};
-use sharing::{Cleared, Sentry, SlotOwner};
+use sharing::{Cleared, Distress, SLOTS, Sentry, SlotOwner};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,12 +115,47 @@ fn an_online_session_closes_the_gate_while_it_has_work() {
 }
 
 #[test]
+fn offline_work_that_costs_an_online_program_too_much_is_given_less() {
+    let (worker, page) = worker(true);
+    let mut client = wishing(&worker, Class::Online);
+    let mut token = 0;
+    // From the write to the end of the read; the device works until the host function is done.
+    let mut request = |took: Duration| {
+        token += 1;
+        occupy(&mut client, token);
+        std::thread::sleep(took);
+        client.say(&Notice::HostCallDone { token });
+        let (source, shape) = (Plane::line(client.base), Shape::line(8));
+        client.must(&Command::ReadBack { stream: STREAM, source, shape });
+        assert!(comes_true(|| page.page().gate().is_open()));
+    };
+    (0..20).for_each(|_| request(Duration::from_millis(2)));
+    let guest =
+        page.page().claim(process::this_process().unwrap(), Class::Offline, process::now_ns()).unwrap();
+    assert_eq!(page.page().group_budget_us(), Some(50));
+    let until = Instant::now() + Duration::from_secs(20);
+    while page.page().group_budget_us() == Some(50) {
+        assert!(Instant::now() < until, "its requests take three times as long as without the guest");
+        request(Duration::from_millis(6));
+    }
+    assert_eq!(page.page().distress(), Distress::OverSlack);
+    let cost_milli = page.page().cost_milli();
+    // What is lost to a busy machine counts on both sides.
+    assert!((250..20_000).contains(&cost_milli), "{cost_milli}");
+    page.page().release(guest);
+    let is_as_before =
+        || page.page().group_budget_us() == Some(50) && page.page().distress() == Distress::None;
+    assert!(comes_true(is_as_before), "the guest has left");
+    client.must(&Command::Goodbye {});
+}
+
+#[test]
 fn a_dedicated_session_takes_no_part() {
     let (worker, page) = worker(true);
     let mut client = ready(worker.attach());
     occupy(&mut client, 1);
     assert_eq!((page.page().present(), page.page().closers()), (0, 0));
-    assert!((0..sharing::SLOTS).all(|slot| page.page().owner(slot) == SlotOwner::Nobody));
+    assert!((0..SLOTS).all(|slot| page.page().owner(slot) == SlotOwner::Nobody));
     client.say(&Notice::HostCallDone { token: 1 });
     client.must(&Command::Goodbye {});
 }

@@ -88,6 +88,8 @@ pub struct GuestOptions {
     pub memory_bytes: u64,
     /// Guests may be of other tenants than the lease that has the GPU.
     pub any_tenant: bool,
+    /// What guests may cost online leases, in percent of the time of their requests.
+    pub slack_percent: u32,
 }
 
 /// What a box lends.
@@ -220,7 +222,7 @@ impl BoxOptions {
             _ => gpu::nvidia()?,
         };
         let gpus = match self.guests {
-            Some(GuestOptions { memory_bytes, any_tenant }) => {
+            Some(GuestOptions { memory_bytes, any_tenant, .. }) => {
                 gpu::with_seats(gpus, memory_bytes, any_tenant)?
             }
             None => gpus,
@@ -306,6 +308,7 @@ impl BoxOptions {
             carried: self.carried,
             guardian: self.guard.as_ref().map(|_| guard::socket(state)),
             guarded: Default::default(),
+            slack_percent: self.guests.map_or(0, |guests| guests.slack_percent),
         }
     }
 }

@@ -120,6 +120,9 @@ pub struct GpuReport {
     /// How the burn-in that was ordered went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn_in: Option<BurnIn>,
+    /// It is a seat, and the guest of `bound_epoch` must leave it, for the reason that `unready` says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub must_leave: bool,
 }
 
 /// How a burn-in went.

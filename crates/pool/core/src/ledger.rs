@@ -155,8 +155,8 @@ pub struct Ledger {
     unwanted_tried: u64,
     /// Leases that are ended for a guarantee of another tenant, and why.
     reclaimed: VecDeque<(LeaseId, String)>,
-    /// Guests whose GPUs are needed as a whole.
-    evicted: BTreeSet<LeaseId>,
+    /// Guests that must leave, and why: their GPUs are needed as a whole, or cannot bear a guest.
+    evicted: BTreeMap<LeaseId, String>,
     /// When it is next looked whether a guarantee asks for that.
     reclaim_look_ms: u64,
     events: VecDeque<Event>,
@@ -237,7 +237,7 @@ impl Ledger {
             moves_due: BTreeSet::new(),
             unwanted_tried: u64::MAX,
             reclaimed: VecDeque::new(),
-            evicted: BTreeSet::new(),
+            evicted: BTreeMap::new(),
             reclaim_look_ms: 0,
             events: VecDeque::new(),
             event_records: VecDeque::new(),

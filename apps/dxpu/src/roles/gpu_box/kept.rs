@@ -29,6 +29,7 @@ pub(super) struct Kept {
     pub(super) guests: Option<u8>,
     pub(super) guest_memory: Option<u64>,
     pub(super) guests_of: Option<GuestsOf>,
+    pub(super) slack: Option<u32>,
 }
 
 /// Which GPUs a box lends.
@@ -66,6 +67,7 @@ impl Kept {
             guests: self.guests.or(before.guests),
             guest_memory: self.guest_memory.or(before.guest_memory),
             guests_of: self.guests_of.or(before.guests_of),
+            slack: self.slack.or(before.slack),
         };
         if now != before {
             files::make_private(state)?;

@@ -159,6 +159,7 @@ impl SharingGate {
         let now_ns = process::now_ns();
         let demand = Demand::of(self.page.page(), now_ns);
         let mut state = lock(&self.state);
+        state.turnstile.obey(self.page.page());
         state.read_times(&self.api);
         let time = *lock(&exec.time);
         let budget_ns = state.turnstile.graph_budget_ns();
@@ -192,7 +193,7 @@ impl SharingGate {
 
     /// Writes to the log how the work was cut into groups.
     pub(super) fn tell(&self) {
-        let groups = self.page.page().get(self.ticket.slot(), Field::FirstUsOrGroups);
+        let groups = self.page.page().get(self.ticket.slot(), Field::Groups);
         // A command that is stuck in the library holds the lock for good.
         let Some(state) = try_lock(&self.state) else { return };
         let (works, kinds) = (state.works, state.times.shapes());
@@ -235,6 +236,7 @@ impl SharingGate {
         let now_ns = process::now_ns();
         let demand = Demand::of(self.page.page(), now_ns);
         let mut state = lock(&self.state);
+        state.turnstile.obey(self.page.page());
         state.works += 1;
         if state.works.is_multiple_of(READ_EVERY) {
             state.read_times(&self.api);
@@ -278,8 +280,8 @@ impl SharingGate {
             }
         }
         let page = self.page.page();
-        let groups = page.get(self.ticket.slot(), Field::FirstUsOrGroups);
-        page.set(self.ticket, Field::FirstUsOrGroups, groups.wrapping_add(1));
+        let groups = page.get(self.ticket.slot(), Field::Groups);
+        page.set(self.ticket, Field::Groups, groups.wrapping_add(1));
         Ok(())
     }
 

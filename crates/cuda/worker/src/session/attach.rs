@@ -139,7 +139,7 @@ fn welcome(
 ) -> Result<Welcomed, HandshakeError> {
     let (hello, admitted) = read_hello(&mut connection.rx, config, deadline)?;
     let part = config.admission.take(&admitted)?;
-    let sharer = presence::join(driver, admitted.class)?;
+    let sharer = presence::join(driver, admitted.class, f64::from(config.slack_percent) / 100.0)?;
     if let Some(bytes) = admitted.memory_limit_bytes {
         // Parts of a lease are beside each other.
         let of = if part.is_some() { LimitOf::Session } else { LimitOf::Lease };

@@ -275,6 +275,7 @@ impl CommandLoop {
         loop {
             self.answer.clear();
             if let Some(result) = pending.poll(&*self.driver, &mut self.answer) {
+                self.gate.waited();
                 return Ok(self.replies.send_awaited(call, result, &self.answer)?);
             }
             if input.has_arrived() || started.elapsed() >= self.spin {
@@ -282,8 +283,8 @@ impl CommandLoop {
             }
             std::hint::spin_loop();
         }
-        let (driver, replies) = (self.driver.clone(), self.replies.clone());
-        let is_taken = self.waiters.run(Box::new(Awaited { driver, replies, call, pending }));
+        let (driver, replies, gate) = (self.driver.clone(), self.replies.clone(), self.gate.clone());
+        let is_taken = self.waiters.run(Box::new(Awaited { driver, replies, gate, call, pending }));
         match is_taken {
             true => Ok(()),
             false => Err(SessionEnd::new(
@@ -298,6 +299,7 @@ impl CommandLoop {
 struct Awaited {
     driver: Arc<dyn Driver>,
     replies: Arc<Replies>,
+    gate: Arc<Gate>,
     call: u32,
     pending: Pending,
 }
@@ -306,12 +308,14 @@ impl Wait for Awaited {
     fn wait(self: Box<Self>) {
         let mut answer = Vec::new();
         let result = self.pending.wait(&*self.driver, &mut answer);
+        self.gate.waited();
         self.replies.send_or_close(self.call, result, &answer);
     }
 
     fn look(&mut self) -> bool {
         let mut answer = Vec::new();
         let Some(result) = self.pending.poll(&*self.driver, &mut answer) else { return false };
+        self.gate.waited();
         self.replies.send_or_close(self.call, result, &answer);
         true
     }

@@ -120,7 +120,14 @@ impl Gate {
 
     /// A read of device memory begins. An online session closes its gate first.
     pub(crate) fn telling_of_read(&self) -> Option<Telling<'_>> {
-        self.sharer.as_ref().and_then(|sharer| sharer.begin())
+        self.sharer.as_ref().and_then(|sharer| sharer.tell_of_read())
+    }
+
+    /// A wait of the program has ended.
+    pub(crate) fn waited(&self) {
+        if let Some(sharer) = &self.sharer {
+            sharer.waited();
+        }
     }
 
     /// Has the driver execute `command`, whose answer is appended to `answer`.

@@ -3,7 +3,9 @@
 //!
 //! ```text
 //!   command loop   begin ─▶ gate closed ─▶ driver told ─▶ end
-//!   keeper thread  asks the driver whether all is done ─▶ lingers ─▶ opens the gate; beats ten times a second
+//!   any thread     a wait of the program has ended: its request is over
+//!   keeper thread  asks the driver whether all is done ─▶ lingers ─▶ opens the gate; beats twenty times a second; once a second
+//!                  says in the page what offline sessions may do, by what they have cost this one
 //!   judge thread   of an offline session: ends it when a kernel of it runs on at a closed gate
 //! ```
 //!
@@ -18,7 +20,7 @@ use cuda_driver::{Class, Driver, PageHandle, Ticket};
 use cuda_wire::{DriverCommand, HostData, Op};
 use locks::{lock, wait_for};
 use shared_words::{page::sweep, process};
-use sharing::{Field, Overstay, Presence};
+use sharing::{Field, Overstay, Presence, Regulator};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
@@ -43,10 +45,16 @@ pub(crate) struct Sharer {
     driver: Arc<dyn Driver>,
     page: PageHandle,
     ticket: Ticket,
-    presence: Mutex<Presence>,
+    online: Mutex<Online>,
     /// Told when the session becomes busy, and when it ends.
     changed: Condvar,
     is_over: AtomicBool,
+}
+
+/// What an online session knows of its own work.
+struct Online {
+    presence: Presence,
+    regulator: Regulator,
 }
 
 /// The driver is being told of work, until this ends.
@@ -54,12 +62,17 @@ pub(crate) struct Telling<'a>(&'a Sharer);
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
-        lock(&self.0.presence).end();
+        lock(&self.0.online).presence.end();
     }
 }
 
-/// Takes the session's place among those that share its GPU. `None` for a dedicated session.
-pub(crate) fn join(driver: &Arc<dyn Driver>, class: Class) -> Result<Option<Arc<Sharer>>, HandshakeError> {
+/// Takes the session's place among those that share its GPU. `None` for a dedicated session. `slack`: the share of an online
+/// program's time that offline ones may cost it.
+pub(crate) fn join(
+    driver: &Arc<dyn Driver>,
+    class: Class,
+    slack: f64,
+) -> Result<Option<Arc<Sharer>>, HandshakeError> {
     if class == Class::Dedicated {
         return Ok(None);
     }
@@ -95,7 +108,10 @@ pub(crate) fn join(driver: &Arc<dyn Driver>, class: Class) -> Result<Option<Arc<
         driver: driver.clone(),
         page,
         ticket,
-        presence: Mutex::new(Presence::new(process::now_ns())),
+        online: Mutex::new(Online {
+            presence: Presence::new(process::now_ns()),
+            regulator: Regulator::new(slack),
+        }),
         changed: Condvar::new(),
         is_over: AtomicBool::new(false),
     });
@@ -109,53 +125,75 @@ pub(crate) fn join(driver: &Arc<dyn Driver>, class: Class) -> Result<Option<Arc<
 impl Sharer {
     /// The driver is about to be told of `command`. Closes the gate if that puts work into a stream.
     pub(crate) fn tell(&self, command: &DriverCommand<'_>) -> Option<Telling<'_>> {
-        puts_work(command).then(|| self.begin()).flatten()
+        work_of(command).and_then(|work| self.begin(work))
     }
 
-    /// The driver is about to be told of work. `None` for an offline session.
-    pub(crate) fn begin(&self) -> Option<Telling<'_>> {
+    /// The driver is about to be told of a read of device memory.
+    pub(crate) fn tell_of_read(&self) -> Option<Telling<'_>> {
+        self.begin(READ)
+    }
+
+    /// The driver is about to be told of work; the number is the same for the same work. `None` for an offline session.
+    fn begin(&self, work: u64) -> Option<Telling<'_>> {
         if self.ticket.class() != Class::Online {
             return None;
         }
         let now_ns = process::now_ns();
-        let mut presence = lock(&self.presence);
+        let mut online = lock(&self.online);
         let page = self.page.page();
-        if presence.begin(now_ns) {
+        let found_open = online.presence.begin(now_ns);
+        if found_open {
             page.close(self.ticket, now_ns);
             self.changed.notify_all();
         } else if !page.is_held(self.ticket) {
             // Another session took this one for frozen.
             page.beat_and_hold(self.ticket, true);
         }
-        drop(presence);
+        online.regulator.command(work, found_open && page.has_guests(), now_ns);
+        drop(online);
         Some(Telling(self))
+    }
+
+    /// The program has waited for its work, and goes on.
+    pub(crate) fn waited(&self) {
+        if self.ticket.class() == Class::Online {
+            lock(&self.online).regulator.waited(process::now_ns());
+        }
+    }
+
+    /// Once a second: what offline sessions may do from now on.
+    fn regulate(&self, now_ns: u64) {
+        let mut online = lock(&self.online);
+        if let Some(orders) = online.regulator.second(self.page.page(), self.ticket, now_ns) {
+            online.presence.set_guard((orders.guard_us * 1000.0) as u64);
+        }
     }
 
     /// One look of the keeper. Returns how long it may rest.
     fn look(&self) -> Duration {
-        let presence = lock(&self.presence);
-        let Some(question) = presence.question() else {
-            let opens_at_ns = presence.opens_at_ns();
-            drop(presence);
+        let online = lock(&self.online);
+        let Some(question) = online.presence.question() else {
+            let opens_at_ns = online.presence.opens_at_ns();
+            drop(online);
             return self.open_if_due(opens_at_ns);
         };
-        drop(presence);
+        drop(online);
         // A context that died has no work any more.
         if !self.driver.quiet().unwrap_or(true) {
             return ASK_EVERY;
         }
-        let mut presence = lock(&self.presence);
-        presence.quiet(question, process::now_ns());
-        let opens_at_ns = presence.opens_at_ns();
-        drop(presence);
+        let mut online = lock(&self.online);
+        online.presence.quiet(question, process::now_ns());
+        let opens_at_ns = online.presence.opens_at_ns();
+        drop(online);
         self.open_if_due(opens_at_ns)
     }
 
     fn open_if_due(&self, opens_at_ns: Option<u64>) -> Duration {
         let Some(opens_at_ns) = opens_at_ns else { return BEAT };
         let now_ns = process::now_ns();
-        let mut presence = lock(&self.presence);
-        if presence.is_due(now_ns) {
+        let mut online = lock(&self.online);
+        if online.presence.is_due(now_ns) {
             // Under the lock: a command that begins now closes the gate after this.
             self.page.page().open_gate(self.ticket, now_ns);
             return BEAT;
@@ -164,22 +202,22 @@ impl Sharer {
     }
 
     fn beat(&self) {
-        let presence = lock(&self.presence);
-        let is_closed = presence.is_closed();
+        let online = lock(&self.online);
+        let is_closed = online.presence.is_closed();
         self.page.page().beat_and_hold(self.ticket, is_closed);
     }
 
     /// Rests, at most for so long; a session that becomes busy ends an idle session's rest.
     fn rest(&self, at_most: Duration) {
-        let presence = lock(&self.presence);
+        let online = lock(&self.online);
         if self.is_over.load(SeqCst) {
             return;
         }
-        if presence.is_closed() || at_most < BEAT {
-            drop(presence);
+        if online.presence.is_closed() || at_most < BEAT {
+            drop(online);
             std::thread::sleep(at_most.min(ASK_EVERY));
         } else {
-            drop(wait_for(&self.changed, presence, at_most));
+            drop(wait_for(&self.changed, online, at_most));
         }
     }
 
@@ -194,9 +232,13 @@ impl Sharer {
             while let Some(sharer) = sharer.upgrade().filter(|sharer| !sharer.is_over.load(SeqCst)) {
                 let gate = sharer.page.page().gate();
                 // While the gate is open the question is of no use, and would disturb the program.
+                let before = overstay.offences();
                 let running = if gate.is_open() { overstay.work() } else { sharer.driver.running() };
                 if overstay.look(gate, running, process::now_ns()) {
                     return ending.end(EndKind::Stopped, OVERSTAYED);
+                }
+                if overstay.offences() != before {
+                    sharer.page.page().set(sharer.ticket, Field::Offences, overstay.offences());
                 }
                 drop(sharer);
                 std::thread::sleep(JUDGE_EVERY);
@@ -209,7 +251,7 @@ impl Sharer {
         if self.is_over.swap(true, SeqCst) {
             return;
         }
-        let linger_us = lock(&self.presence).linger().ns() / 1000;
+        let linger_us = lock(&self.online).presence.linger().ns() / 1000;
         self.changed.notify_all();
         let (page, slot) = (self.page.page(), self.ticket.slot());
         tracing::info!(
@@ -217,6 +259,7 @@ impl Sharer {
             busy_periods = page.get(slot, Field::BusyPeriods),
             busy_ms = page.get(slot, Field::BusyTotalNs) / 1_000_000,
             linger_us,
+            cost_milli = page.get(slot, Field::CostMilli),
             "a session has shared its GPU"
         );
         self.page.page().release(self.ticket);
@@ -240,6 +283,7 @@ fn keep(sharer: &Weak<Sharer>) {
         let now_ns = process::now_ns();
         if now_ns >= beat_at_ns {
             sharer.beat();
+            sharer.regulate(now_ns);
             beat_at_ns = now_ns + BEAT.as_nanos() as u64;
         }
         let rest = sharer.look();
@@ -247,18 +291,28 @@ fn keep(sharer: &Weak<Sharer>) {
     }
 }
 
-/// Whether a command puts work into a stream that needs the device.
-fn puts_work(command: &DriverCommand<'_>) -> bool {
+/// The number of a read of device memory.
+const READ: u64 = 1;
+
+/// A number for the work that a command puts into a stream, if that needs the device: the same for the same work.
+fn work_of(command: &DriverCommand<'_>) -> Option<u64> {
     match command {
-        DriverCommand::GraphLaunch { .. } => true,
+        DriverCommand::GraphLaunch { exec, .. } => Some(2 | u64::from(exec.0) << 8),
         DriverCommand::Enqueue { op, .. } => match op {
-            Op::Launch { .. } | Op::Fill { .. } | Op::CopyDevice { .. } | Op::CopyOut { .. } => true,
-            Op::CopyOutShared { .. } => true,
-            Op::CopyInShared { shape, .. } => shape.bytes().is_some_and(|bytes| bytes <= COPY_BYTES_MAX),
-            Op::CopyIn { data: HostData::Inline { .. }, .. } => true,
-            Op::CopyIn { shape, .. } => shape.bytes().is_some_and(|bytes| bytes <= COPY_BYTES_MAX),
-            _ => false,
+            Op::Launch { kernel, grid, .. } => {
+                let blocks =
+                    grid.iter().fold(0u64, |all, side| all.wrapping_mul(0x1_0001) ^ u64::from(*side));
+                Some(3 | u64::from(kernel.module.0) << 8 ^ u64::from(kernel.index) << 24 ^ blocks << 40)
+            }
+            Op::Fill { .. } => Some(4),
+            Op::CopyDevice { .. } => Some(5),
+            Op::CopyOut { .. } | Op::CopyOutShared { .. } => Some(READ),
+            Op::CopyIn { data: HostData::Inline { .. }, .. } => Some(6),
+            Op::CopyIn { shape, .. } | Op::CopyInShared { shape, .. } => {
+                shape.bytes().is_some_and(|bytes| bytes <= COPY_BYTES_MAX).then_some(6)
+            }
+            _ => None,
         },
-        _ => false,
+        _ => None,
     }
 }

@@ -207,6 +207,7 @@ fn report(name: &str, model: &str, gpus: u8) -> BoxReport {
         endpoints: vec![format!("tls:127.0.0.1:{}", 7000 + u16::from(slot))],
         counters: None,
         burn_in: None,
+        must_leave: false,
     };
     BoxReport {
         agent: format!("agent-of-{name}"),

@@ -105,6 +105,7 @@ impl Pool {
             endpoints: vec![format!("tls:127.0.0.1:{}", 7000 + u16::from(slot))],
             counters: None,
             burn_in: None,
+            must_leave: false,
         };
         let report = BoxReport {
             agent: format!("agent-of-{name}"),

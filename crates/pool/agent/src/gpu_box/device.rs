@@ -251,6 +251,7 @@ impl Hands for DeviceSlot {
             endpoints: Vec::new(),
             counters: None,
             burn_in: self.burn_in.clone(),
+            must_leave: false,
         }
     }
 
@@ -304,6 +305,7 @@ mod tests {
             pcie: None,
             guardian: None,
             guarded: Default::default(),
+            slack_percent: 0,
             carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
         };
         // As an agent that starts: its rows are empty, and only the disk knows.

@@ -70,6 +70,7 @@ impl PlannedBox {
                     endpoints: vec![format!("tls:{}.invalid:{}", self.name, 7400 + u16::from(slot))],
                     counters: None,
                     burn_in: None,
+                    must_leave: false,
                 };
                 slots.push(Box::new(Simulated {
                     report,

@@ -50,6 +50,8 @@ pub(crate) struct Surroundings {
     pub(crate) guardian: Option<PathBuf>,
     /// What that guardian keeps, as the thread that looks after it saw last.
     pub(crate) guarded: Arc<Mutex<Option<GuardReport>>>,
+    /// What guests may cost online leases, in percent of the time of their requests.
+    pub(crate) slack_percent: u32,
 }
 
 impl Surroundings {
@@ -322,6 +324,7 @@ impl Slot {
         }
         if let Some(page) = &self.page {
             command.arg("--page").arg(&page.path);
+            command.args(["--slack", &self.around.slack_percent.to_string()]);
         }
         command.args(check::driver_arguments(&self.gpu)).envs(check::driver_environment(&self.gpu));
         for variable in ["DXPU_TOKEN", "DXPU_TOKEN_FILE", "DXPU_JOIN_TOKEN"] {
@@ -573,6 +576,7 @@ impl Hands for Slot {
             endpoints: word.map(|word| self.endpoints(word)).unwrap_or_default(),
             counters: self.reading.counters.clone().or_else(|| soft_counters(word?)),
             burn_in: self.burn_in.clone(),
+            must_leave: self.watch.as_ref().is_some_and(Watch::guest_must_leave),
         }
     }
 

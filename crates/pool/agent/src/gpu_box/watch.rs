@@ -1,12 +1,16 @@
-//! Whether a guest may come to a seat: the monitor of `sharing`, which hears once a second how busy the online programs of the
-//! GPU were. The page of the GPU tells.
+//! Whether a guest may come to a seat, and whether the one that is there may stay: the monitor of `sharing`, which hears once a
+//! second how busy the online programs of the GPU were and what guests cost them. The page of the GPU tells.
 
 use shared_words::{page, process};
-use sharing::{Class, Field, Limits, Monitor, MonitorState, Page, PageHandle, Reading, SLOTS, SlotOwner};
+use sharing::{
+    Class, Distress, Field, Limits, Monitor, MonitorState, Page, PageHandle, Reading, SLOTS, SlotOwner,
+};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
+/// As [`Limits::busy_milli_max`] has it.
+const BUSY_PERCENT: u32 = 80;
 /// A guest that has less than a twentieth of the time is starved.
 const STARVED_MILLI: u32 = 950;
 
@@ -18,13 +22,15 @@ pub(crate) struct Watch {
     at: Option<Instant>,
     /// Of each place in the page, its session at the last look and how long that had been busy.
     before: Vec<(SlotOwner, u64)>,
+    /// What guests cost the online programs, in thousandths of the time of their requests.
+    cost_milli: u64,
 }
 
 impl Watch {
     pub(crate) fn new(path: PathBuf) -> Self {
         // The seat's memory is its own, so no lease runs short of it.
         let monitor = Monitor::new(Limits { free_bytes_min: 0, ..Limits::default() });
-        Self { path, page: None, monitor, at: None, before: Vec::new() }
+        Self { path, page: None, monitor, at: None, before: Vec::new(), cost_milli: 0 }
     }
 
     /// Looks, if it is time to.
@@ -44,7 +50,19 @@ impl Watch {
         let share = u128::from(longest_ns) * 1000 / passed.as_nanos().max(1);
         self.before = seen;
         let busy_milli = u32::try_from(share).unwrap_or(1000).min(1000);
-        self.monitor.second(Reading { busy_milli, ..Reading::default() });
+        let distress = page.page().distress();
+        self.cost_milli = page.page().cost_milli();
+        self.monitor.second(Reading {
+            busy_milli,
+            is_over_slack: distress >= Distress::OverSlack,
+            is_overlimit: distress == Distress::Overlimit,
+            ..Reading::default()
+        });
+    }
+
+    /// Whether the guest that is there must leave.
+    pub(crate) fn guest_must_leave(&self) -> bool {
+        self.monitor.state() == MonitorState::Overlimit
     }
 
     /// Why no guest may come now.
@@ -56,12 +74,18 @@ impl Watch {
             MonitorState::Unhealthy if self.monitor.busy_milli() >= STARVED_MILLI => Some(format!(
                 "a guest is starved here: online programs have worked {percent} % of the last minute"
             )),
-            MonitorState::Unhealthy => {
+            MonitorState::Unhealthy if percent >= BUSY_PERCENT => {
                 Some(format!("online programs of its GPU have worked {percent} % of the last minute"))
             }
-            MonitorState::Overlimit | MonitorState::Off(_) => {
-                Some("its GPU takes no guests for a while".to_owned())
-            }
+            MonitorState::Unhealthy => Some(format!(
+                "guests cost online programs of its GPU too much: {} % of their time",
+                self.cost_milli / 10
+            )),
+            MonitorState::Overlimit => Some(format!(
+                "a guest held the online programs of its GPU up for too long; it takes none for {} s",
+                self.monitor.penalty_s()
+            )),
+            MonitorState::Off(_) => Some("its GPU takes no guests for a while".to_owned()),
         }
     }
 }

@@ -29,6 +29,8 @@ use pool_api::{
 
 /// Why a guest leaves: others may need the whole GPU.
 const NEEDED: &str = "the GPU of its seat is needed as a whole";
+/// Why a guest leaves when its box does not say it.
+const UNWELCOME: &str = "its box wants no guest on that GPU for a while";
 
 /// A host that could be had if its seat were empty.
 struct Blocked {
@@ -218,7 +220,8 @@ impl Ledger {
         }
         for place in self.choose_with(&all, wish, need)? {
             let guest = blocked.iter().find(|one| one.place == place).and_then(|one| one.guest);
-            self.evicted.extend(guest.filter(|_| !friendly.contains(&place)));
+            let leaves = guest.filter(|_| !friendly.contains(&place));
+            self.evicted.extend(leaves.map(|lease| (lease, NEEDED.to_owned())));
         }
         None
     }
@@ -272,9 +275,21 @@ impl Ledger {
         stock.with(shown, |stock| stock.without(&hidden, |stock| stock.choose(need, dice)))
     }
 
+    /// A box may want the guest of a seat to leave.
+    pub(super) fn hear_of_guest(&mut self, id: &GpuId, report: &GpuReport) {
+        let Some(gpu) = self.entry(id).map(|entry| &entry.gpu).filter(|_| report.must_leave) else { return };
+        // The box speaks of the guest that it has let in; the seat may be granted to another one by now.
+        let is_meant =
+            gpu.guest.is_some() && gpu.state == GpuState::Leased && gpu.epoch == report.bound_epoch;
+        if let Some(holder) = gpu.holders.first().filter(|_| is_meant) {
+            let why = report.unready.clone().unwrap_or_else(|| UNWELCOME.to_owned());
+            self.evicted.insert(holder.lease, why);
+        }
+    }
+
     /// Evicts one guest, if one has to leave. Tells whether there was anything to do.
     pub(super) fn evict(&mut self) -> bool {
-        let Some(id) = self.evicted.pop_first() else { return false };
+        let Some((id, why)) = self.evicted.pop_first() else { return false };
         let is_guest = |lease: &pool_api::Lease| {
             lease.state == LeaseState::Granted && lease.request.class == Class::Offline
         };
@@ -283,7 +298,7 @@ impl Ledger {
             for grant in &grants {
                 self.unbind(grant, id, false);
             }
-            let reasons = vec![Why::known(NEEDED); grants.len()];
+            let reasons = vec![Why::known(why); grants.len()];
             self.exchange_or_requeue(id, &grants, None, &reasons);
         }
         true

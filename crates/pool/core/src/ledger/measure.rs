@@ -125,6 +125,7 @@ impl<'a> Yard<'a> {
                 endpoints: vec![format!("box-{number}:{}", 7000 + slot)],
                 counters: None,
                 burn_in: None,
+                must_leave: false,
             };
             let report = BoxReport {
                 agent: "a".into(),

@@ -146,6 +146,7 @@ impl Ledger {
         // Bounded by `EPOCH_LEAP_MAX`: `is_strange` catches reports beyond it.
         entry.leapt += leap.min(entry.gpu.epoch.saturating_sub(floor));
         self.hear_health(&id, report);
+        self.hear_of_guest(&id, report);
 
         let gpu = &mut self.entry_mut(&id).expect("it is still there").gpu;
         match gpu.state {
@@ -459,5 +460,5 @@ fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
         GpuState::Absent => false,
     };
     let same_worker = gpu.endpoints == report.endpoints && gpu.unready == unready(report);
-    same_gpu && same_epochs && settled && same_worker
+    same_gpu && same_epochs && settled && same_worker && !report.must_leave
 }

@@ -122,6 +122,7 @@ impl Rack {
             endpoints: vec![format!("{}:{number}", self.name)],
             counters: None,
             burn_in: slot.burn_in.clone(),
+            must_leave: false,
         };
         BoxReport {
             agent: format!("run-{}", self.run),

@@ -192,6 +192,7 @@ impl SimulatedBox {
                 dram_activity_pct: Some(5),
             }),
             burn_in: None,
+            must_leave: false,
         };
         let report = BoxReport {
             agent: format!("agent-of-{name}"),

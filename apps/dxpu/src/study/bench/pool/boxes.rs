@@ -45,6 +45,7 @@ impl Boxes {
                 endpoints: vec![format!("tls:10.0.{}.{}:{}", index / 250, index % 250, 7400 + slot)],
                 counters: None,
                 burn_in: None,
+                must_leave: false,
             };
             names.push(Name::new(&format!("box{index:06}"))?);
             reports.push(Mutex::new(BoxReport {

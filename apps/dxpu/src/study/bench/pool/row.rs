@@ -389,6 +389,7 @@ fn report_again(ledger: &Ledger, name: &Name) -> anyhow::Result<pool_api::BoxRep
         endpoints: gpu.endpoints.clone(),
         counters: None,
         burn_in: None,
+        must_leave: false,
     };
     Ok(pool_api::BoxReport {
         agent: "again".into(),

@@ -59,6 +59,7 @@ pub(super) fn gpu_report(model: &str, slot: u8, kind: BoxKind) -> GpuReport {
         endpoints: vec![format!("10.0.0.1:{}", 4000 + u16::from(slot))],
         counters: None,
         burn_in: None,
+        must_leave: false,
     }
 }
 

@@ -117,6 +117,37 @@ fn strangers_meet_only_where_the_box_lets_them() {
 }
 
 #[test]
+fn a_guest_that_its_box_cannot_bear_leaves_for_another_seat_and_does_not_come_back() {
+    let mut bench = seated(2, false);
+    let guest = bench.lease(of(Class::Offline));
+    let seat = if place(&bench, guest.id) == "a/32" { 2 } else { 3 };
+    bench.settle();
+    let complain = |bench: &mut Bench, must_leave: bool| {
+        let report = bench.slot("a", seat);
+        (report.must_leave, report.ready) = (must_leave, !must_leave);
+        report.unready = must_leave.then(|| "a guest held the online programs up".to_owned());
+        bench.report("a");
+    };
+    let before = place(&bench, guest.id);
+    complain(&mut bench, true);
+    bench.settle();
+    let told = bench.show(guest.id);
+    assert_eq!(told.state, LeaseState::Granted, "the other GPU has a seat");
+    assert_ne!(place(&bench, guest.id), before);
+    assert!(told.moves[0].reason.contains("held the online programs up"), "{told:?}");
+    complain(&mut bench, true);
+    bench.settle();
+    assert_eq!(bench.show(guest.id).moves.len(), 1, "its new box did not complain");
+    // One that was not let in yet is not meant.
+    complain(&mut bench, false);
+    let next = bench.lease(of(Class::Offline));
+    assert_eq!(place(&bench, next.id), before);
+    bench.slot("a", seat).bound_epoch = 0;
+    complain(&mut bench, true);
+    assert_eq!(bench.state(next.id), LeaseState::Granted);
+}
+
+#[test]
 fn a_dedicated_lease_gets_the_gpu_when_the_guest_has_left_and_its_seat_is_clean() {
     let mut bench = seated(1, false);
     let guest = bench.lease(of(Class::Offline));

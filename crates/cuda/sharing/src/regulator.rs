@@ -1,0 +1,195 @@
+//! Follows the requests of an online session, and says once a second what offline sessions may do beside it.
+//!
+//! ```text
+//!   command ── begins a request, or belongs to it          wait ends ── the request is over ─▶ CostMeter
+//!   each second: CostMeter ─▶ Governor ─▶ budget of groups and distress, in the session's slot; guard, for its presence
+//! ```
+//!
+//! A request ends with a wait and not with the device's rest: a program that launches kernel by kernel lets the device rest at
+//! random places within each request.
+
+use crate::{
+    cost::CostMeter,
+    governor::{Governor, GovernorReading, Orders},
+    page::{Distress, Field, Page, Ticket},
+};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// An odd number with bits everywhere: each step of a kind depends on all commands before.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    /// A hash of its commands.
+    kind: u64,
+    began_ns: u64,
+    is_disturbed: bool,
+}
+
+/// One online session's requests and governor.
+#[derive(Clone, Debug)]
+pub struct Regulator {
+    meter: CostMeter,
+    governor: Governor,
+    request: Option<Request>,
+    second_at_ns: u64,
+    offences: u64,
+}
+
+impl Regulator {
+    /// For a program whose requests may take so much longer beside offline work: 0.1 is a tenth.
+    pub fn new(slack: f64) -> Self {
+        Self {
+            meter: CostMeter::default(),
+            governor: Governor::new(slack),
+            request: None,
+            second_at_ns: 0,
+            offences: 0,
+        }
+    }
+
+    /// A command that puts work into a stream, as a number that is the same for the same work. `is_disturbed`: the gate was open
+    /// beside an offline session, whose work may be on the device.
+    pub fn command(&mut self, command: u64, is_disturbed: bool, now_ns: u64) {
+        let new = Request { kind: 0, began_ns: now_ns, is_disturbed };
+        let request = self.request.get_or_insert(new);
+        request.kind = (request.kind ^ command).wrapping_mul(STEP).rotate_left(23);
+        // A program that computes for a while within a request finds the gate open again in the middle of it.
+        request.is_disturbed |= is_disturbed;
+    }
+
+    /// The program has waited for work, and goes on.
+    pub fn waited(&mut self, now_ns: u64) {
+        if let Some(request) = self.request.take() {
+            let us = now_ns.saturating_sub(request.began_ns) / 1000;
+            self.meter.request(request.kind, request.is_disturbed, us);
+        }
+    }
+
+    /// Once a second: the governor's orders, which offline sessions read in the slot.
+    pub fn second(&mut self, page: Page<'_>, ticket: Ticket, now_ns: u64) -> Option<Orders> {
+        if now_ns < self.second_at_ns {
+            return None;
+        }
+        self.second_at_ns = now_ns + SECOND_NS;
+        let offences = page.offences();
+        let grown = offences.saturating_sub(self.offences);
+        self.offences = offences;
+        let cost = self.meter.judge();
+        if !page.has_guests() {
+            // A time without guests is no part of what they cost, and the next one begins anew.
+            self.meter.forget();
+            self.governor.guest_left();
+        }
+        let reading = GovernorReading { cost: cost.filter(|_| page.has_guests()), offences: grown };
+        let orders = self.governor.second(reading);
+        if let Some(cost) = reading.cost {
+            page.set(ticket, Field::CostMilli, (cost.share * 1000.0).clamp(0.0, 1e9) as u64);
+        }
+        page.set(ticket, Field::GroupUs, orders.group_us as u64);
+        page.set(ticket, Field::Distress, Distress::of(orders) as u64);
+        Some(orders)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{Owner, PAGE_WORDS};
+    use std::sync::atomic::AtomicU64;
+    use work_class::Class;
+
+    struct Bench {
+        words: Vec<AtomicU64>,
+        now_ns: u64,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let words: Vec<AtomicU64> = (0..PAGE_WORDS).map(|_| AtomicU64::new(0)).collect();
+            Page::create(&words, 1).unwrap();
+            Self { words, now_ns: 0 }
+        }
+
+        fn page(&self) -> Page<'_> {
+            Page::open(&self.words).unwrap()
+        }
+
+        fn claim(&self, pid: u32, class: Class) -> Ticket {
+            self.page().claim(Owner::new(pid, 1).unwrap(), class, 0).unwrap()
+        }
+
+        /// A second of requests: `calm` of 1 ms, then `disturbed` of `us`, all of the same kind.
+        fn second(&mut self, regulator: &mut Regulator, ticket: Ticket, disturbed: (u64, u64)) -> Orders {
+            for (count, us, is_disturbed) in [(50, 1_000, false), (disturbed.0, disturbed.1, true)] {
+                for _ in 0..count {
+                    regulator.command(7, is_disturbed, self.now_ns);
+                    regulator.command(8, false, self.now_ns + 1);
+                    self.now_ns += us * 1000;
+                    regulator.waited(self.now_ns);
+                }
+            }
+            self.now_ns += SECOND_NS;
+            regulator.second(self.page(), ticket, self.now_ns).expect("a second has passed")
+        }
+    }
+
+    #[test]
+    fn offline_sessions_read_shorter_groups_while_they_cost_too_much() {
+        let mut bench = Bench::new();
+        let online = bench.claim(1, Class::Online);
+        let mut regulator = Regulator::new(0.1);
+        bench.second(&mut regulator, online, (0, 0));
+        bench.claim(2, Class::Offline);
+        assert_eq!(bench.page().group_budget_us(), Some(50));
+        assert_eq!(bench.page().distress(), Distress::None);
+        bench.second(&mut regulator, online, (50, 1_300));
+        assert_eq!(bench.page().group_budget_us(), Some(25), "0.3 ms in half of the requests are 15 %");
+        assert_eq!(bench.page().distress(), Distress::OverSlack);
+        assert_eq!(bench.page().get(online.slot(), Field::CostMilli), 150);
+        bench.second(&mut regulator, online, (50, 1_100));
+        assert_eq!(bench.page().distress(), Distress::None, "5 % are within the slack");
+        bench.page().release(online);
+        assert_eq!(bench.page().group_budget_us(), None, "its orders go with it");
+    }
+
+    #[test]
+    fn without_an_offline_session_nothing_is_its_fault() {
+        let mut bench = Bench::new();
+        let online = bench.claim(1, Class::Online);
+        let mut regulator = Regulator::new(0.1);
+        for _ in 0..100 {
+            let orders = bench.second(&mut regulator, online, (50, 5_000));
+            assert!(!orders.is_over_slack && orders.guard_us == 0.0, "{orders:?}");
+        }
+    }
+
+    #[test]
+    fn kernels_that_run_on_at_a_closed_gate_are_counted_against_the_guest() {
+        let mut bench = Bench::new();
+        let (online, guest) = (bench.claim(1, Class::Online), bench.claim(2, Class::Offline));
+        let mut regulator = Regulator::new(0.1);
+        bench.page().set(guest, Field::Offences, 1);
+        assert!(!bench.second(&mut regulator, online, (0, 0)).is_overlimit);
+        bench.page().set(guest, Field::Offences, 2);
+        assert!(bench.second(&mut regulator, online, (0, 0)).is_overlimit);
+        assert_eq!(bench.page().distress(), Distress::Overlimit);
+        bench.page().release(guest);
+        assert!(!bench.second(&mut regulator, online, (0, 0)).is_overlimit, "the next guest begins anew");
+    }
+
+    #[test]
+    fn requests_of_other_commands_are_of_another_kind() {
+        let mut regulator = Regulator::new(0.1);
+        let mut request = |commands: &[u64], is_disturbed, us: u64| {
+            commands.iter().for_each(|&command| regulator.command(command, is_disturbed, 0));
+            regulator.waited(us * 1000);
+        };
+        for _ in 0..100 {
+            request(&[1, 2], false, 1_000);
+            request(&[2, 1], true, 5_000);
+            request(&[1, 2, 2], true, 5_000);
+        }
+        assert_eq!(regulator.meter.judge(), None, "nothing to compare them with");
+    }
+}
