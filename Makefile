@@ -25,9 +25,9 @@ QUIET ?=
 
 # Cargo chooses the features of shared dependencies by the packages that it is told of: told of the same ones each time, it builds
 # each dependency once. `cargo test --workspace` finds the same features, which xtask/tests/tidy/built_once.rs holds.
-PACKAGES := --package libcuda --package libnvml --package cuda-trace --package dxpu
+PACKAGES := --package libcuda --package libnvml --package cuda-trace --package dxpu --package dxpu-binary
 
-## The libraries that programs load.
+## The libraries that programs load. All else of the binary is built beside them, because what waits for them uses one core.
 libraries:
 	cargo build --release $(QUIET) $(PACKAGES) --lib
 

@@ -11,8 +11,18 @@ use std::{
 };
 
 /// As in the Makefile.
-const PACKAGES: &[&str] =
-    &["--package", "libcuda", "--package", "libnvml", "--package", "cuda-trace", "--package", "dxpu"];
+const PACKAGES: &[&str] = &[
+    "--package",
+    "libcuda",
+    "--package",
+    "libnvml",
+    "--package",
+    "cuda-trace",
+    "--package",
+    "dxpu",
+    "--package",
+    "dxpu-binary",
+];
 const BUILD: &[&str] = &["build", "--release"];
 const TEST: &[&str] = &["test", "--release", "--workspace", "--lib", "--bins", "--tests"];
 

@@ -24,7 +24,7 @@ const EXCEPTIONS: &[&str] = &[
     // Several ideas in one, to be split.
     "apps/dxpu/src/study/model/check.rs: print",
     "apps/dxpu/src/roles/worker.rs: run",
-    "apps/dxpu/tests/manager.rs: a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice",
+    "apps/binary/tests/manager.rs: a_manager_killed_under_load_loses_nothing_and_lends_nothing_twice",
     "crates/cuda/driver-nvidia/src/graph/build.rs: add",
     "crates/cuda/driver-soft/src/work.rs: execute",
     "crates/cuda/driver-soft/tests/stress.rs: run",

@@ -176,6 +176,7 @@ impl SimulatedBox {
             endpoints: Vec::new(),
             counters: None,
             burn_in: None,
+            must_leave: false,
         }
     }
 

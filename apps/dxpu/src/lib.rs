@@ -1,4 +1,5 @@
-//! `dxpu`: GPUs of other machines, for programs that know nothing of it.
+//! `dxpu`: GPUs of other machines, for programs that know nothing of it. All of it but the client libraries that the binary has
+//! inside: those take as long to build as this, so both are built at the same time, and `apps/binary` puts them together.
 //!
 //! ```text
 //!   cli ──▶ roles (worker, box, host, manager, up, demo)   borrower (run, vm)   operate (the pool's tools)   study (bench, model, …)
@@ -17,8 +18,12 @@ mod operate;
 mod roles;
 mod study;
 
-fn main() -> std::process::ExitCode {
+pub use support::library::{Carried, Packed};
+
+/// What the process does, from its arguments to its exit. `carried`: the client libraries that the binary has inside.
+pub fn main(carried: &'static Carried) -> std::process::ExitCode {
     keep_name();
+    support::library::carry(carried);
     support::secrets::keep();
     roles::up::end_with_parent();
     support::exit::report(cli::run())
