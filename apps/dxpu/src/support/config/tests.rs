@@ -63,6 +63,7 @@ fn example(role: &str, key: &str) -> &'static str {
         ("functions", "instances" | "tenant-instances" | "gpus" | "sharing") => "3",
         ("functions", "fit") => "'worst'",
         (_, "guests") => "1",
+        (_, "slack") => "10",
         (_, "guests-of") => "'any'",
         (_, "kind") => "'pcie'",
         (_, "name" | "model") => "'a'",
