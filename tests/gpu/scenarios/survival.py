@@ -12,10 +12,12 @@ from .faults import READY_SECONDS, TRAINERS
 
 # So many sessions of each program are killed, over each transport: about twenty in all.
 KILLS = int(os.environ.get("GPU_KILLS", "7"))
+# How they are protected.
+WAY = os.environ.get("GPU_WAY", "--survive")
 # PyTorch's networks by name; on the soft driver CuPy's small one alone.
 MODELS = {"nvidia": ("mlp", "resnet", "bert", "gpt2", "graph"), "soft": ("mlp",)}
-# Seconds of work between two kills, not counting the pauses.
-STEPS_OF = {"mlp": 1500, "resnet": 150, "bert": 200, "gpt2": 60, "graph": 300}
+# Seconds of work, not counting the pauses: time for an image to become safe between two of twenty kills.
+STEPS_OF = {"mlp": 1500, "resnet": 500, "bert": 200, "gpt2": 60, "graph": 300}
 # Soft GPUs are slower.
 STEPS_SOFT = 200
 # What one program may need.
@@ -49,7 +51,7 @@ def the_session_is_killed_and_the_program_goes_on(bed):
 
 def _trainer(bed, name, mode, model, steps, survives):
     program = bed.python(TRAINERS[bed.driver]) + [str(steps)] + ([model] if bed.driver == "nvidia" else [])
-    return bed.start(name, mode, program, options=["--survive"] if survives else [])
+    return bed.start(name, mode, program, options=[WAY] if survives else [])
 
 
 def _losses(result):

@@ -104,12 +104,14 @@ impl Newcomer {
         self.send(&Answer::Accepted.encode())
     }
 
-    /// Takes in what the client has said by now; at most `most` bytes of it. They are in [`Self::words`].
+    /// Takes in what the client has said by now; at most `most` bytes of it. They are in [`Self::words`]. A client that has
+    /// closed its side behind its words is heard first: that it says no more is an error of the next call.
     pub fn listen(&mut self, most: usize) -> Result<(), ServeError> {
         let mut piece = [0; PIECE_BYTES];
-        for _ in 0..PIECES_MAX {
+        for turn in 0..PIECES_MAX {
             match self.raw.socket().try_recv(&mut piece) {
                 Ok(None) => return Ok(()),
+                Ok(Some(0)) if turn > 0 => return Ok(()),
                 Ok(Some(0)) => return Err(self.raw.set_up_error(io::ErrorKind::UnexpectedEof.into())),
                 Ok(Some(count)) => self.take(&piece[..count])?,
                 Err(error) => return Err(self.raw.set_up_error(error)),
