@@ -130,11 +130,15 @@ pub(crate) fn unregister(host_pointer: u64) -> CuResult<()> {
         wait_for_copies()?;
         return managed::give_back_registered(host_pointer);
     }
+    // As driver 580: an address inside a registration is another error than one that is in none.
+    if managed::meets_registered(host_pointer, 1) {
+        return Err(CudaError::INVALID_VALUE);
+    }
     let pinned = &client()?.pinned;
-    pinned
-        .find(host_pointer)
-        .filter(|range| range.base == host_pointer)
-        .ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)?;
+    let range = pinned.find(host_pointer).ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)?;
+    if range.base != host_pointer {
+        return Err(CudaError::INVALID_VALUE);
+    }
     wait_for_copies()?;
     shadow::forget(host_pointer);
     pinned.unregister(host_pointer)
