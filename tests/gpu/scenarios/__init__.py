@@ -1,6 +1,6 @@
 """Stories of several processes, in the order in which they run."""
 
-from . import behaviour, devices, faults, moves, nvml, pool, survival, timeline
+from . import behaviour, devices, faults, moves, nvml, pool, survival, timeline, variables
 
 SCENARIOS = {
     "behaviour": behaviour.every_call_answers_as_the_driver_does,
@@ -9,6 +9,7 @@ SCENARIOS = {
     "front_killed": faults.the_worker_is_killed,
     "survives": survival.the_session_is_killed_and_the_program_goes_on,
     "survives_default": survival.with_default_flags_it_goes_on_or_says_why,
+    "variables": variables.variables_lie_where_they_lay,
     "kernel_faults": faults.a_kernel_faults,
     "memory_limit": faults.an_allocation_is_over_the_limit,
     "moves": moves.programs_move_and_rest,
