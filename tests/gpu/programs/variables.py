@@ -1,6 +1,10 @@
-"""Says where the driver puts variables of modules, and goes when its input says so. Needs nothing but the driver."""
+"""Says where the driver puts variables of modules, and goes when its input says so. Needs nothing but the driver.
+
+With `late` it copies for a second before it loads them: when it is protected, cuts come first.
+"""
 import ctypes as c
 import sys
+import time
 
 PTX = b"""
 .version 7.0
@@ -25,6 +29,11 @@ ok("cuInit", 0)
 ok("cuDevicePrimaryCtxRetain", c.byref(context), 0)
 ok("cuCtxSetCurrent", context)
 ok("cuMemAlloc_v2", c.byref(address), c.c_size_t(64 << 20))
+if sys.argv[1:] == ["late"]:
+    for _ in range(20):
+        ok("cuMemcpyHtoD_v2", address, b"x" * (1 << 20), c.c_size_t(1 << 20))
+        ok("cuCtxSynchronize")
+        time.sleep(0.05)
 places = []
 for size in SIZES:
     module, place, count = c.c_void_p(), c.c_uint64(), c.c_size_t()

@@ -29,8 +29,9 @@ def variables_lie_where_they_lay(bed):
 
 
 def _places(bed, worker, number):
-    program = [sys.executable, os.path.join(GPU_TESTS, "programs", "variables.py")]
-    way = ["--survive"] if number % 2 else []
+    # Plain, protected, and protected with cuts before the first module.
+    way, words = (([], []), (["--survive"], []), (["--survive"], ["late"]))[number % 3]
+    program = [sys.executable, os.path.join(GPU_TESTS, "programs", "variables.py"), *words]
     environment = bed.environment("remote", bed.place.make("witness-variables"))
     process = subprocess.Popen(
         worker.client("tcp", *program, options=way), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,7 +1,9 @@
-//! Kernels that an earlier session has described: the driver then need not load them before they are launched.
+//! Modules that an earlier session has described: the driver then need not load kernels before they are launched, and the image
+//! need not be unpacked and read.
 
 use cuda_driver::Descriptions;
-use cuda_wire::{AppendedPlaces, DeviceInfo, JitOption, KernelInfo, ModuleInfo, Wire};
+use cuda_image::Symbols;
+use cuda_wire::{AppendedPlaces, DeviceInfo, JitOption, KernelInfo, ModuleInfo, VariableInfo, Wire};
 use std::sync::{Arc, OnceLock};
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `…_MINOR`
@@ -34,7 +36,7 @@ impl Known {
         device: &DeviceInfo,
         options: &[JitOption],
     ) -> Option<Place<'_>> {
-        let mut hasher = blake3::Hasher::new_derive_key("dxpu 2026 descriptions of modules");
+        let mut hasher = blake3::Hasher::new_derive_key("dxpu 2026-11-18 descriptions of modules");
         hasher.update(image);
         for text in [&self.build, &device.name] {
             hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
@@ -56,20 +58,35 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// The kernels in the order of their names, if they are the kernels that have these names.
-    pub(crate) fn kernels<'n>(&self, mut names: impl Iterator<Item = &'n str>) -> Option<Vec<KernelInfo>> {
-        let kernels = ModuleInfo::from_bytes(&self.keeper.get(&self.key)?).ok()?.kernels;
+    /// The description, if it is that of a module whose kernels have these names.
+    pub(crate) fn described<'n>(&self, mut names: impl Iterator<Item = &'n str>) -> Option<Described> {
+        let kept = self.keeper.get(&self.key)?;
+        let (&[prints, allocates], info) = kept.split_first_chunk()?;
+        let ModuleInfo { kernels, variables, .. } = ModuleInfo::from_bytes(info).ok()?;
         let are_these = kernels.iter().all(|kernel| names.next() == Some(kernel.name.as_str()));
-        (are_these && names.next().is_none()).then_some(kernels)
+        let variables = variables.into_iter().map(|variable| variable.name).collect();
+        let symbols = Symbols { variables, prints: prints != 0, allocates: allocates != 0 };
+        (are_these && names.next().is_none()).then_some(Described { kernels, symbols })
     }
 
-    pub(crate) fn keep(&self, kernels: &[KernelInfo]) {
+    pub(crate) fn keep(&self, described: &Described) {
+        let Described { kernels, symbols } = described;
+        // Where a variable lies is another matter in every session.
+        let named = |name: &String| VariableInfo { name: name.clone(), address: 0, bytes: 0 };
         let info = ModuleInfo {
-            kernels: kernels.to_vec(),
-            variables: Vec::new(),
+            kernels: kernels.clone(),
+            variables: symbols.variables.iter().map(named).collect(),
             info_log: String::new(),
             managed: AppendedPlaces::default(),
         };
-        self.keeper.put(&self.key, &info.to_bytes());
+        let flags = [u8::from(symbols.prints), u8::from(symbols.allocates)];
+        self.keeper.put(&self.key, &[&flags[..], &info.to_bytes()].concat());
     }
+}
+
+/// What a module's image says, the same wherever it is loaded.
+pub(crate) struct Described {
+    /// In the order of their names.
+    pub(crate) kernels: Vec<KernelInfo>,
+    pub(crate) symbols: Symbols,
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     context::LiveContext,
-    known::Place,
+    known::{Described, Place},
     sys::{Api, DeviceAddress, Function, Module},
 };
 use cuda_abi::{CuResult, CudaError};
@@ -125,19 +125,15 @@ pub(crate) fn load(
     unsafe { api.module_load(&mut raw, terminated.as_ptr().cast(), count, names, values) }
         .map_err(|error| (error, options.error_log()))?;
     let (loaded, began) = (began.elapsed(), Instant::now());
-    let symbols = Symbols::of(image);
     let mut module = LoadedModule {
         api: *api,
         raw,
         context: Arc::clone(context),
         functions: Vec::new(),
         variables: Vec::new(),
-        allocates: symbols.allocates,
+        allocates: false,
     };
-    if symbols.prints {
-        context.note_printing();
-    }
-    let mut info = describe(api, &mut module, symbols.variables, place).map_err(silent)?;
+    let mut info = describe(api, &mut module, image, place).map_err(silent)?;
     info.info_log = options.info_log();
     let (kernels, bytes) = (info.kernels.len(), image.len());
     tracing::debug!(kernels, bytes, ?loaded, described = ?began.elapsed(), "a module is loaded");
@@ -147,7 +143,7 @@ pub(crate) fn load(
 fn describe(
     api: &Api,
     module: &mut LoadedModule,
-    variables: Vec<String>,
+    image: &[u8],
     place: Option<Place<'_>>,
 ) -> CuResult<ModuleInfo> {
     let mut count = 0;
@@ -161,18 +157,23 @@ fn describe(
     // The driver lists them in an order of its own, and another worker's driver in another.
     named.sort_by(|(one, _), (other, _)| one.cmp(other));
     module.functions = named.iter().map(|&(_, function)| function).collect();
-    let known = place.as_ref().and_then(|place| place.kernels(named.iter().map(|(name, _)| name.as_str())));
-    let kernels = match known {
-        Some(kernels) => kernels,
+    let known = place.as_ref().and_then(|place| place.described(named.iter().map(|(name, _)| name.as_str())));
+    let Described { kernels, symbols } = match known {
+        Some(described) => described,
         None => {
-            let described = |(name, function)| kernel(api, name, function);
-            let kernels = named.into_iter().map(described).collect::<CuResult<Vec<_>>>()?;
-            place.inspect(|place| place.keep(&kernels));
-            kernels
+            let kernel = |(name, function)| kernel(api, name, function);
+            let kernels = named.into_iter().map(kernel).collect::<CuResult<Vec<_>>>()?;
+            let described = Described { kernels, symbols: Symbols::of(image) };
+            place.inspect(|place| place.keep(&described));
+            described
         }
     };
+    module.allocates = symbols.allocates;
+    if symbols.prints {
+        module.context.note_printing();
+    }
     let variables: Vec<VariableInfo> =
-        variables.into_iter().filter_map(|name| variable(api, module.raw, name)).collect();
+        symbols.variables.into_iter().filter_map(|name| variable(api, module.raw, name)).collect();
     module.variables.clone_from(&variables);
     let mut managed = AppendedPlaces::default();
     for (place, variable) in (0..).zip(&variables) {

@@ -8,6 +8,7 @@ use crate::{
     bytes::{u16_at, u32_at, u64_at},
     kind_of,
 };
+use memchr::memmem;
 use std::borrow::Cow;
 
 const WHAT: &str = "ELF symbols";
@@ -139,7 +140,7 @@ fn names(text: &[u8], name: &[u8]) -> bool {
 }
 
 fn mentions(image: &[u8], word: &[u8]) -> bool {
-    image.windows(word.len()).any(|window| window == word)
+    memmem::find(image, word).is_some()
 }
 
 #[cfg(test)]

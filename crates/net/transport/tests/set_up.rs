@@ -315,3 +315,25 @@ fn memory_passes_beside_the_bytes_of_a_shared_memory_command_connection_alone() 
         assert!(inbox.take().is_err());
     }
 }
+
+#[test]
+fn words_count_even_if_the_client_has_closed_its_side_behind_them() {
+    let listener = Listener::bind(&fresh_address(Scheme::Tcp)).unwrap();
+    let Address::Tcp(at) = listener.address() else { panic!("{:?}", listener.address()) };
+    let mut client = TcpStream::connect((at.host.as_str(), at.port)).unwrap();
+    client.write_all(&Preamble::new(ConnectionKind::Door, 0, SESSION).encode()).unwrap();
+    client.write_all(b"a question").unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut newcomer = Newcomer::new(listener.accept().unwrap().unwrap());
+    let deadline = Instant::now() + SOON;
+    while newcomer.read_preamble().unwrap().is_none() {
+        assert!(Instant::now() < deadline);
+    }
+    newcomer.open(&ServerSecurity::Plain).unwrap();
+    while newcomer.words() != b"a question" {
+        assert!(Instant::now() < deadline);
+        newcomer.listen(1000).unwrap();
+    }
+    let error = newcomer.listen(1000).unwrap_err();
+    assert!(whole(&error).contains("did not finish the set-up of a connection"), "{}", whole(&error));
+}

@@ -1,4 +1,8 @@
-//! Device memory of a cut's own, at addresses that the driver chooses.
+//! Device memory of a cut's own.
+//!
+//! The driver puts variables of modules into the same room as memory whose place it may choose. So a buffer that it places
+//! moves the variables of every module that is loaded later, and the session that resumes the program, which loads modules before
+//! its first cut, finds them elsewhere. Therefore buffers have addresses that are chosen here, far from that room.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +11,10 @@ use crate::{
     sys::Api,
 };
 use cuda_abi::CuResult;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 /// Where the memory comes from; it goes back when this is dropped.
 enum Source {
@@ -31,6 +38,20 @@ impl Source {
             Self::Lent(lent) => lent.bytes(),
         }
     }
+}
+
+/// Where buffers lie: above what this process and the driver map, below what programs have.
+const FIRST: u64 = 0x4800_0000_0000;
+const END: u64 = 0x5000_0000_0000;
+
+/// The place of the next buffer. Places are used again after eight tebibytes; one that is still taken costs nothing, because the
+/// driver chooses another then.
+static NEXT: AtomicU64 = AtomicU64::new(FIRST);
+
+fn next_place(bytes: u64) -> u64 {
+    let behind = |place: u64| if END - place < bytes { FIRST } else { place };
+    let taken = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| Some(behind(next) + bytes));
+    behind(taken.unwrap_or(FIRST))
 }
 
 /// Mapped device memory.
@@ -59,7 +80,7 @@ impl DeviceBuffer {
         let bytes = source.bytes();
         let mut address = 0;
         // SAFETY: `address` is valid for the call.
-        unsafe { api.address_reserve(&mut address, bytes as usize, 0, 0, 0)? };
+        unsafe { api.address_reserve(&mut address, bytes as usize, 0, next_place(bytes), 0)? };
         // SAFETY: no pointers; the range was reserved just now.
         if let Err(error) = unsafe { api.memory_map(address, bytes as usize, 0, source.handle(), 0) } {
             // SAFETY: nothing is mapped in it.

@@ -27,6 +27,8 @@ pub(super) struct MemoryState {
     /// Start and bytes of what is registered.
     pub(super) pinned: BTreeMap<usize, usize>,
     variables: BTreeMap<u64, Vec<u8>>,
+    /// What was reserved at addresses that this driver chose. It moves variables that come later, as in the real one.
+    chosen_bytes: u64,
     next_handle: u64,
 }
 
@@ -54,7 +56,8 @@ impl MemoryState {
 
     /// A variable of a module.
     pub(super) fn add_variable(&mut self, bytes: usize) -> u64 {
-        let address = self.variables.last_key_value().map_or(VARIABLES, |(at, data)| at + data.len() as u64);
+        let last = self.variables.last_key_value().map_or(0, |(at, data)| at + data.len() as u64);
+        let address = last.max(VARIABLES + self.chosen_bytes);
         let address = address.next_multiple_of(16);
         self.variables.insert(address, vec![0; bytes]);
         address
@@ -226,6 +229,7 @@ impl Fake {
         let taken = state.memory.reserved.iter().map(|(&at, &count)| at + count as u64);
         let beyond = taken.max().unwrap_or(0).max(CHOSEN);
         let address = if is_taken || hint == 0 { beyond } else { hint };
+        state.memory.chosen_bytes += if address == hint { 0 } else { bytes as u64 };
         state.memory.reserved.insert(address, bytes);
         put(out, address);
         Ok(())

@@ -395,6 +395,19 @@ fn variables_that_are_neighbours_come_back_one_by_one() {
 }
 
 #[test]
+fn a_cut_before_the_first_module_does_not_move_its_variables() {
+    let places = [false, true].map(|has_cut| {
+        let session = session();
+        session.enqueue(ONE, fill(DATA, BYTES, 1)).unwrap();
+        if has_cut {
+            Guardian::new().finish(&session, session.cut(1, PATIENT));
+        }
+        session.load(MODULE, CONTEXT).unwrap().variables[0].address
+    });
+    assert_eq!(places[0], places[1]);
+}
+
+#[test]
 fn memory_of_two_devices_and_variables_come_back_elsewhere() {
     let session = session();
     let guardian = Guardian::new();
