@@ -16,6 +16,7 @@ mod buffer;
 mod frozen;
 mod lane;
 mod restore;
+mod room;
 mod send;
 mod shadow;
 mod take;
@@ -33,6 +34,7 @@ use cuda_driver::{Abandon, BlockSink, Blocks, Cut, CutState, LinkLost, PendingCu
 use frozen::{Frozen, Layouts};
 use lane::Lane;
 use locks::lock;
+pub(crate) use room::Room;
 use snapshot::{Extents, Key, Tables as DigestTables};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -296,6 +298,7 @@ impl Snapshots for NvidiaDriver {
         if books.on_its_way.is_some() || books.is_clearing {
             return Err(CudaError::NOT_READY);
         }
+        self.work.room.open()?;
         let contexts: Vec<Arc<LiveContext>> = self.lock().contexts.values().cloned().collect();
         // The compiler takes its time for the kernels: here, not in the first cut.
         for context in &contexts {

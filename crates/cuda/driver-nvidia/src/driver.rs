@@ -5,7 +5,7 @@
 use crate::{
     array::Arrays,
     context::LiveContext,
-    cut::Cuts,
+    cut::{Cuts, Room},
     device_info,
     known::Known,
     memory::Memory,
@@ -127,6 +127,7 @@ impl NvidiaDriver {
             slots: Slots::new(api).map_err(failed("pinned memory"))?,
             progress: Progress::start().map_err(refused("a thread"))?,
             memory,
+            room: Arc::new(Room::new(api)),
             regions: Regions::default(),
             arrays: Arrays::default(),
             printed,

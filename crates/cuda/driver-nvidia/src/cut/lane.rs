@@ -183,7 +183,7 @@ impl Lane {
             let capacity = (layout.len() + layout.len() / 4).max(CAPACITY_MIN);
             let bytes = LaneTables::device_bytes(capacity);
             let tables = LaneTables {
-                device: DeviceBuffer::own(&work.api, &work.memory, self.context.device, bytes)?,
+                device: DeviceBuffer::own(work, self.context.device, bytes)?,
                 host: Arc::new(OwnedPages::new(
                     &work.api,
                     PART_ALIGN + capacity * (ENTRY_BYTES + PLACE_BYTES),

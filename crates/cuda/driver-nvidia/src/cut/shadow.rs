@@ -44,7 +44,7 @@ impl Shadow {
         let Some(lent) = work.memory.lend(device, wanted, free as u64)? else { return Ok(None) };
         let fits =
             (lent.bytes().saturating_sub(2 * TABLE_ALIGN as u64)) as usize / (BLOCK_BYTES + TABLE_BYTES);
-        let buffer = DeviceBuffer::lent(&work.api, &work.memory, device, lent)?;
+        let buffer = DeviceBuffer::lent(work, device, lent)?;
         Ok(Some(Self { buffer, slots: fits.min(slots) }))
     }
 

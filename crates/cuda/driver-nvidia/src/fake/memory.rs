@@ -14,6 +14,8 @@ pub(crate) const PINNED_OFFSET: u64 = 1 << 56;
 /// Variables of modules lie here.
 const VARIABLES: u64 = 0x6100_0000_0000;
 const READ_WRITE: c_uint = 3;
+/// The driver does not round such ranges up.
+const WHOLE: usize = 1 << 30;
 /// The first address that is chosen for a program that names none.
 const CHOSEN: u64 = 0x5000_0000_0000;
 
@@ -27,7 +29,8 @@ pub(super) struct MemoryState {
     /// Start and bytes of what is registered.
     pub(super) pinned: BTreeMap<usize, usize>,
     variables: BTreeMap<u64, Vec<u8>>,
-    /// What was reserved at addresses that this driver chose. It moves variables that come later, as in the real one.
+    /// What was reserved at addresses that this driver chose, or in pieces that it rounds up. It moves variables that come
+    /// later, as in the real one.
     chosen_bytes: u64,
     next_handle: u64,
 }
@@ -229,7 +232,8 @@ impl Fake {
         let taken = state.memory.reserved.iter().map(|(&at, &count)| at + count as u64);
         let beyond = taken.max().unwrap_or(0).max(CHOSEN);
         let address = if is_taken || hint == 0 { beyond } else { hint };
-        state.memory.chosen_bytes += if address == hint { 0 } else { bytes as u64 };
+        let is_whole = address == hint && bytes.is_multiple_of(WHOLE);
+        state.memory.chosen_bytes += if is_whole { 0 } else { bytes as u64 };
         state.memory.reserved.insert(address, bytes);
         put(out, address);
         Ok(())
