@@ -400,10 +400,15 @@ fn read_one(
         }
         Verdict::Same => tell_program(link, core, &head),
         Verdict::Moved(variables) => {
-            // A library's modules have dozens, with long names.
-            let first = variables.first().map_or("", |variable| variable.name.as_str());
-            let others = variables.len().saturating_sub(1);
-            log::warn(&format!("variables of a module have moved: {first} and {others} others"));
+            // A library's modules have dozens, with long names, and all modules that follow have moved, too.
+            if core.difference.is_none()
+                && let [first, others @ ..] = &variables[..]
+            {
+                let (name, from, to, others) = (&first.name, first.from, first.to, others.len());
+                log::warn(&format!(
+                    "variables of a module have moved: {name} from {from:#x} to {to:#x}, and {others} others"
+                ));
+            }
             core.difference = Some(Difference::Places { call: head.call });
         }
         Verdict::Differs(difference) => core.differs(difference),
