@@ -14,6 +14,7 @@
 //!   [`graph_gates()`] says it for the nodes of a graph.
 //! - [`Sentry`] finds owners that died or froze with the gate closed.
 //! - [`Overstay`] finds a kernel that runs on at a closed gate.
+//! - [`Turns`] has sessions of leases with a share of the GPU take turns, in proportion to their shares.
 //! - [`Regulator`] measures what offline work costs an online session ([`CostMeter`]) and holds it within the session's slack
 //!   ([`Governor`]); [`Monitor`] opens and closes the seat for guests.
 //!
@@ -32,9 +33,12 @@ mod monitor;
 mod mutant;
 mod overstay;
 mod page;
+mod part;
 mod presence;
 mod regulator;
 mod sentry;
+mod turn_words;
+mod turns;
 mod turnstile;
 
 #[cfg(test)]
@@ -51,8 +55,11 @@ pub use page::{
     Distress, Field, Gate, Owner, OwnerNumberTooLarge, PAGE_WORDS, Page, PageError, PageHandle, SLOTS,
     SlotOwner, Ticket, Words,
 };
+pub use part::{Part, Share, WHOLE_MILLI};
 pub use presence::{Presence, PresenceState};
 pub use regulator::Regulator;
 pub use sentry::{Cleared, Life, Sentry};
+pub use turn_words::Holding;
+pub use turns::{Standing, Turns};
 pub use turnstile::{Demand, Turn, Turnstile};
 pub use work_class::Class;

@@ -37,6 +37,34 @@ pub(crate) enum Mutant {
     CloseWithoutOwning,
     /// The owner of a busy slot does not set its bit again when it was cleared.
     ForgetsToCloseAgain,
+    /// The gate of a session that lost the turn because it died or froze stays open.
+    SeizedGateStaysOpen,
+    /// A session opens its gate although the turn is not its own any more.
+    OpensWithoutTheTurn,
+    /// A gate is opened although it was closed since the session looked.
+    OpensWhatWasClosedMeanwhile,
+    /// The turn stays with a slot that is reclaimed.
+    ReclaimKeepsTurn,
+    /// The turn is given to a session whose work has ended meanwhile.
+    GivesToTheIdle,
+    /// A session that hands the turn on leaves its gate open.
+    PassKeepsGateOpen,
+    /// A session hands the turn on while its work still runs.
+    PassesWhileItRuns,
+    /// A session keeps the turn for as long as it has work.
+    NeverPasses,
+    /// A session keeps the turn when its work is done.
+    IdleKeepsTurn,
+    /// A session that was idle keeps the time that it did not use.
+    IdleSavesTime,
+    /// All shares count alike.
+    IgnoresShares,
+    /// Each program of a lease has the lease's whole share.
+    SharePerProgram,
+    /// The turn of the dead is never taken.
+    NeverSeizes,
+    /// A session that was taken for frozen does not ask for the turn again.
+    ForgetsToWantAgain,
 }
 
 #[cfg(test)]
@@ -60,4 +88,24 @@ pub(crate) fn is_planted(mutant: Mutant) -> bool {
 #[cfg(test)]
 pub(crate) fn plant(mutant: Option<Mutant>) {
     PLANTED.set(mutant);
+}
+
+#[cfg(test)]
+thread_local! {
+    static INTERRUPT: std::cell::Cell<Option<fn()>> = const { std::cell::Cell::new(None) };
+}
+
+/// A process may stand still between any two steps on the page. Tests have others go on here.
+#[inline(always)]
+pub(crate) fn between_steps() {
+    #[cfg(test)]
+    if let Some(interrupt) = INTERRUPT.get() {
+        interrupt();
+    }
+}
+
+/// What happens in this thread between two steps.
+#[cfg(test)]
+pub(crate) fn interrupt_with(interrupt: Option<fn()>) {
+    INTERRUPT.set(interrupt);
 }

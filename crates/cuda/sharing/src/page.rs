@@ -6,16 +6,22 @@
 //!      2   present: bit i = slot i belongs to an online session
 //!      3   epoch of the page
 //!      4   paused until (ns), while bit 63 is set
-//!      7   guests: bit i = slot i belongs to an offline session
-//!    8..   63 slots of 16 words: 8 that the owner writes often, 8 that others read
+//!      5   turn: which equal slot has it, and how often it has changed hands ([`crate::Holding`])
+//!      6   wants: bit i = equal slot i has work
+//!      7   floor: the virtual time at which the turn was last given
+//!      8   guests: bit i = slot i belongs to an offline session
+//!   16..   63 slots of 16 words: 8 that the owner writes often, 8 that others read
 //! ```
 //!
 //! A slot belongs to the process that its owner word names. Only the owner sets its bit of `closers`. [`crate::Sentry`]
 //! clears the bit of an owner that is dead or frozen. An owner whose bit was cleared wrongly sets it again with its
 //! next command or beat: a lost bit costs the online program a delay, never a result.
+//!
+//! What is done with words 5 to 7 and with the gates of equal slots is in `turn_words.rs`.
 
 use crate::governor::Orders;
 use crate::mutant::{Mutant, is_planted};
+use crate::part::{Part, Share};
 use std::sync::{
     Arc,
     atomic::{
@@ -31,14 +37,14 @@ pub const SLOTS: usize = 63;
 pub const PAGE_WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
 
 /// The last byte is the version: a page of another one is refused by [`Page::open`].
-const MAGIC: u64 = u64::from_le_bytes(*b"dxpugat\x01");
-const HEADER_WORDS: usize = 8;
+const MAGIC: u64 = u64::from_le_bytes(*b"dxpugat\x03");
+const HEADER_WORDS: usize = 16;
 const SLOT_WORDS: usize = 16;
 const CLOSERS: usize = 1;
 const PRESENT: usize = 2;
 const EPOCH: usize = 3;
 const PAUSED_UNTIL: usize = 4;
-const GUESTS: usize = 7;
+const GUESTS: usize = 8;
 const PAUSE_BIT: u64 = 1 << 63;
 
 /// A process number has at most 22 bits on Linux (`PID_MAX_LIMIT`).
@@ -125,14 +131,16 @@ pub enum SlotOwner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Field {
-    /// Since when the session is busy (ns), 0 when it is not.
+    /// Since when the session is busy (ns), 0 when it is not. Equal: since when it has the turn.
     BusySince = 3,
     /// Since when it is idle (ns), 0 when it is not.
     IdleSince = 4,
-    /// How long it was busy before.
+    /// How long it was busy before. Equal: how long it had the turn, up to the last look of its keeper; this is what it has used.
     BusyTotalNs = 5,
-    /// How often it became busy.
+    /// How often it became busy. Equal: how often it had the turn.
     BusyPeriods = 6,
+    /// Equal: what it has used, divided by its share; who has used least is next.
+    Virtual = 7,
     /// Device memory in use.
     UsedBytes = 8,
     /// The most it may use.
@@ -147,6 +155,8 @@ pub enum Field {
     CostMilli = 13,
     /// Online: a [`Distress`].
     Distress = 14,
+    /// Equal: zero while its streams may run.
+    Gate = 15,
 }
 
 /// How an online session fares beside offline ones. Ordered.
@@ -180,7 +190,7 @@ impl Distress {
 }
 
 const OWNER: usize = 0;
-const CLASS: usize = 1;
+const PART: usize = 1;
 const BEAT: usize = 2;
 
 /// The right to a slot, as its owner holds it. Closing checks it against the owner word.
@@ -188,7 +198,7 @@ const BEAT: usize = 2;
 pub struct Ticket {
     slot: usize,
     owner: Owner,
-    class: Class,
+    part: Part,
 }
 
 impl Ticket {
@@ -197,12 +207,12 @@ impl Ticket {
         self.slot
     }
 
-    /// The class the slot was claimed for.
-    pub fn class(self) -> Class {
-        self.class
+    /// What the slot was claimed for.
+    pub fn part(self) -> Part {
+        self.part
     }
 
-    fn bit(self) -> u64 {
+    pub(crate) fn bit(self) -> u64 {
         1 << self.slot
     }
 }
@@ -267,12 +277,20 @@ impl<'a> Page<'a> {
         if words.len() == PAGE_WORDS { Ok(Self { words }) } else { Err(PageError::Length(words.len())) }
     }
 
-    fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.words[0].load(Relaxed) == MAGIC || is_planted(Mutant::DamagedIsOpen)
     }
 
-    /// The index of the word that streams wait for on the device: they may go on when it is zero.
+    /// The index of the word that streams of offline sessions wait for on the device: they may go on when it is zero.
     pub const GATE_WORD: usize = CLOSERS;
+
+    /// The index of the word that streams of this session wait for.
+    pub fn gate_word(ticket: Ticket) -> usize {
+        match ticket.part {
+            Part::Equal(_) => HEADER_WORDS + ticket.slot * SLOT_WORDS + Field::Gate as usize,
+            Part::Online | Part::Offline => Self::GATE_WORD,
+        }
+    }
 
     /// Counts how often the page was made anew.
     pub fn epoch(&self) -> u64 {
@@ -293,6 +311,11 @@ impl<'a> Page<'a> {
         self.words[CLOSERS].load(SeqCst)
     }
 
+    /// Whether an online session has work. A pause is for offline sessions alone.
+    pub(crate) fn is_online_busy(&self) -> bool {
+        self.closers() & !PAUSE_BIT != 0
+    }
+
     /// Bits of the slots that belong to online sessions.
     pub fn present(&self) -> u64 {
         self.words[PRESENT].load(SeqCst)
@@ -300,18 +323,27 @@ impl<'a> Page<'a> {
 
     /// Takes a free slot. `None` when all are taken, or for a dedicated session, which takes no part in sharing.
     pub fn claim(&self, owner: Owner, class: Class, now_ns: u64) -> Option<Ticket> {
-        if class == Class::Dedicated {
-            return None;
-        }
+        Part::of_class(class).and_then(|part| self.claim_part(owner, part, now_ns))
+    }
+
+    /// Takes a free slot for a session that takes turns. Its gate is closed until it has the turn.
+    pub fn claim_share(&self, owner: Owner, share: Share, now_ns: u64) -> Option<Ticket> {
+        self.claim_part(owner, Part::Equal(share), now_ns)
+    }
+
+    fn claim_part(&self, owner: Owner, part: Part, now_ns: u64) -> Option<Ticket> {
         let is_taken =
             |&slot: &usize| self.word(slot, OWNER).compare_exchange(0, owner.0, SeqCst, SeqCst).is_ok();
         let slot = (0..SLOTS).find(is_taken)?;
-        let ticket = Ticket { slot, owner, class };
-        self.word(slot, CLASS).store(class.code().into(), SeqCst);
+        let ticket = Ticket { slot, owner, part };
+        self.word(slot, PART).store(part.word(), SeqCst);
         self.set(ticket, Field::IdleSince, now_ns);
         self.beat(ticket);
-        let of_class = if class == Class::Online { PRESENT } else { GUESTS };
-        self.words[of_class].fetch_or(ticket.bit(), SeqCst);
+        match part {
+            Part::Online => drop(self.words[PRESENT].fetch_or(ticket.bit(), SeqCst)),
+            Part::Offline => drop(self.words[GUESTS].fetch_or(ticket.bit(), SeqCst)),
+            Part::Equal(_) => self.shut(slot, self.holding()),
+        }
         Some(ticket)
     }
 
@@ -378,6 +410,7 @@ impl<'a> Page<'a> {
         if !is_planted(Mutant::ReclaimKeepsBit) {
             self.words[CLOSERS].fetch_and(!bit, SeqCst);
         }
+        self.give_up_for(slot);
         for at in 1..SLOT_WORDS {
             self.word(slot, at).store(0, SeqCst);
         }
@@ -399,13 +432,11 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The class of a slot's session; `None` for a free slot.
-    pub fn class(&self, slot: usize) -> Option<Class> {
+    /// What a slot's session is to the others; `None` for a free slot.
+    pub fn part(&self, slot: usize) -> Option<Part> {
         match self.owner(slot) {
             SlotOwner::Nobody => None,
-            SlotOwner::Process(_) => {
-                u8::try_from(self.word(slot, CLASS).load(SeqCst)).ok().and_then(Class::from_code)
-            }
+            SlotOwner::Process(_) => Part::from_word(self.word(slot, PART).load(SeqCst)),
         }
     }
 
@@ -493,15 +524,21 @@ impl<'a> Page<'a> {
         is_same
     }
 
-    fn is_owned(&self, ticket: Ticket) -> bool {
+    pub(crate) fn is_owned(&self, ticket: Ticket) -> bool {
         self.owner(ticket.slot) == SlotOwner::Process(ticket.owner)
+    }
+
+    /// A word of the header.
+    pub(crate) fn header(&self, at: usize) -> &'a AtomicU64 {
+        assert!(at < HEADER_WORDS, "words of the header are constants");
+        &self.words[at]
     }
 
     fn beat(&self, ticket: Ticket) {
         self.word(ticket.slot, BEAT).fetch_add(1, SeqCst);
     }
 
-    fn word(&self, slot: usize, at: usize) -> &'a AtomicU64 {
+    pub(crate) fn word(&self, slot: usize, at: usize) -> &'a AtomicU64 {
         assert!(slot < SLOTS && at < SLOT_WORDS, "slots and fields are bounded by their types");
         &self.words[HEADER_WORDS + slot * SLOT_WORDS + at]
     }
@@ -546,7 +583,7 @@ mod tests {
         let (online, offline) =
             (page.claim(owner, Class::Online, 0).unwrap(), page.claim(owner, Class::Offline, 0));
         assert_eq!(page.present(), 1 << online.slot(), "offline sessions are not present");
-        assert_eq!(page.class(offline.unwrap().slot()), Some(Class::Offline));
+        assert_eq!(page.part(offline.unwrap().slot()), Some(Part::Offline));
         assert!(page.close(online, 100));
         assert_eq!(page.gate(), Gate::Closed);
         page.open_gate(online, 350);

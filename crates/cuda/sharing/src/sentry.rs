@@ -53,8 +53,9 @@ pub enum Cleared {
     OldPause,
 }
 
+/// What was seen of an owner that keeps others waiting.
 #[derive(Clone, Copy)]
-struct Watched {
+pub(crate) struct Watched {
     owner: SlotOwner,
     beats: u64,
     /// For how long the bit was seen set.
@@ -87,8 +88,7 @@ impl Sentry {
     /// Looks at the gate, and clears what the dead and the frozen left there. To be called again and again while the
     /// gate is closed; `life` is asked at most every 100 ms for each owner.
     pub fn look(&mut self, page: Page<'_>, now_ns: u64, mut life: impl FnMut(Owner) -> Life) -> Vec<Cleared> {
-        let passed = now_ns.saturating_sub(self.last_look_ns.replace(now_ns).unwrap_or(now_ns));
-        let passed = if is_planted(Mutant::SentryTrustsItsPauses) { passed } else { passed.min(GAP_MAX_NS) };
+        let passed = passed_ns(&mut self.last_look_ns, now_ns);
         let mut cleared = Vec::new();
         if page.end_old_pause(now_ns) {
             cleared.push(Cleared::OldPause);
@@ -102,12 +102,9 @@ impl Sentry {
             let (owner, beats) = (page.owner(slot), page.beats(slot));
             let seen = match watched {
                 Some(seen) if seen.owner == owner => seen,
-                _ => watched.insert(Watched { owner, beats, held_ns: 0, still_ns: 0, looked_ns: 0 }),
+                _ => watched.insert(Watched::new(owner, beats)),
             };
-            seen.held_ns += passed;
-            seen.still_ns = if seen.beats == beats { seen.still_ns + passed } else { 0 };
-            seen.beats = beats;
-            let verdict = seen.verdict(slot, &mut life);
+            let verdict = seen.look(slot, beats, passed, &mut life);
             if let Some(verdict) = verdict
                 && page.clear(slot, owner)
             {
@@ -119,7 +116,35 @@ impl Sentry {
     }
 }
 
+/// What counts of the time between two looks.
+pub(crate) fn passed_ns(last_look_ns: &mut Option<u64>, now_ns: u64) -> u64 {
+    let passed = now_ns.saturating_sub(last_look_ns.replace(now_ns).unwrap_or(now_ns));
+    if is_planted(Mutant::SentryTrustsItsPauses) { passed } else { passed.min(GAP_MAX_NS) }
+}
+
 impl Watched {
+    pub(crate) fn new(owner: SlotOwner, beats: u64) -> Self {
+        Self { owner, beats, held_ns: 0, still_ns: 0, looked_ns: 0 }
+    }
+
+    pub(crate) fn owner(&self) -> SlotOwner {
+        self.owner
+    }
+
+    /// One more look, which found so many beats.
+    pub(crate) fn look(
+        &mut self,
+        slot: usize,
+        beats: u64,
+        passed_ns: u64,
+        life: &mut impl FnMut(Owner) -> Life,
+    ) -> Option<Cleared> {
+        self.held_ns += passed_ns;
+        self.still_ns = if self.beats == beats { self.still_ns + passed_ns } else { 0 };
+        self.beats = beats;
+        self.verdict(slot, life)
+    }
+
     fn verdict(&mut self, slot: usize, life: &mut impl FnMut(Owner) -> Life) -> Option<Cleared> {
         if self.held_ns < HELD_FOR_LOOK_NS {
             return None;

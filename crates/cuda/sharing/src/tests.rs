@@ -4,6 +4,10 @@ mod gate_model;
 mod graph_model;
 mod page_model;
 mod presence_model;
+mod turns_doubt;
+mod turns_faults;
+mod turns_shares;
+mod turns_world;
 
 /// Chance from a seed (SplitMix64).
 pub(crate) struct Dice(u64);

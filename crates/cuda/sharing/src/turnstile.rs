@@ -1,4 +1,4 @@
-//! Where an offline session's streams wait for the gate.
+//! Where the streams of an offline or equal session wait for the gate.
 //!
 //! The work of a stream falls into groups. In front of each stands a wait for the gate, which the device itself carries
 //! out. The host may run thousands of launches ahead: when the gate closes, what still runs is the rest of one group.
@@ -9,7 +9,8 @@
 
 use crate::{
     mutant::{Mutant, is_planted},
-    page::{Field, Page, SLOTS},
+    page::{Field, Page, SLOTS, Ticket},
+    part::Part,
 };
 use std::collections::HashMap;
 
@@ -31,10 +32,14 @@ const IN_USE_NS: u64 = 10_000_000;
 /// calls block, with locks held.
 const QUEUED_MAX: u64 = 64;
 
-/// How likely it is that an online session comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The same while an equal session wants the turn. What runs on when the turn is over is short against a turn of 8 ms, and a wait
+/// of 2 us is one percent of it.
+const EQUAL_BUDGET_NS: u64 = 200_000;
+
+/// How likely it is that a session comes that this one makes way for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Demand {
-    /// There is no online session.
+    /// There is none.
     Absent,
     /// There are some; none was busy lately.
     Quiet,
@@ -43,8 +48,23 @@ pub enum Demand {
 }
 
 impl Demand {
-    /// What the page says.
-    pub fn of(page: Page<'_>, now_ns: u64) -> Self {
+    /// What the page says to the session with this slot.
+    pub fn of(page: Page<'_>, ticket: Ticket, now_ns: u64) -> Self {
+        match ticket.part() {
+            Part::Equal(_) => Self::of_online(page, now_ns).max(Self::of_equals(page, ticket)),
+            Part::Online | Part::Offline => Self::of_online(page, now_ns),
+        }
+    }
+
+    fn of_equals(page: Page<'_>, ticket: Ticket) -> Self {
+        match page.wants() & !ticket.bit() != 0 {
+            true => Self::Lately,
+            false if page.has_equals(ticket.slot()) => Self::Quiet,
+            false => Self::Absent,
+        }
+    }
+
+    fn of_online(page: Page<'_>, now_ns: u64) -> Self {
         let present = page.present();
         if page.closers() != 0 {
             return Self::Lately;
@@ -74,10 +94,12 @@ struct Group {
     used_at_ns: u64,
 }
 
-/// One offline session's groups.
+/// One session's groups.
 #[derive(Clone, Debug)]
 pub struct Turnstile {
     budget_ns: u64,
+    /// The budget without orders.
+    budget_max_ns: u64,
     groups: HashMap<u64, Group>,
     /// Waits that were put into streams and not passed yet.
     queued: u64,
@@ -87,15 +109,29 @@ pub struct Turnstile {
 
 impl Default for Turnstile {
     fn default() -> Self {
-        Self { budget_ns: BUDGET_NS, groups: HashMap::new(), queued: 0, in_use: (1, 0) }
+        Self::with_budget(BUDGET_NS)
     }
 }
 
 impl Turnstile {
+    /// The turnstile of a session with this part.
+    pub fn of(part: Part) -> Self {
+        Self::with_budget(match part {
+            Part::Online | Part::Offline => BUDGET_NS,
+            Part::Equal(_) => EQUAL_BUDGET_NS,
+        })
+    }
+
+    fn with_budget(budget_ns: u64) -> Self {
+        let groups = HashMap::new();
+        Self { budget_ns, budget_max_ns: budget_ns, groups, queued: 0, in_use: (1, 0) }
+    }
+
     /// Groups are as long as the online sessions of the page order.
     pub fn obey(&mut self, page: Page<'_>) {
         let ordered_ns = page.group_budget_us().map(|us| us.saturating_mul(1000));
-        self.budget_ns = ordered_ns.unwrap_or(BUDGET_NS).clamp(BUDGET_MIN_NS, BUDGET_NS);
+        let most_ns = self.budget_max_ns;
+        self.budget_ns = ordered_ns.unwrap_or(most_ns).clamp(BUDGET_MIN_NS, most_ns);
     }
 
     /// The budget of each stream's next group.
@@ -178,6 +214,7 @@ impl Turnstile {
 mod tests {
     use super::*;
     use crate::page::{Owner, PAGE_WORDS};
+    use crate::{Share, Turns};
     use std::sync::atomic::AtomicU64;
     use work_class::Class;
 
@@ -216,6 +253,27 @@ mod tests {
             turnstile.obey(page);
             assert_eq!(turnstile.budget_ns(Demand::Lately), budget_ns);
         }
+    }
+
+    #[test]
+    fn groups_of_an_equal_session_are_short_while_another_wants_the_turn() {
+        let words: Vec<AtomicU64> = (0..PAGE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let page = Page::create(&words, 1).unwrap();
+        let claim =
+            |pid| page.claim_share(Owner::new(pid, 1).unwrap(), Share::new(500, pid.into()), 0).unwrap();
+        let own = claim(1);
+        let turnstile = Turnstile::of(own.part());
+        let budget_ns = || turnstile.budget_ns(Demand::of(page, own, 1_000_000_000));
+        assert_eq!(budget_ns(), ABSENT_BUDGET_NS, "alone");
+        let mut other = Turns::new(page, claim(2)).unwrap();
+        assert_eq!(budget_ns(), QUIET_BUDGET_NS, "another is there");
+        other.begin(page, 5);
+        assert_eq!((budget_ns(), turnstile.graph_budget_ns()), (EQUAL_BUDGET_NS, 2 * EQUAL_BUDGET_NS));
+        other.end(page, 6);
+        assert_eq!(budget_ns(), QUIET_BUDGET_NS);
+        let online = page.claim(Owner::new(3, 1).unwrap(), Class::Online, 0).unwrap();
+        assert!(page.close(online, 7));
+        assert_eq!(Demand::of(page, own, 8), Demand::Lately, "an online session is busy");
     }
 
     #[test]

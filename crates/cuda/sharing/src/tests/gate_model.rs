@@ -89,6 +89,7 @@ fn schedule(seed: u64) -> Result<u64, String> {
     let page = Page::create(&words, 1).unwrap();
     let claim = |pid| page.claim(Owner::new(pid, 1).unwrap(), Class::Online, 0).unwrap();
     let online: Vec<_> = (1..=1 + dice.below(3) as u32).map(claim).collect();
+    let own = page.claim(Owner::new(9, 1).unwrap(), Class::Offline, 0).unwrap();
     let (mut turnstile, mut times) = (Turnstile::default(), KernelTimes::default());
     let streams = 1 + dice.below(3);
     let mut length = || {
@@ -121,7 +122,7 @@ fn schedule(seed: u64) -> Result<u64, String> {
                     let (stream, kernel) = (dice.below(streams), dice.below(6));
                     let shape = KernelShape { function: kernel, grid: [1; 3], block: [1; 3] };
                     let (cost, is_timed) = times.launch(shape);
-                    let demand = Demand::of(page, now);
+                    let demand = Demand::of(page, own, now);
                     let queue = &mut device.streams[stream as usize].queue;
                     if turnstile.before(stream, cost, demand, now) == Turn::Wait {
                         queue.push_back(Queued::Wait);
