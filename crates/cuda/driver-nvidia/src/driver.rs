@@ -23,7 +23,7 @@ use crate::{
 };
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{
-    Class, Descriptions, Driver, Exports, HostLink, LimitOf, PageHandle, PendingRead, SharedPages, Snapshots,
+    Descriptions, Driver, Exports, HostLink, LimitOf, PageHandle, Part, PendingRead, SharedPages, Snapshots,
     Ticket, WaitTarget,
 };
 use cuda_wire::{ContextId, DeviceInfo, Plane, RegionId, Shape, StreamId, VaRange};
@@ -305,15 +305,16 @@ impl Driver for NvidiaDriver {
 
     fn share(&self, ticket: Ticket) -> CuResult<()> {
         let page = self.page.clone().ok_or(CudaError::NOT_SUPPORTED)?;
-        let seat = match ticket.class() {
-            Class::Dedicated => return Ok(()),
-            Class::Online => Seat::Online(Touched::default()),
-            Class::Offline => {
-                self.lock().context(ContextId(0))?.enter()?;
-                let gate = SharingGate::new(self.api, page, ticket)?;
-                gate.watch_owners(&self.work).map_err(|_| CudaError::OPERATING_SYSTEM)?;
-                Seat::Offline(Box::new(gate))
-            }
+        let gate = || -> CuResult<Box<SharingGate>> {
+            self.lock().context(ContextId(0))?.enter()?;
+            let gate = SharingGate::new(self.api, page, ticket)?;
+            gate.watch_owners(&self.work).map_err(|_| CudaError::OPERATING_SYSTEM)?;
+            Ok(Box::new(gate))
+        };
+        let seat = match ticket.part() {
+            Part::Online => Seat::Online(Touched::default()),
+            Part::Offline => Seat::Offline(gate()?),
+            Part::Equal(_) => Seat::Equal(gate()?, Touched::default()),
         };
         let _ = self.work.seat.set(seat);
         Ok(())
@@ -321,6 +322,10 @@ impl Driver for NvidiaDriver {
 
     fn quiet(&self) -> CuResult<bool> {
         Ok(self.work.seat.get().is_none_or(Seat::is_quiet))
+    }
+
+    fn rests(&self) -> bool {
+        self.work.seat.get().is_none_or(Seat::rests)
     }
 
     fn running(&self) -> Option<u64> {

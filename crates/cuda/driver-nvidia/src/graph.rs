@@ -41,7 +41,7 @@ struct State {
     nodes: Vec<Vec<u8>>,
     /// `None` after a change, until the next launch.
     ready: Option<Ready>,
-    /// Present when nodes of it wait for the gate of an offline session.
+    /// Present when nodes of it wait for the session's gate.
     gates: Option<GraphGates>,
 }
 
@@ -171,6 +171,11 @@ impl Exec {
             state.gates = Some(gates);
             state.ready = None;
         }
+    }
+
+    /// Whether nodes of it wait for a gate.
+    pub(crate) fn waits_inside(&self) -> bool {
+        self.lock().gates.is_some()
     }
 
     pub(crate) fn work(&self) -> &Arc<Work> {

@@ -38,7 +38,7 @@ pub(crate) struct Work {
     pub(crate) regions: Regions,
     pub(crate) arrays: Arrays,
     pub(crate) printed: Option<Printed>,
-    /// Absent in a dedicated session.
+    /// Absent in a session that has its GPU for itself.
     pub(crate) seat: OnceLock<Seat>,
     pub(crate) link: OnceLock<Arc<dyn HostLink>>,
     pub(crate) aborted: AtomicBool,

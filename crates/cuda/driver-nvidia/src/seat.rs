@@ -1,11 +1,13 @@
-//! A session's seat on a GPU that online and offline programs share. A dedicated session has none.
+//! A session's seat on a GPU that programs share. A session that has its GPU for itself has none.
 //!
 //! ```text
 //!   Online   work is put into a stream ─▶ the stream is remembered      `quiet` asks the remembered ones whether they are idle
 //!   Offline  turnstile says where ─▶ the stream waits for the gate word on the device ─▶ work is put into the stream
+//!   Equal    both: its streams wait for the word of its own slot, and its keeper asks whether they have work
 //! ```
 
 mod gate;
+mod marks;
 mod samples;
 mod touched;
 
@@ -27,6 +29,8 @@ pub(crate) enum Seat {
     Online(Touched),
     /// This session's work waits for others.
     Offline(Box<SharingGate>),
+    /// Each waits for the other's turn to end.
+    Equal(Box<SharingGate>, Touched),
 }
 
 impl Seat {
@@ -45,6 +49,15 @@ impl Seat {
                 result
             }
             Self::Offline(gate) => gate.enqueue(work, tables, stream, op),
+            Self::Equal(gate, touched) => {
+                // What does not wait needs no turn.
+                let holds_back = SharingGate::holds_back(&op);
+                let result = gate.enqueue(work, tables, stream, op);
+                if holds_back {
+                    touched.touch(stream);
+                }
+                result
+            }
         }
     }
 
@@ -63,13 +76,19 @@ impl Seat {
                 result
             }
             Self::Offline(gate) => gate.launch_graph(tables, exec, stream, run),
+            Self::Equal(gate, touched) => {
+                let result = gate.launch_graph(tables, exec, stream, run);
+                touched.touch(stream);
+                result
+            }
         }
     }
 
-    /// Part of a copy between host and device is about to be put into a stream.
+    /// Part of a copy between host and device is about to be put into a stream. Equal sessions take turns with what computes: a copy
+    /// uses engines of its own, and may wait for a client for long.
     pub(crate) fn before_part(&self, work: &Work, stream: &Arc<LiveStream>, bytes: u64) -> CuResult<()> {
         match self {
-            Self::Online(_) => Ok(()),
+            Self::Online(_) | Self::Equal(..) => Ok(()),
             Self::Offline(gate) => gate.before_part(work, stream, bytes),
         }
     }
@@ -83,14 +102,14 @@ impl Seat {
 
     /// The client has destroyed a stream.
     pub(crate) fn forget(&self, work: &Work, stream: &Arc<LiveStream>) {
-        if let Self::Offline(gate) = self {
+        if let Self::Offline(gate) | Self::Equal(gate, _) = self {
             gate.forget(work, stream);
         }
     }
 
-    /// Writes to the log how an offline session's work was cut into groups.
+    /// Writes to the log how the work was cut into groups.
     pub(crate) fn tell(&self) {
-        if let Self::Offline(gate) = self {
+        if let Self::Offline(gate) | Self::Equal(gate, _) = self {
             gate.tell();
         }
     }
@@ -99,15 +118,23 @@ impl Seat {
     pub(crate) fn running(&self) -> Option<u64> {
         match self {
             Self::Online(_) => None,
-            Self::Offline(gate) => gate.running(),
+            Self::Offline(gate) | Self::Equal(gate, _) => gate.running(),
         }
     }
 
     /// Whether all work is done. `true` for an offline session: no other session waits for it.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
-            Self::Online(touched) => touched.are_idle(),
+            Self::Online(touched) | Self::Equal(_, touched) => touched.are_idle(),
             Self::Offline(_) => true,
+        }
+    }
+
+    /// Whether no long work that has passed the gate is on the device.
+    pub(crate) fn rests(&self) -> bool {
+        match self {
+            Self::Online(_) | Self::Offline(_) => true,
+            Self::Equal(gate, _) => gate.rests(),
         }
     }
 }

@@ -19,6 +19,7 @@ mod quota;
 mod read_back;
 mod session;
 mod shared;
+mod shares;
 mod sharing_gate;
 mod streams;
 mod teardown;

@@ -11,6 +11,7 @@ use crate::{
     ranges::Ranges,
     retire::What,
     session::{Session, Tables, VARIABLE_SLOT_BYTES, VARIABLE_SLOTS},
+    sharing_gate::SharingGate,
     space::{Access, Block, Held, PhysicalMemory, READ, WRITE},
     sync::lock,
     turns::Turn,
@@ -156,6 +157,10 @@ impl Driver for SoftDriver {
 
     fn quiet(&self) -> CuResult<bool> {
         Ok(lock(&self.session.tables).all_busy_ends().is_empty())
+    }
+
+    fn rests(&self) -> bool {
+        self.session.sharing_gate.get().is_none_or(SharingGate::rests)
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {

@@ -114,11 +114,9 @@ impl Work {
         // In a dead context nothing runs any more, but records are still reached, so that no thread waits for ever.
         let is_dead = line.context.check().is_err();
         let space = &session.space;
-        if !is_dead
-            && self.waits_at_sharing_gate()
-            && let Some(gate) = session.sharing_gate.get()
-            && !gate.pass(session)
-        {
+        let gate = session.sharing_gate.get().filter(|_| !is_dead && self.waits_at_sharing_gate());
+        let passed = gate.map(|gate| gate.pass(session));
+        if matches!(passed, Some(None)) {
             return Ok(());
         }
         match self {

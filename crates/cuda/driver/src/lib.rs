@@ -29,7 +29,7 @@ pub use descriptions::Descriptions;
 pub use exports::{Exported, Exports, Parcel};
 pub use image_store::{Committed, ImageStore, KeptImage, StoreError};
 pub use shared_pages::SharedPages;
-pub use sharing::{Class, PageHandle, Ticket};
+pub use sharing::{Class, PageHandle, Part, Share, Ticket};
 pub use snapshots::{
     Abandon, BlockSink, Blocks, Cut, CutState, OnTaken, PendingCut, Restored, Snapshots, TakenCut,
 };
@@ -108,7 +108,8 @@ pub trait Driver: Execute + Send + Sync {
     }
 
     /// The session takes part in sharing from now on: it has this slot of [`Driver::page`]. Called at most once, before
-    /// any command, and never for a dedicated session. The streams of an offline session then wait for the gate.
+    /// any command, and never for a session that has its GPU for itself. The streams of an offline session then wait for the gate,
+    /// those of one that takes turns for the gate of its own slot.
     fn share(&self, ticket: Ticket) -> CuResult<()> {
         let _ = ticket;
         Ok(())
@@ -117,9 +118,16 @@ pub trait Driver: Execute + Send + Sync {
     /// A burst of commands is over. A driver that cannot tell otherwise when it is [`Driver::quiet`] marks its streams.
     fn mark(&self) {}
 
-    /// Whether all work that the session was told to do is done. Never blocks. Asked of online sessions alone.
+    /// Whether all work that the session was told to do is done. Never blocks. Asked of online sessions, and of those that take
+    /// turns: of the latter, all work that waits for the gate.
     fn quiet(&self) -> CuResult<bool> {
         Ok(true)
+    }
+
+    /// Whether none of the work that has passed the gate is on the device, as far as the driver can tell. What is short does not
+    /// count. Never blocks. Asked of sessions that take turns, with the gate closed.
+    fn rests(&self) -> bool {
+        true
     }
 
     /// A number of the work of an offline session that occupies the device right now, where the driver can tell: another number

@@ -14,7 +14,7 @@
 
 use crate::{
     mutant::{Mutant, between_steps, is_planted},
-    page::{Field, Page, SLOTS, Ticket},
+    page::{Field, Gate, Page, SLOTS, Ticket},
     part::{Part, Share},
 };
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -72,6 +72,16 @@ impl Page<'_> {
     /// Whether streams of an equal slot may run.
     pub fn is_open(&self, slot: usize) -> bool {
         self.word(slot, Field::Gate as usize).load(SeqCst) == 0
+    }
+
+    /// What streams of this session find. Whether the page is whole is no question of an equal one's streams: its keeper opens its
+    /// gate in doubt.
+    pub fn gate_of(&self, ticket: Ticket) -> Gate {
+        match ticket.part() {
+            Part::Equal(_) if self.is_open(ticket.slot()) => Gate::Open,
+            Part::Equal(_) => Gate::Closed,
+            Part::Online | Part::Offline => self.gate(),
+        }
     }
 
     /// The share of a slot's session, if it takes turns.

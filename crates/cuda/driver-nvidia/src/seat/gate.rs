@@ -1,4 +1,5 @@
-//! The gate of an offline session: its streams wait on the device until no online session is busy.
+//! The gate of an offline session: its streams wait on the device until no online session is busy. A session that takes turns waits
+//! in the same way for the word of its own slot, which its keeper opens and closes.
 //!
 //! ```text
 //!   page, mapped by all session processes, known to the device        stream of this session
@@ -13,7 +14,10 @@
 
 #![allow(unsafe_code)]
 
-use super::samples::{Samples, Timed, Timing};
+use super::{
+    marks::Marks,
+    samples::{Samples, Timed, Timing},
+};
 use crate::{
     graph::{Exec, GraphGates},
     op::{Work, enqueue},
@@ -27,7 +31,7 @@ use cuda_wire::{Op, Shape};
 use locks::{lock, try_lock};
 use shared_words::process;
 use sharing::{
-    Demand, Field, Gate, KernelShape, KernelTimes, Page, PageHandle, Sentry, Ticket, Turn, Turnstile,
+    Demand, Field, Gate, KernelShape, KernelTimes, Page, PageHandle, Part, Sentry, Ticket, Turn, Turnstile,
 };
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -50,6 +54,9 @@ const DEVICE_BYTES_PER_NS: u64 = 2_000;
 const HOST_BYTES_PER_NS: u64 = 50;
 /// What a copy or fill costs beside its bytes.
 const BASE_NS: u64 = 2_000;
+/// Work of a session that takes turns is marked if it takes longer, so that its keeper knows when it has ended. Two marks cost
+/// about 4 us.
+const LONG_NS: u64 = 400_000;
 
 pub(crate) struct SharingGate {
     api: Api,
@@ -60,7 +67,6 @@ pub(crate) struct SharingGate {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     turnstile: Turnstile,
     times: KernelTimes,
@@ -77,6 +83,15 @@ struct Lane {
     told: u64,
     /// How many are passed, to a multiple of [`MARK_EVERY`]; the stream writes it.
     passed: Word,
+    /// Of long work, in a session that takes turns.
+    marks: Option<Marks>,
+}
+
+/// What is put around a piece of work.
+#[derive(Default)]
+struct Around {
+    timing: Option<Timing>,
+    is_marked: bool,
 }
 
 /// What a piece of work costs.
@@ -117,8 +132,20 @@ impl SharingGate {
             api.host_register(start, size_of_val(words), PORTABLE_MAPPED)?;
             api.host_device_pointer(&mut device, start, 0)?;
         }
-        let word = device + (Page::GATE_WORD * size_of::<u64>()) as u64;
-        Ok(Self { api, page, ticket, word, state: Mutex::default() })
+        let word = device + (Page::gate_word(ticket) * size_of::<u64>()) as u64;
+        let state = Mutex::new(State {
+            turnstile: Turnstile::of(ticket.part()),
+            times: KernelTimes::default(),
+            samples: Samples::default(),
+            lanes: HashMap::new(),
+            works: 0,
+        });
+        Ok(Self { api, page, ticket, word, state })
+    }
+
+    /// Whether a piece of work waits for the gate.
+    pub(super) fn holds_back(op: &Op<'_>) -> bool {
+        Load::of(op).is_some()
     }
 
     /// Puts work behind the gate.
@@ -131,12 +158,32 @@ impl SharingGate {
     ) -> CuResult<()> {
         let Some(load) = Load::of(&op) else { return enqueue(work, tables, stream, op) };
         self.hold(work)?;
-        let timing = self.admit(work, stream, load)?;
+        let around = self.admit(work, stream, load)?;
         let result = enqueue(work, tables, stream, op);
-        if let (Ok(()), Some(timing)) = (result, timing) {
-            lock(&self.state).samples.end(&self.api, stream, timing);
-        }
+        self.after(stream, around, result);
         result
+    }
+
+    /// Puts behind a piece of work what belongs there.
+    fn after(&self, stream: &Arc<LiveStream>, around: Around, result: CuResult<()>) {
+        if around.timing.is_none() && !around.is_marked {
+            return;
+        }
+        let mut state = lock(&self.state);
+        if let (Ok(()), Some(timing)) = (result, around.timing) {
+            state.samples.end(&self.api, stream, timing);
+        }
+        // Also behind work that was refused: nothing runs on.
+        if around.is_marked
+            && let Some(marks) = state.lanes.get_mut(&stream.number).and_then(|lane| lane.marks.as_mut())
+        {
+            marks.end(&self.api, stream);
+        }
+    }
+
+    /// Whether no long work has begun and not ended.
+    pub(super) fn rests(&self) -> bool {
+        lock(&self.state).lanes.values().all(|lane| lane.marks.as_ref().is_none_or(Marks::rest))
     }
 
     /// Part of a copy between host and device.
@@ -157,7 +204,7 @@ impl SharingGate {
         let work = exec.work();
         self.hold(work)?;
         let now_ns = process::now_ns();
-        let demand = Demand::of(self.page.page(), now_ns);
+        let demand = Demand::of(self.page.page(), self.ticket, now_ns);
         let mut state = lock(&self.state);
         state.turnstile.obey(self.page.page());
         state.read_times(&self.api);
@@ -171,15 +218,15 @@ impl SharingGate {
         let cost_ns = time.ns().filter(|time_ns| !is_long(time_ns));
         let turn = state.turnstile.before(stream.number, cost_ns, demand, now_ns);
         self.take_turn(&mut state, work, stream, turn)?;
+        // One that waits inside may wait there for the next turn.
+        let is_marked = !exec.waits_inside() && self.mark_long(&mut state, work, stream, time.ns());
         let timing = match time.is_sampled() {
             true => state.samples.begin(&self.api, stream, Timed::Graph(Arc::downgrade(exec))),
             false => None,
         };
         drop(state);
         let result = exec.launch(tables, stream, run);
-        if let (Ok(()), Some(timing)) = (result, timing) {
-            lock(&self.state).samples.end(&self.api, stream, timing);
-        }
+        self.after(stream, Around { timing, is_marked }, result);
         result
     }
 
@@ -197,7 +244,7 @@ impl SharingGate {
         // A command that is stuck in the library holds the lock for good.
         let Some(state) = try_lock(&self.state) else { return };
         let (works, kinds) = (state.works, state.times.shapes());
-        tracing::info!(works, groups, kinds, "an offline session's work was cut into groups");
+        tracing::info!(part = %self.ticket.part(), works, groups, kinds, "a session's work was cut into groups");
     }
 
     /// A stream is gone. Its last waits still write where they are passed.
@@ -207,13 +254,13 @@ impl SharingGate {
         let Some(lane) = state.lanes.remove(&stream.number) else { return };
         state.turnstile.passed(lane.given - lane.told);
         drop(state);
-        work.progress.keep_until_idle(stream, lane.passed);
+        work.progress.keep_until_idle(stream, (lane.passed, lane.marks));
     }
 
     /// Holds the command loop back while the gate is closed and enough groups are queued, or while the page is damaged.
     fn hold(&self, work: &Work) -> CuResult<()> {
         loop {
-            let gate = self.page.page().gate();
+            let gate = self.page.page().gate_of(self.ticket);
             if gate == Gate::Open {
                 return Ok(());
             }
@@ -232,9 +279,9 @@ impl SharingGate {
     }
 
     /// Puts a wait into the stream if the work begins a group, and the first event if it is timed.
-    fn admit(&self, work: &Work, stream: &Arc<LiveStream>, load: Load) -> CuResult<Option<Timing>> {
+    fn admit(&self, work: &Work, stream: &Arc<LiveStream>, load: Load) -> CuResult<Around> {
         let now_ns = process::now_ns();
-        let demand = Demand::of(self.page.page(), now_ns);
+        let demand = Demand::of(self.page.page(), self.ticket, now_ns);
         let mut state = lock(&self.state);
         state.turnstile.obey(self.page.page());
         state.works += 1;
@@ -251,7 +298,28 @@ impl SharingGate {
         let turn = state.turnstile.before(stream.number, cost_ns, demand, now_ns);
         self.take_turn(&mut state, work, stream, turn)?;
         // Behind the wait: the time at the gate is not the kernel's.
-        Ok(timed.and_then(|what| state.samples.begin(&self.api, stream, what)))
+        let is_marked = self.mark_long(&mut state, work, stream, cost_ns);
+        let timing = timed.and_then(|what| state.samples.begin(&self.api, stream, what));
+        Ok(Around { timing, is_marked })
+    }
+
+    /// Has the stream write that long work begins, in a session that takes turns. What is not known yet may be long.
+    fn mark_long(
+        &self,
+        state: &mut State,
+        work: &Work,
+        stream: &Arc<LiveStream>,
+        cost_ns: Option<u64>,
+    ) -> bool {
+        let is_long = cost_ns.is_none_or(|cost_ns| cost_ns > LONG_NS);
+        if !is_long || self.ticket.part().share().is_none() {
+            return false;
+        }
+        let Some(lane) = state.lanes.get_mut(&stream.number) else { return false };
+        if lane.marks.is_none() {
+            lane.marks = Marks::new(work).ok();
+        }
+        lane.marks.as_mut().is_some_and(|marks| marks.begin(&self.api, stream))
     }
 
     fn take_turn(
@@ -267,7 +335,7 @@ impl SharingGate {
         let lane = match state.lanes.entry(stream.number) {
             std::collections::hash_map::Entry::Occupied(lane) => lane.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(Lane { given: 0, told: 0, passed: work.words.take()? })
+                place.insert(Lane { given: 0, told: 0, passed: work.words.take()?, marks: None })
             }
         };
         lane.given += 1;
@@ -285,8 +353,12 @@ impl SharingGate {
         Ok(())
     }
 
-    /// Starts the thread that clears the bits of online sessions that died or froze. It ends with the session.
+    /// Starts the thread that clears the bits of online sessions that died or froze. It ends with the session. The keeper of one that
+    /// takes turns does so itself.
     pub(crate) fn watch_owners(&self, work: &Arc<Work>) -> std::io::Result<()> {
+        if self.ticket.part() != Part::Offline {
+            return Ok(());
+        }
         let (page, work): (PageHandle, Weak<Work>) = (self.page.clone(), Arc::downgrade(work));
         std::thread::Builder::new().name("dxpu-sentry".to_owned()).spawn(move || {
             let mut sentry = Sentry::default();
