@@ -177,6 +177,7 @@ impl Worker {
         session.wait_spin = self.spin;
         session.modules_ahead = self.modules_ahead;
         session.slack_percent = self.slack;
+        session.takes_turns = self.page.is_some();
         session.content_bytes_max = self.content_memory.unwrap_or_else(content_memory);
         // An operator that says how much has programs for it; the default is taken as it is needed.
         session.content_is_made_ready = self.content_memory.is_some();

@@ -159,6 +159,10 @@ impl Driver for SoftDriver {
         Ok(lock(&self.session.tables).all_busy_ends().is_empty())
     }
 
+    fn waits_at_gate(&self) -> bool {
+        self.session.sharing_gate.get().is_some_and(SharingGate::holds_back)
+    }
+
     fn rests(&self) -> bool {
         self.session.sharing_gate.get().is_none_or(SharingGate::rests)
     }

@@ -24,6 +24,8 @@ pub(crate) struct SharingGate {
     sentry: Lock<Sentry>,
     /// Kernels that have passed and not ended.
     running: AtomicU64,
+    /// Threads that wait.
+    waiting: AtomicU64,
 }
 
 /// A kernel that has passed the gate, until it has ended.
@@ -55,8 +57,15 @@ impl SharingGate {
             if self.ticket.part() == Part::Offline {
                 lock(&self.sentry).look(page, process::now_ns(), process::life);
             }
+            self.waiting.fetch_add(1, SeqCst);
             std::thread::sleep(NAP);
+            self.waiting.fetch_sub(1, SeqCst);
         }
+    }
+
+    /// Whether a kernel waits.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.waiting.load(SeqCst) != 0
     }
 
     /// Whether no kernel has passed and not ended.
@@ -71,7 +80,7 @@ impl Session {
         let Some(page) = self.config.page.clone().filter(|_| ticket.part() != Part::Online) else {
             return;
         };
-        let (sentry, running) = (Lock::default(), AtomicU64::new(0));
-        let _ = self.sharing_gate.set(SharingGate { page, ticket, sentry, running });
+        let (sentry, running, waiting) = (Lock::default(), AtomicU64::new(0), AtomicU64::new(0));
+        let _ = self.sharing_gate.set(SharingGate { page, ticket, sentry, running, waiting });
     }
 }

@@ -124,8 +124,14 @@ pub trait Driver: Execute + Send + Sync {
         Ok(true)
     }
 
+    /// Whether work of the session stands at its closed gate, as far as the driver can tell. Never blocks. Asked of sessions that take
+    /// turns.
+    fn waits_at_gate(&self) -> bool {
+        self.quiet() == Ok(false)
+    }
+
     /// Whether none of the work that has passed the gate is on the device, as far as the driver can tell. What is short does not
-    /// count. Never blocks. Asked of sessions that take turns, with the gate closed.
+    /// count. Never blocks, not even for a command that is stuck. Asked of sessions that take turns, with the gate closed.
     fn rests(&self) -> bool {
         true
     }

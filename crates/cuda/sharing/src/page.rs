@@ -331,7 +331,8 @@ impl<'a> Page<'a> {
         self.claim_part(owner, Part::Equal(share), now_ns)
     }
 
-    fn claim_part(&self, owner: Owner, part: Part, now_ns: u64) -> Option<Ticket> {
+    /// Takes a free slot. `None` when all are taken.
+    pub fn claim_part(&self, owner: Owner, part: Part, now_ns: u64) -> Option<Ticket> {
         let is_taken =
             |&slot: &usize| self.word(slot, OWNER).compare_exchange(0, owner.0, SeqCst, SeqCst).is_ok();
         let slot = (0..SLOTS).find(is_taken)?;

@@ -2,9 +2,9 @@
 
 use crate::session::handshake::{HandshakeError, is_same_secret, refused};
 use cuda_abi::CudaError;
-use cuda_driver::Class;
+use cuda_driver::{Class, Share};
 use cuda_wire::Hello;
-use lease_fence::{Denial, LeaseAdmission, PartHeld};
+use lease_fence::{Denial, LeaseAdmission, PartHeld, Tenancy};
 use serde::{Deserialize, Serialize};
 
 /// What a client must show to be served.
@@ -27,15 +27,18 @@ pub(crate) struct Admitted {
     pub(crate) lease: Option<String>,
     /// What it is to others on its GPU.
     pub(crate) class: Class,
+    /// What it has of the GPU's time beside other leases, if it takes turns with them.
+    pub(crate) share: Option<Share>,
 }
 
 impl Admitted {
     /// Adds what the client wishes for itself. The class of a lease is the truth: its programs cannot raise themselves above
     /// it. A dedicated lease has its GPU for itself, so its programs may choose among themselves which of them comes first;
     /// a program of an online lease may step back behind the others. Parts of a lease may belong to tenants that do not know
-    /// each other: their wishes change nothing, because a client must not make itself online before a stranger.
+    /// each other: their wishes change nothing, because a client must not make itself online before a stranger. Neither do those of
+    /// programs that take turns with other leases: they could leave the turns that way.
     pub(crate) fn with_wish(self, hello: &Hello) -> Result<Self, HandshakeError> {
-        if self.part.is_some() {
+        if self.part.is_some() || self.share.is_some() {
             return Ok(self);
         }
         let Some(class) = Class::from_code(hello.wish.class) else {
@@ -45,6 +48,14 @@ impl Admitted {
         };
         Ok(Self { class: decide(self.class, class), ..self })
     }
+}
+
+/// The share of a lease. Leases are told apart by a hash: two of one GPU with the same would have their shares together.
+fn share_of(tenancy: &Tenancy) -> Option<Share> {
+    let milli = tenancy.share_milli.filter(|_| tenancy.class == Class::Dedicated)?;
+    let hash = blake3::hash(tenancy.lease.as_bytes());
+    let number = hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    Some(Share::new(milli, number))
 }
 
 /// What a program is that its lease, or its worker's token, lets be so much, and that wishes this for itself.
@@ -78,6 +89,7 @@ impl Admission {
             )),
             Self::Lease(admission) => match admission.admit(token) {
                 Ok(tenancy) => Ok(Admitted {
+                    share: share_of(&tenancy),
                     memory_limit_bytes: tenancy.memory_limit_bytes,
                     part: tenancy.part,
                     lease: Some(tenancy.lease),
@@ -134,6 +146,22 @@ fn in_full(denial: &Denial) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn tenancy(lease: &str, share_milli: Option<u16>, class: Class) -> Tenancy {
+        let (lease, tenant) = (lease.to_owned(), "vision".to_owned());
+        Tenancy { lease, tenant, epoch: 1, memory_limit_bytes: None, class, share_milli, part: None }
+    }
+
+    #[test]
+    fn a_dedicated_lease_with_a_share_has_it_for_all_its_programs_together() {
+        let share = |lease, milli| share_of(&tenancy(lease, milli, Class::Dedicated));
+        let (one, two) = (share("l-1", Some(250)).unwrap(), share("l-2", Some(250)).unwrap());
+        assert!(one.milli() == 250 && one.is_of_lease(one) && !one.is_of_lease(two));
+        assert_eq!(share("l-1", None), None, "a whole GPU");
+        for class in [Class::Online, Class::Offline] {
+            assert_eq!(share_of(&tenancy("l-1", Some(250), class)), None, "{class}: it has the gate");
+        }
+    }
 
     #[test]
     fn no_program_is_more_than_its_lease_lets_it_be() {

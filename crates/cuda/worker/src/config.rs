@@ -135,6 +135,9 @@ pub struct SessionConfig {
     /// What offline programs may cost an online one, in percent of the time that its requests take.
     #[serde(default = "slack_percent")]
     pub slack_percent: u32,
+    /// The page of the GPU belongs to its box: sessions of other leases may be on it. Those of leases with a share take turns then.
+    #[serde(default)]
+    pub takes_turns: bool,
     /// Where other boxes reach that guardian; empty if they cannot, or if it says so itself.
     #[serde(default)]
     pub guardian_address: String,
@@ -178,6 +181,7 @@ impl SessionConfig {
             content_is_made_ready: false,
             modules_ahead: true,
             slack_percent: slack_percent(),
+            takes_turns: false,
         }
     }
 

@@ -23,11 +23,13 @@ mod joins;
 mod link;
 mod outgoing;
 mod pending;
+mod place;
 mod presence;
 mod regions;
 mod replies;
 mod serve;
 mod timeline;
+mod turns;
 mod waiters;
 
 use crate::{

@@ -33,6 +33,8 @@ pub struct Tenancy {
     pub memory_limit_bytes: Option<u64>,
     /// What its programs are to others on the GPU.
     pub class: Class,
+    /// How much of the GPU's time its programs have beside others, in thousandths; none when the whole GPU is theirs.
+    pub share_milli: Option<u16>,
     /// Which part of the lease, if it is one; see [`LeaseAdmission::take`].
     pub part: Option<String>,
 }
@@ -122,7 +124,8 @@ impl LeaseAdmission {
         }
         // A GPU that others may use too has memory for each of them.
         let is_shared = !claims.class.is_dedicated();
-        let is_bounded = claims.share_milli < WHOLE_GPU_MILLI || claims.part.is_some() || is_shared;
+        let share_milli = Some(claims.share_milli).filter(|milli| *milli < WHOLE_GPU_MILLI);
+        let is_bounded = share_milli.is_some() || claims.part.is_some() || is_shared;
         Fence::new(&self.fence_file).admit(claims.epoch)?;
         Ok(Tenancy {
             lease: claims.lease,
@@ -130,6 +133,7 @@ impl LeaseAdmission {
             epoch: claims.epoch,
             memory_limit_bytes: is_bounded.then_some(claims.memory_bytes),
             class: claims.class,
+            share_milli,
             part: claims.part,
         })
     }
@@ -196,7 +200,7 @@ mod tests {
     fn a_lease_opens_its_slot_while_it_lives() {
         let slot = slot();
         let tenancy = slot.show(&claims(7), &moment(500)).unwrap();
-        assert_eq!((tenancy.epoch, tenancy.memory_limit_bytes), (7, None));
+        assert_eq!((tenancy.epoch, tenancy.memory_limit_bytes, tenancy.share_milli), (7, None, None));
         assert!(slot.show(&claims(7), &moment(30_499)).is_ok());
         assert!(matches!(
             slot.show(&claims(7), &moment(30_500)),
@@ -207,7 +211,8 @@ mod tests {
     #[test]
     fn a_share_brings_its_limit() {
         let share = LeaseClaims { share_milli: 250, memory_bytes: 20 << 30, ..claims(7) };
-        assert_eq!(slot().show(&share, &moment(600)).unwrap().memory_limit_bytes, Some(20 << 30));
+        let tenancy = slot().show(&share, &moment(600)).unwrap();
+        assert_eq!((tenancy.memory_limit_bytes, tenancy.share_milli), (Some(20 << 30), Some(250)));
     }
 
     #[test]

@@ -183,7 +183,9 @@ impl SharingGate {
 
     /// Whether no long work has begun and not ended.
     pub(super) fn rests(&self) -> bool {
-        lock(&self.state).lanes.values().all(|lane| lane.marks.as_ref().is_none_or(Marks::rest))
+        // A command that is stuck in the library, because its queue is full, holds the lock until the session has its next turn.
+        let Some(state) = try_lock(&self.state) else { return false };
+        state.lanes.values().all(|lane| lane.marks.as_ref().is_none_or(Marks::rest))
     }
 
     /// Part of a copy between host and device.

@@ -9,7 +9,7 @@ use crate::{
         handshake::{HandshakeError, read_hello, refused, say_no},
         input::Input,
         joins::{self, Joined, Joins},
-        presence::{self, Sharer},
+        place::{self, Place},
         say, spawn,
     },
 };
@@ -35,8 +35,8 @@ pub(crate) struct Attached {
     pub(crate) wants_timeline: bool,
     /// The client wishes that what it sends is kept.
     pub(crate) wants_content: bool,
-    /// Its place among those that share its GPU, unless it is dedicated.
-    pub(crate) sharer: Option<Arc<Sharer>>,
+    /// Its place among those that share its GPU, unless it has that for itself.
+    pub(crate) sharer: Option<Place>,
     /// The command connection.
     pub(crate) input: Input,
     pub(crate) tx: Tx,
@@ -126,7 +126,7 @@ struct Welcomed {
     admitted: Admitted,
     part: Option<PartHeld>,
     credit_bytes: u64,
-    sharer: Option<Arc<Sharer>>,
+    sharer: Option<Place>,
 }
 
 /// Hears the client's hello and welcomes it.
@@ -139,7 +139,7 @@ fn welcome(
 ) -> Result<Welcomed, HandshakeError> {
     let (hello, admitted) = read_hello(&mut connection.rx, config, deadline)?;
     let part = config.admission.take(&admitted)?;
-    let sharer = presence::join(driver, admitted.class, f64::from(config.slack_percent) / 100.0)?;
+    let sharer = place::join(driver, &admitted, f64::from(config.slack_percent) / 100.0)?;
     if let Some(bytes) = admitted.memory_limit_bytes {
         // Parts of a lease are beside each other.
         let of = if part.is_some() { LimitOf::Session } else { LimitOf::Lease };

@@ -14,7 +14,7 @@ use crate::{
         faults::Origin,
         holdings::{Claim, GraphChange, Holdings, Thing},
         link::Link,
-        presence::{Sharer, Telling},
+        place::{Place, Telling},
         timeline::Timeline,
     },
 };
@@ -43,8 +43,8 @@ pub(crate) struct Gate {
     credit_bytes: AtomicU64,
     /// Below this the client is given more.
     credit_low_bytes: u64,
-    /// The session's place among those that share its GPU; none for a dedicated one.
-    sharer: Option<Arc<Sharer>>,
+    /// The session's place among those that share its GPU; none for one that has it for itself.
+    sharer: Option<Place>,
     /// In a session whose client wished for one.
     timeline: Option<Arc<Timeline>>,
     /// In a session that loads modules before they are asked for.
@@ -104,7 +104,7 @@ impl Gate {
     }
 
     /// The same for a session that shares its GPU.
-    pub(crate) fn sharing(self, sharer: Option<Arc<Sharer>>) -> Self {
+    pub(crate) fn sharing(self, sharer: Option<Place>) -> Self {
         Self { sharer, ..self }
     }
 

@@ -78,7 +78,12 @@ pub(crate) fn read_hello(
         return Err(refused(CudaError::INVALID_VALUE, &text));
     }
     // Last, so that only a client that is let in is remembered as let in.
-    let admitted = config.admission.admit(&hello.token)?.with_wish(&hello)?;
+    let mut admitted = config.admission.admit(&hello.token)?;
+    if !config.takes_turns {
+        // No other lease is on this worker's GPU, or none that it could take turns with.
+        admitted.share = None;
+    }
+    let admitted = admitted.with_wish(&hello)?;
     Ok((hello, admitted))
 }
 

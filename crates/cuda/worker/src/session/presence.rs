@@ -9,17 +9,16 @@
 //!   judge thread   of an offline session: ends it when a kernel of it runs on at a closed gate
 //! ```
 //!
-//! A dedicated session has none of this: `join` returns `None`, and no command looks any further.
+//! A dedicated session has none of this.
 
 use crate::{
     end::{EndKind, Ending},
-    session::{handshake::HandshakeError, handshake::refused, spawn},
+    session::spawn,
 };
-use cuda_abi::CudaError;
-use cuda_driver::{Class, Driver, PageHandle, Ticket};
+use cuda_driver::{Driver, PageHandle, Part, Ticket};
 use cuda_wire::{DriverCommand, HostData, Op};
 use locks::{lock, wait_for};
-use shared_words::{page::sweep, process};
+use shared_words::process;
 use sharing::{Field, Overstay, Presence, Regulator};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, Weak};
@@ -66,63 +65,28 @@ impl Drop for Telling<'_> {
     }
 }
 
-/// Takes the session's place among those that share its GPU. `None` for a dedicated session. `slack`: the share of an online
-/// program's time that offline ones may cost it.
-pub(crate) fn join(
-    driver: &Arc<dyn Driver>,
-    class: Class,
-    slack: f64,
-) -> Result<Option<Arc<Sharer>>, HandshakeError> {
-    if class == Class::Dedicated {
-        return Ok(None);
-    }
-    let Some(page) = driver.page() else {
-        let text = format!(
-            "this worker's driver does not share GPUs between online and offline programs, so it cannot serve an {class} \
-             one; start the program without --class"
-        );
-        return Err(refused(CudaError::NOT_SUPPORTED, &text));
-    };
-    let claim = || {
-        let owner = process::this_process().ok()?;
-        page.page().claim(owner, class, process::now_ns())
-    };
-    let ticket = claim().or_else(|| {
-        // Slots of processes whose front died before it could empty them.
-        sweep(page.page());
-        claim()
-    });
-    let Some(ticket) = ticket else {
-        let text =
-            "all places for online and offline programs of this GPU are taken; try again when one has ended";
-        return Err(refused(CudaError::SYSTEM_NOT_READY, text));
-    };
-    if let Err(error) = driver.share(ticket) {
-        page.page().release(ticket);
-        let text = format!(
-            "this worker's GPU does not take part in sharing; start the program without --class: {error}"
-        );
-        return Err(refused(error, &text));
-    }
-    let sharer = Arc::new(Sharer {
-        driver: driver.clone(),
-        page,
-        ticket,
-        online: Mutex::new(Online {
-            presence: Presence::new(process::now_ns()),
-            regulator: Regulator::new(slack),
-        }),
-        changed: Condvar::new(),
-        is_over: AtomicBool::new(false),
-    });
-    if class == Class::Online {
-        let kept = Arc::downgrade(&sharer);
-        spawn("dxpu-presence", move || keep(&kept));
-    }
-    Ok(Some(sharer))
-}
-
 impl Sharer {
+    /// The place of an online or offline session, which has this slot. `slack`: the share of an online program's time that offline ones
+    /// may cost it.
+    pub(crate) fn new(driver: &Arc<dyn Driver>, page: PageHandle, ticket: Ticket, slack: f64) -> Arc<Self> {
+        let sharer = Arc::new(Self {
+            driver: driver.clone(),
+            page,
+            ticket,
+            online: Mutex::new(Online {
+                presence: Presence::new(process::now_ns()),
+                regulator: Regulator::new(slack),
+            }),
+            changed: Condvar::new(),
+            is_over: AtomicBool::new(false),
+        });
+        if ticket.part() == Part::Online {
+            let kept = Arc::downgrade(&sharer);
+            spawn("dxpu-presence", move || keep(&kept));
+        }
+        sharer
+    }
+
     /// The driver is about to be told of `command`. Closes the gate if that puts work into a stream.
     pub(crate) fn tell(&self, command: &DriverCommand<'_>) -> Option<Telling<'_>> {
         work_of(command).and_then(|work| self.begin(work))
@@ -135,7 +99,7 @@ impl Sharer {
 
     /// The driver is about to be told of work; the number is the same for the same work. `None` for an offline session.
     fn begin(&self, work: u64) -> Option<Telling<'_>> {
-        if self.ticket.class() != Class::Online {
+        if self.ticket.part() != Part::Online {
             return None;
         }
         let now_ns = process::now_ns();
@@ -156,7 +120,7 @@ impl Sharer {
 
     /// The program has waited for its work, and goes on.
     pub(crate) fn waited(&self) {
-        if self.ticket.class() == Class::Online {
+        if self.ticket.part() == Part::Online {
             lock(&self.online).regulator.waited(process::now_ns());
         }
     }
@@ -223,7 +187,7 @@ impl Sharer {
 
     /// Ends an offline session whose kernel keeps the device from online ones.
     pub(crate) fn judge(self: &Arc<Self>, ending: &Arc<Ending>) {
-        if self.ticket.class() != Class::Offline {
+        if self.ticket.part() != Part::Offline {
             return;
         }
         let (sharer, ending) = (Arc::downgrade(self), ending.clone());
@@ -255,7 +219,7 @@ impl Sharer {
         self.changed.notify_all();
         let (page, slot) = (self.page.page(), self.ticket.slot());
         tracing::info!(
-            class = %self.ticket.class(),
+            class = %self.ticket.part(),
             busy_periods = page.get(slot, Field::BusyPeriods),
             busy_ms = page.get(slot, Field::BusyTotalNs) / 1_000_000,
             linger_us,

@@ -111,7 +111,7 @@ fn assemble(
     let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max)
         .loading_ahead(plans.map(|plans| Ahead::new(plans)));
     if let Some(sharer) = &sharer {
-        sharer.judge(&ending);
+        sharer.start(&ending);
     }
     let gate = Arc::new(gate.sharing(sharer).timed_by(timeline.clone()));
     let replies = Arc::new(Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone()));
