@@ -57,6 +57,8 @@ pub(crate) enum Mutant {
     IdleKeepsTurn,
     /// A session that was idle keeps the time that it did not use.
     IdleSavesTime,
+    /// A session that pauses for a moment loses what it is behind.
+    PauseForfeits,
     /// All shares count alike.
     IgnoresShares,
     /// Each program of a lease has the lease's whole share.

@@ -139,7 +139,7 @@ pub enum Field {
     BusyTotalNs = 5,
     /// How often it became busy. Equal: how often it had the turn.
     BusyPeriods = 6,
-    /// Equal: what it has used, divided by its share; who has used least is next.
+    /// Equal: what it has used, divided by its share. The session with the least is next.
     Virtual = 7,
     /// Device memory in use.
     UsedBytes = 8,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each session counts its time as holder, divided by its share: its *virtual time*. The turn goes to the session that wants it and
-//! has the least. A session that had no work begins where the turn was last given (the *floor*), unless it is further already: it
-//! has saved nothing, and repays what it took. The sessions of a lease have its share together: the time of each counts as many
+//! has the least. A session that had no work begins where the turn was last given (the *floor*), less one turn at most, unless it is
+//! further already: it has saved nothing that counts, and repays what it took. The sessions of a lease have its share together: the time of each counts as many
 //! times as there are of them with work.
 //!
 //! All of it is in the page, and each session writes its own part. A session that stopped in the middle is found by those that
@@ -25,6 +25,11 @@ use crate::{
 /// How long a turn lasts while others want it. A switch between contexts takes about 0.13 ms on an H200, so this loses 1.6 percent, or
 /// twice as much where the device comes back to the rest of a group.
 const QUANTUM_NS: u64 = 8_000_000;
+/// A turn is over sooner, though not before this, when a session that wants it is behind by a whole [`QUANTUM_NS`]: one that pauses
+/// longer than its linger comes back to find the turn with another, and would have little of its share if it waited for 8 ms each time.
+const TURN_MIN_NS: u64 = 4_000_000;
+/// How far behind the others a session may be that had no work: as much as it can lose to one turn, and nothing that counts over seconds.
+const CREDIT_NS: u64 = QUANTUM_NS;
 /// How long a session whose time is over waits for the end of the work that runs. All of it counts as its time. A kernel that takes
 /// longer shares the device with the next session from then on, by the device's own slices.
 const DRAIN_MAX_NS: u64 = 1_000_000_000;
@@ -186,14 +191,18 @@ impl Turns {
         }
         self.want(page);
         let Some(mine) = &mut self.mine else { return Standing::Waits };
-        let is_over = now_ns.saturating_sub(mine.since_ns) >= QUANTUM_NS && !is_planted(Mutant::NeverPasses);
-        if !is_over && mine.ending_ns.is_none() {
+        let lasts_ns = now_ns.saturating_sub(mine.since_ns);
+        if lasts_ns < TURN_MIN_NS && mine.ending_ns.is_none() || is_planted(Mutant::NeverPasses) {
             page.open_own(ticket, holding);
             return Standing::Holds;
         }
         let own = page.get(ticket.slot(), Field::Virtual);
-        if next(page, ticket).is_none_or(|(behind, _)| behind > own) {
-            self.renew(page, now_ns);
+        let lead_min = if lasts_ns < QUANTUM_NS { parts(QUANTUM_NS, self.share, 1) } else { 0 };
+        let is_ahead = next(page, ticket).is_some_and(|(behind, _)| behind.saturating_add(lead_min) <= own);
+        if !is_ahead {
+            if lasts_ns >= QUANTUM_NS || mine.ending_ns.is_some() {
+                self.renew(page, now_ns);
+            }
             page.open_own(ticket, holding);
             return Standing::Holds;
         }
@@ -237,6 +246,8 @@ impl Turns {
         // Never behind all others, as it would be by a floor that is damaged.
         let most = wanting(page, self.ticket).map(|(virtual_time, _)| virtual_time).max();
         let floor = page.floor().min(most.unwrap_or(u64::MAX));
+        let credit = if is_planted(Mutant::PauseForfeits) { 0 } else { parts(CREDIT_NS, self.share, 1) };
+        let floor = floor.saturating_sub(credit);
         if !is_planted(Mutant::IdleSavesTime) {
             page.set(self.ticket, Field::Virtual, self.virtual_time(page).max(floor));
         }
@@ -287,9 +298,7 @@ impl Turns {
         if mine.is_held_back {
             return;
         }
-        let milli = if is_planted(Mutant::IgnoresShares) { WHOLE_MILLI } else { self.share.milli() };
-        let parts = u128::from(ns) * PARTS_OF_NS * u128::from(mine.together) / u128::from(milli);
-        let (slot, parts) = (self.ticket.slot(), u64::try_from(parts).unwrap_or(u64::MAX));
+        let (slot, parts) = (self.ticket.slot(), parts(ns, self.share, mine.together));
         page.set(self.ticket, Field::Virtual, page.get(slot, Field::Virtual).saturating_add(parts));
         page.set(self.ticket, Field::BusyTotalNs, page.get(slot, Field::BusyTotalNs).saturating_add(ns));
     }
@@ -305,7 +314,8 @@ impl Turns {
         page.pass(mine.holding, next(page, self.ticket).map(|(_, slot)| slot));
     }
 
-    /// A gate that is open without the turn is closed: the session was taken for frozen, and who did that may have died since.
+    /// A gate that is open without the turn is closed: the session was taken for frozen, by one that may have died before it closed
+    /// the gate.
     fn close_without_turn(&self, page: Page<'_>) {
         if !page.is_open(self.ticket.slot()) || is_planted(Mutant::OpensWithoutTheTurn) {
             return;
@@ -320,6 +330,13 @@ impl Turns {
     fn virtual_time(&self, page: Page<'_>) -> u64 {
         page.get(self.ticket.slot(), Field::Virtual)
     }
+}
+
+/// The virtual time that a time is for one of so many sessions of a lease with this share.
+fn parts(ns: u64, share: Share, together: u64) -> u64 {
+    let milli = if is_planted(Mutant::IgnoresShares) { WHOLE_MILLI } else { share.milli() };
+    let parts = u128::from(ns) * PARTS_OF_NS * u128::from(together) / u128::from(milli);
+    u64::try_from(parts).unwrap_or(u64::MAX)
 }
 
 /// The session that is next: of the others that want the turn, the one that has used least. Of several, the first behind this one,

@@ -109,7 +109,7 @@ fn at_the_end(world: &World) -> Result<(), String> {
 
 #[test]
 fn one_session_runs_at_a_time_and_none_waits_for_ever_whatever_dies_or_freezes() {
-    assert_eq!(first_failure(0..120, run), None);
+    assert_eq!(first_failure(0..60, run), None);
 }
 
 #[test]
