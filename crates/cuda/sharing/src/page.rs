@@ -441,6 +441,11 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// The class of a slot's session; `None` for a free slot.
+    pub fn class(&self, slot: usize) -> Option<Class> {
+        self.part(slot).map(Part::class)
+    }
+
     /// A number of a slot.
     pub fn get(&self, slot: usize, field: Field) -> u64 {
         self.word(slot, field as usize).load(Relaxed)
