@@ -75,6 +75,8 @@ struct Mine {
 pub struct Turns {
     ticket: Ticket,
     share: Share,
+    /// Its own count; what the page says of it is for the others.
+    virtual_time: u64,
     has_work: bool,
     mine: Option<Mine>,
     watch: HolderWatch,
@@ -87,9 +89,18 @@ impl Turns {
     /// A session with this slot. `None` for one that takes no turns.
     pub fn new(page: Page<'_>, ticket: Ticket) -> Option<Self> {
         let share = ticket.part().share()?;
-        page.set(ticket, Field::Virtual, page.floor());
-        let (watch, online_sentry) = (HolderWatch::default(), Sentry::default());
-        Some(Self { ticket, share, has_work: false, mine: None, watch, online_sentry, had_online: false })
+        let virtual_time = page.floor();
+        page.set(ticket, Field::Virtual, virtual_time);
+        Some(Self {
+            ticket,
+            share,
+            virtual_time,
+            has_work: false,
+            mine: None,
+            watch: HolderWatch::default(),
+            online_sentry: Sentry::default(),
+            had_online: false,
+        })
     }
 
     /// The session has work, and the driver is about to hear of it. Takes the turn if it is free.
@@ -137,7 +148,7 @@ impl Turns {
             page.open_in_doubt(self.ticket);
             return Standing::Alone;
         }
-        if !page.is_owned(self.ticket) {
+        if !page.is_owned(self.ticket) || page.part(self.ticket.slot()) != Some(self.ticket.part()) {
             return Standing::Lost;
         }
         self.had_online = page.present() != 0;
@@ -196,7 +207,7 @@ impl Turns {
             page.open_own(ticket, holding);
             return Standing::Holds;
         }
-        let own = page.get(ticket.slot(), Field::Virtual);
+        let own = self.virtual_time;
         let lead_min = if lasts_ns < QUANTUM_NS { parts(QUANTUM_NS, self.share, 1) } else { 0 };
         let is_ahead = next(page, ticket).is_some_and(|(behind, _)| behind.saturating_add(lead_min) <= own);
         if !is_ahead {
@@ -230,6 +241,7 @@ impl Turns {
             // Another session may have taken this one for frozen.
             self.want(page);
         }
+        page.set(self.ticket, Field::Virtual, self.virtual_time);
         let is_left = holding.is_free()
             || self.watch.look(page, holding, now_ns, life).is_some() && !is_planted(Mutant::NeverSeizes);
         if is_left {
@@ -239,7 +251,7 @@ impl Turns {
     }
 
     /// Says that it wants the turn, unless it has said so. What it did not use before it did is not saved up.
-    fn want(&self, page: Page<'_>) {
+    fn want(&mut self, page: Page<'_>) {
         if page.wants() & self.ticket.bit() != 0 {
             return;
         }
@@ -249,8 +261,9 @@ impl Turns {
         let credit = if is_planted(Mutant::PauseForfeits) { 0 } else { parts(CREDIT_NS, self.share, 1) };
         let floor = floor.saturating_sub(credit);
         if !is_planted(Mutant::IdleSavesTime) {
-            page.set(self.ticket, Field::Virtual, self.virtual_time(page).max(floor));
+            self.virtual_time = self.virtual_time.max(floor);
         }
+        page.set(self.ticket, Field::Virtual, self.virtual_time);
         page.want(self.ticket);
     }
 
@@ -283,7 +296,7 @@ impl Turns {
 
     /// Its time begins anew.
     fn renew(&mut self, page: Page<'_>, now_ns: u64) {
-        page.raise_floor(self.virtual_time(page));
+        page.raise_floor(self.virtual_time);
         let together = together(page, self.ticket, self.share);
         if let Some(mine) = &mut self.mine {
             (mine.since_ns, mine.ending_ns, mine.together) = (now_ns, None, together);
@@ -298,9 +311,10 @@ impl Turns {
         if mine.is_held_back {
             return;
         }
-        let (slot, parts) = (self.ticket.slot(), parts(ns, self.share, mine.together));
-        page.set(self.ticket, Field::Virtual, page.get(slot, Field::Virtual).saturating_add(parts));
-        page.set(self.ticket, Field::BusyTotalNs, page.get(slot, Field::BusyTotalNs).saturating_add(ns));
+        self.virtual_time = self.virtual_time.saturating_add(parts(ns, self.share, mine.together));
+        page.set(self.ticket, Field::Virtual, self.virtual_time);
+        let used_ns = page.get(self.ticket.slot(), Field::BusyTotalNs);
+        page.set(self.ticket, Field::BusyTotalNs, used_ns.saturating_add(ns));
     }
 
     /// Closes the own gate and gives the turn to the next, or to none.
@@ -325,10 +339,6 @@ impl Turns {
         if holding.slot != Some(self.ticket.slot()) {
             page.shut(self.ticket.slot(), holding);
         }
-    }
-
-    fn virtual_time(&self, page: Page<'_>) -> u64 {
-        page.get(self.ticket.slot(), Field::Virtual)
     }
 }
 

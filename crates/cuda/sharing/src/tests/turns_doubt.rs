@@ -1,7 +1,7 @@
 //! Damaged pages and lost slots: a session that takes turns goes on or ends, and never hangs.
 
 use super::is_found;
-use crate::{Class, Life, Owner, PAGE_WORDS, Page, Share, Standing, Turns, mutant::Mutant};
+use crate::{Class, Field, Life, Owner, PAGE_WORDS, Page, Share, Standing, Turns, mutant::Mutant};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const MS: u64 = 1_000_000;
@@ -74,7 +74,7 @@ fn a_session_whose_slot_is_another_s_ends_and_writes_nothing_there() {
     assert_eq!(look(&mut other, page, 7), Standing::Holds);
 }
 
-/// Whatever the words of the turn hold, a session with work has it within a second or so.
+/// Whatever the words of the turn, the gates and the virtual times hold, a session with work has it within a second or so.
 fn heals(seed: u64) -> Result<(), String> {
     let mut dice = super::Dice::new(seed);
     let words = words();
@@ -82,8 +82,10 @@ fn heals(seed: u64) -> Result<(), String> {
     let (mut one, mut two) = (join(page, 1), join(page, 2));
     one.begin(page, 1);
     two.begin(page, 2);
-    for word in &words[TURN..8] {
-        word.store(dice.next() >> dice.below(64), SeqCst);
+    let of_slots = [&one, &two].map(|turns| Page::gate_word(turns.ticket()));
+    let virtual_times = of_slots.map(|gate| gate - Field::Gate as usize + Field::Virtual as usize);
+    for at in (TURN..8).chain(of_slots).chain(virtual_times) {
+        words[at].store(dice.next() >> dice.below(64), SeqCst);
     }
     let (mut now, mut has_held) = (10, [false; 2]);
     while now < 3_000 * MS && has_held != [true; 2] {
