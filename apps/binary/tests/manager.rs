@@ -168,6 +168,7 @@ impl SimulatedBox {
             nvlink_group: None,
             only_pcie: false,
             guest: None,
+            part: None,
             health: Health::OK,
             bound_epoch: state.bound_epoch,
             cleaned_epoch: state.cleaned_epoch,

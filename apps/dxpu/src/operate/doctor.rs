@@ -215,6 +215,9 @@ fn capacity(asked: Result<Vec<Capacity>, ClientError>) -> Finding {
         (0, _) => {
             wrong("the pool has no GPU that works", "add a box: `dxpu box --help`, or look at `dxpu box ls`")
         }
+        (_, 0) if all.iter().any(|of| of.parts_free_milli > 0) => {
+            good(format!("none of {working} GPUs is free as a whole, and parts of them are"))
+        }
         (_, 0) => note(format!("all {working} GPUs of the pool are in use"), "`dxpu lease ls` shows by whom"),
         _ => good(format!("{free} of {working} GPUs are free")),
     }

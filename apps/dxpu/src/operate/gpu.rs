@@ -201,6 +201,9 @@ pub(super) fn holders(gpu: &Record) -> String {
 /// What is to be known of it beside its state.
 pub(super) fn note(gpu: &Record) -> String {
     let mut notes = Vec::new();
+    if let Some(part) = gpu.part {
+        notes.push(format!("{}/1000 of GPU {}", part.milli, part.of));
+    }
     if gpu.spare {
         notes.push("spare".to_owned());
     }
@@ -239,6 +242,7 @@ fn detail(gpu: &Record, paper: Paper) -> Vec<String> {
         ("model", gpu.model.to_string()),
         ("memory", bytes(gpu.memory_bytes)),
         ("uuid", gpu.uuid.clone()),
+        ("part", gpu.part.map_or("-".to_owned(), |part| format!("{}/1000 of GPU {}", part.milli, part.of))),
         ("state", name_of(&gpu.state)),
         ("note", or_dash(note(gpu))),
         ("leases", or_dash(holders(gpu))),

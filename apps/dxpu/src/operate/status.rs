@@ -131,6 +131,13 @@ fn lines(picture: &Picture, paper: Paper) -> Vec<String> {
     lines.extend(table::lines(&columns, &rows, paper));
     let free: u64 = picture.capacity.iter().map(|of| of.free).sum();
     lines.push(String::new());
+    for of in picture.capacity.iter().filter(|of| of.parts_milli > 0) {
+        let (free, all) = (of.parts_free_milli as f64 / 1000.0, of.parts_milli as f64 / 1000.0);
+        lines.push(format!(
+            "{free} of {all} {} free in parts: dxpu run --gpus 1 --share MILLI,SIZE -- PROGRAM",
+            of.model
+        ));
+    }
     lines.push(format!("{} free: dxpu run --gpus 1 -- PROGRAM", counted(free, "GPU")));
     lines
 }
@@ -175,6 +182,8 @@ mod tests {
                 used_milli: 2500,
                 guaranteed: 0,
                 limit: Some(4),
+                parts_milli: 2000,
+                parts_free_milli: 250,
                 available: 1,
             }],
             leases: [("granted".to_owned(), 2)].into(),
@@ -191,6 +200,7 @@ mod tests {
             "{text}"
         );
         let row = text.lines().find(|line| line.starts_with("H200")).unwrap();
+        assert!(text.contains("0.25 of 2 H200 free in parts"), "{text}");
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["H200", "8", "3", "1", "2.5", "4", "1"]);
         let text = lines(&picture(None), paper).join("\n");
         assert!(!text.contains("YOU MAY HAVE") && text.contains("3 GPUs free"), "{text}");

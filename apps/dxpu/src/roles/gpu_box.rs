@@ -33,6 +33,7 @@ Examples:
   dxpu box --soft 2 --fabric 10.0.0.8:7601 --device nvme:disk.img    for virtual machines, too: see `dxpu host`
   dxpu box --guard-memory 256GiB                           programs with survival outlive their GPUs
   dxpu box --guests 1 --guest-memory 48GiB                 offline leases work beside online ones
+  dxpu box --shares 4                                      each GPU in four parts, for leases with --share
   dxpu box break 3 --reason 'pulled for a demonstration'   the GPU of slot 3 fails, as far as anybody can tell
   dxpu box heal 3                                          and can be repaired again
   dxpu box ls                                              all boxes of the pool; so do show, drain and undrain
@@ -157,6 +158,10 @@ struct Serve {
     /// and leave it where that does not help [default: 25]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     slack: Option<u32>,
+    /// Lend each GPU in so many parts, 2 to 8, to leases with a share (`dxpu run --share`), and none as a whole; 1: as a whole
+    /// [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with_all = ["simulate", "fabric"])]
+    shares: Option<u8>,
     /// The port at which other boxes reach this box's images [default: any that is free]
     #[arg(long, value_name = "PORT", default_value = "0", requires = "guard_memory")]
     guard_port: u16,
@@ -250,9 +255,12 @@ impl Serve {
             guest_memory: self.guest_memory,
             guests_of: self.guests_of,
             slack: self.slack,
+            shares: self.shares,
         };
         let settings = given.or_as_before(&state)?;
         let guests = guests(&settings).map_err(anyhow::Error::from)?;
+        let shares = shares(&settings, !self.fabric.is_empty()).map_err(anyhow::Error::from)?;
+        let shares = shares.filter(|_| self.simulate.is_none());
         let gpus = match (self.simulate, settings.gpus) {
             (Some(plan), _) => {
                 Gpus::Simulated { plan, read_bytes: |text| quantity::bytes(text).map_err(anyhow::Error::msg) }
@@ -294,6 +302,7 @@ impl Serve {
             },
             guard,
             guests,
+            shares,
         })
     }
 }
@@ -315,6 +324,20 @@ fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
     Ok(Some(GuestOptions { memory_bytes, any_tenant, slack_percent }))
 }
 
+/// In how many parts the options ask for each GPU.
+fn shares(settings: &Kept, is_on_pcie_plane: bool) -> Result<Option<u8>, Failure> {
+    let Some(count) = settings.shares.filter(|count| *count > 1) else { return Ok(None) };
+    if settings.guests.unwrap_or(0) > 0 {
+        let what = "a box has seats for guests (--guests) or parts (--shares), not both";
+        return Err(Failure::new(Exit::Usage, what, "give --guests 0 or --shares 1"));
+    }
+    if is_on_pcie_plane {
+        let what = "a GPU that is lent in parts (--shares) cannot be plugged into a host (--fabric)";
+        return Err(Failure::new(Exit::Usage, what, "leave --fabric out, or give --shares 1"));
+    }
+    Ok(Some(count))
+}
+
 /// What becomes of the workers. A service manager sends SIGTERM, and the next agent takes the workers over. A terminal that is
 /// closed sends SIGHUP, and no agent would come.
 fn how_to_stop(signal: i32) -> BoxStop {
@@ -327,6 +350,18 @@ pub(crate) const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_go_with_neither_guests_nor_the_pcie_plane() {
+        let kept = |shares, guests| Kept { shares, guests, ..Kept::default() };
+        let asked =
+            |settings: Kept, fabric| shares(&settings, fabric).map_err(|failure| format!("{failure:?}"));
+        assert_eq!(asked(kept(None, None), true), Ok(None));
+        assert_eq!(asked(kept(Some(1), Some(1)), true), Ok(None));
+        assert_eq!(asked(kept(Some(4), Some(0)), false), Ok(Some(4)));
+        assert!(asked(kept(Some(4), Some(1)), false).unwrap_err().contains("not both"));
+        assert!(asked(kept(Some(4), None), true).unwrap_err().contains("plugged"));
+    }
 
     #[test]
     fn a_closed_terminal_leaves_no_workers_behind() {

@@ -117,7 +117,9 @@ pub fn devices(pool: &PoolView) -> Vec<Device> {
             allocated.insert(gpu, survives);
         }
     }
-    let mut gpus: Vec<&Gpu> = pool.gpus.iter().filter(|gpu| !gpu.only_pcie && gpu.guest.is_none()).collect();
+    // Claims are for whole GPUs.
+    let is_whole = |gpu: &&Gpu| !gpu.only_pcie && gpu.guest.is_none() && gpu.part.is_none();
+    let mut gpus: Vec<&Gpu> = pool.gpus.iter().filter(is_whole).collect();
     gpus.sort_by(|one, other| one.id.cmp(&other.id));
     let mut names = BTreeSet::new();
     let mut found = Vec::new();

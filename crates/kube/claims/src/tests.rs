@@ -18,6 +18,7 @@ pub(crate) fn gpu(id: &str) -> Gpu {
         nvlink_group: Some(2),
         only_pcie: false,
         guest: None,
+        part: None,
         state: GpuState::Free,
         taint: None,
         spare: false,

@@ -97,6 +97,16 @@ pub enum AgentError {
         /// What the smallest GPU has.
         least_bytes: u64,
     },
+    /// The parts of its GPUs would be more than a box has slots.
+    #[error("{gpus} GPUs in {count} parts each are more than a box has slots for: {most} GPUs at most")]
+    TooManyParts {
+        /// GPUs of the box.
+        gpus: usize,
+        /// Parts of each.
+        count: u8,
+        /// How many GPUs there may be with so many parts.
+        most: u8,
+    },
     /// A box has no such slot.
     #[error("there is no slot {slot} below {}", state.display())]
     NoSlot {
@@ -140,6 +150,7 @@ impl AgentError {
             Self::NoDriver(_) => "install NVIDIA's driver, or lend GPUs in software with --soft N",
             Self::NoGpu => "look at `nvidia-smi`",
             Self::GuestMemory { .. } => "give --guest-memory less than the GPUs have",
+            Self::TooManyParts { .. } => "give --shares a smaller number",
             Self::NoSlot { .. } => "give the --state-dir of the box",
         }
     }

@@ -79,6 +79,8 @@ pub struct BoxOptions {
     pub guard: Option<GuardOptions>,
     /// A seat for guests on each GPU; `None`: offline leases get nothing here.
     pub guests: Option<GuestOptions>,
+    /// In how many parts each GPU is lent, to leases with shares; `None`: as a whole. Not with guests or the PCIe plane.
+    pub shares: Option<u8>,
 }
 
 /// Seats for guests.
@@ -227,6 +229,10 @@ impl BoxOptions {
             }
             None => gpus,
         };
+        let gpus = match self.shares {
+            Some(count) => gpu::in_parts(gpus, count)?,
+            None => gpus,
+        };
         let pcie = self.pcie_plane()?;
         let around = self.surroundings(&name, &self.state, pcie);
         let membership = self.joining.membership(&around.home(), Role::Box, kept, invitation)?;
@@ -308,7 +314,7 @@ impl BoxOptions {
             carried: self.carried,
             guardian: self.guard.as_ref().map(|_| guard::socket(state)),
             guarded: Default::default(),
-            slack_percent: self.guests.map_or(0, |guests| guests.slack_percent),
+            slack_percent: self.guests.map(|guests| guests.slack_percent),
         }
     }
 }
@@ -331,7 +337,10 @@ fn adopt(gpus: Vec<Gpu>, around: &Surroundings) -> anyhow::Result<Vec<(Gpu, Slot
     const ENDED_WITHIN: Duration = Duration::from_secs(20);
     let mut left = HashMap::new();
     for (directory, worker) in process::workers_below(&around.state) {
-        let is_wanted = gpus.iter().any(|gpu| around.slot_directory(gpu.slot) == directory);
+        let is_wanted = gpus.iter().any(|gpu| {
+            let page = pages::path(&around.state, gpu.host_slot());
+            around.slot_directory(gpu.slot) == directory && pages::was_started_for(&worker, gpu, &page)
+        });
         if is_wanted && !left.contains_key(&directory) {
             tracing::info!(directory = %directory.display(), pid = worker.pid, "a worker is taken over");
             left.insert(directory, worker);
@@ -342,11 +351,11 @@ fn adopt(gpus: Vec<Gpu>, around: &Surroundings) -> anyhow::Result<Vec<(Gpu, Slot
         }
     }
     let mut apart = HashMap::new();
-    for gpu in gpus.iter().filter(|gpu| gpu.seat_bytes > 0) {
+    for gpu in gpus.iter().filter(|gpu| gpu.has_page() && gpu.slot == gpu.host_slot()) {
         let path = pages::path(&around.state, gpu.slot);
-        let workers =
-            [gpu.slot, pool_api::FIRST_GUEST_SLOT + gpu.slot].map(|slot| around.slot_directory(slot));
-        let workers: Vec<&Process> = workers.iter().filter_map(|directory| left.get(directory)).collect();
+        let on_it = gpus.iter().filter(|other| other.host_slot() == gpu.slot);
+        let workers = on_it.map(|other| around.slot_directory(other.slot));
+        let workers: Vec<&Process> = workers.filter_map(|directory| left.get(&directory)).collect();
         pages::provide(&path, workers.iter().any(|worker| pages::is_used_by(worker, &path)))?;
         // A worker from before there were seats serves its lease to the end, and no guest comes meanwhile.
         let is_apart = workers.iter().any(|worker| !pages::is_used_by(worker, &path));

@@ -10,9 +10,9 @@ use utoipa::ToSchema;
 pub struct Capacity {
     /// The model.
     pub model: Model,
-    /// GPUs that work, in boxes that are there; leased ones and spares count.
+    /// GPUs that work, in boxes that are there; leased ones and spares count. One that is lent in parts counts once.
     pub working: u64,
-    /// Of these, the GPUs that a lease could have now.
+    /// Of these, the GPUs that a lease could have now, as a whole.
     pub free: u64,
     /// Of these, the GPUs that are held back for leases whose GPU breaks.
     pub spares: u64,
@@ -23,8 +23,18 @@ pub struct Capacity {
     /// The tenant never gets more than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// What of them is lent in parts to leases with a share, in thousandths of GPUs.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub parts_milli: u64,
+    /// Of these, the thousandths that leases could have now.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub parts_free_milli: u64,
     /// The most GPUs that a new lease of the tenant could have at once, by what is free and by its limit.
     pub available: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The GPU time of a tenant.

@@ -41,6 +41,8 @@ pub enum Filter {
     Given,
     /// Is a seat for guests and the lease wants a GPU, or the other way round.
     Seat,
+    /// Is a part of a GPU and the lease wants a whole one or a larger part, or a GPU and the lease waits for a part.
+    Part,
     /// Is of another model.
     Model,
     /// Has less memory.

@@ -1,6 +1,6 @@
 //! A GPU of the pool, as the manager knows it.
 
-use crate::{GpuId, Invalid, LeaseId, Model, Name};
+use crate::{GpuId, Invalid, LeaseId, Model, Name, Part};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -28,6 +28,9 @@ pub struct Gpu {
     /// It is a seat for guests on another slot's GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<Guest>,
+    /// It is a part of a GPU, for a lease with a share, and `memory_bytes` is the part's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// What it is doing.
     pub state: GpuState,
     /// Kept from new leases by hand.

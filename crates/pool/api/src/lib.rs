@@ -35,6 +35,7 @@ mod error;
 mod event;
 mod explain;
 mod page;
+mod part;
 mod protocol;
 
 pub use access::{
@@ -62,6 +63,7 @@ pub use lease::{
 pub use link_secret::{LinkSecret, SlotPass};
 pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};
 pub use page::Page;
+pub use part::{PARTS_PER_GPU_MAX, Part, counted};
 pub use protocol::{PROTOCOL, PROTOCOL_HEADER, PROTOCOL_OLDEST, check_protocol};
 pub use refusal::{RefusalReport, RefusalsHeard, SlotRefusal};
 pub use report::{

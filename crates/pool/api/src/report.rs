@@ -1,7 +1,7 @@
 //! What a box and the manager say to each other. Any of it may be lost, repeated or come late.
 
 use crate::{
-    BoxKind, Counters, DeniedLease, FIRST_GUEST_SLOT, Guest, Health, Invalid, LeaseId, Model, Name,
+    BoxKind, Counters, DeniedLease, FIRST_GUEST_SLOT, Guest, Health, Invalid, LeaseId, Model, Name, Part,
     PciePairing, SLOTS_PER_BOX_MAX,
 };
 use serde::{Deserialize, Serialize};
@@ -97,6 +97,9 @@ pub struct GpuReport {
     /// It is a seat for guests on another slot's GPU, and `memory_bytes` is what a guest may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<Guest>,
+    /// It is a part of a GPU, and `memory_bytes` is what a lease may use of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// Whether it works.
     pub health: Health,
     /// The highest epoch a borrower was admitted with; 0 for none.
@@ -170,6 +173,7 @@ impl BoxReport {
             check_addresses("gpus.endpoints", &gpu.endpoints)?;
         }
         self.check_guests()?;
+        self.check_parts()?;
         if self.guard.as_ref().is_some_and(|guard| guard.leases.len() > GuardReport::LEASES_MAX) {
             return Err(Invalid::new("guard.leases", format!("must be at most {}", GuardReport::LEASES_MAX)));
         }
@@ -192,6 +196,28 @@ impl BoxReport {
             };
             if gpu.memory_bytes >= host.memory_bytes || gpu.only_pcie {
                 return Err(Invalid::new("gpus.memory_bytes", "must be less for a guest than the GPU has"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BoxReport {
+    /// Each part is in a slot of its GPU, and what else is there is no GPU of those parts.
+    fn check_parts(&self) -> Result<(), Invalid> {
+        for (gpu, part) in self.gpus.iter().filter_map(|gpu| Some((gpu, gpu.part?))) {
+            part.check(gpu.slot)?;
+            if gpu.guest.is_some() || gpu.only_pcie {
+                return Err(Invalid::new("gpus.part", "must not go with guest or only_pcie"));
+            }
+            let is_other = |other: &&GpuReport| {
+                part.slots().contains(&other.slot)
+                    && (other.part != gpu.part
+                        || other.uuid != gpu.uuid
+                        || other.memory_bytes != gpu.memory_bytes)
+            };
+            if self.gpus.iter().any(|other| is_other(&other)) {
+                return Err(Invalid::new("gpus.part", "must be alike for all parts of a GPU"));
             }
         }
         Ok(())
@@ -346,6 +372,36 @@ mod tests {
         assert_eq!(checked(vec![gpu(0, 10), seat(33, 1, 4)]), Err("gpus.guest.of"));
         assert_eq!(checked(vec![gpu(0, 10), seat(32, 0, 10)]), Err("gpus.memory_bytes"));
         assert_eq!(checked(vec![gpu(32, 10), seat(64, 32, 4)]), Err("gpus.slot"));
+    }
+
+    #[test]
+    fn all_parts_of_a_gpu_are_alike() {
+        let part = |slot: u8, of: u8, memory_bytes: u64| -> GpuReport {
+            serde_json::from_value(serde_json::json!({
+                "slot": slot, "model": "H200", "memory_bytes": memory_bytes, "uuid": format!("u{of}"), "health": {"ok": true},
+                "part": {"of": of, "milli": 500}, "bound_epoch": 0, "cleaned_epoch": 0
+            }))
+            .unwrap()
+        };
+        let checked = |gpus: Vec<GpuReport>| {
+            let (agent, rack, paths) = ("a".into(), String::new(), vec![]);
+            let report =
+                BoxReport { agent, sequence: 1, kind: BoxKind::Pcie, rack, paths, gpus, guard: None };
+            report.check().map_err(|error| error.field)
+        };
+        let whole = |slot: u8| GpuReport { part: None, ..part(slot, 0, 5) };
+        let plugged = |gpu: GpuReport| GpuReport { only_pcie: true, ..gpu };
+        assert_eq!(
+            checked(vec![part(0, 0, 5), part(1, 0, 5), part(2, 1, 7), part(3, 1, 7), whole(4)]),
+            Ok(())
+        );
+        assert_eq!(checked(vec![part(1, 0, 5)]), Ok(()), "one may be missing");
+        assert_eq!(checked(vec![part(2, 0, 5)]), Err("gpus.part.of"));
+        assert_eq!(checked(vec![part(0, 0, 5), part(1, 0, 6)]), Err("gpus.part"));
+        assert_eq!(checked(vec![part(0, 0, 5), whole(1)]), Err("gpus.part"), "no slot is the GPU as a whole");
+        assert_eq!(checked(vec![plugged(part(0, 0, 5))]), Err("gpus.part"));
+        let large = GpuReport { part: Some(Part { of: 0, milli: 700 }), ..part(0, 0, 5) };
+        assert_eq!(checked(vec![large]), Err("gpus.part.milli"));
     }
 
     #[test]

@@ -42,8 +42,8 @@ pub use dice::{Dice, SplitMix};
 pub use fragment::{Fragment, fragment_of};
 pub use inventory::{BoxId, BoxSpec, GpuBox, Inventory, InventoryError};
 pub use ledger::{
-    About, Answer, Batch, Command, Counts, Impossible, Ledger, LoadError, Measured, Moments, Outcome,
-    RESTORED_KEY, Refusal, Restored, Settings, WRITES_MAX, measure_ledger, restored,
+    About, Answer, Batch, Command, Counts, Impossible, LargestPart, Ledger, LoadError, Measured, Moments,
+    Outcome, RESTORED_KEY, Refusal, Restored, Settings, WRITES_MAX, measure_ledger, restored,
 };
 pub use mix::{Mix, Typical};
 pub use model::{ModelFilter, ModelId, Models, TooManyModels};

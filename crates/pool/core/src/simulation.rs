@@ -17,6 +17,7 @@ mod borrower_moves;
 mod checker;
 mod checker_guests;
 mod checker_hosts;
+mod checker_parts;
 mod host;
 mod manager;
 mod network;
@@ -59,6 +60,10 @@ pub(crate) enum Mutation {
     GrantBesideGuest,
     /// The ledger seats guests beside leases of other tenants, where their box forbids it.
     MeetStrangers,
+    /// The ledger gives parts of GPUs to leases that want whole ones.
+    LendPartsAsGpus,
+    /// The ledger gives leases with a share parts that are smaller.
+    OversellParts,
     /// The box forgets, when it restarts, which epochs it has admitted.
     BoxForgets,
     /// The box admits any higher epoch, cleaned or not.

@@ -127,7 +127,8 @@ fn of_gpus(gpus: &[Gpu], text: &mut Text) {
             continue;
         }
         text.begin(name, kind, help);
-        for gpu in gpus {
+        // What sensors tell of a GPU in parts is told once, or sums over GPUs would have it as often as it has parts.
+        for gpu in gpus.iter().filter(|gpu| gpu.part.is_none() || gpu.is_counted()) {
             if let Some(value) = value(gpu) {
                 text.sample(&labels(gpu, &gpu.slot.to_string()), value);
             }

@@ -39,6 +39,7 @@ fn words(filter: Filter) -> &'static str {
         Filter::Spare => "held back as spares",
         Filter::Quota => "beyond the tenant's limit",
         Filter::Seat => "of another kind: seats for guests are for offline leases alone",
+        Filter::Part => "of another kind: a part that is too small, or a whole GPU where shares get parts",
         Filter::Beside => "beside a lease that it cannot be beside",
         Filter::Guard => "in a box without guard memory for its images",
         Filter::Topology => "free, but not together with enough others",

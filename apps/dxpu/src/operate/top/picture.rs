@@ -100,8 +100,9 @@ impl Picture {
             first.push_str("   OLD: ");
             first.push_str(trouble);
         }
-        let count = |state: GpuState| self.gpus.iter().filter(|gpu| gpu.state == state).count();
-        let mut second = vec![format!("GPUs {}", self.gpus.len())];
+        let gpus = pool_api::counted(&self.gpus);
+        let count = |wanted: GpuState| gpus.iter().filter(|(_, state)| *state == wanted).count();
+        let mut second = vec![format!("GPUs {}", gpus.len())];
         for state in [
             GpuState::Leased,
             GpuState::Free,

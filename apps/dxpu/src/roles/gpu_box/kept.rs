@@ -30,6 +30,7 @@ pub(super) struct Kept {
     pub(super) guest_memory: Option<u64>,
     pub(super) guests_of: Option<GuestsOf>,
     pub(super) slack: Option<u32>,
+    pub(super) shares: Option<u8>,
 }
 
 /// Which GPUs a box lends.
@@ -68,6 +69,7 @@ impl Kept {
             guest_memory: self.guest_memory.or(before.guest_memory),
             guests_of: self.guests_of.or(before.guests_of),
             slack: self.slack.or(before.slack),
+            shares: self.shares.or(before.shares),
         };
         if now != before {
             files::make_private(state)?;

@@ -199,6 +199,7 @@ fn report(name: &str, model: &str, gpus: u8) -> BoxReport {
         nvlink_group: None,
         only_pcie: false,
         guest: None,
+        part: None,
         health: Health::OK,
         bound_epoch: 0,
         cleaned_epoch: 0,

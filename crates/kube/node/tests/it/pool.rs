@@ -97,6 +97,7 @@ impl Pool {
             nvlink_group: None,
             only_pcie: false,
             guest: None,
+            part: None,
             health: Health::OK,
             bound_epoch: 0,
             cleaned_epoch: 0,

@@ -37,8 +37,8 @@ const WORKER_WITHIN: Duration = Duration::from_secs(20);
 pub(crate) fn scrub(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => Ok("its memory went with its processes".to_owned()),
-        // Others use the GPU meanwhile. The driver empties what a process leaves; that is looked at, within the seat's memory.
-        What::Nvidia(_) if gpu.guest.is_some() => {
+        // Others use the GPU meanwhile. The driver empties what a process leaves; that is looked at, within the memory of the seat or part.
+        What::Nvidia(_) if gpu.is_beside_others() => {
             let most = (gpu.memory_bytes >> 20).to_string();
             run_on_driver(gpu, program(directory, carried)?, &["verify", &most], SCRUB_WITHIN)
         }
@@ -54,7 +54,7 @@ pub(crate) fn scrub(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::R
 /// Tests a GPU that is not in use. Says what was seen.
 pub(crate) fn burn_in(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::Result<String> {
     match &gpu.what {
-        _ if gpu.guest.is_some() => {
+        _ if gpu.is_beside_others() => {
             through_worker(gpu, directory, carried, &["burn-in", &BURN_IN_SOFT_MIB.to_string()])
         }
         What::Soft { .. } => {
@@ -130,7 +130,7 @@ pub(crate) fn driver_arguments(gpu: &Gpu) -> Vec<String> {
                 identity.clone(),
             ]
         }
-        What::Nvidia(_) if gpu.guest.is_some() => {
+        What::Nvidia(_) if gpu.is_beside_others() => {
             ["--driver", "nvidia", "--memory", &gpu.memory_bytes.to_string()].map(String::from).into()
         }
         What::Nvidia(_) => vec!["--driver".into(), "nvidia".into()],

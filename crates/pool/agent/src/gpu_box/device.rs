@@ -239,6 +239,7 @@ impl Hands for DeviceSlot {
             nvlink_group: None,
             only_pcie: true,
             guest: None,
+            part: None,
             health,
             // A bound epoch is reported only while the proxy is paired.
             bound_epoch: match self.paired {

@@ -3,7 +3,7 @@
 use super::nvml::{Nvml, Sensors};
 use crate::error::AgentError;
 use driver_soft::SoftConfig;
-use pool_api::{Counters, FIRST_GUEST_SLOT, Guest, Model};
+use pool_api::{Counters, FIRST_GUEST_SLOT, Guest, Model, Part};
 use std::sync::Arc;
 
 /// What a slot holds.
@@ -17,6 +17,8 @@ pub(crate) struct Gpu {
     pub(crate) what: What,
     /// It is a seat for guests on the GPU of another slot, whose UUID it has.
     pub(crate) guest: Option<Guest>,
+    /// It is a part of a GPU, whose UUID it has.
+    pub(crate) part: Option<Part>,
     /// Memory that a seat on it has; 0 without one.
     pub(crate) seat_bytes: u64,
 }
@@ -54,6 +56,7 @@ pub(crate) fn soft(box_name: &str, count: u8, memory_bytes: u64, model: &Model) 
             nvlink_group: None,
             what: What::Soft { identity },
             guest: None,
+            part: None,
             seat_bytes: 0,
         }
     };
@@ -75,6 +78,7 @@ pub(crate) fn nvidia() -> anyhow::Result<Vec<Gpu>> {
         nvlink_group: found.is_nvlinked.then_some(0),
         what: What::Nvidia(Arc::new(Sensors::new(nvml.clone(), found.uuid))),
         guest: None,
+        part: None,
         seat_bytes: 0,
     };
     Ok(found.into_iter().take(pool_api::SLOTS_PER_BOX_MAX.into()).enumerate().map(gpu).collect())
@@ -100,10 +104,41 @@ pub(crate) fn with_seats(gpus: Vec<Gpu>, seat_bytes: u64, any_tenant: bool) -> R
     Ok(hosts.chain(seats).collect())
 }
 
+/// The parts of the GPUs of a box, instead of the GPUs.
+pub(crate) fn in_parts(gpus: Vec<Gpu>, count: u8) -> Result<Vec<Gpu>, AgentError> {
+    let most = pool_api::SLOTS_PER_BOX_MAX / count.max(1);
+    if gpus.len() > usize::from(most) {
+        return Err(AgentError::TooManyParts { gpus: gpus.len(), count, most });
+    }
+    let part = |gpu: &Gpu, k: u8| Gpu {
+        slot: gpu.slot * count + k,
+        memory_bytes: gpu.memory_bytes / u64::from(count),
+        part: Some(Part::new(gpu.slot, count)),
+        ..gpu.clone()
+    };
+    Ok(gpus.iter().flat_map(|gpu| (0..count).map(move |k| part(gpu, k))).collect())
+}
+
 impl Gpu {
-    /// The slot whose GPU it is on: its own, unless it is a seat.
+    /// The slot that the page of its GPU is named by: its own, unless it is a seat or a part.
     pub(crate) fn host_slot(&self) -> u8 {
-        self.guest.map_or(self.slot, |guest| guest.of)
+        let host = self.guest.map_or(self.slot, |guest| guest.of);
+        self.part.map_or(host, |part| part.slots().start)
+    }
+
+    /// Whether leases of other slots work on its GPU: it is a seat or a part.
+    pub(crate) fn is_beside_others(&self) -> bool {
+        self.guest.is_some() || self.part.is_some()
+    }
+
+    /// Whether sessions of several workers use its GPU, and see each other in a page.
+    pub(crate) fn has_page(&self) -> bool {
+        self.is_beside_others() || self.seat_bytes > 0
+    }
+
+    /// The slots that work when this one does, as far as the GPU is concerned: those of its parts, or its own.
+    pub(crate) fn slots_alike(&self) -> std::ops::Range<u8> {
+        self.part.map_or(self.slot..self.slot + 1, Part::slots)
     }
 
     /// What it measures now, and whether that is alarming.
@@ -111,8 +146,18 @@ impl Gpu {
         match &self.what {
             // A GPU in software has no sensors; whether it works shows when it is used.
             What::Soft { .. } => Reading::default(),
-            What::Nvidia(sensors) => sensors.read(),
+            What::Nvidia(sensors) => self.of_its_own(sensors.read()),
         }
+    }
+}
+
+impl Gpu {
+    /// What sensors tell is of the whole GPU. Memory in use would look like that of the lease on one part.
+    fn of_its_own(&self, mut reading: Reading) -> Reading {
+        if let Some(counters) = reading.counters.as_mut().filter(|_| self.part.is_some()) {
+            counters.memory_used_bytes = None;
+        }
+        reading
     }
 }
 
@@ -167,6 +212,42 @@ mod tests {
         assert_eq!(seen, [(0, 0, 8), (1, 1, 8), (32, 0, 2), (33, 1, 2)]);
         assert_eq!((&all[2].uuid, all[0].seat_bytes >> 30), (&all[0].uuid, 2));
         assert!(with_seats(gpus(), 8 << 30, false).is_err() && with_seats(gpus(), 0, false).is_err());
+    }
+
+    #[test]
+    fn parts_have_the_gpus_name_and_their_own_memory_and_slots() {
+        let model = Model::new("soft").unwrap();
+        let all = in_parts(soft("a", 2, 8 << 30, &model), 4).unwrap();
+        let seen: Vec<_> =
+            all.iter().map(|gpu| (gpu.slot, gpu.host_slot(), gpu.memory_bytes >> 30)).collect();
+        let expected =
+            [(0, 0, 2), (1, 0, 2), (2, 0, 2), (3, 0, 2), (4, 4, 2), (5, 4, 2), (6, 4, 2), (7, 4, 2)];
+        assert_eq!(seen, expected);
+        assert_eq!((&all[3].uuid, all[3].part), (&all[0].uuid, Some(Part { of: 0, milli: 250 })));
+        assert_ne!(all[4].uuid, all[0].uuid);
+        assert!(all.iter().all(|part| part.has_page() && part.is_beside_others()));
+        assert_eq!((all[5].slots_alike(), soft("a", 1, 1, &model)[0].slots_alike()), (4..8, 0..1));
+    }
+
+    #[test]
+    fn more_parts_than_a_box_has_slots_are_refused_in_words() {
+        let model = Model::new("soft").unwrap();
+        assert_eq!(in_parts(soft("a", 8, 8 << 30, &model), 8).unwrap().last().unwrap().slot, 63);
+        let refused = in_parts(soft("a", 9, 8 << 30, &model), 8).err().unwrap().to_string();
+        assert_eq!(refused, "9 GPUs in 8 parts each are more than a box has slots for: 8 GPUs at most");
+    }
+
+    #[test]
+    fn a_part_tells_no_memory_of_the_whole_gpu() {
+        let model = Model::new("soft").unwrap();
+        let read = || {
+            let counters = Counters { memory_used_bytes: Some(7), power_mw: Some(9), ..Counters::default() };
+            Reading { counters: Some(counters), fault: Some("Xid 79".to_owned()) }
+        };
+        let part = in_parts(soft("a", 1, 8 << 30, &model), 2).unwrap().remove(1).of_its_own(read());
+        let told = part.counters.unwrap();
+        assert_eq!((told.memory_used_bytes, told.power_mw, part.fault.is_some()), (None, Some(9), true));
+        assert_eq!(soft("a", 1, 8 << 30, &model)[0].of_its_own(read()), read());
     }
 
     #[test]

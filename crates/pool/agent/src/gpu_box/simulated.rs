@@ -62,6 +62,7 @@ impl PlannedBox {
                     nvlink_group: gpus.nvlink_group,
                     only_pcie: false,
                     guest: None,
+                    part: None,
                     health: Health::OK,
                     bound_epoch: 0,
                     cleaned_epoch: 0,

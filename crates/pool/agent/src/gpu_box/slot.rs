@@ -50,8 +50,8 @@ pub(crate) struct Surroundings {
     pub(crate) guardian: Option<PathBuf>,
     /// What that guardian keeps, as the thread that looks after it saw last.
     pub(crate) guarded: Arc<Mutex<Option<GuardReport>>>,
-    /// What guests may cost online leases, in percent of the time of their requests.
-    pub(crate) slack_percent: u32,
+    /// What guests may cost online leases, in percent of the time of their requests; `None` in a box without guests.
+    pub(crate) slack_percent: Option<u32>,
 }
 
 impl Surroundings {
@@ -93,7 +93,7 @@ const UNREADY_FOR: Duration = Duration::from_secs(180);
 /// The longest reason: a report has room for so much.
 const REASON_BYTES_MAX: usize = 200;
 
-/// The page of a GPU with a seat for guests.
+/// The page of a GPU that several workers use: its own and that of a seat, or those of its parts.
 pub(crate) struct SeatPage {
     pub(crate) path: PathBuf,
     /// The host's worker is from before there was a page: its sessions and those of the seat do not see each other.
@@ -182,7 +182,7 @@ impl Slot {
         worker_word::write_admission(&directory, &admission)?;
         let port = if around.port == 0 { 0 } else { around.port.saturating_add(gpu.slot.into()) };
         let pass = match &around.pcie {
-            Some(plane) if gpu.guest.is_none() => plane.insert_gpu(gpu.slot, directory.join("unix"))?,
+            Some(plane) if !gpu.is_beside_others() => plane.insert_gpu(gpu.slot, directory.join("unix"))?,
             _ => Pass::default(),
         };
         let worker = left.map(|process| {
@@ -273,7 +273,10 @@ impl Slot {
     }
 
     fn unplugged(&self) -> Option<String> {
-        std::fs::read_to_string(broken_file(&self.directory)).ok().map(|text| text.trim().to_owned())
+        // A part is broken with any other of its GPU.
+        let files = self.gpu.slots_alike().map(|slot| broken_file(&self.around.slot_directory(slot)));
+        let text = files.into_iter().find_map(|file| std::fs::read_to_string(file).ok());
+        text.map(|text| text.trim().to_owned())
     }
 
     /// Why no lease should use this GPU.
@@ -324,7 +327,9 @@ impl Slot {
         }
         if let Some(page) = &self.page {
             command.arg("--page").arg(&page.path);
-            command.args(["--slack", &self.around.slack_percent.to_string()]);
+            if let Some(percent) = self.around.slack_percent {
+                command.args(["--slack", &percent.to_string()]);
+            }
         }
         command.args(check::driver_arguments(&self.gpu)).envs(check::driver_environment(&self.gpu));
         for variable in ["DXPU_TOKEN", "DXPU_TOKEN_FILE", "DXPU_JOIN_TOKEN"] {
@@ -564,6 +569,7 @@ impl Hands for Slot {
             nvlink_group: self.gpu.nvlink_group,
             only_pcie: false,
             guest: self.gpu.guest,
+            part: self.gpu.part,
             health,
             // An epoch that could not be paired is not reported as bound.
             bound_epoch: match self.unpaired {
@@ -587,8 +593,9 @@ impl Hands for Slot {
             tracing::error!(slot = self.gpu.slot, error = format!("{error:#}"), "a worker is left");
             return;
         }
-        // No process uses the page of the GPU when its workers have ended.
-        if let Some(page) = self.page.as_ref().filter(|_| self.gpu.guest.is_none()) {
+        // No process uses the page of the GPU when its workers have ended. Those of parts are ended in the order of their slots.
+        let is_last = self.gpu.guest.is_none() && self.gpu.slots_alike().end == self.gpu.slot + 1;
+        if let Some(page) = self.page.as_ref().filter(|_| is_last) {
             let _ = std::fs::remove_file(&page.path);
         }
     }

@@ -75,6 +75,7 @@ impl Ledger {
             self.explain_seats(&fallen, answer);
         } else if wish.given.is_empty() {
             self.explain_stock(&lease.tenant, &wish, &fallen, answer);
+            self.explain_parts(&wish, answer);
         } else {
             self.explain_given(&wish, &fallen, answer);
         }
@@ -96,9 +97,14 @@ impl Ledger {
     /// The GPUs of the pool, by the filter at which each falls out.
     fn fallen(&self, tenant: &Name, wish: &Wish) -> Fallen {
         let mut fallen = Fallen::new();
+        let waits_for_parts = self.waits_for_parts(wish);
         for owner in self.boxes.values() {
             for entry in owner.slots.values() {
-                let filter = self.filter(owner, &entry.gpu, tenant, wish);
+                let is_other = waits_for_parts && entry.gpu.part.is_none() && entry.gpu.guest.is_none();
+                let filter = match is_other {
+                    true => Filter::Part,
+                    false => self.filter(owner, &entry.gpu, tenant, wish),
+                };
                 fallen.entry(filter).or_default().push(entry.place);
             }
         }
@@ -110,6 +116,7 @@ impl Ledger {
             _ if !wish.accepts_gpu(&gpu.id) => Filter::Given,
             _ if !wish.accepts_guest(gpu.guest.is_some()) => Filter::Seat,
             _ if !wish.accepts_model(&gpu.model) => Filter::Model,
+            _ if !wish.accepts_part(gpu) => Filter::Part,
             _ if !wish.accepts_memory(gpu.memory_bytes) => Filter::Memory,
             _ if !wish.accepts_kind(owner.record.kind) => Filter::Kind,
             _ if !wish.accepts_plane(speaks_pcie(&owner.record.paths), !gpu.only_pcie) => Filter::Plane,
@@ -150,7 +157,8 @@ impl Ledger {
                 (true, _) | (false, 0) => raise,
                 (false, _) => format!("release a lease of tenant {tenant} on {model}, or {raise}"),
             };
-            let need = wish.need(self.stock.mask(|class| wish.accepts(class) && class.model == *model));
+            let of_model = self.stock.mask(|class| class.model == *model);
+            let need = wish.need(self.classes_for(wish) & of_model);
             let is_there = self.stock.have(&need) >= u64::from(wish.gpus);
             let then = if is_there || is_beyond { "" } else { "; then it waits for free GPUs" };
             answer.remedies.push(format!("{remedy}{then}"));
@@ -158,7 +166,7 @@ impl Ledger {
     }
 
     fn explain_stock(&self, tenant: &Name, wish: &Wish, fallen: &Fallen, answer: &mut Explanation) {
-        let what = describe(wish);
+        let what = describe(wish, self.waits_for_parts(wish));
         if self.stock.mask(|class| wish.accepts(class)) == 0 {
             answer.reasons.push(format!("the pool has no {what}"));
             answer.remedies.push(format!("add a box with {what}, or ask for something else"));
@@ -231,13 +239,13 @@ impl Ledger {
 
     fn explain_queue(&self, lease: &Lease, answer: &mut Explanation) {
         let own = GroupKey::of(lease);
-        let own_mask = self.stock.mask(|class| own.wish.accepts(class));
+        let own_mask = self.classes_for(&own.wish);
         let is_promised = |key: &GroupKey| self.promised_classes(&key.tenant, &key.wish, 0) != 0;
         let level = |key: &GroupKey| (!is_promised(key), key.priority);
         let own_level = level(&own);
         let (mut promised, mut higher, mut equal) = (0, 0, 0);
         for (key, group) in self.queue.groups() {
-            let competes = own_mask == 0 || self.stock.mask(|class| key.wish.accepts(class)) & own_mask != 0;
+            let competes = own_mask == 0 || self.classes_for(&key.wish) & own_mask != 0;
             if !competes {
                 continue;
             }
@@ -328,11 +336,15 @@ pub(super) fn counted(count: u64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-fn describe(wish: &Wish) -> String {
+fn describe(wish: &Wish, is_part: bool) -> String {
     let model = wish.model.as_ref().map_or("GPUs".to_owned(), ToString::to_string);
-    let memory = match wish.memory_bytes {
-        0 => String::new(),
-        bytes => format!(" with at least {}", super::possible::gibibytes(bytes)),
+    let model = if is_part { format!("parts of {model}") } else { model };
+    let memory = match (wish.memory_bytes, is_part) {
+        (bytes, true) => {
+            format!(" with at least {}/1000 and {}", wish.milli, super::possible::gibibytes(bytes))
+        }
+        (0, false) => String::new(),
+        (bytes, false) => format!(" with at least {}", super::possible::gibibytes(bytes)),
     };
     let kind = match (wish.kind, wish.topology) {
         (_, Topology::Nvlink) | (Some(BoxKind::Nvlink), _) => " (nvlink)",

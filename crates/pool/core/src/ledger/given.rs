@@ -62,6 +62,9 @@ impl Ledger {
                     "seats for guests are for offline leases, and offline leases get nothing else",
                 );
             }
+            if !wish.accepts_part(gpu) {
+                return refused("a part of a GPU is for leases with a share that is not larger");
+            }
             if !wish.accepts_model(&gpu.model) {
                 return refused("it is of another model than was asked for");
             }

@@ -42,9 +42,12 @@ struct Blocked {
 /// What kind of place a box reports.
 pub(super) fn seat_of(whole: &BoxReport, report: &GpuReport) -> Seat {
     let is_its = |other: &&GpuReport| other.guest.is_some_and(|guest| guest.of == report.slot);
-    match report.guest {
-        Some(_) => Seat::Guest,
-        None => Seat::Whole { guest_bytes: whole.gpus.iter().find(is_its).map_or(0, |gpu| gpu.memory_bytes) },
+    match (report.guest, report.part) {
+        (Some(_), _) => Seat::Guest,
+        (None, Some(part)) => Seat::Part { milli: part.milli },
+        (None, None) => {
+            Seat::Whole { guest_bytes: whole.gpus.iter().find(is_its).map_or(0, |gpu| gpu.memory_bytes) }
+        }
     }
 }
 

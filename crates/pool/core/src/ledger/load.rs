@@ -112,10 +112,15 @@ impl Ledger {
             memory_bytes: gpu.memory_bytes,
             kind: owner.record.kind,
             pcie: gpu.guest.is_none()
+                && gpu.part.is_none()
                 && speaks_pcie(&owner.record.paths)
                 && gpu.epoch.max(self.epoch_floor) < PCIE_EPOCH_MAX,
             api: !gpu.only_pcie,
-            seat: if gpu.guest.is_some() { Seat::Guest } else { Seat::Whole { guest_bytes } },
+            seat: match (gpu.guest, gpu.part) {
+                (Some(_), _) => Seat::Guest,
+                (None, Some(part)) => Seat::Part { milli: part.milli },
+                (None, None) => Seat::Whole { guest_bytes },
+            },
         };
         let place = self.stock.add(&gpu.box_name, gpu.slot, class, gpu.nvlink_group);
         let place = place.map_err(|_| problem("there are more kinds of GPU than can be told apart"))?;
@@ -239,6 +244,7 @@ impl Ledger {
         }
         found.extend(self.attachment_inconsistencies());
         found.extend(self.guest_inconsistencies());
+        found.extend(self.part_inconsistencies());
         found
     }
 }

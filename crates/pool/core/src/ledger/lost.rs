@@ -100,7 +100,7 @@ impl Ledger {
             return None;
         }
         let wish = Wish { lost: true, ..Wish::of(lease) };
-        let need = wish.need(self.stock.mask(|class| wish.accepts(class)));
+        let need = wish.need(self.classes_for(&wish));
         self.stock.inside(&lost.gpu.box_name, &need)
     }
 

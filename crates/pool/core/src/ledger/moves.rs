@@ -152,11 +152,11 @@ impl Ledger {
         }
         let kept: Vec<Grant> = lease.grants.iter().filter(|grant| !lost.contains(grant)).cloned().collect();
         let wish = Wish { lost: spares, ..Wish::of(lease) };
-        let classes = self.stock.mask(|class| wish.accepts(class));
+        let classes = self.classes_for(&wish);
         if !wish.given.is_empty() {
             return self.given_again(id, lost, classes);
         }
-        let need = wish.need(classes);
+        let (need, own) = (wish.need(classes), self.stock.mask(|class| wish.accepts(class)));
         if kept.is_empty() && lost.len() > 1 && !lost.iter().all(|grant| self.can_come_back(&grant.gpu, id)) {
             return self.stock.choose(&need, &mut self.unused_dice);
         }
@@ -164,7 +164,8 @@ impl Ledger {
             kept.iter().filter_map(|grant| Some(self.entry(&grant.gpu)?.place)).collect();
         let first_new = places.len();
         for grant in lost {
-            let found = match self.usable_again(id, grant, classes, &places) {
+            // What it had will do, also where others would get a part now.
+            let found = match self.usable_again(id, grant, own, &places) {
                 Some(place) => Some(place),
                 None => self.stock.beside(&places, &need, &mut self.unused_dice),
             };

@@ -85,7 +85,7 @@ impl Ledger {
             true => Vec::new(),
             false => {
                 let guard = Wish::asked(&lease.request).guard;
-                let need = Need { guard, ..wish.need(self.stock.mask(|class| wish.accepts(class))) };
+                let need = Need { guard, ..wish.need(self.classes_for(&wish)) };
                 self.unguarded(&need, Some(id))
             }
         };
@@ -93,7 +93,7 @@ impl Ledger {
         hidden.iter().for_each(|place| self.stock.set(*place, Standing::Busy));
         let found = match to_box {
             Some(name) if !is_tied => {
-                let need = wish.need(self.stock.mask(|class| wish.accepts(class)));
+                let need = wish.need(self.classes_for(&wish));
                 self.stock.inside(name, &need)
             }
             _ => {

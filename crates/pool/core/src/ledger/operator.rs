@@ -16,8 +16,18 @@ impl Ledger {
         by: &str,
         drain: bool,
     ) -> Result<Answer, Refusal> {
+        self.check_known(id)?;
+        self.parts_beside(id).iter().for_each(|one| self.taint_one(one, reason, by, drain));
+        Ok(self.show_gpu(id))
+    }
+
+    fn check_known(&self, id: &GpuId) -> Result<(), Refusal> {
+        self.entry(id).map(drop).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })
+    }
+
+    fn taint_one(&mut self, id: &GpuId, reason: &str, by: &str, drain: bool) {
         let since_ms = self.now_ms;
-        let entry = self.entry_mut(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
+        let Some(entry) = self.entry_mut(id) else { return };
         let taint = Taint { reason: reason.to_owned(), by: by.to_owned(), since_ms, drain };
         // Doing it again changes nothing, so that it may be repeated.
         let same = |old: &Taint| old.reason == taint.reason && old.by == taint.by && old.drain == taint.drain;
@@ -33,7 +43,6 @@ impl Ledger {
         if drain {
             self.want_empty(id);
         }
-        Ok(self.show_gpu(id))
     }
 
     fn want_empty(&mut self, id: &GpuId) {
@@ -44,11 +53,14 @@ impl Ledger {
     }
 
     pub(super) fn untaint(&mut self, id: &GpuId) -> Result<Answer, Refusal> {
-        let entry = self.entry_mut(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
-        if entry.gpu.edit().taint.take().is_some() {
-            self.draft.gpus.insert(id.clone());
-            self.note(Note::new(EventKind::GpuUntainted, format!("{id} takes leases again")).gpu(id));
-            self.restand(id);
+        self.check_known(id)?;
+        for id in &self.parts_beside(id) {
+            let Some(entry) = self.entry_mut(id) else { continue };
+            if entry.gpu.edit().taint.take().is_some() {
+                self.draft.gpus.insert(id.clone());
+                self.note(Note::new(EventKind::GpuUntainted, format!("{id} takes leases again")).gpu(id));
+                self.restand(id);
+            }
         }
         Ok(self.show_gpu(id))
     }
@@ -86,27 +98,31 @@ impl Ledger {
     }
 
     pub(super) fn break_gpu(&mut self, id: &GpuId, reason: &str) -> Result<Answer, Refusal> {
-        let entry = self.entry(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
-        if entry.gpu.state != GpuState::Bad {
-            self.go_bad(id, reason);
+        self.check_known(id)?;
+        for id in &self.parts_beside(id) {
+            if self.entry(id).is_some_and(|entry| entry.gpu.state != GpuState::Bad) {
+                self.go_bad(id, reason);
+            }
         }
         Ok(self.show_gpu(id))
     }
 
     pub(super) fn repair(&mut self, id: &GpuId) -> Result<Answer, Refusal> {
-        let entry = self.entry_mut(id).ok_or_else(|| Refusal::NoGpu { gpu: id.clone() })?;
-        match entry.gpu.state {
-            GpuState::Bad => {
-                // The test has an epoch of its own: what was reported of an earlier one does not count.
-                *entry.gpu.edit().epoch = next_epoch(entry.gpu.epoch);
-                entry.gpu.on(GpuEvent::Repaired);
-                self.draft.gpus.insert(id.clone());
-                self.note(Note::new(EventKind::GpuRepaired, format!("{id} is said to be repaired")).gpu(id));
-                self.restand(id);
-            }
-            // It was said before.
-            GpuState::BurnIn => {}
-            _ => return Err(Refusal::NotBad { gpu: id.clone() }),
+        self.check_known(id)?;
+        let parts = self.parts_beside(id);
+        let state = |id: &GpuId| self.entry(id).map(|entry| entry.gpu.state);
+        // One that is tested was said to be repaired before.
+        if !parts.iter().any(|one| matches!(state(one), Some(GpuState::Bad | GpuState::BurnIn))) {
+            return Err(Refusal::NotBad { gpu: id.clone() });
+        }
+        for id in parts.iter().filter(|one| state(one) == Some(GpuState::Bad)).cloned().collect::<Vec<_>>() {
+            let Some(entry) = self.entry_mut(&id) else { continue };
+            // The test has an epoch of its own: what was reported of an earlier one does not count.
+            *entry.gpu.edit().epoch = next_epoch(entry.gpu.epoch);
+            entry.gpu.on(GpuEvent::Repaired);
+            self.draft.gpus.insert(id.clone());
+            self.note(Note::new(EventKind::GpuRepaired, format!("{id} is said to be repaired")).gpu(&id));
+            self.restand(&id);
         }
         Ok(self.show_gpu(id))
     }

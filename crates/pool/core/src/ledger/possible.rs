@@ -4,6 +4,7 @@
 //! its box: a GPU that is bad, or whose box is dead, may come back. A pool that knows no GPU yet refuses nothing, because its
 //! first box may be starting.
 
+use super::parts::LargestPart;
 use super::queue::Wish;
 use super::stock::Tightness;
 use super::{Ledger, Refusal};
@@ -24,6 +25,18 @@ pub enum Impossible {
     /// No box has seats for guests.
     #[error("an offline lease gets a seat for guests, and no box of this pool has any")]
     Seats,
+    /// Only parts of GPUs are there, and a whole one or a larger part is asked for.
+    #[error(
+        "this pool lends {what} in parts alone, and the largest part has {largest}; {asked} is asked for"
+    )]
+    Parts {
+        /// The model, or "GPUs".
+        what: String,
+        /// The largest.
+        largest: LargestPart,
+        /// What was asked for, in words.
+        asked: String,
+    },
     /// No GPU is that large.
     #[error(
         "no {what} of this pool has {} of memory; the largest has {}", gibibytes(*asked_bytes), gibibytes(*most_bytes)
@@ -86,6 +99,9 @@ impl Impossible {
             Self::Seats => {
                 "start a box with `dxpu box --guests 1 --guest-memory SIZE`, or ask for another class"
             }
+            Self::Parts { .. } => {
+                "ask for a share that a part has (--share MILLI,SIZE), or start a box without --shares"
+            }
             Self::Memory { .. } => "ask for less memory, or add a box with larger GPUs",
             Self::Kind { .. } => "leave --kind and --topology out, or add such a box",
             Self::Count { .. } => "ask for fewer GPUs, or allow more boxes with --topology any, or add boxes",
@@ -100,7 +116,7 @@ impl Impossible {
 impl Ledger {
     /// Whether the GPUs that the pool knows could ever serve this.
     pub(super) fn check_possible(&self, tenant: &Name, wish: &Wish) -> Result<(), Refusal> {
-        let classes = self.stock.mask(|class| wish.accepts(class));
+        let classes = self.classes_for(wish);
         self.check_given(wish).map_err(Refusal::Impossible)?;
         self.check_limits(tenant, wish)?;
         // Nearly every request ends here, without a look at single GPUs.
@@ -157,6 +173,7 @@ impl Ledger {
                 known: known.into_iter().cloned().collect(),
             });
         }
+        let of_model = check_parts(wish, of_model)?;
         let most_bytes = of_model.iter().map(|(_, gpu)| self.most_for(wish, gpu)).max().unwrap_or(0);
         if !wish.accepts_memory(most_bytes) {
             return Err(Impossible::Memory { what, asked_bytes: wish.memory_bytes, most_bytes });
@@ -189,6 +206,26 @@ impl Ledger {
             return Err(Impossible::Count { what, asked: wish.gpus, most, place });
         }
         Ok(())
+    }
+}
+
+/// A GPU, and how its box joins it with others.
+type Known<'a> = (BoxKind, &'a Gpu);
+
+/// Leaves out parts that a lease cannot have; an error if nothing is left.
+fn check_parts<'a>(wish: &Wish, known: Vec<&'a Known<'a>>) -> Result<Vec<&'a Known<'a>>, Impossible> {
+    let (will_do, others): (Vec<&Known<'_>>, Vec<&Known<'_>>) =
+        known.into_iter().partition(|(_, gpu)| wish.accepts_part(gpu));
+    match LargestPart::of(others.into_iter().map(|(_, gpu)| *gpu)) {
+        Some(largest) if will_do.is_empty() => Err(Impossible::Parts {
+            what: wish.model.as_ref().map_or_else(|| "GPUs".to_owned(), ToString::to_string),
+            largest,
+            asked: match wish.is_share() {
+                true => LargestPart { milli: wish.milli, memory_bytes: wish.memory_bytes }.to_string(),
+                false => "a whole GPU".to_owned(),
+            },
+        }),
+        _ => Ok(will_do),
     }
 }
 

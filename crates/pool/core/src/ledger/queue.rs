@@ -106,7 +106,13 @@ impl Wish {
             (Class::Online, Seat::Whole { guest_bytes }) => {
                 self.accepts_memory(memory_bytes.saturating_sub(guest_bytes))
             }
-            (Class::Offline, Seat::Whole { .. }) | (Class::Dedicated | Class::Online, Seat::Guest) => false,
+            // Without a share it is the whole GPU that is asked for, of which no part is as much.
+            (Class::Dedicated, Seat::Part { milli }) => {
+                milli >= self.milli && self.accepts_memory(memory_bytes)
+            }
+            (Class::Offline, Seat::Whole { .. })
+            | (Class::Dedicated | Class::Online, Seat::Guest)
+            | (Class::Online | Class::Offline, Seat::Part { .. }) => false,
         }
     }
 

@@ -72,7 +72,8 @@ impl Ledger {
         };
         self.boxes.insert(name.clone(), BoxEntry::new(record, Presence::Ready, self.now_ms));
         self.draft.boxes.insert(name.clone());
-        let message = format!("box {name} joined with {} GPUs", report.gpus.len());
+        let gpus = report.gpus.iter().filter(|gpu| gpu.is_counted()).count();
+        let message = format!("box {name} joined with {gpus} GPUs");
         self.note(Note::new(EventKind::BoxJoined, message).of_box(name));
     }
 
@@ -139,6 +140,7 @@ impl Ledger {
         let renumbered = leap > 0;
         gpu.edit().endpoints.clone_from(&report.endpoints);
         *gpu.edit().guest = report.guest;
+        *gpu.edit().part = report.part;
         *gpu.edit().unready = unready(report);
         if gpu.state == GpuState::Absent {
             gpu.on(GpuEvent::Returned);
@@ -222,6 +224,7 @@ impl Ledger {
             nvlink_group: report.nvlink_group,
             only_pcie: report.only_pcie,
             guest: report.guest,
+            part: report.part,
             state: gpu_life::FIRST,
             taint: None,
             spare: false,
@@ -363,7 +366,8 @@ impl Ledger {
     fn can_be_plugged(&self, whole: &BoxReport, known: Option<&Gpu>, report: &GpuReport) -> bool {
         let known = known.map_or(0, |gpu| gpu.epoch).max(self.epoch_floor);
         let epoch = known.max(report.bound_epoch).max(report.cleaned_epoch);
-        report.guest.is_none() && speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
+        let is_gpu = report.guest.is_none() && report.part.is_none();
+        is_gpu && speaks_pcie(&whole.paths) && epoch < PCIE_EPOCH_MAX
     }
 
     /// What should be so in the slots a box reported.
@@ -447,6 +451,7 @@ fn is_old_news(entry: &GpuEntry, report: &GpuReport) -> bool {
         && gpu.memory_bytes == report.memory_bytes
         && gpu.only_pcie == report.only_pcie
         && gpu.guest == report.guest
+        && gpu.part == report.part
         && gpu.nvlink_group == report.nvlink_group;
     // On the api plane the ledger does not wait to hear that a borrower is in.
     let bound_known = report.bound_epoch == gpu.bound_epoch || entry.attachment.is_none();

@@ -179,7 +179,10 @@ impl Ledger {
 
     /// The classes that will do and that the tenant may have.
     pub(super) fn open_classes(&self, tenant: &Name, wish: &Wish) -> Mask {
-        self.stock.mask(|class| wish.accepts(class) && self.is_within_limit(tenant, wish, &class.model))
+        let may_have = |class: &super::stock::Class| {
+            wish.accepts(class) && self.is_within_limit(tenant, wish, &class.model)
+        };
+        self.parts_first(wish, self.stock.mask(may_have))
     }
 
     /// Gives a pending lease the GPUs that [`Ledger::next_in_line`] has found just now.

@@ -4,6 +4,8 @@
 //! the [`Placer`] places into. What the placer calls a model is a *class* here: model, memory, kind of box and plane, so that
 //! every hard filter of a request is a set of classes, one machine word.
 
+mod parts;
+
 use crate::model::MODELS_MAX;
 use crate::{
     BoxId, BoxSpec, Dice, GpuNeed, Inventory, Mix, ModelFilter, ModelId, Placer, Policy, Request, Scale,
@@ -31,9 +33,11 @@ pub(crate) struct Class {
 impl Class {
     /// Whether GPUs of both classes can be one GPU, of which something else is said now.
     pub(crate) fn is_alike(&self, other: &Self) -> bool {
-        let is_guest = |class: &Self| class.seat == Seat::Guest;
-        is_guest(self) == is_guest(other)
-            && Self { pcie: other.pcie, seat: other.seat, ..self.clone() } == *other
+        let is_same = match (self.seat, other.seat) {
+            (Seat::Whole { .. }, Seat::Whole { .. }) => true,
+            (one, other) => one == other,
+        };
+        is_same && Self { pcie: other.pcie, seat: other.seat, ..self.clone() } == *other
     }
 }
 
@@ -47,6 +51,18 @@ pub(crate) enum Seat {
     },
     /// A seat for guests.
     Guest,
+    /// A part of a GPU, for a lease with a share.
+    Part {
+        /// Thousandths of the GPU.
+        milli: u32,
+    },
+}
+
+impl Seat {
+    /// Whether it is a GPU, and not something on it.
+    pub(crate) fn is_whole(self) -> bool {
+        matches!(self, Self::Whole { .. })
+    }
 }
 
 /// There are more kinds of GPU than a machine word has bits.
@@ -412,6 +428,11 @@ impl Stock {
     /// Tiers first: a PCIe box before an NVLink box, unless NVLink was asked for by the classes alone; one bin before
     /// several. Within a tier the placer's policy decides.
     pub(crate) fn choose(&mut self, need: &Need, dice: &mut dyn Dice) -> Option<Vec<Place>> {
+        if need.gpus == 1
+            && let Some(place) = self.a_part(need.classes)
+        {
+            return Some(vec![place]);
+        }
         if need.spares
             && need.gpus == 1
             && let Some(place) = self.a_spare(need.classes)

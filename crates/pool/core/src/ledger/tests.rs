@@ -9,6 +9,7 @@ mod guests;
 mod hosts;
 mod life;
 mod operators_day;
+mod parts;
 mod possible;
 mod queueing;
 mod reports;

@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use super::command::{Answer, Outcome};
-use super::stock::{Mask, Seat};
+use super::stock::Mask;
 use pool_api::{LeaseId, Model};
 
 /// Deletions and marks in one outcome: many, but well below what a transaction holds.
@@ -121,7 +121,7 @@ impl Ledger {
         let wanted: Vec<(Model, u32)> =
             self.spares_wanted.iter().map(|(model, count)| (model.clone(), *count)).collect();
         for (model, wanted) in wanted {
-            let mask = self.stock.mask(|class| class.model == model && class.seat != Seat::Guest);
+            let mask = self.stock.mask(|class| class.model == model && class.seat.is_whole());
             let mut steps = 0;
             while steps < SMALL_STEPS_MAX && self.balance_one(mask, u64::from(wanted)) {
                 steps += 1;

@@ -3,7 +3,6 @@
 //! A lease is accounted when it ends, in the transaction that ends it: so its time is counted once, whichever manager leads.
 
 use super::Ledger;
-use super::stock::Seat;
 use crate::GPU_MILLI;
 use pool_api::{Capacity, Class, Lease, LeaseState, Model, Name, TenantUsage};
 use std::collections::BTreeSet;
@@ -53,8 +52,8 @@ impl Ledger {
         let models: BTreeSet<&Model> =
             self.stock.classes().iter().filter(|class| class.api).map(|class| &class.model).collect();
         let of_model = |model: &Model| {
-            let mask =
-                self.stock.mask(|class| class.api && class.model == *model && class.seat != Seat::Guest);
+            let mask = self.stock.mask(|class| class.api && class.model == *model && class.seat.is_whole());
+            let parts = self.parts_of_model(model);
             let (free, spares) = (self.stock.usable(mask), self.stock.spares(mask));
             let quota = tenant
                 .and_then(|tenant| self.tenants.get(tenant)?.record.quotas.get(model).copied())
@@ -65,12 +64,14 @@ impl Ledger {
             });
             Capacity {
                 model: model.clone(),
-                working: self.stock.present(mask),
+                working: self.stock.present(mask) + parts.gpus,
                 free,
                 spares,
                 used_milli,
                 guaranteed: quota.guaranteed,
                 limit: quota.limit,
+                parts_milli: parts.milli,
+                parts_free_milli: parts.free_milli,
                 available: free.min(room).min(u64::from(pool_api::GPUS_PER_LEASE_MAX)),
             }
         };

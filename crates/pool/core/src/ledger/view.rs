@@ -103,11 +103,10 @@ impl Ledger {
             all.entry(model.clone()).or_insert_with(|| empty(model)).wanted = *wanted;
         }
         let all_slots = self.boxes.values().flat_map(|owner| owner.slots.values());
-        for entry in all_slots.filter(|entry| entry.gpu.guest.is_none()) {
-            let gpu = &entry.gpu;
+        for (gpu, state) in pool_api::counted(all_slots.map(|entry| &*entry.gpu)) {
             let status = all.entry(gpu.model.clone()).or_insert_with(|| empty(&gpu.model));
             status.gpus += 1;
-            status.broken += u64::from(matches!(gpu.state, GpuState::Bad | GpuState::BurnIn));
+            status.broken += u64::from(matches!(state, GpuState::Bad | GpuState::BurnIn));
             if gpu.spare {
                 status.held.push(gpu.id.clone());
             }
@@ -126,9 +125,9 @@ impl Ledger {
         let mut counts = Counts::default();
         for owner in self.boxes.values() {
             *counts.boxes.entry(owner.state()).or_default() += 1;
-            // A seat for guests is no GPU of its own.
-            for entry in owner.slots.values().filter(|entry| entry.gpu.guest.is_none()) {
-                *counts.gpus.entry((entry.gpu.model.clone(), shown_state(owner, entry))).or_default() += 1;
+            // A seat for guests is no GPU of its own, nor is each part of a GPU.
+            for (gpu, state) in pool_api::counted(owner.slots.values().map(|entry| &*entry.gpu)) {
+                *counts.gpus.entry((gpu.model.clone(), shown_state(owner, state))).or_default() += 1;
             }
         }
         for host in self.hosts.values() {
@@ -145,11 +144,11 @@ impl Ledger {
 /// report it, which is what `absent` means. What a GPU measured before its box fell silent is not told as of now.
 fn shown(owner: &BoxEntry, entry: &GpuEntry) -> Gpu {
     let counters = entry.counters.clone().filter(|_| owner.presence != Presence::Dead);
-    Gpu { state: shown_state(owner, entry), counters, ..Gpu::clone(&entry.gpu) }
+    Gpu { state: shown_state(owner, entry.gpu.state), counters, ..Gpu::clone(&entry.gpu) }
 }
 
-fn shown_state(owner: &BoxEntry, entry: &GpuEntry) -> GpuState {
-    match entry.gpu.state {
+fn shown_state(owner: &BoxEntry, state: GpuState) -> GpuState {
+    match state {
         GpuState::Free if owner.presence == Presence::Dead => GpuState::Absent,
         state => state,
     }

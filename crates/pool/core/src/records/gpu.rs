@@ -7,11 +7,14 @@ use pool_api::{GpuId, LeaseId, Model, Name};
 
 /// GPUs.
 ///
-/// Version 2 has seats for guests: a manager that did not know of them would lend a seat as a GPU.
-pub(crate) const GPU: Kind<Gpu> = Kind::new("gpu", &[first_version, guests]);
+/// Version 2 has seats for guests, version 3 parts: a manager that did not know of them would lend each as a GPU.
+pub(crate) const GPU: Kind<Gpu> = Kind::new("gpu", &[first_version, guests, parts]);
 
 /// GPUs of before are no seats: what is left out says so.
 fn guests(_: &mut serde_json::Map<String, serde_json::Value>) {}
+
+/// Nor are they parts.
+fn parts(_: &mut serde_json::Map<String, serde_json::Value>) {}
 
 stored_struct! {
     /// A GPU, below `gpu/BOX/SLOT`. What it measures is not stored: its box reports it every second or two.
@@ -28,6 +31,8 @@ stored_struct! {
         only_pcie: bool,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         guest: Option<Guest>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        part: Option<Part>,
         state: GpuState,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         taint: Option<Taint>,
@@ -60,6 +65,14 @@ stored_struct! {
         of: u8,
         #[serde(default)]
         any_tenant: bool,
+    }
+}
+
+stored_struct! {
+    /// A part of a GPU.
+    Part of Part {
+        of: u8,
+        milli: u32,
     }
 }
 

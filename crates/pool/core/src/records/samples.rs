@@ -3,7 +3,7 @@
 use pool_api::{
     Attachment, BoxKind, BoxRecord, BoxState, Class, Ended, Event, EventKind, Gpu, GpuId, GpuState, Grant,
     Guest, Health, Holder, HostDetail, HostRecord, HostSlot, HostState, Kept, Lease, LeaseId, LeaseRequest,
-    LeaseState, Leaving, Model, Move, Moving, Name, Parking, Phase, Plane, Purpose, Quota, Share,
+    LeaseState, Leaving, Model, Move, Moving, Name, Parking, Part, Phase, Plane, Purpose, Quota, Share,
     SpareRecord, Survive, Taint, TenantRecord, TenantTimes, Topology,
 };
 
@@ -55,6 +55,7 @@ pub(super) fn samples_of(version: u64) -> Samples {
     }
     if version < 3 {
         all.leases.truncate(LEASES_OF_VERSION_2);
+        all.gpus.truncate(GPUS_OF_VERSION_2);
     }
     if version < 2 {
         all.leases.truncate(LEASES_OF_BEFORE);
@@ -73,6 +74,8 @@ const LEASES_OF_VERSION_2: usize = 9;
 const LEASES_OF_VERSION_3: usize = 11;
 /// How many of the sampled GPUs version 1 can say.
 const GPUS_OF_BEFORE: usize = 6;
+/// How many of them version 2 can say.
+const GPUS_OF_VERSION_2: usize = 7;
 /// How many of the sampled tenants version 1 can say.
 const TENANTS_OF_BEFORE: usize = 1;
 /// How many kinds of events version 1 knows.
@@ -162,6 +165,7 @@ fn gpus() -> Vec<Gpu> {
             nvlink_group: is_leased.then_some(3),
             only_pcie: is_leased,
             guest: None,
+            part: None,
             state,
             taint: is_leased.then(|| taint(true)),
             spare: state == GpuState::Free,
@@ -192,7 +196,15 @@ fn gpus() -> Vec<Gpu> {
         spare: false,
         ..full(GpuState::Free, 0)
     };
-    states.into_iter().zip(0..).map(|(state, slot)| full(state, slot)).chain([seat]).collect()
+    let part = Gpu {
+        slot: 33,
+        id: gpu_id(33),
+        memory_bytes: 35 << 30,
+        part: Some(Part { of: 8, milli: 250 }),
+        spare: false,
+        ..full(GpuState::Free, 0)
+    };
+    states.into_iter().zip(0..).map(|(state, slot)| full(state, slot)).chain([seat, part]).collect()
 }
 
 fn leases() -> Vec<Lease> {

@@ -182,6 +182,7 @@ fn the_shapes_of_stored_types_change_with_their_version_alone() {
         machine::Taint::SHAPE,
         gpu::GpuState::SHAPE,
         gpu::Guest::SHAPE,
+        gpu::Part::SHAPE,
         gpu::Kept::SHAPE,
         gpu::Holder::SHAPE,
         gpu::Health::SHAPE,

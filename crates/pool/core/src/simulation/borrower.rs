@@ -4,7 +4,7 @@ use super::network::{Happening, Party};
 use super::world::World;
 use crate::{Answer, Command};
 use pool_api::{
-    Class, ErrorCode, GpuId, Lease, LeaseId, LeaseRequest, LeaseState, Name, Plane, Survive, Topology,
+    Class, ErrorCode, GpuId, Lease, LeaseId, LeaseRequest, LeaseState, Name, Plane, Share, Survive, Topology,
 };
 use std::collections::BTreeSet;
 
@@ -113,10 +113,13 @@ impl World {
             _ => Class::Dedicated,
         };
         let is_guest = class == Class::Offline;
+        let is_share = host.is_none() && class == Class::Dedicated && self.chance(3) == 0;
+        let share = is_share.then(|| self.some_share());
         let survives = host.is_none() && !is_guest && self.chance(2) == 0;
         let survive = if survives { Survive::Gpu } else { Survive::None };
         let wish = LeaseRequest {
-            gpus: match (is_guest, host.is_some()) {
+            share,
+            gpus: match (is_guest || is_share, host.is_some()) {
                 (true, _) => 1,
                 (false, true) => gpus.min(2),
                 (false, false) => gpus,
@@ -136,6 +139,13 @@ impl World {
         let key = format!("{index}-{}-{}", borrower.life, borrower.operations);
         borrower.doing = Doing::Asking { key: key.clone(), wish: Box::new(wish.clone()) };
         self.ask_for(index, &key, wish);
+    }
+
+    /// A share that fits into a part of the simulation, or one that only a whole GPU has.
+    fn some_share(&mut self) -> Share {
+        let milli = [100, 250, 250, 500][self.chance(4) as usize];
+        let memory_bytes = [8 << 30, 20 << 30, 20 << 30, 30 << 30][self.chance(4) as usize];
+        Share { milli, memory_bytes }
     }
 
     fn ask_for(&mut self, index: usize, key: &str, request: LeaseRequest) {

@@ -50,6 +50,9 @@ pub(super) struct Checker {
     pub(super) meetings: u64,
     /// Guests that left because their GPU was needed as a whole.
     pub(super) evictions: u64,
+    /// Leases that were let in on parts of GPUs, and how many of them beside another one.
+    pub(super) parts: u64,
+    pub(super) crowds: u64,
 }
 
 impl Checker {
@@ -100,6 +103,7 @@ impl Checker {
         }
         self.check_places();
         self.check_seats();
+        self.check_parts();
     }
 
     fn committed_gpu(&mut self, gpu: Gpu) {
@@ -322,6 +326,7 @@ impl Checker {
         }
         self.sessions.insert(gpu.clone(), session);
         self.check_company(gpu);
+        self.count_parts(gpu);
     }
 
     /// A borrower is out, for whatever reason.

@@ -5,7 +5,7 @@ use super::network::{Happening, Party};
 use super::world::World;
 use pool_api::{
     BoxKind, BoxOrders, BoxReport, BurnIn, FIRST_GUEST_SLOT, GpuId, GpuReport, Guest, Health, LeaseId, Model,
-    Name, Want,
+    Name, Part, Want,
 };
 
 #[derive(Debug)]
@@ -15,8 +15,10 @@ pub(super) struct Rack {
     pub(super) model: Model,
     /// GPUs, then the seats for guests on them.
     pub(super) slots: Vec<Slot>,
-    /// How many of the slots are GPUs.
+    /// How many of the slots are no seats.
     gpus: usize,
+    /// In how many parts each GPU is lent; 0: as a whole.
+    parts: u8,
     /// Guests may be of other tenants.
     any_tenant: bool,
     /// Counts runs of the agent.
@@ -65,6 +67,7 @@ impl Rack {
             model,
             slots: (0..slots).map(|_| Slot::default()).collect(),
             gpus: slots,
+            parts: 0,
             any_tenant: false,
             run: 1,
             sequence: 0,
@@ -79,6 +82,14 @@ impl Rack {
     pub(super) fn with_seats(mut self, any_tenant: bool) -> Self {
         self.any_tenant = any_tenant;
         self.slots.resize_with(2 * self.gpus, Slot::default);
+        self
+    }
+
+    /// The same box with so many parts of each GPU instead of the GPUs.
+    pub(super) fn with_parts(mut self, count: u8) -> Self {
+        self.parts = count;
+        self.gpus *= usize::from(count);
+        self.slots.resize_with(self.gpus, Slot::default);
         self
     }
 
@@ -104,16 +115,35 @@ impl Rack {
         Some(Guest { of, any_tenant: self.any_tenant })
     }
 
+    /// What part of a GPU is in a slot.
+    fn part(&self, number: usize) -> Option<Part> {
+        let of = (number as u8).checked_div(self.parts)?;
+        Some(Part::new(of, self.parts))
+    }
+
+    fn memory_bytes(&self, number: usize) -> u64 {
+        let whole = 80 << 30;
+        match (self.guest(number), self.part(number)) {
+            (Some(_), _) => whole / 4,
+            (None, Some(part)) => whole / u64::from(part.count()),
+            (None, None) => whole,
+        }
+    }
+
     fn report(&mut self) -> BoxReport {
         self.sequence += 1;
         let gpu = |(number, slot): (usize, &Slot)| GpuReport {
             slot: self.gpu(number).slot,
             model: self.model.clone(),
-            memory_bytes: if self.guest(number).is_some() { 20 << 30 } else { 80 << 30 },
-            uuid: format!("{}-{}", self.name, number % self.gpus),
+            memory_bytes: self.memory_bytes(number),
+            uuid: match self.part(number) {
+                Some(part) => format!("{}-{}", self.name, part.of),
+                None => format!("{}-{}", self.name, number % self.gpus),
+            },
             nvlink_group: (self.kind == BoxKind::Nvlink).then_some(0),
             only_pcie: false,
             guest: self.guest(number),
+            part: self.part(number),
             health: if slot.broken { Health::bad("simulated") } else { Health::OK },
             bound_epoch: slot.bound,
             cleaned_epoch: slot.cleaned,

@@ -35,6 +35,8 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
         sum.guests += report.guests;
         sum.meetings += report.meetings;
         sum.evictions += report.evictions;
+        sum.parts += report.parts;
+        sum.crowds += report.crowds;
     }
     println!("{sum:?}");
     // A run in which nothing happens proves nothing.
@@ -47,6 +49,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
     assert!(sum.reclaims > seeds / 10, "{sum:?}");
     assert!(sum.words > seeds && sum.arrivals > seeds / 10 && sum.parks > seeds / 2, "{sum:?}");
     assert!(sum.guests > seeds && sum.meetings > seeds / 6 && sum.evictions > seeds / 4, "{sum:?}");
+    assert!(sum.parts > seeds && sum.crowds > seeds / 4, "{sum:?}");
 }
 
 /// Arrows that no seed takes: GPUs of the simulation stay in their slots. `ledger/tests/life.rs` takes all of them.
@@ -169,6 +172,16 @@ fn a_guest_under_a_lease_that_wants_its_gpu_alone_is_found() {
 #[test]
 fn a_guest_beside_a_stranger_is_found() {
     is_found(Mutation::MeetStrangers, &["beside a stranger"]);
+}
+
+#[test]
+fn a_part_that_is_lent_as_a_gpu_is_found() {
+    is_found(Mutation::LendPartsAsGpus, &["is a part, and no place for"]);
+}
+
+#[test]
+fn a_part_that_is_smaller_than_the_share_is_found() {
+    is_found(Mutation::OversellParts, &["is a part, and no place for", "is lent as"]);
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub(crate) struct Report {
     pub(crate) guests: u64,
     pub(crate) meetings: u64,
     pub(crate) evictions: u64,
+    pub(crate) parts: u64,
+    pub(crate) crowds: u64,
 }
 
 pub(super) struct World {
@@ -63,6 +65,9 @@ pub(super) struct World {
     pub(super) leaders: u64,
     pub(super) commits: u64,
 }
+
+/// How many boxes there are.
+const RACKS: usize = 7;
 
 const START_MS: u64 = 1_000_000_000;
 const HOUR_MS: i64 = 3_600_000;
@@ -107,6 +112,8 @@ pub(crate) fn run(scenario: Scenario) -> Report {
         guests: world.checker.guests,
         meetings: world.checker.meetings,
         evictions: world.checker.evictions,
+        parts: world.checker.parts,
+        crowds: world.checker.crowds,
         operations: world.borrowers.iter().map(|borrower| borrower.operations).sum(),
     }
 }
@@ -121,6 +128,10 @@ impl World {
             let kind = if index.is_multiple_of(3) { BoxKind::Nvlink } else { BoxKind::Pcie };
             let slots = if index.is_multiple_of(3) { 4 } else { 2 };
             let model = model(if index < 4 { "H200" } else { "A100" });
+            // The last box lends its GPUs in parts, which hosts cannot have.
+            if index == RACKS - 1 {
+                return Rack::new(name(format!("b{index}")), BoxKind::Pcie, model, 2).with_parts(4);
+            }
             let mut rack = Rack::new(name(format!("b{index}")), kind, model, slots);
             // One box has no PCIe plane.
             if index != 1 {
@@ -138,7 +149,7 @@ impl World {
                 Manager::new(store.client(), 2 * HOUR_MS),
                 Manager::new(store.client(), -3 * HOUR_MS / 2),
             ],
-            racks: (0..6).map(rack).collect(),
+            racks: (0..RACKS).map(rack).collect(),
             hosts: (0..3).map(|index| Host::new(name(format!("h{index}")), 2 + index)).collect(),
             borrowers: (0..10).map(|index| Borrower::new(name(format!("t{}", index % 3)))).collect(),
             checker: Checker::default(),

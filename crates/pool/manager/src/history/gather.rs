@@ -94,10 +94,12 @@ fn add_gpu(sample: &mut Sample, ledger: &Ledger, gpu: &Gpu) {
     if gpu.guest.is_some() {
         return;
     }
+    // All parts of a GPU are one GPU together.
+    let of_gpu = gpu.part.map_or(1.0, |part| 1.0 / f32::from(part.count()));
     let pool = &mut sample.pool;
-    pool.gpus += 1.0;
-    pool.free += if is_free { 1.0 } else { 0.0 };
-    measure(pool, 1.0, gpu);
+    pool.gpus += of_gpu;
+    pool.free += if is_free { of_gpu } else { 0.0 };
+    measure(pool, of_gpu, gpu);
     for holder in &gpu.holders {
         let part = holder.share_milli as f32 / 1000.0;
         sample.pool.leased += part;
@@ -120,6 +122,8 @@ fn measure(sums: &mut super::Sums, part: f32, gpu: &Gpu) {
         sums.sm_of += part;
     }
     if let Some(used) = counters.memory_used_bytes {
+        // The memory of a part is its own already.
+        let part = if gpu.part.is_some() { 1.0 } else { part };
         sums.memory_used += used as f32 * part;
         sums.memory_of += gpu.memory_bytes as f32 * part;
     }

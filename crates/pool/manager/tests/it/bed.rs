@@ -175,6 +175,7 @@ impl SimulatedBox {
             nvlink_group: None,
             only_pcie: false,
             guest: None,
+            part: None,
             health: Health::OK,
             bound_epoch: 0,
             cleaned_epoch: 0,

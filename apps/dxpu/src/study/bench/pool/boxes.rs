@@ -37,6 +37,7 @@ impl Boxes {
                 nvlink_group: (kind == BoxKind::Nvlink).then_some(0),
                 only_pcie: false,
                 guest: None,
+                part: None,
                 health: Health::OK,
                 bound_epoch: 0,
                 cleaned_epoch: 0,

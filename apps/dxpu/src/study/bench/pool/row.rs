@@ -381,6 +381,7 @@ fn report_again(ledger: &Ledger, name: &Name) -> anyhow::Result<pool_api::BoxRep
         nvlink_group: gpu.nvlink_group,
         only_pcie: false,
         guest: None,
+        part: None,
         health: gpu.health.clone(),
         bound_epoch: 0,
         cleaned_epoch: gpu.cleaned_epoch,

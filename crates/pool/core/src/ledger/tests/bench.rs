@@ -51,6 +51,7 @@ pub(super) fn gpu_report(model: &str, slot: u8, kind: BoxKind) -> GpuReport {
         nvlink_group: (kind == BoxKind::Nvlink).then_some(0),
         only_pcie: false,
         guest: None,
+        part: None,
         health: Health::OK,
         bound_epoch: 0,
         cleaned_epoch: 0,
