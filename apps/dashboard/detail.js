@@ -133,6 +133,7 @@ function ofGpu(gpu, pool) {
       row("Lease", holders.length === 0 ? "–" : holders.map(lent)),
       row("Box", opener("box", gpu.box_name)),
       gpu.guest ? row("Seat", `for guests, on the GPU of slot ${gpu.guest.of}`) : null,
+      gpu.part ? row("Part", `${gpu.part.milli}/1000 of GPU ${gpu.part.of}`) : null,
       row("Model", gpu.model),
       row("Memory", counters.memory_used_bytes === undefined ? bytes(gpu.memory_bytes) : `${bytes(counters.memory_used_bytes)} of ${bytes(gpu.memory_bytes)}`),
       row("Utilisation", percent(counters.utilization_pct)),

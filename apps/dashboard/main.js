@@ -67,15 +67,24 @@ function drawSummary() {
       el("div", { class: "value" }, number, " ", more ? el("small", {}, more) : null))));
 }
 
+/** Each GPU once: no seats for guests, and of the parts of a GPU the first, which is leased if any of them is. */
+function counted(gpus) {
+  const whole = (gpu) => `${gpu.box_name} ${gpu.part.of} ${gpu.part.milli}`;
+  const isFirst = (gpu) => !gpu.part || gpu.slot === gpu.part.of * Math.floor(1000 / gpu.part.milli);
+  const leased = new Set(gpus.filter((gpu) => gpu.part && gpu.state === "leased").map(whole));
+  return gpus.filter((gpu) => !gpu.guest && isFirst(gpu)).map((gpu) => gpu.part && leased.has(whole(gpu)) ? { ...gpu, state: "leased" } : gpu);
+}
+
 function tilesOfPool() {
-  const count = (test) => pool.gpus.filter(test).length;
+  const gpus = counted(pool.gpus);
+  const count = (test) => gpus.filter(test).length;
   const inState = (name) => count((gpu) => gpu.state === name);
   const ready = pool.boxes.filter((box) => box.state === "ready").length;
   const out = inState("cleaning") + inState("burn_in") + inState("absent");
   const busy = pool.gpus.map((gpu) => gpu.counters?.utilization_pct).filter((pct) => pct !== undefined);
   return [
     ["Boxes", `${ready}`, `of ${pool.boxes.length} ready`, null, ready < pool.boxes.length],
-    ["GPUs", `${pool.gpus.length}`, pool.isWhole ? "" : "or more"],
+    ["GPUs", `${gpus.length}`, pool.isWhole ? "" : "or more"],
     ["Leased", `${inState("leased")}`, "", "leased"],
     ["Free", `${count((gpu) => gpu.state === "free" && !gpu.spare && !gpu.taint)}`, "", "free"],
     ["Spares", `${count((gpu) => gpu.spare)}`, "held back"],

@@ -60,6 +60,7 @@ function word(gpu, pool) {
   if (gpu.state !== "free") return state(gpu.state);
   if (gpu.taint) return gpu.taint.drain ? "drained" : "cordoned";
   if (gpu.guest) return "guest seat";
+  if (gpu.part) return `${gpu.part.milli}/1000`;
   return gpu.spare ? "spare" : "free";
 }
 

@@ -160,7 +160,7 @@ struct Serve {
     slack: Option<u32>,
     /// Lend each GPU in so many parts, 2 to 8, to leases with a share (`dxpu run --share`), and none as a whole; 1: as a whole
     /// [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with_all = ["simulate", "fabric"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with = "simulate")]
     shares: Option<u8>,
     /// The port at which other boxes reach this box's images [default: any that is free]
     #[arg(long, value_name = "PORT", default_value = "0", requires = "guard_memory")]

@@ -62,6 +62,7 @@ impl Exit {
             | AgentError::NoAuthority
             | AgentError::NoAddress { .. }
             | AgentError::GuestMemory { .. }
+            | AgentError::TooManyParts { .. }
             | AgentError::NoSlot { .. } => Self::Usage,
             AgentError::JoinRefused { .. } | AgentError::Replaced { .. } | AgentError::Revoked { .. } => {
                 Self::Refused

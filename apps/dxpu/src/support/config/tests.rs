@@ -64,6 +64,7 @@ fn example(role: &str, key: &str) -> &'static str {
         ("functions", "fit") => "'worst'",
         (_, "guests") => "1",
         (_, "slack") => "10",
+        (_, "shares") => "4",
         (_, "guests-of") => "'any'",
         (_, "kind") => "'pcie'",
         (_, "name" | "model") => "'a'",

@@ -94,11 +94,12 @@ impl Ledger {
         #[cfg(test)]
         let classes = self.mutated_classes(wish, classes);
         let parts = classes & self.stock.parts();
+        let whole = classes & !parts;
         match () {
             // A lease that names its GPUs has chosen.
-            () if !wish.given.is_empty() || parts == 0 => classes,
-            () if self.stock.present(parts) > 0 => parts,
-            () => classes & !parts,
+            () if !wish.given.is_empty() => classes,
+            () if whole == 0 || self.stock.present(parts) > 0 => parts,
+            () => whole,
         }
     }
 

@@ -113,7 +113,7 @@ impl World {
             _ => Class::Dedicated,
         };
         let is_guest = class == Class::Offline;
-        let is_share = host.is_none() && class == Class::Dedicated && self.chance(3) == 0;
+        let is_share = host.is_none() && class == Class::Dedicated && self.chance(2) == 0;
         let share = is_share.then(|| self.some_share());
         let survives = host.is_none() && !is_guest && self.chance(2) == 0;
         let survive = if survives { Survive::Gpu } else { Survive::None };

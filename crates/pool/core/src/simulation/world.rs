@@ -127,10 +127,10 @@ impl World {
         let rack = |index: usize| {
             let kind = if index.is_multiple_of(3) { BoxKind::Nvlink } else { BoxKind::Pcie };
             let slots = if index.is_multiple_of(3) { 4 } else { 2 };
-            let model = model(if index < 4 { "H200" } else { "A100" });
-            // The last box lends its GPUs in parts, which hosts cannot have.
+            let model = model(if index < 4 || index == RACKS - 1 { "H200" } else { "A100" });
+            // The last box lends its GPU in parts, which hosts cannot have.
             if index == RACKS - 1 {
-                return Rack::new(name(format!("b{index}")), BoxKind::Pcie, model, 2).with_parts(4);
+                return Rack::new(name(format!("b{index}")), BoxKind::Pcie, model, 1).with_parts(4);
             }
             let mut rack = Rack::new(name(format!("b{index}")), kind, model, slots);
             // One box has no PCIe plane.
@@ -151,7 +151,7 @@ impl World {
             ],
             racks: (0..RACKS).map(rack).collect(),
             hosts: (0..3).map(|index| Host::new(name(format!("h{index}")), 2 + index)).collect(),
-            borrowers: (0..10).map(|index| Borrower::new(name(format!("t{}", index % 3)))).collect(),
+            borrowers: (0..12).map(|index| Borrower::new(name(format!("t{}", index % 3)))).collect(),
             checker: Checker::default(),
             loss_milli: 0,
             leaders: 0,

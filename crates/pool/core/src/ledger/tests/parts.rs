@@ -243,3 +243,17 @@ fn a_slot_that_becomes_a_part_or_another_part_is_cleaned_first() {
     bench.reload();
     assert_eq!(bench.gpu("a/3"), reloaded);
 }
+
+#[test]
+fn a_lease_that_waits_for_parts_of_a_dead_box_is_told() {
+    let mut bench = parted(1, 2);
+    bench.pass_silently(3_600_000);
+    let waits = bench.lease(share(500, 1 << 30));
+    let told = bench.ledger.explain(waits.id).unwrap().reasons.join("\n");
+    assert!(
+        told.contains("no parts of GPUs with at least 500/1000 and 1 GiB of the pool works now"),
+        "{told}"
+    );
+    bench.settle();
+    assert_eq!(place(&bench, waits.id), "a/0");
+}
