@@ -111,18 +111,15 @@ def fifth(pool):
 
 
 def worker_dies(pool):
-    with run(pool) as one, run(pool) as other:
-        places = {grant["gpu"]: lease["id"] for lease in pool.live_leases() for grant in lease["grants"]}
-        kit.hold(len(places) == 2, "they are not two:", places)
-        for program in (one, other):
-            program.order(do="offline", work="product", seconds=5)
-        slot = sorted(places)[0]
-        worker, _ = processes_of(pool, slot.split("/")[1])
-        os.kill(worker, signal.SIGKILL)
-        dead = lambda: [program for program in (one, other) if program.process.poll() is not None]
-        kit.until(lambda: "a program hears that its worker was killed", lambda: len(dead()) == 1, 60)
-        left = other if dead()[0] is one else one
-        kit.hold(len(left.answer()["ends"]) > 2, "the other one did nothing")
+    with Program(pool, "busy", "dedicated", "--gpus", "1", *SHARE) as victim:
+        (slot,) = [grant["gpu"] for lease in pool.live_leases() for grant in lease["grants"]]
+        with run(pool) as other:
+            other.order(do="offline", work="product", seconds=10)
+            worker, _ = processes_of(pool, slot.split("/")[1])
+            os.kill(worker, signal.SIGKILL)
+            kit.until("a program hears that its worker was killed", lambda: victim.process.poll() is not None, 60)
+            kit.hold(victim.process.returncode != 0, "its worker was killed and it ended well")
+            kit.hold(len(other.answer()["ends"]) > 2, "the other one did nothing")
     pool.all_free(60)
 
 
