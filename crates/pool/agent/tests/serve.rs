@@ -117,6 +117,7 @@ fn box_options(state: PathBuf, gpus: Gpus) -> BoxOptions {
         carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
         guard: None,
         guests: None,
+        shares: None,
     }
 }
 

@@ -306,7 +306,7 @@ mod tests {
             pcie: None,
             guardian: None,
             guarded: Default::default(),
-            slack_percent: 0,
+            slack_percent: None,
             carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
         };
         // As an agent that starts: its rows are empty, and only the disk knows.
