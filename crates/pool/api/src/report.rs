@@ -203,7 +203,8 @@ impl BoxReport {
 }
 
 impl BoxReport {
-    /// Each part is in a slot of its GPU, and what else is there is no GPU of those parts.
+    /// Each part is in a slot of its GPU, all in these slots are its parts, and no other slot has this GPU, as a whole or in parts:
+    /// it would be lent twice.
     fn check_parts(&self) -> Result<(), Invalid> {
         for (gpu, part) in self.gpus.iter().filter_map(|gpu| Some((gpu, gpu.part?))) {
             part.check(gpu.slot)?;
@@ -218,6 +219,9 @@ impl BoxReport {
             };
             if self.gpus.iter().any(|other| is_other(&other)) {
                 return Err(Invalid::new("gpus.part", "must be alike for all parts of a GPU"));
+            }
+            if self.gpus.iter().any(|other| other.uuid == gpu.uuid && other.part != gpu.part) {
+                return Err(Invalid::new("gpus.uuid", "must not be that of a GPU in parts in another slot"));
             }
         }
         Ok(())
@@ -390,15 +394,19 @@ mod tests {
             report.check().map_err(|error| error.field)
         };
         let whole = |slot: u8| GpuReport { part: None, ..part(slot, 0, 5) };
+        let another = GpuReport { uuid: "u2".to_owned(), ..whole(4) };
         let plugged = |gpu: GpuReport| GpuReport { only_pcie: true, ..gpu };
         assert_eq!(
-            checked(vec![part(0, 0, 5), part(1, 0, 5), part(2, 1, 7), part(3, 1, 7), whole(4)]),
+            checked(vec![part(0, 0, 5), part(1, 0, 5), part(2, 1, 7), part(3, 1, 7), another]),
             Ok(())
         );
         assert_eq!(checked(vec![part(1, 0, 5)]), Ok(()), "one may be missing");
         assert_eq!(checked(vec![part(2, 0, 5)]), Err("gpus.part.of"));
         assert_eq!(checked(vec![part(0, 0, 5), part(1, 0, 6)]), Err("gpus.part"));
         assert_eq!(checked(vec![part(0, 0, 5), whole(1)]), Err("gpus.part"), "no slot is the GPU as a whole");
+        assert_eq!(checked(vec![part(0, 0, 5), whole(4)]), Err("gpus.uuid"), "nor is one further on");
+        let twice = GpuReport { uuid: "u0".to_owned(), ..part(2, 1, 5) };
+        assert_eq!(checked(vec![part(0, 0, 5), twice]), Err("gpus.uuid"), "its parts are in one place");
         assert_eq!(checked(vec![plugged(part(0, 0, 5))]), Err("gpus.part"));
         let large = GpuReport { part: Some(Part { of: 0, milli: 700 }), ..part(0, 0, 5) };
         assert_eq!(checked(vec![large]), Err("gpus.part.milli"));
