@@ -63,6 +63,7 @@ impl Exit {
             | AgentError::NoAddress { .. }
             | AgentError::GuestMemory { .. }
             | AgentError::TooManyParts { .. }
+            | AgentError::PartMemory { .. }
             | AgentError::NoSlot { .. } => Self::Usage,
             AgentError::JoinRefused { .. } | AgentError::Replaced { .. } | AgentError::Revoked { .. } => {
                 Self::Refused

@@ -107,6 +107,18 @@ pub enum AgentError {
         /// How many GPUs there may be with so many parts.
         most: u8,
     },
+    /// The parts of a GPU would have no memory for leases.
+    #[error(
+        "a GPU cannot be lent in {count} parts of {gpu_bytes} bytes together: each keeps {reserve_bytes} for driver contexts"
+    )]
+    PartMemory {
+        /// What the GPU has.
+        gpu_bytes: u64,
+        /// Parts of it.
+        count: u8,
+        /// What each part keeps from leases.
+        reserve_bytes: u64,
+    },
     /// A box has no such slot.
     #[error("there is no slot {slot} below {}", state.display())]
     NoSlot {
@@ -150,7 +162,7 @@ impl AgentError {
             Self::NoDriver(_) => "install NVIDIA's driver, or lend GPUs in software with --soft N",
             Self::NoGpu => "look at `nvidia-smi`",
             Self::GuestMemory { .. } => "give --guest-memory less than the GPUs have",
-            Self::TooManyParts { .. } => "give --shares a smaller number",
+            Self::TooManyParts { .. } | Self::PartMemory { .. } => "give --shares a smaller number",
             Self::NoSlot { .. } => "give the --state-dir of the box",
         }
     }

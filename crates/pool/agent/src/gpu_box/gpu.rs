@@ -104,19 +104,41 @@ pub(crate) fn with_seats(gpus: Vec<Gpu>, seat_bytes: u64, any_tenant: bool) -> R
     Ok(hosts.chain(seats).collect())
 }
 
+/// What a session takes of an NVIDIA GPU beyond what its program allocates: a driver context, about half a GiB, and its modules.
+const SESSION_BYTES: u64 = 640 << 20;
+/// Sessions of a part that have a driver context: that of a program, and the two that its worker keeps ready.
+const SESSIONS_OF_PART: u64 = 3;
+
 /// The parts of the GPUs of a box, instead of the GPUs.
 pub(crate) fn in_parts(gpus: Vec<Gpu>, count: u8) -> Result<Vec<Gpu>, AgentError> {
     let most = pool_api::SLOTS_PER_BOX_MAX / count.max(1);
     if gpus.len() > usize::from(most) {
         return Err(AgentError::TooManyParts { gpus: gpus.len(), count, most });
     }
-    let part = |gpu: &Gpu, k: u8| Gpu {
-        slot: gpu.slot * count + k,
-        memory_bytes: gpu.memory_bytes / u64::from(count),
-        part: Some(Part::new(gpu.slot, count)),
-        ..gpu.clone()
-    };
-    Ok(gpus.iter().flat_map(|gpu| (0..count).map(move |k| part(gpu, k))).collect())
+    let mut parts = Vec::new();
+    for gpu in gpus {
+        let memory_bytes = part_bytes(gpu.memory_bytes, count, gpu.what.reserve_bytes())?;
+        let part = Some(Part::new(gpu.slot, count));
+        let slots = (0..count).map(|k| gpu.slot * count + k);
+        parts.extend(slots.map(|slot| Gpu { slot, memory_bytes, part, ..gpu.clone() }));
+    }
+    Ok(parts)
+}
+
+/// The memory that leases have of each part. It is the same in each run of the agent: by it workers are found again.
+fn part_bytes(gpu_bytes: u64, count: u8, reserve_bytes: u64) -> Result<u64, AgentError> {
+    let left = (gpu_bytes / u64::from(count)).checked_sub(reserve_bytes);
+    left.filter(|left| *left > 0).ok_or(AgentError::PartMemory { gpu_bytes, count, reserve_bytes })
+}
+
+impl What {
+    /// What each part of a GPU keeps from leases, because sessions need it.
+    fn reserve_bytes(&self) -> u64 {
+        match self {
+            Self::Soft { .. } => 0,
+            Self::Nvidia(_) => SESSIONS_OF_PART * SESSION_BYTES,
+        }
+    }
 }
 
 impl Gpu {
@@ -235,6 +257,20 @@ mod tests {
         assert_eq!(in_parts(soft("a", 8, 8 << 30, &model), 8).unwrap().last().unwrap().slot, 63);
         let refused = in_parts(soft("a", 9, 8 << 30, &model), 8).err().unwrap().to_string();
         assert_eq!(refused, "9 GPUs in 8 parts each are more than a box has slots for: 8 GPUs at most");
+    }
+
+    #[test]
+    fn the_parts_of_a_gpu_leave_room_for_the_contexts_of_their_sessions() {
+        let (h200, reserve) = (140 << 30, SESSIONS_OF_PART * SESSION_BYTES);
+        for count in 2..=pool_api::PARTS_PER_GPU_MAX {
+            let lent = part_bytes(h200, count, reserve).unwrap() * u64::from(count);
+            assert!(lent + u64::from(count) * reserve <= h200, "{count} parts have {lent} bytes together");
+        }
+        let quarter = part_bytes(h200, 4, reserve).unwrap();
+        assert!(quarter >= 33 << 30, "a lease with 32 GiB fits into a quarter, as the documents show it");
+        let refused = part_bytes(8 << 30, 8, reserve).unwrap_err().to_string();
+        assert!(refused.contains("8 parts of 8589934592 bytes"), "{refused}");
+        assert!(part_bytes(reserve * 2, 2, reserve).is_err(), "nothing is left for leases");
     }
 
     #[test]
