@@ -603,6 +603,23 @@ mod tests {
     }
 
     #[test]
+    fn guests_and_turns_have_words_of_their_own() {
+        assert_eq!(PAGE_WORDS * size_of::<AtomicU64>(), 8192, "two pages of memory");
+        let words = words();
+        let page = Page::create(&words, 1).unwrap();
+        let owner = Owner::new(10, 1).unwrap();
+        let guest = page.claim(owner, Class::Offline, 0).unwrap();
+        assert!(page.has_guests());
+        assert_eq!((page.holding().slot, page.wants(), page.floor()), (None, 0, 0));
+        let equal = page.claim_share(owner, Share::new(250, 1), 0).unwrap();
+        page.want(equal);
+        page.raise_floor(u64::MAX);
+        page.release(guest);
+        assert!(!page.has_guests(), "a session that takes turns is no guest");
+        assert_eq!((page.wants(), page.floor()), (equal.bit(), u64::MAX));
+    }
+
+    #[test]
     fn a_damaged_page_stops_offline_work_and_not_online_work() {
         let words = words();
         let page = Page::create(&words, 1).unwrap();
