@@ -32,15 +32,18 @@ def tell(record):
     pages = lambda: set(glob.glob(f"/dev/shm/dxpu-{os.getuid()}-*"))
     before = pages()
     with Pool() as pool:
-        pool.box("shared", "--soft", "1", "--memory", "1GiB", "--shares", "4")
+        box = pool.box("shared", "--soft", "1", "--memory", "1GiB", "--shares", "4")
         kit.until(lambda: f"four parts of a GPU: {pool.logs()}", lambda: set(pool.gpus()) == set(SLOTS), 60)
         pool.all_free()
         record.part("the parts of a GPU are shown as what they are", shown, pool)
         record.part("four leases have their own memory on one GPU and no more", quotas, pool)
         record.part("a fifth waits and is told why; one is killed, and its part is cleaned and lent again", fifth, pool)
+        record.part("two leases have time in proportion to their shares", turns, pool)
         record.part("a worker is killed, and the leases on other parts notice nothing", worker_dies, pool)
+        record.part("the agent is killed, and the next one finds the workers of all parts", agent_dies, pool, box)
         record.part("what no part can serve is refused in words", refused, pool)
         record.part("a GPU that breaks breaks in all its parts, and comes back in all of them", breaks, pool)
+        record.part("a GPU that is lent as a whole again has no lease on a part any more", whole_again, pool, box)
     for path in pages() - before:
         os.remove(path)
 
@@ -56,8 +59,8 @@ def shown(pool):
     kit.hold("1 of 1 soft free in parts" in status, "status does not show parts:", status)
 
 
-def run(pool):
-    return Program(pool, "offline", "dedicated", "--gpus", "1", *SHARE)
+def run(pool, share=SHARE):
+    return Program(pool, "offline", "dedicated", "--gpus", "1", *share)
 
 
 def quotas(pool):
@@ -121,6 +124,46 @@ def worker_dies(pool):
             kit.hold(victim.process.returncode != 0, "its worker was killed and it ended well")
             kit.hold(len(other.answer()["ends"]) > 2, "the other one did nothing")
     pool.all_free(60)
+
+
+def turns(pool):
+    with run(pool) as more, run(pool, ("--share", "50,256MiB")) as less:
+        for program in (more, less):
+            program.order(do="offline", work="product", seconds=6)
+        counts = [len(program.answer()["ends"]) for program in (more, less)]
+    # Five to one; other programs of this machine take time from either.
+    kit.hold(counts[0] > 2 * counts[1] > 0, "shares of 250 and 50 gave", counts)
+    pool.all_free()
+
+
+def agent_dies(pool, box):
+    with run(pool) as program:
+        program.order(do="offline", work="product", seconds=8)
+        workers = [box.worker(slot) for slot in range(4)]
+        kit.hold(all(workers), "a part has no worker:", workers)
+        box.kill_agent()
+        before = box.log().count("a worker is taken over")
+        box.start()
+        kit.until("four workers are taken over", lambda: box.log().count("a worker is taken over") == before + 4, 20)
+        kit.hold(len(program.answer()["ends"]) > 2, "it did nothing")
+        kit.hold([box.worker(slot) for slot in range(4)] == workers, "there are other workers than", workers)
+    pool.all_free()
+
+
+def whole_again(pool, box):
+    with Program(pool, "busy", "dedicated", "--gpus", "1", *SHARE) as program:
+        (lease,) = pool.live_leases()
+        box.kill_agent()
+        box.options = (*box.options[:-1], "1")
+        box.start()
+        kit.until("it hears that its part is gone", lambda: program.process.poll() is not None, 60)
+    kit.until(lambda: f"one whole GPU: {pool.gpus()}", lambda: pool.gpus()["shared/0"].get("part") is None, 60)
+    kit.until("its lease is over", lambda: lease["id"] not in {other["id"] for other in pool.live_leases()}, 60)
+    states = lambda: {slot: gpu["state"] for slot, gpu in pool.gpus().items()}
+    expected = {"shared/0": "free", **dict.fromkeys(SLOTS[1:], "absent")}
+    kit.until(lambda: f"the GPU is free, and its parts are gone: {states()}", lambda: states() == expected, 60)
+    result = pool.ask("run", "--gpus", "1", "--", "true", credential=pool.borrower)
+    kit.hold(result.returncode == 0, "it is not lent as a whole:", result.stderr)
 
 
 def refused(pool):
