@@ -141,7 +141,7 @@ fn mistakes() {
     unsafe {
         assert_eq!(cuMemHostRegister_v2(at, 4096, 0), ALREADY_REGISTERED);
         assert_eq!(cuMemHostRegister_v2(at - 4096, 8192, MAPPED), ALREADY_REGISTERED);
-        assert_eq!(cuMemHostUnregister(at + 4096), NOT_REGISTERED);
+        assert_eq!(cuMemHostUnregister(at + 4096), 1);
         assert_eq!(cuMemFreeHost(at), 1);
         assert_eq!(cuMemFree_v2(at), 1);
     }
