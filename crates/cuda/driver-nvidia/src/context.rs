@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    current,
-    sys::{Api, Context, ContextCreate},
+    current, first_variable,
+    sys::{Api, Context, ContextCreate, Module},
 };
 use cuda_abi::CuResult;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ pub(crate) struct LiveContext {
     is_primary: bool,
     /// Whether code in it may print: then waits look for text.
     prints: AtomicBool,
+    first_variable: Option<Module>,
 }
 
 impl LiveContext {
@@ -26,8 +27,7 @@ impl LiveContext {
         let mut raw = Context::default();
         // SAFETY: `raw` is valid for the call.
         unsafe { api.primary_retain(&mut raw, device as i32)? };
-        current::enter(api, raw)?;
-        Ok(Self { api: *api, raw, id: device, device, is_primary: true, prints: AtomicBool::new(false) })
+        Self::filled(api, raw, device, device, true)
     }
 
     /// A context of its own.
@@ -38,7 +38,15 @@ impl LiveContext {
         current::forget();
         // SAFETY: both pointers are valid for the call.
         unsafe { api.context_create(&mut raw, &mut params, flags, device as i32)? };
-        Ok(Self { api: *api, raw, id, device, is_primary: false, prints: AtomicBool::new(false) })
+        Self::filled(api, raw, id, device, false)
+    }
+
+    fn filled(api: &Api, raw: Context, id: u32, device: u32, is_primary: bool) -> CuResult<Self> {
+        let prints = AtomicBool::new(false);
+        let mut made = Self { api: *api, raw, id, device, is_primary, prints, first_variable: None };
+        made.enter()?;
+        made.first_variable = first_variable::load(api)?;
+        Ok(made)
     }
 
     pub(crate) fn raw(&self) -> Context {
@@ -63,6 +71,10 @@ impl LiveContext {
 impl Drop for LiveContext {
     fn drop(&mut self) {
         if !self.is_primary {
+            if let Some(module) = self.first_variable.filter(|_| self.enter().is_ok()) {
+                // SAFETY: no code is in it.
+                let _ = unsafe { self.api.module_unload(module) };
+            }
             current::forget();
             // SAFETY: the last `Arc` of it is gone, so nothing uses it. A primary context ends with the process.
             let _ = unsafe { self.api.context_destroy(self.raw) };

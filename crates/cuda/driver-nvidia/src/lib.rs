@@ -33,6 +33,7 @@ mod driver;
 mod exports;
 #[cfg(test)]
 mod fake;
+mod first_variable;
 mod graph;
 mod green;
 mod known;

@@ -47,7 +47,8 @@ impl ArraysState {
 impl State {
     fn add_array(&mut self, info: ArrayInfo, is_level: bool) -> CuResult<usize> {
         let bytes = info.bytes().filter(|bytes| *bytes > 0).ok_or(CudaError::INVALID_VALUE)?;
-        let address = self.memory.add_variable(bytes as usize);
+        let context = self.current()?;
+        let address = self.memory.add_variable(context, bytes as usize);
         let name = self.arrays.name();
         self.arrays.arrays.insert(name, ArrayState { info, address, is_level });
         Ok(name)

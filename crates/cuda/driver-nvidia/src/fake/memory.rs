@@ -1,7 +1,7 @@
 //! Device memory behind virtual addresses, and pinned memory of the process.
 
 use super::{Fake, devices::GRANULARITY, put};
-use crate::sys::{DeviceAddress, MemAccess, MemAllocationProp};
+use crate::sys::{Context, DeviceAddress, MemAccess, MemAllocationProp};
 use cuda_abi::{CuResult, CudaError};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_uint, c_void};
@@ -13,6 +13,8 @@ pub(super) const DEVICE_BYTES: usize = 1 << 30;
 pub(crate) const PINNED_OFFSET: u64 = 1 << 56;
 /// Variables of modules lie here.
 const VARIABLES: u64 = 0x6100_0000_0000;
+/// They come in pieces.
+const PIECE_BYTES: u64 = 2 << 20;
 const READ_WRITE: c_uint = 3;
 /// The driver does not round such ranges up.
 const WHOLE: usize = 1 << 30;
@@ -29,9 +31,12 @@ pub(super) struct MemoryState {
     /// Start and bytes of what is registered.
     pub(super) pinned: BTreeMap<usize, usize>,
     variables: BTreeMap<u64, Vec<u8>>,
-    /// What was reserved at addresses that this driver chose, or in pieces that it rounds up. It moves variables that come
-    /// later, as in the real one.
+    /// By context: where the next variable comes, and the end of the piece that it must fit into.
+    pieces: HashMap<Context, (u64, u64)>,
+    /// What was reserved at addresses that this driver chose, or in pieces that it rounds up, and what streams took. It moves
+    /// pieces that come later, as in the real one.
     chosen_bytes: u64,
+    streams: u64,
     next_handle: u64,
 }
 
@@ -58,12 +63,26 @@ impl MemoryState {
     }
 
     /// A variable of a module.
-    pub(super) fn add_variable(&mut self, bytes: usize) -> u64 {
-        let last = self.variables.last_key_value().map_or(0, |(at, data)| at + data.len() as u64);
-        let address = last.max(VARIABLES + self.chosen_bytes);
-        let address = address.next_multiple_of(16);
+    pub(super) fn add_variable(&mut self, context: Context, bytes: usize) -> u64 {
+        let all_end = self.pieces.values().map(|&(_, end)| end).max().unwrap_or(0);
+        let (next, end) = self.pieces.entry(context).or_default();
+        if *next + bytes as u64 > *end {
+            *next = all_end.max(VARIABLES + self.chosen_bytes);
+            *end = (*next + bytes as u64).next_multiple_of(PIECE_BYTES);
+        }
+        let address = *next;
+        *next = (address + bytes as u64).next_multiple_of(16);
         self.variables.insert(address, vec![0; bytes]);
         address
+    }
+
+    /// Streams take from the same room as pieces.
+    pub(super) fn add_stream(&mut self) {
+        const STREAMS_OF_A_PIECE: u64 = 2;
+        self.streams += 1;
+        if self.streams.is_multiple_of(STREAMS_OF_A_PIECE) {
+            self.chosen_bytes += PIECE_BYTES;
+        }
     }
 
     /// Whether a range leaves the variable that it begins in. A copy may not, even where another variable follows at once.

@@ -132,7 +132,7 @@ impl Fake {
         values: *mut *mut c_void,
     ) -> CuResult<()> {
         let mut state = self.lock();
-        state.current()?;
+        let context = state.current()?;
         // SAFETY: a PTX text ends with a zero, as the caller promises.
         let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy().into_owned();
         if text.contains("BROKEN") {
@@ -153,7 +153,7 @@ impl Fake {
         let mut variables = BTreeMap::new();
         for (name, rest) in after(&text, ".b8 ") {
             let bytes = rest[1..].split(']').next().and_then(|digits| digits.parse().ok()).unwrap_or(8);
-            variables.insert(name, (state.memory.add_variable(bytes), bytes));
+            variables.insert(name, (state.memory.add_variable(context, bytes), bytes));
         }
         let module = Module(handle());
         state.modules.modules.insert(module, ModuleState { functions, variables });

@@ -108,6 +108,7 @@ impl Fake {
         let stream = Stream(handle());
         let is_blocking = flags & NON_BLOCKING == 0;
         state.streams.insert(stream.0.addr(), StreamState::new(context, false, is_blocking));
+        state.memory.add_stream();
         put(out, stream);
         Ok(())
     }

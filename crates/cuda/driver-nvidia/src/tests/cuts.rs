@@ -402,7 +402,37 @@ fn a_cut_before_the_first_module_does_not_move_its_variables() {
         if has_cut {
             Guardian::new().finish(&session, session.cut(1, PATIENT));
         }
+        // The second does not fit into the piece of memory that the driver has for variables.
+        let large = ".visible .global .align 8 .b8 large[3000000];";
+        let image = ImageSource::Inline { bytes: Bytes(large.as_bytes()) };
+        let large = session.module_load(ModuleId(9), CONTEXT, [0; 32], image, Vec::new()).unwrap();
+        [session.load(MODULE, CONTEXT).unwrap(), large].map(|module| module.variables[0].address)
+    });
+    assert_eq!(places[0], places[1]);
+}
+
+#[test]
+fn streams_before_the_first_module_do_not_move_its_variables() {
+    let places = [0, 5].map(|streams| {
+        let session = session();
+        for stream in 0..streams {
+            session.stream_create(StreamId(40 + stream), CONTEXT, 1, 0).unwrap();
+        }
         session.load(MODULE, CONTEXT).unwrap().variables[0].address
+    });
+    assert_eq!(places[0], places[1]);
+}
+
+#[test]
+fn streams_of_a_program_do_not_move_variables_of_its_own_context() {
+    const OWN: ContextId = ContextId(70_000);
+    let places = [0, 5].map(|streams| {
+        let session = session();
+        session.context_create(OWN, 0, 0).unwrap();
+        for stream in 0..streams {
+            session.stream_create(StreamId(40 + stream), OWN, 1, 0).unwrap();
+        }
+        session.load(MODULE, OWN).unwrap().variables[0].address
     });
     assert_eq!(places[0], places[1]);
 }
