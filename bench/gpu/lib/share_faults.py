@@ -82,8 +82,9 @@ def by_itself(victim):
     return since, victim.end(ENDS_WITHIN_SECONDS)
 
 
-# The role of plain.py, and what is done to it.
+# The role of plain.py, and what is done to it. `start` is no fault: one program starts, alone, and the worker makes the next spare.
 KINDS = {
+    "start": ("held", None),
     "kill_client": ("held", kill_client),
     "kill_session": ("held", kill_session),
     "illegal": ("illegal", by_itself),
@@ -114,6 +115,18 @@ def happen(kind, victim):
         since, said = time.monotonic(), f"the benchmark: {error}"
     time.sleep(BETWEEN_SECONDS)
     return {"since": since, "until": time.monotonic(), "said": said}
+
+
+def start_alone(worker, scheme):
+    """A program starts and waits. It is killed when the time that counts is over."""
+    since = time.monotonic()
+    victim = Victim(worker, scheme, KINDS["start"][0])
+    said = "started" if victim.is_ready() else "did not start"
+    time.sleep(SETTLE_SECONDS)
+    until = time.monotonic()
+    victim.end()
+    time.sleep(BETWEEN_SECONDS)
+    return {"since": since, "until": until, "said": said}
 
 
 class Faults:
@@ -157,6 +170,8 @@ class Faults:
 
     def repeat(self, kind, online):
         happened, worker, count = [], self.programs.worker, self.options.faults
+        while kind == "start" and len(happened) < count and not self.rows.is_time_over() and not online.has_answer():
+            happened.append(start_alone(worker, self.options.scheme))
         while len(happened) < count and not self.rows.is_time_over():
             # Not while others do wrong: a start beside a program that has all memory would fail, and starts have effects too.
             victims = start(worker, self.options.scheme, kind, min(self.options.ready, count - len(happened)))
