@@ -13,6 +13,7 @@ SCENARIOS = {
     "kernel_faults": faults.a_kernel_faults,
     "memory_limit": faults.an_allocation_is_over_the_limit,
     "moves": moves.programs_move_and_rest,
+    "moves_in_a_box": moves.programs_move_within_a_box,
     "pool": pool.a_box_lends_this_gpu,
     "nvml": nvml.nvml_shows_the_leased_gpu,
     "nvidia_smi": nvml.nvidia_smi_runs,

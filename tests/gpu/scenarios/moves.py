@@ -7,11 +7,13 @@ import time
 
 from bed import BENCH, hold, tail, until
 
-from .pool import Pool
+from .pool import CLEAN_SECONDS, Pool
 
 # The two boxes have the same GPU here: there is one. Between boxes the bytes go over TLS all the same.
 BOXES = ("b1", "b2")
 GUARD_MEMORY = {"nvidia": "48GiB", "soft": "1GiB"}
+# Thousandths of a GPU and their memory.
+PART = {"nvidia": "500,24GiB", "soft": "500,256MiB"}
 SIZES = {"nvidia": (8, 20, 2), "soft": (0.05, 0.05, 0.05)}
 # The part of the program's memory that it changes in a second.
 CHANGE = 0.05
@@ -28,15 +30,23 @@ def programs_move_and_rest(bed):
         return [*_moved(pool, moved), *_rested(pool, rested), *_drilled(pool, drilled)]
 
 
+def programs_move_within_a_box(bed):
+    """The box lends its GPU in two parts, each with a worker of its own, so a program can move from one to the other."""
+    options = ("--guard-memory", GUARD_MEMORY[bed.driver], "--shares", "2")
+    with Pool(bed, BOXES[:1], options) as pool:
+        _guards_are_ready(pool)
+        return _moved(pool, SIZES[bed.driver][0], ("--gpus", "1", "--share", PART[bed.driver]))
+
+
 def _guards_are_ready(pool):
     """A box makes its guard memory ready after its start; it serves long before that, and its first images are slower until then."""
     made = lambda: re.findall(r"guard memory is ready", pool.guardians_said())
-    until(lambda: f"guard memory is ready: {pool.guardians_said()}", lambda: len(made()) >= len(BOXES), READY_SECONDS)
+    until(lambda: f"guard memory is ready: {pool.guardians_said()}", lambda: len(made()) >= len(pool.boxes), READY_SECONDS)
 
 
-def _start(pool, name, gb, *words):
+def _start(pool, name, gb, *words, wish=("--gpus", "1")):
     program = [sys.executable, os.path.join(BENCH, "live_bytes.py"), "--gb", str(gb), "--change", str(CHANGE)]
-    process = pool.start(name, "run", "--survive", "--gpus", "1", "--", *program, *words)
+    process = pool.start(name, "run", "--survive", *wish, "--", *program, *words)
     _says(pool, name, process, "works")
     [lease] = [lease["id"] for lease in pool.ask("lease", "ls") if lease["state"] == "granted"]
     until(lambda: f"{name} is protected: {_links(pool, lease)} {pool.logs()}", lambda: _is_protected(pool, lease), READY_SECONDS)
@@ -88,17 +98,18 @@ def _went_on(pool, name):
     return "; ".join(re.findall(r"another session after (\d+ ms \([^)]*\))", pool.complained(name)))
 
 
-def _moved(pool, gb):
+def _moved(pool, gb, wish=("--gpus", "1")):
     enough = pool.folder("moved-enough")
-    process, lease = _start(pool, "moved", gb, "--seconds", str(WORK_SECONDS), "--end-at", enough)
+    process, lease = _start(pool, "moved", gb, "--seconds", str(WORK_SECONDS), "--end-at", enough, wish=wish)
     moves, refused = [], []
     for turn in range(MOVES):
-        there = BOXES[1] if _place(pool, lease).startswith(BOXES[0]) else BOXES[0]
-        # The box that was left last cleans its GPU first.
-        pool.until_state("free", there)
-        began = time.time()
-        until(lambda: f"it may move to {there}: {refused[-1:]} {pool.logs()}", lambda: _asks_to_move(pool, lease, there, refused), MOVE_SECONDS)
-        until(lambda: f"it is at {there}: {pool.logs()}", lambda: _place(pool, lease).startswith(there), MOVE_SECONDS)
+        here, there = _place(pool, lease), _other_gpu(pool, lease)
+        # What was left last is cleaned first.
+        until(lambda: f"{there} is free: {pool.ask('gpu', 'ls')}", lambda: _state(pool, there) == "free", CLEAN_SECONDS)
+        box, began = there.split("/")[0], time.time()
+        until(lambda: f"it may move to {there}: {refused[-1:]} {pool.logs()}", lambda: _asks_to_move(pool, lease, box, refused), MOVE_SECONDS)
+        until(lambda: f"it is at {there}: {pool.logs()}", lambda: _place(pool, lease) not in ("", here), MOVE_SECONDS)
+        hold(_place(pool, lease) == there, "it moved from", here, "to", _place(pool, lease), "and not to", there)
         until(lambda: f"it is protected at {there}", lambda: _is_protected(pool, lease), READY_SECONDS)
         moves.append((began, time.time()))
     # Some steps behind the last move.
@@ -109,8 +120,20 @@ def _moved(pool, gb):
     longest = [_longest(times, *move) for move in moves]
     usual = sorted(b - a for a, b in zip(times, times[1:]))[len(times) // 2] * 1e3
     pauses = ", ".join(f"{pause:.0f}" for pause in longest)
-    said = f"{gb} GB moved from box to box {MOVES} times under load: longest step {pauses} ms (usually {usual:.1f}); every byte right"
+    way = "from box to box" if len(pool.boxes) > 1 else "within its box"
+    said = f"{gb} GB moved {way} {MOVES} times under load: longest step {pauses} ms (usually {usual:.1f}); every byte right"
     return [said, f"went on after {_went_on(pool, 'moved')}"]
+
+
+def _other_gpu(pool, lease):
+    """The GPU, or the part of it, that the lease does not have: there are two."""
+    here = _place(pool, lease)
+    [there] = [gpu["id"] for gpu in pool.ask("gpu", "ls") if gpu["id"] != here]
+    return there
+
+
+def _state(pool, gpu):
+    return next((found["state"] for found in pool.ask("gpu", "ls") if found["id"] == gpu), "absent")
 
 
 def _asks_to_move(pool, lease, there, refused):
