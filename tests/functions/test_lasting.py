@@ -177,6 +177,22 @@ def test_an_invocation_outlives_its_gpu(lasting, ada, pool, folder, undisturbed)
     assert error is None and answer["digest"] == undisturbed, answer
 
 
+def test_an_invocation_goes_on_beside_another_when_the_pool_has_no_gpu_left(lasting, ada, pool, undisturbed):
+    all_is_quiet(lasting, pool)
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(invoke, ada, "sum", {"rounds": ROUNDS}) for _ in range(2)]
+        until(lambda: running(lasting) == [1, 1], 30)
+        time.sleep(1)
+        leases = json.loads(ask(pool, "lease", "ls", "--output", "json"))
+        broken = leases[0]["grants"][0]["gpu"]
+        ask(pool, "gpu", "break", broken)
+        until(lambda: running(lasting)[0] == 2, 30)
+        answers = [one.result() for one in both]
+    ask(pool, "gpu", "repair", broken)
+    for answer, error in answers:
+        assert error is None and answer["digest"] == undisturbed, answer
+
+
 def test_a_word_that_says_nothing_about_survival_is_refused(ada):
     from botocore.exceptions import ClientError
 

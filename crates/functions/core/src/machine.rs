@@ -194,10 +194,13 @@ pub enum Event {
         /// Which.
         slot: SlotId,
     },
-    /// A lease has another worker or another GPU than before: all sessions there are lost, and the place is still held.
+    /// A lease has another worker or another GPU than before, or waits for one: all sessions there are lost, and the place is
+    /// still held.
     GpuChanged {
         /// Which.
         slot: SlotId,
+        /// It has a GPU.
+        is_there: bool,
     },
     /// How well the program of an instance is protected, as its CUDA library says.
     Linked {
@@ -517,7 +520,7 @@ impl Machine {
             Event::Ended { instance } => self.ended(instance, now_ms, &mut actions),
             Event::GpuGranted { slot, total_mb } => self.gpu_granted(slot, total_mb, now_ms, &mut actions),
             Event::GpuLost { slot } => self.gpu_lost(slot, now_ms, &mut actions),
-            Event::GpuChanged { slot } => self.gpu_changed(slot, now_ms, &mut actions),
+            Event::GpuChanged { slot, is_there } => self.gpu_changed(slot, is_there, now_ms, &mut actions),
             Event::Linked { instance, link } => self.linked(instance, link),
             Event::Stranded { instance } => self.stranded(instance, now_ms, &mut actions),
             Event::GivenUp { instance } => self.given_up(instance, now_ms, &mut actions),

@@ -315,8 +315,13 @@ impl World {
     fn invoke(&mut self) {
         self.next += 1;
         let id = format!("i{}", self.next);
-        let at = self.dice.roll(functions().len() as u64) as usize;
-        let (key, _) = functions().swap_remove(at);
+        // Half of them are of those that survive, so that there is something to move.
+        let mut choice = functions();
+        if self.dice.roll(2) == 0 {
+            choice.retain(|(_, spec)| spec.survives);
+        }
+        let at = self.dice.roll(choice.len() as u64) as usize;
+        let (key, _) = choice.swap_remove(at);
         let kind = if self.dice.roll(2) == 0 {
             self.clients.insert(id.clone());
             Kind::Sync
@@ -388,7 +393,10 @@ impl World {
                     self.gpus.remove(&slot);
                     self.step(Event::GpuLost { slot });
                 }
-                (Some(slot), 1) => self.step(Event::GpuChanged { slot }),
+                (Some(slot), 1) => {
+                    let is_there = self.dice.roll(4) > 0;
+                    self.step(Event::GpuChanged { slot, is_there });
+                }
                 _ => {
                     let lost = self.processes.iter().find(|(_, p)| p.key.name == "lasting" && !p.is_killed);
                     let Some(instance) = lost.map(|(id, _)| *id) else { return };

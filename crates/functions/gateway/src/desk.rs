@@ -330,9 +330,9 @@ impl Desk {
             GpuNews::Granted { slot, total_mb } => {
                 self.apply(&mut state, Event::GpuGranted { slot, total_mb });
             }
-            GpuNews::Changed { slot, why } => {
+            GpuNews::Changed { slot, is_there, why } => {
                 tracing::warn!(slot = slot.0, why, "a GPU has changed; programs that survive go on there");
-                self.apply(&mut state, Event::GpuChanged { slot });
+                self.apply(&mut state, Event::GpuChanged { slot, is_there });
             }
             GpuNews::Lost { slot, why } => {
                 tracing::warn!(slot = slot.0, why, "a GPU is lost");

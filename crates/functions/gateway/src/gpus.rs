@@ -14,10 +14,12 @@ pub enum GpuNews {
         /// How much memory it has.
         total_mb: u64,
     },
-    /// It is still held, by another worker or as another GPU: all sessions there are lost.
+    /// It is still held, by another worker or as another GPU, or its lease waits for one: all sessions there are lost.
     Changed {
         /// Which.
         slot: SlotId,
+        /// Its lease has a GPU.
+        is_there: bool,
         /// Why.
         why: String,
     },

@@ -13,7 +13,7 @@ fn policy() -> Policy {
 
 fn slot(used: u32, used_mb: u64) -> Slot {
     let had = BTreeSet::new();
-    Slot { tenant: "a".to_owned(), total_mb: 1000, used_mb, used, empty_since_ms: 0, had }
+    Slot { tenant: "a".to_owned(), total_mb: 1000, used_mb, used, empty_since_ms: 0, had, is_down: false }
 }
 
 fn gpu(id: u64, slot: &Slot, running: u32) -> Gpu<'_> {

@@ -37,7 +37,16 @@ impl Machine {
     }
 
     /// Sessions of a GPU are lost, and it is still held. Programs that can go on come back by themselves.
-    pub(super) fn gpu_changed(&mut self, slot: SlotId, now_ms: u64, actions: &mut Vec<Action>) {
+    pub(super) fn gpu_changed(
+        &mut self,
+        slot: SlotId,
+        is_there: bool,
+        now_ms: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(place) = self.slots.get_mut(&slot.0) {
+            place.is_down = !is_there;
+        }
         let ends: Vec<InstanceId> = self
             .slot_instances(slot)
             .filter(|(_, instance)| !instance.survives || instance.link == Link::None)
@@ -113,7 +122,8 @@ impl Machine {
 
     fn is_open(&self, slot: SlotId) -> bool {
         let is_reserved = self.reserved.as_ref().is_some_and(|reserved| reserved.slot == slot);
-        !is_reserved && !self.returning.contains(&slot)
+        let is_down = self.slots.get(&slot.0).is_none_or(|place| place.is_down);
+        !is_reserved && !is_down && !self.returning.contains(&slot)
     }
 
     pub(super) fn moved(&mut self, id: InstanceId, now_ms: u64, actions: &mut Vec<Action>) {

@@ -111,7 +111,8 @@ impl Machine {
         for (id, slot) in &self.slots {
             let slot_id = SlotId(*id);
             let is_held = self.reserved.as_ref().is_some_and(|held| held.slot == slot_id && held.key != *key);
-            if !rules.admits(slot, &key.tenant) || is_held || self.returning.contains(&slot_id) {
+            let is_shut = slot.is_down || self.returning.contains(&slot_id);
+            if !rules.admits(slot, &key.tenant) || is_held || is_shut {
                 continue;
             }
             let mut quiet: Vec<(u64, InstanceId)> = self
@@ -171,8 +172,9 @@ impl Machine {
     /// for another.
     fn free_a_gpu(&mut self, key: &FunctionKey, declared_mb: u32, actions: &mut Vec<Action>) {
         let rules = self.rules();
-        let is_useless =
-            |slot: &Slot| !rules.admits(slot, &key.tenant) || slot.total_mb < u64::from(declared_mb);
+        let is_useless = |slot: &Slot| {
+            slot.is_down || !rules.admits(slot, &key.tenant) || slot.total_mb < u64::from(declared_mb)
+        };
         let is_reserved = |slot: SlotId| self.reserved.as_ref().is_some_and(|held| held.slot == slot);
         let is_quiet = |slot: SlotId| {
             self.slot_instances(slot).all(|(_, instance)| match instance.state {
@@ -220,6 +222,7 @@ impl Machine {
         let found = self
             .slots
             .iter()
+            .filter(|(_, slot)| !slot.is_down)
             .filter(|(_, slot)| slot.total_mb >= u64::from(declared_mb) || !rules.admits(slot, &key.tenant))
             .min_by_key(|(id, slot)| (!rules.admits(slot, &key.tenant), slot.used, **id));
         let Some((id, slot)) = found else { return };
@@ -272,7 +275,8 @@ impl Machine {
         let tenant = asked.tenant;
         self.gpu_refusals = 0;
         let had = BTreeSet::new();
-        let place = Slot { tenant, total_mb, used_mb: 0, used: 0, empty_since_ms: now_ms, had };
+        let place =
+            Slot { tenant, total_mb, used_mb: 0, used: 0, empty_since_ms: now_ms, had, is_down: false };
         self.slots.insert(slot.0, place);
     }
 

@@ -147,7 +147,7 @@ impl Holder {
             true => "its worker is another one, and all sessions are lost",
             false => "its GPU is lost, and the lease waits for another",
         };
-        (self.news)(GpuNews::Changed { slot: self.slot, why: why.to_owned() });
+        (self.news)(GpuNews::Changed { slot: self.slot, is_there: is_granted, why: why.to_owned() });
         Ok(())
     }
 

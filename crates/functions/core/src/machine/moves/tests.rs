@@ -168,9 +168,25 @@ fn a_worker_that_ended_ends_what_does_not_survive() {
     for (survives, finished) in [(true, 0), (false, 2)] {
         let mut bench = Bench::with_two(survives, 2);
         let slot = bench.machine.slot_of(bench.started[0]).unwrap();
-        bench.step(Event::GpuChanged { slot });
+        bench.step(Event::GpuChanged { slot, is_there: true });
         assert_eq!(bench.finished.len(), finished, "{survives}");
     }
+}
+
+#[test]
+fn a_lease_that_waits_for_a_gpu_takes_nothing_until_it_has_one() {
+    let mut bench = Bench::with_two(true, 2);
+    bench.wait(AFTER_MS + 100);
+    let [(instance, to)] = bench.moves[..] else { panic!("{:?}", bench.moves) };
+    bench.step(Event::Moved { instance });
+    bench.step(Event::GpuChanged { slot: to, is_there: false });
+    bench.step(Event::Stranded { instance });
+    // Both run on the GPU that is left, and the rest of the one that moved is over.
+    bench.wait(9_000);
+    assert_eq!((bench.running(), bench.moves.len()), (vec![2, 0], 1));
+    bench.step(Event::GpuChanged { slot: to, is_there: true });
+    bench.wait(AFTER_MS + 100);
+    assert_eq!(bench.moves.len(), 2);
 }
 
 #[test]
@@ -178,7 +194,7 @@ fn an_instance_whose_program_ended_elsewhere_is_not_used_again() {
     let mut bench = Bench::with_two(true, 2);
     let instance = bench.started[0];
     let slot = bench.machine.slot_of(instance).unwrap();
-    bench.step(Event::GpuChanged { slot });
+    bench.step(Event::GpuChanged { slot, is_there: true });
     bench.step(Event::Answered { instance, id: "one".to_owned(), is_success: true });
     bench.step(Event::Linked { instance, link: Link::None });
     bench.step(Event::Asked { instance });
