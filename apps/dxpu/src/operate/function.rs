@@ -11,6 +11,7 @@ const EXAMPLES: &str = "\
 Examples:
   dxpu function deploy resize --zip app.zip --handler app.handler --memory 512
   dxpu function deploy bert --zip bert.zip --handler app.handler --gpu-memory 5000
+  dxpu function deploy train --zip train.zip --gpu-memory 5000 --timeout 600 --survive
   dxpu function invoke bert --payload '{\"question\": \"why?\"}'
   dxpu function invoke bert --event --payload-file job.json
   dxpu function failed
@@ -90,6 +91,10 @@ struct Deploy {
     /// GPU memory of an instance, in MiB; without it a function has no GPU
     #[arg(long, value_name = "MIB")]
     gpu_memory: Option<u32>,
+    /// Its instances outlive the loss of their GPU and can be moved while they run: plain, or tight, careful, required with commas
+    /// between them; off: they end with their GPU [default: as the service was started]
+    #[arg(long, value_name = "WORDS", num_args = 0..=1, require_equals = true, default_missing_value = "plain")]
+    survive: Option<String>,
     /// A variable of its environment, NAME=VALUE
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
@@ -190,6 +195,9 @@ impl Deploy {
         }
         if let Some(mb) = self.gpu_memory {
             variables.insert("DXPU_GPU_MEMORY_MB".to_owned(), json!(mb.to_string()));
+        }
+        if let Some(words) = &self.survive {
+            variables.insert("DXPU_SURVIVE".to_owned(), json!(words));
         }
         let mut wanted = json!({
             "FunctionName": self.name,

@@ -33,7 +33,11 @@ Examples:
 
   With GPUs of the pool, two functions on each:
       dxpu functions --gpus 4 --sharing 2 --credential functions.json
-  A function asks for one by its environment: DXPU_GPU_MEMORY_MB=4000.";
+  A function asks for one by its environment: DXPU_GPU_MEMORY_MB=4000.
+
+  The same, and functions outlive the loss of a GPU and move from a busy GPU to an idle one while they run:
+      dxpu functions --gpus 4 --sharing 2 --credential functions.json --survive plain --balance-after 2s
+  A function chooses for itself by its environment: DXPU_SURVIVE=plain or off.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
@@ -127,8 +131,31 @@ struct Serve {
     /// Put functions of different tenants on one GPU: each has a session and a memory limit of its own, but they share its time
     #[arg(long)]
     share_between_tenants: bool,
+    /// How functions outlive the loss of their session, worker or GPU, where DXPU_SURVIVE of their environment does not say: off,
+    /// or words of `dxpu run --survive`: plain, tight, careful, required
+    #[arg(long, value_name = "WORDS", default_value = "off")]
+    survive: functions::Survive,
+    /// When two or more functions run on one GPU and none on another for so long, one that survives moves there while it runs;
+    /// off: none moves
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = balance_after)]
+    balance_after: BalanceAfter,
+    /// Where Prometheus reads metrics, at /metrics and in the clear: only the operator should reach it
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     access: PoolAccess,
+}
+
+/// When load is balanced; never, without a time.
+#[derive(Clone, Copy, Debug)]
+struct BalanceAfter(Option<Duration>);
+
+fn balance_after(text: &str) -> Result<BalanceAfter, String> {
+    if text == "off" {
+        return Ok(BalanceAfter(None));
+    }
+    let after = quantity::duration(text).map_err(|error| format!("{error}, or off"))?;
+    Ok(BalanceAfter(Some(after)))
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -195,6 +222,8 @@ impl Serve {
             gpus: self.gpus_of(&run_directory)?,
             run_directory,
             machine: self.limits(),
+            survive: self.survive.clone(),
+            metrics: self.metrics,
             python: self.python.clone(),
             region: self.region.clone(),
             private_users: !self.same_user,
@@ -247,6 +276,7 @@ impl Serve {
                 Fit::FewestMoves => functions::Fit::FewestMoves,
             },
             tenants_share: self.share_between_tenants,
+            balance_after_ms: self.balance_after.0.map(ms),
             ..functions::Settings::default()
         }
     }
@@ -262,7 +292,7 @@ impl Serve {
 
 fn start_failure(error: StartError) -> Failure {
     let hint = match &error {
-        StartError::Listen { .. } => "choose another address with --listen",
+        StartError::Listen { .. } => "choose another address with --listen or --metrics",
         StartError::System { .. } => {
             "check --run-dir and --state-dir: this process must be able to write there"
         }

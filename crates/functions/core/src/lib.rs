@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod archive;
+mod balance;
 mod limits;
 mod machine;
 mod places;
@@ -21,6 +22,7 @@ mod record;
 mod signature;
 #[cfg(test)]
 mod simulation;
+mod survive;
 
 pub use archive::{ArchiveError, File, unpack};
 pub use limits::{
@@ -28,7 +30,8 @@ pub use limits::{
     MEMORY_MB_MIN, RETRIES_MAX, SYNC_PAYLOAD_BYTES_MAX, TIMEOUT_S_MAX, UNPACKED_BYTES_MAX,
 };
 pub use machine::{
-    Action, Event, InstanceId, Kind, Machine, Outlook, Refusal, Settings, SlotId, Spec, Verdict, Whereabouts,
+    Action, Event, GpuLoad, InstanceId, Kind, Link, Machine, Outlook, Refusal, Settings, SlotId, Spec,
+    Verdict, Whereabouts,
 };
 pub use places::Fit;
 pub use record::{
@@ -36,3 +39,4 @@ pub use record::{
     VERSION, is_name, name_of,
 };
 pub use signature::{Authorization, Denied, Request, sha256_hex, sign};
+pub use survive::Survive;

@@ -11,9 +11,11 @@
 mod dispatch;
 mod instances;
 mod invocations;
+mod moves;
 mod outlook;
 mod slots;
 
+use crate::balance::Crowd;
 use crate::places::{Fit, Slot};
 use crate::queue::FairQueue;
 use crate::record::FunctionKey;
@@ -67,6 +69,10 @@ pub struct Settings {
     pub tenants_share: bool,
     /// A function that has waited so long for a place on a GPU is not overtaken any more.
     pub overtake_ms: u64,
+    /// When two or more instances run on one GPU and none on another for so long, one that can moves; never, without it.
+    pub balance_after_ms: Option<u64>,
+    /// An instance that moved, or could not, stays where it is for so long.
+    pub balance_rest_ms: u64,
 }
 
 impl Default for Settings {
@@ -87,6 +93,8 @@ impl Default for Settings {
             fit: Fit::Best,
             tenants_share: false,
             overtake_ms: 2_000,
+            balance_after_ms: None,
+            balance_rest_ms: 30_000,
         }
     }
 }
@@ -102,6 +110,8 @@ pub struct Spec {
     pub memory_mb: u32,
     /// GPU memory of an instance; none without a GPU.
     pub gpu_mb: Option<u32>,
+    /// Its instances go on elsewhere when their GPU is lost, and can be moved.
+    pub survives: bool,
     /// Instances at once.
     pub concurrency: Option<u32>,
     /// How often an asynchronous invocation is tried again.
@@ -184,8 +194,66 @@ pub enum Event {
         /// Which.
         slot: SlotId,
     },
+    /// A lease has another worker or another GPU than before, or waits for one: all sessions there are lost, and the place is
+    /// still held.
+    GpuChanged {
+        /// Which.
+        slot: SlotId,
+        /// It has a GPU.
+        is_there: bool,
+    },
+    /// How well the program of an instance is protected, as its CUDA library says.
+    Linked {
+        /// Which.
+        instance: InstanceId,
+        /// How well.
+        link: Link,
+    },
+    /// A program has lost its session, and its own GPU does not take it again.
+    Stranded {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// No place was found for a program that has lost its session.
+    GivenUp {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// The program goes on where [`Action::Move`] sent it.
+    Moved {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// The program goes on where it was.
+    NotMoved {
+        /// Which.
+        instance: InstanceId,
+    },
     /// Time has passed.
     Tick,
+}
+
+/// What is known of an instance's connection to its GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// It has none that could go on elsewhere.
+    #[default]
+    None,
+    /// It has one that outlives a loss, as long as nothing else is lost.
+    Attached,
+    /// What it had last is safe: it can be moved.
+    Protected,
+}
+
+/// How busy a GPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuLoad {
+    /// Which.
+    pub slot: SlotId,
+    /// Instances that have a place there.
+    pub instances: u32,
+    /// Those that have an invocation.
+    pub running: u32,
 }
 
 /// How an invocation ended.
@@ -290,6 +358,15 @@ pub enum Action {
         tenant: String,
         /// How much memory it must have at least.
         declared_mb: u32,
+        /// Only if the pool has one free now: nothing waits for it, but instances are in each other's way.
+        is_spare: bool,
+    },
+    /// Have a running program go on at another GPU; [`Event::Moved`] or [`Event::NotMoved`] follows.
+    Move {
+        /// Which.
+        instance: InstanceId,
+        /// There it has its place already.
+        to: SlotId,
     },
     /// Give a GPU back.
     ReturnGpu {
@@ -362,6 +439,17 @@ struct Instance {
     /// What it declared; nothing without a GPU.
     gpu_mb: u32,
     slot: Option<SlotId>,
+    /// Its program can go on elsewhere.
+    survives: bool,
+    link: Link,
+    /// Where it is on its way to: it has a place there beside the one that it is at.
+    moving_to: Option<SlotId>,
+    /// It was told to move and has not answered: until then its program may come up at the target.
+    is_told_to_move: bool,
+    /// It is elsewhere than its environment says: its program is, and another program of it would not find the place.
+    is_away: bool,
+    /// When it last moved, or could not.
+    moved_ms: Option<u64>,
     /// It was given an invocation.
     has_served: bool,
     state: InstanceState,
@@ -393,8 +481,12 @@ pub struct Machine {
     queue: FairQueue,
     delayed: BTreeSet<(u64, String)>,
     slots: BTreeMap<u64, Slot>,
-    /// GPUs that the pool was asked for: by slot, who for and with how much memory.
-    asked: BTreeMap<SlotId, (String, u32)>,
+    /// GPUs that the pool was asked for.
+    asked: BTreeMap<SlotId, slots::Asked>,
+    /// How crowded each GPU is, and since when.
+    crowds: BTreeMap<SlotId, (Crowd, u64)>,
+    /// When the pool may be asked again for a GPU that only spreads the load.
+    spare_not_before_ms: u64,
     /// How often the pool refused a GPU, in a row, and when it may be asked again.
     gpu_refusals: u32,
     gpus_not_before_ms: u64,
@@ -428,6 +520,12 @@ impl Machine {
             Event::Ended { instance } => self.ended(instance, now_ms, &mut actions),
             Event::GpuGranted { slot, total_mb } => self.gpu_granted(slot, total_mb, now_ms, &mut actions),
             Event::GpuLost { slot } => self.gpu_lost(slot, now_ms, &mut actions),
+            Event::GpuChanged { slot, is_there } => self.gpu_changed(slot, is_there, now_ms, &mut actions),
+            Event::Linked { instance, link } => self.linked(instance, link),
+            Event::Stranded { instance } => self.stranded(instance, now_ms, &mut actions),
+            Event::GivenUp { instance } => self.given_up(instance, now_ms, &mut actions),
+            Event::Moved { instance } => self.moved(instance, now_ms, &mut actions),
+            Event::NotMoved { instance } => self.not_moved(instance, now_ms, &mut actions),
             Event::Tick => self.tick(now_ms, &mut actions),
         }
         self.dispatch(now_ms, &mut actions);

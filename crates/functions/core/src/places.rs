@@ -34,6 +34,8 @@ pub(crate) struct Slot {
     pub(crate) empty_since_ms: u64,
     /// The functions that it has had.
     pub(crate) had: BTreeSet<FunctionKey>,
+    /// Its lease waits for a GPU, because the one that it had is lost: it takes no instances.
+    pub(crate) is_down: bool,
 }
 
 /// Who may be beside whom.
@@ -66,7 +68,9 @@ impl Rules {
         open: impl Fn(u64) -> bool,
     ) -> Option<u64> {
         let has_room = |slot: &Slot| {
-            self.admits(slot, &key.tenant) && self.fits(slot, slot.used, slot.used_mb, declared_mb)
+            !slot.is_down
+                && self.admits(slot, &key.tenant)
+                && self.fits(slot, slot.used, slot.used_mb, declared_mb)
         };
         let found = slots.iter().filter(|(id, slot)| open(**id) && has_room(slot));
         let left = |slot: &Slot| slot.total_mb - slot.used_mb;
@@ -85,7 +89,15 @@ mod tests {
 
     fn slot(tenant: &str, used: u32, used_mb: u64) -> Slot {
         let had = BTreeSet::new();
-        Slot { tenant: tenant.to_owned(), total_mb: 1000, used_mb, used, empty_since_ms: 0, had }
+        Slot {
+            tenant: tenant.to_owned(),
+            total_mb: 1000,
+            used_mb,
+            used,
+            empty_since_ms: 0,
+            had,
+            is_down: false,
+        }
     }
 
     fn rules(fit: Fit) -> Rules {
@@ -113,8 +125,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_the_sharing_factor_bound_the_room() {
-        let slots = BTreeMap::from([(1, slot("a", 2, 900)), (2, slot("a", 3, 10))]);
+    fn memory_and_the_sharing_factor_bound_the_room_and_a_lost_gpu_has_none() {
+        let lost = Slot { is_down: true, ..slot("a", 0, 0) };
+        let slots = BTreeMap::from([(1, slot("a", 2, 900)), (2, slot("a", 3, 10)), (3, lost)]);
         assert_eq!(rules(Fit::Best).choose(&slots, &key("a"), 100, |_| true), Some(1));
         assert_eq!(rules(Fit::Best).choose(&slots, &key("a"), 101, |_| true), None);
     }

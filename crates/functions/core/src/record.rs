@@ -1,6 +1,7 @@
 //! What the store keeps: functions, asynchronous invocations that wait, reports of those that ended, access keys.
 
 use crate::limits::{ENVIRONMENT_BYTES_MAX, MEMORY_MB_MAX, MEMORY_MB_MIN, RETRIES_MAX, TIMEOUT_S_MAX};
+use crate::survive::Survive;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -119,6 +120,9 @@ pub struct Configuration {
 /// The variable by which a function declares the GPU memory that it uses, in MiB: Lambda has no field for it.
 const GPU_VARIABLE: &str = "DXPU_GPU_MEMORY_MB";
 
+/// The variable by which a function says how its instances outlive the loss of their GPU.
+const SURVIVE_VARIABLE: &str = "DXPU_SURVIVE";
+
 /// Variables that the runner sets itself.
 const RESERVED: [&str; 8] = [
     "AWS_LAMBDA_RUNTIME_API",
@@ -135,6 +139,11 @@ impl Configuration {
     /// The GPU memory that an instance declares, in MiB; none for a function without a GPU.
     pub fn gpu_mb(&self) -> Option<u32> {
         self.environment.get(GPU_VARIABLE)?.parse().ok().filter(|mb| *mb > 0)
+    }
+
+    /// How an instance outlives the loss of its GPU; none if the function leaves that to the service.
+    pub fn survive(&self) -> Option<Survive> {
+        self.environment.get(SURVIVE_VARIABLE)?.parse().ok()
     }
 
     /// Whether it is within bounds.
@@ -175,13 +184,17 @@ impl Configuration {
                 return invalid(format!("{name:?} is no name of a variable"));
             }
             // What begins so steers the client library: a function must not choose another worker or token.
-            let steers = name.starts_with("DXPU_") && name != GPU_VARIABLE;
+            let is_setting = [GPU_VARIABLE, SURVIVE_VARIABLE].contains(&name.as_str());
+            let steers = name.starts_with("DXPU_") && !is_setting;
             if RESERVED.contains(&name.as_str()) || steers || name.starts_with("LD_") {
                 return invalid(format!("{name} is set by the service"));
             }
             if value.contains('\0') {
                 return invalid(format!("the value of {name} has a zero byte"));
             }
+        }
+        if let Some(Err(error)) = self.environment.get(SURVIVE_VARIABLE).map(|text| text.parse::<Survive>()) {
+            return invalid(format!("{SURVIVE_VARIABLE}: {error}"));
         }
         match self.environment.get(GPU_VARIABLE) {
             Some(text) if self.gpu_mb().is_none() => {

@@ -4,7 +4,7 @@
 //! again from what its store holds. The store takes an asynchronous invocation before the machine hears of it, and a report
 //! takes the invocation out: that is the shell's part of the promise, and it is modelled here as the shell does it.
 
-use crate::machine::{Action, Event, InstanceId, Kind, Machine, Settings, SlotId, Spec, Verdict};
+use crate::machine::{Action, Event, InstanceId, Kind, Link, Machine, Settings, SlotId, Spec, Verdict};
 use crate::places::Fit;
 use crate::record::FunctionKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,10 @@ pub(crate) enum Mutation {
     Overfill,
     /// Tenants are on one GPU though they may not.
     MixTenants,
+    /// An instance moves to a GPU that has not the memory for it.
+    MoveWithoutRoom,
+    /// An instance that moves has no place where it goes.
+    MoveUnbooked,
 }
 
 /// Numbers that look random and are the same every time (splitmix64).
@@ -41,6 +45,7 @@ impl Dice {
 struct Process {
     key: FunctionKey,
     slot: Option<SlotId>,
+    moving_to: Option<SlotId>,
     running: Option<String>,
     is_up: bool,
     is_killed: bool,
@@ -65,6 +70,7 @@ struct World {
     gpus: BTreeSet<SlotId>,
     asked: BTreeSet<SlotId>,
     next: u64,
+    moves: u32,
     wrong: Vec<String>,
 }
 
@@ -88,6 +94,8 @@ fn settings(seed: u64) -> Settings {
         fit: [Fit::Best, Fit::Worst, Fit::FewestMoves][seed as usize % 3],
         tenants_share: seed.is_multiple_of(2),
         overtake_ms: 1_000,
+        balance_after_ms: (!seed.is_multiple_of(5)).then_some(30),
+        balance_rest_ms: 100,
         ..Settings::default()
     }
 }
@@ -99,17 +107,21 @@ fn functions() -> Vec<(FunctionKey, Spec)> {
         timeout_ms: 400,
         memory_mb: 128,
         gpu_mb: None,
+        survives: false,
         concurrency: Some(LIMIT),
         retries: 2,
         age_max_ms: u64::MAX,
     };
     let gpu = |mb| Spec { gpu_mb: Some(mb), ..plain.clone() };
+    let lasting = |mb| Spec { survives: true, timeout_ms: 4_000, ..gpu(mb) };
     vec![
         (key("a", "cpu"), plain.clone()),
         (key("a", "gpu"), gpu(300)),
         (key("a", "large"), gpu(900)),
         (key("b", "cpu"), Spec { memory_mb: 512, ..plain.clone() }),
         (key("b", "gpu"), gpu(450)),
+        (key("b", "lasting"), lasting(300)),
+        (key("a", "lasting"), lasting(250)),
     ]
 }
 
@@ -136,6 +148,7 @@ impl World {
             gpus: BTreeSet::new(),
             asked: BTreeSet::new(),
             next: 0,
+            moves: 0,
             wrong: Vec::new(),
         };
         world.boot();
@@ -160,8 +173,31 @@ impl World {
     }
 
     fn step(&mut self, event: Event) {
-        for action in self.machine.step(event, self.now_ms) {
-            self.act(action);
+        let actions = self.machine.step(event, self.now_ms);
+        for (id, process) in self.processes.iter_mut().filter(|(_, process)| !process.is_killed) {
+            process.slot = self.machine.slot_of(*id);
+        }
+        actions.into_iter().for_each(|action| self.act(action));
+        self.check_places();
+    }
+
+    /// A program that lives is on a GPU that is held, and no GPU has more than it may, with those that are on their way to it.
+    fn check_places(&mut self) {
+        let is_held = |process: &Process| process.slot.is_none_or(|slot| self.gpus.contains(&slot));
+        if !self.processes.values().all(|process| process.is_killed || is_held(process)) {
+            self.wrong.push("a program is on a GPU that is not held".to_owned());
+        }
+        for slot in &self.gpus {
+            let is_there = |p: &&Process| p.slot == Some(*slot) || p.moving_to == Some(*slot);
+            let there: Vec<&Process> = self.processes.values().filter(is_there).collect();
+            let gpu_mb: u64 = there.iter().map(|p| declared_mb(&p.key)).sum();
+            let is_one = there.iter().all(|p| p.key.tenant == there[0].key.tenant);
+            if gpu_mb > GPU_MB || there.len() > SHARING as usize {
+                self.wrong.push("a GPU has more than it may".to_owned());
+            }
+            if !is_one && !settings(self.seed).tenants_share {
+                self.wrong.push("tenants are on one GPU though they may not".to_owned());
+            }
         }
     }
 
@@ -216,6 +252,30 @@ impl World {
             Action::ReturnGpu { slot } => {
                 self.gpus.remove(&slot);
             }
+            Action::Move { instance, to } => self.moves(instance, to),
+        }
+    }
+
+    fn moves(&mut self, instance: InstanceId, to: SlotId) {
+        self.check(self.gpus.contains(&to), "an instance moves to a GPU that is not held");
+        let Some(process) = self.processes.get_mut(&instance) else { return };
+        let is_able = process.key.name == "lasting" && process.running.is_some() && process.slot != Some(to);
+        process.moving_to = Some(to);
+        self.moves += 1;
+        self.check(is_able, "an instance moves that does not run, or cannot");
+    }
+
+    /// A program says what became of its move, or what its protection is.
+    fn tell(&mut self, instance: InstanceId, luck: u64) {
+        let Some(process) = self.processes.get_mut(&instance) else { return };
+        if process.is_killed || process.key.name != "lasting" || !process.is_up {
+            return;
+        }
+        let link = [Link::None, Link::Attached, Link::Protected][(luck as usize).min(2)];
+        match process.moving_to.take() {
+            Some(_) if luck.is_multiple_of(3) => self.step(Event::NotMoved { instance }),
+            Some(_) => self.step(Event::Moved { instance }),
+            None => self.step(Event::Linked { instance, link }),
         }
     }
 
@@ -224,7 +284,14 @@ impl World {
         self.check(of_it < LIMIT as usize, "a function has more instances than it may");
         let needs_gpu = declared_mb(&key) > 0;
         self.check(slot.is_some() == needs_gpu, "an instance has a GPU if its function declared one");
-        let process = Process { key: key.clone(), slot, running: None, is_up: false, is_killed: false };
+        let process = Process {
+            key: key.clone(),
+            slot,
+            moving_to: None,
+            running: None,
+            is_up: false,
+            is_killed: false,
+        };
         self.processes.insert(instance, process);
         let memory_mb = |p: &Process| if p.key.tenant == "b" && p.key.name == "cpu" { 512 } else { 128 };
         let sum_mb: u64 = self.processes.values().map(memory_mb).sum();
@@ -232,8 +299,12 @@ impl World {
         let Some(slot) = slot else { return };
         self.check(self.gpus.contains(&slot), "an instance is on a GPU that is not held");
         // Those that were killed have their memory until they are gone.
-        let there: Vec<&FunctionKey> =
-            self.processes.values().filter(|p| p.slot == Some(slot)).map(|p| &p.key).collect();
+        let there: Vec<&FunctionKey> = self
+            .processes
+            .values()
+            .filter(|p| [p.slot, p.moving_to].contains(&Some(slot)))
+            .map(|p| &p.key)
+            .collect();
         let gpu_mb: u64 = there.iter().map(|key| declared_mb(key)).sum();
         let (count, is_one) = (there.len(), there.iter().all(|other| other.tenant == key.tenant));
         self.check(gpu_mb <= GPU_MB, "a GPU has instances that declared more memory than it has");
@@ -244,8 +315,13 @@ impl World {
     fn invoke(&mut self) {
         self.next += 1;
         let id = format!("i{}", self.next);
-        let at = self.dice.roll(functions().len() as u64) as usize;
-        let (key, _) = functions().swap_remove(at);
+        // Half of them are of those that survive, so that there is something to move.
+        let mut choice = functions();
+        if self.dice.roll(2) == 0 {
+            choice.retain(|(_, spec)| spec.survives);
+        }
+        let at = self.dice.roll(choice.len() as u64) as usize;
+        let (key, _) = choice.swap_remove(at);
         let kind = if self.dice.roll(2) == 0 {
             self.clients.insert(id.clone());
             Kind::Sync
@@ -289,7 +365,13 @@ impl World {
                 let all: Vec<InstanceId> = self.processes.keys().copied().collect();
                 if !all.is_empty() {
                     let at = self.dice.roll(all.len() as u64) as usize;
-                    self.live(all[at], is_calm);
+                    let luck = self.dice.roll(12);
+                    self.tell(all[at], luck);
+                    // Some run for longer than the others, so that they are beside each other for a while.
+                    let is_long = self.processes.get(&all[at]).is_some_and(|p| p.key.name == "lasting");
+                    if is_calm || !is_long || self.dice.roll(8) == 0 {
+                        self.live(all[at], is_calm);
+                    }
                 }
             }
             4 => {
@@ -306,11 +388,26 @@ impl World {
             5..=7 => self.step(Event::Tick),
             8 | 9 => self.invoke(),
             10 if self.dice.roll(20) == 0 => self.boot(),
-            10 => {
-                if let Some(slot) = self.gpus.pop_first() {
+            10 => match (self.gpus.first().copied(), self.dice.roll(3)) {
+                (Some(slot), 0) => {
+                    self.gpus.remove(&slot);
                     self.step(Event::GpuLost { slot });
                 }
-            }
+                (Some(slot), 1) => {
+                    let is_there = self.dice.roll(4) > 0;
+                    self.step(Event::GpuChanged { slot, is_there });
+                }
+                _ => {
+                    let lost = self.processes.iter().find(|(_, p)| p.key.name == "lasting" && !p.is_killed);
+                    let Some(instance) = lost.map(|(id, _)| *id) else { return };
+                    let is_over = self.dice.roll(2) == 0;
+                    self.step(if is_over {
+                        Event::GivenUp { instance }
+                    } else {
+                        Event::Stranded { instance }
+                    });
+                }
+            },
             _ => {
                 if let Some(id) = self.clients.pop_first() {
                     self.abandoned.insert(id.clone());
@@ -321,7 +418,12 @@ impl World {
     }
 
     /// Chaos, then calm in which everything must come to its end.
-    fn run(mut self) -> Vec<String> {
+    fn run(self) -> Vec<String> {
+        self.run_counting().0
+    }
+
+    /// The same, and how often an instance moved.
+    fn run_counting(mut self) -> (Vec<String>, u32) {
         for _ in 0..2_000 {
             self.turn(false);
         }
@@ -335,7 +437,7 @@ impl World {
         self.check(left == 0, "an invocation is never finished");
         let all_once = self.accepted.iter().all(|id| self.reported.get(id) == Some(&1));
         self.check(all_once, "an accepted invocation is not reported exactly once");
-        self.wrong
+        (self.wrong, self.moves)
     }
 }
 
@@ -343,10 +445,13 @@ const SEEDS: u64 = 60;
 
 #[test]
 fn whatever_breaks_each_accepted_invocation_is_reported_once_and_no_limit_is_passed() {
+    let mut moves = 0;
     for seed in 0..SEEDS {
-        let wrong = World::new(seed, None).run();
+        let (wrong, moved) = World::new(seed, None).run_counting();
         assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
+        moves += moved;
     }
+    assert!(moves > 20, "the world has too few moves to say anything of them: {moves}");
 }
 
 #[test]
@@ -357,6 +462,8 @@ fn the_checker_notices_faults() {
         Mutation::Overbook,
         Mutation::Overfill,
         Mutation::MixTenants,
+        Mutation::MoveWithoutRoom,
+        Mutation::MoveUnbooked,
     ];
     for mutation in mutations {
         let noticed = (0..SEEDS).any(|seed| !World::new(seed, Some(mutation)).run().is_empty());

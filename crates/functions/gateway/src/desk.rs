@@ -2,6 +2,7 @@
 
 mod actions;
 mod destinations;
+mod lasting;
 mod verdicts;
 
 use crate::answer::Problem;
@@ -10,11 +11,14 @@ use crate::clock::Clock;
 use crate::gpus::{GpuNews, Gpus};
 use crate::keeper::Keeper;
 use crate::keys::Keys;
+use crate::line::Line;
 use crate::logs::Logs;
+use crate::metrics::Counts;
 use crate::pipes::Pipes;
 use crate::spawner::Job;
 use functions::{
-    Event, Function, FunctionKey, InstanceId, Kind, Machine, Outlook, Queued, RetryRules, Spec, Whereabouts,
+    Event, Function, FunctionKey, GpuLoad, InstanceId, Kind, Machine, Outlook, Queued, RetryRules, SlotId,
+    Spec, Survive, Whereabouts,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::Sender;
@@ -56,6 +60,14 @@ enum Reply {
     Async(Queued),
 }
 
+/// A move under way.
+struct Moving {
+    from: SlotId,
+    to: SlotId,
+    /// The GPU that the program was told to go to; empty until a way was found.
+    spot: String,
+}
+
 struct InstanceDesk {
     key: FunctionKey,
     work: mpsc::UnboundedSender<Work>,
@@ -64,6 +76,10 @@ struct InstanceDesk {
     is_killed: bool,
     /// What it said about its failed start.
     init_error: Option<Vec<u8>>,
+    /// The line to its CUDA library, if its program survives.
+    line: Option<Arc<Line>>,
+    /// It was told to move and has not answered.
+    moving: Option<Moving>,
     /// Where it prints to; none before its process is there.
     pipes: Option<Arc<Pipes>>,
     /// Ends its Runtime API when this is dropped.
@@ -94,6 +110,9 @@ pub(crate) struct Desk {
     clock: Clock,
     pub(crate) spawner: OnceLock<Sender<Job>>,
     pub(crate) gpus: OnceLock<Arc<dyn Gpus>>,
+    pub(crate) counts: Counts,
+    /// For functions that do not say how they survive.
+    survive: Survive,
     pub(crate) runtime: tokio::runtime::Handle,
 }
 
@@ -104,6 +123,7 @@ pub(crate) struct Parts {
     pub(crate) cache: Cache,
     pub(crate) users: Arc<crate::users::Users>,
     pub(crate) region: String,
+    pub(crate) survive: Survive,
     pub(crate) runtime: tokio::runtime::Handle,
 }
 
@@ -121,6 +141,8 @@ impl Desk {
             clock: Clock::start(),
             spawner: OnceLock::new(),
             gpus: OnceLock::new(),
+            counts: Counts::default(),
+            survive: parts.survive,
             runtime: parts.runtime,
         })
     }
@@ -158,7 +180,7 @@ impl Desk {
 
     pub(crate) fn deploy(self: &Arc<Self>, function: Function) {
         let mut state = locks::lock(&self.state);
-        let (key, spec) = (function.key.clone(), spec_of(&function));
+        let (key, spec) = (function.key.clone(), self.spec_of(&function));
         state.init_errors.remove(&key);
         state.functions.insert(key.clone(), function);
         self.apply(&mut state, Event::Deployed { key, spec });
@@ -308,11 +330,41 @@ impl Desk {
             GpuNews::Granted { slot, total_mb } => {
                 self.apply(&mut state, Event::GpuGranted { slot, total_mb });
             }
+            GpuNews::Changed { slot, is_there, why } => {
+                tracing::warn!(slot = slot.0, why, "a GPU has changed; programs that survive go on there");
+                self.apply(&mut state, Event::GpuChanged { slot, is_there });
+            }
             GpuNews::Lost { slot, why } => {
                 tracing::warn!(slot = slot.0, why, "a GPU is lost");
                 state.gpu_refusal = why;
                 self.apply(&mut state, Event::GpuLost { slot });
             }
+        }
+    }
+
+    /// How busy each GPU is.
+    pub(crate) fn loads(&self) -> Vec<GpuLoad> {
+        locks::lock(&self.state).machine.loads()
+    }
+
+    /// How instances of a function outlive the loss of their GPU.
+    fn survive_of(&self, function: &Function) -> Survive {
+        function.configuration.survive().unwrap_or_else(|| self.survive.clone())
+    }
+
+    fn spec_of(&self, function: &Function) -> Spec {
+        let configuration = &function.configuration;
+        let RetryRules { attempts, age_s } = configuration.retry;
+        let gpu_mb = configuration.gpu_mb();
+        Spec {
+            revision: function.revision,
+            timeout_ms: u64::from(configuration.timeout_s) * 1000,
+            memory_mb: configuration.memory_mb,
+            gpu_mb,
+            survives: gpu_mb.is_some() && self.survive_of(function).is_on(),
+            concurrency: configuration.concurrency,
+            retries: attempts,
+            age_max_ms: u64::from(age_s) * 1000,
         }
     }
 }
@@ -323,18 +375,4 @@ fn has_room(state: &State) -> Result<(), Problem> {
         return Err(Problem::new(429, "TooManyRequestsException", message));
     }
     Ok(())
-}
-
-fn spec_of(function: &Function) -> Spec {
-    let configuration = &function.configuration;
-    let RetryRules { attempts, age_s } = configuration.retry;
-    Spec {
-        revision: function.revision,
-        timeout_ms: u64::from(configuration.timeout_s) * 1000,
-        memory_mb: configuration.memory_mb,
-        gpu_mb: configuration.gpu_mb(),
-        concurrency: configuration.concurrency,
-        retries: attempts,
-        age_max_ms: u64::from(age_s) * 1000,
-    }
 }

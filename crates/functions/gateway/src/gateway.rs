@@ -7,7 +7,7 @@ use crate::keeper::{KeepError, Keeper};
 use crate::spawner::Spawner;
 use crate::tls::{TlsError, TlsFiles};
 use crate::users::Users;
-use crate::{lambda, server, tls};
+use crate::{lambda, metrics, server, tls};
 use pool_store::{Candidacy, Elector, Leadership, Standing, Store};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -36,6 +36,10 @@ pub struct Settings {
     pub tls: Option<TlsFiles>,
     /// Where GPUs come from.
     pub gpus: Option<GpusOf>,
+    /// How instances outlive the loss of their GPU, where their function does not say.
+    pub survive: functions::Survive,
+    /// Where metrics are read, in the clear.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Why a service does not start.
@@ -81,6 +85,8 @@ const LEAD_WITHIN: Duration = Duration::from_secs(15);
 const TICK: Duration = Duration::from_millis(20);
 /// Clients at once.
 const CONNECTIONS_MAX: usize = 4096;
+/// Readers of metrics at once.
+const METRICS_CONNECTIONS_MAX: usize = 16;
 /// How often old reports are removed, and how old they get.
 const TIDY_EVERY: Duration = Duration::from_secs(600);
 const SUCCESS_KEPT_MS: u64 = 24 * 3600 * 1000;
@@ -100,9 +106,9 @@ impl Gateway {
     pub fn start(settings: Settings) -> Result<Self, StartError> {
         let system = |doing| move |source| StartError::System { doing, source };
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
-        let listener = std::net::TcpListener::bind(settings.listen)
-            .map_err(|source| StartError::Listen { address: settings.listen, source })?;
+        let listener = bind(settings.listen)?;
         let address = listener.local_addr().map_err(system("find the own address"))?;
+        let metrics = settings.metrics.map(bind).transpose()?;
         let (elector, leadership) = lead(&settings.store, address)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -119,6 +125,7 @@ impl Gateway {
             cache: cache.clone(),
             users: users.clone(),
             region: settings.region.clone(),
+            survive: settings.survive,
             runtime: runtime.handle().clone(),
         });
         let spawner = Spawner {
@@ -136,7 +143,11 @@ impl Gateway {
         tracing::info!(invocations = loaded.queued.len(), "accepted before this service was started");
         loaded.queued.into_iter().for_each(|queued| desk.invoke_async(queued));
         let (stop, stopped) = watch::channel(false);
-        listener.set_nonblocking(true).map_err(system("listen"))?;
+        if let Some(metrics) = metrics {
+            runtime
+                .block_on(serve_metrics(metrics, desk.clone(), stopped.clone()))
+                .map_err(system("listen"))?;
+        }
         runtime.block_on(serve(listener, tls, desk.clone(), stopped)).map_err(system("listen"))?;
         Ok(Self { address, desk, stop, elector, runtime })
     }
@@ -187,6 +198,26 @@ fn lead(store: &Arc<dyn Store>, address: SocketAddr) -> Result<(Elector, Leaders
             Err(_) => return Err(StartError::Led { address: led_by }),
         }
     }
+}
+
+fn bind(address: SocketAddr) -> Result<std::net::TcpListener, StartError> {
+    let listener = std::net::TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map_err(|source| StartError::Listen { address, source })
+}
+
+async fn serve_metrics(
+    listener: std::net::TcpListener,
+    desk: Arc<Desk>,
+    stopped: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let text = || async move { metrics::text(&desk) };
+    let router = axum::Router::new().route("/metrics", axum::routing::get(text));
+    tokio::spawn(server::serve(listener, router, METRICS_CONNECTIONS_MAX, None, |_, _| true, stopped));
+    Ok(())
 }
 
 async fn serve(

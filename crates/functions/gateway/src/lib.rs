@@ -5,6 +5,7 @@
 //!                                                      │  ▲                                │
 //!                                                      │  └───── runtime (Runtime API) ◀───┘ one listener for each
 //!                                                      ├──▶ keeper ──▶ pool-store (functions, accepted invocations, reports)
+//!                                                      ├──▶ line (the CUDA library of an instance that survives)
 //!                                                      └──▶ Gpus (leases of the pool, in the binary)
 //! ```
 //!
@@ -21,7 +22,9 @@ mod gpus;
 mod keeper;
 mod keys;
 mod lambda;
+mod line;
 mod logs;
+mod metrics;
 mod peer;
 mod pipes;
 mod runner;
@@ -34,7 +37,7 @@ mod users;
 pub mod client;
 
 pub use gateway::{Gateway, Settings, StartError};
-pub use gpus::{GpuNews, GpuPart, Gpus, GpusOf, NoGpus, NotHeld};
+pub use gpus::{GpuNews, GpuPart, GpuWay, Gpus, GpusOf, NoGpus, NoWay, NotHeld};
 pub use keeper::KeepError;
 pub use keys::{KeyError, new_key};
 pub use runner::{InnerOrder, RunnerError, run_inner, run_outer};

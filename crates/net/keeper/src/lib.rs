@@ -1,4 +1,4 @@
-//! What a protected program's client library and its keeper (`dxpu run --survive`) say to each other.
+//! What a protected program's client library and its keeper (`dxpu run --survive`, `dxpu functions`) say to each other.
 //!
 //! ```text
 //!   program ── attached, lost, resumed, moved, refused, parked, unpark, protection, drilled ──▶ keeper

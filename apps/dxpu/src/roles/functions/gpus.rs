@@ -9,8 +9,8 @@ mod sweep;
 use crate::borrower::borrow::attach;
 use crate::support::library;
 use crate::support::pool_access::PoolAccess;
-use functions::SlotId;
-use functions_gateway::{GpuNews, GpuPart, Gpus, NotHeld};
+use functions::{InstanceId, SlotId};
+use functions_gateway::{GpuNews, GpuPart, GpuWay, Gpus, NoWay, NotHeld};
 use holder::Holder;
 use machine::files;
 use pool_api::{LeaseId, LeaseTokens, Name};
@@ -109,7 +109,7 @@ enum NotYet {
 }
 
 impl Gpus for Held {
-    fn ask(&self, slot: SlotId, tenant: &str, declared_mb: u32) {
+    fn ask(&self, slot: SlotId, tenant: &str, declared_mb: u32, is_spare: bool) {
         let (stop, stopped) = channel();
         let place = Arc::new(Place::default());
         let holder = Holder {
@@ -118,6 +118,7 @@ impl Gpus for Held {
             slot,
             tenant: tenant.to_owned(),
             declared_mb,
+            is_spare,
             place: place.clone(),
             swept: self.swept.clone(),
             returning: self.still_returning(),
@@ -137,13 +138,13 @@ impl Gpus for Held {
         holders.insert(slot, Holding { place, _stop: stop });
     }
 
-    fn open(&self, part: &GpuPart) -> Result<Vec<(String, String)>, NotHeld> {
+    fn open(&self, part: &GpuPart) -> Result<GpuWay, NotHeld> {
         let place =
             locks::lock(&self.holders).get(&part.slot).map(|held| held.place.clone()).ok_or(NotHeld)?;
         let mut deaf_since: Option<Instant> = None;
         while !place.is_over.load(Ordering::SeqCst) {
             let lease = locks::lock(&place.granted).ok_or(NotHeld)?;
-            match self.try_open(lease, part) {
+            match self.way_to(lease, part) {
                 Ok(environment) => {
                     locks::lock(&place.parts).push(part.clone());
                     return Ok(environment);
@@ -166,6 +167,30 @@ impl Gpus for Held {
         Err(NotHeld)
     }
 
+    fn try_open(&self, part: &GpuPart) -> Result<GpuWay, NoWay> {
+        let place = locks::lock(&self.holders).get(&part.slot).map(|held| held.place.clone());
+        let place = place.ok_or(NotHeld)?;
+        let lease = locks::lock(&place.granted).ok_or(NotHeld)?;
+        let way = self.way_to(lease, part).map_err(|error| NoWay::Refused { why: error.to_string() })?;
+        let mut parts = locks::lock(&place.parts);
+        parts.retain(|other| other.instance != part.instance);
+        parts.push(part.clone());
+        Ok(way)
+    }
+
+    fn left(&self, slot: SlotId, instance: InstanceId) {
+        let Some(place) = locks::lock(&self.holders).get(&slot).map(|held| held.place.clone()) else {
+            return;
+        };
+        locks::lock(&place.parts).retain(|part| {
+            let is_gone = part.instance == instance;
+            if is_gone {
+                let _ = std::fs::remove_file(token_file(part));
+            }
+            !is_gone
+        });
+    }
+
     fn give_back(&self, slot: SlotId) {
         let Some(held) = locks::lock(&self.holders).remove(&slot) else { return };
         held.place.is_over.store(true, Ordering::SeqCst);
@@ -186,7 +211,7 @@ impl Held {
 
     /// A token, and a worker that would let its bearer in. The worker may have been started again at another address since the
     /// lease was granted: an instance that was sent to the old one would fail, and its invocation with it.
-    fn try_open(&self, lease: LeaseId, part: &GpuPart) -> Result<Vec<(String, String)>, NotYet> {
+    fn way_to(&self, lease: LeaseId, part: &GpuPart) -> Result<GpuWay, NotYet> {
         let client = self.access.patient(PATIENCE).map_err(NotYet::Token)?;
         let tokens = part_tokens(&client, lease, part).map_err(NotYet::Token)?;
         let no_grant = || NotYet::Token(anyhow::anyhow!("the lease has no GPU"));
@@ -196,11 +221,18 @@ impl Held {
         let ca = files::replace(&part.folder.join("ca.pem"), 0o640, tokens.ca_certificate.as_bytes());
         ca.map_err(|error| NotYet::Token(error.into()))?;
         write(part, &tokens).map_err(NotYet::Token)?;
-        Ok(self.environment(&way, &part.folder))
+        let spot = format!("{} {}", grant.gpu, grant.epoch);
+        let place = keeper::Place {
+            address: way.address.to_string(),
+            name: way.name.clone(),
+            token_file: token_file(part).display().to_string(),
+            ca_file: Some(part.folder.join("ca.pem").display().to_string()),
+            ..keeper::Place::default()
+        };
+        Ok(GpuWay { environment: self.environment(&way, part), place, spot })
     }
 
-    fn environment(&self, way: &attach::Way, folder: &Path) -> Vec<(String, String)> {
-        let file = |name: &str| folder.join(name).display().to_string();
+    fn environment(&self, way: &attach::Way, part: &GpuPart) -> Vec<(String, String)> {
         let library = self.library.display().to_string();
         let mut environment = vec![
             ("LD_LIBRARY_PATH", library.clone()),
@@ -208,8 +240,8 @@ impl Held {
             ("TRITON_LIBCUDA_PATH", library),
             ("DXPU_WORKER", way.address.to_string()),
             ("DXPU_WORKER_NAMES", way.name.clone()),
-            ("DXPU_TOKEN_FILE", file("tokens")),
-            ("DXPU_CA", file("ca.pem")),
+            ("DXPU_TOKEN_FILE", token_file(part).display().to_string()),
+            ("DXPU_CA", part.folder.join("ca.pem").display().to_string()),
         ];
         // The next instance of a function loads the same modules and copies the same weights.
         if std::env::var_os("DXPU_CONTENT").is_none_or(|wish| wish != "0") {
@@ -230,9 +262,14 @@ fn part_tokens(client: &Client, lease: LeaseId, part: &GpuPart) -> anyhow::Resul
     Ok(client.part_tokens(lease, &name, u64::from(part.declared_mb) << 20)?)
 }
 
+/// Each place of an instance has its own: while it moves it needs two.
+fn token_file(part: &GpuPart) -> PathBuf {
+    part.folder.join(format!("tokens-{}", part.number))
+}
+
 fn write(part: &GpuPart, tokens: &LeaseTokens) -> anyhow::Result<()> {
     let text: String = tokens.grants.iter().map(|grant| format!("{}\n", grant.token)).collect();
-    Ok(files::replace(&part.folder.join("tokens"), 0o640, text.as_bytes())?)
+    Ok(files::replace(&token_file(part), 0o640, text.as_bytes())?)
 }
 
 impl Drop for Held {

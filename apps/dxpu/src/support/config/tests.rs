@@ -51,14 +51,15 @@ fn keys(text: &str) -> BTreeSet<String> {
 /// A value that each option takes, by what it is for.
 fn example(role: &str, key: &str) -> &'static str {
     match (role, key) {
-        ("manager" | "functions", "listen") => "'127.0.0.1:0'",
+        ("manager" | "functions", "listen") | ("functions", "metrics") => "'127.0.0.1:0'",
         ("worker", "listen") => "['0.0.0.0:7400', 'unix:/tmp/w']",
         ("manager" | "functions", "store") => "'sqlite:/tmp/pool.db'",
         (_, "leader-ttl" | "report-every" | "suspect-after" | "dead-after" | "reclaim-after" | "spin") => {
             "'5s'"
         }
         (_, "guest-waits" | "stall-timeout" | "guard-disk-after") => "'5s'",
-        ("functions", "keep-warm" | "retry-after" | "gpu-keep") => "'5s'",
+        ("functions", "keep-warm" | "retry-after" | "gpu-keep" | "balance-after") => "'5s'",
+        ("functions", "survive") => "'tight,careful'",
         (_, "soft" | "slots" | "port" | "devices" | "sessions") => "3",
         ("functions", "instances" | "tenant-instances" | "gpus" | "sharing") => "3",
         ("functions", "fit") => "'worst'",

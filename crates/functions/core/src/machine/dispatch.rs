@@ -1,6 +1,6 @@
 //! Who gets an instance, and who a new one.
 
-use super::{Action, Instance, InstanceId, InstanceState, Kind, Machine, SlotId, Stage, Verdict};
+use super::{Action, Instance, InstanceId, InstanceState, Kind, Link, Machine, SlotId, Stage, Verdict};
 use crate::record::FunctionKey;
 
 impl Machine {
@@ -101,6 +101,12 @@ impl Machine {
             memory_mb: spec.memory_mb,
             gpu_mb: spec.gpu_mb.unwrap_or(0),
             slot,
+            survives: spec.survives,
+            link: Link::None,
+            moving_to: None,
+            is_told_to_move: false,
+            is_away: false,
+            moved_ms: None,
             has_served: false,
             state: InstanceState::Starting { since_ms: now_ms },
         };

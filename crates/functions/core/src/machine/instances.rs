@@ -1,6 +1,6 @@
 //! The life of instances.
 
-use super::{Action, Instance, InstanceId, InstanceState, Machine, Verdict};
+use super::{Action, Instance, InstanceId, InstanceState, Link, Machine, Verdict};
 use crate::record::FunctionKey;
 
 /// The weight of the newest duration in the mean: one part of eight.
@@ -23,8 +23,10 @@ impl Machine {
             self.conclude(&lost, Verdict::Died, now_ms, actions);
         }
         let Some(instance) = self.instances.get_mut(&id) else { return };
+        // Its next program would look for a GPU where it is not any more.
+        let has_no_way = instance.is_away && instance.link == Link::None;
         let function = self.functions.get_mut(&instance.key);
-        match function.filter(|function| function.spec.revision == instance.revision) {
+        match function.filter(|function| function.spec.revision == instance.revision && !has_no_way) {
             Some(function) => {
                 if let InstanceState::Starting { since_ms } = instance.state {
                     function.start_ms = mean(function.start_ms, now_ms.saturating_sub(since_ms));
@@ -68,7 +70,7 @@ impl Machine {
         if let Some(function) = self.functions.get_mut(&instance.key) {
             function.idle.remove(&id);
         }
-        if let Some(slot) = instance.slot {
+        for slot in instance.slot.into_iter().chain(instance.moving_to) {
             self.leave_slot(slot, instance.gpu_mb, now_ms, actions);
         }
         match instance.state {
@@ -151,5 +153,6 @@ impl Machine {
                 || matches!(instance.state, InstanceState::Between { since_ms } if since_ms + start_ms <= now_ms)
         });
         self.return_empty_gpus(now_ms, actions);
+        self.balance(now_ms, actions);
     }
 }

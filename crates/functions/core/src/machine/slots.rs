@@ -1,6 +1,7 @@
 //! GPUs that the service holds, asks for and gives back.
 
 use super::{Action, Instance, InstanceId, InstanceState, Machine, SlotId, Verdict};
+use crate::balance::Crowd;
 use crate::places::{Fit, Rules, Slot};
 use crate::record::FunctionKey;
 use std::collections::BTreeSet;
@@ -12,14 +13,26 @@ pub(super) struct Reserved {
     pub(super) key: FunctionKey,
 }
 
+/// A GPU that the pool was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) tenant: String,
+    pub(super) declared_mb: u32,
+    /// It is to spread the load, and no invocation waits for it.
+    pub(super) is_spare: bool,
+}
+
+/// A pool without a free GPU is not asked for a spare one again for so long.
+const SPARE_AGAIN_AFTER_MS: u64 = 10_000;
+
 impl Machine {
-    fn rules(&self) -> Rules {
+    pub(super) fn rules(&self) -> Rules {
         let settings = &self.settings;
         Rules { sharing: settings.sharing, tenants_share: settings.tenants_share, fit: settings.fit }
     }
 
     /// The GPU that has room for one more instance of this function.
-    fn place_for(&self, key: &FunctionKey, declared_mb: u32) -> Option<u64> {
+    pub(super) fn place_for(&self, key: &FunctionKey, declared_mb: u32) -> Option<u64> {
         let reserved = self.reserved.as_ref();
         let is_open = |id: u64| {
             !self.returning.contains(&SlotId(id))
@@ -64,21 +77,31 @@ impl Machine {
         let is_coming = self
             .asked
             .values()
-            .any(|(tenant, asked_mb)| (shared || *tenant == key.tenant) && *asked_mb >= declared_mb);
+            .any(|asked| (shared || asked.tenant == key.tenant) && asked.declared_mb >= declared_mb);
         if is_coming {
             return None;
         }
         if self.slots.len() + self.asked.len() < self.settings.gpus_max {
             if self.gpus_not_before_ms <= now_ms {
-                self.next_slot += 1;
-                let slot = SlotId(self.next_slot);
-                self.asked.insert(slot, (key.tenant.clone(), declared_mb));
-                actions.push(Action::AskGpu { slot, tenant: key.tenant.clone(), declared_mb });
+                self.ask_gpu(key.tenant.clone(), declared_mb, false, actions);
             }
         } else if !self.end_idle_for(key, declared_mb, actions) && self.returning.is_empty() {
             self.free_a_gpu(key, declared_mb, actions);
         }
         None
+    }
+
+    pub(super) fn ask_gpu(
+        &mut self,
+        tenant: String,
+        declared_mb: u32,
+        is_spare: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        self.next_slot += 1;
+        let slot = SlotId(self.next_slot);
+        self.asked.insert(slot, Asked { tenant: tenant.clone(), declared_mb, is_spare });
+        actions.push(Action::AskGpu { slot, tenant, declared_mb, is_spare });
     }
 
     /// Ends idle instances that nobody waits for, so that one more fits beside the others. True if room will be there.
@@ -88,7 +111,8 @@ impl Machine {
         for (id, slot) in &self.slots {
             let slot_id = SlotId(*id);
             let is_held = self.reserved.as_ref().is_some_and(|held| held.slot == slot_id && held.key != *key);
-            if !rules.admits(slot, &key.tenant) || is_held || self.returning.contains(&slot_id) {
+            let is_shut = slot.is_down || self.returning.contains(&slot_id);
+            if !rules.admits(slot, &key.tenant) || is_held || is_shut {
                 continue;
             }
             let mut quiet: Vec<(u64, InstanceId)> = self
@@ -148,8 +172,9 @@ impl Machine {
     /// for another.
     fn free_a_gpu(&mut self, key: &FunctionKey, declared_mb: u32, actions: &mut Vec<Action>) {
         let rules = self.rules();
-        let is_useless =
-            |slot: &Slot| !rules.admits(slot, &key.tenant) || slot.total_mb < u64::from(declared_mb);
+        let is_useless = |slot: &Slot| {
+            slot.is_down || !rules.admits(slot, &key.tenant) || slot.total_mb < u64::from(declared_mb)
+        };
         let is_reserved = |slot: SlotId| self.reserved.as_ref().is_some_and(|held| held.slot == slot);
         let is_quiet = |slot: SlotId| {
             self.slot_instances(slot).all(|(_, instance)| match instance.state {
@@ -197,6 +222,7 @@ impl Machine {
         let found = self
             .slots
             .iter()
+            .filter(|(_, slot)| !slot.is_down)
             .filter(|(_, slot)| slot.total_mb >= u64::from(declared_mb) || !rules.admits(slot, &key.tenant))
             .min_by_key(|(id, slot)| (!rules.admits(slot, &key.tenant), slot.used, **id));
         let Some((id, slot)) = found else { return };
@@ -235,16 +261,22 @@ impl Machine {
         now_ms: u64,
         actions: &mut Vec<Action>,
     ) {
-        let Some((tenant, declared_mb)) = self.asked.remove(&slot) else {
+        let Some(asked) = self.asked.remove(&slot) else {
             return actions.push(Action::ReturnGpu { slot });
         };
-        if total_mb < u64::from(declared_mb) {
+        if total_mb < u64::from(asked.declared_mb) {
             actions.push(Action::ReturnGpu { slot });
-            return self.refuse_one(&tenant, declared_mb, now_ms, actions);
+            return self.refused(&asked, now_ms, actions);
         }
+        if asked.is_spare {
+            // It was asked for because others have been crowded for long enough.
+            self.crowds.insert(slot, (Crowd::Idle, 0));
+        }
+        let tenant = asked.tenant;
         self.gpu_refusals = 0;
         let had = BTreeSet::new();
-        let place = Slot { tenant, total_mb, used_mb: 0, used: 0, empty_since_ms: now_ms, had };
+        let place =
+            Slot { tenant, total_mb, used_mb: 0, used: 0, empty_since_ms: now_ms, had, is_down: false };
         self.slots.insert(slot.0, place);
     }
 
@@ -252,24 +284,25 @@ impl Machine {
         self.returning.remove(&slot);
         let Some(place) = self.slots.remove(&slot.0) else {
             // The pool will not give one: an invocation that waits for it is told, and the next one asks again.
-            if let Some((tenant, declared_mb)) = self.asked.remove(&slot) {
-                self.refuse_one(&tenant, declared_mb, now_ms, actions);
+            if let Some(asked) = self.asked.remove(&slot) {
+                self.refused(&asked, now_ms, actions);
             }
             return;
         };
         debug_assert!(place.used as usize >= self.slot_instances(slot).count());
-        let there: Vec<(InstanceId, Option<String>)> = self
-            .slot_instances(slot)
-            .map(|(id, instance)| match &instance.state {
-                InstanceState::Busy { id: running, .. } => (id, Some(running.clone())),
-                _ => (id, None),
-            })
-            .collect();
-        for (instance, running) in there {
-            self.kill(instance, actions);
-            if let Some(id) = running {
-                self.conclude(&id, Verdict::GpuLost, now_ms, actions);
+        let there: Vec<InstanceId> = self.slot_instances(slot).map(|(id, _)| id).collect();
+        for instance in there {
+            if !self.rehome(instance, now_ms, actions) {
+                self.given_up(instance, now_ms, actions);
             }
+        }
+    }
+
+    fn refused(&mut self, asked: &Asked, now_ms: u64, actions: &mut Vec<Action>) {
+        if asked.is_spare {
+            self.spare_not_before_ms = now_ms + SPARE_AGAIN_AFTER_MS;
+        } else {
+            self.refuse_one(&asked.tenant, asked.declared_mb, now_ms, actions);
         }
     }
 

@@ -1,12 +1,16 @@
 //! Carries out what the machine says. Nothing here waits: the desk's lock is held.
 
-use super::{Desk, InstanceDesk, Reply, State, Work, verdicts};
-use crate::gpus::{GpuPart, NoPart};
+use super::{Desk, InstanceDesk, Moving, Reply, State, Work, verdicts};
+use crate::gpus::{GpuPart, GpuWay, NoPart};
+use crate::line::Line;
 use crate::runtime;
 use crate::spawner::{Job, StartOrder};
 use functions::{Action, Event, Function, FunctionKey, InstanceId, SlotId};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
+
+/// By this the CUDA library knows how its program survives.
+const SURVIVE_VARIABLE: &str = "DXPU_SURVIVE";
 
 impl Desk {
     pub(super) fn apply(self: &Arc<Self>, state: &mut State, event: Event) {
@@ -50,11 +54,12 @@ impl Desk {
                     let _ = reply.send(Err(verdicts::refused(&pending.key, refusal, outlook)));
                 }
             }
-            Action::AskGpu { slot, tenant, declared_mb } => {
+            Action::AskGpu { slot, tenant, declared_mb, is_spare } => {
                 if let Some(gpus) = self.gpus.get() {
-                    gpus.ask(slot, &tenant, declared_mb);
+                    gpus.ask(slot, &tenant, declared_mb, is_spare);
                 }
             }
+            Action::Move { instance, to } => self.begin_move(state, instance, to),
             Action::ReturnGpu { slot } => {
                 if let Some(gpus) = self.gpus.get() {
                     gpus.give_back(slot);
@@ -85,6 +90,8 @@ impl Desk {
             running: None,
             is_killed: false,
             init_error: None,
+            line: None,
+            moving: None,
             pipes: None,
             _api: api,
         };
@@ -92,7 +99,7 @@ impl Desk {
         let this = self.clone();
         // Outside of the lock: a listener is bound first, because the process is told its address.
         self.runtime.spawn(async move {
-            let runtime_api = match runtime::listen(&this, instance, &function, orders, stop).await {
+            let runtime_api = match runtime::listen(&this, instance, &function, orders, stop.clone()).await {
                 Ok(runtime_api) => runtime_api,
                 Err(error) => {
                     return this.ended(instance, format!("its Runtime API cannot listen: {error}"));
@@ -100,7 +107,7 @@ impl Desk {
             };
             let gpu = match slot {
                 None => None,
-                Some(slot) => match this.clone().open_gpu(instance, &function, slot).await {
+                Some(slot) => match this.clone().open_gpu(instance, &function, slot, stop).await {
                     Ok(environment) => Some(environment),
                     Err(error) => return this.ended(instance, error.to_string()),
                 },
@@ -115,15 +122,44 @@ impl Desk {
         instance: InstanceId,
         function: &Function,
         slot: SlotId,
+        stop: watch::Receiver<bool>,
     ) -> Result<Vec<(String, String)>, NoPart> {
         let tenant = function.key.tenant.clone();
         let declared_mb = function.configuration.gpu_mb().unwrap_or(0);
+        let survive = self.survive_of(function);
+        let survives = survive.is_on();
+        let folder = self.cache.gpu(instance, &tenant)?;
+        let socket = folder.join("line");
+        let this = self.clone();
         let open = move || {
-            let folder = self.cache.gpu(instance, &tenant)?;
             let gpus = self.gpus.get().ok_or(NoPart::Ends)?;
-            Ok(gpus.open(&GpuPart { slot, tenant, instance, declared_mb, folder })?)
+            Ok(gpus.open(&GpuPart { slot, tenant, instance, declared_mb, folder, survives, number: 0 })?)
         };
-        tokio::task::spawn_blocking(open).await.unwrap_or(Err(NoPart::Ends))
+        let way: Result<GpuWay, NoPart> =
+            tokio::task::spawn_blocking(open).await.unwrap_or(Err(NoPart::Ends));
+        let GpuWay { mut environment, spot, .. } = way?;
+        environment.push((SURVIVE_VARIABLE.to_owned(), survive.to_string()));
+        if survives {
+            let line = Line::listen(&this, instance, &socket, stop).map_err(NoPart::Line)?;
+            line.is_at(spot);
+            environment.push((keeper::SOCKET_VARIABLE.to_owned(), socket.display().to_string()));
+            if let Some(found) = locks::lock(&this.state).instances.get_mut(&instance) {
+                found.line = Some(line);
+            }
+        }
+        Ok(environment)
+    }
+
+    /// Has a running program go to another GPU. Finding a way takes a while, so that is done outside of the lock.
+    fn begin_move(self: &Arc<Self>, state: &mut State, instance: InstanceId, to: SlotId) {
+        let from = state.machine.slot_of(instance);
+        let found = state.instances.get_mut(&instance);
+        let line = found.as_ref().and_then(|found| found.line.clone());
+        let (Some(from), Some(found), Some(line)) = (from, found, line) else {
+            return self.apply(state, Event::NotMoved { instance });
+        };
+        found.moving = Some(Moving { from, to, spot: String::new() });
+        self.lead(instance, to, line);
     }
 
     /// Has a process started, unless the instance was killed meanwhile: under the lock, so that an order to kill comes after

@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 
 /// How long the pool is asked for one GPU; then the invocation that waits is told why there is none.
 const GRANT_WITHIN: Duration = Duration::from_secs(60);
+/// The same for one that would only spread the load: a free GPU is granted within a moment.
+const SPARE_WITHIN: Duration = Duration::from_secs(2);
+/// A GPU that was lost under programs that survive is waited for as long as they wait themselves.
+const AGAIN_WITHIN: Duration = Duration::from_secs(60);
 /// How long the manager holds a question back if nothing has changed. It also renews the lease.
 const ASK_FOR: Duration = Duration::from_secs(1);
 /// Tokens last for a day.
@@ -27,6 +31,8 @@ pub(super) struct Holder {
     pub(super) slot: SlotId,
     pub(super) tenant: String,
     pub(super) declared_mb: u32,
+    /// It is only wanted if the pool has one free now.
+    pub(super) is_spare: bool,
     pub(super) place: Arc<Place>,
     pub(super) swept: Swept,
     /// Those that are being given back: there are never more leases than the service may have.
@@ -64,16 +70,13 @@ impl Holder {
     }
 
     fn use_lease(&self, client: &Client, mut lease: Lease, stopped: &Receiver<()>) -> anyhow::Result<()> {
-        let until = Instant::now() + GRANT_WITHIN;
+        let within = if self.is_spare { SPARE_WITHIN } else { GRANT_WITHIN };
+        let until = Instant::now() + within;
         while lease.state == LeaseState::Pending {
             if is_stopped(stopped) {
                 return Ok(());
             }
-            anyhow::ensure!(
-                Instant::now() < until,
-                "the pool had no GPU free for {} s",
-                GRANT_WITHIN.as_secs()
-            );
+            anyhow::ensure!(Instant::now() < until, "the pool had no GPU free for {} s", within.as_secs());
             lease = client.wait_for_lease(lease.id, lease.version, ASK_FOR)?;
         }
         anyhow::ensure!(lease.state == LeaseState::Granted, "the lease ended before it had a GPU");
@@ -87,7 +90,8 @@ impl Holder {
         self.watch(client, &lease, attached.version, stopped)
     }
 
-    /// Keeps the lease alive until it is given back or its worker is lost, and all sessions with it.
+    /// Keeps the lease alive until it is given back, or lost with all sessions. For programs that survive it goes on with the
+    /// next worker, or the next GPU that the pool gives the lease.
     ///
     /// The pool gives a lease a new version when its GPU or its worker is another one, also if the next worker is at the same
     /// address. An agent that is started again changes nothing: its workers go on.
@@ -95,9 +99,10 @@ impl Holder {
         &self,
         client: &Client,
         lease: &Lease,
-        version: u64,
+        mut version: u64,
         stopped: &Receiver<()>,
     ) -> anyhow::Result<()> {
+        let mut without_since: Option<Instant> = None;
         let (mut heard, mut signed) = (Instant::now(), Instant::now());
         while !is_stopped(stopped) {
             anyhow::ensure!(!self.place.is_deaf.load(Ordering::SeqCst), "its worker lets no instance in");
@@ -106,8 +111,13 @@ impl Holder {
                 Ok(_) if is_stopped(stopped) => return Ok(()),
                 Ok(now) => {
                     let is_granted = now.state == LeaseState::Granted;
-                    anyhow::ensure!(is_granted, "its GPU was lost, and the lease with it");
-                    anyhow::ensure!(now.version == version, "its worker ended, and all sessions with it");
+                    if now.version != version {
+                        self.change(&now)?;
+                        version = now.version;
+                    }
+                    without_since = (!is_granted).then(|| without_since.unwrap_or_else(Instant::now));
+                    let is_over = without_since.is_some_and(|since| since.elapsed() >= AGAIN_WITHIN);
+                    anyhow::ensure!(!is_over, "its GPU was lost, and the pool had no other");
                     heard = Instant::now();
                 }
                 Err(error) if error.code() == Some(ErrorCode::NotFound) => return Err(error.into()),
@@ -122,6 +132,22 @@ impl Holder {
                 self.sign_again(client, lease.id);
             }
         }
+        Ok(())
+    }
+
+    /// The lease has another worker or GPU, or waits for one. Fails if that is the end of all instances.
+    fn change(&self, now: &Lease) -> anyhow::Result<()> {
+        let is_granted = now.state == LeaseState::Granted;
+        let may_come_back = is_granted || now.state == LeaseState::Pending;
+        let survives =
+            locks::lock(&self.place.parts).iter().any(|part| part.survives && part.folder.is_dir());
+        anyhow::ensure!(is_granted || (survives && may_come_back), "its GPU was lost, and the lease with it");
+        anyhow::ensure!(survives, "its worker ended, and all sessions with it");
+        let why = match is_granted {
+            true => "its worker is another one, and all sessions are lost",
+            false => "its GPU is lost, and the lease waits for another",
+        };
+        (self.news)(GpuNews::Changed { slot: self.slot, is_there: is_granted, why: why.to_owned() });
         Ok(())
     }
 
