@@ -37,6 +37,7 @@ mod graph;
 mod green;
 mod known;
 mod launch;
+mod leaving;
 mod linker;
 mod memory;
 mod module;

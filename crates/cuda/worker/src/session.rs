@@ -80,6 +80,10 @@ pub fn run_session_process_with_store(
         Err(error) => return report(&mut control, Unserved::Configuration(error).into()),
     };
     let config = startup.session;
+    if config.is_merged {
+        // It sees the front's socket close, and leaves in order: see `serve::wind_up`.
+        let _ = rustix::process::set_parent_process_death_signal(None);
+    }
     let memory = if startup.content { fds.pop().map(Memory::new) } else { None };
     if startup.role == Role::Status {
         let end = match make_status(&startup.driver, fds) {

@@ -38,8 +38,6 @@ const IN_LINE_MAX: usize = 1024;
 const ALL_IN_USE: &str = "all sessions of this worker are in use";
 /// How long a process is kept for a client that has shown its token and is to come back at once.
 const TICKET_GOOD_FOR: Duration = Duration::from_secs(10);
-/// How long an ended session may take to leave before it is made to.
-const LEAVE_WITHIN: Duration = Duration::from_secs(8);
 
 pub(crate) struct Sessions {
     config: Arc<FrontConfig>,
@@ -240,7 +238,7 @@ impl Sessions {
 
     /// Ends everything and waits until all processes are gone.
     pub(crate) fn stop(&self) {
-        let deadline = Instant::now() + LEAVE_WITHIN;
+        let deadline = Instant::now() + self.config.session.leave_within();
         let mut state = lock(&self.state);
         state.stopping = true;
         self.changed.notify_all();
@@ -281,7 +279,7 @@ impl Sessions {
         });
         // A thread that still wants to give it a connection hears that it is gone.
         child.stop();
-        let end = child::end_of(said, reap(&mut process));
+        let end = child::end_of(said, reap(&mut process, self.config.session.leave_within()));
         release();
         let mut state = lock(&self.state);
         state.processes -= 1;
@@ -338,8 +336,8 @@ impl Sessions {
 }
 
 /// Waits for a process that has closed its control socket, and makes it leave if it does not.
-pub(super) fn reap(process: &mut Child) -> io::Result<std::process::ExitStatus> {
-    let deadline = Instant::now() + LEAVE_WITHIN;
+pub(super) fn reap(process: &mut Child, within: Duration) -> io::Result<std::process::ExitStatus> {
+    let deadline = Instant::now() + within;
     let mut pause = Duration::from_micros(200);
     while Instant::now() < deadline {
         if let Some(status) = process.try_wait()? {

@@ -1,7 +1,7 @@
 //! A client that is attached, from its first command to its end.
 
 use crate::{
-    config::SessionConfig,
+    config::{DRAINED_WITHIN, SessionConfig},
     content::Memory,
     end::{EndKind, Ending, SessionEnd},
     images::ImageCache,
@@ -48,14 +48,15 @@ pub(crate) fn serve(
     let (cuts, gate) = (commands.cuts.clone(), commands.gate.clone());
     start_threads(commands, input, &link, events_rx, &ending, config.stall_timeout);
     let end = watch(&ending, &link.events, config.stall_timeout);
-    wind_up(&end, driver, &link);
+    wind_up(&end, driver, &link, config.is_merged);
     cuts.close();
     // An instance of a function that is no longer wanted is killed, and is as good a teacher as any.
     if matches!(end.kind, EndKind::Finished | EndKind::PeerLost) {
         gate.remember_loads();
     }
     if let Some(sharer) = sharer {
-        sharer.leave();
+        // The slot of a session that has drained holds its waiting work back. The front empties it when the process is gone.
+        if config.is_merged { sharer.stay() } else { sharer.leave() }
     }
     end
 }
@@ -240,7 +241,7 @@ fn watch(ending: &Ending, events: &Events, stall_timeout: Duration) -> SessionEn
 }
 
 /// Tells the client, wakes every thread that waits for it, and stops the device.
-fn wind_up(end: &SessionEnd, driver: &Arc<dyn Driver>, link: &Arc<Link>) {
+fn wind_up(end: &SessionEnd, driver: &Arc<dyn Driver>, link: &Arc<Link>, is_merged: bool) {
     /// A client that does not take its last notice is not waited for.
     const TOLD_WITHIN: Duration = Duration::from_millis(500);
     /// A kernel that does not stop ends with the process.
@@ -251,9 +252,25 @@ fn wind_up(end: &SessionEnd, driver: &Arc<dyn Driver>, link: &Arc<Link>) {
             let _ = link.events.send(&Notice::Closing { text: cuda_wire::Bytes(reason.as_bytes()) });
         });
     }
+    if is_merged {
+        leave_for_certain();
+        let driver = driver.clone();
+        // Before the connections close: streams that wait for bytes of the client must not go on without them.
+        within(DRAINED_WITHIN, move || driver.drain());
+    }
     link.close();
     let driver = driver.clone();
     within(STOPPED_WITHIN, move || driver.abort());
+}
+
+/// Ends this process if it does not end by itself. No front may be there to do it.
+fn leave_for_certain() {
+    const LEFT_WITHIN: Duration = Duration::from_secs(12);
+    let thread = std::thread::Builder::new().name("dxpu-leave".to_owned());
+    let _ = thread.spawn(|| {
+        std::thread::sleep(LEFT_WITHIN);
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    });
 }
 
 /// Runs `body` on a thread and waits for it, but not longer than `timeout`.

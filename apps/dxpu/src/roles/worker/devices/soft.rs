@@ -57,6 +57,7 @@ impl SoftDevices {
             let (reclaimed, page) = (ledger.clone(), page.clone());
             Ok(Grant {
                 driver: serde_json::to_value(driver)?,
+                environment: Vec::new(),
                 fds: vec![ledger.fd().try_clone_to_owned()?, page_words.fd().try_clone_to_owned()?],
                 release: Box::new(move || {
                     reclaimed.reclaim(slot);
