@@ -278,6 +278,7 @@ impl Worker {
                 compute_capability: self.compute_capability.unwrap_or(driver_soft::COMPUTE_CAPABILITY),
                 identity: self.soft_identity.clone(),
                 page: self.page.clone(),
+                is_merged: self.merged,
             }),
         }
     }

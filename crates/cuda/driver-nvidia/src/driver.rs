@@ -14,6 +14,7 @@ use crate::{
     pinned::{Slots, Words},
     printed::Printed,
     progress::Progress,
+    pulse::Pulse,
     quota::Quota,
     read_back,
     seat::{Seat, SharingGate, Touched},
@@ -86,6 +87,8 @@ pub struct NvidiaDriver {
     pub(crate) message: Mutex<Option<String>>,
     pub(crate) known: Known,
     page: Option<PageHandle>,
+    /// Where contexts are merged with those of other sessions.
+    pulse: Option<Pulse>,
     version: i32,
 }
 
@@ -142,9 +145,11 @@ impl NvidiaDriver {
         };
         let cuts = Cuts::new(&work.words).map_err(failed("pinned memory"))?;
         let known = Known::new(format!("CUDA {version}{}", kernel_module()));
+        let pulse = config.is_merged.then(|| Pulse::start(&work, tables.contexts.values()));
+        let pulse = pulse.transpose().map_err(failed("a stream for signs of life"))?;
         let (work, tables) = (Arc::new(work), Mutex::new(tables));
         let (page, message) = (config.page.clone(), Mutex::new(None));
-        Ok(Self { api, tables, work, cuts, devices, message, known, page, version })
+        Ok(Self { api, tables, work, cuts, devices, message, known, page, pulse, version })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -357,6 +362,10 @@ impl Driver for NvidiaDriver {
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {
         Some(self)
+    }
+
+    fn fault(&self) -> Option<CudaError> {
+        self.pulse.as_ref().and_then(Pulse::fault)
     }
 
     fn drain(&self) {

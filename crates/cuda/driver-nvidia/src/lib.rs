@@ -45,6 +45,7 @@ mod op;
 mod pinned;
 mod printed;
 mod progress;
+mod pulse;
 mod quota;
 mod read_back;
 mod reference;

@@ -164,6 +164,12 @@ pub trait Driver: Execute + Send + Sync {
         None
     }
 
+    /// The error that has ended the session's contexts, if one has. Never blocks for the device. Asked now and then where contexts are
+    /// merged: there a fault of another session ends them, and no call of this session need be under way to tell.
+    fn fault(&self) -> Option<CudaError> {
+        None
+    }
+
     /// Takes no further work, and blocks until nothing that has begun is on the device. What waits stays where it is. Called before
     /// [`Driver::abort`] where the end of a process in the middle of a kernel harms other sessions (merged contexts), on a
     /// thread that is not waited for longer than a bound: a kernel may never end.

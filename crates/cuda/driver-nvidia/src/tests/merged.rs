@@ -144,3 +144,22 @@ fn a_kernel_never_sees_bytes_that_did_not_come() {
         shared.session.check_rules();
     }
 }
+
+#[test]
+fn a_session_that_asks_nothing_hears_of_the_fault_of_another_one() {
+    let shared = Shared::new(Class::Online);
+    for _ in 0..10 {
+        assert_eq!(shared.session.fault(), None);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // A device that is slow is not dead.
+    shared.session.fake.hold();
+    assert_eq!((shared.session.fault(), shared.session.fault(), shared.session.fault()), (None, None, None));
+    shared.session.fake.release();
+    shared.session.fake.kill_all(CudaError::ILLEGAL_ADDRESS);
+    assert_eq!(shared.session.fault(), Some(CudaError::ILLEGAL_ADDRESS));
+    assert_eq!(shared.session.fault(), Some(CudaError::ILLEGAL_ADDRESS), "it is told for ever");
+    // A session that drains does not wait for what is dead.
+    assert!(shared.drain_beside(|| {}));
+    assert_eq!(Session::new().fault(), None, "contexts of their own are not asked");
+}

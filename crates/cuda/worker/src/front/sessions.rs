@@ -81,6 +81,8 @@ struct State {
     wanted: usize,
     stopping: bool,
     pause_until: Option<Instant>,
+    /// Processes that could not prepare themselves, since the last that could.
+    failures: u32,
     /// Until then a spare that was taken is not replaced, unless it was the last.
     rest_until: Option<Instant>,
 }
@@ -264,6 +266,7 @@ impl Sessions {
                 ready = true;
                 let mut state = lock(&self.state);
                 state.starting -= 1;
+                state.failures = 0;
                 if state.stopping {
                     child.stop()
                 } else {
@@ -296,8 +299,10 @@ impl Sessions {
             state.starting -= 1;
         }
         if broken {
-            state.pause_until = Some(Instant::now() + RETRY_PAUSE);
+            state.failures += 1;
+            state.pause_until = Some(Instant::now() + self.retry_pause());
         }
+        let is_told = state.failures >= self.failures_untold();
         self.changed.notify_all();
         drop(state);
         self.ring();
@@ -307,11 +312,21 @@ impl Sessions {
             Some(Serving { peer, authenticated, .. }) => {
                 (self.on_event)(SessionEvent::Ended { pid, peer, authenticated, end });
             }
-            None if broken || end.kind == EndKind::Internal => {
+            None if (broken && is_told) || (!broken && end.kind == EndKind::Internal) => {
                 (self.on_event)(SessionEvent::Broken { reason: end.to_string() });
             }
             None => {}
         }
+    }
+
+    /// After a process that could not prepare itself.
+    fn retry_pause(&self) -> Duration {
+        if self.config.session.is_merged { RETRY_PAUSE / 5 } else { RETRY_PAUSE }
+    }
+
+    /// With merged contexts no process can prepare itself after a fault, until all that were there before it have left.
+    fn failures_untold(&self) -> u32 {
+        if self.config.session.is_merged { 15 } else { 1 }
     }
 
     /// A process that was counted as starting did not start.

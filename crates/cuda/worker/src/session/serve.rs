@@ -17,6 +17,7 @@ use crate::{
         input::Input,
         link::Link,
         outgoing::Outgoing,
+        pulse::Pulse,
         regions::Regions,
         replies::Replies,
         spawn,
@@ -25,26 +26,37 @@ use crate::{
     },
 };
 use bulk::{Fault, Lanes, LanesConfig};
-use cuda_driver::Driver;
+use cuda_driver::{Class, Driver};
 use cuda_wire::Notice;
 use std::sync::Arc;
 use std::time::Duration;
 use transport::{Connection, Rx};
+
+/// What a session has beside its driver and its client.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) open_store: OpenStore,
+    /// For what clients send.
+    pub(crate) memory: Option<&'a Memory>,
+    /// Where contexts are merged.
+    pub(crate) pulse: Option<&'a Pulse>,
+}
 
 /// Executes the client's commands until the session ends, and says why it did.
 pub(crate) fn serve(
     mut attached: Attached,
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
-    open_store: OpenStore,
-    memory: Option<&Memory>,
+    around: &Surroundings<'_>,
 ) -> SessionEnd {
     let ending = attached.ending.clone();
     let sharer = attached.sharer.clone();
+    let is_online = attached.admitted.class == Class::Online;
     // Held until everything of this session is gone.
     let _part = attached.part.take();
-    let Assembled { commands, input, link, events_rx } =
-        assemble(attached, driver, config, open_store, memory);
+    let Assembled { commands, input, link, events_rx } = assemble(attached, driver, config, around);
+    if let Some(pulse) = around.pulse {
+        pulse.serve(commands.replies.clone(), ending.clone(), is_online);
+    }
     let (cuts, gate) = (commands.cuts.clone(), commands.gate.clone());
     start_threads(commands, input, &link, events_rx, &ending, config.stall_timeout);
     let end = watch(&ending, &link.events, config.stall_timeout);
@@ -79,8 +91,7 @@ fn assemble(
     attached: Attached,
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
-    open_store: OpenStore,
-    memory: Option<&Memory>,
+    around: &Surroundings<'_>,
 ) -> Assembled {
     let Attached {
         admitted,
@@ -103,7 +114,8 @@ fn assemble(
     let timeline = wants_timeline.then(|| Timeline::start(driver, &events));
     let lanes = Arc::new(lanes(joined.lanes, config, &ending));
     let outgoing = Outgoing::new(tx, closer, lanes.clone());
-    let content = memory
+    let content = around
+        .memory
         .filter(|_| wants_content)
         .and_then(|memory| content(memory, &tenant, &lanes, &events, &ending));
     let link = Arc::new(Link::new(lanes, events, outgoing, config.push_window_bytes).keeping(content));
@@ -115,12 +127,13 @@ fn assemble(
         sharer.start(&ending);
     }
     let gate = Arc::new(gate.sharing(sharer).timed_by(timeline.clone()));
-    let replies = Arc::new(Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone()));
+    let replies = Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone());
+    let replies = Arc::new(replies.merged(config.is_merged));
     let guardian = config.guardian.clone().map(|path| GuardianPlace {
         path,
         address: config.guardian_address.clone(),
         lease: admitted.lease.clone(),
-        open: open_store,
+        open: around.open_store,
     });
     let cuts = Arc::new(Cuts::new(driver.clone(), link.clone(), replies.clone(), guardian));
     if let Some(spin) = config.spin() {
