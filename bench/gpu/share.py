@@ -4,6 +4,7 @@
     python3 bench/gpu/share.py --dxpu PATH --out DIR                    one online program, two works, load 0.5
     python3 bench/gpu/share.py --dxpu PATH --out DIR --matrix           all programs, works and loads; bits of results
     python3 bench/gpu/share.py --dxpu PATH --out DIR --faults 100       faults of offline programs beside an online one
+    python3 bench/gpu/share.py --dxpu PATH --out DIR --faults 20 --sides merged        the same with merged contexts
     python3 bench/gpu/share.py --dxpu PATH --out DIR --day 600          a day's load, without and with an offline program
 
 The online program has requests at random arrivals; its latency counts from the arrival, so a program that falls behind shows. Load
@@ -14,7 +15,7 @@ The programs are in share_programs/networks.py. A program is started once for ea
     gate      --class online and --class offline, through the same worker
     mps       both native, under an MPS daemon that this starts and stops
     mps30     the same; the offline program has 30 % of the threads, the online one comes first
-    merged    as gate, through a worker that runs under MPS: an experiment
+    merged    as gate, through a worker with --merged; beside faults the online program has --survive
 
 DIR gets share.json, share.md and plot.svg after each row, and logs at the end. A row that fails is told; the others are measured.
 
@@ -63,6 +64,7 @@ def arguments():
     parser.add_argument("--faults", type=int, default=0, metavar="N", help="N faults of each kind beside a working online program")
     parser.add_argument("--fault-kinds", default=",".join(share_faults.KINDS), help="default: %(default)s")
     parser.add_argument("--ready", type=int, default=16, metavar="N", help="offline programs that wait for their fault, at most")
+    parser.add_argument("--guard-memory", default="16GiB", metavar="SIZE", help="of the merged worker (%(default)s)")
     parser.add_argument("--day", type=float, nargs="?", const=600, metavar="SECONDS", help="a day's load in so long (600)")
     parser.add_argument("--scheme", default="unix", choices=workers.SCHEMES)
     parser.add_argument("--programs", default="networks", choices=("networks", "plain"))
@@ -82,8 +84,12 @@ def complete(options, parser):
         options.loads = [float(load) for load in options.loads]
     except ValueError:
         parser.error("--loads: numbers with commas between them")
+    is_given = bool(options.sides)
     options.sides = (options.sides or ("slices,gate,mps,mps30" if options.driver == "nvidia" else "slices,gate")).split(",")
     options.fault_kinds = options.fault_kinds.split(",")
+    # Faults are measured behind a gate, on the sides that are given and have one.
+    named = options.sides if is_given else ["gate"]
+    options.fault_sides = [side for side in named if side in share_sides.SIDES and share_sides.SIDES[side].classes] or ["gate"]
     if options.verify is None:
         options.verify = VERIFY_STEPS if options.matrix else 0
     choices = {name: known.split(",") for name, known in ALL.items() if name != "loads"}
@@ -124,12 +130,16 @@ def main():
         del os.environ[name]
     place = workers.Place()
 
-    def worker(variables=None):
-        return workers.Worker(options.dxpu, place, driver=options.driver, schemes=(options.scheme,), variables=variables)
+    def worker(*more):
+        return workers.Worker(options.dxpu, place, driver=options.driver, schemes=(options.scheme,), options=more)
+
+    def merged_worker():
+        # Images of the online program, which survives faults of the offline one.
+        return worker("--merged", "--guard-memory", options.guard_memory)
 
     rows = share_rows.Rows(options, machine.describe(options.commit))
     with worker() as plain:
-        programs = share_sides.Programs(options, plain, worker, share_mps.Mps(place.make("mps")))
+        programs = share_sides.Programs(options, plain, merged_worker, share_mps.Mps(place.make("mps")))
         try:
             measure(options, programs, rows)
         finally:

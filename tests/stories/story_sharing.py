@@ -36,7 +36,7 @@ class Program:
             command = [kit.dxpu, "run", "--class", given_class, *options, "--", *words]
             environment = place.environment | {"DXPU_CREDENTIAL": place.borrower}
         else:
-            command, environment = place.command(words, options=("--class", given_class)), place.environment
+            command, environment = place.command(words, options=("--class", given_class, *options)), place.environment
         pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
         self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
         self.first = self.process.stdout.readline()

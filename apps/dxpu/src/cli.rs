@@ -5,7 +5,7 @@ use crate::borrower::kube;
 use crate::borrower::{cdi, run, slurm, smi, vm};
 use crate::operate::{self, audit};
 use crate::roles::{
-    demo, function_runner, functions, gpu_box, guardian, host, manager, up, worker, worker_session,
+    demo, function_runner, functions, gpu_box, guardian, host, manager, mps, up, worker, worker_session,
 };
 use crate::study::{bench, inject, model, sim, trace};
 use crate::support::exit::{Exit, Outcome};
@@ -121,6 +121,9 @@ pub(crate) enum Command {
     /// Keeps images of protected sessions
     #[command(hide = true)]
     Guardian(Box<guardian::GuardianRole>),
+    /// Keeps an MPS daemon
+    #[command(hide = true)]
+    Mps(mps::Mps),
 }
 
 /// The whole command line, with the options that name configuration files.
@@ -144,8 +147,8 @@ pub(crate) fn run() -> Outcome {
 
 impl Command {
     pub(crate) fn run(self) -> Outcome {
-        use Command::{Box as GpuBox, Guardian, Manager, Worker, WorkerSession};
-        if matches!(self, Worker(_) | WorkerSession(_) | GpuBox(_) | Manager(_) | Guardian(_)) {
+        use Command::{Box as GpuBox, Guardian, Manager, Mps, Worker, WorkerSession};
+        if matches!(self, Worker(_) | WorkerSession(_) | GpuBox(_) | Manager(_) | Guardian(_) | Mps(_)) {
             crate::support::secrets::keep_in_children();
         }
         match self {
@@ -186,6 +189,7 @@ impl Command {
             Command::Man(man) => man.run(command()),
             Command::WorkerSession(session) => session.run(),
             Command::Guardian(guardian) => guardian.run(),
+            Command::Mps(mps) => mps.run(),
         }
     }
 }

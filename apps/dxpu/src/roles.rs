@@ -8,6 +8,7 @@ pub(crate) mod guardian;
 pub(crate) mod host;
 mod join_token;
 pub(crate) mod manager;
+pub(crate) mod mps;
 pub(crate) mod up;
 pub(crate) mod worker;
 pub(crate) mod worker_session;

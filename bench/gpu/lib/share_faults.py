@@ -1,6 +1,8 @@
 """Faults of offline programs beside an online one behind the gate: what the longest request around each was.
 
-There is one worker, which serves the online program as well. So no fault here kills a worker.
+One worker serves the online program as well. So no fault here kills a worker. With merged contexts the online program has --survive: a
+fault ends its session, and it goes on in another one. The offline programs that wait for their turn would die with the first fault
+there, so one at a time is ready.
 """
 
 import collections
@@ -14,7 +16,7 @@ import sys
 import time
 
 from share_figures import latencies_around, online_figures, percentile, ratio
-from share_sides import PROGRAMS, STARTS_WITHIN_SECONDS
+from share_sides import PROGRAMS, SIDES, STARTS_WITHIN_SECONDS
 
 # A program that is to be killed works for so long before.
 BUSY_SECONDS = 0.15
@@ -134,17 +136,21 @@ class Faults:
         self.options, self.programs, self.rows, self.matrix = options, programs, rows, matrix
 
     def measure(self, request, load):
-        self.matrix.online_alone_once("gate", request, load)
-        for kind in self.options.fault_kinds:
-            about = {"row": "faults", "side": "gate", "kind": kind, "request": request, "load": load}
-            self.rows.tried(self.programs, about, self.one_kind, about)
+        for side in self.options.fault_sides:
+            if SIDES[side].is_merged:
+                self.programs.survive(side, "online")
+            self.matrix.online_alone_once(side, request, load)
+            for kind in self.options.fault_kinds:
+                about = {"row": "faults", "side": side, "kind": kind, "request": request, "load": load}
+                self.rows.tried(self.programs, about, self.one_kind, about)
 
     def one_kind(self, about):
         order = self.matrix.online_order(about["request"], about["load"])
-        online = self.programs.one("gate", "online", "request", about["request"])
+        side = about["side"]
+        online = self.programs.one(side, "online", "request", about["request"])
         online.order(**order, seconds=3600, stop=True)
         began = time.monotonic()
-        happened = self.repeat(about["kind"], online)
+        happened = self.repeat(side, about["kind"], online)
         found = {
             "count": len(happened),
             "took_s": time.monotonic() - began,
@@ -156,7 +162,7 @@ class Faults:
         except RuntimeError as error:
             # The online program must not notice: this is the worst result that there is.
             self.rows.add(about | found | {"online_errors": [str(error)]})
-            self.programs.drop("gate")
+            self.programs.drop(side)
             return
         around = [latencies_around(answer, one["since"], one["until"]) for one in happened]
         longest = [max(found, default=None) for found in around]
@@ -165,16 +171,17 @@ class Faults:
         found["median_longest_us"] = statistics.median(known) if known else None
         found["p99_around_us"] = percentile([us for found in around for us in found], 0.99)
         figures = online_figures(answer, self.matrix.service(about["request"]))
-        figures["p99_of_alone"] = ratio(figures["p99_us"], self.matrix.p99_alone.get(("gate", about["request"], about["load"])))
+        figures["p99_of_alone"] = ratio(figures["p99_us"], self.matrix.p99_alone.get((side, about["request"], about["load"])))
         self.rows.add(about | found | {"online": figures})
 
-    def repeat(self, kind, online):
-        happened, worker, count = [], self.programs.worker, self.options.faults
+    def repeat(self, side, kind, online):
+        happened, worker, count = [], self.programs.worker_of(side), self.options.faults
+        ready = 1 if SIDES[side].is_merged else self.options.ready
         while kind == "start" and len(happened) < count and not self.rows.is_time_over() and not online.has_answer():
             happened.append(start_alone(worker, self.options.scheme))
         while len(happened) < count and not self.rows.is_time_over():
             # Not while others do wrong: a start beside a program that has all memory would fail, and starts have effects too.
-            victims = start(worker, self.options.scheme, kind, min(self.options.ready, count - len(happened)))
+            victims = start(worker, self.options.scheme, kind, min(ready, count - len(happened)))
             if not victims:
                 break
             try:

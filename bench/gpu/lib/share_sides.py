@@ -25,6 +25,8 @@ class Side:
     title: str
     is_native: bool = False
     is_mps: bool = False
+    # Served by the worker whose sessions have merged contexts.
+    is_merged: bool = False
     # The class of a program, by role.
     classes: dict = dataclasses.field(default_factory=dict)
     # Variables of a program's environment, by role.
@@ -48,7 +50,7 @@ SIDES = {
     "native": Side("native: time slices", is_native=True),
     "mps": Side("MPS, native", is_native=True, is_mps=True),
     "mps30": Side("MPS, native, 30 % of threads and priority", is_native=True, is_mps=True, variables=MPS30),
-    "merged": Side("gate, the worker under MPS", is_mps=True, classes=GATE),
+    "merged": Side("gate, merged contexts", is_merged=True, classes=GATE),
 }
 
 
@@ -135,16 +137,30 @@ class Programs:
 
     def __init__(self, options, worker, merged_worker, mps):
         self.options, self.worker, self.mps = options, worker, mps
-        # A function that starts a worker under MPS.
+        # A function that starts a worker with merged contexts.
         self._start_merged, self._merged = merged_worker, None
         self.running = {}
+        # Which programs are started with --survive, by side and role.
+        self.survivors = set()
 
     def worker_of(self, side):
-        if not SIDES[side].is_mps:
+        if not SIDES[side].is_merged:
             return self.worker
         if self._merged is None:
-            self._merged = self._start_merged(self.mps.environment())
+            self._merged = self._start_merged()
         return self._merged
+
+    def survive(self, side, role):
+        """The program of a role is started anew, so that it goes on when its session is lost."""
+        if program := self.running.pop((side, role), None):
+            program.stop()
+        self.survivors.add((side, role))
+
+    def options_of(self, side, role):
+        """Of `dxpu run`, for a program of this role."""
+        given = SIDES[side].classes.get(role)
+        options = ("--class", given) if given else ()
+        return (*options, "--survive") if (side, role) in self.survivors else options
 
     def start(self, side, role):
         if (side, role) in self.running:
@@ -156,8 +172,8 @@ class Programs:
             if about.is_mps:
                 environment |= self.mps.environment()
         else:
-            worker, given = self.worker_of(side), about.classes.get(role)
-            command = worker.client(self.options.scheme, *command, options=("--class", given) if given else ())
+            worker = self.worker_of(side)
+            command = worker.client(self.options.scheme, *command, options=self.options_of(side, role))
             environment = worker.environment
         self.running[side, role] = Program(f"{side} {role}", command, environment)
 

@@ -4,6 +4,7 @@ mod kept;
 
 use crate::operate;
 use crate::roles::join_token::join_token;
+use crate::roles::mps;
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::notify::ServiceManager;
 use crate::support::{library, log, quantity};
@@ -33,6 +34,7 @@ Examples:
   dxpu box --soft 2 --fabric 10.0.0.8:7601 --device nvme:disk.img    for virtual machines, too: see `dxpu host`
   dxpu box --guard-memory 256GiB                           programs with survival outlive their GPUs
   dxpu box --guests 1 --guest-memory 48GiB                 offline leases work beside online ones
+  dxpu box --guests 1 --guest-memory 48GiB --merged --guard-memory 256GiB    the same, closer together: for guests of one tenant
   dxpu box --shares 4                                      each GPU in four parts, for leases with --share
   dxpu box break 3 --reason 'pulled for a demonstration'   the GPU of slot 3 fails, as far as anybody can tell
   dxpu box heal 3                                          and can be repaired again
@@ -158,6 +160,11 @@ struct Serve {
     /// and leave it where that does not help [default: 25]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     slack: Option<u32>,
+    /// Put the contexts of a GPU's online lease and of its guest into one MPS server: the online lease gets the GPU sooner, and a fault of one
+    /// ends the contexts of both. So they are of one tenant; give the online lease --survive, and the box --guard-memory. Needs
+    /// --guests and nvidia-cuda-mps-control; --merged=false: as contexts of their own [default: false]
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    merged: Option<bool>,
     /// Lend each GPU in so many parts, 2 to 8, to leases with a share (`dxpu run --share`), and none as a whole; 1: as a whole
     /// [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with = "simulate")]
@@ -255,6 +262,7 @@ impl Serve {
             guest_memory: self.guest_memory,
             guests_of: self.guests_of,
             slack: self.slack,
+            merged: self.merged,
             shares: self.shares,
         };
         let settings = given.or_as_before(&state)?;
@@ -272,6 +280,10 @@ impl Serve {
             },
             (None, Some(KeptGpus::Nvidia) | None) => Gpus::Nvidia,
         };
+        let is_merged = guests.is_some_and(|guests| guests.is_merged);
+        if is_merged && matches!(gpus, Gpus::Nvidia) && !mps_daemon::is_installed(&path()) {
+            return Err(mps::missing().into());
+        }
         let disk = self.guard_disk.map(std::path::absolute).transpose().context("--guard-disk")?;
         let copy_to = self.guard_copy_to.map(|address| address.to_string());
         let (port, disk_after) = (self.guard_port, self.guard_disk_after);
@@ -307,13 +319,29 @@ impl Serve {
     }
 }
 
+/// Where programs are found.
+fn path() -> std::ffi::OsString {
+    std::env::var_os("PATH").unwrap_or_default()
+}
+
 /// As `dxpu worker --slack` has it.
 const SLACK_PERCENT: u32 = 25;
 
 /// The seats that the options ask for.
 fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
     if settings.guests.unwrap_or(0) == 0 {
-        return Ok(None);
+        return match settings.merged {
+            Some(true) => {
+                let what =
+                    "--merged is for a GPU's lease and its guest, and this box has no seats for guests";
+                Err(Failure::new(
+                    Exit::Usage,
+                    what,
+                    "give --guests 1 and --guest-memory SIZE, or --merged=false",
+                ))
+            }
+            _ => Ok(None),
+        };
     }
     let Some(memory_bytes) = settings.guest_memory else {
         let what = "--guests needs to know what of a GPU's memory a guest may use";
@@ -321,7 +349,12 @@ fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
     };
     let any_tenant = settings.guests_of == Some(GuestsOf::Any);
     let slack_percent = settings.slack.unwrap_or(SLACK_PERCENT);
-    Ok(Some(GuestOptions { memory_bytes, any_tenant, slack_percent }))
+    let is_merged = settings.merged.unwrap_or(false);
+    if is_merged && any_tenant {
+        let what = "with merged contexts (--merged) a fault of a guest ends the lease beside it, so both must be of one tenant";
+        return Err(Failure::new(Exit::Usage, what, "give --guests-of same-tenant, or --merged=false"));
+    }
+    Ok(Some(GuestOptions { memory_bytes, any_tenant, slack_percent, is_merged }))
 }
 
 /// In how many parts the options ask for each GPU.
@@ -361,6 +394,25 @@ mod tests {
         assert_eq!(asked(kept(Some(4), Some(0)), false), Ok(Some(4)));
         assert!(asked(kept(Some(4), Some(1)), false).unwrap_err().contains("not both"));
         assert!(asked(kept(Some(4), None), true).unwrap_err().contains("plugged"));
+    }
+
+    #[test]
+    fn merged_contexts_are_for_guests_of_the_same_tenant() {
+        let kept = |guests, guests_of, merged| Kept {
+            guests: Some(guests),
+            guest_memory: Some(1 << 30),
+            guests_of,
+            merged,
+            ..Kept::default()
+        };
+        let asked = |settings: Kept| guests(&settings).map_err(|failure| format!("{failure:?}"));
+        let is_merged = |settings| asked(settings).map(|guests| guests.map(|guests| guests.is_merged));
+        assert_eq!(is_merged(kept(1, None, None)), Ok(Some(false)), "not unless it is asked for");
+        assert_eq!(is_merged(kept(1, Some(GuestsOf::SameTenant), Some(true))), Ok(Some(true)));
+        assert_eq!(is_merged(kept(1, Some(GuestsOf::Any), Some(false))), Ok(Some(false)));
+        assert!(asked(kept(1, Some(GuestsOf::Any), Some(true))).unwrap_err().contains("one tenant"));
+        assert!(asked(kept(0, None, Some(true))).unwrap_err().contains("no seats"));
+        assert_eq!(asked(kept(0, None, None)), Ok(None));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod devices;
 mod guard;
 mod identity;
+mod merged;
 
 use crate::roles::gpu_box::SOFT_MEMORY_BYTES;
 use crate::support::exit::{Exit, Failure, Outcome};
@@ -31,6 +32,7 @@ Examples:
   dxpu worker --listen tcp:10.0.0.7:7400 --plain           no encryption: only where nobody else is on the network
   dxpu worker --listen 0.0.0.0:7400 --driver soft --devices 2 --memory 8GiB
   dxpu worker --listen 0.0.0.0:7400 --guard-memory 64GiB   programs with survival outlive their sessions
+  dxpu worker --listen 0.0.0.0:7400 --merged --guard-memory 64GiB    online and offline programs of one tenant, closer together
   CUDA_VISIBLE_DEVICES=1 dxpu worker --listen 0.0.0.0:7400 --driver nvidia     one GPU of this machine";
 
 #[derive(clap::Args)]
@@ -114,6 +116,15 @@ pub(crate) struct Worker {
     /// they get less of the GPU
     #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = clap::value_parser!(u32).range(1..=1000))]
     slack: u32,
+    /// Put the contexts of all programs into one MPS server, which this worker starts: an online program (`dxpu run --class`) gets the GPU
+    /// sooner, because no switch of contexts lies between it and offline work. A fault of one program then ends the contexts of all:
+    /// use it for programs that trust each other, and run online ones with `dxpu run --survive`, which restores them. Needs
+    /// nvidia-cuda-mps-control
+    #[arg(long)]
+    merged: bool,
+    /// The folder of the MPS daemon of the GPU, which `dxpu box` keeps, in place of one of this worker's own
+    #[arg(long, value_name = "DIR", requires = "merged", hide = true)]
+    mps_folder: Option<PathBuf>,
     /// How long to look for work before sleeping: longer answers sooner and takes more of a core [default: 500us on
     /// machines with more than 4 cores, otherwise as little as each transport thinks best]
     #[arg(long, value_name = "TIME", env = "DXPU_SPIN", value_parser = quantity::duration)]
@@ -181,7 +192,11 @@ impl Worker {
         session.content_bytes_max = self.content_memory.unwrap_or_else(content_memory);
         // An operator that says how much has programs for it; the default is taken as it is needed.
         session.content_is_made_ready = self.content_memory.is_some();
-        let config = front_config(self.listen.clone(), session, self.devices(), usize::from(self.sessions))?;
+        session.is_merged = self.merged;
+        let merged = self.starts_daemon().then(|| merged::start(&directory)).transpose()?;
+        let mps = merged.as_ref().map(|merged| merged.folder.clone()).or_else(|| self.mps_folder.clone());
+        let devices = self.devices(mps);
+        let config = front_config(self.listen.clone(), session, devices, usize::from(self.sessions))?;
 
         // Before anything is listening, so that no signal finds us unprepared.
         let mut signals =
@@ -224,6 +239,10 @@ impl Worker {
         service.stopping();
         tracing::info!(signal, "stopping");
         front.stop();
+        // When no session is there any more.
+        if let Some(merged) = merged {
+            merged.supervisor.stop();
+        }
         if let Some(guard) = guard {
             guard.supervisor.stop();
         }
@@ -240,11 +259,18 @@ impl Worker {
         }
     }
 
-    fn devices(&self) -> Devices {
+    /// Whether sessions have their contexts in an MPS daemon of this worker's own. A GPU in software needs none.
+    fn starts_daemon(&self) -> bool {
+        self.merged && self.mps_folder.is_none() && self.driver() == DriverKind::Nvidia
+    }
+
+    /// `mps`: the folder of the MPS daemon, if contexts are merged.
+    fn devices(&self, mps: Option<PathBuf>) -> Devices {
         match self.driver() {
             DriverKind::Nvidia => Devices::Nvidia(nvidia::NvidiaDevices {
                 memory_limit_bytes: self.memory,
                 page: self.page.clone(),
+                merged: mps,
             }),
             DriverKind::Soft => Devices::Soft(soft::SoftDevices {
                 devices: self.soft.unwrap_or(self.devices),
@@ -252,6 +278,7 @@ impl Worker {
                 compute_capability: self.compute_capability.unwrap_or(driver_soft::COMPUTE_CAPABILITY),
                 identity: self.soft_identity.clone(),
                 page: self.page.clone(),
+                is_merged: self.merged,
             }),
         }
     }

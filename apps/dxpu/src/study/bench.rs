@@ -162,6 +162,7 @@ impl Bed {
             compute_capability: driver_soft::COMPUTE_CAPABILITY,
             identity: String::new(),
             page: None,
+            is_merged: false,
         });
         let addresses = ways.iter().map(|way| way.worker.clone()).collect();
         let front =

@@ -55,6 +55,11 @@ impl CudaError {
         matches!(self.code(), 700 | 702 | 710 | 714..=719)
     }
 
+    /// Whether a process may meet it because another one failed, where their contexts are merged (MPS).
+    pub const fn ends_merged_contexts(self) -> bool {
+        self.kills_context() || matches!(self.code(), 4 | 709 | 721 | 805..=810)
+    }
+
     fn row(self) -> Option<&'static (u32, &'static CStr, &'static CStr)> {
         let index = ERRORS.binary_search_by_key(&self.code(), |row| row.0).ok()?;
         ERRORS.get(index)

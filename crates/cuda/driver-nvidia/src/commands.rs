@@ -324,6 +324,7 @@ impl Commands for NvidiaDriver {
     }
 
     fn enqueue<'a>(&self, stream: StreamId, op: Op<'a>) -> CuResult<()> {
+        let _entered = self.work.enter()?;
         let stream = self.lock().stream(stream)?;
         match op {
             Op::Allocate { .. } => self.cuts.want_all(),
@@ -382,6 +383,7 @@ impl Commands for NvidiaDriver {
     }
 
     fn graph_launch(&self, exec: ExecId, stream: StreamId, run: u32) -> CuResult<()> {
+        let _entered = self.work.enter()?;
         let (exec, stream) = {
             let tables = self.lock();
             (tables.exec(exec)?, tables.stream(stream)?)

@@ -125,6 +125,13 @@ impl Landing for Lanes {
             let (part, inside) = (at / SLOT_BYTES, at % SLOT_BYTES);
             let count = left.min(SLOT_BYTES - inside);
             arrival.wait_for_slot(part);
+            if arrival.work.is_merged() && arrival.work.is_aborted() {
+                // The session leaves in order: its streams go no further than they are.
+                fill(&mut vec![0; count]);
+                at += count;
+                left -= count;
+                continue;
+            }
             let slot = &arrival.slots[part % arrival.slots.len()];
             // SAFETY: each byte of a transfer lands once, the slot's last part has been copied from, and the stream
             // reads this part only after `note_landed` for all of it.
@@ -185,7 +192,9 @@ fn receive(arrival: &Arc<Arrival>, stream: &LiveStream, transfer: TransferId, pu
     let (lost, context) = (Arc::clone(arrival), stream.context.id);
     let over = Box::new(move |result: Result<(), cuda_driver::LinkLost>| {
         if result.is_err() {
-            lost.give_up();
+            if lost.work.goes_on_without_bytes() {
+                lost.give_up();
+            }
             lost.work.defer(context, CudaError::DEVICE_UNAVAILABLE);
         }
     });
@@ -213,7 +222,8 @@ fn receive_when_reached(
             if waiting.called_off.load(Ordering::Acquire) {
                 return;
             }
-            if reached.is_err() || receive(&waiting, &at, transfer, true).is_err() {
+            let is_lost = reached.is_err() || receive(&waiting, &at, transfer, true).is_err();
+            if is_lost && waiting.work.goes_on_without_bytes() {
                 waiting.give_up();
             }
         }),

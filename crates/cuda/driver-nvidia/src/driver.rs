@@ -8,11 +8,13 @@ use crate::{
     cut::{Cuts, Room},
     device_info,
     known::Known,
+    leaving::Leaving,
     memory::Memory,
     op::Work,
     pinned::{Slots, Words},
     printed::Printed,
     progress::Progress,
+    pulse::Pulse,
     quota::Quota,
     read_back,
     seat::{Seat, SharingGate, Touched},
@@ -42,6 +44,8 @@ pub struct NvidiaConfig {
     pub take_standard_output: bool,
     /// The page that all sessions of these GPUs share. Without it there are dedicated sessions alone.
     pub page: Option<PageHandle>,
+    /// Sessions of these GPUs have their contexts in one server (MPS): one that ends in the middle of a kernel ends the others, too.
+    pub is_merged: bool,
 }
 
 /// Why a session cannot have the GPUs.
@@ -83,6 +87,8 @@ pub struct NvidiaDriver {
     pub(crate) message: Mutex<Option<String>>,
     pub(crate) known: Known,
     page: Option<PageHandle>,
+    /// Where contexts are merged with those of other sessions.
+    pulse: Option<Pulse>,
     version: i32,
 }
 
@@ -134,13 +140,16 @@ impl NvidiaDriver {
             seat: OnceLock::new(),
             link: OnceLock::new(),
             aborted: AtomicBool::new(false),
+            leaving: config.is_merged.then(Leaving::default),
             deferred: Mutex::new(VecDeque::new()),
         };
         let cuts = Cuts::new(&work.words).map_err(failed("pinned memory"))?;
         let known = Known::new(format!("CUDA {version}{}", kernel_module()));
+        let pulse = config.is_merged.then(|| Pulse::start(&work, tables.contexts.values()));
+        let pulse = pulse.transpose().map_err(failed("a stream for signs of life"))?;
         let (work, tables) = (Arc::new(work), Mutex::new(tables));
         let (page, message) = (config.page.clone(), Mutex::new(None));
-        Ok(Self { api, tables, work, cuts, devices, message, known, page, version })
+        Ok(Self { api, tables, work, cuts, devices, message, known, page, pulse, version })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -276,6 +285,7 @@ impl Driver for NvidiaDriver {
         source: Plane,
         shape: Shape,
     ) -> CuResult<Box<dyn PendingRead>> {
+        let _entered = self.work.enter()?;
         let stream = self.lock().stream(stream)?;
         self.cuts.want(&stream);
         let read = read_back::begin(&self.work, Arc::clone(&stream), source, shape)?;
@@ -307,7 +317,7 @@ impl Driver for NvidiaDriver {
         let page = self.page.clone().ok_or(CudaError::NOT_SUPPORTED)?;
         let gate = || -> CuResult<Box<SharingGate>> {
             self.lock().context(ContextId(0))?.enter()?;
-            let gate = SharingGate::new(self.api, page, ticket)?;
+            let gate = SharingGate::new(self.api, page, ticket)?.marking_long(self.work.is_merged());
             gate.watch_owners(&self.work).map_err(|_| CudaError::OPERATING_SYSTEM)?;
             Ok(Box::new(gate))
         };
@@ -354,12 +364,24 @@ impl Driver for NvidiaDriver {
         Some(self)
     }
 
+    fn fault(&self) -> Option<CudaError> {
+        self.pulse.as_ref().and_then(Pulse::fault)
+    }
+
+    fn drain(&self) {
+        self.leave_in_order();
+    }
+
     fn abort(&self) {
         // Contexts, memory and kernels that still run go with the process, which ends now.
         if let Some(seat) = self.work.seat.get() {
             seat.tell();
         }
         self.work.aborted.store(true, Ordering::SeqCst);
+        if self.work.is_merged() {
+            // What streams wait for stays unwritten: kernels behind it must not begin now.
+            return;
+        }
         self.work.progress.close();
         self.work.memory.close();
     }

@@ -30,7 +30,8 @@
 //!   does, with the same parameters. Every other kernel does nothing.
 //! - **Graphs** run their nodes one by one, the last added first wherever the edges allow it: a missing edge shows.
 //! - **Blocking** calls that find work outstanding are counted, and panic on a thread that must not block.
-//! - **Contexts** can be killed with an error, which every later call in them returns; their work is dropped.
+//! - **Contexts** can be killed with an error, which every later call in them returns; their work is dropped. [`Fake::kill_all`] does
+//!   that to all of them, as the fault of another client of an MPS server does.
 //!
 //! What it does not model: time, priorities, caches, peer access, what textures show, overlapping nodes of a graph, more than two
 //! outcomes of a race, instructions of kernels, and what the library does beyond its documentation.

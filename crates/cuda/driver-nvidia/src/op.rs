@@ -9,6 +9,7 @@ use crate::{
     copy_out::copy_out,
     cut::Room,
     launch::{Launch, attributes, launch},
+    leaving::{Entered, Leaving},
     memory::Memory,
     pinned::{Slots, Words},
     printed::Printed,
@@ -42,6 +43,8 @@ pub(crate) struct Work {
     pub(crate) seat: OnceLock<Seat>,
     pub(crate) link: OnceLock<Arc<dyn HostLink>>,
     pub(crate) aborted: AtomicBool,
+    /// In a session whose context is merged with those of others.
+    pub(crate) leaving: Option<Leaving>,
     pub(crate) deferred: Mutex<VecDeque<(ContextId, CudaError)>>,
 }
 
@@ -52,6 +55,25 @@ impl Work {
 
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Relaxed)
+    }
+
+    /// Whether the session must leave in order, because others have their contexts in the same server.
+    pub(crate) fn is_merged(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// Whether a stream goes on whose bytes do not come. With merged contexts it does not when the client is gone: a kernel that finds
+    /// other bytes than it expects may fail, which ends the contexts of other sessions.
+    pub(crate) fn goes_on_without_bytes(&self) -> bool {
+        !self.is_merged() || !self.is_aborted() && self.link.get().is_some_and(|link| link.has_failed_pull())
+    }
+
+    /// A command is about to put work into a stream. Refused when the session leaves in order.
+    #[inline]
+    pub(crate) fn enter(&self) -> CuResult<Option<Entered<'_>>> {
+        let Some(leaving) = &self.leaving else { return Ok(None) };
+        let entered = leaving.enter();
+        if self.is_aborted() { Err(CudaError::DEVICE_UNAVAILABLE) } else { Ok(Some(entered)) }
     }
 
     /// Remembers an error of work that no call awaits.

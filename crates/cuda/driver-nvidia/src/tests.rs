@@ -14,6 +14,7 @@ mod graphs;
 mod guard;
 mod link;
 mod memory;
+mod merged;
 mod modules;
 mod quota;
 mod read_back;

@@ -34,6 +34,8 @@ pub struct SoftConfig {
     pub ledger: Option<Arc<dyn MemoryLedger>>,
     /// The page through which online and offline sessions of a worker share its devices.
     pub page: Option<PageHandle>,
+    /// Contexts of all sessions with this page are merged, as those of MPS clients are: a fault of one ends them all.
+    pub is_merged: bool,
 }
 
 impl Default for SoftConfig {
@@ -50,6 +52,7 @@ impl Default for SoftConfig {
             variables_moved_by: 0,
             ledger: None,
             page: None,
+            is_merged: false,
         }
     }
 }

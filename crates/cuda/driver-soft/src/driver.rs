@@ -71,6 +71,10 @@ impl Driver for SoftDriver {
         (0..self.session.config.devices).map(device).collect()
     }
 
+    fn fault(&self) -> Option<CudaError> {
+        self.session.merged_fault()
+    }
+
     fn take_message(&self) -> Option<String> {
         self.session.take_message()
     }

@@ -39,6 +39,7 @@ mod link;
 mod load;
 #[allow(unsafe_code, reason = "pages at chosen addresses and racy accesses to them")]
 mod memory;
+mod merged;
 mod module;
 mod op;
 mod promises;

@@ -80,6 +80,8 @@ pub(crate) struct Session {
     lines: Lock<Vec<Arc<Line>>>,
     deferred: Lock<VecDeque<(ContextId, CudaError)>>,
     message: Lock<Option<String>>,
+    /// With contexts that are merged with those of other sessions.
+    pub(crate) merged: Option<crate::merged::Merged>,
     aborted: AtomicBool,
 }
 
@@ -146,6 +148,7 @@ impl Session {
             ledger,
             crew: crate::crew::Crew::new(config.block_threads),
             load: crate::load::Load::default(),
+            merged: crate::merged::Merged::of(&config),
             config,
             space: Space::new(),
             tables: Lock::default(),
@@ -191,6 +194,9 @@ impl Session {
             return Err(CudaError::INVALID_CONTEXT);
         }
         let context = Context::new(id, id.0);
+        if let Some(error) = self.merged.as_ref().and_then(|merged| merged.ended_by()) {
+            context.kill(error);
+        }
         tables.contexts.insert(id, context.clone());
         Ok(context)
     }
@@ -216,7 +222,22 @@ impl Session {
         }
         if context.kill(error) {
             lock(&self.deferred).push_back((context.id, error));
+            if let Some(merged) = &self.merged {
+                merged.tell(error);
+            }
         }
+    }
+
+    /// The fault that has ended all contexts of merged sessions. Ends those of this one, if it is another session's.
+    pub(crate) fn merged_fault(&self) -> Option<CudaError> {
+        let error = self.merged.as_ref()?.ended_by()?;
+        let contexts: Vec<Arc<Context>> = lock(&self.tables).contexts.values().cloned().collect();
+        for context in contexts {
+            if context.kill(error) {
+                lock(&self.deferred).push_back((context.id, error));
+            }
+        }
+        Some(error)
     }
 
     pub(crate) fn take_deferred(&self) -> Option<(ContextId, CudaError)> {

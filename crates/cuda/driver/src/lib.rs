@@ -164,6 +164,17 @@ pub trait Driver: Execute + Send + Sync {
         None
     }
 
+    /// The error that has ended the session's contexts, if one has. Never blocks for the device. Asked now and then where contexts are
+    /// merged: there a fault of another session ends them, and no call of this session need be under way to tell.
+    fn fault(&self) -> Option<CudaError> {
+        None
+    }
+
+    /// Takes no further work, and blocks until nothing that has begun is on the device. What waits stays where it is. Called before
+    /// [`Driver::abort`] where the end of a process in the middle of a kernel harms other sessions (merged contexts), on a
+    /// thread that is not waited for longer than a bound: a kernel may never end.
+    fn drain(&self) {}
+
     /// Stops all work as soon as possible: the client is gone. Waits return, streams end, memory is given back.
     fn abort(&self);
 }
@@ -267,6 +278,11 @@ pub trait HostLink: Send + Sync {
     ) -> Result<(), Box<dyn PendingRead>> {
         let _ = transfer;
         Err(read)
+    }
+
+    /// Whether the client could not serve a pull at some time. If it has served all, a transfer that fails means that the client is gone.
+    fn has_failed_pull(&self) -> bool {
+        true
     }
 
     /// Has the client run a host function and returns when it did.

@@ -1,4 +1,4 @@
-//! Starts a guardian as a child process, starts it again when it dies, and ends it in order.
+//! Starts a guardian, or another process that works for a worker, as a child; starts it again when it dies, and ends it in order.
 //!
 //! The child ends by itself when its standard input ends. So it also ends, and zeroes its images, when this process is
 //! killed.
@@ -33,17 +33,25 @@ const LIVED: Duration = Duration::from_secs(30);
 #[derive(Debug, Error)]
 pub enum SuperviseError {
     /// It cannot be started, or does not answer.
-    #[error("the guardian did not start; its own message is above")]
-    NotReady,
+    #[error("the {what} did not start; its own message is above")]
+    NotReady {
+        /// What it is.
+        what: &'static str,
+    },
     /// The system gives no thread to watch it with.
-    #[error("the guardian cannot be watched")]
-    Thread(#[source] io::Error),
+    #[error("the {what} cannot be watched")]
+    Thread {
+        /// What it is.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 /// Makes the command line of a guardian, without its standard input.
 pub type MakeCommand = Box<dyn Fn() -> Command + Send>;
 
-/// A child process that is a guardian. Dropping it ends the guardian.
+/// A child process that is a guardian or the like. Dropping it ends that process.
 pub struct Supervisor {
     watched: Arc<Watched>,
     thread: Option<JoinHandle<()>>,
@@ -68,15 +76,25 @@ struct State {
 impl Supervisor {
     /// Starts the guardian that `make` makes, and returns when it answers at `socket`.
     pub fn start(make: MakeCommand, socket: &Path) -> Result<Self, SuperviseError> {
+        Self::of("guardian", make, || GuardianStore::connect(socket).is_ok())
+    }
+
+    /// Starts another process that ends with its standard input, and returns when it is ready.
+    pub fn of(
+        what: &'static str,
+        make: MakeCommand,
+        is_ready: impl Fn() -> bool,
+    ) -> Result<Self, SuperviseError> {
         let watched = Arc::new(Watched::default());
         let watching = watched.clone();
-        let thread = std::thread::Builder::new().name("guardian-watch".to_owned());
-        let thread = thread.spawn(move || watch(&watching, &make)).map_err(SuperviseError::Thread)?;
+        let thread = std::thread::Builder::new().name(format!("{what}-watch"));
+        let watch = move || watch(&watching, what, &make);
+        let thread = thread.spawn(watch).map_err(|source| SuperviseError::Thread { what, source })?;
         let supervisor = Self { watched, thread: Some(thread) };
         let until = Instant::now() + READY_WITHIN;
-        while GuardianStore::connect(socket).is_err() {
+        while !is_ready() {
             if Instant::now() >= until {
-                return Err(SuperviseError::NotReady);
+                return Err(SuperviseError::NotReady { what });
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -119,11 +137,11 @@ impl Drop for Supervisor {
     }
 }
 
-fn watch(watched: &Watched, make: &MakeCommand) {
+fn watch(watched: &Watched, what: &str, make: &MakeCommand) {
     let mut rest = REST;
     loop {
         let began = Instant::now();
-        run(watched, make);
+        run(watched, what, make);
         let mut state = lock(&watched.state);
         if state.is_stopping {
             state.is_over = true;
@@ -139,7 +157,7 @@ fn watch(watched: &Watched, make: &MakeCommand) {
 }
 
 /// Starts one guardian and waits for its end.
-fn run(watched: &Watched, make: &MakeCommand) {
+fn run(watched: &Watched, what: &str, make: &MakeCommand) {
     let mut state = lock(&watched.state);
     if state.is_stopping {
         return;
@@ -150,7 +168,7 @@ fn run(watched: &Watched, make: &MakeCommand) {
     let mut child = match spawned {
         Ok(child) => child,
         Err(error) => {
-            tracing::error!(%error, "the guardian cannot be started");
+            tracing::error!(%error, "the {what} cannot be started");
             return;
         }
     };
@@ -161,6 +179,6 @@ fn run(watched: &Watched, make: &MakeCommand) {
     (state.stdin, state.pid) = (None, None);
     if !state.is_stopping {
         let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-        tracing::error!(how, "the guardian died, and its images with it; it is started again");
+        tracing::error!(how, "the {what} died, and what it kept with it; it is started again");
     }
 }

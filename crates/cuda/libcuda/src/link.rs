@@ -23,6 +23,7 @@ mod drill;
 mod end;
 mod events;
 mod expected;
+mod faults;
 mod guard;
 mod guard_thread;
 mod keeper_line;
@@ -171,8 +172,17 @@ impl Link {
     fn broke(&self, number: SessionNumber, why: &LinkEnd) {
         let resumes = self.survival.as_ref().is_some_and(|survival| survival.broke(self, number, why));
         if !resumes {
-            self.lose(why);
+            match self.survival.as_ref().and_then(Survival::own_fault) {
+                Some(error) => self.lose(&LinkEnd::OwnFault(error.code())),
+                None => self.lose(why),
+            }
         }
+    }
+
+    /// What every call returns once the worker is lost: the error of the program itself, if that is the reason.
+    #[cold]
+    fn lost_error(&self) -> CudaError {
+        self.survival.as_ref().and_then(Survival::own_fault).unwrap_or(WORKER_LOST)
     }
 
     /// The connections of the present session.
@@ -197,7 +207,7 @@ impl Link {
             return self.call(command).map(drop);
         }
         if self.is_lost() {
-            return Err(WORKER_LOST);
+            return Err(self.lost_error());
         }
         self.queue.append(command, 0).map_err(|error| self.broken(error))
     }
@@ -205,7 +215,7 @@ impl Link {
     #[cold]
     fn broken(&self, error: std::io::Error) -> CudaError {
         self.lose(&error.into());
-        WORKER_LOST
+        self.lost_error()
     }
 
     /// Waits for the answer to `call`, and for the bytes and notices that were sent before it. In a link that survives,
@@ -251,7 +261,7 @@ impl Link {
     /// The same; `appended` runs when the command is among those that are sent.
     fn call_and(&self, command: &Command<'_>, appended: impl FnOnce()) -> CuResult<Vec<u8>> {
         if self.is_lost() {
-            return Err(WORKER_LOST);
+            return Err(self.lost_error());
         }
         let call = self.next_call();
         let waiting = self.timeline.as_ref().map(LinkTimeline::begin);
@@ -264,7 +274,7 @@ impl Link {
         if let Some((timeline, waiting)) = self.timeline.as_ref().zip(waiting) {
             timeline.called(waiting, command.name(), call);
         }
-        let (header, body) = answer.ok_or(WORKER_LOST)?;
+        let (header, body) = answer.ok_or_else(|| self.lost_error())?;
         self.credit.grant(header.memory_credit_bytes);
         if let Some(error) = CudaError::from_code(header.deferred)
             && let Some(tell) = self.on_deferred.get()
@@ -286,7 +296,7 @@ impl Link {
         let body = self.call(command)?;
         T::from_bytes(&body).map_err(|source| {
             self.lose(&Breach::Answer { command: command.name(), source }.into());
-            WORKER_LOST
+            self.lost_error()
         })
     }
 
@@ -348,7 +358,7 @@ impl Link {
         }
         match sent {
             Ok(Ok(())) => Ok(()),
-            _ => Err(WORKER_LOST),
+            _ => Err(self.lost_error()),
         }
     }
 

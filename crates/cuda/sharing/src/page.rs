@@ -10,6 +10,7 @@
 //!      6   wants: bit i = equal slot i has work
 //!      7   floor: the virtual time at which the turn was last given
 //!      8   guests: bit i = slot i belongs to an offline session
+//!      9   faults that ended the contexts of all sessions, where these are merged: how many, and the code of the last
 //!   16..   63 slots of 16 words: 8 that the owner writes often, 8 that others read
 //! ```
 //!
@@ -45,6 +46,7 @@ const PRESENT: usize = 2;
 const EPOCH: usize = 3;
 const PAUSED_UNTIL: usize = 4;
 const GUESTS: usize = 8;
+const FAULTS: usize = 9;
 const PAUSE_BIT: u64 = 1 << 63;
 
 /// A process number has at most 22 bits on Linux (`PID_MAX_LIMIT`).
@@ -482,6 +484,18 @@ impl<'a> Page<'a> {
         let guests = self.words[GUESTS].load(Relaxed);
         let of_guests = (0..SLOTS).filter(|slot| guests & 1 << slot != 0);
         of_guests.map(|slot| self.get(slot, Field::Offences)).fold(0, u64::saturating_add)
+    }
+
+    /// A fault has ended the contexts of all sessions of this GPU. Written by a driver that models merged contexts.
+    pub fn note_fault(&self, code: u32) {
+        let next = |word: u64| Some(((word >> 32) + 1) << 32 | u64::from(code));
+        let _ = self.words[FAULTS].fetch_update(SeqCst, SeqCst, next);
+    }
+
+    /// How many faults have ended the contexts of all sessions, and the code of the last one.
+    pub fn faults(&self) -> (u64, u32) {
+        let word = self.words[FAULTS].load(SeqCst);
+        (word >> 32, word as u32)
     }
 
     /// The slots of online sessions.

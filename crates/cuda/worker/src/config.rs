@@ -2,6 +2,7 @@
 
 use crate::admission::Admission;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub struct Grant {
     pub driver: serde_json::Value,
     /// Descriptors for it, such as memory that the sessions share. At most 7.
     pub fds: Vec<OwnedFd>,
+    /// Variables of its environment. The status process does not get them.
+    pub environment: Vec<(String, OsString)>,
     /// Called when the process is gone, however it went.
     pub release: Box<dyn FnOnce() + Send>,
 }
@@ -60,7 +63,7 @@ pub struct Grant {
 impl Grant {
     /// A grant of nothing but a configuration.
     pub fn plain(driver: serde_json::Value) -> Self {
-        Self { driver, fds: Vec::new(), release: Box::new(|| {}) }
+        Self { driver, fds: Vec::new(), environment: Vec::new(), release: Box::new(|| {}) }
     }
 }
 
@@ -138,10 +141,17 @@ pub struct SessionConfig {
     /// The page of the GPU belongs to its box: sessions of other leases may be on it. Those of leases with a share take turns then.
     #[serde(default)]
     pub takes_turns: bool,
+    /// Contexts of these GPUs are merged (MPS): a session that leaves waits for its kernels first, because one that ends in the middle of a
+    /// kernel ends the contexts of all others.
+    #[serde(default)]
+    pub is_merged: bool,
     /// Where other boxes reach that guardian; empty if they cannot, or if it says so itself.
     #[serde(default)]
     pub guardian_address: String,
 }
+
+/// How long a session with a merged context waits for its kernels before it leaves.
+pub(crate) const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A default that holds the pinned memory of most programs.
 fn shared_host_bytes_max() -> u64 {
@@ -182,6 +192,7 @@ impl SessionConfig {
             modules_ahead: true,
             slack_percent: slack_percent(),
             takes_turns: false,
+            is_merged: false,
         }
     }
 
@@ -190,6 +201,12 @@ impl SessionConfig {
         let Some((certificate, key)) = &self.tls else { return Ok(ServerSecurity::Plain) };
         let files = self.tls_files.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
         ServerIdentity::renewed_at(certificate, key, files).map(ServerSecurity::Tls)
+    }
+
+    /// How long an ended session may take to leave before it is made to.
+    pub(crate) fn leave_within(&self) -> Duration {
+        const STOPS: Duration = Duration::from_secs(8);
+        if self.is_merged { STOPS + DRAINED_WITHIN } else { STOPS }
     }
 
     /// How long the command loop polls before it sleeps. `None`: as seems best to each transport.

@@ -25,6 +25,7 @@ mod outgoing;
 mod pending;
 mod place;
 mod presence;
+mod pulse;
 mod regions;
 mod replies;
 mod serve;
@@ -40,6 +41,8 @@ use crate::{
 };
 use cuda_driver::{Driver, ImageStore, StoreError};
 use guardian::GuardianStore;
+use pulse::Pulse;
+use serve::Surroundings;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -80,6 +83,10 @@ pub fn run_session_process_with_store(
         Err(error) => return report(&mut control, Unserved::Configuration(error).into()),
     };
     let config = startup.session;
+    if config.is_merged {
+        // It sees the front's socket close, and leaves in order: see `serve::wind_up`.
+        let _ = rustix::process::set_parent_process_death_signal(None);
+    }
     let memory = if startup.content { fds.pop().map(Memory::new) } else { None };
     if startup.role == Role::Status {
         let end = match make_status(&startup.driver, fds) {
@@ -92,14 +99,24 @@ pub fn run_session_process_with_store(
         Ok(driver) => driver,
         Err(error) => return report(&mut control, Unserved::Devices(error).into()),
     };
+    let driver: Arc<dyn Driver> = driver.into();
+    let pulse = match config.is_merged.then(|| control.try_clone()).transpose() {
+        Ok(control) => control.map(|control| Pulse::start(&driver, control)),
+        Err(error) => return report(&mut control, Unserved::Control(error).into()),
+    };
     say(&mut control, "ready");
     let raw = match RawConnection::take_over(control.as_fd()) {
         Ok(raw) => raw,
         Err(_) => return SessionEnd::new(EndKind::Finished, "the front closed it before a client came"),
     };
-    let driver: Arc<dyn Driver> = driver.into();
+    if let Some(pulse) = &pulse {
+        pulse.attach();
+    }
     let end = match attach::attach(raw, &mut control, &driver, &config) {
-        Ok(attached) => serve::serve(attached, &driver, &config, open_store, memory.as_ref()),
+        Ok(attached) => {
+            let surroundings = Surroundings { open_store, memory: memory.as_ref(), pulse: pulse.as_deref() };
+            serve::serve(attached, &driver, &config, &surroundings)
+        }
         Err(end) => end,
     };
     report(&mut control, end)

@@ -86,6 +86,7 @@ impl Worker {
         let grant = Arc::new(move || {
             let swept = page.clone();
             Ok(Grant {
+                environment: Vec::new(),
                 driver: serde_json::Value::Null,
                 fds: vec![words.fd().try_clone_to_owned()?],
                 release: Box::new(move || {

@@ -38,6 +38,7 @@ fn worker(sweeps: bool) -> (Worker, PageHandle) {
     let grant = Arc::new(move || {
         let swept = kept.clone();
         Ok(Grant {
+            environment: Vec::new(),
             driver: serde_json::Value::Null,
             fds: vec![words.fd().try_clone_to_owned()?],
             release: Box::new(move || {

@@ -13,6 +13,7 @@ mod disk;
 mod gpm;
 mod gpu;
 mod guard;
+mod mps;
 mod nvml;
 mod pages;
 mod pcie;
@@ -35,6 +36,7 @@ use device::DeviceSlot;
 use gpu::Gpu;
 use guard::Guard;
 use machine::files;
+use mps::Daemons;
 use pcie::PciePlane;
 use pool_api::{BoxKind, Model, Name};
 use process::Process;
@@ -92,6 +94,8 @@ pub struct GuestOptions {
     pub any_tenant: bool,
     /// What guests may cost online leases, in percent of the time of their requests.
     pub slack_percent: u32,
+    /// The contexts of a GPU's lease and its guest are merged (MPS). Not with guests of any tenant: a fault of one ends both.
+    pub is_merged: bool,
 }
 
 /// What a box lends.
@@ -167,11 +171,13 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     files::make_private(&options.state)?;
     let _only_one = files::only_one(&options.state)?;
-    let (mut running, guard) = match &options.gpus {
-        Gpus::Simulated { plan, read_bytes } => (options.simulated(plan, *read_bytes, started)?, None),
+    let (mut running, beside) = match &options.gpus {
+        Gpus::Simulated { plan, read_bytes } => {
+            (options.simulated(plan, *read_bytes, started)?, Beside::default())
+        }
         Gpus::Nvidia | Gpus::Soft { .. } => {
-            let (agent, guard) = options.real(started)?;
-            (vec![agent], guard)
+            let (agent, beside) = options.real(started)?;
+            (vec![agent], beside)
         }
     };
     let ended = loop {
@@ -203,15 +209,13 @@ pub fn serve(
     } else {
         slots.for_each(drop);
     }
-    if let Some(guard) = guard {
-        // A box that was revoked has no workers any more, so no images either.
-        guard.stop(ends_workers || matches!(ended, Err(AgentError::Revoked { .. })));
-    }
+    // A box that was revoked has no workers any more, so no images either.
+    beside.stop(ends_workers || matches!(ended, Err(AgentError::Revoked { .. })));
     Ok(ended.map(drop)?)
 }
 
 impl BoxOptions {
-    fn real(&self, started: &mut dyn FnMut(BoxStarted)) -> anyhow::Result<(BoxAgent, Option<Guard>)> {
+    fn real(&self, started: &mut dyn FnMut(BoxStarted)) -> anyhow::Result<(BoxAgent, Beside)> {
         let invitation = self.joining.invitation()?;
         let kept = Membership::kept(&self.state)?;
         let name = self.joining.name(Role::Box, kept.as_ref(), invitation.as_ref())?;
@@ -239,6 +243,10 @@ impl BoxOptions {
         membership.keep(&around.home())?;
         let authority = &membership.credential.authority;
         let guard = self.guard.as_ref().map(|guard| Guard::start(guard, &around, authority)).transpose()?;
+        let daemons = around.is_merged.then(|| Daemons::start(&gpus, &around.state)).transpose()?;
+        if daemons.is_none() {
+            mps::end_left(&around.state);
+        }
         let slots = adopt(gpus, &around)?;
         let is_nvlinked = slots.iter().any(|(gpu, _)| gpu.nvlink_group.is_some());
         let kind = self.kind.unwrap_or(if is_nvlinked { BoxKind::Nvlink } else { BoxKind::Pcie });
@@ -256,7 +264,7 @@ impl BoxOptions {
             None => vec![around.advertised_host.clone()],
         };
         let facts = BoxFacts { name, kind, rack: self.rack.clone(), paths };
-        Ok((start(facts, around, membership, groups, started)?, guard))
+        Ok((start(facts, around, membership, groups, started)?, Beside { guard, daemons }))
     }
 
     fn simulated(
@@ -315,6 +323,26 @@ impl BoxOptions {
             guardian: self.guard.as_ref().map(|_| guard::socket(state)),
             guarded: Default::default(),
             slack_percent: self.guests.map(|guests| guests.slack_percent),
+            is_merged: self.guests.is_some_and(|guests| guests.is_merged),
+        }
+    }
+}
+
+/// Processes that work for the workers of a box.
+#[derive(Default)]
+struct Beside {
+    guard: Option<Guard>,
+    daemons: Option<Daemons>,
+}
+
+impl Beside {
+    /// Looks after them no more. With `ends` they end; else the next agent finds them.
+    fn stop(self, ends: bool) {
+        if let Some(guard) = self.guard {
+            guard.stop(ends);
+        }
+        if let Some(daemons) = self.daemons {
+            daemons.stop(ends);
         }
     }
 }
@@ -339,7 +367,8 @@ fn adopt(gpus: Vec<Gpu>, around: &Surroundings) -> anyhow::Result<Vec<(Gpu, Slot
     for (directory, worker) in process::workers_below(&around.state) {
         let is_wanted = gpus.iter().any(|gpu| {
             let page = pages::path(&around.state, gpu.host_slot());
-            around.slot_directory(gpu.slot) == directory && pages::was_started_for(&worker, gpu, &page)
+            around.slot_directory(gpu.slot) == directory
+                && pages::was_started_for(&worker, gpu, &page, around.is_merged)
         });
         if is_wanted && !left.contains_key(&directory) {
             tracing::info!(directory = %directory.display(), pid = worker.pid, "a worker is taken over");

@@ -31,6 +31,7 @@ pub(super) struct Kept {
     pub(super) guests_of: Option<GuestsOf>,
     pub(super) slack: Option<u32>,
     pub(super) shares: Option<u8>,
+    pub(super) merged: Option<bool>,
 }
 
 /// Which GPUs a box lends.
@@ -70,6 +71,7 @@ impl Kept {
             guests_of: self.guests_of.or(before.guests_of),
             slack: self.slack.or(before.slack),
             shares: self.shares.or(before.shares),
+            merged: self.merged.or(before.merged),
         };
         if now != before {
             files::make_private(state)?;

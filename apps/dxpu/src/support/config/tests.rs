@@ -67,6 +67,7 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "slack") => "10",
         (_, "shares") => "4",
         (_, "guests-of") => "'any'",
+        ("box", "merged") => "'true'",
         (_, "kind") => "'pcie'",
         (_, "name" | "model") => "'a'",
         (_, "driver") => "'nvidia'",
@@ -78,7 +79,7 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "fabric") => "['10.0.0.7:7600']",
         (_, "device") => "['dma']",
         (_, "manager") => "['https://a:1', 'https://b:1']",
-        (_, "accept-older-store" | "msix" | "plain" | "nvidia") => "true",
+        (_, "accept-older-store" | "msix" | "plain" | "nvidia" | "merged") => "true",
         ("functions", "same-user" | "share-between-tenants") => "true",
         _ => "'/a'",
     }
@@ -105,8 +106,17 @@ fn every_option_of_every_role_is_a_key_of_its_file() {
         let command = dxpu.find_subcommand(role).unwrap();
         // Straight from clap's definition, without the filter that the files use.
         let named: BTreeSet<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
-        let apart =
-            ["config", "print-config", "help", "version", "by-lease", "soft-identity", "guardian", "page"];
+        let apart = [
+            "config",
+            "print-config",
+            "help",
+            "version",
+            "by-lease",
+            "soft-identity",
+            "guardian",
+            "page",
+            "mps-folder",
+        ];
         let wanted: BTreeSet<String> =
             named.into_iter().filter(|long| !apart.contains(long)).map(str::to_owned).collect();
         assert_eq!(keys(&shown(role, "", &[])), wanted, "{role} prints them all");

@@ -49,6 +49,12 @@ impl Fake {
         self.changed.notify_all();
     }
 
+    /// The fault of another client of an MPS server: every context is dead with it.
+    pub(crate) fn kill_all(&self, error: CudaError) {
+        let contexts: Vec<Context> = self.lock().contexts.keys().copied().collect();
+        contexts.into_iter().for_each(|context| self.kill(context, error));
+    }
+
     pub(crate) fn primary_retain(&self, out: *mut Context, device: c_int) -> CuResult<()> {
         let mut state = self.lock();
         state.known_device(device)?;

@@ -64,6 +64,8 @@ pub(crate) struct SharingGate {
     ticket: Ticket,
     /// Where the device finds the word that is zero while the gate is open.
     word: DeviceAddress,
+    /// Long work is marked, so that it is known whether some of it runs.
+    marks_long: bool,
     state: Mutex<State>,
 }
 
@@ -83,7 +85,7 @@ struct Lane {
     told: u64,
     /// How many are passed, to a multiple of [`MARK_EVERY`]; the stream writes it.
     passed: Word,
-    /// Of long work, in a session that takes turns.
+    /// Of long work, in a session that takes turns or has a merged context.
     marks: Option<Marks>,
 }
 
@@ -140,7 +142,24 @@ impl SharingGate {
             lanes: HashMap::new(),
             works: 0,
         });
-        Ok(Self { api, page, ticket, word, state })
+        let marks_long = ticket.part().share().is_some();
+        Ok(Self { api, page, ticket, word, marks_long, state })
+    }
+
+    /// The same, with marks around long work also in a session that takes no turns.
+    pub(crate) fn marking_long(self, marks_long: bool) -> Self {
+        Self { marks_long: self.marks_long || marks_long, ..self }
+    }
+
+    /// Closes the gate of all offline sessions until this one is gone: groups of this session that wait begin no more. The caller beats
+    /// ([`SharingGate::hold_shut`]) as long as it lives; then its front opens the gate.
+    pub(crate) fn shut(&self) {
+        self.page.page().close(self.ticket, process::now_ns());
+    }
+
+    /// Keeps the gate closed.
+    pub(crate) fn hold_shut(&self) {
+        self.page.page().beat_and_hold(self.ticket, true);
     }
 
     /// Whether a piece of work waits for the gate.
@@ -182,7 +201,7 @@ impl SharingGate {
     }
 
     /// Whether no long work has begun and not ended.
-    pub(super) fn rests(&self) -> bool {
+    pub(crate) fn rests(&self) -> bool {
         // A command that is stuck in the library, because its queue is full, holds the lock until the session has its next turn.
         let Some(state) = try_lock(&self.state) else { return false };
         state.lanes.values().all(|lane| lane.marks.as_ref().is_none_or(Marks::rest))
@@ -305,7 +324,7 @@ impl SharingGate {
         Ok(Around { timing, is_marked })
     }
 
-    /// Has the stream write that long work begins, in a session that takes turns. What is not known yet may be long.
+    /// Has the stream write that long work begins, in a session that takes turns or has a merged context. What is not known yet may be long.
     fn mark_long(
         &self,
         state: &mut State,
@@ -314,7 +333,7 @@ impl SharingGate {
         cost_ns: Option<u64>,
     ) -> bool {
         let is_long = cost_ns.is_none_or(|cost_ns| cost_ns > LONG_NS);
-        if !is_long || self.ticket.part().share().is_none() {
+        if !is_long || !self.marks_long {
             return false;
         }
         let Some(lane) = state.lanes.get_mut(&stream.number) else { return false };

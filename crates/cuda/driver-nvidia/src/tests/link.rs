@@ -45,6 +45,8 @@ pub(super) struct TestLink {
     pub(super) host_calls: Mutex<Vec<u64>>,
     /// The connection is broken.
     pub(super) is_lost: AtomicBool,
+    /// The client could not serve a pull at some time.
+    pub(super) has_failed_pull: AtomicBool,
     /// Transfers wait in `waiting` until [`TestLink::deliver`].
     pub(super) is_slow: AtomicBool,
     waiting: Mutex<Vec<Job>>,
@@ -159,6 +161,10 @@ impl HostLink for TestLink {
             false => return Err(read),
         }
         Ok(())
+    }
+
+    fn has_failed_pull(&self) -> bool {
+        self.has_failed_pull.load(Ordering::SeqCst)
     }
 
     fn host_call(&self, token: u64) -> Result<(), LinkLost> {

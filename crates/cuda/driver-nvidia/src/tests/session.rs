@@ -60,13 +60,25 @@ impl Deref for Session {
 impl Session {
     /// A session on two devices that has nothing yet.
     pub(super) fn bare(memory_limit_bytes: Option<u64>) -> Self {
-        Self::with(NvidiaConfig { memory_limit_bytes, quota: None, take_standard_output: false, page: None })
+        Self::with(NvidiaConfig {
+            memory_limit_bytes,
+            quota: None,
+            take_standard_output: false,
+            page: None,
+            is_merged: false,
+        })
     }
 
     /// The same with memory that it has together with others.
     pub(super) fn with_quota(quota: Arc<dyn crate::Quota>) -> Self {
         let quota = Some(quota);
-        Self::with(NvidiaConfig { memory_limit_bytes: None, quota, take_standard_output: false, page: None })
+        Self::with(NvidiaConfig {
+            memory_limit_bytes: None,
+            quota,
+            take_standard_output: false,
+            page: None,
+            is_merged: false,
+        })
     }
 
     fn with(config: NvidiaConfig) -> Self {
@@ -90,12 +102,22 @@ impl Session {
 
     /// The same with a page that it shares with others.
     pub(super) fn with_page(page: PageHandle) -> Self {
+        Self::of_page(page, false)
+    }
+
+    /// The same with a context that is merged with those of others.
+    pub(super) fn merged(page: PageHandle) -> Self {
+        Self::of_page(page, true)
+    }
+
+    fn of_page(page: PageHandle, is_merged: bool) -> Self {
         let page = Some(page);
         let session = Self::with(NvidiaConfig {
             memory_limit_bytes: None,
             quota: None,
             take_standard_output: false,
             page,
+            is_merged,
         });
         session.memory_allocate(CONTEXT, DATA, DATA_BYTES).unwrap();
         session.stream_create(STREAM, CONTEXT, 1, 0).unwrap();

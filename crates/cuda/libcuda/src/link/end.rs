@@ -28,6 +28,20 @@ pub(crate) enum LinkEnd {
     /// The device failed, not the program.
     #[error("its device failed: {0}")]
     DeviceLost(String),
+    /// A fault, of this program or of another one beside it, has ended their merged contexts.
+    #[error("{text} (error {code})")]
+    Fault {
+        /// The error.
+        code: u32,
+        /// The worker's words.
+        text: String,
+    },
+    /// The program has failed, here and in another session.
+    #[error(
+        "the program failed with error {0}, and again at the same place in another session: the fault is its own, not that of a program \
+         beside it"
+    )]
+    OwnFault(u32),
     /// The worker sent what no worker of this version sends.
     #[error("{0}")]
     Protocol(#[from] Breach),

@@ -16,6 +16,7 @@ use crate::{
     host::{self, HostRegion},
     timeline::LinkTimeline,
 };
+use cuda_abi::CudaError;
 use cuda_wire::{ASIDE, Notice, NoticeHeader, TransferId, WAYS, Wire, header};
 use journal::HostCallHeard;
 use locks::lock;
@@ -457,8 +458,12 @@ impl Reader<'_> {
                 Ok(())
             }
             Notice::DeviceLost { code, text } => {
-                let text = String::from_utf8_lossy(text.0);
-                Err(LinkEnd::DeviceLost(format!("{text} (error {code})")))
+                let text = String::from_utf8_lossy(text.0).into_owned();
+                // These are never the device's: see `faults`.
+                Err(match CudaError::from_code(code).is_some_and(CudaError::ends_merged_contexts) {
+                    true => LinkEnd::Fault { code, text },
+                    false => LinkEnd::DeviceLost(format!("{text} (error {code})")),
+                })
             }
             Notice::TimelineTold { nonce, worker_ns } => {
                 self.on_timeline(|timeline| timeline.told(nonce, worker_ns));

@@ -68,6 +68,9 @@ pub(super) fn go_on(
         pause = (pause * 2).min(PAUSE_MAX);
     };
     let why = loop {
+        if shared.core().own_fault.is_some() {
+            break String::new();
+        }
         match search.next(began.elapsed(), patience) {
             Next::Try(place) => match attempt(link, shared, &place, search.has_others()) {
                 Ok(went_on) => {
@@ -93,7 +96,10 @@ pub(super) fn go_on(
         }
     };
     // Before anything else says that the link is lost: threads of the last session may notice its end only now.
-    link.lose(&LinkEnd::NotResumed(why.clone()));
+    let own_fault = shared.core().own_fault;
+    link.lose(
+        &own_fault.map_or_else(|| LinkEnd::NotResumed(why.clone()), |error| LinkEnd::OwnFault(error.code())),
+    );
     drop(wire);
     Err(why)
 }

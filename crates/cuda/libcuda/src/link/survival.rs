@@ -17,6 +17,7 @@ use super::{
     end::LinkEnd,
     events::{Events, Helpers},
     expected::{Expectations, OnLanded},
+    faults::{Fault, Faults},
     keeper_line::KeeperLine,
     places::Place,
     queue::Keeper,
@@ -25,6 +26,7 @@ use super::{
     wires::{FIRST_SESSION, SessionNumber, Wires},
 };
 use crate::{host::HostRegion, log};
+use cuda_abi::CudaError;
 use cuda_wire::{ContextId, ImageRestored, Notice, TransferId, Welcome};
 use journal::{
     Difference, Digest, HostCallHeard, HostCallVerdict, Journal, Observation, PullVerdict, Replay, Serving,
@@ -115,6 +117,16 @@ pub(super) struct Core {
     pub(super) guardian: String,
     /// The device of the lost session failed: its worker will not do.
     pub(super) is_device_lost: bool,
+    /// Faults that ended sessions with merged contexts.
+    faults: Faults,
+    /// How much the program was given.
+    given: u64,
+    /// When the present session took over; `None` before that.
+    live_since: Option<Instant>,
+    /// How long the last session was live; `None`: it never took over.
+    lived: Option<Duration>,
+    /// The error that is the program's own.
+    pub(super) own_fault: Option<CudaError>,
     /// Why there is no protection any more.
     pub(super) why_unprotected: &'static str,
     /// Why the last session was lost.
@@ -144,6 +156,7 @@ impl bulk::Source for Kept {
 impl Core {
     /// The journal's part of what the program is given; nothing if there is no protection any more.
     fn observe(&mut self, what: Observation) {
+        self.given += 1;
         if self.phase != Phase::Unprotected {
             self.journal.observed(what);
         }
@@ -199,8 +212,33 @@ impl Core {
     pub(super) fn end_session(&mut self) {
         self.number += 1;
         self.phase = Phase::Resuming;
+        self.lived = self.live_since.take().map(|since| since.elapsed());
         if let Some(cut) = self.cuts.session_lost() {
             self.journal.cut_abandoned(cut);
+        }
+    }
+
+    /// The session has taken over.
+    pub(super) fn begin_to_live(&mut self) {
+        self.phase = Phase::Live;
+        self.live_since = Some(Instant::now());
+    }
+
+    /// All work so far has ended well.
+    fn all_is_well(&mut self) {
+        if self.phase == Phase::Live {
+            self.faults.all_is_well();
+        }
+    }
+
+    /// A fault has ended the session. Finds out whether it was the program's own.
+    fn met_fault(&mut self, number: SessionNumber, code: u32) {
+        // The closed connection may have been noticed first; then another session is looked for already.
+        let is_present = number == self.number;
+        let after = if is_present { self.live_since.map(|since| since.elapsed()) } else { self.lived };
+        let fault = Fault { code, given: self.given, after };
+        if self.faults.is_own(fault) {
+            self.own_fault = CudaError::from_code(code);
         }
     }
 
@@ -250,6 +288,11 @@ impl Survival {
             guardian: guard.as_ref().map_or_else(String::new, |guard| guard.guardian.clone()),
             cuts,
             is_device_lost: false,
+            faults: Faults::default(),
+            given: 0,
+            live_since: Some(Instant::now()),
+            lived: None,
+            own_fault: None,
             why_unprotected: "",
             why_lost: String::new(),
             restored: None,
@@ -313,6 +356,14 @@ impl Survival {
         // The closed connection may be noticed before the notice that says why.
         let is_last = number == core.number || number + 1 == core.number && core.phase == Phase::Resuming;
         core.is_device_lost |= is_last && matches!(why, LinkEnd::DeviceLost(_));
+        if let LinkEnd::Fault { code, .. } = why
+            && is_last
+        {
+            core.met_fault(number, *code);
+            if core.own_fault.is_some() && core.phase == Phase::Live {
+                return false;
+            }
+        }
         if number != core.number {
             return true;
         }
@@ -329,6 +380,11 @@ impl Survival {
         log::warn(&format!("worker {address} is lost: {why}; looking for another session"));
         link.leave_session(number);
         is_resuming || resume::start(link, &self.shared)
+    }
+
+    /// The error of the program itself, if that is why there is no further session.
+    pub(super) fn own_fault(&self) -> Option<CudaError> {
+        lock(&self.shared.core).own_fault
     }
 
     /// Waits until a session after `number` is live. False: there will be none.
@@ -590,6 +646,7 @@ impl Shared {
         if core.number != number {
             return false;
         }
+        core.given += 1;
         if core.phase != Phase::Unprotected {
             core.landed.insert(transfer, bytes);
             core.journal.observed(Observation::Landed { transfer, digest: Digest::from(digest) });

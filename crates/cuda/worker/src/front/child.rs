@@ -93,6 +93,9 @@ impl SessionChild {
         if std::env::var_os(TUNABLES).is_none() {
             command.env(TUNABLES, KEEP_FREED);
         }
+        if role == Role::Session {
+            command.envs(grant.environment.iter().map(|(name, value)| (name, value)));
+        }
         let mut child = command
             .arg0(std::env::args_os().next().unwrap_or_else(|| "dxpu".into()))
             .args(&config.spawn.arguments)

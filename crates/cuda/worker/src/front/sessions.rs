@@ -38,8 +38,6 @@ const IN_LINE_MAX: usize = 1024;
 const ALL_IN_USE: &str = "all sessions of this worker are in use";
 /// How long a process is kept for a client that has shown its token and is to come back at once.
 const TICKET_GOOD_FOR: Duration = Duration::from_secs(10);
-/// How long an ended session may take to leave before it is made to.
-const LEAVE_WITHIN: Duration = Duration::from_secs(8);
 
 pub(crate) struct Sessions {
     config: Arc<FrontConfig>,
@@ -83,6 +81,8 @@ struct State {
     wanted: usize,
     stopping: bool,
     pause_until: Option<Instant>,
+    /// Processes that could not prepare themselves, since the last that could.
+    failures: u32,
     /// Until then a spare that was taken is not replaced, unless it was the last.
     rest_until: Option<Instant>,
 }
@@ -240,7 +240,7 @@ impl Sessions {
 
     /// Ends everything and waits until all processes are gone.
     pub(crate) fn stop(&self) {
-        let deadline = Instant::now() + LEAVE_WITHIN;
+        let deadline = Instant::now() + self.config.session.leave_within();
         let mut state = lock(&self.state);
         state.stopping = true;
         self.changed.notify_all();
@@ -266,6 +266,7 @@ impl Sessions {
                 ready = true;
                 let mut state = lock(&self.state);
                 state.starting -= 1;
+                state.failures = 0;
                 if state.stopping {
                     child.stop()
                 } else {
@@ -281,7 +282,7 @@ impl Sessions {
         });
         // A thread that still wants to give it a connection hears that it is gone.
         child.stop();
-        let end = child::end_of(said, reap(&mut process));
+        let end = child::end_of(said, reap(&mut process, self.config.session.leave_within()));
         release();
         let mut state = lock(&self.state);
         state.processes -= 1;
@@ -298,8 +299,10 @@ impl Sessions {
             state.starting -= 1;
         }
         if broken {
-            state.pause_until = Some(Instant::now() + RETRY_PAUSE);
+            state.failures += 1;
+            state.pause_until = Some(Instant::now() + self.retry_pause());
         }
+        let is_told = state.failures >= self.failures_untold();
         self.changed.notify_all();
         drop(state);
         self.ring();
@@ -309,11 +312,21 @@ impl Sessions {
             Some(Serving { peer, authenticated, .. }) => {
                 (self.on_event)(SessionEvent::Ended { pid, peer, authenticated, end });
             }
-            None if broken || end.kind == EndKind::Internal => {
+            None if (broken && is_told) || (!broken && end.kind == EndKind::Internal) => {
                 (self.on_event)(SessionEvent::Broken { reason: end.to_string() });
             }
             None => {}
         }
+    }
+
+    /// After a process that could not prepare itself.
+    fn retry_pause(&self) -> Duration {
+        if self.config.session.is_merged { RETRY_PAUSE / 5 } else { RETRY_PAUSE }
+    }
+
+    /// With merged contexts no process can prepare itself after a fault, until all that were there before it have left.
+    fn failures_untold(&self) -> u32 {
+        if self.config.session.is_merged { 15 } else { 1 }
     }
 
     /// A process that was counted as starting did not start.
@@ -338,8 +351,8 @@ impl Sessions {
 }
 
 /// Waits for a process that has closed its control socket, and makes it leave if it does not.
-pub(super) fn reap(process: &mut Child) -> io::Result<std::process::ExitStatus> {
-    let deadline = Instant::now() + LEAVE_WITHIN;
+pub(super) fn reap(process: &mut Child, within: Duration) -> io::Result<std::process::ExitStatus> {
+    let deadline = Instant::now() + within;
     let mut pause = Duration::from_micros(200);
     while Instant::now() < deadline {
         if let Some(status) = process.try_wait()? {

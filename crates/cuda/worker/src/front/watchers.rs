@@ -210,7 +210,7 @@ impl Watchers {
         }
         lock(&self.state).child = None;
         child.stop();
-        let end = child::end_of(said, reap(&mut process));
+        let end = child::end_of(said, reap(&mut process, self.config.session.leave_within()));
         if end.kind == EndKind::Internal { Err(StatusProcessError::Failed(end)) } else { Ok(()) }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
         input::Input,
         joins::{self, Joined, Joins},
         place::{self, Place},
-        say, spawn,
+        pulse, say, spawn,
     },
 };
 use cuda_abi::CudaError;
@@ -138,6 +138,11 @@ fn welcome(
     deadline: Instant,
 ) -> Result<Welcomed, HandshakeError> {
     let (hello, admitted) = read_hello(&mut connection.rx, config, deadline)?;
+    if config.is_merged && !pulse::is_alive(&**driver) {
+        let text =
+            "a fault of another program ended the context of this session before it was used; try again";
+        return Err(refused(CudaError::SYSTEM_NOT_READY, text));
+    }
     let part = config.admission.take(&admitted)?;
     let sharer = place::join(driver, &admitted, f64::from(config.slack_percent) / 100.0)?;
     if let Some(bytes) = admitted.memory_limit_bytes {

@@ -35,10 +35,35 @@ pub(crate) fn is_devices(error: CudaError, origin: Origin) -> bool {
     }
 }
 
+/// Whether an error may be the fault of another session, where contexts are merged: it has ended the contexts of all, and each session
+/// meets it. Whose it was is not known here. The client finds out: a program's own fault comes again in the next session.
+///
+/// A command may name a context that the program itself has ended (4, 709), so these count for work alone.
+pub(crate) fn may_be_anothers(error: CudaError, origin: Origin) -> bool {
+    let is_answer_to_names = matches!(error, CudaError::DEINITIALIZED | CudaError::CONTEXT_IS_DESTROYED);
+    error.ends_merged_contexts() && (origin == Origin::Work || !is_answer_to_names)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use cuda_abi::ERRORS;
+
+    #[test]
+    fn what_ends_a_context_may_be_another_sessions_and_is_never_the_devices() {
+        let of = |origin| {
+            let codes = ERRORS.iter().map(|row| row.0);
+            let is_one = |code: &u32| may_be_anothers(CudaError::from_code(*code).unwrap(), origin);
+            codes.filter(is_one).collect::<Vec<_>>()
+        };
+        let sticky = [700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 805, 806, 807, 808, 809, 810];
+        assert_eq!(of(Origin::Command), sticky);
+        let mut of_work = of(Origin::Work);
+        of_work.retain(|code| !sticky.contains(code));
+        assert_eq!(of_work, [4, 709]);
+        let both = |code: &u32| is_devices(CudaError::from_code(*code).unwrap(), Origin::Work);
+        assert!(!of(Origin::Work).iter().any(both));
+    }
 
     #[test]
     fn these_errors_and_no_others_are_the_devices() {

@@ -209,6 +209,10 @@ impl HostLink for Link {
         self.outgoing.take_read(transfer, read)
     }
 
+    fn has_failed_pull(&self) -> bool {
+        Self::has_failed_pull(self)
+    }
+
     fn host_call(&self, token: u64) -> Result<(), LinkLost> {
         self.host_calls.begin(token);
         self.outgoing.send_reads()?;

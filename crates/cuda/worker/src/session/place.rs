@@ -124,6 +124,14 @@ impl Place {
         }
     }
 
+    /// The session is over, and its slot is the front's to empty when the process is gone.
+    pub(crate) fn stay(&self) {
+        match self {
+            Self::Classed(sharer) => sharer.stay(),
+            Self::Equal(taker) => taker.leave(),
+        }
+    }
+
     /// The session is over.
     pub(crate) fn leave(&self) {
         match self {

@@ -210,6 +210,12 @@ impl Sharer {
         });
     }
 
+    /// The session is over, and its slot stays as it is until the process is gone.
+    pub(crate) fn stay(&self) {
+        self.is_over.store(true, SeqCst);
+        self.changed.notify_all();
+    }
+
     /// The session is over: its place is given back, and the gate opened as far as it is concerned.
     pub(crate) fn leave(&self) {
         if self.is_over.swap(true, SeqCst) {

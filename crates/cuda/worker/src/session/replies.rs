@@ -5,7 +5,7 @@ use crate::{
     end::{EndKind, Ending},
     session::{
         cuts::Refusal,
-        faults::{Origin, is_devices},
+        faults::{Origin, is_devices, may_be_anothers},
         gate::Gate,
         link::Link,
         timeline::Timeline,
@@ -26,6 +26,8 @@ pub(crate) struct Replies {
     timeline: Option<Arc<Timeline>>,
     /// The client goes on elsewhere when the device fails.
     is_protected: AtomicBool,
+    /// A fault of another session ends this one's context.
+    is_merged: bool,
 }
 
 impl Replies {
@@ -35,7 +37,12 @@ impl Replies {
         ending: Arc<Ending>,
         timeline: Option<Arc<Timeline>>,
     ) -> Self {
-        Self { gate, link, ending, timeline, is_protected: AtomicBool::new(false) }
+        Self { gate, link, ending, timeline, is_protected: AtomicBool::new(false), is_merged: false }
+    }
+
+    /// The same for a session whose context is merged with those of others.
+    pub(crate) fn merged(self, is_merged: bool) -> Self {
+        Self { is_merged, ..self }
     }
 
     /// From now on no reply carries an error that is the device's.
@@ -117,12 +124,33 @@ impl Replies {
             error == CudaError::DEVICE_UNAVAILABLE
                 && (self.link.has_failed_pull() || self.ending.get().is_some())
         };
-        is_devices(error, origin) && self.is_protected.load(Ordering::SeqCst) && !is_clients()
+        let is_anothers = || self.is_merged && may_be_anothers(error, origin);
+        self.is_protected() && (is_devices(error, origin) && !is_clients() || is_anothers())
+    }
+
+    /// Whether the client goes on in another session when its device fails.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.is_protected.load(Ordering::SeqCst)
+    }
+
+    /// The session's context has ended, whichever session's fault it was. A protected client goes on in another session. Returns whether
+    /// the client is one.
+    pub(crate) fn context_ended(&self, error: CudaError) -> bool {
+        let is_protected = self.is_protected();
+        if is_protected {
+            self.end_device_lost(error);
+        }
+        is_protected
     }
 
     /// Ends the session. The client hears why before it can hear anything else of it.
     fn end_device_lost(&self, error: CudaError) -> LinkLost {
-        let text = format!("the GPU failed, not the program: {error}");
+        let text = match self.is_merged && error.ends_merged_contexts() {
+            true => format!(
+                "a fault, of this program or of another one beside it, ended their merged contexts: {error}"
+            ),
+            false => format!("the GPU failed, not the program: {error}"),
+        };
         let _ =
             self.link.events.send(&Notice::DeviceLost { code: error.code(), text: Bytes(text.as_bytes()) });
         self.ending.end(EndKind::DeviceLost, text);

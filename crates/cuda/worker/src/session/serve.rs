@@ -1,7 +1,7 @@
 //! A client that is attached, from its first command to its end.
 
 use crate::{
-    config::SessionConfig,
+    config::{DRAINED_WITHIN, SessionConfig},
     content::Memory,
     end::{EndKind, Ending, SessionEnd},
     images::ImageCache,
@@ -17,6 +17,7 @@ use crate::{
         input::Input,
         link::Link,
         outgoing::Outgoing,
+        pulse::Pulse,
         regions::Regions,
         replies::Replies,
         spawn,
@@ -25,37 +26,49 @@ use crate::{
     },
 };
 use bulk::{Fault, Lanes, LanesConfig};
-use cuda_driver::Driver;
+use cuda_driver::{Class, Driver};
 use cuda_wire::Notice;
 use std::sync::Arc;
 use std::time::Duration;
 use transport::{Connection, Rx};
+
+/// What a session has beside its driver and its client.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) open_store: OpenStore,
+    /// For what clients send.
+    pub(crate) memory: Option<&'a Memory>,
+    /// Where contexts are merged.
+    pub(crate) pulse: Option<&'a Pulse>,
+}
 
 /// Executes the client's commands until the session ends, and says why it did.
 pub(crate) fn serve(
     mut attached: Attached,
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
-    open_store: OpenStore,
-    memory: Option<&Memory>,
+    around: &Surroundings<'_>,
 ) -> SessionEnd {
     let ending = attached.ending.clone();
     let sharer = attached.sharer.clone();
+    let is_online = attached.admitted.class == Class::Online;
     // Held until everything of this session is gone.
     let _part = attached.part.take();
-    let Assembled { commands, input, link, events_rx } =
-        assemble(attached, driver, config, open_store, memory);
+    let Assembled { commands, input, link, events_rx } = assemble(attached, driver, config, around);
+    if let Some(pulse) = around.pulse {
+        pulse.serve(commands.replies.clone(), ending.clone(), is_online);
+    }
     let (cuts, gate) = (commands.cuts.clone(), commands.gate.clone());
     start_threads(commands, input, &link, events_rx, &ending, config.stall_timeout);
     let end = watch(&ending, &link.events, config.stall_timeout);
-    wind_up(&end, driver, &link);
+    wind_up(&end, driver, &link, config.is_merged);
     cuts.close();
     // An instance of a function that is no longer wanted is killed, and is as good a teacher as any.
     if matches!(end.kind, EndKind::Finished | EndKind::PeerLost) {
         gate.remember_loads();
     }
     if let Some(sharer) = sharer {
-        sharer.leave();
+        // The slot of a session that has drained holds its waiting work back. The front empties it when the process is gone.
+        if config.is_merged { sharer.stay() } else { sharer.leave() }
     }
     end
 }
@@ -78,8 +91,7 @@ fn assemble(
     attached: Attached,
     driver: &Arc<dyn Driver>,
     config: &SessionConfig,
-    open_store: OpenStore,
-    memory: Option<&Memory>,
+    around: &Surroundings<'_>,
 ) -> Assembled {
     let Attached {
         admitted,
@@ -102,7 +114,8 @@ fn assemble(
     let timeline = wants_timeline.then(|| Timeline::start(driver, &events));
     let lanes = Arc::new(lanes(joined.lanes, config, &ending));
     let outgoing = Outgoing::new(tx, closer, lanes.clone());
-    let content = memory
+    let content = around
+        .memory
         .filter(|_| wants_content)
         .and_then(|memory| content(memory, &tenant, &lanes, &events, &ending));
     let link = Arc::new(Link::new(lanes, events, outgoing, config.push_window_bytes).keeping(content));
@@ -114,12 +127,13 @@ fn assemble(
         sharer.start(&ending);
     }
     let gate = Arc::new(gate.sharing(sharer).timed_by(timeline.clone()));
-    let replies = Arc::new(Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone()));
+    let replies = Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone());
+    let replies = Arc::new(replies.merged(config.is_merged));
     let guardian = config.guardian.clone().map(|path| GuardianPlace {
         path,
         address: config.guardian_address.clone(),
         lease: admitted.lease.clone(),
-        open: open_store,
+        open: around.open_store,
     });
     let cuts = Arc::new(Cuts::new(driver.clone(), link.clone(), replies.clone(), guardian));
     if let Some(spin) = config.spin() {
@@ -240,7 +254,7 @@ fn watch(ending: &Ending, events: &Events, stall_timeout: Duration) -> SessionEn
 }
 
 /// Tells the client, wakes every thread that waits for it, and stops the device.
-fn wind_up(end: &SessionEnd, driver: &Arc<dyn Driver>, link: &Arc<Link>) {
+fn wind_up(end: &SessionEnd, driver: &Arc<dyn Driver>, link: &Arc<Link>, is_merged: bool) {
     /// A client that does not take its last notice is not waited for.
     const TOLD_WITHIN: Duration = Duration::from_millis(500);
     /// A kernel that does not stop ends with the process.
@@ -251,9 +265,25 @@ fn wind_up(end: &SessionEnd, driver: &Arc<dyn Driver>, link: &Arc<Link>) {
             let _ = link.events.send(&Notice::Closing { text: cuda_wire::Bytes(reason.as_bytes()) });
         });
     }
+    if is_merged {
+        leave_for_certain();
+        let driver = driver.clone();
+        // Before the connections close: streams that wait for bytes of the client must not go on without them.
+        within(DRAINED_WITHIN, move || driver.drain());
+    }
     link.close();
     let driver = driver.clone();
     within(STOPPED_WITHIN, move || driver.abort());
+}
+
+/// Ends this process if it does not end by itself. No front may be there to do it.
+fn leave_for_certain() {
+    const LEFT_WITHIN: Duration = Duration::from_secs(12);
+    let thread = std::thread::Builder::new().name("dxpu-leave".to_owned());
+    let _ = thread.spawn(|| {
+        std::thread::sleep(LEFT_WITHIN);
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    });
 }
 
 /// Runs `body` on a thread and waits for it, but not longer than `timeout`.

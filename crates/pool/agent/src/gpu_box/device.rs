@@ -307,6 +307,7 @@ mod tests {
             guardian: None,
             guarded: Default::default(),
             slack_percent: None,
+            is_merged: false,
             carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
         };
         // As an agent that starts: its rows are empty, and only the disk knows.

@@ -153,6 +153,11 @@ impl Gpu {
         self.guest.is_some() || self.part.is_some()
     }
 
+    /// Whether merged contexts of it need an MPS daemon. A GPU in software models one.
+    pub(crate) fn needs_daemon(&self) -> bool {
+        matches!(self.what, What::Nvidia(_))
+    }
+
     /// Whether sessions of several workers use its GPU, and see each other in a page.
     pub(crate) fn has_page(&self) -> bool {
         self.is_beside_others() || self.seat_bytes > 0

@@ -40,8 +40,10 @@ pub(crate) fn provide(path: &Path, is_in_use: bool) -> anyhow::Result<()> {
 
 /// Whether a worker that is left from before was started for what its slot has now: a slot may be a GPU in one run of the agent
 /// and a part, or a part of another GPU, in the next.
-pub(crate) fn was_started_for(worker: &Process, gpu: &Gpu, page: &Path) -> bool {
-    is_for(&process::words_of(worker), gpu, page)
+pub(crate) fn was_started_for(worker: &Process, gpu: &Gpu, page: &Path, is_merged: bool) -> bool {
+    let words = process::words_of(worker);
+    // A context that is merged and one that is not, on one GPU, would be neither.
+    process::is_merged(&words) == (is_merged && gpu.has_page()) && is_for(&words, gpu, page)
 }
 
 fn is_for(words: &[String], gpu: &Gpu, page: &Path) -> bool {

@@ -34,14 +34,19 @@ impl Process {
         Self::find(self.pid).as_ref() == Some(self)
     }
 
-    /// Asks it to end, and kills it if it has not within `patience`; whether it is gone.
-    pub(crate) fn end_in_order(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// Asks it to end.
+    pub(crate) fn ask_to_end(&self) {
         if self.is_alive()
             && let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw)
         {
             let _ = kill_process(pid, Signal::TERM);
         }
+    }
+
+    /// Asks it to end, and kills it if it has not within `patience`; whether it is gone.
+    pub(crate) fn end_in_order(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        self.ask_to_end();
         while self.is_alive() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -104,6 +109,27 @@ pub(crate) fn guardian_at(socket: &Path) -> Option<Process> {
     found.map(|stat| Process { pid: stat.pid, started: stat.started })
 }
 
+/// The processes that keep the MPS daemons of this folder and of those below it.
+pub(crate) fn mps_keepers_below(folder: &Path) -> Vec<Process> {
+    let is_it = |stat: &Stat| is_mps_keeper_below(&command_line(stat.pid), folder);
+    let found = all().filter(|stat| !stat.is_gone).filter(is_it);
+    found.map(|stat| Process { pid: stat.pid, started: stat.started }).collect()
+}
+
+fn is_mps_keeper_below(words: &[String], folder: &Path) -> bool {
+    let at = words.iter().position(|word| word == "--folder");
+    let of = at.and_then(|at| words.get(at + 1)).map(Path::new);
+    words.get(1).is_some_and(|word| word == "mps") && of.is_some_and(|of| of.starts_with(folder))
+}
+
+/// Whether this is the command line of a worker whose sessions have merged contexts.
+pub(crate) fn is_merged(words: &[String]) -> bool {
+    words.iter().any(|word| word == MERGED)
+}
+
+/// The option of such a worker.
+pub(crate) const MERGED: &str = "--merged";
+
 /// Whether this is the command line of the guardian that listens at a socket.
 fn is_guardian_of(words: &[String], socket: &Path) -> bool {
     let at = words.iter().position(|word| word == "--socket");
@@ -142,7 +168,15 @@ pub(crate) fn remains(worker: &Process) -> Vec<Process> {
 }
 
 /// Ends a worker and all its sessions, and waits until they are gone. The error names those that do not go.
+///
+/// A worker with merged contexts is asked first: a session of it that is killed in the middle of a kernel would end those of the lease
+/// beside it, too.
 pub(crate) fn end(worker: &Process, patience: Duration) -> Result<(), Vec<u32>> {
+    /// Its sessions drain for 5 s at most, and are made to leave after 13.
+    const DRAINED_WITHIN: Duration = Duration::from_secs(15);
+    if is_merged(&words_of(worker)) {
+        worker.end_in_order(DRAINED_WITHIN);
+    }
     let deadline = Instant::now() + patience;
     loop {
         // The worker first: only it starts sessions.
@@ -208,6 +242,44 @@ mod tests {
         assert!(!is_it("dxpu guardian --socket"));
         let this = Process::find(std::process::id()).unwrap();
         assert_eq!(words_of(&this), std::env::args().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn only_the_keeper_of_a_folder_is_its_keeper() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let is_it = |text: &str| is_mps_keeper_below(&words(text), Path::new("/var/lib/dxpu/mps-0"));
+        assert!(is_it("dxpu mps --folder /var/lib/dxpu/mps-0"));
+        let keeper = words("dxpu mps --folder /var/lib/dxpu/mps-0");
+        assert!(is_mps_keeper_below(&keeper, Path::new("/var/lib/dxpu")), "of any GPU of the box");
+        assert!(
+            !is_it("dxpu mps --folder /var/lib/dxpu/mps-1") && !is_it("dxpu mps --becomes-control -- -f")
+        );
+        assert!(!is_it("dxpu worker --merged --mps-folder /var/lib/dxpu/mps-0 --folder /var/lib/dxpu/mps-0"));
+        assert!(is_merged(&words("dxpu worker --merged")) && !is_merged(&words("dxpu worker --plain")));
+    }
+
+    #[test]
+    fn a_merged_worker_is_asked_to_end_and_others_are_killed() {
+        for (option, is_asked) in [("--merged", true), ("--plain", false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (ready, asked) = (folder.path().join("ready"), folder.path().join("asked"));
+            let script = format!(
+                "trap 'touch {}; exit' TERM; touch {}; while :; do sleep 0.01; done",
+                asked.display(),
+                ready.display()
+            );
+            let mut child = Command::new("sh").args(["-c", &script, "sh", option]).spawn().unwrap();
+            while !ready.exists() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let worker = Process::find(child.id()).unwrap();
+            // The child is reaped beside it, as the agent's looks do.
+            std::thread::scope(|scope| {
+                scope.spawn(|| child.wait().unwrap());
+                end(&worker, Duration::from_secs(5)).unwrap();
+            });
+            assert_eq!(asked.exists(), is_asked, "{option}");
+        }
     }
 
     #[test]

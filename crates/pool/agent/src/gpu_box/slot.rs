@@ -12,6 +12,7 @@ use super::brain::{self, Action, Seen, WorkerSeen};
 use super::check::{self, Carried};
 use super::disk::Disk;
 use super::gpu::{Gpu, Reading};
+use super::mps;
 use super::pcie::PciePlane;
 use super::process::{self, Process};
 use super::watch::Watch;
@@ -52,6 +53,8 @@ pub(crate) struct Surroundings {
     pub(crate) guarded: Arc<Mutex<Option<GuardReport>>>,
     /// What guests may cost online leases, in percent of the time of their requests; `None` in a box without guests.
     pub(crate) slack_percent: Option<u32>,
+    /// The contexts of a GPU's lease and its guest are merged.
+    pub(crate) is_merged: bool,
 }
 
 impl Surroundings {
@@ -329,6 +332,12 @@ impl Slot {
             command.arg("--page").arg(&page.path);
             if let Some(percent) = self.around.slack_percent {
                 command.args(["--slack", &percent.to_string()]);
+            }
+            if self.around.is_merged {
+                command.arg(process::MERGED);
+                if self.gpu.needs_daemon() {
+                    command.arg("--mps-folder").arg(mps::folder(&self.around.state, self.gpu.host_slot()));
+                }
             }
         }
         command.args(check::driver_arguments(&self.gpu)).envs(check::driver_environment(&self.gpu));

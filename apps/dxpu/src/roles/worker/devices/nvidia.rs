@@ -17,6 +17,8 @@ pub(crate) struct NvidiaDevices {
     pub(crate) memory_limit_bytes: Option<u64>,
     /// The page of the GPU, if it is not this worker's alone.
     pub(crate) page: Option<PathBuf>,
+    /// The folder of the MPS daemon that has the contexts of all sessions. `None`: each has its own.
+    pub(crate) merged: Option<PathBuf>,
 }
 
 /// What a session process is told about its driver.
@@ -30,6 +32,7 @@ struct NvidiaShare {
     memory_limit_bytes: Option<u64>,
     /// Its place in the ledger.
     slot: usize,
+    is_merged: bool,
 }
 
 /// More GPUs than a machine has. The front does not ask how many there are, because it never loads the driver.
@@ -70,17 +73,21 @@ impl NvidiaDevices {
         let memory_limit_bytes = self.memory_limit_bytes;
         let ledger = super::ledger(&[memory_limit_bytes.unwrap_or(u64::MAX); GPUS_MAX], sessions_max)?;
         let (page_words, page) = super::page(self.page.as_deref())?;
+        let is_merged = self.merged.is_some();
+        let variables = self.merged.as_deref().map(mps_daemon::environment).into_iter().flatten();
+        let environment: Vec<_> =
+            variables.map(|(name, value)| (name.to_owned(), value.into_os_string())).collect();
         Ok(Arc::new(move || {
             let slot = super::slot_in(&ledger)?;
-            let driver =
-                serde_json::to_value(NvidiaGrant { nvidia: NvidiaShare { memory_limit_bytes, slot } })?;
+            let nvidia = NvidiaShare { memory_limit_bytes, slot, is_merged };
+            let driver = serde_json::to_value(NvidiaGrant { nvidia })?;
             let fds = vec![page_words.fd().try_clone_to_owned()?, ledger.fd().try_clone_to_owned()?];
             let (reclaimed, page) = (ledger.clone(), page.clone());
             let release = Box::new(move || {
                 reclaimed.reclaim(slot);
                 shared_words::page::sweep(page.page());
             });
-            Ok(Grant { driver, fds, release })
+            Ok(Grant { driver, fds, environment: environment.clone(), release })
         }))
     }
 }
@@ -123,6 +130,7 @@ pub(crate) fn make_driver(grant: &NvidiaGrant, fds: Vec<OwnedFd>) -> Result<Box<
         quota: Some(Arc::new(Together(ledger.session(grant.nvidia.slot)))),
         take_standard_output: true,
         page: Some(page),
+        is_merged: grant.nvidia.is_merged,
     };
     let driver = NvidiaDriver::new(&config).map_err(|error| full_text(&error))?;
     Ok(Box::new(driver))

@@ -18,6 +18,8 @@ pub(crate) struct SoftDevices {
     pub(crate) identity: String,
     /// The page of the GPU, if it is not this worker's alone.
     pub(crate) page: Option<PathBuf>,
+    /// A fault of one session ends the contexts of all, as MPS has it on a real GPU.
+    pub(crate) is_merged: bool,
 }
 
 /// What a session process is told about its driver.
@@ -29,6 +31,7 @@ struct SoftGrant {
     identity: String,
     /// Its place in the ledger.
     slot: usize,
+    is_merged: bool,
 }
 
 impl SoftGrant {
@@ -38,6 +41,7 @@ impl SoftGrant {
             memory_bytes: self.memory_bytes,
             compute_capability: self.compute_capability,
             identity: self.identity.clone(),
+            is_merged: self.is_merged,
             ..SoftConfig::default()
         }
     }
@@ -51,12 +55,13 @@ impl SoftDevices {
         let (page_words, page) = super::page(self.page.as_deref())?;
         Ok(Arc::new(move || {
             let slot = super::slot_in(&ledger)?;
-            let SoftDevices { devices, memory_bytes, compute_capability, .. } = self;
+            let SoftDevices { devices, memory_bytes, compute_capability, is_merged, .. } = self;
             let identity = self.identity.clone();
-            let driver = SoftGrant { devices, memory_bytes, compute_capability, identity, slot };
+            let driver = SoftGrant { devices, memory_bytes, compute_capability, identity, slot, is_merged };
             let (reclaimed, page) = (ledger.clone(), page.clone());
             Ok(Grant {
                 driver: serde_json::to_value(driver)?,
+                environment: Vec::new(),
                 fds: vec![ledger.fd().try_clone_to_owned()?, page_words.fd().try_clone_to_owned()?],
                 release: Box::new(move || {
                     reclaimed.reclaim(slot);

@@ -123,6 +123,9 @@ impl<'a> NewSession<'a> {
         if core.number != self.number || core.phase == Phase::Lost {
             return Err(Failure::Again("the new session was lost, too".to_owned()));
         }
+        if core.own_fault.is_some() {
+            return Err(Failure::Final("the program itself failed".to_owned()));
+        }
         match &core.difference {
             Some(difference) => {
                 let why = format!("the program cannot go on in another session, because {difference}");
@@ -349,7 +352,7 @@ impl<'a> NewSession<'a> {
         for (transfer, bytes) in std::mem::take(&mut core.late_pushes) {
             survival::send(&self.wires, transfer, bytes);
         }
-        core.phase = Phase::Live;
+        core.begin_to_live();
         drop(core);
         self.shared.tell();
         Ok(())

@@ -114,6 +114,7 @@ impl Survival {
             return;
         }
         core.journal.cut_taken(number);
+        core.all_is_well();
         // What the lost session had done beyond what the program saw lies before this cut.
         if core.phase == Phase::Live {
             core.replay = None;

@@ -1,0 +1,161 @@
+"""Merged contexts (`dxpu worker --merged`): the fault of one program ends the contexts of all, and an online one with --survive goes on.
+
+GPUs in software do as MPS does on a real one: a fault ends every session that is there, spares too.
+"""
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+import kit
+from story_sharing import ROUNDS, Program
+from story_survive import sessions_of
+
+
+# In place of NVIDIA's program: with -f it serves, without it takes orders.
+CONTROL = """#!/bin/sh
+cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 3
+if [ "$1" = -f ]; then
+    env > "$RECORD/environment"
+    echo $$ > "$RECORD/pid"
+    touch control
+    while [ ! -e told-to-quit ]; do sleep 0.02; done
+else
+    read -r order
+    echo "$order" > "$RECORD/order"
+    touch told-to-quit
+fi
+"""
+
+
+def tell(record):
+    record.part("the MPS daemon ends with the process that wanted it, with its keeper, and leaves nothing", keeper)
+    record.part("without NVIDIA's program --merged is refused, and says what to install", not_installed)
+    with kit.Worker("--merged", "--memory", "2GiB", "--guard-memory", "1GiB") as worker:
+        record.part("an online program outlives the faults of offline ones beside it", survives, worker)
+        record.part("its own fault is told once, after one resume", own_fault, worker)
+        record.part("without --survive a program ends with the fault of another one, and the worker says so before", unprotected, worker)
+        record.part("a program that comes after a fault has a context that lives", newcomers, worker)
+    with kit.Worker("--memory", "2GiB") as worker:
+        record.part("without --merged a fault stays where it is", isolated, worker)
+
+
+def start_keeper(*options):
+    """`dxpu mps` with a script in place of NVIDIA's program. Its folder, and where the script writes."""
+    place = tempfile.mkdtemp(dir=kit.scratch)
+    programs, folder = os.path.join(place, "bin"), os.path.join(place, "mps")
+    os.makedirs(programs)
+    script = os.path.join(programs, "nvidia-cuda-mps-control")
+    with open(script, "w") as file:
+        file.write(CONTROL)
+    os.chmod(script, 0o755)
+    environment = kit.clean_environment() | {"RECORD": place, "CUDA_VISIBLE_DEVICES": "1"}
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    command = [kit.dxpu, "mps", "--folder", folder, *options]
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    kit.until("the daemon takes clients", lambda: os.path.exists(os.path.join(folder, "control")))
+    with open(os.path.join(place, "pid")) as file:
+        return process, folder, place, int(file.read())
+
+
+def keeper():
+    process, folder, place, daemon = start_keeper("--ends-with-stdin")
+    kit.hold(os.stat(folder).st_mode & 0o777 == 0o700, "the folder is open to others")
+    with open(os.path.join(place, "environment")) as file:
+        variables = dict(line.rstrip("\n").partition("=")[::2] for line in file)
+    kit.hold(variables["CUDA_MPS_PIPE_DIRECTORY"] == variables["CUDA_MPS_LOG_DIRECTORY"] == folder, "its variables:", variables)
+    kit.hold("CUDA_VISIBLE_DEVICES" not in variables, "a number means another GPU to a client than to its daemon")
+    # As when the worker was killed: its end of the pipe is closed.
+    process.stdin.close()
+    kit.hold(process.wait(20) == 0, "the keeper ended with", process.returncode)
+    with open(os.path.join(place, "order")) as file:
+        kit.hold(file.read().startswith("quit"), "the daemon was not told to end")
+    kit.hold(not kit.alive(daemon) and not os.path.exists(folder), "something is left of the daemon")
+
+    process, folder, place, daemon = start_keeper()
+    process.kill()
+    process.wait()
+    kit.until("the daemon ends with its keeper", lambda: not kit.alive(daemon))
+
+    process, folder, place, daemon = start_keeper()
+    os.kill(daemon, signal.SIGKILL)
+    kit.hold(process.wait(20) != 0, "a keeper whose daemon died ended well")
+    process.stdin.close()
+
+    process, folder, place, daemon = start_keeper()
+    process.send_signal(signal.SIGTERM)
+    kit.hold(process.wait(20) == 0 and not os.path.exists(folder), "SIGTERM did not end it in order")
+    process.stdin.close()
+
+
+def not_installed():
+    command = [kit.dxpu, "box", "--nvidia", "--guests", "1", "--guest-memory", "1GiB", "--merged", "--state-dir", tempfile.mkdtemp(dir=kit.scratch)]
+    environment = kit.clean_environment() | {"PATH": "/nowhere"}
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    kit.hold(done.returncode != 0 and "nvidia-compute-utils" in done.stderr, "it was told:", done.stderr)
+
+
+def fail(worker):
+    """An offline program that writes where no memory is."""
+    with Program(worker, "illegal", "offline") as wrong:
+        _, text = wrong.process.communicate("\n", timeout=30)
+        kit.hold("error 700" in text, "it wrote where no memory is, and heard:", text[-300:])
+
+
+def survives(worker):
+    with Program(worker, "online", "online", "--survive") as online:
+        began = time.monotonic()
+        online.order(do="online", gap_us=20_000, seconds=600, stop=True)
+        for _ in range(ROUNDS):
+            before = len(sessions_of(worker, online.process.pid))
+            fail(worker)
+            kit.until("it goes on in another session", lambda: len(sessions_of(worker, online.process.pid)) > before, 30)
+            time.sleep(1)
+        online.order(do="stop")
+        answer = online.answer()
+        spent = time.monotonic() - began
+        kit.hold(answer["arrivals"][-1] > began + spent - 5, "the online program stood still at the end")
+
+
+def own_fault(worker):
+    for given_class in ("online", "dedicated"):
+        with Program(worker, "illegal", given_class, "--survive") as wrong:
+            _, text = wrong.process.communicate("\n", timeout=60)
+            kit.hold(wrong.process.returncode != 0, "it failed and ended well")
+            errors = re.findall(r"RuntimeError: .*", text)
+            kit.hold(errors == ["RuntimeError: cuCtxSynchronize: error 700"], "it heard:", text[-800:])
+            kit.hold("the fault is its own" in text, "the reason is not told:", text[-800:])
+            count = len(sessions_of(worker, wrong.process.pid))
+            kit.hold(count == 2, "sessions that it had:", count)
+
+
+def unprotected(worker):
+    with Program(worker, "online", "online") as online:
+        online.order(do="online", gap_us=20_000, seconds=600, stop=True)
+        kit.until("the worker warns", lambda: "an online program is not protected" in worker.log())
+        fail(worker)
+        try:
+            text, _ = online.process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            kit.hold(False, "it did not notice that its context is gone")
+        kit.hold("error" in text or online.process.returncode != 0, "it noticed nothing:", text[-300:])
+
+
+def newcomers(worker):
+    for _ in range(3 * ROUNDS):
+        fail(worker)
+        # At once: the spares of before the fault are dead or on their way out.
+        with Program(worker, "offline", "offline") as offline:
+            offline.order(do="offline", work="product", seconds=0.1)
+            offline.answer()
+
+
+def isolated(worker):
+    with Program(worker, "online", "online") as online:
+        online.order(do="online", gap_us=20_000, seconds=600, stop=True)
+        fail(worker)
+        online.order(do="stop")
+        online.answer()
+        kit.hold(len(sessions_of(worker, online.process.pid)) == 1, "it had more than one session")
