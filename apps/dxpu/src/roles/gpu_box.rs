@@ -269,21 +269,8 @@ impl Serve {
         let guests = guests(&settings).map_err(anyhow::Error::from)?;
         let shares = shares(&settings, !self.fabric.is_empty()).map_err(anyhow::Error::from)?;
         let shares = shares.filter(|_| self.simulate.is_none());
-        let gpus = match (self.simulate, settings.gpus) {
-            (Some(plan), _) => {
-                Gpus::Simulated { plan, read_bytes: |text| quantity::bytes(text).map_err(anyhow::Error::msg) }
-            }
-            (None, Some(KeptGpus::Soft(count))) => Gpus::Soft {
-                count,
-                memory_bytes: settings.memory.unwrap_or(SOFT_MEMORY_BYTES),
-                model: settings.model.unwrap_or_else(|| Model::new("soft").expect("it is a model")),
-            },
-            (None, Some(KeptGpus::Nvidia) | None) => Gpus::Nvidia,
-        };
-        let is_merged = guests.is_some_and(|guests| guests.is_merged);
-        if is_merged && matches!(gpus, Gpus::Nvidia) && !mps_daemon::is_installed(&path()) {
-            return Err(mps::missing().into());
-        }
+        let gpus = gpus(self.simulate, &settings);
+        check_daemon(guests, &gpus)?;
         let disk = self.guard_disk.map(std::path::absolute).transpose().context("--guard-disk")?;
         let copy_to = self.guard_copy_to.map(|address| address.to_string());
         let (port, disk_after) = (self.guard_port, self.guard_disk_after);
@@ -319,9 +306,28 @@ impl Serve {
     }
 }
 
-/// Where programs are found.
-fn path() -> std::ffi::OsString {
-    std::env::var_os("PATH").unwrap_or_default()
+/// What the options ask the box to lend.
+fn gpus(simulate: Option<PathBuf>, settings: &Kept) -> Gpus {
+    match (simulate, settings.gpus) {
+        (Some(plan), _) => {
+            Gpus::Simulated { plan, read_bytes: |text| quantity::bytes(text).map_err(anyhow::Error::msg) }
+        }
+        (None, Some(KeptGpus::Soft(count))) => Gpus::Soft {
+            count,
+            memory_bytes: settings.memory.unwrap_or(SOFT_MEMORY_BYTES),
+            model: settings.model.clone().unwrap_or_else(|| Model::new("soft").expect("it is a model")),
+        },
+        (None, Some(KeptGpus::Nvidia) | None) => Gpus::Nvidia,
+    }
+}
+
+/// Merged contexts of real GPUs need NVIDIA's daemon.
+fn check_daemon(guests: Option<GuestOptions>, gpus: &Gpus) -> Result<(), Failure> {
+    let is_needed = guests.is_some_and(|guests| guests.is_merged) && matches!(gpus, Gpus::Nvidia);
+    match is_needed && !mps_daemon::is_installed(&std::env::var_os("PATH").unwrap_or_default()) {
+        true => Err(mps::missing()),
+        false => Ok(()),
+    }
 }
 
 /// As `dxpu worker --slack` has it.
