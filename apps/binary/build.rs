@@ -7,9 +7,8 @@ use std::process::Command;
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
-    for library in &LIBRARIES {
-        client_library(&root, &out, library);
-    }
+    let files = LIBRARIES.each_ref().map(|library| client_library(&root, &out, library));
+    pack(&out, &files);
     println!("cargo::rerun-if-changed=build.rs");
 }
 
@@ -60,7 +59,7 @@ const LIBRARY_CRATES: [&str; 16] = [
 
 /// A client library: the file that its variable names, or the workspace's own package, built apart because cargo cannot
 /// depend on a cdylib's file.
-fn client_library(root: &Path, out: &Path, library: &Library) {
+fn client_library(root: &Path, out: &Path, library: &Library) -> PathBuf {
     println!("cargo::rerun-if-env-changed={}", library.variable);
     let file = match env::var_os(library.variable).filter(|path| !path.is_empty()) {
         Some(path) => {
@@ -73,25 +72,43 @@ fn client_library(root: &Path, out: &Path, library: &Library) {
     std::fs::copy(&file, &target)
         .unwrap_or_else(|error| panic!("cannot copy {} to {}: {error}", file.display(), target.display()));
     without_debug_data(&target);
-    pack(&target);
+    target
 }
 
-/// How hard zstd tries: a library becomes a third of its size in two seconds. A binary is downloaded more often than it is built.
+/// How hard zstd tries: the libraries become a quarter of their size in some seconds. A binary is downloaded more often than it is built.
 const LEVEL: i32 = 19;
+/// The logarithm of how far back zstd looks: as far as the libraries are long, because they have much code in common.
+const WINDOW: u32 = 24;
 
-/// Packs a library for the binary: `FILE.zst` and, because a copy that is there already is compared by it, `FILE.hash`.
-fn pack(file: &Path) {
-    let content =
-        std::fs::read(file).unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
-    let beside = |ending: &str| PathBuf::from(format!("{}.{ending}", file.display()));
-    let write = |path: PathBuf, content: &[u8]| {
+/// Packs the libraries for the binary: all of them, one behind the other, as one frame in `libraries.zst`, and `carried.rs`, which says
+/// where each lies in it and, because a copy that is there already is compared by it, its hash.
+fn pack(out: &Path, files: &[PathBuf]) {
+    let write = |name: &str, content: &[u8]| {
+        let path = out.join(name);
         std::fs::write(&path, content)
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
     };
-    let packed = zstd::bulk::compress(&content, LEVEL)
-        .unwrap_or_else(|error| panic!("cannot pack {}: {error}", file.display()));
-    write(beside("zst"), &packed);
-    write(beside("hash"), blake3::hash(&content).to_hex().as_bytes());
+    let (mut all, mut places) = (Vec::new(), Vec::new());
+    for file in files {
+        let content =
+            std::fs::read(file).unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
+        let (start, bytes, hash) = (all.len(), content.len(), blake3::hash(&content).to_hex());
+        places.push(format!("Packed {{ hash: \"{hash}\", start: {start}, bytes: {bytes} }}"));
+        all.extend_from_slice(&content);
+    }
+    let packed = compressed(&all).unwrap_or_else(|error| panic!("cannot pack the libraries: {error}"));
+    write("libraries.zst", &packed);
+    let [driver, nvml, trace] = &places[..] else { panic!("{} libraries", places.len()) };
+    let frame = "include_bytes!(concat!(env!(\"OUT_DIR\"), \"/libraries.zst\"))";
+    let carried = format!("Carried {{ frame: {frame}, driver: {driver}, nvml: {nvml}, trace: {trace} }}\n");
+    write("carried.rs", carried.as_bytes());
+}
+
+fn compressed(content: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
+    compressor.window_log(WINDOW)?;
+    compressor.long_distance_matching(true)?;
+    compressor.compress(content)
 }
 
 /// Nine tenths of a library are debug data, which stay in the file that cargo built. The names of functions are kept.

@@ -24,13 +24,17 @@ use transport::Address;
 pub struct Packed<'a> {
     /// BLAKE3 of the library, in hexadecimal.
     pub hash: &'a str,
-    /// One frame of zstd.
-    pub content: &'a [u8],
+    /// Where it begins in what [`Carried::frame`] unpacks to.
+    pub start: usize,
+    /// How long it is.
+    pub bytes: usize,
 }
 
 /// The libraries inside the binary.
 #[derive(Debug)]
 pub struct Carried {
+    /// All of them, one behind the other, as one frame of zstd: they have much code in common.
+    pub frame: &'static [u8],
     /// The driver.
     pub driver: Packed<'static>,
     /// NVML.
@@ -94,62 +98,78 @@ pub(crate) fn soft_environment(is_soft: bool) -> Vec<(&'static str, OsString)> {
 
 /// The same for the pass-through library.
 pub(crate) fn extract_trace() -> anyhow::Result<Library> {
-    extract_to(&files::cache_directory()?, &[(DRIVER, carried()?.trace)])
+    let carried = carried()?;
+    extract_to(&files::cache_directory()?, carried.frame, &[(DRIVER, carried.trace)])
 }
 
 fn carried() -> anyhow::Result<&'static Carried> {
     CARRIED.get().copied().context("this program carries no client libraries")
 }
 
-fn client_libraries() -> anyhow::Result<[Named<'static>; 2]> {
-    let Carried { driver, nvml, .. } = carried()?;
-    Ok([(DRIVER, *driver), (NVML, *nvml)])
+fn extract_client_libraries(cache: &Path) -> anyhow::Result<Library> {
+    let Carried { frame, driver, nvml, .. } = carried()?;
+    extract_to(cache, frame, &[(DRIVER, *driver), (NVML, *nvml)])
 }
 
 /// Puts the libraries into the user's cache, if they are not there already, and checks them.
 pub(crate) fn extract() -> anyhow::Result<Library> {
-    extract_to(&files::cache_directory()?, &client_libraries()?)
+    extract_client_libraries(&files::cache_directory()?)
 }
 
 /// The same into another folder, where containers and functions find them: every user may read them there.
 pub(crate) fn extract_for_containers(folder: &Path) -> anyhow::Result<PathBuf> {
-    let directory = extract_to(folder, &client_libraries()?)?.directory;
+    let directory = extract_client_libraries(folder)?.directory;
     let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&directory, readable)
         .with_context(|| format!("cannot let every user read {}", directory.display()))?;
     Ok(directory)
 }
 
-fn extract_to(cache: &Path, libraries: &[Named<'_>]) -> anyhow::Result<Library> {
+fn extract_to(cache: &Path, frame: &[u8], libraries: &[Named<'_>]) -> anyhow::Result<Library> {
     let mut hasher = blake3::Hasher::new();
     for (name, library) in libraries {
         // Each by its own hash, so that no two sets of libraries read alike.
         hasher.update(name.as_bytes()).update(library.hash.as_bytes());
     }
     let directory = cache.join(format!("lib-{}", &hasher.finalize().to_hex()[..16]));
+    let mut unpacked = Vec::new();
     for library in libraries {
-        extract_one(&directory, library)?;
+        extract_one(&directory, library, || {
+            if unpacked.is_empty() {
+                let end = libraries.iter().map(|(_, library)| library.start + library.bytes).max();
+                unpacked = unpack(frame, end.unwrap_or(0))?;
+            }
+            Ok(unpacked
+                .get(library.1.start..)
+                .and_then(|rest| rest.get(..library.1.bytes))
+                .map(<[u8]>::to_vec))
+        })?;
     }
     let file = directory.join(format!("{DRIVER}.1"));
     Ok(Library { directory, file })
 }
 
-fn unpack(content: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let mut unpacked = Vec::new();
-    ruzstd::decoding::StreamingDecoder::new(content)?.read_to_end(&mut unpacked)?;
+/// The first `bytes` of what a frame unpacks to.
+fn unpack(frame: &[u8], bytes: usize) -> anyhow::Result<Vec<u8>> {
+    let mut unpacked = Vec::with_capacity(bytes);
+    ruzstd::decoding::StreamingDecoder::new(frame)?.take(bytes as u64).read_to_end(&mut unpacked)?;
     Ok(unpacked)
 }
 
-fn extract_one(directory: &Path, library: &Named<'_>) -> anyhow::Result<()> {
-    let (name, Packed { hash, content }) = library;
+fn extract_one(
+    directory: &Path,
+    library: &Named<'_>,
+    unpacked: impl FnOnce() -> anyhow::Result<Option<Vec<u8>>>,
+) -> anyhow::Result<()> {
+    let (name, Packed { hash, .. }) = library;
     let versioned = format!("{name}.1");
     let file = directory.join(&versioned);
     let is_good = || std::fs::read(&file).is_ok_and(|found| blake3::hash(&found).to_hex().as_str() == *hash);
     if !is_good() {
         // Damaged, or not there. A program that has the damaged one open keeps its copy.
         let _ = std::fs::remove_file(&file);
-        let unpacked = unpack(content)
-            .with_context(|| format!("this binary is damaged: its {versioned} cannot be unpacked"))?;
+        let damaged = || format!("this binary is damaged: its {versioned} cannot be unpacked");
+        let unpacked = unpacked().with_context(damaged)?.with_context(damaged)?;
         files::write_new(&file, 0o555, &unpacked)?;
         if !is_good() {
             let what = format!("{} does not hold what was written to it", file.display());
@@ -175,10 +195,11 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let extract = |driver: &[u8], nvml: &[u8]| {
             let hash = |library: &[u8]| blake3::hash(library).to_hex().to_string();
-            let pack = |library: &[u8]| zstd::bulk::compress(library, 1).unwrap();
-            let (hashes, packed) = ([hash(driver), hash(nvml)], [driver, nvml].map(pack));
-            let of = |index: usize| Packed { hash: &hashes[index], content: &packed[index] };
-            extract_to(cache.path(), &[(DRIVER, of(0)), (NVML, of(1))]).unwrap()
+            let frame = zstd::bulk::compress(&[driver, nvml].concat(), 1).unwrap();
+            let hashes = [hash(driver), hash(nvml)];
+            let of_driver = Packed { hash: &hashes[0], start: 0, bytes: driver.len() };
+            let of_nvml = Packed { hash: &hashes[1], start: driver.len(), bytes: nvml.len() };
+            extract_to(cache.path(), &frame, &[(DRIVER, of_driver), (NVML, of_nvml)]).unwrap()
         };
         let first = extract(b"one", b"two");
         assert_eq!(std::fs::read(first.directory.join("libcuda.so")).unwrap(), b"one");
