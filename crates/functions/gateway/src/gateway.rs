@@ -4,10 +4,11 @@ use crate::cache::Cache;
 use crate::desk::{Desk, Parts};
 use crate::gpus::{GpuNews, GpusOf, NoGpus};
 use crate::keeper::{KeepError, Keeper};
+use crate::server::{self, Bounds};
 use crate::spawner::Spawner;
 use crate::tls::{TlsError, TlsFiles};
 use crate::users::Users;
-use crate::{lambda, metrics, server, tls};
+use crate::{lambda, metrics, tls};
 use pool_store::{Candidacy, Elector, Leadership, Standing, Store};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -216,7 +217,14 @@ async fn serve_metrics(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let text = || async move { metrics::text(&desk) };
     let router = axum::Router::new().route("/metrics", axum::routing::get(text));
-    tokio::spawn(server::serve(listener, router, METRICS_CONNECTIONS_MAX, None, |_, _| true, stopped));
+    tokio::spawn(server::serve(
+        listener,
+        router,
+        Bounds::strict(METRICS_CONNECTIONS_MAX),
+        None,
+        |_, _| true,
+        stopped,
+    ));
     Ok(())
 }
 
@@ -228,7 +236,14 @@ async fn serve(
 ) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let router = axum::Router::new().fallback(lambda::handle).with_state(desk.clone());
-    tokio::spawn(server::serve(listener, router, CONNECTIONS_MAX, tls, |_, _| true, stopped.clone()));
+    tokio::spawn(server::serve(
+        listener,
+        router,
+        Bounds::strict(CONNECTIONS_MAX),
+        tls,
+        |_, _| true,
+        stopped.clone(),
+    ));
     tokio::spawn(pass_time(desk, stopped));
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use crate::answer::{bytes_response, json_response, set};
 use crate::desk::{Desk, Work};
-use crate::server;
+use crate::server::{self, Bounds};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, State};
@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Mutex, watch};
 
-/// A runtime has one or two.
-const CONNECTIONS_MAX: usize = 16;
+/// A runtime has one or two. It keeps one while its handler works, which may take a quarter of an hour, and expects to answer on it.
+const BOUNDS: Bounds = Bounds { connections_max: 16, head_within: None };
 
 struct Api {
     desk: Arc<Desk>,
@@ -47,7 +47,7 @@ pub(crate) async fn listen(
         .with_state(Arc::new(api));
     let user = desk.users.user(instance);
     let lets_in = move |local, peer| user.is_none() || crate::peer::user_of(local, peer) == user;
-    tokio::spawn(server::serve(listener, router, CONNECTIONS_MAX, None, lets_in, stop));
+    tokio::spawn(server::serve(listener, router, BOUNDS, None, lets_in, stop));
     Ok(address.to_string())
 }
 

@@ -14,19 +14,31 @@ use tokio_rustls::TlsAcceptor;
 
 /// A handshake takes milliseconds; a peer that takes longer holds a place that others need.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The head of a request may take so long.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+/// How much a listener bears.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) connections_max: usize,
+    /// How long a connection may be without the head of a request. `None`: as long as it likes.
+    pub(crate) head_within: Option<Duration>,
+}
+
+impl Bounds {
+    /// For peers that may be anything.
+    pub(crate) const fn strict(connections_max: usize) -> Self {
+        Self { connections_max, head_within: Some(Duration::from_secs(15)) }
+    }
+}
 
 /// Serves until the stop is said or its sender is gone. Connections that `lets_in` refuses are closed.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
-    connections_max: usize,
+    bounds: Bounds,
     tls: Option<TlsAcceptor>,
     lets_in: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static,
     mut stop: watch::Receiver<bool>,
 ) {
-    let places = Arc::new(Semaphore::new(connections_max));
+    let places = Arc::new(Semaphore::new(bounds.connections_max));
     loop {
         let accepted = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
@@ -49,11 +61,11 @@ pub(crate) async fn serve(
             let _place = place;
             let served = async {
                 match tls {
-                    None => http(stream, router).await,
+                    None => http(stream, router, bounds.head_within).await,
                     Some(tls) => {
                         let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
                         if let Ok(Ok(stream)) = shaken {
-                            http(stream, router).await;
+                            http(stream, router, bounds.head_within).await;
                         }
                     }
                 }
@@ -66,11 +78,49 @@ pub(crate) async fn serve(
     }
 }
 
-async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
+async fn http(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    head_within: Option<Duration>,
+) {
     let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(head_within);
     let served = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     if let Err(error) = served.await {
         tracing::debug!(%error, "a connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const HEAD_WITHIN: Duration = Duration::from_millis(100);
+
+    /// Asks, rests for longer than the bound, and asks again on the same connection. How many answers came.
+    async fn answers(head_within: Option<Duration>) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", axum::routing::get(|| async { "here" }));
+        let (_stop, stopped) = watch::channel(false);
+        let bounds = Bounds { connections_max: 1, head_within };
+        tokio::spawn(serve(listener, router, bounds, None, |_, _| true, stopped));
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut count = 0;
+        for _ in 0..2 {
+            let asked = stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            let mut answer = [0; 4096];
+            let read = stream.read(&mut answer).await.unwrap_or(0);
+            count += usize::from(asked.is_ok() && answer[..read].starts_with(b"HTTP/1.1 200"));
+            tokio::time::sleep(4 * HEAD_WITHIN).await;
+        }
+        count
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_connection_may_rest_only_where_there_is_no_bound() {
+        assert_eq!(answers(Some(HEAD_WITHIN)).await, 1);
+        assert_eq!(answers(None).await, 2);
     }
 }
