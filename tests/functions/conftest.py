@@ -203,3 +203,33 @@ def until(holds, seconds=60):
             return found
         time.sleep(0.1)
     raise AssertionError("it did not happen in time")
+
+
+@pytest.fixture(scope="module")
+def pool(folder):
+    """A manager and one box with two soft GPUs of 512 MiB; the environment of commands that ask it."""
+    state = folder / "pool"
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "xdg"), "XDG_CACHE_HOME": str(folder / "cache")}
+    with open(folder / "up.log", "w") as log:
+        process = subprocess.Popen(
+            [dxpu(), "up", "--boxes", "1", "--gpus", "2", "--memory", "512MiB", "--state-dir", str(state)]
+            + ["--listen", f"127.0.0.1:{free_port()}"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    credential = state / "manager" / "admin.json"
+    environment["DXPU_CREDENTIAL"] = str(credential)
+
+    def ready():
+        assert process.poll() is None, (folder / "up.log").read_text()[-3000:]
+        if not credential.exists():
+            return False
+        shown = subprocess.run([dxpu(), "gpu", "ls"], env=environment, capture_output=True, text=True).stdout
+        return shown.count("free") >= 2
+
+    until(ready, 90)
+    yield environment
+    process.terminate()
+    process.wait(timeout=30)

@@ -17,32 +17,6 @@ ROUNDS = 900
 SURVIVES = {"Variables": {"DXPU_GPU_MEMORY_MB": "200", "DXPU_SURVIVE": "plain"}}
 
 
-@pytest.fixture(scope="module")
-def pool(folder):
-    """A manager and one box with two soft GPUs of 512 MiB and a guardian."""
-    state = folder / "pool"
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "xdg"), "XDG_CACHE_HOME": str(folder / "cache")}
-    with open(folder / "up.log", "w") as log:
-        process = subprocess.Popen(
-            [dxpu(), "up", "--boxes", "1", "--gpus", "2", "--memory", "512MiB", "--state-dir", str(state)]
-            + ["--listen", f"127.0.0.1:{free_port()}"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    environment["DXPU_CREDENTIAL"] = str(state / "manager" / "admin.json")
-
-    def ready():
-        assert process.poll() is None, (folder / "up.log").read_text()[-3000:]
-        return pathlib.Path(environment["DXPU_CREDENTIAL"]).exists() and free(environment) == 2
-
-    until(ready, 90)
-    yield environment
-    process.terminate()
-    process.wait(timeout=30)
-
-
 def ask(pool, *words):
     return subprocess.run([dxpu(), *words], env=pool, capture_output=True, text=True).stdout
 
@@ -67,7 +41,7 @@ def lasting(folder, pool):
 @pytest.fixture(scope="module")
 def ada(lasting):
     client = lasting.client("ada")
-    code = (HANDLERS / "lasting.py").read_text()
+    code = (HANDLERS / "gpu.py").read_text()
     deploy(client, "sum", code, Environment=SURVIVES, Timeout=120, MemorySize=1024)
     return client
 

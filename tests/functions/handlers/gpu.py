@@ -1,6 +1,8 @@
-"""A handler that uses the CUDA driver through ctypes: it adds two vectors on the GPU, and takes as much memory as it is told."""
+"""A handler that uses the CUDA driver through ctypes: it adds two vectors on the GPU, once or for a while, and takes as much
+memory as it is told."""
 
 import ctypes
+import hashlib
 import time
 
 PTX = b"""
@@ -58,8 +60,36 @@ def allocate(size):
     return code, pointer
 
 
+def keep_adding(rounds):
+    """Adds a vector to a sum that stays on the GPU: the digest of it, and how long the longest round took."""
+    count, size = 1024, ctypes.c_size_t(4096)
+    Vector = ctypes.c_float * count
+    places = []
+    for numbers in (Vector(*[1 / (n + 3) for n in range(count)]), Vector(*[1 / (n + 7) for n in range(count)])):
+        code, pointer = allocate(4 * count)
+        check(code)
+        check(cuda.cuMemcpyHtoD_v2(pointer, numbers, size))
+        places.append(pointer)
+    each, total = places
+    arguments = (ctypes.c_void_p * 3)(*[ctypes.addressof(place) for place in (each, total, total)])
+    longest = 0.0
+    for _ in range(rounds):
+        began = time.monotonic()
+        check(cuda.cuLaunchKernel(function, 1, 1, 1, count, 1, 1, 0, None, arguments, None))
+        check(cuda.cuCtxSynchronize())
+        longest = max(longest, time.monotonic() - began)
+        time.sleep(0.01)
+    result = Vector()
+    check(cuda.cuMemcpyDtoH_v2(result, total, size))
+    for place in places:
+        check(cuda.cuMemFree_v2(place))
+    return {"digest": hashlib.sha256(bytes(result)).hexdigest(), "longest": longest}
+
+
 def handler(event, _context):
     check(cuda.cuCtxSetCurrent(context))
+    if "rounds" in event:
+        return keep_adding(event["rounds"])
     if "hold_mb" in event:
         code, pointer = allocate(event["hold_mb"] << 20)
         time.sleep(event["seconds"])

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What differs between workers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NvidiaConfig {
     /// The most memory of each device that the session may use.
     pub memory_limit_bytes: Option<u64>,

@@ -60,25 +60,13 @@ impl Deref for Session {
 impl Session {
     /// A session on two devices that has nothing yet.
     pub(super) fn bare(memory_limit_bytes: Option<u64>) -> Self {
-        Self::with(NvidiaConfig {
-            memory_limit_bytes,
-            quota: None,
-            take_standard_output: false,
-            page: None,
-            is_merged: false,
-        })
+        Self::with(NvidiaConfig { memory_limit_bytes, ..NvidiaConfig::default() })
     }
 
     /// The same with memory that it has together with others.
     pub(super) fn with_quota(quota: Arc<dyn crate::Quota>) -> Self {
         let quota = Some(quota);
-        Self::with(NvidiaConfig {
-            memory_limit_bytes: None,
-            quota,
-            take_standard_output: false,
-            page: None,
-            is_merged: false,
-        })
+        Self::with(NvidiaConfig { quota, ..NvidiaConfig::default() })
     }
 
     fn with(config: NvidiaConfig) -> Self {
@@ -112,13 +100,7 @@ impl Session {
 
     fn of_page(page: PageHandle, is_merged: bool) -> Self {
         let page = Some(page);
-        let session = Self::with(NvidiaConfig {
-            memory_limit_bytes: None,
-            quota: None,
-            take_standard_output: false,
-            page,
-            is_merged,
-        });
+        let session = Self::with(NvidiaConfig { page, is_merged, ..NvidiaConfig::default() });
         session.memory_allocate(CONTEXT, DATA, DATA_BYTES).unwrap();
         session.stream_create(STREAM, CONTEXT, 1, 0).unwrap();
         session

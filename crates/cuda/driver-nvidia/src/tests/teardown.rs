@@ -90,14 +90,7 @@ fn devices_are_described() {
 #[test]
 fn a_machine_without_devices_is_refused() {
     let fake = Fake::start(0);
-    let config = NvidiaConfig {
-        memory_limit_bytes: None,
-        quota: None,
-        take_standard_output: false,
-        page: None,
-        is_merged: false,
-    };
-    let refused = NvidiaDriver::on(Api::Fake(fake), None, &config).map(drop);
+    let refused = NvidiaDriver::on(Api::Fake(fake), None, &NvidiaConfig::default()).map(drop);
     assert!(matches!(refused, Err(StartError::Driver { error: CudaError::NO_DEVICE, .. })));
     fake.close();
 }
@@ -109,14 +102,7 @@ fn a_start_that_fails_says_at_what() {
     {
         let fake = Fake::start(1);
         fake.fail(symbol, 1, CudaError::SYSTEM_NOT_READY);
-        let config = NvidiaConfig {
-            memory_limit_bytes: None,
-            quota: None,
-            take_standard_output: false,
-            page: None,
-            is_merged: false,
-        };
-        let refused = NvidiaDriver::on(Api::Fake(fake), None, &config).map(drop);
+        let refused = NvidiaDriver::on(Api::Fake(fake), None, &NvidiaConfig::default()).map(drop);
         let is_told = matches!(refused, Err(StartError::Driver { error: CudaError::SYSTEM_NOT_READY, .. }));
         assert!(is_told, "{symbol}");
         let (made, gone) = (fake.count("cuMemHostRegister_v2"), fake.count("cuMemHostUnregister"));

@@ -45,14 +45,7 @@ struct Gpu {
 
 impl Gpu {
     fn new() -> Self {
-        let config = NvidiaConfig {
-            memory_limit_bytes: None,
-            quota: None,
-            take_standard_output: false,
-            page: None,
-            is_merged: false,
-        };
-        let driver = NvidiaDriver::new(&config).unwrap();
+        let driver = NvidiaDriver::new(&NvidiaConfig::default()).unwrap();
         let range = VaRange { base: BASE, bytes: (256 << 30) + DRIVER_VA_BYTES };
         assert_eq!(driver.reserve_addresses(&[range]), Some(range));
         driver.attach(Arc::new(NoLink));
