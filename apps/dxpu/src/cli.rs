@@ -5,7 +5,8 @@ use crate::borrower::kube;
 use crate::borrower::{cdi, run, slurm, smi, vm};
 use crate::operate::{self, audit};
 use crate::roles::{
-    demo, function_runner, functions, gpu_box, guardian, host, manager, mps, up, worker, worker_session,
+    demo, function_runner, functions, gpu_box, guardian, host, manager, mps, time_slices, up, worker,
+    worker_session,
 };
 use crate::study::{bench, inject, model, sim, trace};
 use crate::support::exit::{Exit, Outcome};
@@ -124,6 +125,9 @@ pub(crate) enum Command {
     /// Keeps an MPS daemon
     #[command(hide = true)]
     Mps(mps::Mps),
+    /// Measures whether the GPU heeds time slices
+    #[command(hide = true)]
+    TimeSlices(time_slices::TimeSlices),
 }
 
 /// The whole command line, with the options that name configuration files.
@@ -190,6 +194,7 @@ impl Command {
             Command::WorkerSession(session) => session.run(),
             Command::Guardian(guardian) => guardian.run(),
             Command::Mps(mps) => mps.run(),
+            Command::TimeSlices(slices) => slices.run(),
         }
     }
 }

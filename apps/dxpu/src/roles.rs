@@ -9,6 +9,7 @@ pub(crate) mod host;
 mod join_token;
 pub(crate) mod manager;
 pub(crate) mod mps;
+pub(crate) mod time_slices;
 pub(crate) mod up;
 pub(crate) mod worker;
 pub(crate) mod worker_session;

@@ -4,6 +4,7 @@ pub(crate) mod devices;
 mod guard;
 mod identity;
 mod merged;
+mod slices;
 
 use crate::roles::gpu_box::SOFT_MEMORY_BYTES;
 use crate::support::exit::{Exit, Failure, Outcome};
@@ -116,6 +117,11 @@ pub(crate) struct Worker {
     /// they get less of the GPU
     #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = clap::value_parser!(u32).range(1..=1000))]
     slack: u32,
+    /// How long a kernel of an offline program may have the GPU at a stretch while an online program waits for it (`dxpu run --class`),
+    /// such as 100us: the device then interrupts longer kernels. Only GPUs and drivers that heed time slices do; the worker measures that
+    /// on its first start, which takes two seconds. Not with --merged [default: what the driver gives, about 2ms]
+    #[arg(long, value_name = "TIME", env = "DXPU_OFFLINE_SLICE", value_parser = quantity::duration)]
+    offline_slice: Option<Duration>,
     /// Put the contexts of all programs into one MPS server, which this worker starts: an online program (`dxpu run --class`) gets the GPU
     /// sooner, because no switch of contexts lies between it and offline work. A fault of one program then ends the contexts of all:
     /// use it for programs that trust each other, and run online ones with `dxpu run --survive`, which restores them. Needs
@@ -193,6 +199,7 @@ impl Worker {
         // An operator that says how much has programs for it; the default is taken as it is needed.
         session.content_is_made_ready = self.content_memory.is_some();
         session.is_merged = self.merged;
+        session.offline_slice_us = self.offline_slice.map(|slice| (slice.as_micros() as u64).max(1));
         let merged = self.starts_daemon().then(|| merged::start(&directory)).transpose()?;
         let mps = merged.as_ref().map(|merged| merged.folder.clone()).or_else(|| self.mps_folder.clone());
         let devices = self.devices(mps);
@@ -270,6 +277,8 @@ impl Worker {
             DriverKind::Nvidia => Devices::Nvidia(nvidia::NvidiaDevices {
                 memory_limit_bytes: self.memory,
                 page: self.page.clone(),
+                // With merged contexts it is the server's channels that have slices, for all sessions together.
+                heeds_slices: self.offline_slice.is_some() && mps.is_none() && slices::are_heeded(),
                 merged: mps,
             }),
             DriverKind::Soft => Devices::Soft(soft::SoftDevices {

@@ -19,6 +19,7 @@ use crate::{
     read_back,
     seat::{Seat, SharingGate, Touched},
     shared::{Regions, Registered},
+    slices::Slices,
     stream::LiveStream,
     sys::{Api, LoadError},
     tables::Tables,
@@ -46,6 +47,8 @@ pub struct NvidiaConfig {
     pub page: Option<PageHandle>,
     /// Sessions of these GPUs have their contexts in one server (MPS): one that ends in the middle of a kernel ends the others, too.
     pub is_merged: bool,
+    /// The device heeds time slices ([`crate::run_trial`]): a session that shares it may change its own.
+    pub heeds_slices: bool,
 }
 
 /// Why a session cannot have the GPUs.
@@ -89,6 +92,7 @@ pub struct NvidiaDriver {
     page: Option<PageHandle>,
     /// Where contexts are merged with those of other sessions.
     pulse: Option<Pulse>,
+    slices: Option<Slices>,
     version: i32,
 }
 
@@ -107,6 +111,8 @@ impl NvidiaDriver {
     pub(crate) fn on(api: Api, printed: Option<Printed>, config: &NvidiaConfig) -> Result<Self, StartError> {
         let failed = |what| move |error| StartError::Driver { what, error };
         let refused = |what| move |source| StartError::System { what, source };
+        // Before the first context: its channels are born with it.
+        let slices = config.heeds_slices.then(|| Slices::watch(&api)).flatten();
         let (mut version, mut count) = (0, 0);
         // SAFETY: every pointer is valid for its call.
         unsafe {
@@ -149,7 +155,7 @@ impl NvidiaDriver {
         let pulse = pulse.transpose().map_err(failed("a stream for signs of life"))?;
         let (work, tables) = (Arc::new(work), Mutex::new(tables));
         let (page, message) = (config.page.clone(), Mutex::new(None));
-        Ok(Self { api, tables, work, cuts, devices, message, known, page, pulse, version })
+        Ok(Self { api, tables, work, cuts, devices, message, known, page, pulse, slices, version })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -328,6 +334,12 @@ impl Driver for NvidiaDriver {
         };
         let _ = self.work.seat.set(seat);
         Ok(())
+    }
+
+    fn set_slice(&self, slice_us: Option<u64>) {
+        if let Some(slices) = &self.slices {
+            slices.set(slice_us);
+        }
     }
 
     fn quiet(&self) -> CuResult<bool> {

@@ -8,6 +8,7 @@
 //!                  ├ copy_out  GPU → pinned slots → network      that streams write, and writes those they wait for
 //!                  ├ graph     flattened graphs as CUDA graphs
 //!                  ├ seat      online and offline programs on one GPU: streams that wait for a gate
+//!                  ├ slices    how long the device is this session's at a stretch
 //!                  └ cut       all memory at one place in the order of commands, saved while the program goes on
 //! ```
 //!
@@ -54,6 +55,7 @@ mod rows;
 mod sampler;
 mod seat;
 mod shared;
+mod slices;
 mod status;
 mod stream;
 mod sys;
@@ -64,5 +66,6 @@ mod tests;
 
 pub use driver::{NvidiaConfig, NvidiaDriver, StartError};
 pub use quota::Quota;
+pub use slices::{Trial, TrialError, bear, run_trial};
 pub use status::{NvidiaStatus, StatusError};
 pub use sys::LoadError;

@@ -473,6 +473,17 @@ impl Api {
     }
 }
 
+impl Api {
+    /// The address of some code of the library. `None`: it is a model.
+    pub(crate) fn code_address(&self) -> Option<usize> {
+        match self {
+            Self::Library(functions) => Some(functions.init as usize),
+            #[cfg(test)]
+            Self::Fake(_) => None,
+        }
+    }
+}
+
 /// A driver's answer as ours.
 #[inline]
 pub(crate) fn check(code: u32) -> CuResult<()> {

@@ -115,6 +115,12 @@ pub trait Driver: Execute + Send + Sync {
         Ok(())
     }
 
+    /// How long the session may have the device at a stretch while others wait for it, in microseconds; `None`: as long as the driver
+    /// gives by itself. A driver that cannot change it does nothing. Called often, mostly with what it was before.
+    fn set_slice(&self, slice_us: Option<u64>) {
+        let _ = slice_us;
+    }
+
     /// A burst of commands is over. A driver that cannot tell otherwise when it is [`Driver::quiet`] marks its streams.
     fn mark(&self) {}
 

@@ -14,6 +14,7 @@
 //!   [`graph_gates()`] says it for the nodes of a graph.
 //! - [`Sentry`] finds owners that died or froze with the gate closed.
 //! - [`Overstay`] finds a kernel that runs on at a closed gate.
+//! - [`slice_us()`] says how long a session may have the device at a stretch, where the device can be told.
 //! - [`Turns`] has sessions of leases with a share of the GPU take turns, in proportion to their shares.
 //! - [`Regulator`] measures what offline work costs an online session ([`CostMeter`]) and holds it within the session's slack
 //!   ([`Governor`]); [`Monitor`] opens and closes the seat for guests.
@@ -37,6 +38,7 @@ mod part;
 mod presence;
 mod regulator;
 mod sentry;
+mod slices;
 mod turn_words;
 mod turns;
 mod turnstile;
@@ -59,6 +61,7 @@ pub use part::{Part, Share, WHOLE_MILLI};
 pub use presence::{Presence, PresenceState};
 pub use regulator::Regulator;
 pub use sentry::{Cleared, Life, Sentry};
+pub use slices::slice_us;
 pub use turn_words::Holding;
 pub use turns::{Standing, Turns};
 pub use turnstile::{Demand, Turn, Turnstile};

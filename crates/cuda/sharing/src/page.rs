@@ -323,6 +323,11 @@ impl<'a> Page<'a> {
         self.words[PRESENT].load(SeqCst)
     }
 
+    /// Bits of the slots that belong to offline sessions.
+    pub fn guests(&self) -> u64 {
+        self.words[GUESTS].load(Relaxed)
+    }
+
     /// Takes a free slot. `None` when all are taken, or for a dedicated session, which takes no part in sharing.
     pub fn claim(&self, owner: Owner, class: Class, now_ns: u64) -> Option<Ticket> {
         Part::of_class(class).and_then(|part| self.claim_part(owner, part, now_ns))
@@ -476,12 +481,12 @@ impl<'a> Page<'a> {
 
     /// Whether there is an offline session. One load; an online session looks at it whenever it becomes busy.
     pub fn has_guests(&self) -> bool {
-        self.words[GUESTS].load(Relaxed) != 0
+        self.guests() != 0
     }
 
     /// The kernels of offline sessions that ran on at a closed gate.
     pub(crate) fn offences(&self) -> u64 {
-        let guests = self.words[GUESTS].load(Relaxed);
+        let guests = self.guests();
         let of_guests = (0..SLOTS).filter(|slot| guests & 1 << slot != 0);
         of_guests.map(|slot| self.get(slot, Field::Offences)).fold(0, u64::saturating_add)
     }

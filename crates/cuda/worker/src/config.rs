@@ -138,6 +138,10 @@ pub struct SessionConfig {
     /// What offline programs may cost an online one, in percent of the time that its requests take.
     #[serde(default = "slack_percent")]
     pub slack_percent: u32,
+    /// How long an offline session may have the device at a stretch while an online one waits, in microseconds. `None`: as long as the
+    /// driver gives by itself.
+    #[serde(default)]
+    pub offline_slice_us: Option<u64>,
     /// The page of the GPU belongs to its box: sessions of other leases may be on it. Those of leases with a share take turns then.
     #[serde(default)]
     pub takes_turns: bool,
@@ -191,6 +195,7 @@ impl SessionConfig {
             content_is_made_ready: false,
             modules_ahead: true,
             slack_percent: slack_percent(),
+            offline_slice_us: None,
             takes_turns: false,
             is_merged: false,
         }

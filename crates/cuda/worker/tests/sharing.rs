@@ -8,11 +8,12 @@ use cuda_wire::*;
 use cuda_worker::*;
 use shared_words::{page, process};
 use sharing::{Cleared, Distress, SLOTS, Sentry, SlotOwner};
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::client::{Client, Told, greet, hello};
-use support::toy::{Toy, ToyStatus};
+use support::toy::{SLICE_FILE, Toy, ToyStatus};
 use support::worker::Worker;
 
 /// Not a test: the session processes of the tests below run this, with their control socket as standard input.
@@ -33,12 +34,21 @@ const CONTEXT: ContextId = ContextId(0);
 
 /// A worker whose sessions share a page; with `sweeps` its front empties slots of processes that are gone.
 fn worker(sweeps: bool) -> (Worker, PageHandle) {
+    worker_with(sweeps, Vec::new(), |_| {})
+}
+
+/// The same with variables for its sessions, and what they are told.
+fn worker_with(
+    sweeps: bool,
+    environment: Vec<(String, OsString)>,
+    change: impl FnOnce(&mut SessionConfig),
+) -> (Worker, PageHandle) {
     let (words, page) = page::create().unwrap();
     let kept = page.clone();
     let grant = Arc::new(move || {
         let swept = kept.clone();
         Ok(Grant {
-            environment: Vec::new(),
+            environment: environment.clone(),
             driver: serde_json::Value::Null,
             fds: vec![words.fd().try_clone_to_owned()?],
             release: Box::new(move || {
@@ -48,7 +58,11 @@ fn worker(sweeps: bool) -> (Worker, PageHandle) {
             }),
         })
     });
-    (Worker::start("unix", |config| config.grant = grant), page)
+    let worker = Worker::start("unix", |config| {
+        config.grant = grant;
+        change(&mut config.session);
+    });
+    (worker, page)
 }
 
 fn wishing(worker: &Worker, class: Class) -> Client {
@@ -220,6 +234,30 @@ fn an_offline_session_whose_work_runs_on_at_a_closed_gate_is_ended_and_told_why(
     assert!(since.elapsed() >= Duration::from_millis(450), "{:?}", since.elapsed());
     assert_eq!(worker.end().kind, EndKind::Stopped);
     assert!(!page.page().gate().is_open(), "the online session goes on");
+}
+
+#[test]
+fn the_time_slice_of_a_session_follows_from_the_others_that_are_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("slice");
+    let environment = vec![(SLICE_FILE.to_owned(), file.clone().into_os_string())];
+    let (worker, page) = worker_with(true, environment, |config| config.offline_slice_us = Some(100));
+    let slice = || std::fs::read_to_string(&file).unwrap_or_default();
+    let claim = |class| page.page().claim(process::this_process().unwrap(), class, 1).unwrap();
+    let mut offline = wishing(&worker, Class::Offline);
+    assert_eq!(slice(), "None", "it is alone");
+    let own = claim(Class::Online);
+    assert!(comes_true(|| slice() == "Some(100)"), "{}", slice());
+    page.page().release(own);
+    assert!(comes_true(|| slice() == "None"), "{}", slice());
+    offline.must(&Command::Goodbye {});
+    worker.end();
+    let own = claim(Class::Offline);
+    let mut online = wishing(&worker, Class::Online);
+    assert!(comes_true(|| slice() == "Some(20000)"), "{}", slice());
+    page.page().release(own);
+    assert!(comes_true(|| slice() == "None"), "{}", slice());
+    online.must(&Command::Goodbye {});
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn example(role: &str, key: &str) -> &'static str {
             "'5s'"
         }
         (_, "guest-waits" | "stall-timeout" | "guard-disk-after") => "'5s'",
+        (_, "offline-slice") => "'100us'",
         ("functions", "keep-warm" | "retry-after" | "gpu-keep" | "balance-after") => "'5s'",
         ("functions", "survive") => "'tight,careful'",
         (_, "soft" | "slots" | "port" | "devices" | "sessions") => "3",

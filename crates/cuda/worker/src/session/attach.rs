@@ -10,6 +10,7 @@ use crate::{
         input::Input,
         joins::{self, Joined, Joins},
         place::{self, Place},
+        presence::Rules,
         pulse, say, spawn,
     },
 };
@@ -144,7 +145,9 @@ fn welcome(
         return Err(refused(CudaError::SYSTEM_NOT_READY, text));
     }
     let part = config.admission.take(&admitted)?;
-    let sharer = place::join(driver, &admitted, f64::from(config.slack_percent) / 100.0)?;
+    let rules =
+        Rules { slack: f64::from(config.slack_percent) / 100.0, offline_slice_us: config.offline_slice_us };
+    let sharer = place::join(driver, &admitted, rules)?;
     if let Some(bytes) = admitted.memory_limit_bytes {
         // Parts of a lease are beside each other.
         let of = if part.is_some() { LimitOf::Session } else { LimitOf::Lease };

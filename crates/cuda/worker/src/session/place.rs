@@ -11,7 +11,7 @@ use crate::{
     end::Ending,
     session::{
         handshake::{HandshakeError, refused},
-        presence::{self, Sharer},
+        presence::{self, Rules, Sharer},
         turns::{self, TurnTaker},
     },
 };
@@ -36,12 +36,11 @@ pub(crate) enum Telling<'a> {
     Equal { _telling: turns::Telling<'a> },
 }
 
-/// Takes the session's place. `None` for one that has its GPU for itself. `slack`: the share of an online program's time that offline
-/// ones may cost it.
+/// Takes the session's place. `None` for one that has its GPU for itself.
 pub(crate) fn join(
     driver: &Arc<dyn Driver>,
     admitted: &Admitted,
-    slack: f64,
+    rules: Rules,
 ) -> Result<Option<Place>, HandshakeError> {
     let Some(part) = admitted.share.map(Part::Equal).or(Part::of_class(admitted.class)) else {
         return Ok(None);
@@ -55,7 +54,7 @@ pub(crate) fn join(
         return Err(refused(error, &text));
     }
     Ok(Some(match part {
-        Part::Online | Part::Offline => Place::Classed(Sharer::new(driver, page, ticket, slack)),
+        Part::Online | Part::Offline => Place::Classed(Sharer::new(driver, page, ticket, rules)),
         Part::Equal(_) => match TurnTaker::new(driver, page, ticket) {
             Some(taker) => Place::Equal(taker),
             None => return Ok(None),

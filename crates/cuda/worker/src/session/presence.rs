@@ -7,6 +7,7 @@
 //!   keeper thread  asks the driver whether all is done ─▶ lingers ─▶ opens the gate; beats twenty times a second; once a second
 //!                  says in the page what offline sessions may do, by what they have cost this one
 //!   judge thread   of an offline session: ends it when a kernel of it runs on at a closed gate
+//!   both threads   tell the driver the session's time slice, which follows from the others that are there
 //! ```
 //!
 //! A dedicated session has none of this.
@@ -19,7 +20,7 @@ use cuda_driver::{Driver, PageHandle, Part, Ticket};
 use cuda_wire::{DriverCommand, HostData, Op};
 use locks::{lock, wait_for};
 use shared_words::process;
-use sharing::{Field, Overstay, Presence, Regulator};
+use sharing::{Field, Overstay, Presence, Regulator, slice_us};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
@@ -45,9 +46,19 @@ pub(crate) struct Sharer {
     page: PageHandle,
     ticket: Ticket,
     online: Mutex<Online>,
+    offline_slice_us: Option<u64>,
     /// Told when the session becomes busy, and when it ends.
     changed: Condvar,
     is_over: AtomicBool,
+}
+
+/// What holds between an online session and offline ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// The share of an online program's time that offline ones may cost it.
+    pub(crate) slack: f64,
+    /// How long an offline session may have the device at a stretch while an online one waits. `None`: as long as the driver gives.
+    pub(crate) offline_slice_us: Option<u64>,
 }
 
 /// What an online session knows of its own work.
@@ -66,20 +77,21 @@ impl Drop for Telling<'_> {
 }
 
 impl Sharer {
-    /// The place of an online or offline session, which has this slot. `slack`: the share of an online program's time that offline ones
-    /// may cost it.
-    pub(crate) fn new(driver: &Arc<dyn Driver>, page: PageHandle, ticket: Ticket, slack: f64) -> Arc<Self> {
+    /// The place of an online or offline session, which has this slot.
+    pub(crate) fn new(driver: &Arc<dyn Driver>, page: PageHandle, ticket: Ticket, rules: Rules) -> Arc<Self> {
         let sharer = Arc::new(Self {
             driver: driver.clone(),
             page,
             ticket,
             online: Mutex::new(Online {
                 presence: Presence::new(process::now_ns()),
-                regulator: Regulator::new(slack),
+                regulator: Regulator::new(rules.slack),
             }),
+            offline_slice_us: rules.offline_slice_us,
             changed: Condvar::new(),
             is_over: AtomicBool::new(false),
         });
+        sharer.settle_slice();
         if ticket.part() == Part::Online {
             let kept = Arc::downgrade(&sharer);
             spawn("dxpu-presence", move || keep(&kept));
@@ -130,6 +142,13 @@ impl Sharer {
         let mut online = lock(&self.online);
         if let Some(orders) = online.regulator.second(self.page.page(), self.ticket, now_ns) {
             online.presence.set_guard((orders.guard_us * 1000.0) as u64);
+        }
+    }
+
+    /// Tells the driver how long the device may be this session's at a stretch, by which others are there.
+    fn settle_slice(&self) {
+        if let Some(offline_us) = self.offline_slice_us {
+            self.driver.set_slice(slice_us(self.ticket.part(), self.page.page(), offline_us));
         }
     }
 
@@ -194,6 +213,7 @@ impl Sharer {
         spawn("dxpu-judge", move || {
             let mut overstay = Overstay::default();
             while let Some(sharer) = sharer.upgrade().filter(|sharer| !sharer.is_over.load(SeqCst)) {
+                sharer.settle_slice();
                 let gate = sharer.page.page().gate();
                 // While the gate is open the question is of no use, and would disturb the program.
                 let before = overstay.offences();
@@ -253,6 +273,7 @@ fn keep(sharer: &Weak<Sharer>) {
         let now_ns = process::now_ns();
         if now_ns >= beat_at_ns {
             sharer.beat();
+            sharer.settle_slice();
             sharer.regulate(now_ns);
             beat_at_ns = now_ns + BEAT.as_nanos() as u64;
         }

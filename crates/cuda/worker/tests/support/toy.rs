@@ -215,6 +215,9 @@ impl Exports for Toy {
     }
 }
 
+/// The variable that names a file for the slice of a session.
+pub const SLICE_FILE: &str = "TOY_SLICE_FILE";
+
 impl Driver for Toy {
     fn exports(&self) -> Option<&dyn Exports> {
         Some(self)
@@ -238,6 +241,13 @@ impl Driver for Toy {
 
     fn limit_memory(&self, bytes: u64, _: cuda_driver::LimitOf) {
         *self.inner.limit_bytes.lock().unwrap() = Some(bytes);
+    }
+
+    /// Told to a test in a file that it names.
+    fn set_slice(&self, slice_us: Option<u64>) {
+        if let Some(file) = std::env::var_os(SLICE_FILE) {
+            std::fs::write(file, format!("{slice_us:?}")).unwrap();
+        }
     }
 
     fn cuda_version(&self) -> i32 {

@@ -19,6 +19,8 @@ pub(crate) struct NvidiaDevices {
     pub(crate) page: Option<PathBuf>,
     /// The folder of the MPS daemon that has the contexts of all sessions. `None`: each has its own.
     pub(crate) merged: Option<PathBuf>,
+    /// The GPUs heed time slices, and sessions that share one change theirs.
+    pub(crate) heeds_slices: bool,
 }
 
 /// What a session process is told about its driver.
@@ -33,6 +35,7 @@ struct NvidiaShare {
     /// Its place in the ledger.
     slot: usize,
     is_merged: bool,
+    heeds_slices: bool,
 }
 
 /// More GPUs than a machine has. The front does not ask how many there are, because it never loads the driver.
@@ -73,13 +76,13 @@ impl NvidiaDevices {
         let memory_limit_bytes = self.memory_limit_bytes;
         let ledger = super::ledger(&[memory_limit_bytes.unwrap_or(u64::MAX); GPUS_MAX], sessions_max)?;
         let (page_words, page) = super::page(self.page.as_deref())?;
-        let is_merged = self.merged.is_some();
+        let (is_merged, heeds_slices) = (self.merged.is_some(), self.heeds_slices);
         let variables = self.merged.as_deref().map(mps_daemon::environment).into_iter().flatten();
         let environment: Vec<_> =
             variables.map(|(name, value)| (name.to_owned(), value.into_os_string())).collect();
         Ok(Arc::new(move || {
             let slot = super::slot_in(&ledger)?;
-            let nvidia = NvidiaShare { memory_limit_bytes, slot, is_merged };
+            let nvidia = NvidiaShare { memory_limit_bytes, slot, is_merged, heeds_slices };
             let driver = serde_json::to_value(NvidiaGrant { nvidia })?;
             let fds = vec![page_words.fd().try_clone_to_owned()?, ledger.fd().try_clone_to_owned()?];
             let (reclaimed, page) = (ledger.clone(), page.clone());
@@ -131,6 +134,7 @@ pub(crate) fn make_driver(grant: &NvidiaGrant, fds: Vec<OwnedFd>) -> Result<Box<
         take_standard_output: true,
         page: Some(page),
         is_merged: grant.nvidia.is_merged,
+        heeds_slices: grant.nvidia.heeds_slices,
     };
     let driver = NvidiaDriver::new(&config).map_err(|error| full_text(&error))?;
     Ok(Box::new(driver))

@@ -1,0 +1,142 @@
+//! Whether the GPUs of this worker heed time slices: measured once for each model and driver, and kept.
+
+use crate::roles::time_slices::Measured;
+use machine::files;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A trial that takes longer is given up.
+const TRIAL_MOST: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Where the kernel's driver tells what it is, and which GPUs it has.
+const DRIVER: &str = "/proc/driver/nvidia";
+
+/// Whether they do. In doubt they do not.
+pub(super) fn are_heeded() -> bool {
+    let kept = record(Path::new(DRIVER)).and_then(|name| Some(files::cache_directory().ok()?.join(name)));
+    let mut trial = machine::this_program();
+    trial.arg("time-slices").env_remove("DXPU_TOKEN");
+    match verdict(kept.as_deref(), trial) {
+        Ok(measured) if measured.heeds => true,
+        Ok(measured) => {
+            tracing::warn!(?measured, "this GPU does not heed time slices: --offline-slice changes nothing");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%error, "whether this GPU heeds time slices could not be measured: --offline-slice changes nothing");
+            false
+        }
+    }
+}
+
+/// What was measured before, or is now. A measurement that failed is not kept: the next start tries again.
+fn verdict(kept: Option<&Path>, trial: Command) -> Result<Measured, String> {
+    let read = |path: &Path| serde_json::from_slice(&std::fs::read(path).ok()?).ok();
+    if let Some(measured) = kept.and_then(read) {
+        return Ok(measured);
+    }
+    tracing::info!(
+        "measuring whether this GPU heeds time slices, once for this driver; this takes about two seconds"
+    );
+    let text = output(trial)?;
+    let measured: Measured = serde_json::from_str(text.trim()).map_err(|error| error.to_string())?;
+    tracing::info!(?measured, "measured");
+    if let Some(path) = kept {
+        let written = serde_json::to_vec(&measured).map(|bytes| files::replace(path, 0o600, &bytes));
+        if let Ok(Err(error)) = written {
+            tracing::warn!(%error, "the result is not kept");
+        }
+    }
+    Ok(measured)
+}
+
+/// What a program prints, if it ends well and in time.
+fn output(mut program: Command) -> Result<String, String> {
+    let child = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(|error| error.to_string())?;
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if begun.elapsed() < TRIAL_MOST => std::thread::sleep(LOOK_EVERY),
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it took longer than {} s", TRIAL_MOST.as_secs()));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    // Both are short, so the pipes held them.
+    let (mut said, mut complained) = (String::new(), String::new());
+    let _ = child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut said));
+    let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut complained));
+    status.success().then_some(said).ok_or_else(|| format!("{status}: {}", complained.trim()))
+}
+
+/// The name under which a result is kept: of this driver, for these models. `None` where the machine does not tell them.
+fn record(driver: &Path) -> Option<PathBuf> {
+    let version = std::fs::read_to_string(driver.join("version")).ok()?;
+    let is_version =
+        |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let version = version.split_whitespace().find(is_version)?;
+    let mut models: Vec<String> = Vec::new();
+    for gpu in std::fs::read_dir(driver.join("gpus")).ok()?.flatten() {
+        let text = std::fs::read_to_string(gpu.path().join("information")).ok()?;
+        models.extend(
+            text.lines().find_map(|line| line.strip_prefix("Model:")).map(|model| model.trim().to_owned()),
+        );
+    }
+    models.sort();
+    models.dedup();
+    let plain = |text: &str| -> String {
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
+    };
+    (!models.is_empty()).then(|| format!("time-slices_{version}_{}.json", plain(&models.join("+"))).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEEDS: &str = r#"{"heeds":true,"before_us":1221.0,"after_us":210.0,"groups":9}"#;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_result_is_kept_and_a_failure_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = directory.path().join("kept.json");
+        let error = verdict(Some(&kept), shell("echo no GPU >&2; exit 3")).unwrap_err();
+        assert!(error.contains("no GPU"), "{error}");
+        assert!(!kept.exists());
+        assert!(verdict(Some(&kept), shell("echo something else")).is_err());
+        assert!(verdict(Some(&kept), shell(&format!("echo '{HEEDS}'"))).unwrap().heeds);
+        assert!(verdict(Some(&kept), shell("exit 3")).unwrap().heeds, "it is not measured again");
+        std::fs::write(&kept, "damaged").unwrap();
+        assert!(verdict(Some(&kept), shell("exit 3")).is_err(), "what is damaged counts for nothing");
+    }
+
+    #[test]
+    fn a_record_belongs_to_a_driver_and_its_models() {
+        let driver = tempfile::tempdir().unwrap();
+        assert_eq!(record(driver.path()), None);
+        let version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n";
+        std::fs::write(driver.path().join("version"), version).unwrap();
+        for (gpu, model) in
+            [("0000:1a:00.0", "NVIDIA H200"), ("0000:1b:00.0", "NVIDIA H200"), ("0000:1c:00.0", "NVIDIA L4")]
+        {
+            let folder = driver.path().join("gpus").join(gpu);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("information"), format!("Model: \t\t {model}\nIRQ: 7\n")).unwrap();
+        }
+        let name = "time-slices_580.159.04_NVIDIA-H200-NVIDIA-L4.json";
+        assert_eq!(record(driver.path()), Some(name.into()));
+    }
+}
