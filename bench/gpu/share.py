@@ -15,6 +15,7 @@ The programs are in share_programs/networks.py. A program is started once for ea
     gate      --class online and --class offline, through the same worker
     mps       both native, under an MPS daemon that this starts and stops
     mps30     the same; the offline program has 30 % of the threads, the online one comes first
+    slice100  as gate, through a worker with --offline-slice 100us; slice1 and slice300 alike
     merged    as gate, through a worker with --merged; beside faults the online program has --survive
 
 DIR gets share.json, share.md and plot.svg after each row, and logs at the end. A row that fails is told; the others are measured.
@@ -133,19 +134,14 @@ def main():
     def worker(*more):
         return workers.Worker(options.dxpu, place, driver=options.driver, schemes=(options.scheme,), options=more)
 
-    def merged_worker():
-        # Images of the online program, which survives faults of the offline one.
-        return worker("--merged", "--guard-memory", options.guard_memory)
-
     rows = share_rows.Rows(options, machine.describe(options.commit))
-    with worker() as plain:
-        programs = share_sides.Programs(options, plain, merged_worker, share_mps.Mps(place.make("mps")))
-        try:
-            measure(options, programs, rows)
-        finally:
-            programs.stop()
-            rows.write()
-            rows.write_files(programs.logs())
+    programs = share_sides.Programs(options, worker, share_mps.Mps(place.make("mps")))
+    try:
+        measure(options, programs, rows)
+    finally:
+        programs.stop()
+        rows.write()
+        rows.write_files(programs.logs())
     place.close()
     return 0
 

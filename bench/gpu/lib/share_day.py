@@ -38,7 +38,7 @@ class Day:
         # All before the day begins: a start has effects of its own.
         victims = {}
         for kind in kinds:
-            victims |= {kind: victim for victim in share_faults.start(self.programs.worker, self.options.scheme, kind, 1)}
+            victims |= {kind: victim for victim in share_faults.start(self.programs.worker_of("gate"), self.options.scheme, kind, 1)}
         activity = gpu_activity.Activity()
         windows, latencies = [], {False: [], True: []}
         try:

@@ -25,12 +25,16 @@ class Side:
     title: str
     is_native: bool = False
     is_mps: bool = False
-    # Served by the worker whose sessions have merged contexts.
-    is_merged: bool = False
+    # What its worker is started with; sides with the same have the same worker.
+    worker: tuple = ()
     # The class of a program, by role.
     classes: dict = dataclasses.field(default_factory=dict)
     # Variables of a program's environment, by role.
     variables: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_merged(self):
+        return self.worker == MERGED
 
     @property
     def plane(self):
@@ -44,13 +48,17 @@ MPS30 = {
     "online": {"CUDA_MPS_CLIENT_PRIORITY": "0"},
     "offline": {"CUDA_MPS_CLIENT_PRIORITY": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"},
 }
+# The worker also keeps images of the online program, which survives faults of the offline one.
+MERGED = ("--merged",)
 SIDES = {
     "slices": Side("both dedicated: time slices"),
     "gate": Side("gate", classes=GATE),
     "native": Side("native: time slices", is_native=True),
     "mps": Side("MPS, native", is_native=True, is_mps=True),
     "mps30": Side("MPS, native, 30 % of threads and priority", is_native=True, is_mps=True, variables=MPS30),
-    "merged": Side("gate, merged contexts", is_merged=True, classes=GATE),
+    "merged": Side("gate, merged contexts", worker=MERGED, classes=GATE),
+} | {
+    f"slice{us}": Side(f"gate, slices of {us} us", worker=("--offline-slice", f"{us}us"), classes=GATE) for us in (1, 100, 300)
 }
 
 
@@ -135,20 +143,20 @@ class Program:
 class Programs:
     """The programs of all sides. Each is started when it is first asked for, and again after its side failed."""
 
-    def __init__(self, options, worker, merged_worker, mps):
-        self.options, self.worker, self.mps = options, worker, mps
-        # A function that starts a worker with merged contexts.
-        self._start_merged, self._merged = merged_worker, None
+    def __init__(self, options, start_worker, mps):
+        self.options, self.mps = options, mps
+        # Workers by their options, and a function that starts one.
+        self._start_worker, self._workers = start_worker, {}
         self.running = {}
         # Which programs are started with --survive, by side and role.
         self.survivors = set()
 
     def worker_of(self, side):
-        if not SIDES[side].is_merged:
-            return self.worker
-        if self._merged is None:
-            self._merged = self._start_merged()
-        return self._merged
+        words = SIDES[side].worker
+        if words not in self._workers:
+            guarded = ("--guard-memory", self.options.guard_memory) if words == MERGED else ()
+            self._workers[words] = self._start_worker(*words, *guarded)
+        return self._workers[words]
 
     def survive(self, side, role):
         """The program of a role is started anew, so that it goes on when its session is lost."""
@@ -218,9 +226,7 @@ class Programs:
 
     def logs(self):
         """What workers and MPS wrote, by name."""
-        found = {"worker.log": self.worker.log()}
-        if self._merged is not None:
-            found["worker-merged.log"] = self._merged.log()
+        found = {f"worker{''.join(words)}.log": worker.log() for words, worker in self._workers.items()}
         return found | self.mps.logs()
 
     def drop(self, side):
@@ -235,7 +241,7 @@ class Programs:
         for program in self.running.values():
             program.stop()
         self.running = {}
-        if self._merged is not None:
-            self._merged.stop()
+        for worker in self._workers.values():
+            worker.stop()
         if killed := self.mps.stop():
             print(f"MPS did not end by itself; killed: {killed}", flush=True)
