@@ -14,7 +14,7 @@ export DXPU_LIBCUDA_SO := $(TARGET)/release/libcuda.so
 export DXPU_LIBNVML_SO := $(TARGET)/release/libnvidia_ml.so
 export DXPU_LIBCUDA_TRACE_SO := $(TARGET)/release/libcuda_trace.so
 
-.PHONY: build dist install libraries demo test quick setup lint unit stories judges functions http dashboard pcie harness slurm first-hour packages package bench codegen
+.PHONY: build dist install libraries demo demo-release demo-first test quick setup lint unit stories judges functions http dashboard pcie harness slurm first-hour packages package bench codegen
 .PHONY: $(addprefix part-,setup lint build unit stories judges functions http dashboard pcie harness slurm first-hour packages)
 
 # Prerequisites are made in the order they are written: cargo and the parts use every core by themselves.
@@ -50,9 +50,24 @@ install: dist
 	$(TARGET)/dist/dxpu completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/dxpu
 	@echo "installed: $(DESTDIR)$(PREFIX)/bin/dxpu"
 
-## A pool on this machine: a CUDA program, a GPU that breaks, the spare that takes its place; no GPU needed.
-demo: build
+## A pool on this machine: a CUDA program, a GPU that breaks, the spare that takes its place; no GPU needed. It runs the release
+## build where there is one; elsewhere it makes a quick build.
+demo: $(if $(wildcard $(DXPU)),demo-release,demo-first)
+demo-release: build
 	$(DXPU) demo
+
+# The quick build, Cargo.toml's profile `first`, is for a first look: less than half of the work for the compiler, and slow code.
+# All other targets use the release build.
+FIRST := $(TARGET)/first
+demo-first: export DXPU_LIBCUDA_SO := $(FIRST)/libcuda.so
+demo-first: export DXPU_LIBNVML_SO := $(FIRST)/libnvidia_ml.so
+demo-first: export DXPU_LIBCUDA_TRACE_SO := $(FIRST)/libcuda_trace.so
+demo-first:
+	@echo "A quick build for a first look: about 5 minutes on two cores. Cargo shows how far it is."
+	cargo build --profile first $(QUIET) $(PACKAGES) --lib
+	cargo build --profile first $(QUIET) $(PACKAGES)
+	$(FIRST)/dxpu demo
+	@echo "That was a quick build, which is slow: $(FIRST)/dxpu. \`make install\` builds the fast one and installs it."
 
 ## Everything that can be checked without a GPU, with the time of each part; see scripts/test.
 test:

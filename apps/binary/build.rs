@@ -77,6 +77,8 @@ fn client_library(root: &Path, out: &Path, library: &Library) -> PathBuf {
 
 /// How hard zstd tries: the libraries become a quarter of their size in some seconds. A binary is downloaded more often than it is built.
 const LEVEL: i32 = 19;
+/// A quick build is not downloaded, and its build script is not optimised: at the level above it would take most of a minute.
+const QUICK_LEVEL: i32 = 1;
 /// The logarithm of how far back zstd looks: as far as the libraries are long, because they have much code in common.
 const WINDOW: u32 = 24;
 
@@ -105,7 +107,8 @@ fn pack(out: &Path, files: &[PathBuf]) {
 }
 
 fn compressed(content: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
+    let level = if profile() == "release" { LEVEL } else { QUICK_LEVEL };
+    let mut compressor = zstd::bulk::Compressor::new(level)?;
     compressor.window_log(WINDOW)?;
     compressor.long_distance_matching(true)?;
     compressor.compress(content)
@@ -128,7 +131,7 @@ fn build_library(root: &Path, out: &Path, library: &Library) -> PathBuf {
     for folder in LIBRARY_CRATES {
         println!("cargo::rerun-if-changed={}", workspace.join("crates").join(folder).display());
     }
-    let profile = env::var("PROFILE").expect("cargo sets PROFILE");
+    let profile = profile();
     let target_dir = out.join("library-target");
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
     cargo
@@ -145,4 +148,9 @@ fn build_library(root: &Path, out: &Path, library: &Library) -> PathBuf {
     let status = cargo.status().expect("cargo runs");
     assert!(status.success(), "the client library (package {}) does not build; see above", library.package);
     target_dir.join(if profile == "release" { "release" } else { "debug" }).join(library.built)
+}
+
+/// `release`, or `debug` for a profile that inherits from `dev`, as that of `make demo` does.
+fn profile() -> String {
+    env::var("PROFILE").expect("cargo sets PROFILE")
 }

@@ -13,6 +13,11 @@ fn main() {
     // Where Debian keeps the libraries of this architecture.
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     println!("cargo::rustc-env=DXPU_TRIPLET={architecture}-linux-gnu");
+    // `debug` also for the profile `first` of `make demo`, which inherits from `dev`.
+    println!("cargo::rustc-check-cfg=cfg(quick_build)");
+    if env::var("PROFILE").expect("cargo sets PROFILE") != "release" {
+        println!("cargo::rustc-cfg=quick_build");
+    }
     println!("cargo::rerun-if-changed=build.rs");
 }
 

@@ -40,7 +40,18 @@ fn help_has_examples_and_pages_are_written() {
     assert!(help.contains("dxpu demo") && !help.contains("worker-session"), "{help}");
     assert!(String::from_utf8(dxpu(&["completions", "bash"]).stdout).unwrap().contains("_dxpu"));
     assert!(String::from_utf8(dxpu(&["man"]).stdout).unwrap().contains(".TH dxpu"));
-    assert!(dxpu(&["--version"]).status.success());
+}
+
+#[test]
+fn a_release_build_says_its_version_alone_and_any_other_that_it_is_a_quick_build() {
+    let version = String::from_utf8(dxpu(&["--version"]).stdout).unwrap();
+    let number = concat!("dxpu ", env!("CARGO_PKG_VERSION"));
+    if env!("CARGO_BIN_EXE_dxpu").contains("/release/") {
+        assert_eq!(version, format!("{number}\n"));
+    } else {
+        assert!(version.starts_with(&format!("{number} (quick build")), "{version}");
+        fails(&["bench", "api", "--check"], 3, &["quick build", "make build"]);
+    }
 }
 
 #[test]

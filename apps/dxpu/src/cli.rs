@@ -10,7 +10,7 @@ use crate::roles::{
 };
 use crate::study::{bench, inject, model, sim, trace};
 use crate::support::exit::{Exit, Outcome};
-use crate::support::{completions, config, man};
+use crate::support::{completions, config, man, quick_build};
 use clap::{CommandFactory, FromArgMatches};
 
 const EXAMPLES: &str = "\
@@ -38,7 +38,7 @@ unreachable, 65 worker or manager refused, 126 and 127 program cannot be started
 
 /// GPUs of other machines, for programs that know nothing of it
 #[derive(clap::Parser)]
-#[command(name = "dxpu", version, about, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "dxpu", version = quick_build::VERSION, about, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

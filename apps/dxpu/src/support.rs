@@ -14,6 +14,7 @@ pub(crate) mod paint;
 pub(crate) mod places;
 pub(crate) mod pool_access;
 pub(crate) mod quantity;
+pub(crate) mod quick_build;
 pub(crate) mod secrets;
 pub(crate) mod table;
 pub(crate) mod yaml;

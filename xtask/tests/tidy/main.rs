@@ -7,6 +7,7 @@
 mod binary;
 mod built_once;
 mod errors;
+mod first_look;
 mod functions;
 mod layout;
 mod locks;

@@ -6,6 +6,7 @@ use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::library;
 use crate::support::paint::{Paper, Tone};
 use crate::support::pool_access::PoolAccess;
+use crate::support::quick_build;
 use pool_api::{BoxRecord, BoxState, Capacity, ErrorCode, Gpu, GpuState, WhoAmI};
 use pool_client::{Client, ClientError};
 use std::path::Path;
@@ -111,6 +112,9 @@ fn hint_of(error: &anyhow::Error) -> String {
 /// What this machine has.
 fn machine() -> Vec<Finding> {
     let mut findings = Vec::new();
+    if quick_build::IS_QUICK {
+        findings.push(note("this dxpu is a quick build, which is slow", quick_build::WHAT_TO_DO));
+    }
     findings.push(match library::extract() {
         Ok(_) => good("the client libraries can be unpacked"),
         Err(error) => wrong(

@@ -12,7 +12,7 @@ mod report;
 use crate::roles::worker::devices::{Devices, soft};
 use crate::roles::worker::{front_config, listen_failure};
 use crate::support::exit::{Exit, Failure, Outcome};
-use crate::support::{library, log};
+use crate::support::{library, log, quick_build};
 use anyhow::{Context, bail};
 use cuda_worker::{FrontHandle, SessionConfig, serve_listener};
 use machine::files;
@@ -68,6 +68,7 @@ struct Api {
 
 impl Bench {
     pub(crate) fn run(self) -> Outcome {
+        quick_build::refuse_to_measure()?;
         match self.what {
             What::Api(api) => api.run(),
             What::Pool(pool) => pool.run(),
