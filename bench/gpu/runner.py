@@ -31,6 +31,8 @@ class Runner:
     def __init__(self, options):
         self.where = Where(options.device, options.tiny)
         self.kind, self.ours = options.kind, options.ours
+        # While steps are timed; without a GPU there is no driver to tell.
+        self.does_nothing = options.kind == "limit" and options.device == "cuda"
         self.workload = self.prepared = None
 
     def hello(self):
@@ -47,6 +49,8 @@ class Runner:
             answer["gpu"] = torch.cuda.get_device_name()
             answer["cudnn"] = torch.backends.cudnn.version()
         self.testify()
+        if self.does_nothing:
+            passthrough.inject(0.0, 0.0)
         return answer
 
     def testify(self):
@@ -92,6 +96,8 @@ class Runner:
         if is_marked:
             passthrough.trace(True)
             passthrough.mark(True)
+        if self.does_nothing:
+            passthrough.nothing(True)
         try:
             end = clock() + seconds
             while True:
@@ -104,6 +110,8 @@ class Runner:
                 if now >= end and len(samples) >= blocks_min:
                     break
         finally:
+            if self.does_nothing:
+                passthrough.nothing(False)
             if is_marked:
                 passthrough.mark(False)
             gc.enable()
@@ -179,7 +187,7 @@ class Runner:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", required=True, choices=["native", "remote", "traced"])
+    parser.add_argument("--kind", required=True, choices=["native", "remote", "traced", "limit"])
     parser.add_argument("--ours", required=True, help="the folder of dxpu's libraries")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")

@@ -17,6 +17,8 @@ import distance_measurement  # noqa: E402
 import distance_prediction  # noqa: E402
 import distance_report  # noqa: E402
 import figures  # noqa: E402
+import measurement  # noqa: E402
+import modes as known_modes  # noqa: E402
 import rounds  # noqa: E402
 import summary  # noqa: E402
 import tables  # noqa: E402
@@ -153,9 +155,10 @@ def test_a_ratio_is_native_time_by_remote_time_and_outliers_do_not_count():
 
 
 def test_targets_are_judged_both_ways():
-    verdicts = {target.title: target.verdict for target in summary.targets(measured(native=2.0, tcp=1.9, shm=1.8))}
+    verdicts = {target.title: target.verdict for target in summary.targets(measured(native=2.0, tcp=1.6, shm=1.7))}
     assert verdicts["steps over TCP, geometric mean"] == "pass"
     assert verdicts["steps over shared memory, geometric mean"] == "miss"
+    assert verdicts["shared memory against TCP on the steps, the worst of times"] == "miss"
     assert verdicts["`.item()` over TCP, times native"] == "pass"
 
 
@@ -170,6 +173,27 @@ def test_pinned_copies_are_held_against_bare_streams():
     results["bare"] = [{"tcp": {"gbps": 2.0, "rtt_us": 10}}]
     rate = WORKLOADS["h2d_pinned"].bytes_moved / 0.1 / 1e9
     assert summary.of_bare(results, "h2d_pinned", "tcp") == pytest.approx(rate / 2.0)
+
+
+def test_the_way_to_a_driver_that_does_nothing():
+    results = measured(native=4.0, tcp=3.0, shm=5.0, limit=2.0)
+    assert summary.way_to_limit(results, "gpt2", "tcp") == pytest.approx(0.5)
+    assert summary.way_to_limit(results, "gpt2", "shm") == pytest.approx(-0.5)
+    assert "| GPT-2, 64 tokens greedy | 4.000 | 2.000 | 0.50 | -0.50 |" in tables.markdown(summary.complete(results))
+    # Where the GPU sets the pace, nothing can be saved, and a share of nothing would be noise.
+    assert summary.way_to_limit(measured(native=4.0, tcp=3.9, limit=3.9), "gpt2", "tcp") is None
+    assert "limit" not in tables.markdown(summary.complete(measured(native=4.0, tcp=3.0)))
+
+
+def test_the_limit_runs_on_the_machine_s_own_driver_and_not_for_copies():
+    native, limit = known_modes.parse(["native", "limit"], [], "/bin/dxpu")
+    assert limit.command(None, "python", "x")[:2] == ["/bin/dxpu", "inject"] and not limit.scheme
+    with pytest.raises(ValueError, match="no such mode"):
+        known_modes.parse(["limit"], [])
+    options = Namespace(modes=[native, limit], device="cpu", tiny=True)
+    one = measurement.Measurement(options, {}, Namespace(libraries="/nowhere"), None, "/nowhere", lambda: None)
+    assert one.modes_of(WORKLOADS["gpt2"]) == ["native", "limit"]
+    assert one.modes_of(WORKLOADS["h2d_pinned"]) == ["native"]
 
 
 def test_a_failed_mode_is_shown_as_such():

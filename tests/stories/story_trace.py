@@ -29,6 +29,7 @@ def tell(record):
         record.part("injected time is what was asked", injected, worker)
         record.part("nothing is injected at the native round trip", nothing_injected, worker)
         record.part("one process records and injects by turns", by_turns, worker)
+        record.part("a driver that does nothing, and does again", does_nothing, worker)
         record.part("a machine without a driver", without_a_driver, worker)
 
 
@@ -173,6 +174,15 @@ def by_turns(worker):
     # Without them the library has no such functions, and nothing is switched.
     plain = worker.run(*program)
     kit.hold(plain.returncode == 1 and "dxpuInject" in plain.stderr, plain.returncode, plain.stderr)
+
+
+def does_nothing(worker):
+    program = [sys.executable, os.path.join(kit.HERE, "programs", "nothing.py")]
+    kit.hold(worker.must(kit.dxpu, "inject", "--rtt", "8us", "--", *program) == "done\n", "the program did not come to its end")
+    # `dxpu inject` alone has the switch: a recording leaves nothing out.
+    out = os.path.join(worker.directory, "does.profile")
+    refused = worker.run(kit.dxpu, "trace", "--out", out, "--", *program)
+    kit.hold(refused.returncode == 1 and "answered 800" in refused.stderr, refused.returncode, refused.stderr)
 
 
 def nothing_injected(worker):

@@ -87,7 +87,7 @@ class Measurement:
         workload = WORKLOADS[name]
         row = {"title": workload.title, "bytes_moved": 0 if self.options.tiny else workload.bytes_moved, "modes": {}}
         self.results["workloads"][name] = row
-        for mode in self.modes:
+        for mode in self.modes_of(workload):
             row["modes"][mode] = {"repetitions": []}
         ready = self.prepare(name, row)
         for repetition in range(self.options.reps):
@@ -114,6 +114,10 @@ class Measurement:
                 base = row["modes"][self.results["base"]]
                 self.say(f"         {mode}: its results differ: {kept['probe'][:8]}, {self.results['base']} {base['probe'][:8]}")
 
+    def modes_of(self, workload):
+        """A driver that does nothing copies nothing: there is no limit to the rate of a copy."""
+        return [name for name, mode in self.modes.items() if not (mode.kind == "limit" and workload.bytes_moved)]
+
     def prepare(self, name, row):
         """Sets the workload up in every mode, together; the modes that are ready, those with other results marked."""
 
@@ -126,7 +130,7 @@ class Measurement:
                 return None
 
         with ThreadPoolExecutor(len(self.modes)) as pool:
-            ready = [mode for mode in pool.map(one, self.modes) if mode]
+            ready = [mode for mode in pool.map(one, row["modes"]) if mode]
         base = row["modes"][self.results["base"]].get("probe")
         for mode in ready:
             if base is not None and not figures.are_near(row["modes"][mode]["probe"], base, PROBE_TOLERANCE):
@@ -163,9 +167,10 @@ class Measurement:
 
     def measure_first_use(self):
         """A fresh process each time, modes in turn."""
-        rows = self.results["first_use"] = {mode: {"seconds": [], "process_seconds": []} for mode in self.modes}
+        modes = {name: mode for name, mode in self.modes.items() if mode.kind != "limit"}
+        rows = self.results["first_use"] = {mode: {"seconds": [], "process_seconds": []} for mode in modes}
         for repetition in range(self.first_use_repetitions()):
-            for name, mode in self.modes.items():
+            for name, mode in modes.items():
                 if "error" in rows[name]:
                     continue
                 # A worker makes a session ready after it has given one away: as it is when programs do not queue up.

@@ -1,4 +1,5 @@
-"""The ways a workload is run: natively, over each transport, over TCP with an added round trip, each with one of PyTorch's allocators."""
+"""The ways a workload is run: natively, over each transport, over TCP with an added round trip, each with one of PyTorch's allocators;
+and natively with a driver that does nothing, which is as fast as any driver can be."""
 
 import dataclasses
 
@@ -25,17 +26,34 @@ class Mode:
         return worker.client(self.scheme, *program, options=[*self.words, *(["--delay", self.delay] if self.delay else [])])
 
 
+@dataclasses.dataclass(frozen=True)
+class Limit(Mode):
+    """On the machine's own driver, whose orders are left out while steps are timed: what the program's own processor time needs."""
+
+    dxpu: str = ""
+
+    @property
+    def kind(self):
+        return "limit"
+
+    def command(self, worker, *program):
+        # The runner switches injection off before anything is injected.
+        return [self.dxpu, "inject", "--rtt", "8us", "--", *map(str, program)]
+
+
 # PyTorch keeps memory itself; with this it asks the driver's pool for every tensor.
 ASYNC = (("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),)
 
 
-def parse(names, delays):
-    """Modes by their names, then TCP with each delay. A name that ends in `+async` has PyTorch use cudaMallocAsync; one
+def parse(names, delays, dxpu=None):
+    """Modes by their names, then TCP with each delay. `limit` needs the path of dxpu. A name that ends in `+async` has PyTorch use cudaMallocAsync; one
     that ends in `+survive` is protected against the loss of its session."""
     known = {"native": Mode("native")} | {scheme: Mode(scheme, scheme) for scheme in ("tcp", "tls", "unix", "shm")}
     known |= {f"{name}+async": dataclasses.replace(mode, name=f"{name}+async", environment=ASYNC) for name, mode in known.items()}
     survives = {name: mode for name, mode in known.items() if mode.scheme}
     known |= {f"{name}+survive": dataclasses.replace(mode, name=f"{name}+survive", words=("--survive",)) for name, mode in survives.items()}
+    if dxpu:
+        known["limit"] = Limit("limit", dxpu=dxpu)
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no such mode: {', '.join(unknown)}; there are {', '.join(known)}")
     return [known[name] for name in names] + [Mode(f"tcp+{delay}", "tcp", delay) for delay in delays]

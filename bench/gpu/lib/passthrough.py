@@ -50,3 +50,11 @@ def inject(added_ns, read_bytes_per_second):
     function.argtypes, function.restype = [ctypes.c_double, ctypes.c_double], ctypes.c_uint
     if function(added_ns, read_bytes_per_second):
         raise RuntimeError("this process is not under `dxpu inject`")
+
+
+def nothing(is_on):
+    """Whether orders to the GPU and waits for it are answered and not given, under `dxpu inject`. Copies to the host are made."""
+    function = _library().dxpuNothing
+    function.argtypes, function.restype = [ctypes.c_uint], ctypes.c_uint
+    if function(1 if is_on else 0):
+        raise RuntimeError("this process is not under `dxpu inject`")

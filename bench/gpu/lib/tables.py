@@ -48,8 +48,31 @@ def markdown(results):
     shown = [f"**{means[mode]['ratio']:.3f}** ({means[mode]['of']} of {len(STEPS)})" if mode in means else "-" for mode in modes]
     lines.append("| geometric mean of the steps | " + " | ".join(shown) + " |")
     lines += ["", "° not a step: not in the geometric mean. ! the results differ from the base's."]
-    lines += _first_use(results) + _copies(results) + _targets(results) + _errors(results)
+    lines += _limit(results) + _first_use(results) + _copies(results) + _targets(results) + _errors(results)
     return "\n".join(lines) + "\n"
+
+
+def _limit(results):
+    """How much of the way from native to a driver that does nothing each mode has gone."""
+    if summary.LIMIT not in results["modes"]:
+        return []
+    modes = [mode for mode in results["modes"] if mode not in (results["base"], summary.LIMIT)]
+    lines = [
+        "",
+        "With a driver that does nothing a step takes what the program's own processor time needs (copies to the host are made). "
+        f"Of the way from {results['base']} to there each mode has gone so much: 1 is that limit, 0 is {results['base']}, below 0 is slower. "
+        f"-: the limit is less than {summary.SAVED_MIN:.0%} below {results['base']}.",
+        "",
+        f"| step | {results['base']}, ms | limit, ms | " + " | ".join(modes) + " |",
+        "|---|--:|--:|" + "--:|" * len(modes),
+    ]
+    for name in results["workloads"]:
+        if limit := summary.time_ms(results, name, summary.LIMIT):
+            ways = [summary.way_to_limit(results, name, mode) for mode in modes]
+            shown = " | ".join("-" if way is None else f"{way:.2f}" for way in ways)
+            base = milliseconds(summary.time_ms(results, name, results["base"]))
+            lines.append(f"| {results['workloads'][name]['title']} | {base} | {milliseconds(limit)} | {shown} |")
+    return lines
 
 
 def _first_use(results):

@@ -34,7 +34,7 @@ def driver_files(pid="self"):
 
 
 def complaint(kind, ours, pid="self", must_have_cuda=True):
-    """What is wrong with this process as a `kind` ("native", "remote" or "traced") one; None if nothing is.
+    """What is wrong with this process as a `kind` ("native", "remote", "traced" or "limit") one; None if nothing is.
 
     `ours` is the folder below which dxpu puts its libraries.
     """
@@ -51,7 +51,7 @@ def complaint(kind, ours, pid="self", must_have_cuda=True):
         if must_have_cuda and not cuda:
             return "the client never loaded libcuda.so.1"
         return None
-    if kind == "traced":
+    if kind in ("traced", "limit"):
         if not [path for path in cuda if is_ours(path)]:
             return f"the traced process does not have dxpu's libcuda.so.1: mapped {libraries}"
         if must_have_cuda and not ([path for path in cuda if not is_ours(path)] and devices):

@@ -3,8 +3,9 @@
 //! Every symbol of a driver is here. Most are a jump or a counted call into the real library (`symbols`, made by build.rs from the
 //! table of the driver API); those that matter are hooks (`hooks`), which hand the call on too and, on the way,
 //!
-//! - write down what was called, when and for how long (`log`), and time a sample of it on the GPU (`timing`), or
-//! - put a filler kernel before it (`inject`, `filler`).
+//! - write down what was called, when and for how long (`log`), and time a sample of it on the GPU (`timing`),
+//! - put a filler kernel before it (`inject`, `filler`), or
+//! - answer it without doing it, while a program asks for that (`nothing`).
 //!
 //! Private tables (`cuGetExportTable`) are the real library's own. Nothing that a program can see changes but the time.
 
@@ -23,6 +24,7 @@ mod inject;
 mod log;
 mod mean;
 mod names;
+mod nothing;
 mod operation;
 mod real;
 mod sampling;

@@ -6,6 +6,7 @@ use crate::counted;
 use crate::inject;
 use crate::mean::Mean;
 use crate::names::{self, Alike};
+use crate::nothing;
 use crate::state::{self, Inside};
 use crate::streams::Stream;
 use crate::timing;
@@ -50,6 +51,9 @@ pub(crate) fn operate(
     let mode = state::mode();
     if mode.is_off() || state::is_inside() {
         return real();
+    }
+    if nothing::is_done() {
+        return 0;
     }
     let is_traced = state::is_watching() && !(mode.injects() && inject::is_on());
     if !is_traced && !mode.injects() {
@@ -133,6 +137,9 @@ fn trace(stream: Stream, operation: Operation, real: impl FnOnce() -> u32) -> u3
 /// Hands a call on that waits, asks or orders, and records it as `describe` says from its answer.
 #[inline]
 pub(crate) fn note(describe: impl FnOnce(u32) -> Entry, real: impl FnOnce() -> u32) -> u32 {
+    if nothing::is_done() {
+        return 0;
+    }
     if !state::is_recording() || state::is_inside() {
         return real();
     }
