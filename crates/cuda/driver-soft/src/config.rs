@@ -24,6 +24,8 @@ pub struct SoftConfig {
     pub compute_capability: (u32, u32),
     /// Name of the devices.
     pub name: String,
+    /// The driver's build: a program goes on only in sessions of the build that it began under.
+    pub build: String,
     /// Devices with different ones have different UUIDs; empty for those that are the same everywhere.
     pub identity: String,
     /// Host threads that execute blocks, besides one for each busy stream.
@@ -46,6 +48,7 @@ impl Default for SoftConfig {
             memory_bytes: 4 << 30,
             compute_capability: COMPUTE_CAPABILITY,
             name: DEVICE_NAME.to_owned(),
+            build: format!("soft {}", env!("CARGO_PKG_VERSION")),
             identity: String::new(),
             // The stream's own thread is one of those that work on a kernel.
             block_threads: cores.saturating_sub(1),

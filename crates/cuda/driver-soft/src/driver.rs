@@ -84,7 +84,7 @@ impl Driver for SoftDriver {
     }
 
     fn build(&self) -> String {
-        format!("soft {}", env!("CARGO_PKG_VERSION"))
+        self.session.config.build.clone()
     }
 
     fn reserve_addresses(&self, candidates: &[VaRange]) -> Option<VaRange> {

@@ -32,6 +32,8 @@ const SPARES: usize = 2;
 const MARKS: &str = "marks=";
 /// Before the bytes of memory that a GPU has.
 const MEMORY: &str = "memory=";
+/// Before the build of the driver.
+const BUILD: &str = "build=";
 
 /// What a session process does.
 pub(crate) fn serve_session() {
@@ -58,8 +60,12 @@ fn serve(variables_moved_by: u64) {
             // Without a word about it, enough that no allocation of a replay waits for a free of before.
             let said = std::env::args().find_map(|word| word.strip_prefix(MEMORY)?.parse().ok());
             let memory_bytes = said.unwrap_or(256 << 20);
-            let config =
+            let mut config =
                 SoftConfig { memory_bytes, block_threads: 0, variables_moved_by, ..SoftConfig::default() };
+            if let Some(build) = std::env::args().find_map(|word| word.strip_prefix(BUILD).map(str::to_owned))
+            {
+                config.build = build;
+            }
             Ok(Box::new(SoftDriver::new(config)))
         },
         &|_, _| Err(NoDevices::because("this worker shows nothing")),
@@ -127,6 +133,22 @@ impl Stage {
     pub(crate) fn other_worker(&self) -> (String, FrontHandle) {
         let socket = self.path("other");
         let front = start_front(&socket, TOKEN, Some(&self.guardian.path()), SESSION);
+        (format!("unix:{}", socket.display()), front)
+    }
+
+    /// Another worker with the same guardian, whose GPU has less memory.
+    pub(crate) fn worker_of_another_kind(&self) -> (String, FrontHandle) {
+        self.worker_told("kind", &format!("{MEMORY}{}", 128 << 20))
+    }
+
+    /// Another worker with the same guardian, whose driver is of another build.
+    pub(crate) fn worker_of_another_build(&self) -> (String, FrontHandle) {
+        self.worker_told("build", &format!("{BUILD}other"))
+    }
+
+    fn worker_told(&self, name: &str, word: &str) -> (String, FrontHandle) {
+        let socket = self.path(name);
+        let front = start_front_with(&socket, TOKEN, Some(&self.guardian.path()), &[SESSION, word]);
         (format!("unix:{}", socket.display()), front)
     }
 

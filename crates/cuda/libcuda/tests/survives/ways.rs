@@ -149,3 +149,20 @@ fn a_worker_whose_variables_lie_elsewhere_is_refused_in_words() {
     );
     front.stop();
 }
+
+/// A spare that would compute on something else than the program began on is worse than none: it would go on wrongly.
+#[test]
+fn a_spare_of_another_model_or_with_another_driver_is_refused_in_words() {
+    let stage = Stage::new();
+    let frames = stage.run(&[]).frames[0];
+    for ((other, front), words) in [
+        (stage.worker_of_another_kind(), "GPUs are of another kind"),
+        (stage.worker_of_another_build(), "driver is another build"),
+    ] {
+        let variables = [("DXPU_STANDBY", other.as_str()), ("DXPU_PATIENCE", "3s")];
+        let run = stage.run_by(&[Cut::ForGood(frames / 2)], &variables);
+        assert!(!run.succeeded, "it went on at a spare that is not the same ({words}):\n{}", run.log);
+        assert!(run.log.contains(words), "{}", run.log);
+        front.stop();
+    }
+}
