@@ -52,6 +52,10 @@ pub(crate) struct Borrow {
     /// A part of one GPU: thousandths of it and its memory, such as 250,20GiB
     #[arg(long, value_name = "MILLI,SIZE", requires = "gpus", value_parser = share)]
     share: Option<Share>,
+    /// With --class online: what offline programs beside it may add to the time of its requests, in percent
+    /// [default: as the box has it]
+    #[arg(long, value_name = "PERCENT", requires = "gpus")]
+    slack: Option<u16>,
     /// Higher is served first
     #[arg(long, value_name = "N", requires = "gpus", value_parser = clap::value_parser!(u32).range(0..=1000))]
     priority: Option<u32>,
@@ -130,6 +134,7 @@ impl Borrow {
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
             survive: if survives { Survive::Gpu } else { Survive::None },
             class,
+            slack_percent: self.slack,
             time_limit_ms: self.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
             note,
             ..LeaseRequest::default()

@@ -363,7 +363,10 @@ fn asked_for(request: &pool_api::LeaseRequest) -> String {
     if !request.class.is_dedicated() {
         asked.push(match request.class {
             pool_api::Class::Offline => "offline: as a guest beside online leases".to_owned(),
-            class => class.to_string(),
+            class => match request.slack_percent {
+                Some(percent) => format!("{class}, with a slack of {percent} %"),
+                None => class.to_string(),
+            },
         });
     }
     if !request.survive.is_none() {

@@ -27,6 +27,8 @@ pub(crate) struct Admitted {
     pub(crate) lease: Option<String>,
     /// What it is to others on its GPU.
     pub(crate) class: Class,
+    /// What offline work may add to the time of its requests, in percent, if its lease says so; else the worker does.
+    pub(crate) slack_percent: Option<u16>,
     /// What it has of the GPU's time beside other leases, if it takes turns with them.
     pub(crate) share: Option<Share>,
 }
@@ -94,6 +96,7 @@ impl Admission {
                     part: tenancy.part,
                     lease: Some(tenancy.lease),
                     class: tenancy.class,
+                    slack_percent: tenancy.slack_percent,
                 }),
                 Err(denial) => Err(refused(code(&denial), &in_full(&denial))),
             },

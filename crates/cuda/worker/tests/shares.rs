@@ -124,6 +124,7 @@ impl Worker {
             memory_bytes: 4 << 20,
             share_milli,
             class: Class::Dedicated,
+            slack_percent: None,
             issued_ms: 1000,
             expires_ms: 1_000_000,
             part: None,

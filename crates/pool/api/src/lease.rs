@@ -22,6 +22,8 @@ pub const GPUS_PER_LEASE_MAX: u32 = 64;
 pub const PRIORITY_DEFAULT: u32 = 100;
 /// The highest priority.
 pub const PRIORITY_MAX: u32 = 1000;
+/// The largest slack: requests that take eleven times as long have no protection to speak of.
+pub const SLACK_PERCENT_MAX: u16 = 1000;
 /// How long a lease lives without renewal, if the request does not say.
 pub const LEASE_TTL_DEFAULT_MS: u64 = 30_000;
 /// Less could not survive one lost message.
@@ -96,6 +98,11 @@ pub struct LeaseRequest {
     /// or on a GPU without a lease: one, on plane `api`.
     #[serde(default, skip_serializing_if = "Class::is_dedicated")]
     pub class: Class,
+    /// What offline work beside it may add to the time of its requests, in percent; with class `online`, and only then. Left out,
+    /// it is as the worker of its GPU has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000)]
+    pub slack_percent: Option<u16>,
     /// It ends so long after its first grant, however it is renewed. Left out, it is as its tenant's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1000, maximum = 31_622_400_000_u64)]
@@ -143,6 +150,7 @@ impl Default for LeaseRequest {
             host: None,
             survive: Survive::None,
             class: Class::Dedicated,
+            slack_percent: None,
             time_limit_ms: None,
             note: String::new(),
             label: String::new(),
@@ -207,6 +215,17 @@ impl LeaseRequest {
     /// Devices that are plugged into a host, and GPUs of several, cannot be shared.
     fn check_class(&self) -> Result<(), Invalid> {
         let wrong = |rule: &str| Err(Invalid::new("class", rule));
+        if let Some(percent) = self.slack_percent {
+            if self.class != Class::Online {
+                return Err(Invalid::new(
+                    "slack_percent",
+                    "must go with class = online: it bounds what offline work costs",
+                ));
+            }
+            if !(1..=SLACK_PERCENT_MAX).contains(&percent) {
+                return Err(Invalid::new("slack_percent", format!("must be 1 to {SLACK_PERCENT_MAX}")));
+            }
+        }
         match self.class {
             Class::Online | Class::Offline if self.plane == Plane::Pcie => {
                 wrong("must be dedicated with plane = pcie: a device is plugged as a whole")

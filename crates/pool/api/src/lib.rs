@@ -58,7 +58,7 @@ pub use join::{JoinAnswer, JoinRequest};
 pub use lease::{
     Ended, GPUS_PER_LEASE_MAX, Grant, LABEL_BYTES_MAX, LEASE_TTL_DEFAULT_MS, LEASE_TTL_MAX_MS,
     LEASE_TTL_MIN_MS, Lease, LeaseRequest, LeaseState, Move, NOTE_CHARS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX,
-    Plane, Share, TIME_LIMIT_MAX_MS, Topology, check_label,
+    Plane, SLACK_PERCENT_MAX, Share, TIME_LIMIT_MAX_MS, Topology, check_label,
 };
 pub use link_secret::{LinkSecret, SlotPass};
 pub use name::{GpuId, Invalid, LeaseId, Model, Name, SLOTS_PER_BOX_MAX};

@@ -5,7 +5,7 @@
 //!
 //! byte   0          8            16           24            32             40        42      44
 //!      | key id   | issued ms  | expires ms | epoch       | memory bytes | share   | slot  |
-//!      | class (1), in dxl2 alone |
+//!      | class (1), in dxl2 and dxl3 alone | slack in percent (2), in dxl3 alone |
 //!      | length, lease text | length, tenant text | length, box text | Ed25519 signature (64) |
 //! ```
 //!
@@ -14,7 +14,8 @@
 //! the same text.
 //!
 //! A token of an online or offline lease begins with `dxl2.` and has one byte more, the class. Tokens of dedicated leases are
-//! `dxl1` as they always were, so that boxes of before know them; those boxes refuse the others.
+//! `dxl1` as they always were, so that boxes of before know them; those boxes refuse the others. A token of an online lease that
+//! has a slack of its own begins with `dxl3.`.
 //!
 //! Expiry is judged by the manager's clock as the box last heard it. It only bounds how long a token may first be used:
 //! what fences off an old holder is the epoch.
@@ -46,6 +47,8 @@ pub struct LeaseClaims {
     pub share_milli: u16,
     /// What its programs are to others on the GPU.
     pub class: Class,
+    /// What offline work may add to the time of its requests, in percent, if an online lease says so itself.
+    pub slack_percent: Option<u16>,
     /// When it was signed, by the manager's clock.
     pub issued_ms: u64,
     /// The first moment at which it no longer opens anything.

@@ -33,6 +33,8 @@ pub struct Tenancy {
     pub memory_limit_bytes: Option<u64>,
     /// What its programs are to others on the GPU.
     pub class: Class,
+    /// What offline work may add to the time of its requests, in percent, if its lease says so.
+    pub slack_percent: Option<u16>,
     /// How much of the GPU's time its programs have beside others, in thousandths; none when the whole GPU is theirs.
     pub share_milli: Option<u16>,
     /// Which part of the lease, if it is one; see [`LeaseAdmission::take`].
@@ -133,6 +135,7 @@ impl LeaseAdmission {
             epoch: claims.epoch,
             memory_limit_bytes: is_bounded.then_some(claims.memory_bytes),
             class: claims.class,
+            slack_percent: claims.slack_percent,
             share_milli,
             part: claims.part,
         })
@@ -183,6 +186,7 @@ mod tests {
             memory_bytes: 80 << 30,
             share_milli: 1000,
             class: Class::Dedicated,
+            slack_percent: None,
             issued_ms: 1_000_000,
             expires_ms: 1_030_000,
             part: None,
@@ -220,7 +224,10 @@ mod tests {
         for class in [Class::Online, Class::Offline] {
             let tenancy = slot().show(&LeaseClaims { class, ..claims(7) }, &moment(600)).unwrap();
             assert_eq!((tenancy.class, tenancy.memory_limit_bytes), (class, Some(80 << 30)));
+            assert_eq!(tenancy.slack_percent, None, "its worker's counts");
         }
+        let slack = LeaseClaims { class: Class::Online, slack_percent: Some(7), ..claims(7) };
+        assert_eq!(slot().show(&slack, &moment(600)).unwrap().slack_percent, Some(7));
     }
 
     #[test]

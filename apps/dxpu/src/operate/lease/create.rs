@@ -46,6 +46,9 @@ pub(crate) struct Wanted {
     /// offline (a guest)
     #[arg(long, value_name = "CLASS", default_value = "dedicated")]
     class: Class,
+    /// What a guest beside an online lease may add to the time of its requests, in percent [default: as its box has it]
+    #[arg(long, value_name = "PERCENT")]
+    slack: Option<u16>,
     /// The manager ends it so long after it got its GPUs, however it is renewed, such as 2h
     #[arg(long, value_name = "TIME", value_parser = long_duration)]
     time_limit: Option<Duration>,
@@ -94,6 +97,7 @@ impl Wanted {
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
             survive: if self.survive { Survive::Gpu } else { Survive::None },
             class: self.class,
+            slack_percent: self.slack,
             time_limit_ms: self.time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
             note: self.note,
             ..LeaseRequest::default()

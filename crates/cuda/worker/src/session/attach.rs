@@ -145,9 +145,7 @@ fn welcome(
         return Err(refused(CudaError::SYSTEM_NOT_READY, text));
     }
     let part = config.admission.take(&admitted)?;
-    let rules =
-        Rules { slack: f64::from(config.slack_percent) / 100.0, offline_slice_us: config.offline_slice_us };
-    let sharer = place::join(driver, &admitted, rules)?;
+    let sharer = place::join(driver, &admitted, rules(config, &admitted))?;
     if let Some(bytes) = admitted.memory_limit_bytes {
         // Parts of a lease are beside each other.
         let of = if part.is_some() { LimitOf::Session } else { LimitOf::Lease };
@@ -170,6 +168,12 @@ fn welcome(
     };
     send_handshake(&mut connection.tx, &Handshake::Welcome(Box::new(welcome)))?;
     Ok(Welcomed { hello, admitted, part, credit_bytes, sharer })
+}
+
+/// The slack of its lease, or else of its worker.
+fn rules(config: &SessionConfig, admitted: &Admitted) -> Rules {
+    let slack_percent = admitted.slack_percent.map_or(config.slack_percent, u32::from);
+    Rules { slack: f64::from(slack_percent) / 100.0, offline_slice_us: config.offline_slice_us }
 }
 
 fn send_handshake(tx: &mut Tx, handshake: &Handshake) -> io::Result<()> {
@@ -207,5 +211,17 @@ fn gather(
         if Instant::now() >= deadline {
             return Err(SessionEnd::new(EndKind::PeerLost, "the client did not open its other connections"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slack_of_a_lease_comes_before_that_of_its_worker() {
+        let config = SessionConfig { slack_percent: 25, ..SessionConfig::new(String::new()) };
+        let of = |slack_percent| rules(&config, &Admitted { slack_percent, ..Admitted::default() }).slack;
+        assert_eq!((of(None), of(Some(10))), (0.25, 0.10));
     }
 }

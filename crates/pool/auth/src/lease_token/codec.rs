@@ -19,9 +19,16 @@ const PLAIN: Layout = Layout { prefix: "dxl1.", label: b"dxpu lease token 1\0" }
 /// With a class behind the slot.
 const CLASSED: Layout = Layout { prefix: "dxl2.", label: b"dxpu lease token 2\0" };
 
-/// The one layout of a class: each lease has one encoding.
-fn layout(class: Class) -> &'static Layout {
-    if class.is_dedicated() { &PLAIN } else { &CLASSED }
+/// With a class and a slack behind the slot.
+const SLACKED: Layout = Layout { prefix: "dxl3.", label: b"dxpu lease token 3\0" };
+
+/// The one layout of a lease: each lease has one encoding.
+fn layout(claims: &LeaseClaims) -> &'static Layout {
+    match (claims.class.is_dedicated(), claims.slack_percent) {
+        (true, _) => &PLAIN,
+        (false, None) => &CLASSED,
+        (false, Some(_)) => &SLACKED,
+    }
 }
 
 const FIXED_BYTES: usize = 44;
@@ -31,13 +38,13 @@ const SIGNATURE_BYTES: usize = 64;
 const TEXT_BYTES_MAX: usize = 63;
 
 /// The longest possible token.
-const TOKEN_BYTES_MAX: usize = FIXED_BYTES + 1 + 4 * (1 + TEXT_BYTES_MAX) + SIGNATURE_BYTES;
+const TOKEN_BYTES_MAX: usize = FIXED_BYTES + 3 + 4 * (1 + TEXT_BYTES_MAX) + SIGNATURE_BYTES;
 
 /// Why a text is no token, or claims cannot be put into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// Another kind of token, or another version of this one.
-    #[error("it does not begin with dxl1. or dxl2.")]
+    #[error("it does not begin with dxl1., dxl2. or dxl3.")]
     Prefix,
     /// Not base64 for URLs, or written in another way than we write it.
     #[error("it is not base64")]
@@ -54,11 +61,17 @@ pub enum CodecError {
     /// A class that is not known here, or that has another layout.
     #[error("it has no class that goes with its layout")]
     Class,
+    /// A slack of nothing, or of a lease that is not online.
+    #[error("a slack must be at least 1 percent, of an online lease")]
+    Slack,
 }
 
 pub(super) fn check(claims: &LeaseClaims) -> Result<(), CodecError> {
     for name in [&claims.lease, &claims.tenant, &claims.box_name].into_iter().chain(&claims.part) {
         check_text(name.as_bytes())?;
+    }
+    if claims.slack_percent.is_some_and(|percent| percent == 0 || claims.class != Class::Online) {
+        return Err(CodecError::Slack);
     }
     if (1..=1000).contains(&claims.share_milli) { Ok(()) } else { Err(CodecError::Share) }
 }
@@ -79,6 +92,7 @@ fn body(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
     bytes.extend(claims.slot.to_be_bytes());
     if !claims.class.is_dedicated() {
         bytes.push(claims.class.code());
+        bytes.extend(claims.slack_percent.map(u16::to_be_bytes).into_iter().flatten());
     }
     for text in [&claims.lease, &claims.tenant, &claims.box_name].into_iter().chain(&claims.part) {
         bytes.push(u8::try_from(text.len()).expect("names are checked before"));
@@ -89,7 +103,7 @@ fn body(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
 
 /// What the signature covers.
 pub(super) fn signed_bytes(key: &LeaseKeyId, claims: &LeaseClaims) -> Vec<u8> {
-    [layout(claims.class).label, &body(key, claims)].concat()
+    [layout(claims).label, &body(key, claims)].concat()
 }
 
 /// Writes a token.
@@ -97,16 +111,18 @@ pub fn encode(signed: &SignedClaims) -> Result<String, CodecError> {
     check(&signed.claims)?;
     let mut bytes = body(&signed.key, &signed.claims);
     bytes.extend(signed.signature);
-    let prefix = layout(signed.claims.class).prefix;
+    let prefix = layout(&signed.claims).prefix;
     Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
 /// Reads a token. Proves nothing: see [`verify`](super::verify).
 pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
-    let (text, has_class) = match (token.strip_prefix(PLAIN.prefix), token.strip_prefix(CLASSED.prefix)) {
-        (Some(text), _) => (text, false),
-        (None, Some(text)) => (text, true),
-        (None, None) => return Err(CodecError::Prefix),
+    let of = |layout: &Layout| token.strip_prefix(layout.prefix);
+    let (text, has_class, has_slack) = match (of(&PLAIN), of(&CLASSED), of(&SLACKED)) {
+        (Some(text), ..) => (text, false, false),
+        (_, Some(text), _) => (text, true, false),
+        (.., Some(text)) => (text, true, true),
+        (None, None, None) => return Err(CodecError::Prefix),
     };
     if text.len() > TOKEN_BYTES_MAX.div_ceil(3) * 4 {
         return Err(CodecError::Length);
@@ -121,6 +137,7 @@ pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
     let share_milli = u16::from_be_bytes(take(&mut rest)?);
     let slot = u16::from_be_bytes(take(&mut rest)?);
     let class = if has_class { class(&mut rest)? } else { Class::Dedicated };
+    let slack_percent = if has_slack { Some(u16::from_be_bytes(take(&mut rest)?)) } else { None };
     let (lease, tenant, box_name) = (name(&mut rest)?, name(&mut rest)?, name(&mut rest)?);
     // A token of the whole lease ends here.
     let part = if rest.len() > SIGNATURE_BYTES { Some(name(&mut rest)?) } else { None };
@@ -137,6 +154,7 @@ pub fn decode(token: &str) -> Result<SignedClaims, CodecError> {
         memory_bytes,
         share_milli,
         class,
+        slack_percent,
         issued_ms,
         expires_ms,
         part,

@@ -11,10 +11,15 @@ fn claims() -> LeaseClaims {
         memory_bytes: 80 << 30,
         share_milli: 1000,
         class: Class::Dedicated,
+        slack_percent: None,
         issued_ms: 1_000,
         expires_ms: 61_000,
         part: None,
     }
+}
+
+fn slack(percent: u16) -> LeaseClaims {
+    LeaseClaims { class: Class::Online, slack_percent: Some(percent), ..claims() }
 }
 
 fn check(token: &str, keys: &[&LeaseKey], slot: u16, now_ms: u64) -> Result<LeaseClaims, LeaseTokenRefusal> {
@@ -84,6 +89,9 @@ fn claims_that_no_lease_has_are_not_signed() {
     assert_eq!(bad(|claims| claims.lease = "../etc".into()), CodecError::Name);
     assert_eq!(bad(|claims| claims.share_milli = 0), CodecError::Share);
     assert_eq!(bad(|claims| claims.share_milli = 1001), CodecError::Share);
+    assert_eq!(bad(|claims| claims.slack_percent = Some(10)), CodecError::Slack);
+    assert_eq!(bad(|claims| *claims = slack(0)), CodecError::Slack);
+    assert_eq!(bad(|claims| *claims = LeaseClaims { class: Class::Offline, ..slack(10) }), CodecError::Slack);
 }
 
 /// The layout is a promise to boxes of other versions. Ed25519 signatures are deterministic, so is the whole token.
@@ -98,6 +106,8 @@ fn the_layout_stays() {
     assert_eq!(token.reveal(), include_str!("samples/first.txt").trim_end());
     let token = sign(&LeaseClaims { class: Class::Online, ..claims() }, &key).unwrap();
     assert_eq!(token.reveal(), include_str!("samples/online.txt").trim_end());
+    let token = sign(&slack(10), &key).unwrap();
+    assert_eq!(token.reveal(), include_str!("samples/slack.txt").trim_end());
 }
 
 /// A token of before says nothing of a class: it is a dedicated lease's. One that says it in other words is none.
@@ -116,15 +126,33 @@ fn a_class_has_one_layout() {
     assert!(check(&of(Class::Dedicated).replacen("dxl1", "dxl2", 1), &[&key], 3, 2_000).is_err());
 }
 
+/// A box of before refuses a slack that it does not know, and nobody can take one out of a token or put one in.
+#[test]
+fn a_slack_has_a_layout_of_its_own() {
+    let key = LeaseKey::make();
+    let of = |claims: &LeaseClaims| sign(claims, &key).unwrap().reveal().to_owned();
+    let with = of(&slack(10));
+    assert!(with.starts_with("dxl3."));
+    assert_eq!(check(&with, &[&key], 3, 2_000), Ok(slack(10)));
+    let without = of(&LeaseClaims { slack_percent: None, ..slack(10) });
+    for (from, to) in [("dxl3", "dxl2"), ("dxl3", "dxl1"), ("dxl2", "dxl3")] {
+        for token in [&with, &without].into_iter().filter(|token| token.starts_with(from)) {
+            assert!(check(&token.replacen(from, to, 1), &[&key], 3, 2_000).is_err(), "{from} as {to}");
+        }
+    }
+}
+
 prop_compose! {
     fn any_claims()(
         names in ("[a-z0-9.-]{1,63}", "[a-z0-9.-]{1,63}", "[a-z0-9.-]{1,63}"),
         slot: u16, epoch: u64, memory_bytes: u64, share_milli in 1u16..=1000, issued_ms: u64, expires_ms: u64,
         part in prop::option::of("[a-z0-9.-]{1,63}"), class in prop::sample::select(&Class::ALL),
+        slack in prop::option::of(1u16..),
     ) -> LeaseClaims {
         let (lease, tenant, box_name) = names;
+        let slack_percent = slack.filter(|_| class == Class::Online);
         LeaseClaims {
-            lease, tenant, box_name, slot, epoch, memory_bytes, share_milli, class, issued_ms, expires_ms, part,
+            lease, tenant, box_name, slot, epoch, memory_bytes, share_milli, class, slack_percent, issued_ms, expires_ms, part,
         }
     }
 }
@@ -139,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_written_the_same(text in "dxl[12]\\.[A-Za-z0-9_-]{150,300}") {
+    fn what_is_read_is_written_the_same(text in "dxl[123]\\.[A-Za-z0-9_-]{150,300}") {
         if let Ok(signed) = decode(&text) {
             prop_assert_eq!(encode(&signed).unwrap(), text);
         }

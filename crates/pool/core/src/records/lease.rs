@@ -10,8 +10,12 @@ use pool_api::{GpuId, LEASE_TTL_DEFAULT_MS, LeaseId, Model, Name, PRIORITY_DEFAU
 ///
 /// Version 2 can say what its programs outlive, and where a lease is on its way to. Version 3 can limit its time, and name the
 /// GPUs that a lease must have: a manager that did not know of it would place the lease on others. Version 4 has classes: a
-/// manager that did not know of them would give an offline lease a GPU of its own.
-pub(crate) const LEASE: Kind<Lease> = Kind::new("lease", &[first_version, survival, limits, classes]);
+/// manager that did not know of them would give an offline lease a GPU of its own. Version 5 has slacks: a manager that did not know
+/// of them would sign tokens without.
+pub(crate) const LEASE: Kind<Lease> = Kind::new("lease", &[first_version, survival, limits, classes, slacks]);
+
+/// Leases of before have the slack of their workers: what is left out says so.
+fn slacks(_: &mut serde_json::Map<String, serde_json::Value>) {}
 
 /// Leases of before are dedicated: what is left out says so.
 fn classes(_: &mut serde_json::Map<String, serde_json::Value>) {}
@@ -92,6 +96,8 @@ stored_struct! {
         survive: Survive,
         #[serde(default = "dedicated", skip_serializing_if = "is_dedicated")]
         class: Class,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slack_percent: Option<u16>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_limit_ms: Option<u64>,
         #[serde(default, skip_serializing_if = "String::is_empty")]

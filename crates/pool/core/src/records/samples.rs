@@ -50,6 +50,9 @@ pub(super) fn samples() -> Samples {
 /// What records of this version can say of the samples: later versions have more leases and kinds of events.
 pub(super) fn samples_of(version: u64) -> Samples {
     let mut all = samples();
+    if version < 5 {
+        all.leases.truncate(LEASES_OF_VERSION_4);
+    }
     if version < 4 {
         all.leases.truncate(LEASES_OF_VERSION_3);
     }
@@ -72,6 +75,8 @@ const LEASES_OF_BEFORE: usize = 4;
 const LEASES_OF_VERSION_2: usize = 9;
 /// How many of them version 3 can say.
 const LEASES_OF_VERSION_3: usize = 11;
+/// How many of them version 4 can say.
+const LEASES_OF_VERSION_4: usize = 13;
 /// How many of the sampled GPUs version 1 can say.
 const GPUS_OF_BEFORE: usize = 6;
 /// How many of them version 2 can say.
@@ -269,7 +274,10 @@ fn leases() -> Vec<Lease> {
         lease.request.class = class;
         lease
     });
-    before.into_iter().chain(surviving).chain([limited, given]).chain(classed).collect()
+    let mut slack = Lease { id: LeaseId(0xc0ff_ee60), ..before[2].clone() };
+    slack.request.class = Class::Online;
+    slack.request.slack_percent = Some(10);
+    before.into_iter().chain(surviving).chain([limited, given]).chain(classed).chain([slack]).collect()
 }
 
 /// A lease that names its GPUs, and has a label.

@@ -127,6 +127,7 @@ fn seal(orders: &mut BoxOrders, name: &Name, books: &Books) -> Result<(), Proble
             share_milli: u16::try_from(*share_milli).unwrap_or(1000),
             // Devices that are plugged are not shared.
             class: pool_api::Class::Dedicated,
+            slack_percent: None,
             part: None,
             issued_ms: books.now_ms,
             expires_ms: books.now_ms + LEASE_TOKEN_MS,

@@ -368,6 +368,7 @@ fn sign(books: &Books, lease: &Lease, grant: &Grant, part: Option<&Part>) -> Res
         memory_bytes: part.map_or(memory_bytes, |part| part.memory_bytes.min(memory_bytes)),
         share_milli: share.map_or(1000, |share| u16::try_from(share.milli).unwrap_or(1000)),
         class: lease.request.class,
+        slack_percent: lease.request.slack_percent,
         issued_ms: books.now_ms,
         expires_ms: books.now_ms + LEASE_TOKEN_MS,
         part: part.map(|part| part.name.to_string()),
