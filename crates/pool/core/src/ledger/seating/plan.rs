@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// More kinds of guests are not planned for at once: the work grows with their square. The plan then ends with the lease before the
 /// next kind, and another one is made when that lease is next.
-const GUEST_KINDS_MAX: usize = 128;
+const GUEST_KINDS_MAX: usize = 256;
 
 /// Leases that can have the same seats.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

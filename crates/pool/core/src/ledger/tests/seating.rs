@@ -148,8 +148,8 @@ fn busy_periods_count_as_well_as_the_load() {
 fn the_line_decides_who_has_a_seat_and_the_plan_only_where() {
     let places = [seat(16, 200)];
     let mut bench = closed(&places, true, None);
-    let first = bench.lease(offline(8)).id;
-    let second = bench.lease(LeaseRequest { priority: 200, ..offline(8) }).id;
+    let first = bench.lease(LeaseRequest { priority: 50, ..offline(8) }).id;
+    let second = ask(&mut bench, 8);
     open(&mut bench, &places);
     assert_eq!((place(&bench, first), place(&bench, second)), (None, Some(0)));
     // Both could only have the large seat: the one that is ahead has it, and the small one stays empty.
@@ -172,9 +172,9 @@ fn the_line_decides_who_has_a_seat_and_the_plan_only_where() {
 fn a_lease_that_names_its_seat_gets_it_and_others_what_is_left() {
     let places = [seat(16, 100), seat(16, 600)];
     let mut bench = closed(&places, true, None);
-    let any = bench.lease(offline(8)).id;
+    let any = bench.lease(LeaseRequest { priority: 50, ..offline(8) }).id;
     let gpu_ids = vec!["a/32".parse().unwrap()];
-    let named = bench.lease(LeaseRequest { gpu_ids, priority: 200, ..offline(8) }).id;
+    let named = bench.lease(LeaseRequest { gpu_ids, ..offline(8) }).id;
     open(&mut bench, &places);
     assert_eq!((place(&bench, any), place(&bench, named)), (Some(1), Some(0)));
 }
