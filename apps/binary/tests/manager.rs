@@ -178,6 +178,7 @@ impl SimulatedBox {
             counters: None,
             burn_in: None,
             must_leave: false,
+            sharing: None,
         }
     }
 

@@ -13,6 +13,7 @@ mod disk;
 mod gpm;
 mod gpu;
 mod guard;
+mod minute;
 mod mps;
 mod nvml;
 mod pages;

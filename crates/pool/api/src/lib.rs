@@ -67,7 +67,8 @@ pub use part::{PARTS_PER_GPU_MAX, Part, counted};
 pub use protocol::{PROTOCOL, PROTOCOL_HEADER, PROTOCOL_OLDEST, check_protocol};
 pub use refusal::{RefusalReport, RefusalsHeard, SlotRefusal};
 pub use report::{
-    BoxOrders, BoxReport, BurnIn, GPU_MEMORY_BYTES_MAX, GpuReport, GuardReport, GuardedLease, SlotOrder, Want,
+    BoxOrders, BoxReport, BurnIn, GPU_MEMORY_BYTES_MAX, GpuReport, GuardReport, GuardedLease, SeatLoad,
+    SlotOrder, Want,
 };
 pub use revocation::{DeniedLease, RevocationDone, RevocationInfo, RevocationRequest};
 pub use spare::{SparePlan, SparePlanRequest, SpareRecord, SpareRequest, SpareStatus};

@@ -14,7 +14,7 @@ pub const PROTOCOL_HEADER: &str = "dxpu-protocol";
 /// - 2: limits on the time of leases, idle leases;
 /// - 3: classes of leases, seats for guests;
 /// - 4: counters of multiprocessors and memory bandwidth. Managers ignore counters they do not know from here on.
-///   Parts of GPUs.
+///   Parts of GPUs. Seats whose guests must leave, and what is left to a guest there.
 pub const PROTOCOL: u32 = 4;
 
 /// The oldest version that this build's managers take: that of the release before.

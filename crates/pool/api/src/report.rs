@@ -126,6 +126,40 @@ pub struct GpuReport {
     /// It is a seat, and the guest of `bound_epoch` must leave it, for the reason that `unready` says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub must_leave: bool,
+    /// It is a seat: what the online programs of its GPU leave to a guest. Absent until its box has watched them for long enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<SeatLoad>,
+}
+
+/// What the online programs of a GPU with a seat do, as a mean over the last minute. The pool predicts from it how fast a guest would
+/// run there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SeatLoad {
+    /// Thousandths of the time in which the busiest of them had work.
+    #[schema(maximum = 1000)]
+    pub online_busy_milli: u32,
+    /// How often they began to have work, in thousandths of a time per second.
+    #[schema(maximum = 1_000_000_000)]
+    pub online_periods_milli: u32,
+}
+
+impl SeatLoad {
+    /// A million times per second: no program begins to have work more often.
+    pub const PERIODS_MILLI_MAX: u32 = 1_000_000_000;
+
+    fn check(self) -> Result<(), Invalid> {
+        if self.online_busy_milli > 1000 {
+            return Err(Invalid::new("gpus.sharing.online_busy_milli", "must be at most 1000"));
+        }
+        if self.online_periods_milli > Self::PERIODS_MILLI_MAX {
+            return Err(Invalid::new(
+                "gpus.sharing.online_periods_milli",
+                format!("must be at most {}", Self::PERIODS_MILLI_MAX),
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// How a burn-in went.
@@ -171,6 +205,12 @@ impl BoxReport {
             crate::lease::check_note("gpus.unready", gpu.unready.as_deref().unwrap_or_default())?;
             crate::lease::check_note("gpus.burn_in.detail", gpu.burn_in.as_ref().map_or("", |b| &b.detail))?;
             check_addresses("gpus.endpoints", &gpu.endpoints)?;
+            if let Some(load) = gpu.sharing {
+                load.check()?;
+                if gpu.guest.is_none() {
+                    return Err(Invalid::new("gpus.sharing", "must be of a seat for guests"));
+                }
+            }
         }
         self.check_guests()?;
         self.check_parts()?;
@@ -376,6 +416,17 @@ mod tests {
         assert_eq!(checked(vec![gpu(0, 10), seat(33, 1, 4)]), Err("gpus.guest.of"));
         assert_eq!(checked(vec![gpu(0, 10), seat(32, 0, 10)]), Err("gpus.memory_bytes"));
         assert_eq!(checked(vec![gpu(32, 10), seat(64, 32, 4)]), Err("gpus.slot"));
+        let loaded = |one: GpuReport, online_busy_milli, online_periods_milli| {
+            let sharing = Some(SeatLoad { online_busy_milli, online_periods_milli });
+            vec![gpu(1, 10), GpuReport { sharing, ..one }]
+        };
+        assert_eq!(checked(loaded(seat(33, 1, 4), 1000, 1_000_000_000)), Ok(()));
+        assert_eq!(checked(loaded(seat(33, 1, 4), 1001, 0)), Err("gpus.sharing.online_busy_milli"));
+        assert_eq!(
+            checked(loaded(seat(33, 1, 4), 0, 1_000_000_001)),
+            Err("gpus.sharing.online_periods_milli")
+        );
+        assert_eq!(checked(loaded(gpu(0, 10), 0, 0)), Err("gpus.sharing"));
     }
 
     #[test]

@@ -53,6 +53,7 @@ mod reclaim;
 mod report;
 mod restored;
 mod revoke;
+mod seating;
 mod serve;
 mod settings;
 mod stock;
@@ -87,6 +88,7 @@ use keys::Keys;
 use lease_life::TrackedLease;
 use pool_api::{Event, EventKind, Gpu, GpuId, Lease, LeaseId, Model, Name, TenantRecord, TenantUse};
 use queue::Queue;
+use seating::Seating;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use stock::{Place, Stock};
 
@@ -117,6 +119,8 @@ pub struct Ledger {
     keys: Keys,
     stock: Stock,
     queue: Queue,
+    /// The seats for guests that can be had, and who goes where.
+    seating: Seating,
     /// Whether something changed that may let a pending lease run.
     queue_stirred: bool,
     /// Whether the number of spares may not be what it should be.
@@ -193,6 +197,8 @@ struct GpuEntry {
     gpu: TrackedGpu,
     place: Place,
     counters: Option<pool_api::Counters>,
+    /// Of a seat: what its box has measured of the online programs on its GPU. Not stored, like the counters.
+    sharing: Option<pool_api::SeatLoad>,
     /// The slot of a host that it is granted for.
     attachment: Option<(Name, u8)>,
     /// By how much its box has raised its epoch beyond what this leader had given it.
@@ -219,6 +225,7 @@ impl Ledger {
             keys: Keys::default(),
             stock: Stock::new(),
             queue: Queue::default(),
+            seating: Seating::default(),
             queue_stirred: false,
             spares_stirred: false,
             expiries: BTreeSet::new(),

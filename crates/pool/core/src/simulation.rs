@@ -60,6 +60,10 @@ pub(crate) enum Mutation {
     GrantBesideGuest,
     /// The ledger seats guests beside leases of other tenants, where their box forbids it.
     MeetStrangers,
+    /// The ledger seats guests where there is too little memory for them.
+    SeatWithoutMemory,
+    /// The ledger does not look at what the online programs leave of a seat.
+    SeatWithoutLoad,
     /// The ledger gives parts of GPUs to leases that want whole ones.
     LendPartsAsGpus,
     /// The ledger gives leases with a share parts that are smaller.

@@ -209,6 +209,7 @@ fn report(name: &str, model: &str, gpus: u8) -> BoxReport {
         counters: None,
         burn_in: None,
         must_leave: false,
+        sharing: None,
     };
     BoxReport {
         agent: format!("agent-of-{name}"),

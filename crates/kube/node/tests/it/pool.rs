@@ -107,6 +107,7 @@ impl Pool {
             counters: None,
             burn_in: None,
             must_leave: false,
+            sharing: None,
         };
         let report = BoxReport {
             agent: format!("agent-of-{name}"),

@@ -78,9 +78,9 @@ impl Member for GpuBox {
         self.around.home()
     }
 
-    /// Ignores counters: they change all the time and can wait for the next report.
+    /// Ignores what is measured: that changes all the time and can wait for the next report.
     fn is_news(before: &GpuReport, now: &GpuReport) -> bool {
-        let quiet = |report: &GpuReport| GpuReport { counters: None, ..report.clone() };
+        let quiet = |report: &GpuReport| GpuReport { counters: None, sharing: None, ..report.clone() };
         quiet(before) != quiet(now)
     }
 

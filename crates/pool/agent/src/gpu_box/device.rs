@@ -253,6 +253,7 @@ impl Hands for DeviceSlot {
             counters: None,
             burn_in: self.burn_in.clone(),
             must_leave: false,
+            sharing: None,
         }
     }
 

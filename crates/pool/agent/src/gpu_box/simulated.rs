@@ -72,6 +72,7 @@ impl PlannedBox {
                     counters: None,
                     burn_in: None,
                     must_leave: false,
+                    sharing: None,
                 };
                 slots.push(Box::new(Simulated {
                     report,

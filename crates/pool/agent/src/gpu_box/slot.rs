@@ -592,6 +592,7 @@ impl Hands for Slot {
             counters: self.reading.counters.clone().or_else(|| soft_counters(word?)),
             burn_in: self.burn_in.clone(),
             must_leave: self.watch.as_ref().is_some_and(Watch::guest_must_leave),
+            sharing: self.watch.as_ref().and_then(Watch::load),
         }
     }
 

@@ -1,10 +1,18 @@
 //! A box in memory, and what its presence means for its GPUs.
 
 use super::agents::Agents;
-use super::stock::Standing;
+use super::gpu_life::TrackedGpu;
+use super::stock::{Place, Standing};
 use super::{GpuEntry, Ledger, Note};
 use pool_api::{BoxRecord, BoxState, EventKind, Gpu, GpuId, GpuState, GuardReport, Name};
 use std::collections::BTreeMap;
+
+impl GpuEntry {
+    /// Of which its box has said nothing to this leader yet.
+    pub(super) fn new(gpu: TrackedGpu, place: Place) -> Self {
+        Self { gpu, place, counters: None, sharing: None, attachment: None, leapt: 0 }
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct BoxEntry {
@@ -92,6 +100,7 @@ impl Ledger {
         let (standing, place) = (self.standing(owner, &entry.gpu), entry.place);
         let gains = self.stock.gains();
         self.stock.set(place, standing);
+        self.restand_seat(&id.box_name, id.slot);
         // A lease that waits for the device with its data may get it back.
         self.queue_stirred |= !self.returning.is_empty();
         if self.stock.gains() != gains {

@@ -54,6 +54,7 @@ impl Ledger {
         }
         for slot in entry.slots.values() {
             self.stock.set(slot.place, Standing::Gone);
+            self.seating.forget(slot.place);
             self.draft.gpus.insert(slot.gpu.id.clone());
         }
         self.draft.boxes.insert(name.clone());

@@ -33,6 +33,8 @@ impl Ledger {
                     .filter(|entry| entry.gpu.guest.is_some())
                     .filter_map(|entry| entry.gpu.unready.clone());
                 answer.reasons.extend(words.map(|word| format!("{SEAT_IS_CLOSED}: {word}")));
+                let seats = lease.grants.iter().filter_map(|grant| self.entry(&grant.gpu));
+                seats.for_each(|entry| self.explain_share(entry, &mut answer));
             }
             LeaseState::Parked => {
                 answer.reasons.push("it is parked: its program is kept as an image and has no GPU".into());

@@ -14,13 +14,14 @@
 //!   cleaned the seat;
 //! - a guest whose host is bad, drained or gone loses its seat at once.
 //!
-//! Offline leases are served after all others, so that a seat that was emptied for one is not taken again before.
+//! Offline leases are served after all others, so that a seat that was emptied for one is not taken again before. Which of the seats
+//! each gets, `seating.rs` says.
 
 use super::boxes::{BoxEntry, is_clean};
 use super::explain::{Fallen, OBSTACLES, counted};
 use super::moves::Why;
 use super::queue::Wish;
-use super::stock::{Mask, Need, Place, Seat, Standing, Tightness};
+use super::stock::{Need, Place, Seat, Standing, Tightness};
 use super::{GpuEntry, Ledger};
 use pool_api::{
     BoxReport, Class, Explanation, FIRST_GUEST_SLOT, Filter, Gpu, GpuId, GpuReport, GpuState, LeaseId,
@@ -53,7 +54,7 @@ pub(super) fn seat_of(whole: &BoxReport, report: &GpuReport) -> Seat {
 
 impl BoxEntry {
     /// The seat on this GPU, or the GPU of this seat.
-    fn partner(&self, gpu: &Gpu) -> Option<&GpuEntry> {
+    pub(super) fn partner(&self, gpu: &Gpu) -> Option<&GpuEntry> {
         match gpu.guest {
             Some(guest) => self.slots.get(&guest.of).filter(|host| host.gpu.guest.is_none()),
             None => self
@@ -107,7 +108,7 @@ impl Ledger {
     }
 
     /// Whether a tenant may be beside the holders of this GPU. `seat` says whether strangers may meet on it.
-    fn may_meet(&self, tenant: &Name, seat: &Gpu, holders: &Gpu) -> bool {
+    pub(super) fn may_meet(&self, tenant: &Name, seat: &Gpu, holders: &Gpu) -> bool {
         let is_own =
             |lease: &LeaseId| self.leases.get(lease).is_some_and(|entry| entry.lease.tenant == *tenant);
         #[cfg(test)]
@@ -169,29 +170,6 @@ impl Ledger {
             Class::Dedicated | Class::Offline => gpu.memory_bytes,
         };
         request.share.map_or(all, |share| share.memory_bytes.min(all))
-    }
-
-    /// A seat for an offline lease: beside an online lease if there is one, so that whole GPUs stay free.
-    pub(super) fn find_seat(&self, tenant: &Name, wish: &Wish, classes: Mask) -> Option<Place> {
-        if self.stock.usable(classes) == 0 {
-            return None;
-        }
-        let mut best = None;
-        for owner in self.boxes.values() {
-            for entry in owner.slots.values().filter(|entry| entry.gpu.guest.is_some()) {
-                let fits = self.stock.standing(entry.place) == Standing::Usable
-                    && self.stock.is_of(entry.place, classes)
-                    && wish.accepts_gpu(&entry.gpu.id);
-                let Some(host) = owner.partner(&entry.gpu).filter(|_| fits) else { continue };
-                if self.may_meet(tenant, &entry.gpu, &host.gpu) {
-                    let rank = (host.gpu.state == GpuState::Free, entry.gpu.memory_bytes);
-                    if best.is_none_or(|(known, _)| rank < known) {
-                        best = Some((rank, entry.place));
-                    }
-                }
-            }
-        }
-        best.map(|(_, place)| place)
     }
 
     /// GPUs for a lease that found none, of those whose seats are taken. An online lease may have them beside a guest that it
@@ -353,6 +331,9 @@ impl Ledger {
                 let Some(guest) = guest.map(|entry| &entry.lease) else { continue };
                 if guest.request.class != Class::Offline || !self.may_meet(&guest.tenant, seat, &host.gpu) {
                     found.push(format!("{} has a guest that does not belong there: {}", seat.id, guest.id));
+                }
+                if guest.request.memory_bytes.is_some_and(|bytes| bytes > seat.memory_bytes) {
+                    found.push(format!("{} has less memory than its guest asked for: {}", seat.id, guest.id));
                 }
             }
         }

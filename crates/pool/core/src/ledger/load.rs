@@ -127,7 +127,7 @@ impl Ledger {
         let owner = self.boxes.get_mut(&gpu.box_name).expect("it was there just now");
         let (id, kept) = (gpu.id.clone(), gpu.kept);
         let gpu = TrackedGpu::loaded(gpu);
-        owner.slots.insert(gpu.slot, GpuEntry { gpu, place, counters: None, attachment: None, leapt: 0 });
+        owner.slots.insert(gpu.slot, GpuEntry::new(gpu, place));
         self.list_kept(&id, kept);
         Ok(())
     }
@@ -245,6 +245,7 @@ impl Ledger {
         found.extend(self.attachment_inconsistencies());
         found.extend(self.guest_inconsistencies());
         found.extend(self.part_inconsistencies());
+        found.extend(self.seat_inconsistencies());
         found
     }
 }

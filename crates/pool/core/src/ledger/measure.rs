@@ -127,6 +127,7 @@ impl<'a> Yard<'a> {
                 counters: None,
                 burn_in: None,
                 must_leave: false,
+                sharing: None,
             };
             let report = BoxReport {
                 agent: "a".into(),

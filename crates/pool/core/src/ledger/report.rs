@@ -112,6 +112,9 @@ impl Ledger {
         }
         let entry = self.entry_mut(&id).expect("it was added before");
         let before = std::mem::replace(&mut entry.counters, report.counters.clone());
+        if std::mem::replace(&mut entry.sharing, report.sharing) != report.sharing {
+            self.restand_seat(name, report.slot);
+        }
         self.hear_work(&id, before.as_ref(), report.counters.as_ref());
         let entry = self.entry(&id).expect("it was added before");
         let class = self.stock.class_of(entry.place);
@@ -240,7 +243,7 @@ impl Ledger {
         };
         let entry = self.boxes.get_mut(&id.box_name).expect("it was met before");
         let gpu = TrackedGpu::found(gpu);
-        entry.slots.insert(id.slot, GpuEntry { gpu, place, counters: None, attachment: None, leapt: 0 });
+        entry.slots.insert(id.slot, GpuEntry::new(gpu, place));
         entry.record.gpus = entry.slots.keys().copied().collect();
         self.draft.boxes.insert(id.box_name.clone());
         self.draft.gpus.insert(id.clone());
@@ -261,6 +264,7 @@ impl Ledger {
         }
         if !same_place {
             self.stock.set(place, super::stock::Standing::Gone);
+            self.seating.forget(place);
             let place = self.stock.add(&id.box_name, id.slot, class, report.nvlink_group);
             let place = place.expect("the report was checked before");
             self.entry_mut(id).expect("it is still there").place = place;
@@ -349,6 +353,7 @@ impl Ledger {
             let entry = self.entry_mut(&id).expect("it is one of the box");
             // Whatever its state: what it measured last is not what it measures.
             entry.counters = None;
+            entry.sharing = None;
             let gpu = &mut entry.gpu;
             if !matches!(gpu.state, GpuState::Free | GpuState::Leased | GpuState::Cleaning) {
                 continue;

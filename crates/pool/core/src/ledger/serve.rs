@@ -23,7 +23,8 @@ impl Ledger {
     pub(super) fn enqueue(&mut self, id: LeaseId) {
         let lease = &self.leases[&id].lease;
         self.queue.insert(lease);
-        let tenant = lease.tenant.clone();
+        let (tenant, is_guest) = (lease.tenant.clone(), lease.request.class == Class::Offline);
+        self.stir_line(is_guest);
         self.tenant(&tenant).pending += 1;
         self.queue_stirred = true;
     }
@@ -31,10 +32,17 @@ impl Ledger {
     pub(super) fn dequeue(&mut self, id: LeaseId) {
         let lease = &self.leases[&id].lease;
         self.queue.remove(lease);
-        let tenant = lease.tenant.clone();
+        let (tenant, is_guest) = (lease.tenant.clone(), lease.request.class == Class::Offline);
+        self.stir_line(is_guest);
         let entry = self.tenant(&tenant);
         entry.pending = entry.pending.saturating_sub(1);
         self.queue_stirred = true;
+    }
+
+    fn stir_line(&mut self, is_guest: bool) {
+        if is_guest {
+            self.seating.stir();
+        }
     }
 
     /// The lease that is to be served next, if any can be, and the GPUs that it gets.
@@ -45,11 +53,12 @@ impl Ledger {
     pub(super) fn next_in_line(&mut self) -> Option<(LeaseId, Vec<Place>)> {
         let (mut walled, mut walled_below): (Mask, Mask) = (0, 0);
         let mut level: Option<Level> = None;
-        for ((next_level, (.., created_ms, id)), open, key) in self.line() {
+        for ((next_level, (.., created_ms, id)), open) in self.line() {
             if level != Some(next_level) {
                 walled |= walled_below;
                 level = Some(next_level);
             }
+            let key = GroupKey::of(&self.leases[&id].lease);
             // A lease that waits for a host does not keep others from the GPUs.
             if !self.has_slots(&key.tenant, &key.wish) {
                 continue;
@@ -102,20 +111,25 @@ impl Ledger {
 
     /// The first of each group, in the order in which they are served, with the classes it may have. A lease
     /// that is promised some of them is there twice: with those, and with all of them among the others.
-    fn line(&self) -> Vec<((Level, Turn), Mask, GroupKey)> {
+    fn line(&self) -> Vec<((Level, Turn), Mask)> {
         let mut line = Vec::new();
         for (key, created_ms, id) in self.queue.heads() {
             let open = self.open_classes(&key.tenant, &key.wish);
-            let turn = (Reverse(key.wish.lost), self.weighted_use(&key.tenant), created_ms, id);
-            let is_guest = key.wish.class == Class::Offline;
+            let (level, turn) = self.turn(key, created_ms, id);
             let promised = open & self.promised_classes(&key.tenant, &key.wish, 0);
             if promised != 0 {
-                line.push((((is_guest, false, key.priority), turn), promised, key.clone()));
+                line.push((((level.0, false, level.2), turn), promised));
             }
-            line.push((((is_guest, true, key.priority), turn), open, key.clone()));
+            line.push(((level, turn), open));
         }
         line.sort_by_key(|one| one.0);
         line
+    }
+
+    /// When a lease of this group is served that is not within the guarantee of its tenant.
+    pub(super) fn turn(&self, key: &GroupKey, created_ms: u64, id: LeaseId) -> (Level, Turn) {
+        let turn = (Reverse(key.wish.lost), self.weighted_use(&key.tenant), created_ms, id);
+        ((key.wish.class == Class::Offline, true, key.priority), turn)
     }
 
     /// GPUs for a need. What was not found is not looked for again before the stock has gained something.
@@ -189,7 +203,9 @@ impl Ledger {
     pub(super) fn serve(&mut self, id: LeaseId, places: Vec<Place>) {
         let tenant = self.leases[&id].lease.tenant.clone();
         let Some(slots) = self.free_slots(&tenant, &Wish::of(&self.leases[&id].lease)) else { return };
+        let planned = self.planned(id, &places);
         self.give(id, places, slots);
+        planned.into_iter().for_each(|seat| self.is_seated(seat));
     }
 
     /// Gives a pending lease these GPUs, and these slots.

@@ -238,6 +238,11 @@ impl Stock {
         &self.classes[usize::from(self.bins[place.bin.0 as usize].class.0)]
     }
 
+    /// The number of a place's class, as [`Mask`] counts them.
+    pub(crate) fn class_number(&self, place: Place) -> u8 {
+        self.bins[place.bin.0 as usize].class.0
+    }
+
     /// Says how a GPU stands now.
     pub(crate) fn set(&mut self, place: Place, standing: Standing) {
         let bin = &mut self.bins[place.bin.0 as usize];

@@ -14,6 +14,8 @@ mod possible;
 mod queueing;
 mod reports;
 mod restored;
+mod seating;
+mod seating_round;
 mod survival;
 mod times;
 

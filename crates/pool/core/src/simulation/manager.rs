@@ -164,6 +164,8 @@ impl World {
             assert_eq!(outcome.answer, Answer::Work);
             leading.waiting.push(Waiting { outcome: Ok(outcome), asker: None, done_ms });
         }
+        let wrong = leading.ledger.seat_inconsistencies();
+        wrong.into_iter().for_each(|what| self.checker.violation(what));
         if !leading.waiting.is_empty() && !leading.flush_due {
             leading.flush_due = true;
             let after_ms = u64::from(self.chance(25));

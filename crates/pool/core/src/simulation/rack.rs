@@ -3,9 +3,10 @@
 use super::Mutation;
 use super::network::{Happening, Party};
 use super::world::World;
+use crate::{Dice, SplitMix};
 use pool_api::{
     BoxKind, BoxOrders, BoxReport, BurnIn, FIRST_GUEST_SLOT, GpuId, GpuReport, Guest, Health, LeaseId, Model,
-    Name, Part, Want,
+    Name, Part, SeatLoad, Want,
 };
 
 #[derive(Debug)]
@@ -130,6 +131,15 @@ impl Rack {
         }
     }
 
+    /// What it has measured of the online programs beside a seat: nothing at first, then something else each time.
+    fn sharing(&self, number: usize) -> Option<SeatLoad> {
+        self.guest(number)?;
+        let mut dice = SplitMix::new(self.run << 40 | self.sequence << 8 | number as u64);
+        let load =
+            SeatLoad { online_busy_milli: dice.below(1001), online_periods_milli: dice.below(600_000) };
+        (self.sequence > 10).then_some(load)
+    }
+
     fn report(&mut self) -> BoxReport {
         self.sequence += 1;
         let gpu = |(number, slot): (usize, &Slot)| GpuReport {
@@ -153,6 +163,7 @@ impl Rack {
             counters: None,
             burn_in: slot.burn_in.clone(),
             must_leave: false,
+            sharing: self.sharing(number),
         };
         BoxReport {
             agent: format!("run-{}", self.run),

@@ -194,6 +194,7 @@ impl SimulatedBox {
             }),
             burn_in: None,
             must_leave: false,
+            sharing: None,
         };
         let report = BoxReport {
             agent: format!("agent-of-{name}"),

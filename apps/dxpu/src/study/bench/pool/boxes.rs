@@ -47,6 +47,7 @@ impl Boxes {
                 counters: None,
                 burn_in: None,
                 must_leave: false,
+                sharing: None,
             };
             names.push(Name::new(&format!("box{index:06}"))?);
             reports.push(Mutex::new(BoxReport {

@@ -391,6 +391,7 @@ fn report_again(ledger: &Ledger, name: &Name) -> anyhow::Result<pool_api::BoxRep
         counters: None,
         burn_in: None,
         must_leave: false,
+        sharing: None,
     };
     Ok(pool_api::BoxReport {
         agent: "again".into(),

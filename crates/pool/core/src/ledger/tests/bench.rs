@@ -61,6 +61,7 @@ pub(super) fn gpu_report(model: &str, slot: u8, kind: BoxKind) -> GpuReport {
         counters: None,
         burn_in: None,
         must_leave: false,
+        sharing: None,
     }
 }
 
