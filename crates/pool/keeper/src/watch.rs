@@ -6,7 +6,9 @@ use crate::recover::{arrived, is_final, second_place};
 use crate::serve::{Shared, tell};
 use keeper::{ToProgram, What};
 use locks::lock;
-use pool_api::{DrilledRequest, Lease, LeaseState, MovedRequest, ParkedRequest, ProtectionReport, Purpose, as_note};
+use pool_api::{
+    DrilledRequest, Lease, LeaseState, MovedRequest, ParkedRequest, ProtectionReport, Purpose, as_note,
+};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -203,7 +203,10 @@ impl Ledger {
     }
 
     fn seat_at_its_image(&self, id: LeaseId, wish: &Wish, classes: Mask) -> Option<Place> {
-        self.leases[&id].lease.parking.as_ref()?;
+        let lease = &self.leases[&id].lease;
+        if lease.request.survive.is_none() || lease.granted_ms.is_none() {
+            return None;
+        }
         self.seat_where(id, wish, classes, |owner| {
             let guard = owner.guard.as_ref();
             guard.is_some_and(|guard| guard.leases.iter().any(|kept| kept.lease == id))

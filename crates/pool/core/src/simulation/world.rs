@@ -202,7 +202,7 @@ impl World {
             reclaim_after_ms: 2_000,
             ended_keep_ms: 20_000,
             move_grace_ms: 4_000,
-            seat_grace_ms: 2_000,
+            seat_grace_ms: 4_000,
             // Some leases live longer than this, so that their renewals have to be written.
             grace_ms: 40_000,
             ..Settings::default()

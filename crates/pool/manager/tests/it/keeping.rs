@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use keeper::{FromProgram, Place, State, ToProgram, What};
 use pool_api::{
-    Class, GpuReport, Guest, Lease, LeaseRequest, LeaseState, MoveRequest, ProtectionState, SignedGrant, Survive, TaintRequest,
+    Class, GpuReport, Guest, Lease, LeaseRequest, LeaseState, MoveRequest, ProtectionState, SignedGrant,
+    Survive, TaintRequest,
 };
 use pool_client::{Client, Patience, idempotency_key};
 use pool_keeper::{Keeper, Settings, Way, Ways};

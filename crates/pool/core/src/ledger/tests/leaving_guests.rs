@@ -176,7 +176,7 @@ fn what_leaves_time_suspends_and_what_leaves_none_takes_the_seat() {
         bench.report("a");
     };
     let gone = |bench: &mut Bench| {
-        bench.forget_slot("a", 0);
+        bench.forget_slot("a", 1);
         bench.report("a");
     };
     let host_drained = |bench: &mut Bench| drain(bench, "a/0");
