@@ -6,12 +6,15 @@ import os
 import select
 import signal
 import sys
+import time
 
 import kit
 from pool import Pool
 from story_sharing import Program
 
 SEAT, REST = 256 << 20, 768 << 20
+# How long the program of a guest with survival works, and how long it may take to leave its seat, in seconds.
+STEPS, GRACE = 3000, 8
 # GUEST_ROUNDS=100 tests/stories/run ... kills each of them a hundred times.
 ROUNDS = int(os.environ.get("GUEST_ROUNDS", "1"))
 # Says what a program sees of the memory, and what it cannot take.
@@ -39,6 +42,13 @@ def tell(record):
         record.part("the guest's program, session and worker are killed, and the online program notices nothing", kills, pool)
         record.part("a dedicated lease has the GPU when the guest has left, and the guest is told", evicted, pool)
         record.part("what offline leases cannot have is refused in words", refused, pool)
+    with Pool() as pool:
+        options = ("--guests", "1", "--guest-memory", "256MiB", "--guard-memory", "512MiB")
+        pool.box("guarded", "--soft", "1", "--memory", "1GiB", *options)
+        kit.until(lambda: f"a GPU and its seat: {pool.logs()}", lambda: set(pool.gpus()) == {"guarded/0", "guarded/32"}, 60)
+        pool.all_free()
+        record.part("a guest with survival is suspended while a dedicated lease has the GPU, and goes on with the same bits", suspended, pool)
+        record.part("a guest that does not hear is evicted in time, waits, and goes on from its last image", unheard, pool)
     # Agents that are killed leave the pages of their GPUs to the next one.
     for path in pages() - before:
         os.remove(path)
@@ -156,14 +166,15 @@ def free(pool, name):
     return gpu["state"] == "free" and not gpu.get("unready")
 
 
-def evicted(pool):
-    def create(given_class, *options):
-        result = pool.ask("lease", "create", "--class", given_class, "--tenant", "stories", "-o", "json", *options)
-        kit.hold(result.returncode == 0, "no lease:", result.stdout, result.stderr)
-        return json.loads(result.stdout)["id"]
+def create(pool, given_class, *options):
+    result = pool.ask("lease", "create", "--class", given_class, "--tenant", "stories", "-o", "json", *options)
+    kit.hold(result.returncode == 0, "no lease:", result.stdout, result.stderr)
+    return json.loads(result.stdout)["id"]
 
-    guest = create("offline", "--wait")
-    whole = create("dedicated", "--wait")
+
+def evicted(pool):
+    guest = create(pool, "offline", "--wait")
+    whole = create(pool, "dedicated", "--wait")
     gpus, told = pool.gpus(), pool.leases()[guest]
     kit.hold([holder["lease"] for holder in gpus["shared/0"]["holders"]] == [whole], "another lease has it:", gpus)
     kit.hold(gpus["shared/0"]["holders"][0]["memory_bytes"] == SEAT + REST, "it has not all of it:", gpus)
@@ -179,9 +190,97 @@ def evicted(pool):
 def refused(pool):
     for options, words in (
         (("--gpus", "2", "--class", "offline"), "gpus = 1"),
-        (("--gpus", "1", "--class", "offline", "--survive"), "without survive"),
+        (("--gpus", "1", "--class", "offline", "--share", "250,64MiB"), "without share"),
         (("--gpus", "1", "--class", "offline", "--memory", "512MiB"), "512 MiB"),
     ):
         result = pool.ask("run", *options, "--", "true", credential=pool.borrower)
         kit.hold(result.returncode != 0, options, "was granted")
         kit.hold(words in result.stderr or "GiB of memory" in result.stderr, options, "was refused with:", result.stderr)
+
+
+def chain(pool):
+    """A program whose every step needs the one before, in the seat for guests, with survival."""
+    return pool.borrow(kit.program("chain"), STEPS, options=("--class", "offline", "--survive"))
+
+
+def digest(client):
+    client.ends(0, 240)
+    return next(line for line in client.said().splitlines() if line.startswith("digest "))
+
+
+def undisturbed(pool):
+    with chain(pool) as client:
+        return digest(client)
+
+
+def guest_lease(pool, client):
+    """The program's lease, when a loss would be survived."""
+    client.wait_for("working")
+    [lease] = [lease["id"] for lease in pool.live_leases() if lease["request"]["class"] == "offline"]
+    links = lambda: pool.json("lease", "show", lease).get("protection", {}).get("links", [])
+    kit.until(lambda: f"its image is safe: {links()} {client.said()}",
+              lambda: links() and all(link["state"] == "protected" and link["cut"] for link in links()), 40)
+    return lease
+
+
+def end(pool, lease):
+    kit.hold(pool.ask("lease", "release", lease).returncode == 0, "it stays:", pool.last.stderr)
+
+
+def suspended(pool):
+    expected = undisturbed(pool)
+    with chain(pool) as client:
+        guest = guest_lease(pool, client)
+        for _ in range(2):
+            began = time.monotonic()
+            whole = create(pool, "dedicated", "--wait")
+            waited = time.monotonic() - began
+            told = pool.leases()[guest]
+            kit.hold(told["state"] == "pending" and "parking" in told, "it was not suspended:", told, client.said())
+            kit.hold(told["moves"][-1].get("planned") and "needed as a whole" in told["moves"][-1]["reason"], "it was not told:", told)
+            kit.hold(waited < GRACE + 10, "the dedicated lease waited for", waited, "s")
+            for command in ("show", "explain"):
+                said = pool.ask("lease", command, guest).stdout
+                kit.hold("suspended" in said and "needed as a whole" in said and "another seat" in said, command, "does not say it:", said)
+            # Its next call waits. It sees no error, and does nothing meanwhile.
+            time.sleep(1)
+            kit.hold(client.process.poll() is None and "digest" not in client.said(), "it did not wait:", client.said())
+            resumed = client.said().count("the program goes on at")
+            end(pool, whole)
+            kit.until(lambda: f"the guest has its seat again: {pool.leases()[guest]}", lambda: pool.leases()[guest]["state"] == "granted", 40)
+            kit.until(lambda: f"the program goes on: {client.said()}", lambda: client.said().count("the program goes on at") > resumed, 40)
+            guest_lease(pool, client)
+        found = digest(client)
+        kit.hold(found == expected, "other bits:", found, "and not", expected, client.said())
+    pool.all_free()
+
+
+def unheard(pool):
+    """The program is frozen when its seat is needed: it does not hear that it is to be suspended."""
+    expected = undisturbed(pool)
+    with chain(pool) as client:
+        guest = guest_lease(pool, client)
+        programs = children(client.pid)
+        kit.hold(programs, "`dxpu run` has no program")
+        for pid in programs:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            asked = create(pool, "dedicated")
+            said = pool.ask("lease", "explain", asked).stdout
+            kit.hold(f"guest {guest} is asked to leave" in said and "evicted in" in said, "it does not say what it waits for:", said)
+            kit.until(lambda: f"it has the GPU: {pool.leases()[asked]}", lambda: pool.leases()[asked]["state"] == "granted", GRACE + 20)
+            waited = time.monotonic() - began
+            kit.hold(waited > GRACE - 2, "it did not wait for the guest:", waited)
+        finally:
+            for pid in programs:
+                os.kill(pid, signal.SIGCONT)
+        told = pool.leases()[guest]
+        kit.hold(told["state"] == "pending" and "parking" not in told, "it was not evicted:", told)
+        time.sleep(3)
+        kit.hold(client.process.poll() is None, "it did not wait:", client.said())
+        end(pool, asked)
+        found = digest(client)
+        kit.hold(found == expected, "other bits:", found, "and not", expected, client.said())
+    pool.all_free()
+    return f"the dedicated lease waited for {waited:.1f} s"

@@ -73,7 +73,7 @@ pub(crate) struct Run {
     survive_accept: bool,
     /// What the program is to others on the same GPU: `online` programs are protected, `offline` ones work in their pauses,
     /// `dedicated` ones take no part in this. With --gpus the lease has this class, and an offline one is a guest beside an
-    /// online lease; otherwise among the programs of one worker of your own, or of one lease (--lease)
+    /// online lease (with --survive it is suspended when its seat is needed, and goes on in the next one); otherwise among the programs of one worker of your own, or of one lease (--lease)
     #[arg(long, value_name = "CLASS", env = "DXPU_CLASS", default_value = "dedicated")]
     class: work_class::Class,
     /// Write what ran when to this file: kernels and copies on the GPU, what threads of the program waited for, time on the

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   program ── attached, lost, resumed, moved, refused, parked, unpark, protection, drilled ──▶ keeper
-//!   program ◀── place, nowhere, move, suspend, drill ── keeper
+//!   program ◀── place, nowhere, wait, move, suspend, drill ── keeper
 //! ```
 //!
 //! The keeper listens on a Unix socket in a private folder, whose path the program finds in [`SOCKET_VARIABLE`]. The

@@ -147,6 +147,9 @@ pub enum ToProgram {
         /// Why.
         why: String,
     },
+    /// There is no place yet, and the program waits for one whatever its patience: that begins anew with this word. An answer
+    /// follows.
+    Wait {},
     /// Go on there, although nothing is lost; [`FromProgram::Moved`] follows.
     Move {
         /// Where.

@@ -234,9 +234,6 @@ impl LeaseRequest {
             Class::Offline if self.share.is_some() => {
                 wrong("must go without share if it is offline: the seat's box decides what of the GPU it has")
             }
-            Class::Offline if !self.survive.is_none() => {
-                wrong("must go without survive if it is offline: a guest's program begins again elsewhere")
-            }
             _ => Ok(()),
         }
     }
@@ -379,6 +376,14 @@ pub struct Lease {
     pub version: u64,
 }
 
+impl Lease {
+    /// Whether it is a guest that was suspended because its seat was needed, and that waits for another one.
+    pub fn is_unseated(&self) -> bool {
+        let has_left = |moved: &Move| moved.planned && moved.to.is_none();
+        self.state == LeaseState::Pending && self.parking.is_some() && self.moves.last().is_some_and(has_left)
+    }
+}
+
 /// Where a lease stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -442,7 +447,8 @@ pub struct Move {
     /// The borrower said that it is lost, before its box did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub said_by_borrower: bool,
-    /// Nothing was lost: the program went on at the second place before it left the first.
+    /// Nothing was lost: the program went on at the second place before it left the first, or it was suspended before a guest
+    /// left its seat.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub planned: bool,
 }
@@ -492,7 +498,8 @@ mod tests {
         assert_eq!(refused(r#"{"plane":"pcie","host":"h1","class":"online"}"#), "class");
         assert_eq!(refused(r#"{"gpus":2,"class":"offline"}"#), "class");
         assert_eq!(refused(r#"{"class":"offline","share":{"milli":500,"memory_bytes":1}}"#), "class");
-        assert_eq!(refused(r#"{"class":"offline","survive":"gpu"}"#), "class");
+        let guest: LeaseRequest = serde_json::from_str(r#"{"class":"offline","survive":"gpu"}"#).unwrap();
+        assert_eq!(guest.check(), Ok(()), "a guest may be suspended");
         assert!(serde_json::from_str::<LeaseRequest>(r#"{"class":"Online"}"#).is_err());
         let online: LeaseRequest = serde_json::from_str(r#"{"gpus":2,"class":"online"}"#).unwrap();
         assert_eq!((online.class, online.check()), (Class::Online, Ok(())));

@@ -38,6 +38,7 @@ mod keep;
 mod keys;
 mod lease_life;
 mod leases;
+mod leaving_guests;
 mod life;
 mod load;
 mod lost;
@@ -163,6 +164,8 @@ pub struct Ledger {
     reclaimed: VecDeque<(LeaseId, String)>,
     /// Guests that must leave, and why: their GPUs are needed as a whole, or cannot bear a guest.
     evicted: BTreeMap<LeaseId, String>,
+    /// Those of them that have time to leave: see `leaving_guests.rs`.
+    notices: BTreeMap<LeaseId, leaving_guests::Notice>,
     /// When it is next looked whether a guarantee asks for that.
     reclaim_look_ms: u64,
     events: VecDeque<Event>,
@@ -247,6 +250,7 @@ impl Ledger {
             unwanted_tried: u64::MAX,
             reclaimed: VecDeque::new(),
             evicted: BTreeMap::new(),
+            notices: BTreeMap::new(),
             reclaim_look_ms: 0,
             events: VecDeque::new(),
             event_records: VecDeque::new(),

@@ -58,6 +58,8 @@ pub(crate) enum Mutation {
     FollowOldWords,
     /// The ledger gives a GPU to a lease that wants it alone while a guest is in its seat.
     GrantBesideGuest,
+    /// The ledger gives a GPU to a lease that wants it alone while the guest in its seat is still being suspended.
+    GrantBesideLeavingGuest,
     /// The ledger seats guests beside leases of other tenants, where their box forbids it.
     MeetStrangers,
     /// The ledger seats guests where there is too little memory for them.

@@ -1,6 +1,6 @@
 //! What follows from a lease for one link of a program. Pure.
 
-use pool_api::{GpuId, Lease, LeaseState};
+use pool_api::{Class, GpuId, Lease, LeaseState};
 
 /// A GPU under one of its epochs.
 pub(crate) type Spot = (GpuId, u64);
@@ -32,6 +32,12 @@ pub(crate) fn step(lease: &Lease, index: usize, lost: &Spot) -> Step {
             None => Step::Over(format!("lease {} has fewer GPUs than the program", lease.id)),
         },
     }
+}
+
+/// Whether a program that has lost its place waits for the next one for as long as its lease lives: guests have what others
+/// leave, and that may take hours.
+pub(crate) fn waits_for_a_seat(lease: &Lease) -> bool {
+    lease.request.class == Class::Offline && lease.state == LeaseState::Pending
 }
 
 /// When a link's program was last seen to do something.
@@ -87,6 +93,18 @@ mod tests {
         assert_eq!(step(&lease("parked", 7), 0, &lost), Step::Wait);
         assert!(matches!(step(&lease("ended", 8), 0, &lost), Step::Over(_)));
         assert!(matches!(step(&lease("granted", 8), 1, &lost), Step::Over(_)));
+    }
+
+    #[test]
+    fn guests_alone_wait_whatever_their_patience_and_while_they_have_no_seat() {
+        let guest = |state: &str| {
+            let lease = lease(state, 7);
+            let request = pool_api::LeaseRequest { class: Class::Offline, ..lease.request.clone() };
+            Lease { request, ..lease }
+        };
+        assert!(waits_for_a_seat(&guest("pending")));
+        assert!(!waits_for_a_seat(&guest("granted")) && !waits_for_a_seat(&guest("ended")));
+        assert!(!waits_for_a_seat(&lease("pending", 7)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A link that has lost its place, or has been parked, gets another.
 
-use crate::decide::{Spot, Step, step};
+use crate::decide::{Spot, Step, step, waits_for_a_seat};
 use crate::serve::{Shared, tell};
 use keeper::{Place, ToProgram};
 use locks::lock;
@@ -12,12 +12,16 @@ use std::time::{Duration, Instant};
 /// How soon a manager, or a worker that is not there yet, is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
+/// How often a program is told that it waits on. Its patience is longer.
+const TELL_TO_WAIT_AFTER: Duration = Duration::from_millis(500);
+
 /// A link has lost its place: the manager hears of it, and the link hears where to go on.
 ///
 /// This runs in the thread of the link's connection, which has nothing else to hear meanwhile.
 pub(crate) fn lost(shared: &Shared, id: u64, why: &str, is_device: bool) {
     let Some((index, at)) = whereabouts(shared, id) else { return };
-    let deadline = Instant::now() + shared.settings.patience;
+    let mut deadline = Instant::now() + shared.settings.patience;
+    let mut told_to_wait: Option<Instant> = None;
     let mut last = "no manager of the pool answers".to_owned();
     let mut has_said = false;
     while Instant::now() < deadline && !shared.is_over() {
@@ -39,6 +43,13 @@ pub(crate) fn lost(shared: &Shared, id: u64, why: &str, is_device: bool) {
         shared.learn(&lease);
         if !std::mem::replace(&mut has_said, true) {
             shared.say(format!("GPU {} is lost to the program ({why}); it waits for another", at.0));
+        }
+        if waits_for_a_seat(&lease) {
+            deadline = Instant::now() + shared.settings.patience;
+            if told_to_wait.is_none_or(|at| at.elapsed() >= TELL_TO_WAIT_AFTER) {
+                tell(shared, id, &ToProgram::Wait {});
+                told_to_wait = Some(Instant::now());
+            }
         }
         let tried = match step(&lease, index, &at) {
             Step::Over(why) => return nowhere(shared, id, why),

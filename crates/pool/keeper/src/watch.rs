@@ -6,7 +6,9 @@ use crate::recover::{arrived, is_final, second_place};
 use crate::serve::{Shared, tell};
 use keeper::{ToProgram, What};
 use locks::lock;
-use pool_api::{DrilledRequest, LeaseState, MovedRequest, ParkedRequest, ProtectionReport, Purpose, as_note};
+use pool_api::{
+    DrilledRequest, Lease, LeaseState, MovedRequest, ParkedRequest, ProtectionReport, Purpose, as_note,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,13 +128,17 @@ fn suspend(shared: &Shared) {
     let links: Vec<u64> =
         state.links.iter().filter(|(_, link)| link.parked.is_none()).map(|(id, _)| *id).collect();
     drop(state);
+    if links.is_empty() {
+        // It has not called CUDA since it was suspended: nobody has to be asked.
+        return answered(shared);
+    }
     for id in links {
         tell(shared, id, &ToProgram::Suspend {});
     }
 }
 
 /// A link has answered, or is gone: when all have, the manager is told.
-pub(crate) fn answered(shared: &Arc<Shared>) {
+pub(crate) fn answered(shared: &Shared) {
     let state = lock(&shared.state);
     match state.asked.clone() {
         Some(Asked::Second { to, purpose: Purpose::Asked | Purpose::Drain }) => {
@@ -159,15 +165,21 @@ pub(crate) fn answered(shared: &Arc<Shared>) {
                 match answer {
                     Ok(lease) => {
                         shared.learn(&lease);
-                        shared.say(
-                            "the program is suspended; its GPUs are given back until it calls CUDA again",
-                        );
+                        shared.say(suspended(&lease));
                     }
                     Err(why) => shared.say(format!("the lease keeps its GPUs: {why}")),
                 }
             }
         }
         Some(Asked::Second { purpose: Purpose::Drill, .. }) | None => {}
+    }
+}
+
+/// What the user is told of a program that is kept as an image.
+fn suspended(lease: &Lease) -> String {
+    match lease.moves.last().filter(|_| lease.is_unseated()) {
+        Some(left) => format!("the program is suspended: {}; it waits for another seat", left.reason),
+        None => "the program is suspended; its GPUs are given back until it calls CUDA again".to_owned(),
     }
 }
 

@@ -252,6 +252,11 @@ fn changes(before: &Lease, now: &Lease) -> Vec<String> {
             lines.push(format!("your program moved from {} to {to}: {}", moved.from, moved.reason));
             continue;
         }
+        if moved.planned {
+            let what = "it is kept as an image, waits for another seat, and goes on there";
+            lines.push(format!("your program has left {}: {}; {what}", moved.from, moved.reason));
+            continue;
+        }
         let then = match &moved.to {
             Some(gpu) => {
                 format!("the lease moved to {gpu}. Start the program again, or use `dxpu run --retry N`")
@@ -332,6 +337,9 @@ mod tests {
             Move { planned: true, reason: "ann asked for it".to_owned(), ..moved(Some(gpu("box-1/0"))) };
         let now = Lease { moves: vec![planned], ..lease() };
         assert_eq!(changes(&before, &now), ["your program moved from box-1/1 to box-1/0: ann asked for it"]);
+        let unseated = Move { planned: true, ..moved(None) };
+        let now = Lease { state: LeaseState::Pending, moves: vec![unseated], ..lease() };
+        assert!(changes(&before, &now)[0].contains("kept as an image, waits for another seat"));
         let now = Lease { state: LeaseState::Pending, moves: vec![moved(None)], ..lease() };
         assert!(changes(&before, &now)[0].contains("the lease waits for one"));
         let ended = Some(Ended { at_ms: 0, reason: "released by spiffe://dxpu/admin/first".to_owned() });

@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
     #[arg(long)]
     survive: bool,
     /// What its programs are to others on the same GPU: dedicated (alone), online (protected from a guest beside it) or
-    /// offline (a guest)
+    /// offline (a guest; with --survive it is suspended when its seat is needed)
     #[arg(long, value_name = "CLASS", default_value = "dedicated")]
     class: Class,
     /// What a guest beside an online lease may add to the time of its requests, in percent [default: as its box has it]

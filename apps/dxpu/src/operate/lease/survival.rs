@@ -146,7 +146,7 @@ fn drill_in_words(drill: &Drill) -> String {
     }
 }
 
-/// How well the program of a lease is protected.
+/// How well the program of a lease is protected, and where it waits.
 pub(super) fn lines(lease: &Lease, protection: Option<&Protection>) -> Vec<String> {
     let mut lines = Vec::new();
     if lease.request.survive.is_none() {
@@ -164,11 +164,14 @@ pub(super) fn lines(lease: &Lease, protection: Option<&Protection>) -> Vec<Strin
         lines.push("its program is asked to be kept as an image".to_owned());
     }
     if let Some(parking) = &lease.parking {
-        lines.push(format!(
-            "parked since {}, with an image of {}",
-            time(parking.since_ms),
-            bytes(parking.image_bytes)
-        ));
+        let (since, image) = (time(parking.since_ms), bytes(parking.image_bytes));
+        lines.push(match lease.moves.last().filter(|_| lease.is_unseated()) {
+            Some(left) => format!(
+                "suspended since {since}, with an image of {image}: {}; its program waits for another seat and goes on there",
+                left.reason
+            ),
+            None => format!("parked since {since}, with an image of {image}"),
+        });
     }
     let Some(protection) = protection else { return lines };
     match protection.reported_ms {
@@ -267,6 +270,18 @@ mod tests {
         assert!(lines(&lease(), Some(&known))[0].contains("unprotected, the worker has no guardian"));
         known.reported_ms = None;
         assert!(lines(&lease(), Some(&known))[0].contains("has said nothing"));
+        let parked = r#"{"since_ms":1000,"image_bytes":1024}"#;
+        let left = r#"{"from":"a/32","at_ms":0,"reason":"its GPU is needed","planned":true}"#;
+        let mut guest = Lease {
+            state: LeaseState::Pending,
+            parking: serde_json::from_str(parked).unwrap(),
+            moves: vec![serde_json::from_str(left).unwrap()],
+            ..lease()
+        };
+        let text = lines(&guest, None).join("\n");
+        assert!(text.contains("its GPU is needed; its program waits for another seat"), "{text}");
+        guest.state = LeaseState::Parked;
+        assert!(lines(&guest, None)[0].starts_with("parked since"), "a person has suspended it");
         let mut mortal = lease();
         mortal.request.survive = pool_api::Survive::None;
         assert!(lines(&mortal, Some(&known)).is_empty());

@@ -28,6 +28,8 @@ pub(super) struct KeeperLine {
 #[derive(Default)]
 struct State {
     is_gone: bool,
+    /// When the keeper last said that a place will come, since the last question.
+    told_to_wait: Option<Instant>,
     answers: VecDeque<Answer>,
     wishes: VecDeque<Wish>,
 }
@@ -86,6 +88,7 @@ impl KeeperLine {
             match word {
                 ToProgram::Place { place } => state.answers.push_back(Answer::Place(Box::new(place))),
                 ToProgram::Nowhere { why } => state.answers.push_back(Answer::Nowhere(why)),
+                ToProgram::Wait {} => state.told_to_wait = Some(Instant::now()),
                 ToProgram::Move { place } => state.wishes.push_back(Wish::Move(Box::new(place))),
                 ToProgram::Suspend {} => state.wishes.push_back(Wish::Suspend),
                 ToProgram::Drill { place } => state.wishes.push_back(Wish::Drill(Box::new(place))),
@@ -110,12 +113,16 @@ impl KeeperLine {
         }
     }
 
-    /// Asks for a place and waits for the answer, for at most `time`; `None`: the keeper is gone, or has not answered.
+    /// Asks for a place and waits for the answer, for at most `time` after the question or the last word to wait; `None`: the
+    /// keeper is gone, or has not answered.
     pub(super) fn ask(&self, question: &FromProgram, time: Option<Duration>) -> Option<Answer> {
-        // An answer that came too late for an earlier question says nothing about this one.
-        lock(&self.state).answers.clear();
+        // What came too late for an earlier question says nothing about this one.
+        let mut state = lock(&self.state);
+        state.answers.clear();
+        state.told_to_wait = None;
+        drop(state);
         self.tell(question);
-        let deadline = time.map(|time| Instant::now() + time);
+        let asked = Instant::now();
         let mut state = lock(&self.state);
         loop {
             if let Some(answer) = state.answers.pop_front() {
@@ -124,9 +131,10 @@ impl KeeperLine {
             if state.is_gone {
                 return None;
             }
-            state = match deadline {
+            state = match time {
                 None => locks::wait(&self.changed, state),
-                Some(deadline) => {
+                Some(time) => {
+                    let deadline = state.told_to_wait.unwrap_or(asked) + time;
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return None;
@@ -135,6 +143,11 @@ impl KeeperLine {
                 }
             };
         }
+    }
+
+    /// When the keeper last said that the program waits whatever its patience, since the last question.
+    pub(super) fn told_to_wait(&self) -> Option<Instant> {
+        lock(&self.state).told_to_wait
     }
 
     /// The next thing that the keeper wants.
@@ -198,6 +211,31 @@ mod tests {
         assert!(line.is_gone());
         assert_eq!(keeper.join().unwrap(), (attached(), FromProgram::Unpark {}));
         assert!(woken.load(Ordering::SeqCst) >= 2);
+    }
+
+    #[test]
+    fn a_word_to_wait_begins_the_time_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keeper");
+        let listener = UnixListener::bind(&path).unwrap();
+        let keeper = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            for _ in 0..10 {
+                thread::sleep(Duration::from_millis(300));
+                write_line(&mut stream, &ToProgram::Wait {}).unwrap();
+            }
+            write_line(&mut stream, &ToProgram::Nowhere { why: "it is over".to_owned() }).unwrap();
+            stream
+        });
+        let line = KeeperLine::open(&path, &attached(), || {}).unwrap();
+        let began = Instant::now();
+        let answer = line.ask(&FromProgram::Unpark {}, Some(Duration::from_secs(2)));
+        assert_eq!(answer, Some(Answer::Nowhere("it is over".to_owned())), "after {:?}", began.elapsed());
+        assert!(line.told_to_wait().is_some_and(|at| at > began));
+        // Without another word the time is over as ever, and the words for the last question do not count.
+        assert_eq!(line.ask(&FromProgram::Unpark {}, Some(Duration::from_millis(50))), None);
+        assert!(line.told_to_wait().is_none() && !line.is_gone());
+        drop(keeper.join().unwrap());
     }
 
     #[test]

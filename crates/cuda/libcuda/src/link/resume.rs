@@ -60,6 +60,8 @@ pub(super) fn go_on(
     search: &mut Search,
 ) -> Result<Address, String> {
     let began = Instant::now();
+    // Later than that if the keeper says that the program waits whatever its patience.
+    let mut patient_since = began;
     link.credit.suspend();
     let patience = shared.core().place.config.patience;
     let mut pause = FIRST_PAUSE;
@@ -71,7 +73,7 @@ pub(super) fn go_on(
         if shared.core().own_fault.is_some() {
             break String::new();
         }
-        match search.next(began.elapsed(), patience) {
+        match search.next(patient_since.elapsed(), patience) {
             Next::Try(place) => match attempt(link, shared, &place, search.has_others()) {
                 Ok(went_on) => {
                     // With a keeper of frames no write fails.
@@ -88,8 +90,9 @@ pub(super) fn go_on(
             Next::Pause => rest(),
             Next::AskKeeper => {
                 rest();
-                if let Err(why) = ask_keeper(shared, search, patience.saturating_sub(began.elapsed())) {
-                    break why;
+                match ask_keeper(shared, search, patience.saturating_sub(patient_since.elapsed())) {
+                    Ok(told_to_wait) => patient_since = told_to_wait.unwrap_or(patient_since),
+                    Err(why) => break why,
                 }
             }
             Next::GiveUp(why) => break why,
@@ -104,11 +107,12 @@ pub(super) fn go_on(
     Err(why)
 }
 
-/// Asks the keeper for a place. The error: it says that there is none.
-fn ask_keeper(shared: &Shared, search: &mut Search, patience: Duration) -> Result<(), String> {
+/// Asks the keeper for a place, and says when it last had the program wait whatever its patience. The error: it says that there
+/// is none.
+fn ask_keeper(shared: &Shared, search: &mut Search, patience: Duration) -> Result<Option<Instant>, String> {
     let Some(line) = shared.keeper() else {
         search.keeper_is_gone();
-        return Ok(());
+        return Ok(None);
     };
     let (lost, config) = {
         let core = shared.core();
@@ -125,7 +129,7 @@ fn ask_keeper(shared: &Shared, search: &mut Search, patience: Duration) -> Resul
         None if line.is_gone() => search.keeper_is_gone(),
         None => {}
     }
-    Ok(())
+    Ok(line.told_to_wait())
 }
 
 /// A session in which the program goes on.

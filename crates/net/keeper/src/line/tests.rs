@@ -42,6 +42,7 @@ fn all_to_program() -> Vec<ToProgram> {
     vec![
         ToProgram::Place { place: place() },
         ToProgram::Nowhere { why: "no GPU is free".to_owned() },
+        ToProgram::Wait {},
         ToProgram::Move { place: place() },
         ToProgram::Suspend {},
         ToProgram::Drill { place: Place::default() },

@@ -35,6 +35,7 @@ impl Ledger {
                 answer.reasons.extend(words.map(|word| format!("{SEAT_IS_CLOSED}: {word}")));
                 let seats = lease.grants.iter().filter_map(|grant| self.entry(&grant.gpu));
                 seats.for_each(|entry| self.explain_share(entry, &mut answer));
+                self.explain_notice(id, &mut answer);
             }
             LeaseState::Parked => {
                 answer.reasons.push("it is parked: its program is kept as an image and has no GPU".into());
@@ -69,7 +70,13 @@ impl Ledger {
             answer.filters.push(FilterCount { filter, gpus: usable.len() as u64 });
         }
         if let Some(last) = lease.moves.last().filter(|_| wish.lost) {
-            answer.reasons.push(format!("it lost {}: {}", last.from, last.reason));
+            answer.reasons.push(match lease.is_unseated() {
+                true => format!(
+                    "its program was suspended and left {}: {}; it waits for another seat, and goes on there from its image",
+                    last.from, last.reason
+                ),
+                false => format!("it lost {}: {}", last.from, last.reason),
+            });
         }
         self.explain_host(&lease.tenant, &wish, answer);
         self.explain_quota(&lease.tenant, &wish, answer);
@@ -84,6 +91,7 @@ impl Ledger {
         if let Some(places) = fallen.get(&Filter::Beside).filter(|_| wish.class != Class::Offline) {
             let gpus = counted(places.len() as u64, "GPU");
             answer.reasons.push(format!("guests are in the seats of {gpus} that would do; they leave first"));
+            self.explain_leaving_guests(places, &mut *answer);
         }
         if let Some(places) = fallen.get(&Filter::Guard) {
             self.explain_guard(&wish, places, answer);

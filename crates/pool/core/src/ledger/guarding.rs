@@ -37,7 +37,7 @@ impl Ledger {
         Some(guard.bytes.saturating_sub(taken))
     }
 
-    fn survives(&self, lease: LeaseId) -> bool {
+    pub(super) fn survives(&self, lease: LeaseId) -> bool {
         self.leases.get(&lease).is_some_and(|entry| !entry.lease.request.survive.is_none())
     }
 

@@ -12,20 +12,20 @@
 //! - a host whose seat is taken counts as busy. An online lease may have it all the same if the two may meet. For any other
 //!   lease the guest is evicted first: it loses its seat and waits for another, and the host is granted when its box has
 //!   cleaned the seat;
-//! - a guest whose host is bad, drained or gone loses its seat at once.
+//! - a guest whose host is bad, drained or gone loses its seat at once. One whose program outlives losses is suspended first
+//!   if there is time for that: see `leaving_guests.rs`.
 //!
 //! Offline leases are served after all others, so that a seat that was emptied for one is not taken again before. Which of the seats
 //! each gets, `seating.rs` says.
 
 use super::boxes::{BoxEntry, is_clean};
 use super::explain::{Fallen, OBSTACLES, counted};
-use super::moves::Why;
 use super::queue::Wish;
 use super::stock::{Need, Place, Seat, Standing, Tightness};
 use super::{GpuEntry, Ledger};
 use pool_api::{
     BoxReport, Class, Explanation, FIRST_GUEST_SLOT, Filter, Gpu, GpuId, GpuReport, GpuState, LeaseId,
-    LeaseRequest, LeaseState, Name,
+    LeaseRequest, Name,
 };
 
 /// Why a guest leaves: others may need the whole GPU.
@@ -36,8 +36,14 @@ const UNWELCOME: &str = "its box wants no guest on that GPU for a while";
 /// A host that could be had if its seat were empty.
 struct Blocked {
     place: Place,
-    /// The guest that is in it now; `None` while the seat is being cleaned.
+    /// The guest that is in it now; `None` while it leaves and while the seat is being cleaned.
     guest: Option<LeaseId>,
+}
+
+/// Whether a seat is emptied by hand: by itself, with its GPU, or with its box.
+fn is_drained(owner: &BoxEntry, seat: &Gpu) -> bool {
+    let drains = |gpu: &Gpu| gpu.taint.as_ref().is_some_and(|taint| taint.drain);
+    owner.is_emptied() || drains(seat) || owner.partner(seat).is_some_and(|host| drains(&host.gpu))
 }
 
 /// What kind of place a box reports.
@@ -86,6 +92,13 @@ impl Ledger {
         if gpu.guest.is_none() && self.mutated(crate::simulation::Mutation::GrantBesideGuest) {
             return alone;
         }
+        #[cfg(test)]
+        if gpu.guest.is_none()
+            && self.mutated(crate::simulation::Mutation::GrantBesideLeavingGuest)
+            && partner.is_some_and(|seat| seat.holders.iter().any(|holder| self.is_noticed(holder.lease)))
+        {
+            return alone;
+        }
         match (gpu.guest, partner) {
             (None, Some(seat)) if is_taken(seat) && alone != Standing::Gone => Standing::Busy,
             (None, _) => alone,
@@ -119,7 +132,7 @@ impl Ledger {
             || holders.holders.iter().all(|holder| is_own(&holder.lease))
     }
 
-    /// Whether the guest in a seat has to leave because of what happened to its host or its box.
+    /// Whether the guest in a seat has to leave at once because of what happened to its host or its box.
     pub(super) fn is_forsaken(&self, owner: &BoxEntry, seat: &Gpu) -> bool {
         if seat.guest.is_none() {
             return false;
@@ -128,11 +141,10 @@ impl Ledger {
         if self.mutated(crate::simulation::Mutation::GrantBesideGuest) {
             return false;
         }
-        let is_drained = |gpu: &Gpu| gpu.taint.as_ref().is_some_and(|taint| taint.drain);
         let Some(host) = owner.partner(seat).map(|entry| &*entry.gpu) else { return true };
         let is_gone = matches!(host.state, GpuState::Bad | GpuState::BurnIn | GpuState::Absent);
         let is_whole = host.state == GpuState::Leased && !self.is_online(host);
-        is_gone || is_whole || owner.is_emptied() || is_drained(host) || is_drained(seat)
+        is_gone || is_whole || (is_drained(owner, seat) && !self.has_time(seat))
     }
 
     /// Why a guest has to leave, in words.
@@ -148,12 +160,21 @@ impl Ledger {
         }
     }
 
-    /// Has the lease of a seat settled if it has to leave. To be called after every change to its host.
+    /// Has the lease of a seat settled if it has to leave, or asked if it has time. To be called after every change to its host.
     pub(super) fn unseat_forsaken(&mut self, id: &GpuId) {
         let Some(owner) = self.boxes.get(&id.box_name) else { return };
         let Some(seat) = owner.slots.get(&id.slot).map(|entry| &*entry.gpu) else { return };
-        if seat.state == GpuState::Leased && self.is_forsaken(owner, seat) {
-            self.unsettled.extend(seat.holders.iter().map(|holder| holder.lease));
+        if seat.state != GpuState::Leased || seat.guest.is_none() {
+            return;
+        }
+        let holders: Vec<LeaseId> = seat.holders.iter().map(|holder| holder.lease).collect();
+        if self.is_forsaken(owner, seat) {
+            self.unsettled.extend(holders);
+        } else if is_drained(owner, seat) {
+            let why = self.why_forsaken(owner, seat);
+            let unasked = holders.into_iter().filter(|lease| !self.is_noticed(*lease));
+            let unasked: Vec<_> = unasked.map(|lease| (lease, why.clone())).collect();
+            self.evicted.extend(unasked);
         }
     }
 
@@ -235,6 +256,7 @@ impl Ledger {
                 if fits && guarded && self.standing_alone(owner, &entry.gpu) == Standing::Usable {
                     let is_in = seat.gpu.state == GpuState::Leased;
                     let guest = seat.gpu.holders.first().filter(|_| is_in).map(|holder| holder.lease);
+                    let guest = guest.filter(|lease| !self.is_noticed(*lease));
                     found.push(Blocked { place: entry.place, guest });
                 }
             }
@@ -266,23 +288,6 @@ impl Ledger {
             let why = report.unready.clone().unwrap_or_else(|| UNWELCOME.to_owned());
             self.evicted.insert(holder.lease, why);
         }
-    }
-
-    /// Evicts one guest, if one has to leave. Tells whether there was anything to do.
-    pub(super) fn evict(&mut self) -> bool {
-        let Some((id, why)) = self.evicted.pop_first() else { return false };
-        let is_guest = |lease: &pool_api::Lease| {
-            lease.state == LeaseState::Granted && lease.request.class == Class::Offline
-        };
-        if let Some(entry) = self.leases.get(&id).filter(|entry| is_guest(&entry.lease)) {
-            let grants = entry.lease.grants.clone();
-            for grant in &grants {
-                self.unbind(grant, id, false);
-            }
-            let reasons = vec![Why::known(why); grants.len()];
-            self.exchange_or_requeue(id, &grants, None, &reasons);
-        }
-        true
     }
 
     /// Whether a lease could have a free GPU, by the lease in its seat, or a free seat, by the lease that has its GPU.

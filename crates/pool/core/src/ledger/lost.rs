@@ -96,7 +96,8 @@ impl Ledger {
     fn find_elsewhere(&self, id: LeaseId, lost: &Grant) -> Option<Place> {
         let lease = &self.leases[&id].lease;
         let is_tied = lease.grants.len() > 1 && lease.request.topology != pool_api::Topology::Any;
-        if is_tied {
+        // A guest waits in the queue, behind those that its seat may be needed for.
+        if is_tied || lease.request.class == pool_api::Class::Offline {
             return None;
         }
         let wish = Wish { lost: true, ..Wish::of(lease) };

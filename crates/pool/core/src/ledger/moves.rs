@@ -287,6 +287,11 @@ impl Ledger {
             self.forget_way(id);
             return;
         };
+        // Guests leave as `leaving_guests.rs` says.
+        if entry.lease.request.class == Class::Offline {
+            self.unwanted.remove(&id);
+            return;
+        }
         let leaving: Vec<Grant> =
             entry.lease.grants.iter().filter(|grant| self.is_unwanted(grant)).cloned().collect();
         if leaving.is_empty() {

@@ -17,7 +17,7 @@ use super::queue::Wish;
 use super::serve::remember_move;
 use super::stock::{Need, Place, Standing};
 use super::{Ledger, Note};
-use pool_api::{EventKind, GpuId, Grant, LeaseId, LeaseState, Move, Moving, Name, Purpose};
+use pool_api::{Class, EventKind, GpuId, Grant, LeaseId, LeaseState, Move, Moving, Name, Purpose};
 
 impl Ledger {
     pub(super) fn ask_move(
@@ -78,6 +78,12 @@ impl Ledger {
         spares: bool,
     ) -> Result<Place, Refusal> {
         let lease = &self.leases[&id].lease;
+        if lease.request.class == Class::Offline {
+            let where_to = to_box.map_or_else(String::new, |name| format!(" in box {name}"));
+            let where_to = format!("that is a seat for guests of the same size{where_to}");
+            let found = self.second_seat(id, to_box, !spares);
+            return found.ok_or(Refusal::NoTarget { lease: id, where_to });
+        }
         let is_tied = lease.grants.len() > 1 && lease.request.topology != pool_api::Topology::Any;
         let wish = Wish { lost: spares, ..Wish::of(lease) };
         // A drill reads the image and keeps none, and may have spares. What moves needs guard memory where it goes.
@@ -200,6 +206,7 @@ impl Ledger {
         }
         *lease.edit().version += 1;
         self.draft.leases.insert(id);
+        self.end_notice(id);
     }
 
     /// The lease gives its second place back. One that is drained is moved without asking from now on.
@@ -280,6 +287,7 @@ impl Ledger {
     pub(super) fn forget_way(&mut self, id: LeaseId) {
         self.unwanted.remove(&id);
         self.hurried.remove(&id);
+        self.notices.remove(&id);
         self.moves_due.retain(|(_, lease)| *lease != id);
     }
 }

@@ -9,7 +9,8 @@
 //!
 //! The program's keeper sees that a suspension is wanted, has the program end its session with a safe image, and says so:
 //! only then the ledger takes the GPUs. A keeper may park without being asked, when its program is idle. A parked lease
-//! lives as long as it is renewed. When it asks for GPUs again it waits like a new lease, and has no claim to spares.
+//! lives as long as it is renewed. When it asks for GPUs again it waits like a new lease, and has no claim to spares. A guest
+//! that is parked because its seat was needed asks at once and by itself: see `leaving_guests.rs`.
 
 use super::command::{Answer, Refusal};
 use super::lease_life::LeaseEvent;
@@ -26,6 +27,7 @@ impl Ledger {
                 if let Some(moving) = &lease.moving {
                     return Err(Refusal::AlreadyMoving { lease: id, gpu: moving.to.gpu.clone() });
                 }
+                self.suspend_for_good(id);
                 self.set_suspend_wanted(id, true);
             }
             state => return Err(Refusal::NotGranted { lease: id, state: state_in_words(state) }),
@@ -33,7 +35,7 @@ impl Ledger {
         Ok(self.show(id))
     }
 
-    fn set_suspend_wanted(&mut self, id: LeaseId, wanted: bool) {
+    pub(super) fn set_suspend_wanted(&mut self, id: LeaseId, wanted: bool) {
         let lease = &mut self.leases.get_mut(&id).expect("the caller has looked").lease;
         if lease.suspend_wanted != wanted {
             *lease.edit().suspend_wanted = wanted;
@@ -57,6 +59,7 @@ impl Ledger {
         if !lease.grants.iter().any(|grant| grant.gpu == *gpu && grant.epoch == epoch) {
             return Err(Refusal::NotItsGpu { lease: id, gpu: gpu.clone(), epoch: Some(epoch) });
         }
+        let notice = self.take_notice(id);
         self.drop_second_place(id);
         let grants = self.leases[&id].lease.grants.clone();
         for grant in &grants {
@@ -77,6 +80,9 @@ impl Ledger {
         self.draft.leases.insert(id);
         let message = format!("{id} is parked with {image_bytes} bytes; its GPUs are given back");
         self.note(Note::new(EventKind::LeaseParked, message).lease(id, &tenant));
+        if let Some(notice) = notice {
+            self.wait_for_a_seat(id, notice);
+        }
         Ok(self.heard_of(id))
     }
 
@@ -87,6 +93,7 @@ impl Ledger {
             self.set_suspend_wanted(id, false);
             let message = format!("{id} cannot be parked now: {why}");
             self.note(Note::new(EventKind::LeaseStayed, message).lease(id, &tenant));
+            self.guest_refuses(id, why);
         }
         Ok(self.heard_of(id))
     }
@@ -107,6 +114,8 @@ impl Ledger {
                 let message = format!("{id} is resumed and waits for {}", self.wish(id));
                 self.note(Note::new(EventKind::LeaseUnparked, message).lease(id, &tenant));
             }
+            // Its seat is needed, whatever its program wants.
+            LeaseState::Granted if self.is_noticed(id) => {}
             LeaseState::Granted => self.set_suspend_wanted(id, false),
             LeaseState::Pending | LeaseState::Releasing | LeaseState::Ended => {}
         }

@@ -35,13 +35,14 @@ pub(super) struct Wish {
 impl Wish {
     pub(super) fn of(lease: &Lease) -> Self {
         let asked = Self::asked(&lease.request);
-        // One that gave its GPUs back for a while has lost nothing: it waits like a new one.
-        let lost = lease.granted_ms.is_some() && lease.parking.is_none();
+        // One that gave its GPUs back for a while has lost nothing: it waits like a new one. A guest that was suspended because
+        // its seat was needed did not want to leave it.
+        let lost = lease.granted_ms.is_some() && (lease.parking.is_none() || lease.is_unseated());
         // A program that outlives the loss of its GPU goes on wherever there is another one.
         let is_bound = lease.granted_ms.is_none() || lease.request.survive.is_none();
         let given = if is_bound { asked.given } else { Vec::new() };
         // After a loss any GPU is better than none: its program says how well it is protected there.
-        let guard = asked.guard.filter(|_| !lost);
+        let guard = asked.guard.filter(|_| !lost || lease.is_unseated());
         Self { model: lease.model.clone().or(asked.model), lost, given, guard, ..asked }
     }
 
@@ -135,9 +136,11 @@ impl Wish {
     }
 }
 
-/// Since when a pending lease is in the queue: since it was asked for, or resumed.
+/// Since when a pending lease is in the queue: since it was asked for, or resumed. A guest that had to leave its seat keeps its
+/// turn.
 pub(super) fn queued_ms(lease: &Lease) -> u64 {
-    lease.parking.and_then(|parking| parking.queued_ms).unwrap_or(lease.created_ms)
+    let resumed_ms = lease.parking.and_then(|parking| parking.queued_ms);
+    resumed_ms.filter(|_| !lease.is_unseated()).unwrap_or(lease.created_ms)
 }
 
 /// Leases that want the same for the same tenant at the same priority.

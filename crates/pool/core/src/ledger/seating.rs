@@ -124,7 +124,7 @@ impl Ledger {
     }
 
     /// The seat that leaves most, of these.
-    fn best_seat(&self, tenant: &Name, open: Mask, places: &BTreeSet<Place>) -> Option<Place> {
+    pub(super) fn best_seat(&self, tenant: &Name, open: Mask, places: &BTreeSet<Place>) -> Option<Place> {
         let kind = |place: Place| Some((place, self.seating.seats.kind_of(place)?));
         let can_be_had = places.iter().filter_map(|&place| kind(place));
         let mut fits: Vec<(Place, &SeatKind)> =
@@ -164,7 +164,8 @@ impl Ledger {
         let (mut guests, mut line) = (Vec::new(), Vec::new());
         for (key, members) in self.queue.groups() {
             let open = self.open_classes(&key.tenant, &key.wish);
-            if key.wish.class != Class::Offline || !key.wish.given.is_empty() || open == 0 {
+            let is_planned = key.wish.given.is_empty() && key.wish.guard.is_none();
+            if key.wish.class != Class::Offline || !is_planned || open == 0 {
                 continue;
             }
             let classes = self.seat_classes(&key.wish, open);
@@ -240,7 +241,7 @@ impl Ledger {
     /// What serving a lease is about to change, if the plan has it so.
     pub(super) fn planned(&self, id: LeaseId, places: &[Place]) -> Option<Planned> {
         let lease = &self.leases[&id].lease;
-        if lease.request.class != Class::Offline {
+        if lease.request.class != Class::Offline || self.survives(id) {
             return None;
         }
         let wish = Wish::of(lease);

@@ -65,7 +65,7 @@ impl Ledger {
             }
             if key.wish.class == Class::Offline {
                 // It keeps other leases from no seat that it cannot have itself.
-                match self.find_seat(&key.tenant, &key.wish, open) {
+                match self.seat_for(id, &key.tenant, &key.wish, open) {
                     Some(place) => return Some((id, vec![place])),
                     None => continue,
                 }

@@ -14,6 +14,9 @@ pub struct Settings {
     /// How long a program may take to go on at a second place, or to drill there, before the lease gives the second place
     /// back. Twice the time in which the memory of a large GPU, 141 GB, passes a link of 20 Gbit/s.
     pub move_grace_ms: u64,
+    /// How long a guest may take to be suspended when its seat is needed, before it is evicted. A program with 8 GB lets go
+    /// within a second; a lease that needs the whole GPU waits so long at most, and for the cleaning.
+    pub seat_grace_ms: u64,
     /// How often boxes and hosts report.
     pub report_after_ms: u64,
     /// After a change of leader no lease expires sooner than this, or its own time to live if that is less: its
@@ -51,6 +54,7 @@ impl Default for Settings {
             dead_after_ms: 15_000,
             unplug_patience_ms: 10_000,
             move_grace_ms: 120_000,
+            seat_grace_ms: 8_000,
             report_after_ms: 1_000,
             grace_ms: 3_600_000,
             patience_ms: 60_000,

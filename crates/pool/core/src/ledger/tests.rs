@@ -7,6 +7,7 @@ mod guarantees;
 mod guarding;
 mod guests;
 mod hosts;
+mod leaving_guests;
 mod life;
 mod operators_day;
 mod parts;

@@ -32,7 +32,16 @@ impl Ledger {
         let unplug = self.unplug_due.first().map(|&(at_ms, _)| at_ms);
         let moves = self.moves_due.first().map(|&(at_ms, _)| at_ms);
         let limit = self.limits.first().map(|&(at_ms, _)| at_ms);
-        limit.into_iter().chain(expiry).chain(silence).chain(host).chain(unplug).chain(moves).min()
+        let guest = self.guest_due_ms();
+        limit
+            .into_iter()
+            .chain(expiry)
+            .chain(silence)
+            .chain(host)
+            .chain(unplug)
+            .chain(moves)
+            .chain(guest)
+            .min()
     }
 
     /// Does now what the next request of each shape would have to do first. Changes nothing that counts.

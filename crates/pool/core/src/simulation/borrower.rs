@@ -115,7 +115,7 @@ impl World {
         let is_guest = class == Class::Offline;
         let is_share = host.is_none() && class == Class::Dedicated && self.chance(2) == 0;
         let share = is_share.then(|| self.some_share());
-        let survives = host.is_none() && !is_guest && self.chance(2) == 0;
+        let survives = host.is_none() && self.chance(2) == 0;
         let survive = if survives { Survive::Gpu } else { Survive::None };
         let wish = LeaseRequest {
             share,

@@ -50,6 +50,8 @@ pub(super) struct Checker {
     pub(super) meetings: u64,
     /// Guests that left because their GPU was needed as a whole.
     pub(super) evictions: u64,
+    /// Guests that were suspended because their seat was needed.
+    pub(super) suspensions: u64,
     /// Leases that were let in on parts of GPUs, and how many of them beside another one.
     pub(super) parts: u64,
     pub(super) crowds: u64,

@@ -1,7 +1,7 @@
 //! What must never be between a GPU and the seat for guests on it.
 
 use super::checker::Checker;
-use pool_api::{Class, FIRST_GUEST_SLOT, Gpu, GpuId, GpuState, Lease, LeaseId};
+use pool_api::{Class, FIRST_GUEST_SLOT, Gpu, GpuId, GpuState, Lease, LeaseId, LeaseState};
 
 impl Checker {
     /// After each commit: a guest has its seat beside a free GPU or an online lease, and beside a tenant that it may meet. A
@@ -59,7 +59,8 @@ impl Checker {
         }
     }
 
-    /// A guest that loses its seat is told from which, and why.
+    /// A guest that loses its seat is told from which, and why. One that gave its seat back itself, or goes on in another one
+    /// by itself, knows.
     pub(super) fn check_guest_is_told(&mut self, before: &Lease, after: &Lease) {
         let is_guest = before.request.class == Class::Offline && after.state.is_live();
         let Some(seat) = before.grants.first().filter(|_| is_guest) else { return };
@@ -69,8 +70,13 @@ impl Checker {
         }
         let last = after.moves.iter().rev().find(|moved| moved.from == seat.gpu);
         let (is_new, why) = (after.version > before.version, last.map_or("", |moved| &moved.reason));
-        self.evictions += u64::from(why.contains("needed as a whole"));
-        if !is_new || why.is_empty() {
+        let (is_needed, is_unseated) = (why.contains("needed as a whole"), after.is_unseated());
+        self.evictions += u64::from(is_needed && !is_unseated);
+        self.suspensions += u64::from(is_needed && is_unseated);
+        // A commit may show several changes at once: a guest that was parked and resumed may wait again, or have another seat.
+        let may_have_parked = !after.request.survive.is_none() && !is_unseated;
+        let knows = may_have_parked && (after.parking.is_some() || after.state != LeaseState::Pending);
+        if !is_new || (why.is_empty() && !knows) {
             self.violation(format!("guest {} left {} and was not told: {after:?}", after.id, seat.gpu));
         }
     }

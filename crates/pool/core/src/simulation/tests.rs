@@ -35,6 +35,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
         sum.guests += report.guests;
         sum.meetings += report.meetings;
         sum.evictions += report.evictions;
+        sum.suspensions += report.suspensions;
         sum.parts += report.parts;
         sum.crowds += report.crowds;
     }
@@ -49,6 +50,7 @@ fn whatever_fails_no_gpu_has_two_holders_and_nothing_is_lost_or_leaked() {
     assert!(sum.reclaims > seeds / 10, "{sum:?}");
     assert!(sum.words > seeds && sum.arrivals > seeds / 10 && sum.parks > seeds / 2, "{sum:?}");
     assert!(sum.guests > seeds && sum.meetings > seeds / 6 && sum.evictions > seeds / 4, "{sum:?}");
+    assert!(sum.suspensions > seeds / 10, "{sum:?}");
     assert!(sum.parts > seeds && sum.crowds > seeds / 10, "{sum:?}");
 }
 
@@ -167,6 +169,11 @@ fn scrubbing_between_two_grants_of_one_lease_is_found() {
 #[test]
 fn a_guest_under_a_lease_that_wants_its_gpu_alone_is_found() {
     is_found(Mutation::GrantBesideGuest, &["beside a lease that wants it alone"]);
+}
+
+#[test]
+fn a_guest_that_is_still_being_suspended_under_a_lease_that_wants_its_gpu_alone_is_found() {
+    is_found(Mutation::GrantBesideLeavingGuest, &["beside a lease that wants it alone"]);
 }
 
 #[test]

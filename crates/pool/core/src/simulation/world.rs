@@ -43,6 +43,7 @@ pub(crate) struct Report {
     pub(crate) guests: u64,
     pub(crate) meetings: u64,
     pub(crate) evictions: u64,
+    pub(crate) suspensions: u64,
     pub(crate) parts: u64,
     pub(crate) crowds: u64,
 }
@@ -112,6 +113,7 @@ pub(crate) fn run(scenario: Scenario) -> Report {
         guests: world.checker.guests,
         meetings: world.checker.meetings,
         evictions: world.checker.evictions,
+        suspensions: world.checker.suspensions,
         parts: world.checker.parts,
         crowds: world.checker.crowds,
         operations: world.borrowers.iter().map(|borrower| borrower.operations).sum(),
@@ -200,6 +202,7 @@ impl World {
             reclaim_after_ms: 2_000,
             ended_keep_ms: 20_000,
             move_grace_ms: 4_000,
+            seat_grace_ms: 4_000,
             // Some leases live longer than this, so that their renewals have to be written.
             grace_ms: 40_000,
             ..Settings::default()

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use keeper::{FromProgram, Place, State, ToProgram, What};
 use pool_api::{
-    Lease, LeaseRequest, LeaseState, MoveRequest, ProtectionState, SignedGrant, Survive, TaintRequest,
+    Class, GpuReport, Guest, Lease, LeaseRequest, LeaseState, MoveRequest, ProtectionState, SignedGrant,
+    Survive, TaintRequest,
 };
 use pool_client::{Client, Patience, idempotency_key};
 use pool_keeper::{Keeper, Settings, Way, Ways};
@@ -37,11 +38,22 @@ struct Kept {
 }
 
 fn kept(gpus: u8, patience: Duration, suspend_when_idle: Option<Duration>) -> Kept {
+    kept_as(Class::Dedicated, gpus, patience, suspend_when_idle)
+}
+
+/// The same of any class; for a guest, the box has a seat on its first GPU.
+fn kept_as(class: Class, gpus: u8, patience: Duration, suspend_when_idle: Option<Duration>) -> Kept {
     let bed = crate::survival::calm();
     let mut gpu_box = bed.join("rack1-a", gpus);
+    if class == Class::Offline {
+        let first = gpu_box.report.gpus[0].clone();
+        let guest = Some(Guest { of: 0, any_tenant: true });
+        gpu_box.report.gpus.push(GpuReport { slot: 32, guest, memory_bytes: 40 << 30, ..first });
+    }
     gpu_box.turn();
     let ada = bed.user("spiffe://dxpu/tenant/vision/ada");
-    let request = LeaseRequest { survive: Survive::Gpu, ttl_ms: 3_600_000, ..LeaseRequest::default() };
+    let survive = Survive::Gpu;
+    let request = LeaseRequest { survive, class, ttl_ms: 3_600_000, ..LeaseRequest::default() };
     let lease = ada.create_lease(&request, &idempotency_key()).unwrap();
     let client = Client::new(ada.credential().clone(), Patience::ONCE).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -291,4 +303,74 @@ fn a_program_without_a_protected_link_is_neither_moved_nor_suspended_nor_drilled
     kept.bed.admin.suspend_lease(kept.lease.id).unwrap();
     let stays = until(&kept, |lease| !lease.suspend_wanted);
     assert_eq!((stays.state, stays.grants), (LeaseState::Granted, kept.lease.grants.clone()));
+}
+
+/// A lease that needs the GPU of the guest's seat, when its box has cleaned the seat.
+fn whole(kept: &Kept) -> Lease {
+    let tenant = Some(kept.lease.tenant.clone());
+    let request = LeaseRequest { tenant, ttl_ms: 3_600_000, ..LeaseRequest::default() };
+    kept.bed.admin.create_lease(&request, &idempotency_key()).unwrap()
+}
+
+fn state(kept: &Kept, lease: &Lease) -> LeaseState {
+    let lease: Lease = kept.bed.admin.get(&format!("/v1/leases/{}", lease.id), Duration::ZERO).unwrap();
+    lease.state
+}
+
+#[test]
+fn a_guest_is_suspended_while_its_gpu_is_needed_and_goes_on_by_itself() {
+    let mut kept = kept_as(Class::Offline, 1, HANG, None);
+    assert_eq!(kept.lease.grants[0].gpu.to_string(), "rack1-a/32");
+    let mut program = Program::attach(&kept);
+    let first = whole(&kept);
+    assert_eq!(program.hear(), ToProgram::Suspend {});
+    assert_eq!(state(&kept, &first), LeaseState::Pending, "the guest has not left yet");
+    program.say(&FromProgram::Parked { image_bytes: 77 });
+    let waits = until(&kept, |lease| lease.state == LeaseState::Pending);
+    assert!(waits.is_unseated(), "{waits:?}");
+    kept.gpu_box.turn();
+    assert_eq!(state(&kept, &first), LeaseState::Granted);
+    kept.bed.admin.release_lease(first.id).unwrap();
+    kept.gpu_box.turn();
+    until(&kept, |lease| lease.state == LeaseState::Granted);
+
+    // It has not called CUDA since: it leaves again without being asked.
+    let second = whole(&kept);
+    let waits = until(&kept, |lease| lease.state == LeaseState::Pending);
+    assert!(waits.is_unseated() && waits.parking.unwrap().image_bytes == 77, "{waits:?}");
+    kept.gpu_box.turn();
+    assert_eq!(state(&kept, &second), LeaseState::Granted);
+    // Its next call waits until there is a seat.
+    program.say(&FromProgram::Unpark {});
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(show(&kept).state, LeaseState::Pending);
+    kept.bed.admin.release_lease(second.id).unwrap();
+    kept.gpu_box.turn();
+    let ToProgram::Place { place } = program.hear() else { panic!("no place") };
+    assert_eq!(place.address, "tls:rack1-a/32");
+    let said = kept.said.lock().unwrap().join("\n");
+    assert!(said.contains("needed as a whole; it waits for another seat"), "{said}");
+}
+
+#[test]
+fn a_guest_that_was_evicted_waits_for_a_seat_for_longer_than_its_patience() {
+    let patience = Duration::from_secs(2);
+    let mut kept = kept_as(Class::Offline, 1, patience, None);
+    let mut program = Program::attach(&kept);
+    let first = whole(&kept);
+    assert_eq!(program.hear(), ToProgram::Suspend {});
+    program.say(&FromProgram::Refused { what: What::Suspend, why: "its streams never stand still".into() });
+    let waits = until(&kept, |lease| lease.state == LeaseState::Pending);
+    assert!(waits.moves[0].reason.contains("its streams never stand still"), "{waits:?}");
+    kept.gpu_box.turn();
+    assert_eq!(state(&kept, &first), LeaseState::Granted);
+    program.lose(false);
+    let began = Instant::now();
+    while began.elapsed() < patience * 2 {
+        assert_eq!(program.hear(), ToProgram::Wait {});
+    }
+    kept.bed.admin.release_lease(first.id).unwrap();
+    kept.gpu_box.turn();
+    let place = std::iter::repeat_with(|| program.hear()).find(|word| *word != ToProgram::Wait {});
+    assert!(matches!(place, Some(ToProgram::Place { .. })), "{place:?}");
 }

@@ -5,14 +5,14 @@ use super::*;
 use pool_api::{Class, Filter, GpuReport, Guest, Plane, Want};
 
 /// The memory of a GPU of the bench, and of the seats here.
-const GPU: u64 = 140 << 30;
-const SEAT: u64 = 40 << 30;
+pub(super) const GPU: u64 = 140 << 30;
+pub(super) const SEAT: u64 = 40 << 30;
 
-fn of(class: Class) -> LeaseRequest {
+pub(super) fn of(class: Class) -> LeaseRequest {
     LeaseRequest { class, ttl_ms: 86_400_000, ..LeaseRequest::default() }
 }
 
-fn seat(of: u8, any_tenant: bool) -> GpuReport {
+pub(super) fn seat(of: u8, any_tenant: bool) -> GpuReport {
     GpuReport {
         slot: 32 + of,
         memory_bytes: SEAT,
@@ -23,7 +23,7 @@ fn seat(of: u8, any_tenant: bool) -> GpuReport {
 }
 
 /// One box with so many GPUs, and a seat on each.
-fn seated(gpus: u8, any_tenant: bool) -> Bench {
+pub(super) fn seated(gpus: u8, any_tenant: bool) -> Bench {
     let mut bench = Bench::with_boxes(&[("a", BoxKind::Pcie, "H200", gpus)]);
     for slot in 0..gpus {
         bench.add_slot("a", seat(slot, any_tenant));
@@ -32,7 +32,7 @@ fn seated(gpus: u8, any_tenant: bool) -> Bench {
     bench
 }
 
-fn place(bench: &Bench, id: LeaseId) -> String {
+pub(super) fn place(bench: &Bench, id: LeaseId) -> String {
     let lease = bench.show(id);
     lease.grants.iter().map(|grant| grant.gpu.to_string()).collect::<Vec<_>>().join(" ")
 }

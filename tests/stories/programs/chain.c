@@ -1,0 +1,44 @@
+/* chain STEPS: each step's numbers come from those of the last one, on the device alone; the host sees a few of them.
+ *
+ * It says "working" after the first steps, and at the end a digest of all that it saw and of all numbers. A step that were lost,
+ * done twice or done with other bytes would change the digest. */
+#include "cu.h"
+
+enum { COUNT = 1 << 20, SEEN = 64, PAUSE_US = 2000 };
+
+static uint64_t digest = 0xcbf29ce484222325u;
+static void take(const unsigned *numbers, size_t count) {
+    for (size_t i = 0; i < count; i++) digest = (digest ^ numbers[i]) * 0x100000001b3u;
+}
+
+int main(int argc, char **argv) {
+    int steps = argc > 1 ? atoi(argv[1]) : 100;
+    open_driver();
+    start_device();
+    static unsigned all[COUNT];
+    CUstream stream;
+    CUdeviceptr now_at, next_at;
+    MUST(cuStreamCreate(&stream, STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc_v2(&now_at, sizeof all));
+    MUST(cuMemAlloc_v2(&next_at, sizeof all));
+    for (unsigned i = 0; i < COUNT; i++) all[i] = i * 2654435761u;
+    MUST(cuMemcpyHtoD_v2(now_at, all, sizeof all));
+    for (int step = 0; step < steps; step++) {
+        unsigned seen[SEEN];
+        MUST(scale(now_at, next_at, COUNT, stream));
+        MUST(cuMemcpyDtoHAsync_v2(seen, next_at + 4096 * (step % 256), sizeof seen, stream));
+        MUST(cuStreamSynchronize(stream));
+        take(seen, SEEN);
+        CUdeviceptr last = now_at;
+        now_at = next_at, next_at = last;
+        if (step == 3) {
+            printf("working\n");
+            fflush(stdout);
+        }
+        usleep(PAUSE_US);
+    }
+    MUST(cuMemcpyDtoH_v2(all, now_at, sizeof all));
+    take(all, COUNT);
+    printf("digest %016llx\n", (unsigned long long)digest);
+    return 0;
+}
