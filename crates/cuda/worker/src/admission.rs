@@ -152,7 +152,16 @@ mod tests {
 
     fn tenancy(lease: &str, share_milli: Option<u16>, class: Class) -> Tenancy {
         let (lease, tenant) = (lease.to_owned(), "vision".to_owned());
-        Tenancy { lease, tenant, epoch: 1, memory_limit_bytes: None, class, share_milli, part: None }
+        Tenancy {
+            lease,
+            tenant,
+            epoch: 1,
+            memory_limit_bytes: None,
+            class,
+            slack_percent: None,
+            share_milli,
+            part: None,
+        }
     }
 
     #[test]
