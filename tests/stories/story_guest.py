@@ -47,7 +47,7 @@ def tell(record):
         pool.box("guarded", "--soft", "1", "--memory", "1GiB", *options)
         kit.until(lambda: f"a GPU and its seat: {pool.logs()}", lambda: set(pool.gpus()) == {"guarded/0", "guarded/32"}, 60)
         pool.all_free()
-        record.part("a guest with survival is suspended while a dedicated lease has the GPU, and goes on with the same bits", suspended, pool)
+        record.part("a guest with survival is suspended for a dedicated lease, and goes on with the same bits", suspended, pool)
         record.part("a guest that does not hear is evicted in time, waits, and goes on from its last image", unheard, pool)
     # Agents that are killed leave the pages of their GPUs to the next one.
     for path in pages() - before:
@@ -245,10 +245,11 @@ def suspended(pool):
             # Its next call waits. It sees no error, and does nothing meanwhile.
             time.sleep(1)
             kit.hold(client.process.poll() is None and "digest" not in client.said(), "it did not wait:", client.said())
-            resumed = client.said().count("the program goes on at")
+            resumes = lambda: client.said().count("the program goes on at")
+            before = resumes()
             end(pool, whole)
             kit.until(lambda: f"the guest has its seat again: {pool.leases()[guest]}", lambda: pool.leases()[guest]["state"] == "granted", 40)
-            kit.until(lambda: f"the program goes on: {client.said()}", lambda: client.said().count("the program goes on at") > resumed, 40)
+            kit.until(lambda: f"the program goes on: {client.said()}", lambda: resumes() > before, 40)
             guest_lease(pool, client)
         found = digest(client)
         kit.hold(found == expected, "other bits:", found, "and not", expected, client.said())
