@@ -88,6 +88,7 @@ impl Slot {
             memory_bytes: 4 << 20,
             share_milli: 1000,
             class: cuda_driver::Class::Dedicated,
+            slack_percent: None,
             issued_ms: 1000,
             expires_ms: LATER_MS,
             part: None,
