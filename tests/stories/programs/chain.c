@@ -1,10 +1,10 @@
-/* chain STEPS: each step's numbers come from those of the last one, on the device alone; the host sees a few of them.
+/* chain STEPS, or chain 0 FILE for as many steps as there is time for until FILE is there: each step's numbers come from those of the last one, on the device alone; the host sees a few of them.
  *
- * It says "working" after the first steps, and at the end a digest of all that it saw and of all numbers. A step that were lost,
- * done twice or done with other bytes would change the digest. */
+ * It says "working" after the first steps, and at the end how many there were, and a digest of all that it saw and of all numbers. A
+ * step that were lost, done twice or done with other bytes would change the digest. */
 #include "cu.h"
 
-enum { COUNT = 1 << 20, SEEN = 64, PAUSE_US = 2000 };
+enum { COUNT = 1 << 16, SEEN = 64, PAUSE_US = 2000 };
 
 static uint64_t digest = 0xcbf29ce484222325u;
 static void take(const unsigned *numbers, size_t count) {
@@ -12,7 +12,8 @@ static void take(const unsigned *numbers, size_t count) {
 }
 
 int main(int argc, char **argv) {
-    int steps = argc > 1 ? atoi(argv[1]) : 100;
+    int steps = argc > 1 ? atoi(argv[1]) : 100, done = 0;
+    const char *stop = argc > 2 ? argv[2] : NULL;
     open_driver();
     start_device();
     static unsigned all[COUNT];
@@ -23,10 +24,10 @@ int main(int argc, char **argv) {
     MUST(cuMemAlloc_v2(&next_at, sizeof all));
     for (unsigned i = 0; i < COUNT; i++) all[i] = i * 2654435761u;
     MUST(cuMemcpyHtoD_v2(now_at, all, sizeof all));
-    for (int step = 0; step < steps; step++) {
+    for (int step = 0; stop ? access(stop, F_OK) != 0 : step < steps; step++, done++) {
         unsigned seen[SEEN];
         MUST(scale(now_at, next_at, COUNT, stream));
-        MUST(cuMemcpyDtoHAsync_v2(seen, next_at + 4096 * (step % 256), sizeof seen, stream));
+        MUST(cuMemcpyDtoHAsync_v2(seen, next_at + 1024 * (step % 256), sizeof seen, stream));
         MUST(cuStreamSynchronize(stream));
         take(seen, SEEN);
         CUdeviceptr last = now_at;
@@ -39,6 +40,6 @@ int main(int argc, char **argv) {
     }
     MUST(cuMemcpyDtoH_v2(all, now_at, sizeof all));
     take(all, COUNT);
-    printf("digest %016llx\n", (unsigned long long)digest);
+    printf("steps %d\ndigest %016llx\n", done, (unsigned long long)digest);
     return 0;
 }
