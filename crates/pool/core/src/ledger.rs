@@ -120,7 +120,7 @@ pub struct Ledger {
     keys: Keys,
     stock: Stock,
     queue: Queue,
-    /// The seats for guests that can be had, and who goes where.
+    /// The seats for guests that can be had, and which lease goes where.
     seating: Seating,
     /// Whether something changed that may let a pending lease run.
     queue_stirred: bool,

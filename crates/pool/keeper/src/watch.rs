@@ -129,7 +129,7 @@ fn suspend(shared: &Shared) {
         state.links.iter().filter(|(_, link)| link.parked.is_none()).map(|(id, _)| *id).collect();
     drop(state);
     if links.is_empty() {
-        // It has not called CUDA since it was suspended: nobody has to be asked.
+        // It has not called CUDA since it was suspended: no link has to be asked.
         return answered(shared);
     }
     for id in links {

@@ -1,7 +1,7 @@
 //! A driver that does nothing: what a program's own processor time needs, and no way to a GPU can be faster than.
 //!
-//! While it is switched on, orders to the GPU are answered with success and not given, and whoever waits for the GPU goes on at
-//! once. Copies to the host are still made, of what the GPU had before, and waited for: programs look at them and decide by
+//! While it is switched on, orders to the GPU are answered with success and not given, and a thread that waits for the GPU goes
+//! on at once. Copies to the host are still made, of what the GPU had before, and waited for: programs look at them and decide by
 //! them what to do next. While a graph is captured everything is handed on, because a graph of nothing could not be made.
 //!
 //! What the program computes is worthless from then on.

@@ -126,7 +126,7 @@ fn a_class_has_one_layout() {
     assert!(check(&of(Class::Dedicated).replacen("dxl1", "dxl2", 1), &[&key], 3, 2_000).is_err());
 }
 
-/// A box of before refuses a slack that it does not know, and nobody can take one out of a token or put one in.
+/// A box of before refuses a slack that it does not know, and a token opens nothing once one was taken out of it or put in.
 #[test]
 fn a_slack_has_a_layout_of_its_own() {
     let key = LeaseKey::make();

@@ -12,7 +12,7 @@
 //! [`super::Settings::seat_grace_ms`] the guest is evicted, like one whose program outlives nothing: its program goes on from its
 //! last image. A host that is bad, a box that is dead and a seat that is gone leave no time.
 //!
-//! Notices are in memory alone. A new leader finds again who has to leave: a lease still waits for the whole GPU, a GPU is still
+//! Notices are in memory alone. A new leader finds again which guests leave: a lease still waits for the whole GPU, a GPU is still
 //! drained, a box says again that its guest must leave.
 
 use super::boxes::BoxEntry;

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   reports, grants      ─▶ index: the seats that can be had, by kind ──┐
-//!   the line (serve.rs)  ─▶ admission: who of it can be seated at once ─┴▶ plan: how many of each kind where
+//!   the line (serve.rs)  ─▶ admission: which can be seated at once ────┴▶ plan: how many of each kind where
 //!                                                                              │
 //!   the lease that is next (serve.rs) ─────────────────────────────────────────┴▶ a seat
 //! ```
 //!
-//! The line decides who is next. The plan decides where: it seats as many leases as there are seats, in the order of the line, so that
-//! the sum of their predicted speeds is the largest (`matching`). A lease that comes later never has its seat first.
+//! The line decides which lease is next. The plan decides where: it seats as many leases as there are seats, in the order of the
+//! line, so that the sum of their predicted speeds is the largest (`matching`). A lease that comes later never has its seat first.
 //!
 //! The plan is made when a lease is to be seated, and followed as long as nothing but its own seatings happens. What a seat leaves to
 //! a guest changes with each report; a plan follows that when it is made anew, after [`PLAN_KEPT_MS`] at the latest.

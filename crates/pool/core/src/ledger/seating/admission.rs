@@ -1,4 +1,4 @@
-//! Who of the line can be seated at once, in the order of the line: kinds of guests, and groups of seats that take the same guests.
+//! Which leases can be seated at once, in the order of the line: kinds of guests, and groups of seats that take the same guests.
 //!
 //! Each lease in turn is admitted if there is a seat for it beside all that were admitted before; they may change seats for that
 //! (augmenting paths). So a lease is left out only for leases ahead of it.
@@ -19,7 +19,7 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// Nobody is admitted yet.
+    /// No lease is admitted yet.
     pub(super) fn new(seats: Vec<u64>) -> Self {
         Self { free: seats, groups: Vec::new(), full: Vec::new(), taken: Vec::new() }
     }

@@ -137,8 +137,7 @@ fn ten_thousand_gpus_and_two_thousand_waiting_guests_take_one_plan_of_a_few_mill
     assert_eq!(pool.ledger.inconsistencies(), Vec::<String>::new());
     assert_eq!(plans, 0, "the plan that was there lasts for all {WAITING}");
     assert!(steps < 20_000_000, "{steps} steps");
-    // 0.1 s is promised, and printed above; a busy machine takes longer, and not ten times as long.
-    assert!(cfg!(debug_assertions) || took < Duration::from_secs(1), "{took:?}");
+    assert!(cfg!(debug_assertions) || took < Duration::from_millis(100), "{took:?}");
 }
 
 /// More wait than there are seats, and of more kinds than one plan has.
