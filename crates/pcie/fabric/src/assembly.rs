@@ -3,11 +3,9 @@
 use crate::ids::Route;
 use crate::wire::{ACK_WORDS_MAX, Packet};
 
-/// What became of a packet.
+/// What became of a packet that is not the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It is the next one: use it now, then call [`Assembly::advance`].
-    Next,
     /// It is kept.
     Early,
     /// It was here before.
@@ -54,12 +52,15 @@ impl Assembly {
         self.end > self.next
     }
 
+    /// Whether it is the first missing packet: use it now, then call [`Assembly::advance`].
+    pub(crate) fn is_next(&self, sequence: u32) -> bool {
+        sequence == self.next as u32
+    }
+
+    /// A packet that is not the next one.
     pub(crate) fn arrive(&mut self, sequence: u32, packet: &Packet<'_>) -> Arrival {
         let ahead = sequence.wrapping_sub(self.next as u32);
-        if ahead == 0 {
-            return Arrival::Next;
-        }
-        if ahead >= 1 << 31 {
+        if ahead == 0 || ahead >= 1 << 31 {
             return Arrival::Duplicate;
         }
         if u64::from(ahead) >= self.ring.len() as u64 {

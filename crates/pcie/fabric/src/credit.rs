@@ -44,6 +44,13 @@ impl Credits {
         free(limit.headers[at], self.headers[at]) >= 1 && free(limit.data[at], self.data[at]) >= data
     }
 
+    /// The same where the limit is [`Credits::limit_of`] `room` and `taken`, of which only one class is looked at.
+    pub(crate) fn has_room_in(&self, room: &Self, taken: &Self, class: Class, data: u32) -> bool {
+        let at = class.index();
+        free(room.headers[at].wrapping_add(taken.headers[at]), self.headers[at]) >= 1
+            && free(room.data[at].wrapping_add(taken.data[at]), self.data[at]) >= data
+    }
+
     /// Takes over those of `newer` that are ahead.
     pub fn advance(&mut self, newer: &Self) {
         for at in 0..3 {
@@ -58,13 +65,14 @@ impl Credits {
         Self { headers: sum(room.headers, taken.headers), data: sum(room.data, taken.data) }
     }
 
-    /// Whether `self` is ahead of `told` by a quarter of `room` in any count: then the other side should hear of it.
-    pub fn is_worth_telling(&self, told: &Self, room: &Self) -> bool {
-        (0..3).any(|at| {
-            let is_ahead = |now: u32, then: u32, room: u32| now.wrapping_sub(then) > room / 4;
-            is_ahead(self.headers[at], told.headers[at], room.headers[at])
-                || is_ahead(self.data[at], told.data[at], room.data[at])
-        })
+    /// Whether `room` and what was freed of it are ahead of `told` by a quarter of `room`, in either count of a class: then
+    /// the other side should hear of it.
+    pub(crate) fn is_worth_telling(&self, told: &Self, room: &Self, class: Class) -> bool {
+        let at = class.index();
+        let is_ahead =
+            |freed: u32, told: u32, room: u32| room.wrapping_add(freed).wrapping_sub(told) > room / 4;
+        is_ahead(self.headers[at], told.headers[at], room.headers[at])
+            || is_ahead(self.data[at], told.data[at], room.data[at])
     }
 }
 

@@ -94,12 +94,14 @@ impl Flight {
         self.next
     }
 
-    /// Gives the next packet its place.
-    pub(crate) fn assign(&mut self, piece: Piece) -> u64 {
+    /// The next packet is in the datagram now.
+    #[inline]
+    pub(crate) fn send(&mut self, piece: Piece, datagram: u64, at: Time) {
         let sequence = self.next;
-        self.ring[(sequence & self.mask) as usize] = Sent { piece, state: State::Lost };
         self.next += 1;
-        sequence
+        self.bytes += usize::from(piece.bytes);
+        self.ring[(sequence & self.mask) as usize] = Sent { piece, state: State::Flying { datagram } };
+        self.log.push_back(Transmission { sequence, datagram, at });
     }
 
     /// The first packet to send again, if there is one.
@@ -114,8 +116,8 @@ impl Flight {
         None
     }
 
-    /// It is in the datagram now.
-    pub(crate) fn mark_sent(&mut self, sequence: u64, datagram: u64, at: Time) {
+    /// A lost one is in the datagram now.
+    pub(crate) fn send_again(&mut self, sequence: u64, datagram: u64, at: Time) {
         if self.lost.front() == Some(&sequence) {
             self.lost.pop_front();
         }

@@ -20,7 +20,7 @@ use crate::assembly::Assembly;
 use crate::credit::Credits;
 use crate::flight::Flight;
 use crate::ids::Endpoint;
-use crate::inbox::{InTlp, Inbox, Willing};
+use crate::inbox::{Inbox, Willing};
 use crate::outbox::Outbox;
 use crate::path::{Change, Paths, Patience};
 use crate::requests::{RequestError, Requests};
@@ -49,7 +49,7 @@ pub enum Event {
 /// Why a TLP was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Too many of its class wait. Try again after [`Link::transmit`].
+    /// Too many of its class wait, or too much payload. Try again after [`Link::transmit`].
     #[error("too many TLPs of class {0:?} wait")]
     Full(Class),
     /// The request cannot be opened.
@@ -91,9 +91,10 @@ struct Acks {
 }
 
 /// A TLP of which the payload is not complete.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Partial {
-    tlp: InTlp,
+    /// Its place in the inbox.
+    tlp: u32,
     tlp_crc: u32,
     /// Of the payload, when it came in one packet whose CRC was looked at.
     payload_crc: Option<u32>,
@@ -207,7 +208,7 @@ impl Link {
             session: None,
             peer_random: None,
             answer_due: None,
-            outbox: Outbox::new(config.queued_max),
+            outbox: Outbox::new(config.queued_max, config.queued_bytes_max),
             flight: Flight::new(window),
             current: None,
             used: Credits::default(),
@@ -313,14 +314,25 @@ impl Link {
     }
 
     /// The next TLP from the other end among those the caller is willing to take.
+    #[inline]
     pub fn receive(&mut self, willing: Willing) -> Option<Tlp<'_>> {
+        // Callers take TLPs until there are none: the last question is as frequent as a datagram.
+        self.inbox.give_back();
+        if self.inbox.is_empty() { None } else { self.receive_one(willing) }
+    }
+
+    fn receive_one(&mut self, willing: Willing) -> Option<Tlp<'_>> {
         let tlp = self.inbox.take(willing, &mut self.freed)?;
         self.counters.tlps_received += 1;
-        self.quiet_until = None;
         self.acks.is_pending = true;
-        let granted = Credits::limit_of(&self.config.room, &self.freed);
-        self.acks.is_urgent |= granted.is_worth_telling(&self.told, &self.config.room);
-        Some(tlp)
+        if !self.acks.is_urgent {
+            self.acks.is_urgent = self.freed.is_worth_telling(&self.told, &self.config.room, tlp.class);
+        }
+        // An acknowledgement that may wait has the time of its end already, or must be given one.
+        if self.acks.is_urgent || self.acks.deadline.is_none() {
+            self.quiet_until = None;
+        }
+        Some(tlp.view())
     }
 
     /// The requester gave up: the tag may be used again, and an answer that still comes is dropped. True when the

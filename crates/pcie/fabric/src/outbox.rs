@@ -5,16 +5,17 @@
 //! ordering would allow more; we take no such liberty.
 
 use crate::credit::{Credits, data_credits};
-use crate::wire::{crc, crc_and};
+use crate::wire::{TLP_FRONT_BYTES_MAX, crc, crc_and_front};
 use std::collections::VecDeque;
 use tlp::{Class, EncodeError, Tlp};
 
 /// A TLP in bytes. Its buffer is used again for the next one.
 #[derive(Debug)]
 pub(crate) struct OutTlp {
-    /// Prefixes, header, payload.
-    bytes: Vec<u8>,
+    /// Prefixes and header, which take the first `front_bytes`.
+    front: [u8; TLP_FRONT_BYTES_MAX],
     front_bytes: usize,
+    payload: Vec<u8>,
     pub(crate) tlp_crc: u32,
     /// Of its payload alone, for its packet if it needs only one; None when the TLP brought a digest.
     pub(crate) payload_crc: Option<u32>,
@@ -29,11 +30,11 @@ pub(crate) struct OutTlp {
 
 impl OutTlp {
     pub(crate) fn front(&self) -> &[u8] {
-        &self.bytes[..self.front_bytes]
+        &self.front[..self.front_bytes]
     }
 
     pub(crate) fn payload(&self) -> &[u8] {
-        &self.bytes[self.front_bytes..]
+        &self.payload
     }
 
     fn as_front(&self) -> Front {
@@ -62,10 +63,14 @@ pub(crate) struct Outbox {
     next_order: u64,
     queued: usize,
     queued_max: usize,
+    /// Payload in each queue.
+    queued_bytes: [usize; 3],
+    queued_bytes_max: usize,
 }
 
 impl Outbox {
-    pub(crate) fn new(queued_max: usize) -> Self {
+    /// A queue takes at most `queued_max` TLPs, and no more once there are `queued_bytes_max` bytes of payload in it.
+    pub(crate) fn new(queued_max: usize, queued_bytes_max: usize) -> Self {
         Self {
             tlps: Vec::new(),
             free: Vec::new(),
@@ -74,11 +79,14 @@ impl Outbox {
             next_order: 0,
             queued: 0,
             queued_max,
+            queued_bytes: [0; 3],
+            queued_bytes_max,
         }
     }
 
     pub(crate) fn has_room(&self, class: Class) -> bool {
-        self.queues[class.index()].len() < self.queued_max
+        let at = class.index();
+        self.queues[at].len() < self.queued_max && self.queued_bytes[at] < self.queued_bytes_max
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -87,16 +95,15 @@ impl Outbox {
 
     /// Bytes are encoded once, here.
     pub(crate) fn push(&mut self, tlp: &Tlp<'_>) -> Result<(), EncodeError> {
-        let mut header = [0; 16];
-        let header_bytes = tlp.header.encode(tlp.digest.is_some(), &mut header)?;
         let (announced, given) = (tlp.header.payload_bytes(), tlp.payload.len());
         if announced != given {
             return Err(EncodeError::PayloadLength { announced, given });
         }
         let index = self.free.pop().unwrap_or_else(|| {
             self.tlps.push(OutTlp {
-                bytes: Vec::new(),
+                front: [0; TLP_FRONT_BYTES_MAX],
                 front_bytes: 0,
+                payload: Vec::new(),
                 tlp_crc: 0,
                 payload_crc: None,
                 class: Class::Posted,
@@ -108,17 +115,31 @@ impl Outbox {
             (self.tlps.len() - 1) as u32
         });
         let out = &mut self.tlps[index as usize];
-        out.bytes.clear();
-        out.bytes.extend_from_slice(tlp.prefixes.as_bytes());
-        out.bytes.extend_from_slice(&header[..header_bytes]);
-        out.front_bytes = out.bytes.len();
-        out.bytes.extend_from_slice(tlp.payload);
+        let prefixes = tlp.prefixes.as_bytes();
+        if !prefixes.is_empty() {
+            out.front[..prefixes.len()].copy_from_slice(prefixes);
+        }
+        // In its place at once: bytes that were just written one by one are slow to copy.
+        let encoded = match out.front[prefixes.len()..].first_chunk_mut() {
+            Some(place) => tlp.header.encode(tlp.digest.is_some(), place).map_err(EncodeError::from),
+            None => Err(EncodeError::NoRoom { need: tlp.encoded_bytes(), have: TLP_FRONT_BYTES_MAX }),
+        };
+        let header_bytes = match encoded {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.free.push(index);
+                return Err(error);
+            }
+        };
+        out.front_bytes = prefixes.len() + header_bytes;
+        out.payload.clear();
+        out.payload.extend_from_slice(tlp.payload);
         // A digest goes to the last receiver as it is, right or wrong; ours covers this network only.
         (out.tlp_crc, out.payload_crc) = match tlp.digest {
             Some(digest) => (digest, None),
             None => {
                 let payload_crc = crc(tlp.payload);
-                (crc_and(payload_crc, out.front()), Some(payload_crc))
+                (crc_and_front(payload_crc, out.front()), Some(payload_crc))
             }
         };
         (out.missing, out.is_whole) = (0, false);
@@ -131,6 +152,7 @@ impl Outbox {
             *front = out.as_front();
         }
         self.queues[out.class.index()].push_back(index);
+        self.queued_bytes[out.class.index()] += given;
         self.queued += 1;
         Ok(())
     }
@@ -144,11 +166,12 @@ impl Outbox {
         &self.tlps[index as usize]
     }
 
-    /// A packet was made of it; `is_last` when it was the last one.
-    pub(crate) fn on_packet(&mut self, index: u32, is_last: bool) {
+    /// A packet was made of it, and its payload up to `end` is in packets now; true when that is all.
+    pub(crate) fn on_packet(&mut self, index: u32, end: u16) -> bool {
         let tlp = &mut self.tlps[index as usize];
         tlp.missing += 1;
-        tlp.is_whole = is_last;
+        tlp.is_whole = usize::from(end) == tlp.payload.len();
+        tlp.is_whole
     }
 
     /// The peer has one of its packets.
@@ -180,6 +203,7 @@ impl Outbox {
     pub(crate) fn take(&mut self, class: Class, used: &mut Credits) -> Option<u32> {
         let index = self.queues[class.index()].pop_front()?;
         self.queued -= 1;
+        self.queued_bytes[class.index()] -= self.get(index).payload().len();
         used.add(class, self.fronts[class.index()].data_credits);
         let next = self.queues[class.index()].front().map(|next| self.get(*next));
         self.fronts[class.index()] = next.map_or(Front::NONE, OutTlp::as_front);

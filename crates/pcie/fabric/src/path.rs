@@ -141,6 +141,10 @@ impl Paths {
         was_up.then_some(Change::Down(id))
     }
 
+    pub(crate) fn has_down(&self) -> bool {
+        self.has_down
+    }
+
     /// When a path that is down should be asked again.
     pub(crate) fn next_ping(&self) -> Option<Time> {
         if !self.has_down {

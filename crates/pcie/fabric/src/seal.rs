@@ -128,6 +128,7 @@ impl Session {
     }
 
     /// Decrypts `sealed` in place; None when the seal is broken.
+    #[inline]
     pub(crate) fn open<'a>(&self, number: u64, header: &[u8], sealed: &'a mut [u8]) -> Option<&'a [u8]> {
         let Some(sealer) = &self.theirs else { return Some(sealed) };
         if sealed.len() < SEAL_BYTES {
@@ -174,7 +175,10 @@ impl ReplayWindow {
     }
 
     pub(crate) fn record(&mut self, number: u64) {
-        if number >= self.next {
+        if number == self.next {
+            // Its place holds what was seen one span earlier, and is set below.
+            self.next += 1;
+        } else if number > self.next {
             if number - self.next >= Self::SPAN {
                 self.seen = [0; Self::WORDS];
             } else {

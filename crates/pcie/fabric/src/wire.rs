@@ -6,18 +6,18 @@
 //!
 //! Decoding borrows, allocates nothing and refuses whatever it would not write itself.
 
-mod crc;
 mod datagram;
 mod hello;
 mod packet;
 
-pub use crc::{crc, crc_and};
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, EpochField, SEAL_BYTES};
 pub use hello::{Hello, MAC_BYTES, RANDOM_BYTES};
 pub use packet::{
     ACK_WORDS_MAX, Ack, DATA_PACKET_OVERHEAD, DataPacket, HEADER_PACKET_BYTES_MAX, HEADER_PACKET_OVERHEAD,
     HeaderPacket, Packet, Sums,
 };
+pub(crate) use packet::{DATA, HEADER, TLP_FRONT_BYTES_MAX, crc_and_front, put_front};
+pub use packet_crc::{crc, crc_and, crc_and_few};
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,10 +39,12 @@ pub enum WireError {
     Crc,
 }
 
+#[inline]
 fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
+#[inline]
 fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

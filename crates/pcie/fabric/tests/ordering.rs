@@ -5,7 +5,7 @@
 
 mod pair;
 
-use fabric::{Faults, Willing};
+use fabric::{Faults, SendError, Willing};
 use pair::{Pair, completion, message, read};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -219,4 +219,58 @@ fn requests_that_wait_hold_up_nobody() {
     let left: Vec<_> = world.models[0].sent.iter().map(|(class, _)| *class).collect();
     assert_eq!(left, [Class::NonPosted; 50], "every posted TLP has passed the requests");
     world.drain();
+}
+
+/// A request was acknowledged and has no answer yet, so a ping is due now and then; at that very moment there is something to
+/// send. The link must not stay due for the ping, with nothing to say: time would stand still.
+#[test]
+fn packets_take_the_place_of_a_ping_that_is_due() {
+    let mut pair = Pair::new(Faults { delay: Duration::from_micros(5), ..Faults::default() }, 0, |config| {
+        config.room.headers = [1; 3];
+    });
+    pair.establish();
+    let mut world = World { pair, models: Default::default() };
+    let take = Move::Take { end: 1, willing: Willing::ALL };
+    let send = |class| Move::Send { end: 0, class };
+    let (settle, advance) = (Move::Settle, Move::Advance);
+    for a_move in [send(Class::NonPosted), settle, advance, settle, take, settle, advance, settle] {
+        world.do_it(a_move);
+    }
+    world.do_it(send(Class::Posted));
+    world.do_it(Move::Advance);
+    world.drain();
+}
+
+/// What waits is bounded by bytes as well as by number, in each class for itself; one more than there is room for is taken.
+#[test]
+fn a_queue_takes_no_more_payload_than_it_was_told() {
+    let mut pair = Pair::new(Faults::default(), 1, |config| config.queued_bytes_max = 10_000);
+    pair.establish();
+    let link = &mut pair.ends[0];
+    let page = pair::payload(1, 4096);
+    for number in 0..3 {
+        assert_eq!(link.send(&pair::write(number, &page)), Ok(()));
+    }
+    assert_eq!(link.send(&pair::write(3, &page)), Err(SendError::Full(Class::Posted)));
+    assert_eq!(link.send(&message(3)), Err(SendError::Full(Class::Posted)), "it would pass them");
+    assert_eq!(link.send(&read(4, 0x100)), Ok(()), "another class");
+    pair.settle();
+    assert_eq!(pair.ends[0].send(&pair::write(3, &page)), Ok(()));
+}
+
+/// A TLP that cannot be written leaves nothing behind: no place, no credit, no order.
+#[test]
+fn a_malformed_tlp_is_refused_and_forgotten() {
+    let mut pair = Pair::new(Faults::default(), 1, |_| {});
+    pair.establish();
+    let page = pair::payload(1, 64);
+    let mut bad = pair::write(1, &page);
+    bad.header.traffic_class = 8;
+    for _ in 0..3 {
+        assert!(matches!(pair.ends[0].send(&bad), Err(SendError::Encode(_))));
+    }
+    assert!(pair.ends[0].is_idle() && pair.ends[0].in_flight_tlps() == 0);
+    pair.ends[0].send(&pair::write(2, &page)).unwrap();
+    pair.settle();
+    assert_eq!(pair.ends[1].receive(Willing::ALL), Some(pair::write(2, &page)));
 }

@@ -404,7 +404,14 @@ impl Header {
     /// How many bytes of payload follow it.
     #[inline]
     pub const fn payload_bytes(&self) -> usize {
-        if self.kind().has_data() { self.length_dw() as usize * 4 } else { 0 }
+        // By its body and not by its kind: this is asked several times for each packet.
+        let has_data = match &self.body {
+            Body::Memory(it) => matches!(it.op, MemoryOp::Write | MemoryOp::DeferrableWrite),
+            Body::Io(it) => it.is_write,
+            Body::Config(it) => it.is_write,
+            Body::Atomic(_) | Body::Completion(_) | Body::Message(_) => true,
+        };
+        if has_data { self.length_dw() as usize * 4 } else { 0 }
     }
 
     /// Its own length: 12 or 16.

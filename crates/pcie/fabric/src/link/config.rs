@@ -50,6 +50,9 @@ pub struct LinkConfig {
     pub room: Credits,
     /// TLPs of one class that may wait to be sent.
     pub queued_max: usize,
+    /// Bytes of payload in the TLPs of one class with which no more of them may wait. What waits is written when it comes and read
+    /// when it leaves: more than fills the link for a round trip only leaves the processor's cache in between.
+    pub queued_bytes_max: usize,
     /// How long an acknowledgement may wait for company.
     pub ack_delay: Duration,
     /// How many datagrams it may stand for.
@@ -128,6 +131,7 @@ impl LinkConfig {
             // Requests bring little, completions must all find room: a requester may have 768 tags open.
             room: Credits::room([256, 1024, 1024], [128 << 10, 16 << 10, 512 << 10]),
             queued_max: 1024,
+            queued_bytes_max: 256 << 10,
             ack_delay: Duration::from_micros(20),
             ack_every: 8,
             reorder_slack: 16,

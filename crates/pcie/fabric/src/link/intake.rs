@@ -2,11 +2,14 @@
 
 use super::{DEPARTURES, Link, Partial, Phase};
 use crate::assembly::{Arrival, Held};
-use crate::credit::{Credits, data_credits};
+use crate::credit::data_credits;
 use crate::ids::Route;
 use crate::seal::Protection;
-use crate::wire::{Ack, DATAGRAM_HEADER_BYTES, DatagramHeader, DatagramKind, Packet, crc, crc_and};
-use tlp::{Body, Class, DecodedHeader, Header, Prefixes};
+use crate::wire::{
+    Ack, DATA, DATAGRAM_HEADER_BYTES, DataPacket, DatagramHeader, DatagramKind, HEADER, HeaderPacket, Packet,
+    crc, crc_and_front,
+};
+use tlp::{Body, Class, Header, Prefixes};
 use units::{PathId, Time};
 
 impl Link {
@@ -60,7 +63,6 @@ impl Link {
             return;
         };
         self.replay.record(header.number);
-        self.quiet_until = None;
         self.waiting = None;
         self.is_silent = false;
         self.counters.datagrams_received += 1;
@@ -70,39 +72,82 @@ impl Link {
     fn on_packets(&mut self, now: Time, path: PathId, number: u64, mut body: &[u8]) {
         let sums = self.sums();
         let mut asks_for_ack = false;
-        while !body.is_empty() {
-            let Ok((packet, rest)) = Packet::decode_front(body, sums) else {
+        // The two kinds that TLPs are made of are read where they are used: one value for all kinds would be moved about.
+        while let Some(kind) = body.first() {
+            let used = match *kind {
+                HEADER => HeaderPacket::decode_front(body, sums).map(|(it, rest)| {
+                    asks_for_ack = true;
+                    self.on_header_packet(path, &it);
+                    rest
+                }),
+                DATA => DataPacket::decode_front(body, sums).map(|(it, rest)| {
+                    asks_for_ack = true;
+                    self.on_data_packet(&it);
+                    rest
+                }),
+                _ => Packet::decode_front(body, sums).map(|(packet, rest)| {
+                    match packet {
+                        Packet::Ack(ack) => self.on_ack(now, &ack),
+                        _ => {
+                            asks_for_ack = true;
+                            self.acks.pong = Some((path, number));
+                        }
+                    }
+                    rest
+                }),
+            };
+            let Ok(rest) = used else {
                 self.counters.corrupt_packets += 1;
                 self.acks.is_urgent = true;
                 asks_for_ack = true;
                 break;
             };
             body = rest;
-            match packet {
-                Packet::Header(it) => {
-                    asks_for_ack = true;
-                    if it.route.path != path {
-                        self.counters.wrong_routes += 1;
-                        continue;
-                    }
-                    self.on_sequenced(it.sequence, &packet);
-                }
-                Packet::Data(it) => {
-                    asks_for_ack = true;
-                    self.on_sequenced(it.sequence, &packet);
-                }
-                Packet::Ack(ack) => self.on_ack(now, &ack),
-                Packet::Ping => {
-                    asks_for_ack = true;
-                    self.acks.pong = Some((path, number));
-                }
-            }
         }
         if asks_for_ack {
             self.acks.is_pending = true;
             self.acks.datagrams += 1;
             (self.acks.path, self.acks.echo) = (path, number);
+            self.acks.deadline.get_or_insert(now.after(self.config.ack_delay));
         }
+        self.quiet_until = self.acks.deadline.filter(|_| self.only_acknowledges());
+    }
+
+    fn on_header_packet(&mut self, path: PathId, it: &HeaderPacket<'_>) {
+        if it.route.path != path {
+            self.counters.wrong_routes += 1;
+        } else if self.assembly.is_next(it.sequence) {
+            self.on_header(&it.route, it.tlp_crc, it.front);
+            self.advance();
+        } else {
+            self.on_out_of_order(it.sequence, &Packet::Header(*it));
+        }
+    }
+
+    fn on_data_packet(&mut self, it: &DataPacket<'_>) {
+        if self.assembly.is_next(it.sequence) {
+            self.on_data(it.payload, it.payload_crc);
+            self.advance();
+        } else {
+            self.on_out_of_order(it.sequence, &Packet::Data(*it));
+        }
+    }
+
+    /// Nothing is to be said but an acknowledgement that may wait: so it is at the end where writes arrive, for nearly every
+    /// datagram.
+    fn only_acknowledges(&self) -> bool {
+        let acks = &self.acks;
+        acks.is_pending
+            && !acks.is_urgent
+            && acks.datagrams < self.config.ack_every
+            && acks.pong.is_none()
+            && self.answer_due.is_none()
+            && self.ping_at.is_none()
+            && self.current.is_none()
+            && self.outbox.is_empty()
+            && self.flight.is_idle()
+            && self.requests.count() == 0
+            && !self.paths.has_down()
     }
 
     fn on_ack(&mut self, now: Time, ack: &Ack<'_>) {
@@ -123,28 +168,18 @@ impl Link {
         self.ping_at = None;
     }
 
-    fn on_sequenced(&mut self, sequence: u32, packet: &Packet<'_>) {
+    #[cold]
+    fn on_out_of_order(&mut self, sequence: u32, packet: &Packet<'_>) {
         match self.assembly.arrive(sequence, packet) {
-            Arrival::Next => {}
-            Arrival::Early => {
-                // Tell of the gap at once: the sooner it is known, the sooner it is filled.
-                self.acks.is_urgent = true;
-                return;
-            }
-            Arrival::Duplicate => {
-                self.counters.duplicate_packets += 1;
-                return;
-            }
-            Arrival::Beyond => {
-                self.counters.packets_beyond_window += 1;
-                return;
-            }
+            // Tell of the gap at once: the sooner it is known, the sooner it is filled.
+            Arrival::Early => self.acks.is_urgent = true,
+            Arrival::Duplicate => self.counters.duplicate_packets += 1,
+            Arrival::Beyond => self.counters.packets_beyond_window += 1,
         }
-        match packet {
-            Packet::Header(it) => self.on_header(&it.route, it.tlp_crc, it.front),
-            Packet::Data(it) => self.on_data(it.payload, it.payload_crc),
-            Packet::Ack(_) | Packet::Ping => {}
-        }
+    }
+
+    /// The first missing packet came and was used: so are those that waited for it.
+    fn advance(&mut self) {
         while let Some(held) = self.assembly.advance() {
             match &held {
                 Held { header: Some((route, tlp_crc)), bytes, .. } => self.on_header(route, *tlp_crc, bytes),
@@ -158,68 +193,74 @@ impl Link {
     fn on_header(&mut self, route: &Route, tlp_crc: u32, front: &[u8]) {
         if let Some(unfinished) = self.partial.take() {
             self.counters.malformed_tlps += 1;
-            self.drop_tlp(unfinished);
+            self.drop_tlp(unfinished.tlp);
         }
         self.is_skipping = true;
         if route.source != self.config.remote || route.destination != self.config.local {
             self.counters.wrong_routes += 1;
             return;
         }
-        let Some(DecodedHeader { header, has_digest }) = decode_front(front) else {
-            self.counters.malformed_tlps += 1;
-            return;
+        let behind_prefixes = Prefixes::split(front).map_or(&[][..], |(_, rest)| rest);
+        let decoded = Header::decode(behind_prefixes);
+        let (header, has_digest) = match &decoded {
+            Ok(it) if it.header.header_bytes() == behind_prefixes.len() => (&it.header, it.has_digest),
+            _ => {
+                self.counters.malformed_tlps += 1;
+                return;
+            }
         };
-        let (class, data) = (header.class(), data_credits(header.payload_bytes()));
-        let granted = Credits::limit_of(&self.config.room, &self.freed);
-        if !self.charged.has_room(&granted, class, data) {
+        let payload_bytes = header.payload_bytes();
+        let (class, data) = (header.class(), data_credits(payload_bytes));
+        if !self.charged.has_room_in(&self.config.room, &self.freed, class, data) {
             self.counters.without_credit += 1;
             return;
         }
         self.charged.add(class, data);
-        let tlp = self.inbox.begin(front, header, has_digest.then_some(tlp_crc), data);
-        let partial = Partial { tlp, tlp_crc, payload_crc: None };
+        let tlp = self.inbox.begin(front, header, payload_bytes, has_digest.then_some(tlp_crc));
         if class == Class::Completion && !self.requests.is_open(header.id()) {
             self.counters.unexpected_completions += 1;
-            self.drop_tlp(partial);
+            self.drop_tlp(tlp);
             return;
         }
         self.is_skipping = false;
-        if header.payload_bytes() == 0 {
-            self.finish(partial);
+        if payload_bytes == 0 {
+            self.finish(tlp, tlp_crc, None);
         } else {
-            self.partial = Some(partial);
+            self.partial = Some(Partial { tlp, tlp_crc, payload_crc: None });
         }
     }
 
     /// A data packet, in order.
     fn on_data(&mut self, payload: &[u8], payload_crc: Option<u32>) {
-        let Some(mut partial) = self.partial.take() else {
+        let Some(partial) = &mut self.partial else {
             self.counters.stray_data += u64::from(!self.is_skipping);
             return;
         };
-        let want = partial.tlp.front_bytes + partial.tlp.header.payload_bytes();
-        let is_first = partial.tlp.bytes.len() == partial.tlp.front_bytes;
-        partial.payload_crc = payload_crc.filter(|_| is_first);
-        partial.tlp.bytes.extend_from_slice(payload);
-        match partial.tlp.bytes.len() {
-            have if have < want => self.partial = Some(partial),
-            have if have == want => self.finish(partial),
-            _ => {
-                self.counters.malformed_tlps += 1;
-                self.drop_tlp(partial);
-            }
+        let tlp = self.inbox.get_mut(partial.tlp);
+        partial.payload_crc = payload_crc.filter(|_| tlp.payload.is_empty());
+        tlp.payload.extend_from_slice(payload);
+        let (have, want) = (tlp.payload.len(), tlp.payload_bytes);
+        let Partial { tlp, tlp_crc, payload_crc } = *partial;
+        if have < want {
+            return;
+        }
+        self.partial = None;
+        if have == want {
+            self.finish(tlp, tlp_crc, payload_crc);
+        } else {
+            self.counters.malformed_tlps += 1;
+            self.drop_tlp(tlp);
         }
     }
 
-    /// A TLP is whole.
-    fn finish(&mut self, partial: Partial) {
-        let tlp = &partial.tlp;
+    /// A TLP is whole. The CRC of its payload is known when it came in one packet.
+    fn finish(&mut self, index: u32, tlp_crc: u32, payload_crc: Option<u32>) {
+        let tlp = self.inbox.get(index);
         // A digest is for the last receiver to check. Without one the CRC is ours.
-        let (front, payload) = tlp.bytes.split_at(tlp.front_bytes);
-        let sum = || crc_and(partial.payload_crc.unwrap_or_else(|| crc(payload)), front);
-        if tlp.digest.is_none() && sum() != partial.tlp_crc {
+        let sum = || crc_and_front(payload_crc.unwrap_or_else(|| crc(&tlp.payload)), tlp.front());
+        if tlp.digest.is_none() && sum() != tlp_crc {
             self.counters.malformed_tlps += 1;
-            self.drop_tlp(partial);
+            self.drop_tlp(index);
             return;
         }
         if let Body::Completion(completion) = &tlp.header.body
@@ -227,19 +268,13 @@ impl Link {
         {
             self.requests.close(completion.id);
         }
-        self.inbox.push(partial.tlp);
+        self.inbox.push(index);
     }
 
     /// It was paid for and is not wanted: its room is free again.
-    fn drop_tlp(&mut self, partial: Partial) {
-        self.freed.add(partial.tlp.header.class(), partial.tlp.data_credits);
-        self.inbox.recycle(partial.tlp);
+    fn drop_tlp(&mut self, index: u32) {
+        let tlp = self.inbox.get(index);
+        self.freed.add(tlp.class, tlp.data_credits);
+        self.inbox.recycle(index);
     }
-}
-
-/// Prefixes and TLP header that fill `front`.
-fn decode_front(front: &[u8]) -> Option<DecodedHeader> {
-    let (_, rest) = Prefixes::split(front).ok()?;
-    let decoded = Header::decode(rest).ok()?;
-    (decoded.header.header_bytes() == rest.len()).then_some(decoded)
 }

@@ -7,7 +7,7 @@ use crate::ids::Route;
 use crate::seal::{DATAGRAMS_MAX, Protection};
 use crate::wire::{
     ACK_WORDS_MAX, Ack, DATA_PACKET_OVERHEAD, DATAGRAM_HEADER_BYTES, DataPacket, DatagramHeader,
-    DatagramKind, HEADER_PACKET_OVERHEAD, HeaderPacket, Packet, SEAL_BYTES, Sums,
+    DatagramKind, HeaderPacket, Packet, SEAL_BYTES, Sums,
 };
 use std::time::Duration;
 use units::{PathId, Time};
@@ -60,15 +60,21 @@ struct Purpose {
 
 impl Link {
     /// Writes the next datagram into `out`; None when there is nothing to say now.
+    #[inline]
     pub fn transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
         self.transmit_within(now, Allowance::ALL, out)
     }
 
     /// The same, with at most so much more on its way.
+    #[inline]
     pub fn transmit_within(&mut self, now: Time, allowance: Allowance, out: &mut [u8]) -> Option<Transmit> {
         if self.quiet_until.is_some_and(|until| now < until) {
             return None;
         }
+        self.transmit_now(now, allowance, out)
+    }
+
+    fn transmit_now(&mut self, now: Time, allowance: Allowance, out: &mut [u8]) -> Option<Transmit> {
         if let Some(path) = self.answer_due.take() {
             return self.write_greeting(DatagramKind::Answer, path, out);
         }
@@ -112,6 +118,10 @@ impl Link {
         let path = if has_packets || has_ping { self.paths.active().id } else { self.acks.path };
         let echo = self.acks.is_pending.then_some(self.acks.echo);
         let written = self.write(now, Purpose { path, echo, has_ping, allowance }, out);
+        if has_packets && written.is_some() {
+            // They ask for an answer as well as a ping would. One that was due stays due otherwise, and the link quiet.
+            self.ping_at = None;
+        }
         self.find_quiet(now);
         written
     }
@@ -230,8 +240,8 @@ impl Link {
         let seal_bytes = if is_encrypted { SEAL_BYTES } else { 0 };
         let most = out.len().min(self.config.datagram_bytes).min(self.peer_datagram_bytes);
         let end = most.checked_sub(seal_bytes)?;
-        let (front, body) = out.get_mut(..end)?.split_at_mut_checked(DATAGRAM_HEADER_BYTES)?;
-        front.copy_from_slice(&header.encode().ok()?);
+        let (front, body) = out.get_mut(..end)?.split_first_chunk_mut::<DATAGRAM_HEADER_BYTES>()?;
+        header.put(self.epoch_field, front);
 
         let mut at = 0;
         if let Some(echo) = purpose.echo {
@@ -278,13 +288,13 @@ impl Link {
     fn write_packets(&mut self, now: Time, number: u64, purpose: Purpose, out: &mut [u8]) -> usize {
         let mut at = 0;
         let mut tlps_left = purpose.allowance.tlps;
+        let shortest = out.len() / PIECE_PART;
         while at < purpose.allowance.bytes && self.flight.in_flight_bytes() < self.config.in_flight_bytes_max
         {
+            let out = &mut out[at..];
             if let Some((sequence, piece)) = self.flight.first_lost() {
-                let Some(bytes) = self.write_piece(sequence, &piece, purpose.path, &mut out[at..]) else {
-                    break;
-                };
-                self.flight.mark_sent(sequence, number, now);
+                let Some(bytes) = self.write_again(sequence, &piece, purpose.path, out) else { break };
+                self.flight.send_again(sequence, number, now);
                 self.counters.packets_resent += 1;
                 at += bytes;
                 continue;
@@ -292,59 +302,73 @@ impl Link {
             if !self.flight.has_room(self.peer_window) {
                 break;
             }
-            let current = match self.current {
-                Some(current) => current,
+            let (tlp, offset) = match self.current {
+                Some(Current { tlp, offset }) => (tlp, offset),
                 None if tlps_left == 0 => break,
                 None => {
                     let Some(class) = self.outbox.next_class(&self.used, &self.limit) else { break };
                     let Some(tlp) = self.outbox.take(class, &mut self.used) else { break };
                     tlps_left -= 1;
-                    *self.current.insert(Current { tlp, offset: None })
+                    self.current = Some(Current { tlp, offset: None });
+                    (tlp, None)
                 }
             };
-            let room = out.len() - at;
-            let Some(piece) = self.next_piece(&current, room, out.len() / PIECE_PART) else { break };
-            let sequence = self.flight.next();
-            let Some(bytes) = self.write_piece(sequence, &piece, purpose.path, &mut out[at..]) else { break };
-            self.flight.assign(piece);
+            let piece = match offset {
+                None => self.write_front(tlp, purpose.path, out),
+                Some(offset) => self.write_payload(tlp, offset, shortest, out),
+            };
+            let Some(piece) = piece else { break };
+            self.flight.send(piece, number, now);
             self.counters.packets_sent += 1;
-            self.flight.mark_sent(sequence, number, now);
-            at += bytes;
+            at += usize::from(piece.bytes);
             let offset = piece.offset + piece.length;
-            let is_last = usize::from(offset) == self.outbox.get(piece.tlp).payload().len();
-            self.outbox.on_packet(piece.tlp, is_last);
-            self.current = (!is_last).then_some(Current { tlp: piece.tlp, offset: Some(offset) });
+            let is_last = self.outbox.on_packet(tlp, offset);
+            self.current = (!is_last).then_some(Current { tlp, offset: Some(offset) });
         }
         at
     }
 
-    /// The next packet of a TLP that fits into `room` bytes, and is worth a packet: `shortest` bytes or the rest.
-    fn next_piece(&self, current: &Current, room: usize, shortest: usize) -> Option<Piece> {
-        let tlp = self.outbox.get(current.tlp);
-        let Some(offset) = current.offset else {
-            let bytes = (HEADER_PACKET_OVERHEAD + tlp.front().len()) as u16;
-            return Some(Piece { tlp: current.tlp, offset: 0, length: 0, bytes });
-        };
-        let left = tlp.payload().len() - usize::from(offset);
-        let length = left.min(room.checked_sub(DATA_PACKET_OVERHEAD)?);
+    /// The header packet of a TLP, as the next one in the sequence.
+    #[inline]
+    fn write_front(&self, tlp: u32, path: PathId, out: &mut [u8]) -> Option<Piece> {
+        let bytes = self.header_packet(self.flight.next(), tlp, path).encode(self.sums(), out)?;
+        Some(Piece { tlp, offset: 0, length: 0, bytes: bytes as u16 })
+    }
+
+    /// The next piece of a payload, if there is room for one that is worth a packet: `shortest` bytes or the rest.
+    #[inline]
+    fn write_payload(&self, tlp: u32, offset: u16, shortest: usize, out: &mut [u8]) -> Option<Piece> {
+        let left = self.outbox.get(tlp).payload().len() - usize::from(offset);
+        let length = left.min(out.len().checked_sub(DATA_PACKET_OVERHEAD)?);
         if length < left.min(shortest) {
             return None;
         }
-        let bytes = (DATA_PACKET_OVERHEAD + length) as u16;
-        Some(Piece { tlp: current.tlp, offset, length: length as u16, bytes })
+        let length = length as u16;
+        let bytes = self.data_packet(self.flight.next(), tlp, offset, length).encode(self.sums(), out)?;
+        Some(Piece { tlp, offset, length, bytes: bytes as u16 })
     }
 
-    fn write_piece(&self, sequence: u64, piece: &Piece, path: PathId, out: &mut [u8]) -> Option<usize> {
-        let tlp = self.outbox.get(piece.tlp);
-        let sequence = sequence as u32;
-        if piece.length == 0 {
-            let route = Route { source: self.config.local, destination: self.config.remote, path };
-            let (front, tlp_crc) = (tlp.front(), tlp.tlp_crc);
-            return Packet::Header(HeaderPacket { sequence, route, front, tlp_crc }).encode(self.sums(), out);
+    #[cold]
+    fn write_again(&self, sequence: u64, piece: &Piece, path: PathId, out: &mut [u8]) -> Option<usize> {
+        let Piece { tlp, offset, length, .. } = *piece;
+        match length {
+            0 => self.header_packet(sequence, tlp, path).encode(self.sums(), out),
+            _ => self.data_packet(sequence, tlp, offset, length).encode(self.sums(), out),
         }
-        let payload = &tlp.payload()[usize::from(piece.offset)..][..usize::from(piece.length)];
-        let is_whole = piece.length as usize == tlp.payload().len();
-        let payload_crc = tlp.payload_crc.filter(|_| is_whole);
-        Packet::Data(DataPacket { sequence, payload, payload_crc }).encode(self.sums(), out)
+    }
+
+    #[inline]
+    fn header_packet(&self, sequence: u64, tlp: u32, path: PathId) -> HeaderPacket<'_> {
+        let tlp = self.outbox.get(tlp);
+        let route = Route { source: self.config.local, destination: self.config.remote, path };
+        HeaderPacket { sequence: sequence as u32, route, front: tlp.front(), tlp_crc: tlp.tlp_crc }
+    }
+
+    #[inline]
+    fn data_packet(&self, sequence: u64, tlp: u32, offset: u16, length: u16) -> DataPacket<'_> {
+        let tlp = self.outbox.get(tlp);
+        let payload = &tlp.payload()[usize::from(offset)..][..usize::from(length)];
+        let payload_crc = tlp.payload_crc.filter(|_| payload.len() == tlp.payload().len());
+        DataPacket { sequence: sequence as u32, payload, payload_crc }
     }
 }

@@ -8,13 +8,15 @@
 //! The header is in the clear, since it says which link's key opens the rest; the seal covers it. Its CRC lets a
 //! receiver drop noise before it looks anything up.
 
-use super::{WireError, be16, be32, crc};
+use super::{WireError, be16, be32, crc_and_few};
 use units::{Epoch, LinkName, PathId, TooLarge};
 
 /// Length of the header.
 pub const DATAGRAM_HEADER_BYTES: usize = 28;
 /// Length of the seal of an encrypted datagram.
 pub const SEAL_BYTES: usize = 16;
+/// What its CRC is made of.
+const CHECKED_BYTES: usize = 24;
 const VERSION: u8 = 0x10;
 const ENCRYPTED: u8 = 0x01;
 
@@ -70,6 +72,7 @@ pub struct DatagramHeader {
 
 impl DatagramHeader {
     /// Reads it off the front of `bytes`; gives the rest.
+    #[inline]
     pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let Some((raw, rest)) = bytes.split_first_chunk::<DATAGRAM_HEADER_BYTES>() else {
             return Err(WireError::Truncated);
@@ -83,7 +86,7 @@ impl DatagramHeader {
         if raw[1] & !ENCRYPTED != 0 {
             return Err(WireError::Reserved);
         }
-        if be32(raw, 24) != crc(&raw[..24]) {
+        if raw.first_chunk::<CHECKED_BYTES>().map(|checked| crc_and_few(0, checked)) != Some(be32(raw, 24)) {
             return Err(WireError::Crc);
         }
         let header = Self {
@@ -100,8 +103,14 @@ impl DatagramHeader {
 
     /// The bytes of it. An epoch that they have no room for is refused.
     pub fn encode(&self) -> Result<[u8; DATAGRAM_HEADER_BYTES], TooLarge> {
-        let epoch = EpochField::try_from(self.epoch)?;
         let mut raw = [0; DATAGRAM_HEADER_BYTES];
+        self.put(EpochField::try_from(self.epoch)?, &mut raw);
+        Ok(raw)
+    }
+
+    /// The same, with what is known to be the epoch, to where the bytes leave from.
+    #[inline]
+    pub(crate) fn put(&self, epoch: EpochField, raw: &mut [u8; DATAGRAM_HEADER_BYTES]) {
         raw[0] = VERSION | self.kind as u8;
         raw[1] = u8::from(self.is_encrypted);
         raw[2..4].copy_from_slice(&self.path.0.to_be_bytes());
@@ -109,9 +118,9 @@ impl DatagramHeader {
         raw[8..12].copy_from_slice(&epoch.to_bytes());
         raw[12..16].copy_from_slice(&self.session.to_be_bytes());
         raw[16..24].copy_from_slice(&self.number.to_be_bytes());
-        let check = crc(&raw[..24]);
-        raw[24..].copy_from_slice(&check.to_be_bytes());
-        Ok(raw)
+        if let Some((checked, check)) = raw.split_first_chunk_mut::<CHECKED_BYTES>() {
+            check.copy_from_slice(&crc_and_few(0, checked).to_be_bytes());
+        }
     }
 }
 

@@ -51,7 +51,8 @@ fn check_enable(first: u8) -> Result<(), Malformed> {
 }
 
 impl Memory {
-    fn check(&self) -> Result<(), Malformed> {
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), Malformed> {
         let (address, length_dw) = (self.address, self.length_dw);
         check_address(address)?;
         check_length(length_dw, 1)?;

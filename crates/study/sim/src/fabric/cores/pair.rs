@@ -61,7 +61,7 @@ fn link(role: Role, gpu: usize, constants: &Constants, datagram_bytes: usize) ->
     (config.protection, config.datagram_bytes) = (Protection::Plain, datagram_bytes);
     (config.window, config.in_flight_bytes_max) = (4096, IN_FLIGHT_BYTES);
     // Completions of all tags may wait at once; what bounds a GPU's own packets is its port's credit.
-    config.queued_max = 32_768;
+    (config.queued_max, config.queued_bytes_max) = (32_768, usize::MAX);
     config.room = Credits::room([slots, 4096, 8192], [64 << 20; 3]);
     (config.ack_delay, config.ack_every) = (Duration::ZERO, 1);
     (config.timeout_min, config.timeout_max) = (Duration::from_millis(2), Duration::from_millis(20));
