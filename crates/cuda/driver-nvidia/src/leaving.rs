@@ -8,7 +8,9 @@
 //!                                                 others:  all work ends
 //! ```
 //!
-//! Short work is not marked. It ends within [`SETTLE`] after the gate has closed.
+//! Short work is not marked. It ends within [`SETTLE`] after the gate has closed. Work in a context that a fault has ended is over, and
+//! is never marked as ended; and no program gets a new context before the sessions of before the fault have left. So such a session
+//! leaves at once.
 
 #![allow(unsafe_code)]
 
@@ -16,6 +18,7 @@ use crate::{
     driver::NvidiaDriver,
     seat::{Seat, SharingGate},
 };
+use cuda_driver::Driver;
 use std::sync::atomic::Ordering;
 use std::sync::{RwLock, RwLockReadGuard, TryLockError};
 use std::time::{Duration, Instant};
@@ -23,6 +26,8 @@ use std::time::{Duration, Instant};
 /// How long marked work must have rested. A group that is not marked takes 5 ms at most.
 const SETTLE: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// How often a session that waits for its work asks whether its context lives, which orders something on the device.
+const ASK_EVERY: Duration = Duration::from_millis(10);
 
 /// Held by each command that puts work into a stream.
 pub(crate) type Entered<'a> = RwLockReadGuard<'a, ()>;
@@ -53,7 +58,7 @@ impl NvidiaDriver {
         self.work.aborted.store(true, Ordering::SeqCst);
         if let Some(Seat::Offline(gate)) = self.work.seat.get() {
             gate.shut();
-            return settle(gate, leaving);
+            return self.settle(gate, leaving);
         }
         leaving.wait_until_empty();
         let contexts: Vec<_> = self.lock().contexts.values().cloned().collect();
@@ -65,18 +70,24 @@ impl NvidiaDriver {
             }
         }
     }
-}
 
-/// Blocks until no long work runs, and short work has had its time.
-fn settle(gate: &SharingGate, leaving: &Leaving) {
-    let mut since = Instant::now();
-    while since.elapsed() < SETTLE {
-        gate.hold_shut();
-        let is_empty = !matches!(leaving.0.try_write(), Err(TryLockError::WouldBlock));
-        if !is_empty || !gate.rests() {
-            since = Instant::now();
+    /// Blocks until no long work runs and short work has had its time, or until the context is dead.
+    fn settle(&self, gate: &SharingGate, leaving: &Leaving) {
+        let (mut since, mut asked) = (Instant::now(), None::<Instant>);
+        while since.elapsed() < SETTLE {
+            gate.hold_shut();
+            if asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY) {
+                if Driver::fault(self).is_some() {
+                    break;
+                }
+                asked = Some(Instant::now());
+            }
+            let is_empty = !matches!(leaving.0.try_write(), Err(TryLockError::WouldBlock));
+            if !is_empty || !gate.rests() {
+                since = Instant::now();
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
-        std::thread::sleep(LOOK_EVERY);
+        gate.hold_shut();
     }
-    gate.hold_shut();
 }

@@ -73,9 +73,7 @@ pub(crate) const WORKER_LOST: CudaError = CudaError::DEVICE_UNAVAILABLE;
 const DESCRIPTORS_MAX: usize = 64;
 /// Stands for no descriptor.
 const NO_DESCRIPTOR: i32 = -1;
-/// The name of the call that ends a replay; the program's calls never have it.
-const FENCE_CALL: u32 = u32::MAX;
-/// The name of the call that restores an image; the program's calls never have it either.
+/// The name of the call that restores an image; the program's calls never have it, as they never have [`FENCE_CALL`].
 const RESTORE_CALL: u32 = u32::MAX - 1;
 /// The name of a call that only makes the worker speak. A worker keeps small transfers until the client hears something.
 const NUDGE_CALL: u32 = u32::MAX - 2;

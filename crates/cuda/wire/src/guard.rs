@@ -1,5 +1,11 @@
 //! Survival on the wire: the names of images, and the answers of the commands that concern them.
 
+/// The incarnation of a protected program's first session. A later one is a session that takes over, and begins with a replay.
+pub const FIRST_INCARNATION: u64 = 1;
+
+/// The name of the call that ends a replay; the program's calls never have it. What comes after it is the program's own.
+pub const FENCE_CALL: u32 = u32::MAX;
+
 wire_struct! {
     /// The name of an image. The client draws it, so that it means nothing to anybody without the image's secret.
     #[derive(Copy, Eq, Hash)]

@@ -52,7 +52,7 @@ pub use command::{
     COMMANDS, Command, CommandRow, Commands, DriverCommand, Execute, Received, SessionCommand,
 };
 pub use green::{SM_GROUPS_MAX, SM_PARTS_MAX, SmGroups, SmInfo, SmPart, SmSplit};
-pub use guard::{GuardInfo, ImageName, ImageRestored};
+pub use guard::{FENCE_CALL, FIRST_INCARNATION, GuardInfo, ImageName, ImageRestored};
 pub use handshake::{
     DeviceInfo, HANDSHAKE_BYTES_MAX, Handshake, Hello, Join, Knock, Refusal, StatusWelcome, Ticket, VaRange,
     Welcome, purpose,

@@ -193,6 +193,9 @@ wire_enum! {
         /// Worker: of these `count` blocks it lacks those, by number, and the client sends them in the lanes. The others are
         /// where they belong.
         19 ContentLacks { transfer: TransferId, first: u32, count: u32, lacking: Vec<u32>, }
+        /// Worker, once in an online session that takes over: all work of the replay, and what came after it until now, has ended
+        /// well.
+        20 Rested {}
     }
 }
 

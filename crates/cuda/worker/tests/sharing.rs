@@ -129,6 +129,48 @@ fn an_online_session_closes_the_gate_while_it_has_work() {
     assert!(comes_true(|| page.page().present() == 0), "its slot is given back");
 }
 
+/// A replay waits for many things that are no work, and offline work that began in between could fail in its place.
+#[test]
+fn a_session_that_takes_over_keeps_the_gate_closed_until_its_replay_has_ended() {
+    let (worker, page) = worker(true);
+    let guard =
+        |incarnation| Command::Guard { image: ImageName { bytes: [1; 16] }, secret: [2; 32], incarnation };
+    let mut first = wishing(&worker, Class::Online);
+    // There is no guardian here; what counts is that the client has asked.
+    first.call(&guard(FIRST_INCARNATION));
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(page.page().gate().is_open(), "a first session has nothing to do again");
+    for (incarnation, class) in [(2, Class::Online), (9, Class::Online), (2, Class::Offline)] {
+        let is_online = class == Class::Online;
+        let mut client = wishing(&worker, class);
+        client.call(&guard(incarnation));
+        write(&mut client);
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(
+                page.page().gate().is_open(),
+                !is_online,
+                "{class:?}: there is no work, and the replay goes on"
+            );
+        }
+        assert!(!client.has_rested(), "{class:?}: it goes on");
+        client.post(&Command::MemoryInfo { device: 0 }, FENCE_CALL);
+        assert_eq!(client.reply().0.call, FENCE_CALL);
+        assert!(comes_true(|| page.page().gate().is_open()), "{class:?}: it is where the lost one was");
+        assert_eq!(client.has_rested(), is_online, "{class:?}: all work has ended well");
+        write(&mut client);
+        assert!(comes_true(|| page.page().gate().is_open()));
+        assert!(!client.has_rested(), "{class:?}: that is told once");
+        client.must(&Command::Goodbye {});
+    }
+    // One that is gone in the middle of it holds nothing.
+    let mut client = wishing(&worker, Class::Online);
+    client.call(&guard(3));
+    assert!(!page.page().gate().is_open());
+    drop(client);
+    assert!(comes_true(|| page.page().gate().is_open()));
+}
+
 #[test]
 fn offline_work_that_costs_an_online_program_too_much_is_given_less() {
     let (worker, page) = worker(true);

@@ -313,6 +313,7 @@ pub fn notices() -> Vec<(&'static str, Notice<'static>)> {
         ("cut-safe", Notice::CutSafe { number: 3, level: 1, image_bytes: 1 << 33 }),
         ("cut-abandoned", Notice::CutAbandoned { number: 4, text: Bytes(b"streams did not meet in time") }),
         ("device-lost", Notice::DeviceLost { code: 214, text: Bytes(b"uncorrectable ECC error") }),
+        ("rested", Notice::Rested {}),
         ("guardian-lost", Notice::GuardianLost { text: Bytes(b"the other side closed the connection") }),
         ("timed", timed()),
         ("timeline-ask", Notice::TimelineAsk { nonce: 0x0bad_cafe, flush: true }),

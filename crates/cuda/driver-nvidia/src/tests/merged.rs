@@ -163,3 +163,14 @@ fn a_session_that_asks_nothing_hears_of_the_fault_of_another_one() {
     assert!(shared.drain_beside(|| {}));
     assert_eq!(Session::new().fault(), None, "contexts of their own are not asked");
 }
+
+#[test]
+fn an_offline_session_whose_context_has_died_leaves_at_once_whatever_had_begun() {
+    let shared = Shared::new(Class::Offline);
+    shared.session.fake.hold();
+    (1..=3).for_each(|value| shared.launch(value).unwrap());
+    shared.run_until("WriteWord");
+    shared.session.fake.kill_all(CudaError::ILLEGAL_ADDRESS);
+    assert!(shared.drain_beside(|| {}), "a kernel had begun, and never says that it has ended");
+    assert_eq!(shared.page.page().gate(), Gate::Closed, "until the process is gone");
+}

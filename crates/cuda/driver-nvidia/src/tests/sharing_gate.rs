@@ -216,7 +216,10 @@ fn copies_wait_between_their_parts() {
     let fake = shared.session.fake;
     fake.hold();
     let count = 3 * SLOT_BYTES as u64;
+    // While the gate is closed each part is a group, however long this process waited for the processor.
+    shared.close();
     shared.session.enqueue(STREAM, pushed(Plane::line(DATA), Shape::line(count), 1)).unwrap();
+    shared.open();
     let key = fake.streams()[0];
     let is_copy = |what: String| what.starts_with("Copy");
     until("a part is copied", || fake.step(key).is_some_and(is_copy));

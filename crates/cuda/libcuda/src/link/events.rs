@@ -437,24 +437,12 @@ impl Reader<'_> {
             Notice::Ping { nonce } => Ok(self.wires.send(&Notice::Pong { nonce })?),
             Notice::Pong { .. } => Ok(()),
             Notice::Closing { text } => Err(LinkEnd::Told(String::from_utf8_lossy(text.0).into_owned())),
-            Notice::CutTaken { number, live_bytes, pause_us, .. } => {
-                let pause = Duration::from_micros(pause_us.into());
-                self.on_survival(|survival, session| survival.cut_taken(session, number, live_bytes, pause));
-                Ok(())
-            }
-            Notice::CutSafe { number, level, image_bytes } => {
-                let kept = KeptBy { level, image_bytes };
-                self.on_survival(|survival, session| survival.cut_safe(session, number, kept));
-                Ok(())
-            }
-            Notice::GuardianLost { text } => {
-                let text = String::from_utf8_lossy(text.0);
-                self.on_survival(|survival, session| survival.guardian_lost(session, &text));
-                Ok(())
-            }
-            Notice::CutAbandoned { number, text } => {
-                let text = String::from_utf8_lossy(text.0);
-                self.on_survival(|survival, session| survival.cut_abandoned(session, number, &text));
+            Notice::CutTaken { .. }
+            | Notice::CutSafe { .. }
+            | Notice::CutAbandoned { .. }
+            | Notice::GuardianLost { .. }
+            | Notice::Rested {} => {
+                self.on_survival(|survival, session| tell_survival(survival, session, &notice));
                 Ok(())
             }
             Notice::DeviceLost { code, text } => {
@@ -480,5 +468,26 @@ impl Reader<'_> {
             | Notice::TimelineAsk { .. }
             | Notice::ContentNamed { .. } => Err(Breach::ClientNotice.into()),
         }
+    }
+}
+
+/// What a worker says of a session's protection.
+fn tell_survival(survival: &Survival, session: SessionNumber, notice: &Notice<'_>) {
+    match notice {
+        Notice::CutTaken { number, live_bytes, pause_us, .. } => {
+            let pause = Duration::from_micros((*pause_us).into());
+            survival.cut_taken(session, *number, *live_bytes, pause);
+        }
+        Notice::CutSafe { number, level, image_bytes } => {
+            survival.cut_safe(session, *number, KeptBy { level: *level, image_bytes: *image_bytes });
+        }
+        Notice::CutAbandoned { number, text } => {
+            survival.cut_abandoned(session, *number, &String::from_utf8_lossy(text.0));
+        }
+        Notice::GuardianLost { text } => {
+            survival.guardian_lost(session, &String::from_utf8_lossy(text.0));
+        }
+        Notice::Rested {} => survival.rested(session),
+        _ => {}
     }
 }

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{host::HostRegion, log};
 use cuda_abi::CudaError;
-use cuda_wire::{ContextId, ImageRestored, Notice, TransferId, Welcome};
+use cuda_wire::{ContextId, FIRST_INCARNATION, ImageRestored, Notice, TransferId, Welcome};
 use journal::{
     Difference, Digest, HostCallHeard, HostCallVerdict, Journal, Observation, PullVerdict, Replay, Serving,
 };
@@ -44,9 +44,6 @@ pub(super) use protection::{Protection, Truncation};
 
 /// Bytes of commands and host data that are kept before the protection ends.
 const JOURNAL_BYTES_MAX: u64 = 2 << 30;
-
-/// The incarnation of the first session.
-const FIRST_INCARNATION: u64 = 1;
 
 /// Whether a host function that the worker asks for runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,8 @@ use crate::{
 use cuda_abi::{CuResult, CudaError};
 use cuda_driver::{Driver, Exported, Exports, LinkLost, WaitTarget};
 use cuda_wire::{
-    COMMAND_BYTES_MAX, DriverCommand, Plane, Received, SessionCommand, Shape, StreamId, Subject, Wire,
+    COMMAND_BYTES_MAX, DriverCommand, FENCE_CALL, FIRST_INCARNATION, Notice, Plane, Received, SessionCommand,
+    Shape, StreamId, Subject, Wire,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,6 +128,13 @@ impl CommandLoop {
         let subject = command.subject();
         self.answer.clear();
         let result = self.gate.execute(command, &mut self.answer);
+        if call == FENCE_CALL {
+            let link = self.link.clone();
+            self.gate.has_replayed(Box::new(move || {
+                // A client that cannot hear it is lost, which the events' own thread tells.
+                let _ = link.events.send(&Notice::Rested {});
+            }));
+        }
         match (call, result) {
             (0, Ok(())) => {}
             (0, Err(error)) => self.gate.defer(subject, error),
@@ -146,6 +154,9 @@ impl CommandLoop {
             }
             SessionCommand::Guard { image, secret, incarnation } => {
                 self.gate.load_nothing_ahead();
+                if incarnation > FIRST_INCARNATION {
+                    self.gate.replays();
+                }
                 self.cuts.guard(call, Opening { image, secret, incarnation }, &self.ending)?;
                 return Ok(Next::Continue);
             }

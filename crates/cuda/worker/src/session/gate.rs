@@ -15,6 +15,7 @@ use crate::{
         holdings::{Claim, GraphChange, Holdings, Thing},
         link::Link,
         place::{Place, Telling},
+        presence::WhenRested,
         timeline::Timeline,
     },
 };
@@ -121,6 +122,20 @@ impl Gate {
     /// A read of device memory begins. An online session closes its gate first.
     pub(crate) fn telling_of_read(&self) -> Option<Telling<'_>> {
         self.sharer.as_ref().and_then(|sharer| sharer.tell_of_read())
+    }
+
+    /// A replay begins.
+    pub(crate) fn replays(&self) {
+        if let Some(sharer) = &self.sharer {
+            sharer.replays();
+        }
+    }
+
+    /// It has ended. `when_rested` is called when all work so far has ended well.
+    pub(crate) fn has_replayed(&self, when_rested: WhenRested) {
+        if let Some(sharer) = &self.sharer {
+            sharer.has_replayed(when_rested);
+        }
     }
 
     /// A wait of the program has ended.

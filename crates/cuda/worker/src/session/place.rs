@@ -11,7 +11,7 @@ use crate::{
     end::Ending,
     session::{
         handshake::{HandshakeError, refused},
-        presence::{self, Rules, Sharer},
+        presence::{self, Rules, Sharer, WhenRested},
         turns::{self, TurnTaker},
     },
 };
@@ -105,6 +105,20 @@ impl Place {
         match self {
             Self::Classed(sharer) => sharer.tell_of_read().map(|_telling| Telling::Classed { _telling }),
             Self::Equal(_) => None,
+        }
+    }
+
+    /// A protected program's session is being brought to where the lost one was.
+    pub(crate) fn replays(&self) {
+        if let Self::Classed(sharer) = self {
+            sharer.replays();
+        }
+    }
+
+    /// It is there. `when_rested` is called when all work so far has ended well.
+    pub(crate) fn has_replayed(&self, when_rested: WhenRested) {
+        if let Self::Classed(sharer) = self {
+            sharer.has_replayed(when_rested);
         }
     }
 

@@ -10,6 +10,9 @@
 //!   both threads   tell the driver the session's time slice, which follows from the others that are there
 //! ```
 //!
+//! While a protected program's session is brought to where the lost one was, the gate stays closed, whether or not there is work at the
+//! moment: the program waits, and a fault in the replay cannot be that of offline work.
+//!
 //! A dedicated session has none of this.
 
 use crate::{
@@ -49,8 +52,15 @@ pub(crate) struct Sharer {
     offline_slice_us: Option<u64>,
     /// Told when the session becomes busy, and when it ends.
     changed: Condvar,
+    /// The gate stays closed until a replay has ended.
+    is_replaying: AtomicBool,
+    /// After a replay, until all work has ended well.
+    when_rested: Mutex<Option<WhenRested>>,
     is_over: AtomicBool,
 }
+
+/// Called once, when all work of a session has ended well after a replay.
+pub(crate) type WhenRested = Box<dyn FnOnce() + Send>;
 
 /// What holds between an online session and offline ones.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +99,8 @@ impl Sharer {
             }),
             offline_slice_us: rules.offline_slice_us,
             changed: Condvar::new(),
+            is_replaying: AtomicBool::new(false),
+            when_rested: Mutex::default(),
             is_over: AtomicBool::new(false),
         });
         sharer.settle_slice();
@@ -130,6 +142,23 @@ impl Sharer {
         Some(Telling(self))
     }
 
+    /// What a lost session has done is about to be done again, until [`Sharer::has_replayed`].
+    pub(crate) fn replays(&self) {
+        if let Some(telling) = self.begin(REPLAY)
+            && !self.is_replaying.swap(true, SeqCst)
+        {
+            std::mem::forget(telling);
+        }
+    }
+
+    /// From here on the program's own commands come.
+    pub(crate) fn has_replayed(&self, when_rested: WhenRested) {
+        if self.is_replaying.swap(false, SeqCst) {
+            *lock(&self.when_rested) = Some(when_rested);
+            lock(&self.online).presence.end();
+        }
+    }
+
     /// The program has waited for its work, and goes on.
     pub(crate) fn waited(&self) {
         if self.ticket.part() == Part::Online {
@@ -161,15 +190,31 @@ impl Sharer {
             return self.open_if_due(opens_at_ns);
         };
         drop(online);
-        // A context that died has no work any more.
-        if !self.driver.quiet().unwrap_or(true) {
-            return ASK_EVERY;
+        match self.driver.quiet() {
+            Ok(false) => return ASK_EVERY,
+            Ok(true) => self.has_rested(),
+            // A context that died has no work any more.
+            Err(_) => {}
         }
         let mut online = lock(&self.online);
         online.presence.quiet(question, process::now_ns());
         let opens_at_ns = online.presence.opens_at_ns();
         drop(online);
         self.open_if_due(opens_at_ns)
+    }
+
+    /// All work of the session is over; well, if its context lives.
+    fn has_rested(&self) {
+        if self.is_replaying.load(SeqCst)
+            || lock(&self.when_rested).is_none()
+            || self.driver.fault().is_some()
+        {
+            return;
+        }
+        let tell = lock(&self.when_rested).take();
+        if let Some(tell) = tell {
+            tell();
+        }
     }
 
     fn open_if_due(&self, opens_at_ns: Option<u64>) -> Duration {
@@ -284,6 +329,8 @@ fn keep(sharer: &Weak<Sharer>) {
 
 /// The number of a read of device memory.
 const READ: u64 = 1;
+/// That of a replay.
+const REPLAY: u64 = 7;
 
 /// A number for the work that a command puts into a stream, if that needs the device: the same for the same work.
 fn work_of(command: &DriverCommand<'_>) -> Option<u64> {

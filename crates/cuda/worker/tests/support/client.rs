@@ -8,7 +8,7 @@ use cuda_wire::{
 };
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transport::{Address, ClientSecurity, Connection, ConnectionKind, Preamble, Rx, Tx, connect};
 
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -103,6 +103,7 @@ pub enum Told {
     CutAbandoned(u64, String),
     DeviceLost(u32),
     GuardianLost(String),
+    Rested,
     TimelineClock(u64, u64),
     Timed(Box<Notice<'static>>),
     ContentKept([u8; 32], u64),
@@ -248,6 +249,17 @@ impl Client {
         }
     }
 
+    /// Whether the worker says, now or soon, that all work has ended well after a replay.
+    pub fn has_rested(&self) -> bool {
+        let soon = Instant::now() + Duration::from_millis(200);
+        while let Ok(told) = self.told.recv_timeout(soon.saturating_duration_since(Instant::now())) {
+            if told == Told::Rested {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Waits until the worker says that its guardian is lost, and why.
     pub fn heard_of_guardian(&self) -> String {
         match self.told.recv_timeout(TIMEOUT).unwrap() {
@@ -284,6 +296,7 @@ fn read_told(rx: &mut Rx) -> Option<Told> {
         }
         Notice::DeviceLost { code, .. } => Told::DeviceLost(code),
         Notice::GuardianLost { text } => Told::GuardianLost(String::from_utf8(text.0.to_vec()).unwrap()),
+        Notice::Rested {} => Told::Rested,
         Notice::TimelineTold { nonce, worker_ns } => Told::TimelineClock(nonce, worker_ns),
         Notice::Timed { streams, kernels, works, answers, missed } => {
             Told::Timed(Box::new(Notice::Timed { streams, kernels, works, answers, missed }))

@@ -4,7 +4,7 @@
 
 use super::{
     super::{
-        FENCE_CALL, NUDGE_CALL, RESTORE_CALL,
+        NUDGE_CALL, RESTORE_CALL,
         connect::{Opened, Parts, open_session, take_apart},
         digest::Digest,
         end::LinkEnd,
@@ -20,8 +20,8 @@ use super::{
 use bulk::Sink;
 use cuda_abi::CudaError;
 use cuda_wire::{
-    Bytes, COMMAND_BYTES_MAX, Command, ContextId, ImageName, ImageSource, Notice, NoticeHeader, TransferId,
-    Wire, header,
+    Bytes, COMMAND_BYTES_MAX, Command, ContextId, FENCE_CALL, ImageName, ImageSource, Notice, NoticeHeader,
+    TransferId, Wire, header,
 };
 use journal::{
     DeferredVerdict, Difference, HostCallHeard, HostCallVerdict, Load, PullVerdict, Replay, Step, Verdict,

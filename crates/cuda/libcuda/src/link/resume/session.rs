@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        FENCE_CALL, Link, NUDGE_CALL, RESTORE_CALL,
+        Link, NUDGE_CALL, RESTORE_CALL,
         digest::Digest,
         end::LinkEnd,
         guard::frame,
@@ -17,8 +17,8 @@ use crate::log;
 use bulk::Sink;
 use cuda_abi::CudaError;
 use cuda_wire::{
-    Bytes, COMMAND_BYTES_MAX, Command, CommandHeader, ContextId, GuardInfo, ImageRestored, ImageSource, Op,
-    ReplyHeader, TransferId, Welcome, Wire, header,
+    Bytes, COMMAND_BYTES_MAX, Command, CommandHeader, ContextId, FENCE_CALL, GuardInfo, ImageRestored,
+    ImageSource, Op, ReplyHeader, TransferId, Welcome, Wire, header,
 };
 use journal::{DeferredVerdict, Difference, Load, Observation, Step, Verdict};
 use std::{

@@ -12,10 +12,10 @@ use super::{
         places::{Place, Search},
         wires::SessionNumber,
     },
-    FIRST_INCARNATION, Phase, Shared, Survival,
+    Phase, Shared, Survival,
 };
 use crate::log;
-use cuda_wire::{GuardInfo, ImageName};
+use cuda_wire::{FIRST_INCARNATION, GuardInfo, ImageName};
 use journal::{CutRefused, CutTurn, Filled, Journal};
 use keeper::{FromProgram, State};
 use locks::lock;
@@ -141,6 +141,15 @@ impl Survival {
             log::warn(&words);
         }
         self.shared.tell();
+    }
+
+    /// All work of a session that took over has ended well, as its worker says.
+    pub(in super::super) fn rested(&self, session: SessionNumber) {
+        let mut core = lock(&self.shared.core);
+        if core.number == session {
+            core.faults.all_is_well();
+            log::debug(|| "all work since another session took over has ended well".to_owned());
+        }
     }
 
     /// The worker has given a cut up.
