@@ -15,10 +15,16 @@ struct Promise {
 /// The figure of a launch that a program with `--survive` makes, which the benchmark program calls like any other.
 pub(super) const JOURNALED: &str = "journaled_launch_instructions";
 
-const PROMISES: [Promise; 4] = [
+/// Launches through threads that poll, as on a machine with many cores.
+pub(super) const OVER_TCP: &str = "tcp_launch_instructions";
+pub(super) const OVER_SHM: &str = "shm_launch_instructions";
+
+const PROMISES: [Promise; 6] = [
     Promise { figure: "query_instructions", words: "a state query", most: 80.0 },
     Promise { figure: "launch_instructions", words: "a launch with 8 parameters", most: 1500.0 },
     Promise { figure: JOURNALED, words: "the same with --survive", most: 1800.0 },
+    Promise { figure: OVER_TCP, words: "a launch over TCP, polling", most: 1500.0 },
+    Promise { figure: OVER_SHM, words: "the same over shared memory", most: 1500.0 },
     Promise { figure: "allocation_instructions", words: "a block of a pool and back", most: 2500.0 },
 ];
 
