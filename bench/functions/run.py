@@ -9,7 +9,7 @@ measured and does the rest.
 
     single      one request at a time: native, dxpu with a new instance each time, dxpu with warm instances
     start       time to the first CUDA result of a new instance, and of 2 GiB of weights, first and second instance
-    ablation    nothing, each optimisation alone, all
+    ablation    nothing, each optimisation alone, all: two requests to each workload, one after the other; one where nothing is kept
     loads       Poisson arrivals with mean gaps of 3 s and 2 s, ten of each workload; bursts of all six every 2 s:
                 native and dxpu exclusive, dxpu with 2 and 4 instances on a GPU
 
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parent / "workloads"))
@@ -43,13 +44,15 @@ LONG = "600s"
 # By name, what the service is told. What an optimisation is alone: everything else as in "none".
 ABLATION = {
     "none": {"sharing": 1, "keep_warm": SHORT, "gpu_keep": "0s"},
-    "GPU kept, modules known": {"sharing": 1, "keep_warm": SHORT, "gpu_keep": LONG},
+    "kept GPU with known modules": {"sharing": 1, "keep_warm": SHORT, "gpu_keep": LONG},
     "sharing 4": {"sharing": 4, "keep_warm": SHORT, "gpu_keep": "0s"},
     "warm instances": {"sharing": 1, "keep_warm": LONG, "gpu_keep": "0s"},
     # The store of a worker goes with its lease, so the GPU is kept for these.
-    "GPU kept, weights by content, modules ahead": {"sharing": 1, "keep_warm": SHORT, "gpu_keep": LONG, "content": True},
+    "kept GPU with weights by content and modules ahead": {"sharing": 1, "keep_warm": SHORT, "gpu_keep": LONG, "content": True},
     "all": {"sharing": 4, "keep_warm": LONG, "gpu_keep": LONG, "fit": "fewest-moves", "content": True},
 }
+# Requests to a workload in the ablation: from the second one on, what is kept is there. One where nothing is.
+IN_A_ROW = 2
 # The longest last: what does not fit into the budget is what the others are least compared with.
 SIDES = {
     "dxpu, exclusive": {"sharing": 1},
@@ -245,23 +248,24 @@ class Bench:
                 self.save()
 
     def ablation(self, pool):
-        needs = 1.5 * sum(self.costs.get(name, 1) for name in self.names) + 15
+        needs = IN_A_ROW * sum(self.costs.get(name, 1) for name in self.names) + 5
         for label in self.options.ablation:
             options = ABLATION[label]
             if label in self.found["ablation"] or not self.fits(f"ablation, {label}", needs):
                 continue
             with Functions(self.settings, pool, **{"content": False, **options}) as side:
                 cold = options["keep_warm"] == SHORT
-                tried = [self.one(f"ablation, {label}", side, name, cold) for name in self.names for _ in range(2)]
-            self.found["ablation"][label] = [took for answer, took in tried if answer]
+                count = 1 if cold and options["gpu_keep"] == "0s" else IN_A_ROW
+                tried = [[self.one(f"ablation, {label}", side, name, cold) for _ in range(count)] for name in self.names]
+            self.found["ablation"][label] = [[took for answer, took in one_after_the_other if answer] for one_after_the_other in tried]
             self.save()
 
     def write_weights(self):
         """Before anything is measured, by a process without limits: an instance may not write files of a gigabyte."""
         folder = pathlib.Path(self.settings["weights"])
-        for name in self.names:
-            if not list(folder.glob(f"{name}*.pt")) and self.fits(f"weights of {name}", 1):
-                self.one("native, writes weights", Native(self.settings), name)
+        missing = [name for name in self.names if not list(folder.glob(f"{name}*.pt")) and self.fits(f"weights of {name}", 1)]
+        with ThreadPoolExecutor(max(1, len(missing))) as pool:
+            list(pool.map(lambda name: self.one("native, writes weights", Native(self.settings), name), missing))
 
     def run(self):
         phases = [getattr(self, name) for name in self.options.phases]
