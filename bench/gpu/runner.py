@@ -23,6 +23,8 @@ from workloads.workload import Where  # noqa: E402
 
 # A median of fewer samples says nothing; a slow workload takes longer than it was told.
 BLOCKS_MIN = 3
+# Steps in which the GPU is watched.
+GPU_STEPS = 4
 # Steps in which whoever records sees every kernel often enough to know its duration.
 TIMING_STEPS = 12
 
@@ -86,6 +88,8 @@ class Runner:
         if inject is not None:
             passthrough.inject(*inject)
             injected = passthrough.injected()
+        if self.kind == "gpu" and self.where.device == "cuda":
+            return self.gpu_time()
         workload, step = self.workload, self.prepared.step
         synchronize = (lambda: None) if workload.waits_itself else self.where.synchronize
         clock, samples = time.perf_counter, []
@@ -126,6 +130,25 @@ class Runner:
             "count": len(samples),
             "samples_ms": figures.percentiles(samples),
         }
+
+    def gpu_time(self):
+        """Milliseconds per step in which the GPU worked: kernels, copies and fills, where they overlap counted once."""
+        from torch.profiler import ProfilerActivity, profile
+
+        self.where.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as watched:
+            for _ in range(GPU_STEPS):
+                self.prepared.step()
+            self.where.synchronize()
+        is_of_gpu = lambda event: str(event.device_type()).endswith("CUDA")
+        events = [event for event in watched.profiler.kineto_results.events() if is_of_gpu(event)]
+        assert events, "the GPU was not seen working"
+        busy_ns, end_ns = 0, 0
+        for begin, ns in sorted((event.start_ns(), event.duration_ns()) for event in events):
+            busy_ns += max(0, begin + ns - max(begin, end_ns))
+            end_ns = max(end_ns, begin + ns)
+        ms = busy_ns / 1e6 / GPU_STEPS
+        return {"median_ms": ms, "best_ms": ms, "sum_ms": ms * GPU_STEPS, "count": 1, "samples_ms": [ms]}
 
     def cycle(self, plan, block, seconds, is_reversed=False):
         """One short sample of everything in `plan`, and again in the other order, for about so long.
@@ -187,7 +210,7 @@ class Runner:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", required=True, choices=["native", "remote", "traced", "limit"])
+    parser.add_argument("--kind", required=True, choices=["native", "remote", "traced", "limit", "gpu"])
     parser.add_argument("--ours", required=True, help="the folder of dxpu's libraries")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")

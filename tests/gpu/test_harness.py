@@ -179,20 +179,26 @@ def test_the_way_to_a_driver_that_does_nothing():
     results = measured(native=4.0, tcp=3.0, shm=5.0, limit=2.0)
     assert summary.way_to_limit(results, "gpt2", "tcp") == pytest.approx(0.5)
     assert summary.way_to_limit(results, "gpt2", "shm") == pytest.approx(-0.5)
-    assert "| GPT-2, 64 tokens greedy | 4.000 | 2.000 | 0.50 | -0.50 |" in tables.markdown(summary.complete(results))
+    assert "| GPT-2, 64 tokens greedy | 4.000 | 2.000 | - | 0.50 | -0.50 |" in tables.markdown(summary.complete(results))
+    # The GPU's own work is a bound, too, where it is more; neither is a way to run a program.
+    results = measured(native=4.0, tcp=3.4, limit=2.0, gpu=3.0)
+    assert summary.way_to_limit(results, "gpt2", "tcp") == pytest.approx(0.6)
+    assert summary.fastest_mean(results)["ratio"] == pytest.approx(4 / 3)
+    assert list(summary.geometric_means(results)) == ["tcp"]
     # Where the GPU sets the pace, nothing can be saved, and a share of nothing would be noise.
     assert summary.way_to_limit(measured(native=4.0, tcp=3.9, limit=3.9), "gpt2", "tcp") is None
     assert "limit" not in tables.markdown(summary.complete(measured(native=4.0, tcp=3.0)))
 
 
 def test_the_limit_runs_on_the_machine_s_own_driver_and_not_for_copies():
-    native, limit = known_modes.parse(["native", "limit"], [], "/bin/dxpu")
+    native, limit, gpu = known_modes.parse(["native", "limit", "gpu"], [], "/bin/dxpu")
     assert limit.command(None, "python", "x")[:2] == ["/bin/dxpu", "inject"] and not limit.scheme
     with pytest.raises(ValueError, match="no such mode"):
         known_modes.parse(["limit"], [])
-    options = Namespace(modes=[native, limit], device="cpu", tiny=True)
+    assert gpu.command(None, "python", "x") == ["python", "x"]
+    options = Namespace(modes=[native, limit, gpu], device="cpu", tiny=True)
     one = measurement.Measurement(options, {}, Namespace(libraries="/nowhere"), None, "/nowhere", lambda: None)
-    assert one.modes_of(WORKLOADS["gpt2"]) == ["native", "limit"]
+    assert one.modes_of(WORKLOADS["gpt2"]) == ["native", "limit", "gpu"]
     assert one.modes_of(WORKLOADS["h2d_pinned"]) == ["native"]
 
 

@@ -18,16 +18,8 @@ SEAT, REST = 256 << 20, 768 << 20
 GRACE = 8
 # GUEST_ROUNDS=100 tests/stories/run ... kills each of them a hundred times.
 ROUNDS = int(os.environ.get("GUEST_ROUNDS", "1"))
-# Says what a program sees of the memory, and what it cannot take.
-MEMORY = """
-import ctypes, json, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-device, context, free, total, at = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
-codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), cuda.cuCtxSetCurrent(context),
-         cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))]
-less, more = (cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(total.value * part // 10)) for part in (7, 4))
-print(json.dumps({"codes": codes, "total": total.value, "less": less, "more": more}))
-"""
+# Says what it sees of the memory, and what it cannot take.
+MEMORY = os.path.join(kit.HERE, "programs", "takes_memory.py")
 
 
 def tell(record):
@@ -101,10 +93,10 @@ def waits(pool):
 def quotas(pool):
     for given_class, total in (("offline", SEAT), ("online", REST), ("dedicated", SEAT + REST)):
         options = () if given_class == "dedicated" else ("--class", given_class)
-        said = pool.must(sys.executable, "-c", MEMORY, options=options)
+        said = pool.must(sys.executable, MEMORY, "7", "4", options=options)
         seen = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
         kit.hold(seen["codes"] == [0, 0, 0, 0] and seen["total"] == total, given_class, "sees", seen, "and not", total)
-        kit.hold(seen["less"] == 0 and seen["more"] == 2, given_class, "gets more than it has:", seen)
+        kit.hold(seen["taken"] == [0, 2], given_class, "gets more than it has:", seen)
     pool.all_free()
 
 

@@ -15,17 +15,8 @@ from story_sharing import Program
 PART = 256 << 20
 SHARE = ("--share", "250,256MiB")
 SLOTS = [f"shared/{slot}" for slot in range(4)]
-# Takes nine tenths of the memory it sees, says what it got and what not, and keeps it until its input ends.
-MEMORY = """
-import ctypes, json, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-device, context, free, total, at = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
-codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), cuda.cuCtxSetCurrent(context),
-         cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))]
-most, more = (cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(total.value * part // 10)) for part in (9, 2))
-print(json.dumps({"codes": codes, "total": total.value, "most": most, "more": more}), flush=True)
-sys.stdin.read()
-"""
+# Says what it gets of the memory and what not, and keeps it until its input ends.
+MEMORY = os.path.join(kit.HERE, "programs", "takes_memory.py")
 
 
 def tell(record):
@@ -64,7 +55,7 @@ def run(pool, share=SHARE):
 
 
 def quotas(pool):
-    command = [kit.dxpu, "run", "--gpus", "1", *SHARE, "--", sys.executable, "-c", MEMORY]
+    command = [kit.dxpu, "run", "--gpus", "1", *SHARE, "--", sys.executable, MEMORY, "9", "2", "keep"]
     environment = pool.environment | {"DXPU_CREDENTIAL": pool.borrower}
     pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
     four = [subprocess.Popen(command, env=environment, text=True, **pipes) for _ in range(4)]
@@ -72,7 +63,7 @@ def quotas(pool):
         for program in four:
             seen = json.loads(program.stdout.readline() or "{}")
             kit.hold(seen.get("codes") == [0, 0, 0, 0] and seen["total"] == PART, "it sees", seen)
-            kit.hold(seen["most"] == 0 and seen["more"] == 2, "it gets more than it has, or less:", seen)
+            kit.hold(seen["taken"] == [0, 2], "it gets more than it has, or less:", seen)
         places = sorted(grant["gpu"] for lease in pool.live_leases() for grant in lease["grants"])
         kit.hold(places == SLOTS, "they are elsewhere:", places)
     finally:

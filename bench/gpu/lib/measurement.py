@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import bare
 import figures
 import tables
+from modes import BOUNDS
 from runner_control import BENCH, RunnerControl, RunnerFailed, client_environment
 from workloads import WORKLOADS
 
@@ -116,7 +117,7 @@ class Measurement:
 
     def modes_of(self, workload):
         """A driver that does nothing copies nothing: there is no limit to the rate of a copy."""
-        return [name for name, mode in self.modes.items() if not (mode.kind == "limit" and workload.bytes_moved)]
+        return [name for name, mode in self.modes.items() if not (mode.kind in BOUNDS and workload.bytes_moved)]
 
     def prepare(self, name, row):
         """Sets the workload up in every mode, together; the modes that are ready, those with other results marked."""
@@ -167,7 +168,7 @@ class Measurement:
 
     def measure_first_use(self):
         """A fresh process each time, modes in turn."""
-        modes = {name: mode for name, mode in self.modes.items() if mode.kind != "limit"}
+        modes = {name: mode for name, mode in self.modes.items() if mode.kind not in BOUNDS}
         rows = self.results["first_use"] = {mode: {"seconds": [], "process_seconds": []} for mode in modes}
         for repetition in range(self.first_use_repetitions()):
             for name, mode in modes.items():

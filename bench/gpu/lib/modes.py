@@ -1,5 +1,5 @@
-"""The ways a workload is run: natively, over each transport, over TCP with an added round trip, each with one of PyTorch's allocators;
-and natively with a driver that does nothing, which is as fast as any driver can be."""
+"""The ways a workload is run: natively, over each transport, over TCP with an added round trip, each with one of PyTorch's allocators.
+Two more say how fast any driver could be: natively with a driver that does nothing, and how long the GPU itself works."""
 
 import dataclasses
 
@@ -41,6 +41,17 @@ class Limit(Mode):
         return [self.dxpu, "inject", "--rtt", "8us", "--", *map(str, program)]
 
 
+@dataclasses.dataclass(frozen=True)
+class Gpu(Mode):
+    """Natively and watched: how long the GPU itself works in a step, whatever the program's processor does meanwhile."""
+
+    @property
+    def kind(self):
+        return "gpu"
+
+
+# Modes that are no way to run a program.
+BOUNDS = ("limit", "gpu")
 # PyTorch keeps memory itself; with this it asks the driver's pool for every tensor.
 ASYNC = (("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),)
 
@@ -48,8 +59,8 @@ ASYNC = (("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),)
 def parse(names, delays, dxpu=None):
     """Modes by their names, then TCP with each delay. `limit` needs the path of dxpu. A name that ends in `+async` has PyTorch use cudaMallocAsync; one
     that ends in `+survive` is protected against the loss of its session."""
-    known = {"native": Mode("native")} | {scheme: Mode(scheme, scheme) for scheme in ("tcp", "tls", "unix", "shm")}
-    known |= {f"{name}+async": dataclasses.replace(mode, name=f"{name}+async", environment=ASYNC) for name, mode in known.items()}
+    known = {"native": Mode("native"), "gpu": Gpu("gpu")} | {scheme: Mode(scheme, scheme) for scheme in ("tcp", "tls", "unix", "shm")}
+    known |= {f"{name}+async": dataclasses.replace(mode, name=f"{name}+async", environment=ASYNC) for name, mode in known.items() if mode.kind not in BOUNDS}
     survives = {name: mode for name, mode in known.items() if mode.scheme}
     known |= {f"{name}+survive": dataclasses.replace(mode, name=f"{name}+survive", words=("--survive",)) for name, mode in survives.items()}
     if dxpu:

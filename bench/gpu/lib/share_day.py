@@ -33,12 +33,13 @@ class Day:
         request, work = about["request"], about["work"]
         self.matrix.service(request)
         online, offline = self.programs.pair("gate", request, work)
-        kinds = self.options.fault_kinds
+        # A start happens to all of them, before the day begins.
+        kinds = [kind for kind in self.options.fault_kinds if kind != "start"]
         hours = fault_hours(kinds)
-        # All before the day begins: a start has effects of its own.
         victims = {}
         for kind in kinds:
-            victims |= {kind: victim for victim in share_faults.start(self.programs.worker_of("gate"), self.options.scheme, kind, 1)}
+            worker = share_faults.worker_for(kind, "gate", self.programs)
+            victims |= {kind: victim for victim in share_faults.start(worker, self.options.scheme, kind, 1)}
         activity = gpu_activity.Activity()
         windows, latencies = [], {False: [], True: []}
         try:
@@ -55,6 +56,7 @@ class Day:
             activity.stop()
             for victim in victims.values():
                 victim.end()
+            self.programs.stop_neighbours()
         whole = {
             name: self.whole(windows, latencies[is_shared], is_shared) for name, is_shared in (("without", False), ("with", True))
         }

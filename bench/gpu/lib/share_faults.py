@@ -1,6 +1,7 @@
 """Faults of offline programs beside an online one behind the gate: what the longest request around each was.
 
-One worker serves the online program as well. So no fault here kills a worker. With merged contexts the online program has --survive: a
+One worker serves the online program as well; where a worker is to be killed, it is a neighbour that has the same page, as the worker of
+a seat for guests has. With merged contexts the online program has --survive: a
 fault ends its session, and it goes on in another one. The offline programs that wait for their turn would die with the first fault
 there, so one at a time is ready.
 """
@@ -78,6 +79,14 @@ def kill_session(victim):
     return since, victim.end(5)
 
 
+def kill_worker(victim):
+    victim.go()
+    time.sleep(BUSY_SECONDS)
+    since = time.monotonic()
+    os.kill(victim.worker.pid, signal.SIGKILL)
+    return since, victim.end(5)
+
+
 def by_itself(victim):
     since = time.monotonic()
     victim.go()
@@ -89,11 +98,17 @@ KINDS = {
     "start": ("held", None),
     "kill_client": ("held", kill_client),
     "kill_session": ("held", kill_session),
+    "kill_worker": ("held", kill_worker),
     "illegal": ("illegal", by_itself),
     "endless": ("endless", by_itself),
     "long": ("long", by_itself),
     "greedy": ("greedy", by_itself),
 }
+
+
+def worker_for(kind, side, programs):
+    """The one that serves the online program as well, or a neighbour of it, if it is to be killed."""
+    return programs.neighbour(side) if kind == "kill_worker" else programs.worker_of(side)
 
 
 def start(worker, scheme, kind, count):
@@ -175,11 +190,12 @@ class Faults:
         self.rows.add(about | found | {"online": figures})
 
     def repeat(self, side, kind, online):
-        happened, worker, count = [], self.programs.worker_of(side), self.options.faults
-        ready = 1 if SIDES[side].is_merged else self.options.ready
+        happened, count = [], self.options.faults
+        ready = 1 if SIDES[side].is_merged or kind == "kill_worker" else self.options.ready
         while kind == "start" and len(happened) < count and not self.rows.is_time_over() and not online.has_answer():
-            happened.append(start_alone(worker, self.options.scheme))
+            happened.append(start_alone(self.programs.worker_of(side), self.options.scheme))
         while len(happened) < count and not self.rows.is_time_over():
+            worker = worker_for(kind, side, self.programs)
             # Not while others do wrong: a start beside a program that has all memory would fail, and starts have effects too.
             victims = start(worker, self.options.scheme, kind, min(ready, count - len(happened)))
             if not victims:
@@ -195,4 +211,5 @@ class Faults:
                     if victim.process.poll() is None:
                         with contextlib.suppress(OSError, ValueError):
                             victim.end()
+                self.programs.stop_neighbours()
         return happened

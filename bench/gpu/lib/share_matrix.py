@@ -20,7 +20,8 @@ class Matrix:
         self.p99_alone, self.rate_alone = {}, {}
         self.digests = {}
         native = ["native"] if any(SIDES[side].is_native for side in self.sides) else []
-        self.sides_alone = ["slices", *(["gate"] if "gate" in self.sides else []), *native]
+        ours = [side for side in self.sides if SIDES[side].classes]
+        self.sides_alone = ["slices", *ours, *native]
 
     def measure(self, load, requests, works):
         """All rows of one load."""

@@ -143,8 +143,8 @@ class Program:
 class Programs:
     """The programs of all sides. Each is started when it is first asked for, and again after its side failed."""
 
-    def __init__(self, options, start_worker, mps):
-        self.options, self.mps = options, mps
+    def __init__(self, options, start_worker, mps, page=None):
+        self.options, self.mps, self._page, self._neighbours, self._ended_neighbours = options, mps, page, [], []
         # Workers by their options, and a function that starts one.
         self._start_worker, self._workers = start_worker, {}
         self.running = {}
@@ -155,8 +155,24 @@ class Programs:
         words = SIDES[side].worker
         if words not in self._workers:
             guarded = ("--guard-memory", self.options.guard_memory) if words == MERGED else ()
-            self._workers[words] = self._start_worker(*words, *guarded)
+            self._workers[words] = self._start_worker(*words, *guarded, *self._on_page())
         return self._workers[words]
+
+    def neighbour(self, side):
+        """A further worker with the page of a side's worker, as the worker of a seat has."""
+        worker = self._start_worker(*SIDES[side].worker, *self._on_page())
+        self._neighbours.append(worker)
+        return worker
+
+    def stop_neighbours(self):
+        for worker in self._neighbours:
+            worker.stop()
+        self._ended_neighbours += self._neighbours
+        self._neighbours = []
+
+    def _on_page(self):
+        """Workers have a page of their own, unless one is to have neighbours."""
+        return ("--page", self._page) if self._page else ()
 
     def survive(self, side, role):
         """The program of a role is started anew, so that it goes on when its session is lost."""
@@ -227,6 +243,7 @@ class Programs:
     def logs(self):
         """What workers and MPS wrote, by name."""
         found = {f"worker{''.join(words)}.log": worker.log() for words, worker in self._workers.items()}
+        found |= {f"neighbour{at}.log": worker.log() for at, worker in enumerate(self._ended_neighbours + self._neighbours)}
         return found | self.mps.logs()
 
     def drop(self, side):
@@ -241,6 +258,7 @@ class Programs:
         for program in self.running.values():
             program.stop()
         self.running = {}
+        self.stop_neighbours()
         for worker in self._workers.values():
             worker.stop()
         if killed := self.mps.stop():

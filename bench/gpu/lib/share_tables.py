@@ -138,7 +138,7 @@ def _faults(rows):
         "",
         "One after another beside the online program. *Longest request*: of those that waited or were served between a fault and "
         "the next one. *p99 around*: of all such requests; the other p99 is of the whole time, starts of offline programs "
-        "included. There is one worker, which the online program needs as well: no worker was killed.",
+        "included. A worker that is killed is a neighbour of the online program's.",
         "",
         "| fault | count | online errors | longest request, ms | median of longest | p99 around | p99 | right | heard offline |",
         "|---|--:|--:|--:|--:|--:|--:|---|---|",

@@ -34,7 +34,7 @@ def driver_files(pid="self"):
 
 
 def complaint(kind, ours, pid="self", must_have_cuda=True):
-    """What is wrong with this process as a `kind` ("native", "remote", "traced" or "limit") one; None if nothing is.
+    """What is wrong with this process as a `kind` ("native", "gpu", "remote", "traced" or "limit") one; None if nothing is.
 
     `ours` is the folder below which dxpu puts its libraries.
     """

@@ -1,6 +1,6 @@
 """Stories of several processes, in the order in which they run."""
 
-from . import behaviour, devices, faults, moves, nvml, pool, survival, timeline, variables
+from . import behaviour, devices, faults, moves, nvml, parts, pool, survival, timeline, variables
 
 SCENARIOS = {
     "behaviour": behaviour.every_call_answers_as_the_driver_does,
@@ -14,6 +14,7 @@ SCENARIOS = {
     "memory_limit": faults.an_allocation_is_over_the_limit,
     "moves": moves.programs_move_and_rest,
     "moves_in_a_box": moves.programs_move_within_a_box,
+    "parts": parts.leases_have_their_shares,
     "pool": pool.a_box_lends_this_gpu,
     "nvml": nvml.nvml_shows_the_leased_gpu,
     "nvidia_smi": nvml.nvidia_smi_runs,
