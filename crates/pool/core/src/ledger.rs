@@ -57,6 +57,7 @@ mod revoke;
 mod seating;
 mod serve;
 mod settings;
+mod starving;
 mod stock;
 mod tick;
 mod times;
@@ -166,6 +167,8 @@ pub struct Ledger {
     evicted: BTreeMap<LeaseId, String>,
     /// Those of them that have time to leave: see `leaving_guests.rs`.
     notices: BTreeMap<LeaseId, leaving_guests::Notice>,
+    /// Guests that would move to a better seat: see `starving.rs`.
+    starving: starving::Starving,
     /// When it is next looked whether a guarantee asks for that.
     reclaim_look_ms: u64,
     events: VecDeque<Event>,
@@ -251,6 +254,7 @@ impl Ledger {
             reclaimed: VecDeque::new(),
             evicted: BTreeMap::new(),
             notices: BTreeMap::new(),
+            starving: starving::Starving::default(),
             reclaim_look_ms: 0,
             events: VecDeque::new(),
             event_records: VecDeque::new(),

@@ -66,6 +66,8 @@ pub(crate) enum Mutation {
     SeatWithoutMemory,
     /// The ledger does not look at what the online programs leave of a seat.
     SeatWithoutLoad,
+    /// The ledger moves a guest that starves to any other seat.
+    MoveForNothing,
     /// The ledger gives parts of GPUs to leases that want whole ones.
     LendPartsAsGpus,
     /// The ledger gives leases with a share parts that are smaller.

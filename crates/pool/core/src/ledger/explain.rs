@@ -34,7 +34,10 @@ impl Ledger {
                     .filter_map(|entry| entry.gpu.unready.clone());
                 answer.reasons.extend(words.map(|word| format!("{SEAT_IS_CLOSED}: {word}")));
                 let seats = lease.grants.iter().filter_map(|grant| self.entry(&grant.gpu));
-                seats.for_each(|entry| self.explain_share(entry, &mut answer));
+                for entry in seats {
+                    self.explain_share(entry, &mut answer);
+                    answer.reasons.extend(self.explain_hunger(id, entry).map(str::to_owned));
+                }
                 self.explain_notice(id, &mut answer);
             }
             LeaseState::Parked => {

@@ -242,9 +242,9 @@ impl Ledger {
                 && wish.guard.is_none_or(|guard| self.is_guarded(owner, &entry.gpu, (guard, 1), Some(id)))
         };
         let boxes = self.boxes.values().filter(|owner| is_in(owner));
-        let mut slots = boxes.flat_map(|owner| owner.slots.values().map(move |entry| (owner, entry)));
-        let found = slots.find(|(owner, entry)| entry.gpu.guest.is_some() && will_do(owner, entry));
-        found.map(|(_, entry)| entry.place)
+        let slots = boxes.flat_map(|owner| owner.slots.values().map(move |entry| (owner, entry)));
+        let found = slots.filter(|(owner, entry)| entry.gpu.guest.is_some() && will_do(owner, entry));
+        self.best_seat(tenant, classes, &found.map(|(_, entry)| entry.place).collect())
     }
 
     /// The kinds of seats with as much memory as the one that a program has, or had last.
@@ -291,6 +291,6 @@ impl Ledger {
     }
 }
 
-fn is_seated_guest(lease: &Lease) -> bool {
+pub(super) fn is_seated_guest(lease: &Lease) -> bool {
     lease.state == LeaseState::Granted && lease.request.class == Class::Offline
 }

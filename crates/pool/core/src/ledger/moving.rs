@@ -129,7 +129,14 @@ impl Ledger {
         }
     }
 
-    fn begin(&mut self, id: LeaseId, grant: &Grant, place: Place, purpose: Purpose, reason: String) {
+    pub(super) fn begin(
+        &mut self,
+        id: LeaseId,
+        grant: &Grant,
+        place: Place,
+        purpose: Purpose,
+        reason: String,
+    ) {
         let to = self.bind(&self.gpu_at(place), id, None);
         let tenant = self.leases[&id].lease.tenant.clone();
         let (from, from_epoch, since_ms) = (grant.gpu.clone(), grant.epoch, self.now_ms);
@@ -288,6 +295,7 @@ impl Ledger {
         self.unwanted.remove(&id);
         self.hurried.remove(&id);
         self.notices.remove(&id);
+        self.starving.forget(id);
         self.moves_due.retain(|(_, lease)| *lease != id);
     }
 }

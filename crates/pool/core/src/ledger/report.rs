@@ -115,6 +115,9 @@ impl Ledger {
         if std::mem::replace(&mut entry.sharing, report.sharing) != report.sharing {
             self.restand_seat(name, report.slot);
         }
+        if report.guest.is_some() {
+            self.hear_of_hunger(&id);
+        }
         self.hear_work(&id, before.as_ref(), report.counters.as_ref());
         let entry = self.entry(&id).expect("it was added before");
         let class = self.stock.class_of(entry.place);

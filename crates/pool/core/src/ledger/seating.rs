@@ -196,6 +196,15 @@ impl Ledger {
         1 + (speed.max(0.0) * f64::from(WEIGHT_ONE)).round() as u32
     }
 
+    /// What the best of the seats is worth that can be had.
+    pub(super) fn best_worth(&self) -> Option<u32> {
+        self.seating.seats.kinds().map(|kind| self.worth(kind)).max()
+    }
+
+    pub(super) fn worth_of(&self, place: Place) -> Option<u32> {
+        self.seating.seats.kind_of(place).map(|kind| self.worth(kind))
+    }
+
     /// Notes how a seat stands, after every change to it, its host or what its box measures there.
     pub(super) fn restand_seat(&mut self, owner: &Name, slot: u8) {
         let Some(owner) = self.boxes.get(owner) else { return };
@@ -266,11 +275,7 @@ impl Ledger {
 
     /// How much of its GPU the guest in a seat has, by what its box has measured.
     pub(super) fn explain_share(&self, seat: &GpuEntry, answer: &mut Explanation) {
-        let owner = self.boxes.get(&seat.gpu.box_name);
-        let host = owner.and_then(|owner| owner.partner(&seat.gpu)).filter(|_| seat.gpu.guest.is_some());
-        let is_shared = host.is_some_and(|host| host.gpu.state == GpuState::Leased);
-        if let Some(load) = seat.sharing.filter(|_| is_shared) {
-            let share = share_of(speed_model(seat.gpu.model.as_str()), left_of(seat));
+        if let Some((load, share)) = seat.sharing.zip(self.share_beside_online(seat)) {
             answer.reasons.push(format!(
                 "its seat leaves it about {:.0} % of the GPU: online programs have worked {} % of the last minute",
                 share * 100.0,
@@ -303,7 +308,7 @@ pub(super) struct Planned {
 }
 
 /// The share of the time that the online programs on a seat's GPU leave, less what their pauses lose to the change between programs.
-fn left_of(seat: &GpuEntry) -> f64 {
+pub(super) fn left_of(seat: &GpuEntry) -> f64 {
     let load = seat.sharing.unwrap_or(UNMEASURED);
     let periods = f64::from(load.online_periods_milli) / 1000.0;
     let kappa = speed_model(seat.gpu.model.as_str()).kappa;
@@ -311,6 +316,6 @@ fn left_of(seat: &GpuEntry) -> f64 {
 }
 
 /// How fast a guest is to which so much is left, as a share of its speed alone.
-fn share_of(model: SpeedModel, left: f64) -> f64 {
+pub(super) fn share_of(model: SpeedModel, left: f64) -> f64 {
     model.speed(Online { load: 1.0 - left, busy_periods: 0.0 }, GUEST)
 }

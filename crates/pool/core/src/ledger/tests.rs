@@ -17,6 +17,7 @@ mod reports;
 mod restored;
 mod seating;
 mod seating_round;
+mod starving;
 mod survival;
 mod times;
 

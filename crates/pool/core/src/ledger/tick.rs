@@ -33,6 +33,7 @@ impl Ledger {
         let moves = self.moves_due.first().map(|&(at_ms, _)| at_ms);
         let limit = self.limits.first().map(|&(at_ms, _)| at_ms);
         let guest = self.guest_due_ms();
+        let hungry = self.starving.due_ms();
         limit
             .into_iter()
             .chain(expiry)
@@ -41,6 +42,7 @@ impl Ledger {
             .chain(unplug)
             .chain(moves)
             .chain(guest)
+            .chain(hungry)
             .min()
     }
 
@@ -102,6 +104,7 @@ impl Ledger {
             || self.reclaim()
             || self.reclaim_idle()
             || self.empty_drained()
+            || self.feed_starving()
             || self.forget()
     }
 

@@ -97,6 +97,10 @@ impl Seats {
         self.kinds.keys().copied()
     }
 
+    pub(super) fn kinds(&self) -> impl Iterator<Item = &SeatKind> {
+        self.places.keys()
+    }
+
     /// How many there are of each kind, in the order of kinds.
     pub(super) fn by_kind(&self) -> Vec<(SeatKind, u64)> {
         self.places.iter().map(|(kind, places)| (kind.clone(), places.len() as u64)).collect()

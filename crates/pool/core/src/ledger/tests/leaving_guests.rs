@@ -9,7 +9,7 @@ use pool_api::{Class, GuardReport, GuardedLease, Purpose, Survive};
 /// How long a guest may take.
 const GRACE_MS: u64 = 8_000;
 
-fn surviving_guest() -> LeaseRequest {
+pub(super) fn surviving_guest() -> LeaseRequest {
     LeaseRequest { survive: Survive::Gpu, ..of(Class::Offline) }
 }
 
@@ -21,7 +21,7 @@ fn park(bench: &mut Bench, id: LeaseId) -> Result<Lease, Refusal> {
     Ok(*lease)
 }
 
-fn why(bench: &Bench, id: LeaseId) -> String {
+pub(super) fn why(bench: &Bench, id: LeaseId) -> String {
     bench.ledger.explain(id).unwrap().reasons.join("\n")
 }
 
