@@ -37,7 +37,6 @@ import share_day  # noqa: E402
 import share_faults  # noqa: E402
 import share_matrix  # noqa: E402
 import share_mps  # noqa: E402
-import share_page  # noqa: E402
 import share_rows  # noqa: E402
 import share_sides  # noqa: E402
 import workers  # noqa: E402
@@ -136,17 +135,13 @@ def main():
         return workers.Worker(options.dxpu, place, driver=options.driver, schemes=(options.scheme,), options=more)
 
     rows = share_rows.Rows(options, machine.describe(options.commit))
-    has_faults = options.faults or options.day
-    page = share_page.make() if has_faults and "kill_worker" in options.fault_kinds else None
-    programs = share_sides.Programs(options, worker, share_mps.Mps(place.make("mps")), page)
+    programs = share_sides.Programs(options, worker, share_mps.Mps(place.make("mps")))
     try:
         measure(options, programs, rows)
     finally:
         programs.stop()
         rows.write()
         rows.write_files(programs.logs())
-        if page:
-            os.unlink(page)
     place.close()
     return 0
 

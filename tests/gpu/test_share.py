@@ -17,6 +17,7 @@ import serve  # noqa: E402
 import share  # noqa: E402
 import share_day  # noqa: E402
 import share_figures  # noqa: E402
+import share_page  # noqa: E402
 import share_plot  # noqa: E402
 import share_rows  # noqa: E402
 import share_sides  # noqa: E402
@@ -103,7 +104,8 @@ def every_kind_of_row():
         {"row": "online alone", "side": "slices", "request": "graph", "load": 0.5, "online": online},
         {"row": "offline alone", "side": "slices", "work": "train",
          "offline": {"per_second": 40.0, "of_alone": 1.0, "right": None}},
-        both("gate", 0.5, 1.1, 0.44),
+        both("gate", 0.5, 1.1, 0.44)
+        | {"page": {"busy": 0.58, "periods": 270.4, "groups": 5000.0, "group_us": None, "cost": 0.12}},
         both("slices", 0.5, 5000.0, 0.7, falls_behind=True, right=False),
         {"row": "verify", "side": "gate", "request": "graph", "work": "train", "load": 0.5, "steps": 20, "varies_alone": False,
          "as_on_first_side": True, "right": False, "online": online},
@@ -132,6 +134,26 @@ def test_the_page_shows_what_is_wrong():
     assert "- both mps graph bert 0.5: RuntimeError: it broke" in page and "1 rows were left out" in page
     assert "| illegal | 3 | 0 | 151 | 150 | 9.00 |" in page and "Online error after long: it ended" in page
     assert "illegal, 150 ms" in page and "no library" in page
+    assert "| `graph` | 0.5 | train | gate | 0.58 | 270 | 5000 | - | 0.12 | 0.44 |" in page
+
+
+def test_a_page_tells_what_happened_between_two_looks():
+    page = share_page.Page()
+    try:
+        before = page.look()
+        assert (before["busy_ns"], before["periods"], before["groups"], before["group_us"]) == (0, 0, 0, None)
+        words = {share_page.PRESENT: 0b01, share_page.GUESTS: 0b10}
+        online, guest = share_page.HEADER, share_page.HEADER + share_page.SLOT
+        words |= {online + share_page.BUSY_TOTAL_NS: 10**9, online + share_page.BUSY_PERIODS: 300, online + share_page.COST_MILLI: 120}
+        words |= {online + share_page.GROUP_US: 25, online + share_page.GROUPS: 99, guest + share_page.GROUPS: 4000}
+        with open(page.path, "r+b") as file:
+            for word, value in words.items():
+                file.seek(8 * word)
+                file.write(value.to_bytes(8, "little"))
+        seen = share_page.between(before, page.look() | {"at_ns": before["at_ns"] + 2 * 10**9})
+        assert seen == {"busy": 0.5, "periods": 150, "groups": 2000, "group_us": 25, "cost": 0.12}
+    finally:
+        page.remove()
 
 
 def test_rows_of_a_table_have_the_cells_of_its_head():

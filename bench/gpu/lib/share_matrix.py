@@ -4,6 +4,7 @@ import statistics
 import time
 
 from share_figures import online_figures, rate, ratio
+from share_page import between
 from share_sides import SIDES
 
 # The first steps after a pause find cold caches and clocks.
@@ -93,14 +94,17 @@ class Matrix:
         # Longer than the online program may take when it falls behind; it is stopped after it.
         offline.order(do="offline", work=about["work"], seconds=10 * seconds + 60, stop=True)
         time.sleep(WARM_SECONDS)
+        page = self.programs.page_of(about["side"])
+        before = page.look() if page else None
         began = time.monotonic()
         told = online.do(**order, seconds=seconds)
         ended = time.monotonic()
+        seen = {"page": between(before, page.look())} if page else {}
         offline.order(do="stop")
         answer = offline.answer()
         per_second = rate(answer["ends"], began, ended)
         figures = {"online": self.figures(told, about), "offline": self.offline_figures(answer, about, per_second)}
-        self.rows.add(about | {"took_s": ended - began} | figures)
+        self.rows.add(about | {"took_s": ended - began} | figures | seen)
 
     def verify(self, request, works):
         """Trainings from a fixed state, alone and beside an online program: their parameters must have the same bits."""

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 
+import share_page
 import workers
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "share_programs")
@@ -143,10 +144,10 @@ class Program:
 class Programs:
     """The programs of all sides. Each is started when it is first asked for, and again after its side failed."""
 
-    def __init__(self, options, start_worker, mps, page=None):
-        self.options, self.mps, self._page, self._neighbours, self._ended_neighbours = options, mps, page, [], []
-        # Workers by their options, and a function that starts one.
-        self._start_worker, self._workers = start_worker, {}
+    def __init__(self, options, start_worker, mps):
+        self.options, self.mps, self._neighbours, self._ended_neighbours = options, mps, [], []
+        # Workers and their pages by the workers' options, and a function that starts one.
+        self._start_worker, self._workers, self._pages = start_worker, {}, {}
         self.running = {}
         # Which programs are started with --survive, by side and role.
         self.survivors = set()
@@ -155,12 +156,12 @@ class Programs:
         words = SIDES[side].worker
         if words not in self._workers:
             guarded = ("--guard-memory", self.options.guard_memory) if words == MERGED else ()
-            self._workers[words] = self._start_worker(*words, *guarded, *self._on_page())
+            self._workers[words] = self._start_worker(*words, *guarded, *self._on_page(side))
         return self._workers[words]
 
     def neighbour(self, side):
         """A further worker with the page of a side's worker, as the worker of a seat has."""
-        worker = self._start_worker(*SIDES[side].worker, *self._on_page())
+        worker = self._start_worker(*SIDES[side].worker, *self._on_page(side))
         self._neighbours.append(worker)
         return worker
 
@@ -170,9 +171,15 @@ class Programs:
         self._ended_neighbours += self._neighbours
         self._neighbours = []
 
-    def _on_page(self):
-        """Workers have a page of their own, unless one is to have neighbours."""
-        return ("--page", self._page) if self._page else ()
+    def page_of(self, side):
+        """The page of its worker and that worker's neighbours; `None` for a side without classes."""
+        return self._pages.get(SIDES[side].worker) if SIDES[side].classes else None
+
+    def _on_page(self, side):
+        words = SIDES[side].worker
+        if words not in self._pages:
+            self._pages[words] = share_page.Page()
+        return "--page", self._pages[words].path
 
     def survive(self, side, role):
         """The program of a role is started anew, so that it goes on when its session is lost."""
@@ -261,5 +268,8 @@ class Programs:
         self.stop_neighbours()
         for worker in self._workers.values():
             worker.stop()
+        for page in self._pages.values():
+            page.remove()
+        self._pages = {}
         if killed := self.mps.stop():
             print(f"MPS did not end by itself; killed: {killed}", flush=True)

@@ -64,7 +64,7 @@ def page(results):
     places = sorted({(row["request"], row["load"]) for row in rows if row["row"] in ("online alone", "both")})
     for request, load in places:
         lines += _pairs(request, load, rows)
-    lines += _verified(rows) + _faults(rows) + _days(rows) + _failed(results)
+    lines += _pages(rows) + _verified(rows) + _faults(rows) + _days(rows) + _failed(results)
     return "\n".join(lines) + "\n"
 
 
@@ -105,6 +105,29 @@ def _pair(row):
     cells += [number(offline["per_second"]), number(offline["of_alone"])] if offline else ["", ""]
     cells += [said(online["right"]), said(offline["right"]) if offline else ""]
     return "| " + " | ".join(cells) + " |"
+
+
+def _pages(rows):
+    found = [row for row in rows if row["row"] == "both" and "page" in row]
+    if not found:
+        return []
+    lines = [
+        "## What the gate did",
+        "",
+        "From the page of words that the sessions share. *Busy*: the share of the time for which an online program kept the gate closed. "
+        "*Cost*: what offline work added to requests, as the online session measured it last; *group*: how long it lets groups of offline "
+        "work be.",
+        "",
+        "| request | load | work | side | busy | periods/s | offline groups/s | group, us | cost | offline of alone |",
+        "|---|--:|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in found:
+        page, group = row["page"], row["page"]["group_us"]
+        lines.append(
+            f"| `{row['request']}` | {row['load']:g} | {row['work']} | {row['side']} | {number(page['busy'])} | {page['periods']:.0f} "
+            f"| {page['groups']:.0f} | {number(group, 0)} | {number(page['cost'])} | {number(row['offline']['of_alone'])} |"
+        )
+    return [*lines, ""]
 
 
 def _verified(rows):
