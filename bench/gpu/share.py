@@ -3,6 +3,8 @@
 
     python3 bench/gpu/share.py --dxpu PATH --out DIR                    one online program, two works, load 0.5
     python3 bench/gpu/share.py --dxpu PATH --out DIR --matrix           all programs, works and loads; bits of results
+    python3 bench/gpu/share.py --dxpu PATH --out A --matrix --loads 0.5                one load of it, for a machine that is lent for
+    python3 bench/gpu/share.py --join A B C --out DIR                                  minutes; then the runs A, B and C as one
     python3 bench/gpu/share.py --dxpu PATH --out DIR --faults 100       faults of offline programs beside an online one
     python3 bench/gpu/share.py --dxpu PATH --out DIR --faults 20 --sides merged        the same with merged contexts
     python3 bench/gpu/share.py --dxpu PATH --out DIR --day 600          a day's load, without and with an offline program
@@ -24,6 +26,7 @@ DIR gets share.json, share.md and plot.svg after each row, and logs at the end. 
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -35,6 +38,7 @@ sys.dont_write_bytecode = True
 import machine  # noqa: E402
 import share_day  # noqa: E402
 import share_faults  # noqa: E402
+import share_join  # noqa: E402
 import share_matrix  # noqa: E402
 import share_mps  # noqa: E402
 import share_rows  # noqa: E402
@@ -49,7 +53,8 @@ VERIFY_STEPS = 20
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dxpu", required=True, help="the dxpu binary")
+    parser.add_argument("--dxpu", help="the dxpu binary")
+    parser.add_argument("--join", nargs="+", metavar="DIR", help="measure nothing: write the results of these runs as one")
     parser.add_argument("--out", help="folder for the results")
     parser.add_argument("--seconds", type=float, default=4, help="how long each row is measured")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="no row begins after this time")
@@ -72,6 +77,10 @@ def arguments():
     parser.add_argument("--driver", default="nvidia")
     parser.add_argument("--commit", help="what is measured; asked from git if not given")
     options = parser.parse_args()
+    if not options.join and not options.dxpu:
+        parser.error("--dxpu PATH: the dxpu binary to measure")
+    if options.join and not options.out:
+        parser.error("--join needs --out DIR, a folder for the joined results")
     complete(options, parser)
     return options
 
@@ -118,6 +127,23 @@ def measure(options, programs, rows):
             matrix.measure(other, options.onlines, options.works)
 
 
+def join(options):
+    """Writes the results of several runs as those of one."""
+    runs = []
+    for folder in options.join:
+        with open(os.path.join(folder, "share.json")) as file:
+            runs.append(json.load(file))
+    rows = share_rows.Rows(options, {})
+    try:
+        rows.results = share_join.join(runs)
+    except share_join.CannotJoin as error:
+        print(f"share.py: {error}", file=sys.stderr)
+        return 1
+    rows.write()
+    print(f"{len(rows.results['rows'])} rows of {len(runs)} runs are in {options.out}")
+    return 0
+
+
 def end(*_):
     """A signal that ends the benchmark still lets it stop what it has started."""
     raise SystemExit(1)
@@ -125,6 +151,8 @@ def end(*_):
 
 def main():
     options = arguments()
+    if options.join:
+        return join(options)
     signal.signal(signal.SIGTERM, end)
     # Sides without MPS must not find a daemon through the variables of this process.
     for name in [name for name in os.environ if name.startswith("CUDA_MPS_")]:

@@ -1,7 +1,9 @@
 """The sharing benchmark itself, without a GPU: its figures, tables and plot.   pytest tests/gpu/test_share.py"""
 
 import ctypes
+import json
 import pathlib
+import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
@@ -17,6 +19,7 @@ import serve  # noqa: E402
 import share  # noqa: E402
 import share_day  # noqa: E402
 import share_figures  # noqa: E402
+import share_join  # noqa: E402
 import share_page  # noqa: E402
 import share_plot  # noqa: E402
 import share_rows  # noqa: E402
@@ -135,6 +138,22 @@ def test_the_page_shows_what_is_wrong():
     assert "| illegal | 3 | 0 | 151 | 150 | 9.00 |" in page and "Online error after long: it ended" in page
     assert "illegal, 150 ms" in page and "no library" in page
     assert "| `graph` | 0.5 | train | gate | 0.58 | 270 | 5000 | - | 0.12 | 0.44 |" in page
+
+
+def test_runs_of_one_commit_are_joined_and_others_refused(tmp_path):
+    first, second = results([both("gate", 0.5, 1.1, 0.44)]), results([both("gate", 0.2, 1.2, 0.7)])
+    for name, run in (("a", first), ("b", second)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "share.json").write_text(json.dumps(run))
+    folders = [str(tmp_path / name) for name in ("a", "b", "joined")]
+    command = [sys.executable, str(BENCH / "share.py"), "--join", *folders[:2], "--out", folders[2]]
+    told = subprocess.run(command, text=True, capture_output=True, check=True).stdout
+    assert told.startswith("2 rows of 2 runs")
+    page = (tmp_path / "joined" / "share.md").read_text()
+    assert "## Online `graph`, load 0.2" in page and "## Online `graph`, load 0.5" in page and "Joined from 2 runs" in page
+    second["about"]["commit"] = "d"
+    with pytest.raises(share_join.CannotJoin, match="commit c, another of d"):
+        share_join.join([first, second])
 
 
 def test_a_page_tells_what_happened_between_two_looks():

@@ -59,6 +59,9 @@ def page(results):
     lines.append(f"Commit {about['commit']}; {about['cpu']}, {about['cores']} cores; {results['options']['seconds']:g} s a row.")
     services = ", ".join(f"{request} {us / 1e3:.2f} ms" for request, us in results["service_us"].items())
     lines += [f"A request takes, alone and dedicated: {services}. {NOTE}", ""]
+    if runs := results.get("runs"):
+        dates = ", ".join(run["date"] for run in runs)
+        lines += [f"Joined from {len(runs)} runs ({dates}); shares *of alone* are those of each row's own run.", ""]
     lines += ["Sides: " + "; ".join(f"*{name}*: {SIDES[name].title}" for name in results["options"]["sides"]) + ".", ""]
     lines += _offline_alone(rows)
     places = sorted({(row["request"], row["load"]) for row in rows if row["row"] in ("online alone", "both")})
