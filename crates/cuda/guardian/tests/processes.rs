@@ -40,6 +40,8 @@ fn a_cut_comes_back_as_it_was_and_survives_its_writer() {
     assert!(image.image(1).is_ok(), "the client may not have heard of cut 2");
     // The session is lost in the middle of the next cut.
     image.begin(2, 3).unwrap();
+    // A reader holds the cut that it has listed, until the guardian hears that its connection has ended.
+    eventually("the reader of cut 1 is gone", || image.image(1).is_err());
     assert!(refused(image.image(1)).contains("cut 1 cannot be read"));
     let (entry, bytes) = memory.entry(0);
     image.put(&entry, bytes).unwrap();
