@@ -7,6 +7,8 @@ WHY = pathlib.Path(__file__).parents[2] / "scripts" / "why"
 
 CARGO = """
 running 3 tests
+thread 'dxpu-commands' (23097) panicked at crates/cuda/worker/tests/support/toy.rs:335:60:
+as a test wants it
 ..F
 ---- sweep::tests::one stdout ----
 
