@@ -55,7 +55,7 @@ TaskProlog={folder}/etc/task-prolog
 HealthCheckProgram={folder}/etc/health-check
 HealthCheckInterval=10
 SlurmctldDebug=verbose
-SlurmdDebug=debug
+SlurmdDebug=verbose
 DebugFlags=BurstBuffer
 """
 
