@@ -7,7 +7,7 @@ LINES_MAX = 40
 # What slurmctld, slurmd and `dxpu slurm` write when something goes wrong or a job changes its state.
 TELLING = re.compile(r"error|fatal|warning|fail|dxpu|prolog|epilog|requeu|preempt|reissued|revoked|killed|drain|not responding", re.IGNORECASE)
 # What they write all the time.
-NOISE = re.compile(r"ran for usec|status=0, response|test_stage_in|task/none|spank|debug levels are|prolog to complete")
+NOISE = re.compile(r"ran for usec|status=0, response|test_stage_in|task/none|spank|debug levels are|prolog to complete|launch task StepId")
 
 
 class Record(kit.Record):
