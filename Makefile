@@ -132,10 +132,12 @@ pcie: build setup part-pcie
 part-pcie:
 	tests/pcie/run
 
-## The programs that compare with a real GPU, tried without one.
+## The programs that judge, tried without a GPU: those that compare with one, the count of Numba, the reasons of a failure.
 harness: setup part-harness
 part-harness:
 	.venv/bin/python -m pytest -q tests/gpu/test_harness.py tests/gpu/test_share.py
+	.venv/bin/python -m pytest -q -p no:cacheprovider tests/why
+	.venv/bin/python -m pytest -q --noconftest -p no:cacheprovider tests/judges/test_numba_suite.py
 
 ## Jobs of a real Slurm with GPUs of a pool.
 slurm: build setup part-slurm

@@ -4,6 +4,9 @@ A pytest plugin. It leaves out what `numba-left-out.txt` names, lets everything 
 that fail must be exactly those that `numba-known-failures.txt` names: the run fails when another test fails, and also when
 one of the named tests passes, so that the list stays true. Each entry of both files has its reason.
 
+A named test that fails is shown as an expected failure (`x`), so that FAILED in a log is always a surprise. The figures still count
+it as failed.
+
 Counted are tests that passed or failed. A test that the suite itself skips (because a tool or a second GPU is
 missing) proves nothing either way: it is reported, not counted.
 """
@@ -47,9 +50,10 @@ def initialize_from_pytest_config(request):
 
 
 class Figures:
-    """What became of each test, gathered in the process that reports."""
+    """What became of each test, gathered in the process that reports. `known` gives the reason of each known failure."""
 
-    def __init__(self):
+    def __init__(self, known=None):
+        self.known = known or {}
         self.outcomes = {}
         self.left_out = 0
 
@@ -65,6 +69,20 @@ class Figures:
         elif report.when == "call" and seen is None:
             self.outcomes[report.nodeid] = "passed"
 
+    def expect(self, report):
+        """Turns the failure of a known test into an expected one, and its pass into a failure, as a strict xfail does.
+
+        pytest's own mark would not do: it takes each part (`subTest`) that passes for a pass of the whole test.
+        """
+        reason = self.known.get(short_id(report.nodeid))
+        if reason is None:
+            return
+        is_whole = report.when == "call" and not hasattr(report, "context")
+        if report.failed or (is_whole and report.passed and self.outcomes.get(report.nodeid) == "failed"):
+            report.outcome, report.wasxfail = "skipped", reason
+        elif is_whole and report.passed:
+            report.outcome, report.longrepr = "failed", f"[XPASS(strict)] {reason}"
+
     def count(self, outcome):
         return sum(1 for each in self.outcomes.values() if each == outcome)
 
@@ -76,8 +94,9 @@ class Figures:
     def counted(self):
         return self.passed + self.count("failed")
 
-    def surprises(self, known):
+    def surprises(self):
         """What differs from the list of known failures: a line for each test."""
+        known = set(self.known)
         by_id = {short_id(nodeid): outcome for nodeid, outcome in self.outcomes.items()}
         failed = {name for name, outcome in by_id.items() if outcome == "failed"}
         lines = [f"{name} failed and is not in {KNOWN_FAILURES.name}" for name in sorted(failed - known)]
@@ -97,7 +116,7 @@ class Figures:
 
 
 def pytest_configure(config):
-    config.figures = Figures()
+    config.figures = Figures(dict(read_list(KNOWN_FAILURES)))
 
 
 @pytest.hookimpl(trylast=True)
@@ -114,7 +133,7 @@ def pytest_collection_modifyitems(config, items):
         if stale:
             raise pytest.UsageError(f"{LEFT_OUT.name} names tests that do not exist: {', '.join(stale)}")
         there = {short_id(item.nodeid) for item in kept}
-        if gone_since := [name for name, _ in read_list(KNOWN_FAILURES) if name not in there]:
+        if gone_since := [name for name in config.figures.known if name not in there]:
             raise pytest.UsageError(f"{KNOWN_FAILURES.name} names tests that do not run: {', '.join(gone_since)}")
     items[:] = kept
     config.figures.left_out = len(gone)
@@ -131,34 +150,35 @@ def pytest_testnodedown(node, error):
     figures.left_out = max(figures.left_out, output.get("left_out", 0))
 
 
-# The reports arrive where the hook below runs: in the one process, or in the controller of several.
-@pytest.hookimpl(hookwrapper=True)
+# A report is counted as it came, and changed before pytest prints it.
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_logreport(report):
+    if _reporting is not None:
+        _reporting.note(report)
+        _reporting.expect(report)
     yield
-    _session_figures.note(report)
 
 
-_session_figures = Figures()
+# The figures of the process that prints: the only one, or the controller of several. None in a worker of a controller, which would
+# otherwise change a report before the controller counts it.
+_reporting = None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session):
-    global _session_figures
-    _session_figures = session.config.figures
+    global _reporting
+    _reporting = None if hasattr(session.config, "workeroutput") else session.config.figures
 
 
 def pytest_sessionfinish(session, exitstatus):
     if hasattr(session.config, "workeroutput"):
         return
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED if surprises(session.config) else pytest.ExitCode.OK
-
-
-def surprises(config):
-    return config.figures.surprises({name for name, _ in read_list(KNOWN_FAILURES)})
+        surprises = session.config.figures.surprises()
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED if surprises else pytest.ExitCode.OK
 
 
 def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.write_line(config.figures.line())
-    for line in surprises(config):
+    for line in config.figures.surprises():
         terminalreporter.write_line(f"numba-cuda: {line}", red=True)

@@ -55,6 +55,7 @@ TaskProlog={folder}/etc/task-prolog
 HealthCheckProgram={folder}/etc/health-check
 HealthCheckInterval=10
 SlurmctldDebug=verbose
+SlurmdDebug=verbose
 DebugFlags=BurstBuffer
 """
 
@@ -76,6 +77,7 @@ class Cluster:
         self.etc = self.folder / "etc"
         self.nodes = [f"n{number}" for number in range(nodes)]
         self.processes = {}
+        self.submitted = []
         slurm = pwd.getpwnam("slurm")
         for name, mode in (("etc", 0o755), ("munge", 0o755), ("state", 0o755), ("log", 0o777), ("slurmd", 0o755), ("run", 0o755), ("out", 0o1777)):
             (self.folder / name).mkdir()
@@ -123,11 +125,11 @@ class Cluster:
         (munge / "key").chmod(0o400)
         self.start("munged", "munged", "-F", "--force", f"--key-file={munge}/key", f"--socket={munge}/socket",
                    f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed")
-        kit.until("munged listens", lambda: (munge / "socket").exists(), 20)
+        kit.until("munged listens", lambda: (munge / "socket").exists(), 60)
         self.start("slurmctld", "slurmctld", "-D", "-c")
         for node in self.nodes:
             self.start_node(node)
-        kit.until(lambda: f"nodes are idle: {self.ask('sinfo', '-Nho', '%N %T')}\n{self.logs()}", self.is_idle, 60)
+        kit.until(lambda: f"nodes are idle: {self.ask('sinfo', '-Nho', '%N %T')}\n{self.logs()}", self.is_idle, 120)
         return self
 
     def is_idle(self):
@@ -213,7 +215,9 @@ class Cluster:
         """The number of the job."""
         path = self.folder / "out" / f"script-{time.monotonic_ns()}.sh"
         path.write_text(script)
-        return int(re.search(r"job (\d+)", self.ask("sbatch", "--output=%A_%a.%j.said", *options, str(path), user=user))[1])
+        job = int(re.search(r"job (\d+)", self.ask("sbatch", "--output=%A_%a.%j.said", *options, str(path), user=user))[1])
+        self.submitted.append(job)
+        return job
 
     def job(self, number):
         """What Slurm says of a job, as a dictionary. Several are on one line, but for those with spaces in their values."""

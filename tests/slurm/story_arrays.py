@@ -25,16 +25,16 @@ def overtakes(world):
     made = pool.ask("lease", "create", "--gpus", str(total), "--ttl", "1h", "-o", "json")
     kit.hold(made.returncode == 0, "no lease:", made.stderr)
     array = slurm.submit(world.script(1, gpus=total), "--array=1-4")
-    kit.until(lambda: f"all tasks wait for GPUs: {left(world, tasks(world, [array]))}", lambda: len(world.leases()) == 4, 60)
+    kit.until(lambda: f"all tasks wait for GPUs: {left(world, tasks(world, [array]))}", lambda: len(world.leases()) == 4, 120)
     first = min(world.leases().items(), key=lambda item: item[1][0]["created_ms"])[0]
     for name, task in tasks(world, [array]).items():
         if task.number != first:
             slurm.ask("scontrol", "update", f"JobId={name}", "Nice=-10")
     pool.ask("lease", "release", json.loads(made.stdout)["id"])
-    kit.until(lambda: f"all tasks end: {left(world, tasks(world, [array]))}", lambda: ended(world, [array]) == 4, 120)
+    kit.until(lambda: f"all tasks end: {left(world, tasks(world, [array]))}", lambda: ended(world, [array]) == 4, 240)
     states = tasks(world, [array])
     kit.hold(all(task.state == "COMPLETED" for task in states.values()), "not all came to their end:", states)
-    kit.until(lambda: f"leases are back: {world.leases()}", lambda: not world.leases(), 60)
+    kit.until(lambda: f"leases are back: {world.leases()}", lambda: not world.leases(), 120)
 
 
 def ended(world, arrays):

@@ -21,7 +21,7 @@ def sweep(world, *options, environment=None):
 
 
 def sweeps(world):
-    job = world.slurm.submit(world.script(20))
+    job = world.slurm.submit(world.script(30))
     world.until_running(job)
     orphan(world, 99998)
     foreign = world.pool.ask("lease", "create", "--note", "slurm/other/99997 uid 5", "--ttl", "1h", "--tenant", "slurm")
@@ -38,7 +38,7 @@ def sweeps(world):
 
 def by_itself(world):
     orphan(world, 99996)
-    world.until_returned(99996, seconds=80)
+    world.until_returned(99996, seconds=120)
 
 
 def blind(world):

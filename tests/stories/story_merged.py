@@ -36,12 +36,15 @@ fi
 def tell(record):
     record.part("the MPS daemon ends with the process that wanted it, with its keeper, and leaves nothing", keeper)
     record.part("without NVIDIA's program --merged is refused, and says what to install", not_installed)
-    with kit.Worker("--merged", "--memory", "2GiB", "--guard-memory", "1GiB") as worker:
+    # Offline programs fail on purpose here, and wait after it only in a part of their own.
+    with kit.Worker("--merged", "--memory", "2GiB", "--guard-memory", "1GiB", "--fault-wait-max", "0s") as worker:
         record.part("an online program outlives the faults of offline ones beside it", survives, worker)
         record.part("an online program outlives faults that come again and again", outlives_many, worker)
         record.part("its own fault is told once, after two resumes", own_fault, worker)
         record.part("without --survive a program ends with the fault of another one, and the worker says so before", unprotected, worker)
         record.part("a program that comes after a fault has a context that lives", newcomers, worker)
+    with kit.Worker("--merged", "--memory", "2GiB", "--guard-memory", "1GiB") as worker:
+        record.part("an offline program that fails again and again waits longer each time, and no other one waits", waits_longer, worker)
     with kit.Worker("--memory", "2GiB") as worker:
         record.part("without --merged a fault stays where it is", isolated, worker)
 
@@ -171,6 +174,38 @@ def newcomers(worker):
         with Program(worker, "offline", "offline") as offline:
             offline.order(do="offline", work="product", seconds=0.1)
             offline.answer()
+
+
+def waits_longer(worker):
+    waited = re.compile(r"this offline program waits for (\d+) s before it uses the GPU: (\d+) faults? ")
+    with Program(worker, "online", "online", "--survive") as online:
+        online.order(do="online", gap_us=20_000, seconds=600, stop=True)
+        told = []
+        for number in range(5):
+            with Program(worker, "illegal", "offline") as wrong:
+                began = time.monotonic()
+                _, text = wrong.process.communicate("\n", timeout=60)
+                kit.hold("error 700" in text, "it wrote where no memory is, and heard:", text[-300:])
+                found = waited.search(text)
+                told.append(found and (int(found[1]), int(found[2])))
+                kit.hold(not found or time.monotonic() - began > int(found[1]) - 1, "it did not wait as it said:", text[-300:])
+        # The fault of attempt N is followed by 2^(N-1) s. A program takes some of them to begin, so the first may not have to wait.
+        kit.hold(told[0] is None, "it waited although nothing had failed:", told)
+        kit.hold(told[4] and told[4][1] == 4 and 4 <= told[4][0] <= 8, "after four faults it waited:", told)
+        # At this moment offline programs wait for 16 s.
+        with Program(worker, "online", "online") as other:
+            began = time.monotonic()
+            other.order(do="online", gap_us=20_000, seconds=0.1)
+            other.answer()
+            kit.hold(time.monotonic() - began < 8, "an online program waited, too:", time.monotonic() - began)
+        online.order(do="stop")
+        online.answer()
+    # No online program is there any more that has to be protected.
+    began = time.monotonic()
+    with Program(worker, "offline", "offline") as offline:
+        offline.order(do="offline", work="product", seconds=0.1)
+        offline.answer()
+    kit.hold(time.monotonic() - began < 8, "it waited for nobody:", time.monotonic() - began)
 
 
 def isolated(worker):

@@ -11,6 +11,7 @@
 //! those of jobs that do not. Tokens are on the job's nodes alone; they never travel through Slurm, which does not encrypt.
 
 mod controller;
+mod folder;
 mod leases;
 mod node;
 mod programs;
@@ -112,6 +113,10 @@ struct JobName {
 }
 
 impl JobName {
+    fn number(&self) -> u32 {
+        self.job
+    }
+
     fn job(&self) -> anyhow::Result<Job> {
         Job::new(&self.cluster.name()?, self.job).map_err(|error| {
             Failure::new(Exit::Usage, error.to_string(), "give --job and --cluster as Slurm has them").into()

@@ -128,6 +128,10 @@ pub(crate) struct Worker {
     /// nvidia-cuda-mps-control
     #[arg(long)]
     merged: bool,
+    /// With --merged: how long offline programs wait at most before they begin to work beside an online one, after faults that ended the
+    /// contexts of all. The first wait is a second, each fault doubles it, ten minutes without one end it. 0s: they do not wait
+    #[arg(long, value_name = "TIME", env = "DXPU_FAULT_WAIT_MAX", default_value = "60s", value_parser = quantity::duration)]
+    fault_wait_max: Duration,
     /// The folder of the MPS daemon of the GPU, which `dxpu box` keeps, in place of one of this worker's own
     #[arg(long, value_name = "DIR", requires = "merged", hide = true)]
     mps_folder: Option<PathBuf>,
@@ -199,6 +203,7 @@ impl Worker {
         // An operator that says how much has programs for it; the default is taken as it is needed.
         session.content_is_made_ready = self.content_memory.is_some();
         session.is_merged = self.merged;
+        session.fault_wait_max = self.fault_wait_max;
         session.offline_slice_us = self.offline_slice.map(|slice| (slice.as_micros() as u64).max(1));
         let merged = self.starts_daemon().then(|| merged::start(&directory)).transpose()?;
         let mps = merged.as_ref().map(|merged| merged.folder.clone()).or_else(|| self.mps_folder.clone());

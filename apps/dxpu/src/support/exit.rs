@@ -122,18 +122,24 @@ pub(crate) fn report(outcome: Outcome) -> ExitCode {
     let exit = match outcome {
         Ok(exit) => exit,
         Err(error) => {
-            log::say(format_args!("dxpu: {error}"));
-            for cause in error.chain().skip(1) {
-                log::say(format_args!("  because: {cause}"));
-            }
-            let (exit, hint) = exit_and_hint(&error);
-            if !hint.is_empty() {
-                log::say(format_args!("  what to do: {hint}"));
-            }
-            exit
+            log::say(format_args!("dxpu: {}", words(&error)));
+            exit_and_hint(&error).0
         }
     };
     ExitCode::from(exit.code())
+}
+
+/// What a failure says: what happened, why, and what to do, each on lines of its own.
+pub(crate) fn words(error: &anyhow::Error) -> String {
+    let mut words = error.to_string();
+    for cause in error.chain().skip(1) {
+        words.push_str(&format!("\n  because: {cause}"));
+    }
+    let (_, hint) = exit_and_hint(error);
+    if !hint.is_empty() {
+        words.push_str(&format!("\n  what to do: {hint}"));
+    }
+    words
 }
 
 /// The exit code of an error, and what its user should do; empty if the error does not say.

@@ -15,6 +15,7 @@
 //! - [`Sentry`] finds owners that died or froze with the gate closed.
 //! - [`Overstay`] finds a kernel that runs on at a closed gate.
 //! - [`slice_us()`] says how long a session may have the device at a stretch, where the device can be told.
+//! - [`FaultBackoff`] says how long offline sessions wait after faults that ended the contexts of all.
 //! - [`Turns`] has sessions of leases with a share of the GPU take turns, in proportion to their shares.
 //! - [`Regulator`] measures what offline work costs an online session ([`CostMeter`]) and holds it within the session's slack
 //!   ([`Governor`]); [`Monitor`] opens and closes the seat for guests.
@@ -25,6 +26,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
+mod backoff;
 mod cost;
 mod governor;
 mod graph_gates;
@@ -46,6 +48,7 @@ mod turnstile;
 #[cfg(test)]
 mod tests;
 
+pub use backoff::FaultBackoff;
 pub use cost::{Cost, CostMeter};
 pub use governor::{Governor, GovernorReading, Orders};
 pub use graph_gates::{GraphStep, GraphTime, graph_gates};

@@ -11,6 +11,7 @@
 //!      7   floor: the virtual time at which the turn was last given
 //!      8   guests: bit i = slot i belongs to an offline session
 //!      9   faults that ended the contexts of all sessions, where these are merged: how many, and the code of the last
+//!     15   [`crate::FaultBackoff`] of these faults
 //!   16..   63 slots of 16 words: 8 that the owner writes often, 8 that others read
 //! ```
 //!
@@ -20,6 +21,7 @@
 //!
 //! What is done with words 5 to 7 and with the gates of equal slots is in `turn_words.rs`.
 
+use crate::backoff::FaultBackoff;
 use crate::governor::Orders;
 use crate::mutant::{Mutant, is_planted};
 use crate::part::{Part, Share};
@@ -47,6 +49,7 @@ const EPOCH: usize = 3;
 const PAUSED_UNTIL: usize = 4;
 const GUESTS: usize = 8;
 const FAULTS: usize = 9;
+const BACKOFF: usize = 15;
 const PAUSE_BIT: u64 = 1 << 63;
 
 /// A process number has at most 22 bits on Linux (`PID_MAX_LIMIT`).
@@ -501,6 +504,17 @@ impl<'a> Page<'a> {
     pub fn faults(&self) -> (u64, u32) {
         let word = self.words[FAULTS].load(SeqCst);
         (word >> 32, word as u32)
+    }
+
+    /// A session has met a fault that ended the contexts of all.
+    pub fn met_fault(&self, now_ns: u64) {
+        let next = |word: u64| Some(FaultBackoff::from_word(word).after_fault(now_ns).word());
+        let _ = self.words[BACKOFF].fetch_update(SeqCst, SeqCst, next);
+    }
+
+    /// What sessions have met of such faults.
+    pub fn fault_backoff(&self) -> FaultBackoff {
+        FaultBackoff::from_word(self.words[BACKOFF].load(Relaxed))
     }
 
     /// The slots of online sessions.

@@ -196,6 +196,8 @@ wire_enum! {
         /// Worker, once in an online session that takes over: all work of the replay, and what came after it until now, has ended
         /// well.
         20 Rested {}
+        /// Worker: the program's work waits before it begins, in words for the user.
+        21 Waits { text: Bytes<'a>, }
     }
 }
 

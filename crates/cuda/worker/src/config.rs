@@ -149,6 +149,10 @@ pub struct SessionConfig {
     /// kernel ends the contexts of all others.
     #[serde(default)]
     pub is_merged: bool,
+    /// Where contexts are merged: how long offline programs wait at most after faults that ended the contexts of all, before they begin to
+    /// work beside an online one.
+    #[serde(default = "fault_wait_max")]
+    pub fault_wait_max: Duration,
     /// Where other boxes reach that guardian; empty if they cannot, or if it says so itself.
     #[serde(default)]
     pub guardian_address: String,
@@ -166,6 +170,11 @@ fn shared_host_bytes_max() -> u64 {
 /// than this of requests that take milliseconds.
 fn slack_percent() -> u32 {
     25
+}
+
+/// A program that faults every minute costs an online one, with replays of 0.4 s, less than 1 % of its time.
+fn fault_wait_max() -> Duration {
+    Duration::from_secs(60)
 }
 
 impl SessionConfig {
@@ -198,6 +207,7 @@ impl SessionConfig {
             offline_slice_us: None,
             takes_turns: false,
             is_merged: false,
+            fault_wait_max: fault_wait_max(),
         }
     }
 

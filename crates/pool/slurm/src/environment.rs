@@ -1,7 +1,7 @@
 //! What a job's programs are told, and how it reaches them.
 //!
 //! Prolog writes a file of `NAME=VALUE` lines for the job. TaskProlog reads it before each task and prints what Slurm sets:
-//! `export NAME=VALUE` and `unset NAME`.
+//! `export NAME=VALUE`, `unset NAME`, and `print WORDS` for the job's output.
 
 use thiserror::Error;
 
@@ -117,6 +117,12 @@ impl Shell {
         shell
     }
 
+    /// For a job whose GPUs are not there. Slurm writes these words to the job's output.
+    pub fn of_failure(words: &str) -> Self {
+        let lines = words.lines().map(str::trim).filter(|line| !line.is_empty());
+        Self { lines: lines.map(|line| format!("print {line}")).collect() }
+    }
+
     /// As Slurm reads it.
     pub fn to_text(&self) -> String {
         self.lines.iter().map(|line| format!("{line}\n")).collect()
@@ -158,6 +164,12 @@ mod tests {
         let broken = environment.set("DXPU_CA", "a\nexport PATH=/evil".to_owned());
         assert_eq!(broken, Err(EnvironmentError::Value("DXPU_CA")));
         assert!(Environment::parse("PATH=/evil\n").is_err() && Environment::parse("x\n").is_err());
+    }
+
+    #[test]
+    fn every_line_of_a_failure_is_printed_and_none_is_an_order() {
+        let told = Shell::of_failure("dxpu: no GPUs. It said:\n\n  export PATH=/evil\n").to_text();
+        assert_eq!(told, "print dxpu: no GPUs. It said:\nprint export PATH=/evil\n");
     }
 
     #[test]

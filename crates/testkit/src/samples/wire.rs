@@ -327,6 +327,7 @@ pub fn notices() -> Vec<(&'static str, Notice<'static>)> {
             "content-lacks",
             Notice::ContentLacks { transfer: TransferId(9), first: 64, count: 2, lacking: vec![65] },
         ),
+        ("waits", Notice::Waits { text: Bytes(b"this offline program waits for 4 s") }),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! What slurmctld calls for a job, from `burst_buffer.lua`.
 
 use super::leases;
-use super::programs::note_in_job;
+use super::programs::{asked, note_in_job};
 use crate::operate::lease::long_duration;
 use crate::support::exit::{Exit, Failure, Outcome};
 use crate::support::pool_access::{PoolAccess, failure};
@@ -10,7 +10,7 @@ use pool_api::{ErrorCode, Lease};
 use pool_client::Client;
 use pool_slurm::{Job, Note, Wanted};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// More requeues of one job within a day than this are no accident.
 const ATTEMPTS_MAX: u32 = 1000;
@@ -120,7 +120,27 @@ impl Start {
         // A GPU may have been lost since the job was staged.
         let lease = leases::until_granted(&client, lease)?;
         note_in_job(job.number(), &pool_slurm::admin_comment(&lease));
+        pause(job.number());
         Ok(Exit::Success)
+    }
+}
+
+/// Waits until slurmd runs Prolog for a job that ran before: some seconds, unless an operator had it start at once.
+fn pause(job: u32) {
+    let asked = || -> anyhow::Result<Duration> {
+        let question = pool_slurm::restart_question(job);
+        let answer = asked("squeue", &question.each_ref().map(String::as_str))?;
+        let Some(requeued) = pool_slurm::requeued_at(job, &answer) else { return Ok(Duration::ZERO) };
+        let config = asked("scontrol", &["show", "config"])?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        Ok(pool_slurm::pause_before_start(requeued, &config, now))
+    };
+    match asked() {
+        Ok(pause) => std::thread::sleep(pause),
+        // Most jobs never ran before, and the others start too early at worst: then TaskProlog says so.
+        Err(error) => {
+            errln!("dxpu: whether job {job} ran before is not known, so it starts at once: {error:#}")
+        }
     }
 }
 

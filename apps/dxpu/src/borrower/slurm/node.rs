@@ -1,25 +1,15 @@
 //! What slurmd calls on a job's nodes.
-//!
-//! ```text
-//! ROOT/JOB/tokens        one line for each GPU; the job's user alone can read it
-//! ROOT/JOB/ca.pem        by which boxes are known
-//! ROOT/JOB/environment   what tasks are told
-//! ```
-//!
-//! The folders belong to root, so that no user puts a link where root writes.
 
+use super::folder::{Access, Folder, Owner};
 use super::{leases, programs};
 use crate::borrower::{cdi, preflight};
-use crate::support::exit::{Exit, Failure, Outcome};
+use crate::support::exit::{Exit, Failure, Outcome, words};
 use crate::support::library;
 use crate::support::pool_access::{PoolAccess, failure};
-use anyhow::Context;
-use pool_api::{ErrorCode, Lease, LeaseId, LeaseTokens, SignedGrant};
+use pool_api::{ErrorCode, Lease, LeaseTokens, SignedGrant};
 use pool_auth::Identity;
 use pool_client::Client;
 use pool_slurm::{Environment, Shell};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use transport::{Address, ClientSecurity, Scheme};
@@ -37,16 +27,9 @@ struct Root {
 }
 
 impl Root {
-    fn of(&self, job: u32) -> PathBuf {
-        self.root.join(job.to_string())
+    fn of(&self, job: u32) -> Folder {
+        Folder::of(&self.root, job)
     }
-}
-
-/// The user that may read the tokens.
-#[derive(Clone, Copy)]
-struct Owner {
-    uid: u32,
-    gid: u32,
 }
 
 #[derive(clap::Args)]
@@ -67,11 +50,24 @@ pub(super) struct Attach {
 
 impl Attach {
     pub(super) fn run(self) -> Outcome {
+        let folder = self.root.of(self.job.number());
+        let owner = Owner { uid: self.uid, gid: self.gid };
+        let Err(error) = self.attach(&folder, owner) else { return Ok(Exit::Success) };
+        // Prolog's output goes to the node's journal, which the job's user cannot read.
+        if let Err(unwritten) = folder.say_why_not(&words(&error), owner) {
+            errln!("dxpu: the job is not told why: {unwritten:#}");
+        }
+        Err(error)
+    }
+
+    fn attach(&self, folder: &Folder, owner: Owner) -> anyhow::Result<()> {
         let job = self.job.job()?;
         // Most jobs ask for nothing, and must start whether or not a manager answers.
-        let shown = programs::asked("scontrol", &["--oneliner", "show", "job", &job.number().to_string()])?;
+        let shown =
+            programs::asked_at_last("scontrol", &["--oneliner", "show", "job", &job.number().to_string()])?;
         if !pool_slurm::asks_for_gpus(&shown) {
-            return Ok(Exit::Success);
+            // The node may have been away when another job of this number ended, so that its Epilog did not run.
+            return folder.remove();
         }
         let client = leases::client(&self.access)?;
         let Some((note, lease)) = leases::of_job(&client, &job).map_err(failure)?.pop() else {
@@ -84,14 +80,12 @@ impl Attach {
             return Err(Failure::new(Exit::Refused, what, hint).into());
         }
         let lease = leases::until_granted(&client, lease)?;
-        let owner = Owner { uid: self.uid, gid: self.gid };
-        attach(&client, &lease, &self.root.of(job.number()), job.number(), owner)?;
-        Ok(Exit::Success)
+        folder.give(&access_to(&client, &lease, folder, job.number())?, owner)
     }
 }
 
-/// Finds a way to each GPU, and writes the job's files when all workers let it in.
-fn attach(client: &Client, lease: &Lease, folder: &Path, job: u32, owner: Owner) -> anyhow::Result<()> {
+/// Finds a way to each GPU, when all workers let the job in.
+fn access_to(client: &Client, lease: &Lease, folder: &Folder, job: u32) -> anyhow::Result<Access> {
     let deadline = Instant::now() + ATTACH_WITHIN;
     loop {
         let tokens = match client.lease_tokens(lease.id) {
@@ -106,7 +100,7 @@ fn attach(client: &Client, lease: &Lease, folder: &Path, job: u32, owner: Owner)
         let ways: Result<Vec<Way>, Failure> =
             tokens.grants.iter().map(|grant| way_to(grant, &tokens.ca_certificate)).collect();
         match ways {
-            Ok(ways) => return write(folder, &tokens, &ways, job, owner),
+            Ok(ways) => return access(folder, tokens, &ways, job),
             Err(error) if Instant::now() >= deadline => return Err(error.into()),
             Err(_) => std::thread::sleep(TRY_AGAIN_AFTER),
         }
@@ -138,44 +132,21 @@ fn way_to(grant: &SignedGrant, authority: &str) -> Result<Way, Failure> {
     Err(last)
 }
 
-fn write(folder: &Path, tokens: &LeaseTokens, ways: &[Way], job: u32, owner: Owner) -> anyhow::Result<()> {
-    // All may enter, because the files have owners of their own.
-    let make = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
-    make.with_context(|| format!("cannot make {}", folder.display()))?;
-    let _alone = alone(folder)?;
-    // `refresh` may have removed it before it let go: it takes the folder of a lease that is over.
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-    let file = |name: &str| folder.join(name);
+fn access(folder: &Folder, tokens: LeaseTokens, ways: &[Way], job: u32) -> anyhow::Result<Access> {
     let joined = |texts: Vec<String>| texts.join(",");
     let mut environment = Environment::default();
     let mut set = |name, value: String| environment.set(name, value);
     set("DXPU_WORKER", joined(ways.iter().map(|way| way.address.to_string()).collect()))?;
     set("DXPU_WORKER_NAMES", joined(ways.iter().map(|way| way.name.clone()).collect()))?;
-    set("DXPU_TOKEN_FILE", file("tokens").display().to_string())?;
-    set("DXPU_CA", file("ca.pem").display().to_string())?;
+    set("DXPU_TOKEN_FILE", folder.file("tokens").display().to_string())?;
+    set("DXPU_CA", folder.file("ca.pem").display().to_string())?;
     set("DXPU_LEASE", tokens.lease.to_string())?;
     set("DXPU_LEASE_JOB", job.to_string())?;
     if ways.iter().any(|way| way.is_soft) {
         set("CUPY_COMPILE_WITH_PTX", "1".to_owned())?;
     }
-    let secrets: String = tokens.grants.iter().map(|grant| format!("{}\n", grant.token)).collect();
-    give(&file("ca.pem"), owner, &tokens.ca_certificate)?;
-    give(&file("tokens"), owner, &secrets)?;
-    // Last: a task that finds it finds the others too.
-    give(&file("environment"), owner, &environment.to_text())
-}
-
-/// Writes a file that its new owner alone can read; a reader sees the old one or the new one, whole.
-fn give(path: &Path, owner: Owner, content: &str) -> anyhow::Result<()> {
-    let write = || -> std::io::Result<()> {
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        let mut file = tempfile::Builder::new().prefix(".unfinished-").tempfile_in(folder)?;
-        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o400))?;
-        fchown(file.as_file(), Some(owner.uid), Some(owner.gid))?;
-        file.write_all(content.as_bytes())?;
-        file.persist(path).map(drop).map_err(|failed| failed.error)
-    };
-    write().with_context(|| format!("cannot write {} for user {}", path.display(), owner.uid))
+    let secrets = tokens.grants.iter().map(|grant| format!("{}\n", grant.token)).collect();
+    Ok(Access { lease: tokens.lease, tokens: secrets, authority: tokens.ca_certificate, environment })
 }
 
 #[derive(clap::Args)]
@@ -193,13 +164,16 @@ pub(super) struct Tell {
 
 impl Tell {
     pub(super) fn run(self) -> Outcome {
-        let file = self.root.of(self.job).join("environment");
-        let text = match std::fs::read_to_string(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return self.tell_without(),
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-        };
-        let environment = Environment::parse(&text).with_context(|| format!("{}", file.display()))?;
+        self.tell().or_else(|error| {
+            // Slurm reads all that TaskProlog says, and shows the job's user what it is told to print.
+            out!("{}", Shell::of_failure(&format!("dxpu: {}", words(&error))).to_text());
+            Ok(Exit::Failure)
+        })
+    }
+
+    fn tell(self) -> Outcome {
+        let folder = self.root.of(self.job);
+        let Some(environment) = folder.environment()? else { return self.tell_without(&folder) };
         let libraries = match self.libraries {
             Some(folder) => folder,
             None if Path::new(cdi::PACKAGED).join("libcuda.so.1").exists() => cdi::PACKAGED.into(),
@@ -210,17 +184,37 @@ impl Tell {
         Ok(Exit::Success)
     }
 
-    /// The job has no files here: it asked for nothing, or Prolog could not attach it.
-    fn tell_without(&self) -> Outcome {
+    /// The job has no files here: it asked for nothing, or Prolog did not get its GPUs.
+    fn tell_without(&self, folder: &Folder) -> Outcome {
         let Ok(marked) = std::env::var("DXPU_LEASE_JOB") else { return Ok(Exit::Success) };
         if marked == self.job.to_string() {
-            let what = format!("job {} asked for GPUs of the pool, and this node did not get them", self.job);
-            let hint = "look for `dxpu` in slurmd's log on this node, then requeue the job";
-            return Err(Failure::new(Exit::Unreachable, what, hint).into());
+            return Err(self.failure(folder.why_not()?).into());
         }
         // It was submitted from within another job, whose variables it has inherited.
         out!("{}", Shell::of_no_lease().to_text());
         Ok(Exit::Success)
+    }
+
+    /// Why this node has no GPUs for the job, in the job's own output.
+    fn failure(&self, why_not: Option<String>) -> Failure {
+        let node = std::env::var("SLURMD_NODENAME")
+            .map_or_else(|_| "its node".to_owned(), |name| format!("node {name}"));
+        let asked = format!("job {} asked for GPUs of the pool, and", self.job);
+        match why_not {
+            Some(words) => {
+                let what = format!("{asked} Prolog did not get them on {node}. It said:\n{words}");
+                let hint = format!("requeue the job when that is over: scontrol requeue {}", self.job);
+                Failure::new(Exit::Unreachable, what, hint)
+            }
+            None => {
+                let what = format!("{asked} slurmd ran no Prolog for it on {node}, or stopped it");
+                let hint = format!(
+                    "look for the job in slurmd's log there, then requeue it and leave its StartTime: scontrol requeue {}",
+                    self.job
+                );
+                Failure::new(Exit::Unreachable, what, hint)
+            }
+        }
     }
 }
 
@@ -235,7 +229,7 @@ pub(super) struct Detach {
 
 impl Detach {
     pub(super) fn run(self) -> Outcome {
-        machine::files::remove_directory(&self.root.of(self.job))?;
+        self.root.of(self.job).remove()?;
         Ok(Exit::Success)
     }
 }
@@ -270,42 +264,15 @@ impl Refresh {
     }
 }
 
-fn refresh(client: &Client, folder: &Path, job: u32) -> anyhow::Result<()> {
-    // Prolog has just made the folder, or Epilog has just removed it.
-    let Some(id) = lease_of(folder)? else { return Ok(()) };
-    let seen = std::fs::metadata(folder.join("environment"))?;
-    let owner = Owner { uid: seen.uid(), gid: seen.gid() };
+fn refresh(client: &Client, folder: &Folder, job: u32) -> anyhow::Result<()> {
+    // Prolog has just made the folder or has failed, or Epilog has just removed it.
+    let Some((id, owner)) = folder.lease()? else { return folder.remove_old_words() };
     match client.renew_lease(id) {
-        Ok(lease) => attach(client, &lease, folder, job, owner),
+        Ok(lease) => folder.renew(&access_to(client, &lease, folder, job)?, owner),
         // The job is over: this node was away, so its Epilog did not run. Or the pool took the lease; then the files open nothing.
         Err(error) if matches!(error.code(), Some(ErrorCode::Gone | ErrorCode::NotFound)) => {
-            let _alone = alone(folder)?;
-            // A requeued job may have come back to this node meanwhile, with another lease.
-            if lease_of(folder)? == Some(id) {
-                machine::files::remove_directory(folder)?;
-            }
-            Ok(())
+            folder.remove_those_of(id)
         }
         Err(error) => Err(failure(error).into()),
     }
-}
-
-/// The lease that a job's files are for; `None` while there are none.
-fn lease_of(folder: &Path) -> anyhow::Result<Option<LeaseId>> {
-    let file = folder.join("environment");
-    let text = match std::fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-    };
-    Ok(Some(Environment::parse(&text)?.get("DXPU_LEASE").unwrap_or_default().parse()?))
-}
-
-/// No other command of this node writes or removes files of jobs while this is open.
-fn alone(folder: &Path) -> anyhow::Result<std::fs::File> {
-    let path = folder.with_file_name("lock");
-    let file = std::fs::File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
-    Ok(file)
 }

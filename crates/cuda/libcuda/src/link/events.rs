@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     host::{self, HostRegion},
+    log,
     timeline::LinkTimeline,
 };
 use cuda_abi::CudaError;
@@ -436,6 +437,10 @@ impl Reader<'_> {
             }
             Notice::Ping { nonce } => Ok(self.wires.send(&Notice::Pong { nonce })?),
             Notice::Pong { .. } => Ok(()),
+            Notice::Waits { text } => {
+                log::warn(&String::from_utf8_lossy(text.0));
+                Ok(())
+            }
             Notice::Closing { text } => Err(LinkEnd::Told(String::from_utf8_lossy(text.0).into_owned())),
             Notice::CutTaken { .. }
             | Notice::CutSafe { .. }

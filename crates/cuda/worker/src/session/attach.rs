@@ -173,7 +173,12 @@ fn welcome(
 /// The slack of its lease, or else of its worker.
 fn rules(config: &SessionConfig, admitted: &Admitted) -> Rules {
     let slack_percent = admitted.slack_percent.map_or(config.slack_percent, u32::from);
-    Rules { slack: f64::from(slack_percent) / 100.0, offline_slice_us: config.offline_slice_us }
+    let fault_wait_max = if config.is_merged { config.fault_wait_max } else { Duration::ZERO };
+    Rules {
+        slack: f64::from(slack_percent) / 100.0,
+        offline_slice_us: config.offline_slice_us,
+        fault_wait_max,
+    }
 }
 
 fn send_handshake(tx: &mut Tx, handshake: &Handshake) -> io::Result<()> {

@@ -11,7 +11,7 @@ use crate::{
     end::Ending,
     session::{
         handshake::{HandshakeError, refused},
-        presence::{self, Rules, Sharer, WhenRested},
+        presence::{self, Rules, Sharer, TellClient, WhenRested},
         turns::{self, TurnTaker},
     },
 };
@@ -129,10 +129,13 @@ impl Place {
         }
     }
 
-    /// Commands may come from now on; a place that cannot be kept ends the session.
-    pub(crate) fn start(&self, ending: &Arc<Ending>) {
+    /// Commands may come from now on; a place that cannot be kept ends the session. `tell_client`: how the client hears that it waits.
+    pub(crate) fn start(&self, ending: &Arc<Ending>, tell_client: TellClient) {
         match self {
-            Self::Classed(sharer) => sharer.judge(ending),
+            Self::Classed(sharer) => {
+                sharer.tell_client_by(tell_client);
+                sharer.judge(ending);
+            }
             Self::Equal(taker) => taker.start(ending),
         }
     }

@@ -13,6 +13,9 @@
 //! While a protected program's session is brought to where the lost one was, the gate stays closed, whether or not there is work at the
 //! moment: the program waits, and a fault in the replay cannot be that of offline work.
 //!
+//! Where contexts are merged, an offline session waits before its first work for as long as faults say ([`FaultBackoff`]), if an online
+//! session is there. A context without work faults nothing.
+//!
 //! A dedicated session has none of this.
 
 use crate::{
@@ -23,9 +26,12 @@ use cuda_driver::{Driver, PageHandle, Part, Ticket};
 use cuda_wire::{DriverCommand, HostData, Op};
 use locks::{lock, wait_for};
 use shared_words::process;
-use sharing::{Field, Overstay, Presence, Regulator, slice_us};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use sharing::{FaultBackoff, Field, Overstay, Presence, Regulator, slice_us};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 /// How often a session shows that it lives. Others take one for frozen that has not for a second.
@@ -52,6 +58,12 @@ pub(crate) struct Sharer {
     offline_slice_us: Option<u64>,
     /// Told when the session becomes busy, and when it ends.
     changed: Condvar,
+    /// Where contexts are merged.
+    fault_wait_max_ns: u64,
+    /// The first work of an offline session may begin.
+    may_work: AtomicBool,
+    /// How the client hears that its work waits.
+    tell_client: OnceLock<TellClient>,
     /// The gate stays closed until a replay has ended.
     is_replaying: AtomicBool,
     /// After a replay, until all work has ended well.
@@ -62,6 +74,9 @@ pub(crate) struct Sharer {
 /// Called once, when all work of a session has ended well after a replay.
 pub(crate) type WhenRested = Box<dyn FnOnce() + Send>;
 
+/// Tells the client something, in words for its user.
+pub(crate) type TellClient = Box<dyn Fn(&str) + Send + Sync>;
+
 /// What holds between an online session and offline ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
@@ -69,6 +84,8 @@ pub(crate) struct Rules {
     pub(crate) slack: f64,
     /// How long an offline session may have the device at a stretch while an online one waits. `None`: as long as the driver gives.
     pub(crate) offline_slice_us: Option<u64>,
+    /// How long an offline session waits at most, after a fault, before it begins to work beside an online one.
+    pub(crate) fault_wait_max: Duration,
 }
 
 /// What an online session knows of its own work.
@@ -99,6 +116,9 @@ impl Sharer {
             }),
             offline_slice_us: rules.offline_slice_us,
             changed: Condvar::new(),
+            fault_wait_max_ns: rules.fault_wait_max.as_nanos() as u64,
+            may_work: AtomicBool::new(ticket.part() != Part::Offline || rules.fault_wait_max.is_zero()),
+            tell_client: OnceLock::new(),
             is_replaying: AtomicBool::new(false),
             when_rested: Mutex::default(),
             is_over: AtomicBool::new(false),
@@ -113,7 +133,41 @@ impl Sharer {
 
     /// The driver is about to be told of `command`. Closes the gate if that puts work into a stream.
     pub(crate) fn tell(&self, command: &DriverCommand<'_>) -> Option<Telling<'_>> {
-        work_of(command).and_then(|work| self.begin(work))
+        let work = work_of(command)?;
+        if !self.may_work.load(Relaxed) {
+            self.wait_after_faults();
+        }
+        self.begin(work)
+    }
+
+    /// How the client hears that its work waits.
+    pub(crate) fn tell_client_by(&self, tell: TellClient) {
+        let _ = self.tell_client.set(tell);
+    }
+
+    /// Before the first work of an offline session. This thread is the session's own, so no other session waits.
+    fn wait_after_faults(&self) {
+        let (mut is_told, began_ns) = (false, process::now_ns());
+        while !self.is_over.load(SeqCst) {
+            let page = self.page.page();
+            let (backoff, now_ns) = (page.fault_backoff(), process::now_ns());
+            // Faults of others meanwhile do not count, nor does a word that is damaged.
+            let bound_ns = (began_ns + self.fault_wait_max_ns).saturating_sub(now_ns);
+            let left = Duration::from_nanos(backoff.wait_ns(now_ns, self.fault_wait_max_ns).min(bound_ns));
+            // Only online programs are protected by this.
+            if left.is_zero() || page.present() == 0 {
+                break;
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                let words = waits(backoff, left);
+                tracing::info!(faults = backoff.in_a_row(), wait_ms = left.as_millis() as u64, "{words}");
+                if let Some(tell) = self.tell_client.get() {
+                    tell(&words);
+                }
+            }
+            std::thread::sleep(left.min(BEAT));
+        }
+        self.may_work.store(true, Relaxed);
     }
 
     /// The driver is about to be told of a read of device memory.
@@ -305,6 +359,16 @@ impl Drop for Sharer {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Why an offline program's work does not begin, in words for its user.
+fn waits(backoff: FaultBackoff, left: Duration) -> String {
+    let (count, seconds) = (backoff.in_a_row(), left.as_secs_f64().ceil());
+    format!(
+        "this offline program waits for {seconds} s before it uses the GPU: {count} fault{} within minutes ended the contexts of all \
+         programs there, and an online one has to be restored each time; find the program that fails and stop it",
+        if count == 1 { "" } else { "s" }
+    )
 }
 
 /// Asks, opens and beats for an online session until it is over.

@@ -6,6 +6,9 @@
 //!   served       a protected client goes on in another session; any other one has a moment to hear of the error, then the session ends
 //! ```
 //!
+//! A session with a client notes the fault in the page of its GPU: offline programs that come later wait for it
+//! ([`sharing::FaultBackoff`]).
+//!
 //! A session whose context is dead must go in any case: the server takes new clients only when those of before the fault have left.
 
 use crate::{
@@ -15,6 +18,7 @@ use crate::{
 use cuda_abi::CudaError;
 use cuda_driver::Driver;
 use locks::lock;
+use shared_words::process;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -48,12 +52,15 @@ impl Pulse {
         let pulse = Arc::new(Self(Mutex::new(Stage::Spare(control))));
         let (kept, driver) = (pulse.clone(), driver.clone());
         spawn("dxpu-context", move || {
+            let mut is_noted = false;
             loop {
                 std::thread::sleep(LOOK_EVERY);
                 kept.advise(Instant::now());
-                if let Some(error) = driver.fault()
-                    && kept.ended(error)
-                {
+                let Some(error) = driver.fault() else { continue };
+                if kept.is_served() && !std::mem::replace(&mut is_noted, true) {
+                    note(&*driver);
+                }
+                if kept.ended(error) {
                     return;
                 }
             }
@@ -70,6 +77,10 @@ impl Pulse {
     pub(crate) fn serve(&self, replies: Arc<Replies>, ending: Arc<Ending>, is_online: bool) {
         let advice_due = is_online.then(|| Instant::now() + PROTECTED_WITHIN);
         *lock(&self.0) = Stage::Served { replies, ending, advice_due };
+    }
+
+    fn is_served(&self) -> bool {
+        matches!(&*lock(&self.0), Stage::Served { .. })
     }
 
     /// Says once that an online program without protection ends with the fault of another one.
@@ -101,6 +112,13 @@ impl Pulse {
             }
         }
         true
+    }
+}
+
+/// Tells the page, which outlives the session, that a session with a client has met a fault.
+fn note(driver: &dyn Driver) {
+    if let Some(page) = driver.page() {
+        page.page().met_fault(process::now_ns());
     }
 }
 

@@ -124,7 +124,12 @@ fn assemble(
     let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max)
         .loading_ahead(plans.map(|plans| Ahead::new(plans)));
     if let Some(sharer) = &sharer {
-        sharer.start(&ending);
+        let told = link.clone();
+        let tell_client = move |words: &str| {
+            // A client that cannot hear it is lost, which the events' own thread tells.
+            let _ = told.events.send(&Notice::Waits { text: cuda_wire::Bytes(words.as_bytes()) });
+        };
+        sharer.start(&ending, Box::new(tell_client));
     }
     let gate = Arc::new(gate.sharing(sharer).timed_by(timeline.clone()));
     let replies = Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone());
