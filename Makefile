@@ -93,7 +93,7 @@ part-lint: libraries
 unit: build part-unit
 part-unit:
 	# Without --doc: the examples in comments are pictures, and looking for code in them takes minutes.
-	cargo test --release --workspace --quiet --lib --bins --tests
+	cargo test --release --workspace --quiet --no-fail-fast --lib --bins --tests
 
 ## Real processes: many clients, kills, stalls, transcripts.
 stories: build part-stories

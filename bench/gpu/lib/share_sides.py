@@ -49,8 +49,9 @@ MPS30 = {
     "online": {"CUDA_MPS_CLIENT_PRIORITY": "0"},
     "offline": {"CUDA_MPS_CLIENT_PRIORITY": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"},
 }
-# The worker also keeps images of the online program, which survives faults of the offline one.
-MERGED = ("--merged",)
+# The worker also keeps images of the online program, which survives faults of the offline one. Faults are made in a row here, and no
+# offline program waits for the one before.
+MERGED = ("--merged", "--fault-wait-max", "0s")
 SIDES = {
     "slices": Side("both dedicated: time slices"),
     "gate": Side("gate", classes=GATE),
