@@ -16,6 +16,8 @@
 //! - [`Overstay`] finds a kernel that runs on at a closed gate.
 //! - [`slice_us()`] says how long a session may have the device at a stretch, where the device can be told.
 //! - [`Turns`] has sessions of leases with a share of the GPU take turns, in proportion to their shares.
+//! - [`MemoryWait`] has an online session wait for memory that a guest has, where more is promised than the GPU has; by
+//!   [`WantWatch`] the box sees it, and has the guest leave.
 //! - [`Regulator`] measures what offline work costs an online session ([`CostMeter`]) and holds it within the session's slack
 //!   ([`Governor`]); [`Monitor`] opens and closes the seat for guests.
 //!
@@ -30,6 +32,8 @@ mod governor;
 mod graph_gates;
 mod kernel_times;
 mod linger;
+mod memory;
+mod memory_wait;
 mod monitor;
 mod mutant;
 mod overstay;
@@ -51,6 +55,7 @@ pub use governor::{Governor, GovernorReading, Orders};
 pub use graph_gates::{GraphStep, GraphTime, graph_gates};
 pub use kernel_times::{KernelShape, KernelTimes};
 pub use linger::Linger;
+pub use memory_wait::{MEMORY_PATIENCE_NS, MemoryWait, WantWatch};
 pub use monitor::{Limits, Monitor, MonitorState, OffReason, Reading, Seat};
 pub use overstay::Overstay;
 pub use page::{
