@@ -14,6 +14,9 @@ use std::sync::atomic::Ordering::SeqCst;
 const CAPACITY: usize = 10;
 const RETURNS_UNTIL: usize = 11;
 
+/// How long memory may take to be free after its guest has gone: the driver takes it back when the process ends.
+pub(crate) const RETURNED_WITHIN_NS: u64 = 2_000_000_000;
+
 /// How often a session announces again after it met the announcement of another one.
 const TAKE_TRIES: usize = 16;
 
@@ -31,6 +34,11 @@ impl Page<'_> {
     /// Memory may come back until then although no guest has it any more: one has just left, or the box looks at free memory.
     pub fn expect_memory(&self, until_ns: u64) {
         self.header(RETURNS_UNTIL).fetch_max(until_ns, SeqCst);
+    }
+
+    /// A guest has left, and its process gives its memory back.
+    pub fn guest_has_left(&self, now_ns: u64) {
+        self.expect_memory(now_ns.saturating_add(RETURNED_WITHIN_NS));
     }
 
     /// None comes back any more: the box has looked at free memory and let go of it.

@@ -10,6 +10,7 @@
 //! process that is gone, or that shows no sign of life, moves no guest.
 
 use crate::{
+    memory::RETURNED_WITHIN_NS,
     mutant::{Mutant, is_planted},
     page::{Field, Owner, Page, SLOTS, SlotOwner, Ticket},
     part::Part,
@@ -19,8 +20,6 @@ use crate::{
 /// How long an allocation waits at most. A guest has 8 s to be suspended. Before that its box sees the want and the manager hears of it,
 /// after it the worker of the seat is ended: a second or two each.
 pub const MEMORY_PATIENCE_NS: u64 = 15_000_000_000;
-/// How long memory may take to be free after its last guest has gone: the driver takes it back when the process ends.
-const RETURNED_WITHIN_NS: u64 = 2_000_000_000;
 /// A want whose owner shows no sign of life for so long is not heeded. Owners beat twenty times as often.
 const FROZEN_AFTER_NS: u64 = 1_000_000_000;
 /// The most that counts between two looks of the box: longer, and the box itself was held up.

@@ -298,6 +298,9 @@ impl Sharer {
             "a session has shared its GPU"
         );
         self.page.page().release(self.ticket);
+        if self.ticket.part() == Part::Offline {
+            self.page.page().guest_has_left(process::now_ns());
+        }
     }
 }
 
