@@ -3,11 +3,7 @@
 //! The ledger of a worker bounds its own sessions: those of an online lease by what the lease has, those of a seat by what the seat has.
 //! Where both are promised more than the GPU has, the page of the GPU bounds the sum. A real GPU does that by itself.
 
-use crate::{
-    activity::Unit,
-    ledger::MemoryLedger,
-    session::Session,
-};
+use crate::{activity::Unit, ledger::MemoryLedger, session::Session};
 use shared_words::memory_wait::wait_for_memory;
 use sharing::{PageHandle, Ticket};
 use std::sync::{Arc, OnceLock};

@@ -57,6 +57,10 @@ mod tests {
         let none = wait_for_memory(&page, online, 900, || page.page().take_memory(online, 900).then_some(()));
         assert_eq!(none, None);
         assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
-        assert_eq!(wait_for_memory(&page, online, 900, || Some(())), None, "it does not begin to wait any more");
+        assert_eq!(
+            wait_for_memory(&page, online, 900, || Some(())),
+            None,
+            "it does not begin to wait any more"
+        );
     }
 }

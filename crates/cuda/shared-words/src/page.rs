@@ -66,7 +66,7 @@ pub fn sweep(page: Page<'_>) {
             let was_guest = page.class(slot) == Some(Class::Offline);
             page.reclaim(slot);
             if was_guest {
-                page.guest_has_left(process::now_ns());
+                page.memory_returns(process::now_ns());
             }
         }
     }

@@ -31,19 +31,10 @@ impl Page<'_> {
         Some(self.header(CAPACITY).load(SeqCst)).filter(|bytes| *bytes != 0)
     }
 
-    /// Memory may come back until then although no guest has it any more: one has just left, or the box looks at free memory.
-    pub fn expect_memory(&self, until_ns: u64) {
-        self.header(RETURNS_UNTIL).fetch_max(until_ns, SeqCst);
-    }
-
-    /// A guest has left, and its process gives its memory back.
-    pub fn guest_has_left(&self, now_ns: u64) {
-        self.expect_memory(now_ns.saturating_add(RETURNED_WITHIN_NS));
-    }
-
-    /// None comes back any more: the box has looked at free memory and let go of it.
-    pub fn expect_no_memory(&self) {
-        self.header(RETURNS_UNTIL).store(0, SeqCst);
+    /// Memory comes back soon although no guest has it: one has left, and its process gives it back, or the box looks whether free memory
+    /// is empty, and gives way.
+    pub fn memory_returns(&self, now_ns: u64) {
+        self.header(RETURNS_UNTIL).fetch_max(now_ns.saturating_add(RETURNED_WITHIN_NS), SeqCst);
     }
 
     /// Whether an online session that waits could get memory: a guest has some, or has just had.

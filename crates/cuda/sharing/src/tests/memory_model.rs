@@ -155,7 +155,7 @@ fn wait(seed: u64) -> Result<(), String> {
     let mut now = 1 + dice.below(1000 * MS);
     let is_looked_at = dice.below(4) == 0;
     if is_looked_at {
-        page.expect_memory(now + 3_000 * MS);
+        page.memory_returns(now);
     }
     let leaves_at = now + dice.below(25_000) * MS;
     let frees_after = dice.below(1_500) * MS;

@@ -299,7 +299,7 @@ impl Sharer {
         );
         self.page.page().release(self.ticket);
         if self.ticket.part() == Part::Offline {
-            self.page.page().guest_has_left(process::now_ns());
+            self.page.page().memory_returns(process::now_ns());
         }
     }
 }
