@@ -34,7 +34,10 @@ impl Ledger {
                     .filter_map(|entry| entry.gpu.unready.clone());
                 answer.reasons.extend(words.map(|word| format!("{SEAT_IS_CLOSED}: {word}")));
                 let seats = lease.grants.iter().filter_map(|grant| self.entry(&grant.gpu));
-                seats.for_each(|entry| self.explain_share(entry, &mut answer));
+                seats.for_each(|entry| {
+                    self.explain_share(entry, &mut answer);
+                    self.explain_overcommit(entry, &mut answer);
+                });
                 self.explain_notice(id, &mut answer);
             }
             LeaseState::Parked => {
