@@ -100,9 +100,9 @@ def quotas(pool):
     pool.all_free()
 
 
-def processes_of(pool, slot):
+def processes_of(pool, slot, box="shared"):
     """The worker of a slot and its sessions: the worker leads their group."""
-    worker, directory = None, pool.file(f"shared/slot-{slot}").encode()
+    worker, directory = None, pool.file(f"{box}/slot-{slot}").encode()
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             with open(path, "rb") as file:

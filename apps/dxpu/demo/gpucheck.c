@@ -2,6 +2,7 @@
  *
  *   gpucheck scrub [MEBIBYTES]   overwrites all memory that can be had, but leaves so much, and reads it again
  *   gpucheck verify MEBIBYTES    takes so much memory and looks whether anything is in it
+ *   gpucheck look MOST LEFT      the same piece by piece, with at most so many mebibytes, and leaves so many free
  *   gpucheck burn-in MEBIBYTES   patterns in at most so much memory, written and checked by kernels, twice
  *
  * Ends with 0 when all is well; says on its last line what was done, or what is wrong. */
@@ -179,6 +180,31 @@ static int verify(size_t bytes)
     return 0;
 }
 
+/* The same beside a program that may want the memory, and has this process killed then: each piece is looked at before the
+ * next one is taken, and what has been seen so far is told. Pieces are kept, so that the next one is other memory. */
+static int look(size_t most, size_t left)
+{
+    const size_t piece = (size_t)256 << 20;
+    size_t taken = 0, free_bytes, total_bytes;
+    printf("no memory was free to look at\n");
+    while (taken + piece <= most) {
+        CUdeviceptr at;
+        MUST(cuMemGetInfo(&free_bytes, &total_bytes));
+        if (free_bytes < left + piece || p_cuMemAlloc(&at, piece))
+            break;
+        run(used_fn, at, piece, 0);
+        unsigned used = wrong_words();
+        MUST(cuMemsetD32(at, 0, piece / 4));
+        if (used) {
+            printf("the driver handed out memory with %u words in it that are not zero\n", used);
+            return 1;
+        }
+        taken += piece;
+        printf("%zu MiB are handed out empty\n", taken >> 20);
+    }
+    return 0;
+}
+
 static int burn_in(size_t bytes)
 {
     size_t taken = take(bytes);
@@ -222,9 +248,10 @@ int main(int count, char **arguments)
     setvbuf(stdout, NULL, _IOLBF, 0);
     int is_scrub = (count == 2 || count == 3) && !strcmp(arguments[1], "scrub");
     int is_verify = count == 3 && !strcmp(arguments[1], "verify");
+    int is_look = count == 4 && !strcmp(arguments[1], "look");
     int is_burn_in = count == 3 && !strcmp(arguments[1], "burn-in");
-    if (!is_scrub && !is_verify && !is_burn_in) {
-        printf("usage: gpucheck scrub [MEBIBYTES] | gpucheck verify MEBIBYTES | gpucheck burn-in MEBIBYTES\n");
+    if (!is_scrub && !is_verify && !is_look && !is_burn_in) {
+        printf("usage: gpucheck scrub [MEBIBYTES] | verify MEBIBYTES | look MOST LEFT | burn-in MEBIBYTES\n");
         return 2;
     }
     CUcontext context;
@@ -241,10 +268,12 @@ int main(int count, char **arguments)
     MUST(cuMemAlloc(&wrong_at, 4));
     MUST(cuMemsetD32(wrong_at, 0, 1));
     MUST(cuMemGetInfo(&free_bytes, &total_bytes));
-    size_t most = count == 3 ? (size_t)strtoull(arguments[2], NULL, 10) << 20 : 0;
+    size_t most = count >= 3 ? (size_t)strtoull(arguments[2], NULL, 10) << 20 : 0;
     if (is_scrub)
         return scrub(free_bytes > most ? free_bytes - most : 0, total_bytes);
     if (is_verify)
         return verify(most < free_bytes ? most : free_bytes);
+    if (is_look)
+        return look(most, (size_t)strtoull(arguments[3], NULL, 10) << 20);
     return burn_in(most < free_bytes / 10 * 9 ? most : free_bytes / 10 * 9);
 }

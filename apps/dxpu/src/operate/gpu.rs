@@ -204,6 +204,9 @@ pub(super) fn note(gpu: &Record) -> String {
     if let Some(part) = gpu.part {
         notes.push(format!("{}/1000 of GPU {}", part.milli, part.of));
     }
+    if gpu.guest.is_some_and(|guest| guest.overcommit) {
+        notes.push("its memory is promised twice".to_owned());
+    }
     if gpu.spare {
         notes.push("spare".to_owned());
     }

@@ -35,6 +35,7 @@ Examples:
   dxpu box --guard-memory 256GiB                           programs with survival outlive their GPUs
   dxpu box --guests 1 --guest-memory 48GiB                 offline leases work beside online ones
   dxpu box --guests 1 --guest-memory 48GiB --merged --guard-memory 256GiB    the same, closer together: for guests of one tenant
+  dxpu box --guests 1 --guest-memory 48GiB --overcommit    online leases have all memory; a guest leaves when they need its part
   dxpu box --shares 4                                      each GPU in four parts, for leases with --share
   dxpu box break 3 --reason 'pulled for a demonstration'   the GPU of slot 3 fails, as far as anybody can tell
   dxpu box heal 3                                          and can be repaired again
@@ -165,6 +166,11 @@ struct Serve {
     /// --guests and nvidia-cuda-mps-control; --merged=false: as contexts of their own [default: false]
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     merged: Option<bool>,
+    /// Promise the guest's memory twice: an online lease gets all of its GPU's memory, and when it needs what the guest has, the guest leaves:
+    /// it is suspended with --survive, and evicted without. Needs --guests; not with --merged; --overcommit=false: each has memory of
+    /// its own [default: false]
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    overcommit: Option<bool>,
     /// Lend each GPU in so many parts, 2 to 8, to leases with a share (`dxpu run --share`), and none as a whole; 1: as a whole
     /// [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with = "simulate")]
@@ -263,6 +269,7 @@ impl Serve {
             guests_of: self.guests_of,
             slack: self.slack,
             merged: self.merged,
+            overcommit: self.overcommit,
             shares: self.shares,
         };
         let settings = given.or_as_before(&state)?;
@@ -335,19 +342,16 @@ const SLACK_PERCENT: u32 = 25;
 
 /// The seats that the options ask for.
 fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
+    let (is_merged, overcommit) = (settings.merged.unwrap_or(false), settings.overcommit.unwrap_or(false));
     if settings.guests.unwrap_or(0) == 0 {
-        return match settings.merged {
-            Some(true) => {
-                let what =
-                    "--merged is for a GPU's lease and its guest, and this box has no seats for guests";
-                Err(Failure::new(
-                    Exit::Usage,
-                    what,
-                    "give --guests 1 and --guest-memory SIZE, or --merged=false",
-                ))
-            }
-            _ => Ok(None),
+        let (option, is_for) = match (is_merged, overcommit) {
+            (true, _) => ("--merged", "a GPU's lease and its guest"),
+            (false, true) => ("--overcommit", "memory of a GPU's online lease and of its guest"),
+            (false, false) => return Ok(None),
         };
+        let what = format!("{option} is for {is_for}, and this box has no seats for guests");
+        let hint = format!("give --guests 1 and --guest-memory SIZE, or {option}=false");
+        return Err(Failure::new(Exit::Usage, what, hint));
     }
     let Some(memory_bytes) = settings.guest_memory else {
         let what = "--guests needs to know what of a GPU's memory a guest may use";
@@ -355,12 +359,16 @@ fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
     };
     let any_tenant = settings.guests_of == Some(GuestsOf::Any);
     let slack_percent = settings.slack.unwrap_or(SLACK_PERCENT);
-    let is_merged = settings.merged.unwrap_or(false);
+    if is_merged && overcommit {
+        let what = "a guest that leaves for memory (--overcommit) may be killed amid its work, which with merged contexts (--merged) ends \
+                    those of the online program";
+        return Err(Failure::new(Exit::Usage, what, "give --merged=false or --overcommit=false"));
+    }
     if is_merged && any_tenant {
         let what = "with merged contexts (--merged) a fault of a guest ends the lease beside it, so both must be of one tenant";
         return Err(Failure::new(Exit::Usage, what, "give --guests-of same-tenant, or --merged=false"));
     }
-    Ok(Some(GuestOptions { memory_bytes, any_tenant, slack_percent, is_merged }))
+    Ok(Some(GuestOptions { memory_bytes, any_tenant, slack_percent, is_merged, overcommit }))
 }
 
 /// In how many parts the options ask for each GPU.
@@ -419,6 +427,28 @@ mod tests {
         assert!(asked(kept(1, Some(GuestsOf::Any), Some(true))).unwrap_err().contains("one tenant"));
         assert!(asked(kept(0, None, Some(true))).unwrap_err().contains("no seats"));
         assert_eq!(asked(kept(0, None, None)), Ok(None));
+    }
+
+    #[test]
+    fn memory_is_promised_twice_only_beside_guests_with_contexts_of_their_own() {
+        let kept = |guests, merged, overcommit| Kept {
+            guests: Some(guests),
+            guest_memory: Some(1 << 30),
+            merged,
+            overcommit,
+            ..Kept::default()
+        };
+        let asked = |settings: Kept| {
+            let guests = guests(&settings).map_err(|failure| format!("{failure:?}"));
+            guests.map(|guests| guests.map(|guests| guests.overcommit))
+        };
+        assert_eq!(asked(kept(1, None, None)), Ok(Some(false)), "not unless it is asked for");
+        assert_eq!(asked(kept(1, Some(false), Some(true))), Ok(Some(true)));
+        assert!(asked(kept(1, Some(true), Some(true))).unwrap_err().contains("merged contexts"));
+        assert!(asked(kept(0, None, Some(true))).unwrap_err().contains("no seats"));
+        assert_eq!(asked(kept(0, None, Some(false))), Ok(None));
+        let parts = Kept { shares: Some(4), guests: None, ..kept(0, None, Some(true)) };
+        assert!(asked(parts).unwrap_err().contains("no seats"), "parts have no seats");
     }
 
     #[test]

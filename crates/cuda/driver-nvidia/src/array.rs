@@ -42,8 +42,15 @@ impl LiveArray {
         let bytes = info.bytes().filter(|_| info.levels <= LEVELS_MAX).ok_or(CudaError::INVALID_VALUE)?;
         context.enter()?;
         let (api, memory) = (work.api, Arc::clone(&work.memory));
-        memory.charge(context.device, bytes)?;
-        let raw = create(&api, &info).inspect_err(|_| memory.discharge(context.device, bytes))?;
+        let raw = memory.until_a_guest_leaves(bytes, || {
+            memory.charge(context.device, bytes)?;
+            create(&api, &info).inspect_err(|error| {
+                memory.discharge(context.device, bytes);
+                if *error == CudaError::OUT_OF_MEMORY {
+                    memory.note_device_full();
+                }
+            })
+        })?;
         Ok(Self { api, memory, context, info, bytes, raw })
     }
 

@@ -321,6 +321,7 @@ impl Driver for NvidiaDriver {
 
     fn share(&self, ticket: Ticket) -> CuResult<()> {
         let page = self.page.clone().ok_or(CudaError::NOT_SUPPORTED)?;
+        self.work.memory.count_in(page.clone(), ticket);
         let gate = || -> CuResult<Box<SharingGate>> {
             self.lock().context(ContextId(0))?.enter()?;
             let gate = SharingGate::new(self.api, page, ticket)?.marking_long(self.work.is_merged());

@@ -8,9 +8,11 @@
 
 #![allow(unsafe_code)]
 
+mod guests;
 mod lent;
 mod physical;
 
+use guests::Place;
 pub(crate) use lent::{FrozenMemory, Lent, Owner};
 pub(crate) use physical::{Physical, properties};
 
@@ -26,7 +28,7 @@ use cuda_wire::VaRange;
 use physical::DEVICE;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What the driver maps memory in.
 pub(crate) const GRANULE: u64 = 2 << 20;
@@ -75,6 +77,8 @@ struct State {
     lent_bytes: BTreeMap<u32, u64>,
     /// Allocations that wait for them.
     lent_wanted: usize,
+    /// The device itself had no memory for the last allocation that failed: the session may have as much.
+    is_device_full: bool,
     closed: bool,
 }
 
@@ -110,6 +114,8 @@ pub(crate) struct Memory {
     /// What the sessions of the worker have together. Counted there is all that the session has of a device: memory in use, what is
     /// set aside, and what cuts have.
     quota: Option<Arc<dyn Quota>>,
+    /// Where the session counts what it has, if it shares the GPU with guests or is one.
+    place: OnceLock<Place>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -117,7 +123,8 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(api: Api, limit_bytes: u64, quota: Option<Arc<dyn Quota>>) -> Arc<Self> {
         let limit_bytes = AtomicU64::new(limit_bytes);
-        Arc::new(Self { api, limit_bytes, quota, state: Mutex::default(), changed: Condvar::new() })
+        let (place, state, changed) = (OnceLock::new(), Mutex::default(), Condvar::new());
+        Arc::new(Self { api, limit_bytes, quota, place, state, changed })
     }
 
     /// Lowers the limit.
@@ -131,10 +138,15 @@ impl Memory {
     /// Takes bytes of what the worker's sessions have together.
     fn charge_quota(&self, device: u32, bytes: u64) -> CuResult<()> {
         let is_there = self.quota.as_ref().is_none_or(|quota| quota.charge(device as usize, bytes));
-        if is_there { Ok(()) } else { Err(CudaError::OUT_OF_MEMORY) }
+        if !is_there {
+            return Err(CudaError::OUT_OF_MEMORY);
+        }
+        self.count_on_page(bytes);
+        Ok(())
     }
 
     fn release_quota(&self, device: u32, bytes: u64) {
+        self.discount_on_page(bytes);
         if let Some(quota) = &self.quota {
             quota.release(device as usize, bytes);
         }
@@ -235,6 +247,17 @@ impl Memory {
         if bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
+        self.until_a_guest_leaves(bytes, || self.allocate_once(context, device, address, bytes, is_credited))
+    }
+
+    fn allocate_once(
+        &self,
+        context: u32,
+        device: u32,
+        address: u64,
+        bytes: u64,
+        is_credited: bool,
+    ) -> CuResult<()> {
         let (start, end) = granules(address, bytes);
         let mut state = self.wait_for_leaving(address, bytes);
         let mut made = Vec::new();
@@ -292,6 +315,7 @@ impl Memory {
     /// New memory of a device, within the session's limit. If the device has none, memory within the credit comes from
     /// the reserve.
     fn create(&self, state: &mut State, device: u32, bytes: u64, is_credited: bool) -> CuResult<Physical> {
+        state.is_device_full = false;
         let used = state.used_bytes.get(&device).copied().unwrap_or(0) + state.lent(device);
         if used.checked_add(bytes).is_none_or(|sum| sum > self.limit_bytes()) {
             return Err(CudaError::OUT_OF_MEMORY);
@@ -307,6 +331,11 @@ impl Memory {
                     Err(error) => tracing::warn!(%error, "memory that was promised is gone"),
                 }
                 physical
+            }
+            Err(CudaError::OUT_OF_MEMORY) => {
+                // Not by its own limit, nor by what the sessions of its worker have together.
+                state.is_device_full = self.quota_free(device) >= bytes;
+                return Err(CudaError::OUT_OF_MEMORY);
             }
             other => other?,
         };
@@ -343,8 +372,12 @@ impl Memory {
 
     /// Physical memory for the client itself (cuMemCreate).
     pub(crate) fn create_physical(&self, device: u32, bytes: u64) -> CuResult<Physical> {
+        let is_credited = self.lock().spend(bytes);
+        self.until_a_guest_leaves(bytes, || self.create_once(device, bytes, is_credited))
+    }
+
+    fn create_once(&self, device: u32, bytes: u64, is_credited: bool) -> CuResult<Physical> {
         let mut state = self.lock();
-        let is_credited = state.spend(bytes);
         let made = self.create(&mut state, device, bytes, is_credited);
         if made.as_ref().err() == Some(&CudaError::OUT_OF_MEMORY) && self.comes_back(&state, device, bytes) {
             state = self.regain(state);
@@ -621,7 +654,8 @@ impl Memory {
     pub(crate) fn seen(&self, device: u32, free: u64, total: u64) -> (u64, u64) {
         let state = self.lock();
         let own = state.reserve.get(&device).map_or(0, |physical| physical.bytes) + state.lent(device);
-        let free = free.min(self.quota_free(device)) + own;
+        // An online session gets what guests have, if it needs it.
+        let free = free.saturating_add(self.guest_bytes()).min(self.quota_free(device)) + own;
         let used = state.used_bytes.get(&device).copied().unwrap_or(0);
         (free.min(self.limit_bytes().saturating_sub(used)), total.min(self.limit_bytes()))
     }

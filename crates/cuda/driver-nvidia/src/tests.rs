@@ -16,6 +16,7 @@ mod link;
 mod memory;
 mod merged;
 mod modules;
+mod overcommit;
 mod quota;
 mod read_back;
 mod session;

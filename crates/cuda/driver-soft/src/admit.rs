@@ -159,12 +159,21 @@ impl Session {
     pub(crate) fn enqueue(self: &Arc<Self>, line: &Arc<Line>, op: OwnedOp) -> CuResult<()> {
         line.wait_for_room(&self.load);
         let outcome = self.enqueue_once(line, &op, true);
-        if outcome == Err(CudaError::OUT_OF_MEMORY) && matches!(op, OwnedOp::Allocate { .. }) {
-            // Memory that is about to be freed counts as free; CUDA waits for it too.
-            self.drain()?;
-            return self.enqueue_once(line, &op, false);
+        match op {
+            OwnedOp::Allocate { bytes, .. } if is_full(&outcome) => {
+                // Memory that is about to be freed counts as free; CUDA waits for it too.
+                self.drain()?;
+                self.enqueue_when_free(line, &op, bytes)
+            }
+            _ => outcome,
         }
-        outcome
+    }
+
+    /// The same for an allocation beyond the credit. A guest may have the memory.
+    fn enqueue_when_free(self: &Arc<Self>, line: &Arc<Line>, op: &OwnedOp, bytes: u64) -> CuResult<()> {
+        let attempt = || Some(self.enqueue_once(line, op, false)).filter(|outcome| !is_full(outcome));
+        let attempt_again = || self.wait_for_memory(line.context.device, bytes, attempt);
+        attempt().or_else(attempt_again).unwrap_or(Err(CudaError::OUT_OF_MEMORY))
     }
 
     fn enqueue_once(self: &Arc<Self>, line: &Arc<Line>, op: &OwnedOp, from_credit: bool) -> CuResult<()> {
@@ -220,6 +229,10 @@ impl Session {
         self.retire(What::Block { address, turn: promise.turn, device, bytes: promise.bytes }, after);
         Ok(())
     }
+}
+
+fn is_full(outcome: &CuResult<()>) -> bool {
+    *outcome == Err(CudaError::OUT_OF_MEMORY)
 }
 
 fn record(

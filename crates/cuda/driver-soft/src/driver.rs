@@ -306,6 +306,9 @@ impl Session {
             self.drain()?;
             charge = self.account.charge(device, bytes);
         }
+        if charge.is_none() {
+            charge = self.wait_for_memory(context.device, bytes, || self.account.charge(device, bytes));
+        }
         let outcome = charge.ok_or(CudaError::OUT_OF_MEMORY).and_then(|charge| {
             let (device, life) = (context.device, context.life);
             self.map_pending(PendingBlock { turn, device, life, charge })
@@ -325,6 +328,9 @@ impl Session {
         if charge.is_none() {
             self.drain()?;
             charge = self.account.charge(device as usize, bytes);
+        }
+        if charge.is_none() {
+            charge = self.wait_for_memory(device, bytes, || self.account.charge(device as usize, bytes));
         }
         let charge = charge.ok_or(CudaError::OUT_OF_MEMORY)?;
         let pages = Physical::create(bytes).map_err(|_| CudaError::OUT_OF_MEMORY)?;

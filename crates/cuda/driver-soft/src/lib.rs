@@ -25,6 +25,7 @@ mod context;
 mod crew;
 mod cut;
 mod device_info;
+mod device_memory;
 mod driver;
 mod exports;
 mod frozen;

@@ -7,6 +7,7 @@ use crate::{
     conditional::Conditions,
     config::SoftConfig,
     context::Context,
+    device_memory::DeviceMemory,
     graph::Exec,
     green::Green,
     ledger::{LocalLedger, MemoryLedger},
@@ -54,6 +55,8 @@ pub(crate) struct Session {
     pub(crate) account: Arc<Account>,
     pub(crate) activity: Activity,
     pub(crate) ledger: Arc<dyn MemoryLedger>,
+    /// The same, for what sessions of other workers have.
+    pub(crate) memory: Arc<DeviceMemory>,
     pub(crate) space: Space,
     pub(crate) tables: Lock<Tables>,
     /// Addresses for globals and heaps.
@@ -142,10 +145,13 @@ impl Session {
             Some(ledger) => ledger.clone(),
             None => Arc::new(LocalLedger::new(&vec![config.memory_bytes; devices])),
         };
+        let memory = Arc::new(DeviceMemory::new(ledger));
+        let ledger: Arc<dyn MemoryLedger> = memory.clone();
         Arc::new(Self {
             account: Account::new(ledger.clone(), devices),
             activity: Activity::new(ledger.clone(), devices),
             ledger,
+            memory,
             crew: crate::crew::Crew::new(config.block_threads),
             load: crate::load::Load::default(),
             merged: crate::merged::Merged::of(&config),

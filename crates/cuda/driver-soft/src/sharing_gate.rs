@@ -75,11 +75,15 @@ impl SharingGate {
 }
 
 impl Session {
-    /// The session takes part in sharing. An online one closes the gate in its command loop, and waits for nothing.
+    /// The session takes part in sharing. An online one closes the gate in its command loop, and its kernels wait for nothing.
     pub(crate) fn share(&self, ticket: Ticket) {
-        let Some(page) = self.config.page.clone().filter(|_| ticket.part() != Part::Online) else {
+        let Some(page) = self.config.page.clone() else { return };
+        if matches!(ticket.part(), Part::Online | Part::Offline) {
+            self.memory.count_in(page.clone(), ticket);
+        }
+        if ticket.part() == Part::Online {
             return;
-        };
+        }
         let (sentry, running, waiting) = (Lock::default(), AtomicU64::new(0), AtomicU64::new(0));
         let _ = self.sharing_gate.set(SharingGate { page, ticket, sentry, running, waiting });
     }

@@ -2,7 +2,7 @@
 
 use crate::{SharedWords, process};
 use rustix::fs::{Mode, OFlags};
-use sharing::{Life, PAGE_WORDS, Page, PageHandle, SLOTS, SlotOwner, Words};
+use sharing::{Class, Life, PAGE_WORDS, Page, PageHandle, SLOTS, SlotOwner, Words};
 use std::{io, os::fd::OwnedFd, path::Path, sync::Arc, sync::atomic::AtomicU64};
 
 impl Words for SharedWords {
@@ -63,7 +63,11 @@ pub fn sweep(page: Page<'_>) {
         if let SlotOwner::Process(owner) = page.owner(slot)
             && process::life(owner) == Life::Dead
         {
+            let was_guest = page.class(slot) == Some(Class::Offline);
             page.reclaim(slot);
+            if was_guest {
+                page.memory_returns(process::now_ns());
+            }
         }
     }
 }
@@ -71,7 +75,7 @@ pub fn sweep(page: Page<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sharing::{Class, Owner};
+    use sharing::Owner;
     use std::os::fd::AsFd;
 
     #[test]

@@ -17,6 +17,8 @@
 //! - [`slice_us()`] says how long a session may have the device at a stretch, where the device can be told.
 //! - [`FaultBackoff`] says how long offline sessions wait after faults that ended the contexts of all.
 //! - [`Turns`] has sessions of leases with a share of the GPU take turns, in proportion to their shares.
+//! - [`MemoryWait`] has an online session wait for memory that a guest has, where more is promised than the GPU has; by
+//!   [`WantWatch`] the box sees it, and has the guest leave.
 //! - [`Regulator`] measures what offline work costs an online session ([`CostMeter`]) and holds it within the session's slack
 //!   ([`Governor`]); [`Monitor`] opens and closes the seat for guests.
 //!
@@ -32,6 +34,8 @@ mod governor;
 mod graph_gates;
 mod kernel_times;
 mod linger;
+mod memory;
+mod memory_wait;
 mod monitor;
 mod mutant;
 mod overstay;
@@ -54,6 +58,7 @@ pub use governor::{Governor, GovernorReading, Orders};
 pub use graph_gates::{GraphStep, GraphTime, graph_gates};
 pub use kernel_times::{KernelShape, KernelTimes};
 pub use linger::Linger;
+pub use memory_wait::{MEMORY_PATIENCE_NS, MemoryWait, WantWatch};
 pub use monitor::{Limits, Monitor, MonitorState, OffReason, Reading, Seat};
 pub use overstay::Overstay;
 pub use page::{

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   Init ──10 s──▶ Healthy ◀──30 s quiet── Unhealthy          no newcomers, guests stay
-//!                    │  ▲                     │
-//!                    ▼  └─30 s x 2^k quiet─ Overlimit ◀───────┘      the guest is evicted
+//!     │              │  ▲                     │
+//!     │              ▼  └─30 s x 2^k quiet─ Overlimit ◀───────┘      the guest is evicted
+//!     └─the online program wants memory───────▲
 //!   Off: the GPU is bad, drained, lent whole, cut by MIG or on the PCIe plane
 //! ```
 
@@ -181,7 +182,10 @@ impl Monitor {
             // A GPU where a guest was evicted stays closed to the end of its time, whatever else happens.
             (None, MonitorState::Overlimit) if self.quiet_s < self.penalty_s() => MonitorState::Overlimit,
             (None, MonitorState::Overlimit) => MonitorState::Healthy,
-            (None, MonitorState::Init) if self.in_state_s < INIT_S => MonitorState::Init,
+            // A want is a fact, and no reading that needs others beside it: the online program waits meanwhile.
+            (None, MonitorState::Init) if self.in_state_s < INIT_S && !reading.wants_memory => {
+                MonitorState::Init
+            }
             (None, _) if trouble == Trouble::Evict => MonitorState::Overlimit,
             (None, _) if trouble == Trouble::Some => MonitorState::Unhealthy,
             (None, MonitorState::Unhealthy) if self.quiet_s < QUIET_S => MonitorState::Unhealthy,
@@ -308,6 +312,14 @@ mod tests {
             monitor.second(WELL);
         }
         assert_eq!(monitor.second(Reading { is_stale: true, ..WELL }), MonitorState::Overlimit);
+        assert_eq!(until(&mut monitor, MonitorState::Healthy, WELL), 30);
+    }
+
+    #[test]
+    fn a_want_of_memory_is_heeded_at_once_also_on_a_gpu_that_was_not_watched_for_long() {
+        let mut monitor = Monitor::new(Limits::default());
+        assert_eq!(monitor.second(Reading { is_overlimit: true, ..WELL }), MonitorState::Init);
+        assert_eq!(monitor.second(Reading { wants_memory: true, ..WELL }), MonitorState::Overlimit);
         assert_eq!(until(&mut monitor, MonitorState::Healthy, WELL), 30);
     }
 

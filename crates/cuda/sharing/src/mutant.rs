@@ -67,6 +67,20 @@ pub(crate) enum Mutant {
     NeverSeizes,
     /// A session that was taken for frozen does not ask for the turn again.
     ForgetsToWantAgain,
+    /// Memory is taken without a look at what others have announced.
+    TakesWithoutASum,
+    /// What a session that is gone had of the memory counts on.
+    ReclaimKeepsMemory,
+    /// A want stays when its wait is over.
+    WantStays,
+    /// A session waits for memory although no guest has any.
+    WaitsForNoGuest,
+    /// A session waits for memory without a bound.
+    WaitsForEver,
+    /// A want of a process that is gone counts.
+    WantOfTheDead,
+    /// A want of a process that stands still counts for good.
+    WantOfTheFrozen,
 }
 
 #[cfg(test)]

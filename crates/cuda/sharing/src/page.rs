@@ -11,6 +11,8 @@
 //!      7   floor: the virtual time at which the turn was last given
 //!      8   guests: bit i = slot i belongs to an offline session
 //!      9   faults that ended the contexts of all sessions, where these are merged: how many, and the code of the last
+//!     10   capacity: memory of the GPU, if its sessions are promised more than that together; 0 if they are not
+//!     11   memory is on its way back until (ns): a guest has just left, or the box looks whether free memory is empty
 //!     15   [`crate::FaultBackoff`] of these faults
 //!   16..   63 slots of 16 words: 8 that the owner writes often, 8 that others read
 //! ```
@@ -19,7 +21,8 @@
 //! clears the bit of an owner that is dead or frozen. An owner whose bit was cleared wrongly sets it again with its
 //! next command or beat: a lost bit costs the online program a delay, never a result.
 //!
-//! What is done with words 5 to 7 and with the gates of equal slots is in `turn_words.rs`.
+//! What is done with words 5 to 7 and with the gates of equal slots is in `turn_words.rs`, with words 10 and 11 and with what slots
+//! say of memory in `memory.rs`. Sessions of before there were such words find zero there and leave it.
 
 use crate::backoff::FaultBackoff;
 use crate::governor::Orders;
@@ -146,10 +149,10 @@ pub enum Field {
     BusyPeriods = 6,
     /// Equal: what it has used, divided by its share. The session with the least is next.
     Virtual = 7,
-    /// Device memory in use.
+    /// Online, offline: device memory in use.
     UsedBytes = 8,
-    /// The most it may use.
-    LimitBytes = 9,
+    /// Online: device memory that it waits for, 0 while it waits for none.
+    WantBytes = 9,
     /// Offline: groups started.
     Groups = 10,
     /// Online: how long groups of offline work may be beside it, in microseconds; 0 for no order.
@@ -423,6 +426,9 @@ impl<'a> Page<'a> {
         }
         self.give_up_for(slot);
         for at in 1..SLOT_WORDS {
+            if at == Field::UsedBytes as usize && is_planted(Mutant::ReclaimKeepsMemory) {
+                continue;
+            }
             self.word(slot, at).store(0, SeqCst);
         }
         self.word(slot, OWNER).store(0, SeqCst);

@@ -2,6 +2,7 @@
 
 mod gate_model;
 mod graph_model;
+mod memory_model;
 mod page_model;
 mod presence_model;
 mod turns_doubt;

@@ -34,7 +34,7 @@ use crate::reporting::Retired;
 use agent::{BoxAgent, BoxFacts, Hands};
 use anyhow::Context;
 use device::DeviceSlot;
-use gpu::Gpu;
+use gpu::{Gpu, SeatPlan};
 use guard::Guard;
 use machine::files;
 use mps::Daemons;
@@ -97,6 +97,8 @@ pub struct GuestOptions {
     pub slack_percent: u32,
     /// The contexts of a GPU's lease and its guest are merged (MPS). Not with guests of any tenant: a fault of one ends both.
     pub is_merged: bool,
+    /// Online leases have all memory of a GPU, and its guest leaves when they need what it has. Not with merged contexts.
+    pub overcommit: bool,
 }
 
 /// What a box lends.
@@ -229,8 +231,8 @@ impl BoxOptions {
             _ => gpu::nvidia()?,
         };
         let gpus = match self.guests {
-            Some(GuestOptions { memory_bytes, any_tenant, .. }) => {
-                gpu::with_seats(gpus, memory_bytes, any_tenant)?
+            Some(GuestOptions { memory_bytes: bytes, any_tenant, overcommit, .. }) => {
+                gpu::with_seats(gpus, SeatPlan { bytes, any_tenant, overcommit })?
             }
             None => gpus,
         };
@@ -386,7 +388,7 @@ fn adopt(gpus: Vec<Gpu>, around: &Surroundings) -> anyhow::Result<Vec<(Gpu, Slot
         let on_it = gpus.iter().filter(|other| other.host_slot() == gpu.slot);
         let workers = on_it.map(|other| around.slot_directory(other.slot));
         let workers: Vec<&Process> = workers.filter_map(|directory| left.get(&directory)).collect();
-        pages::provide(&path, workers.iter().any(|worker| pages::is_used_by(worker, &path)))?;
+        pages::provide(&path, workers.iter().any(|worker| pages::is_used_by(worker, &path)), gpu.capacity)?;
         // A worker from before there were seats serves its lease to the end, and no guest comes meanwhile.
         let is_apart = workers.iter().any(|worker| !pages::is_used_by(worker, &path));
         apart.insert(gpu.slot, Arc::new(AtomicBool::new(is_apart)));

@@ -81,6 +81,9 @@ pub struct Guest {
     /// The guest may be of another tenant than the lease that has the host.
     #[serde(default)]
     pub any_tenant: bool,
+    /// Its memory is promised twice: an online lease on the host has all of the GPU's, and the guest leaves when that is needed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overcommit: bool,
 }
 
 /// A lease's data stay on a device from one grant of it to the next.

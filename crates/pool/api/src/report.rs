@@ -402,7 +402,7 @@ mod tests {
             .unwrap()
         };
         let seat = |slot: u8, of: u8, memory_bytes: u64| {
-            let guest = Some(Guest { of, any_tenant: false });
+            let guest = Some(Guest { of, any_tenant: false, overcommit: false });
             GpuReport { guest, ..gpu(slot, memory_bytes) }
         };
         let checked = |gpus: Vec<GpuReport>| {

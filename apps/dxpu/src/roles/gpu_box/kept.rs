@@ -32,6 +32,7 @@ pub(super) struct Kept {
     pub(super) slack: Option<u32>,
     pub(super) shares: Option<u8>,
     pub(super) merged: Option<bool>,
+    pub(super) overcommit: Option<bool>,
 }
 
 /// Which GPUs a box lends.
@@ -72,6 +73,7 @@ impl Kept {
             slack: self.slack.or(before.slack),
             shares: self.shares.or(before.shares),
             merged: self.merged.or(before.merged),
+            overcommit: self.overcommit.or(before.overcommit),
         };
         if now != before {
             files::make_private(state)?;

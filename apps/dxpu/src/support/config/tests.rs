@@ -68,7 +68,7 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "slack") => "10",
         (_, "shares") => "4",
         (_, "guests-of") => "'any'",
-        ("box", "merged") => "'true'",
+        ("box", "merged" | "overcommit") => "'true'",
         (_, "kind") => "'pcie'",
         (_, "name" | "model") => "'a'",
         (_, "driver") => "'nvidia'",

@@ -352,6 +352,9 @@ impl Sharer {
             "a session has shared its GPU"
         );
         self.page.page().release(self.ticket);
+        if self.ticket.part() == Part::Offline {
+            self.page.page().memory_returns(process::now_ns());
+        }
     }
 }
 

@@ -7,6 +7,8 @@
 use super::gpu::{Gpu, What};
 use anyhow::{Context, bail};
 use machine::files;
+use shared_words::process;
+use sharing::{PageHandle, WantWatch};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -33,10 +35,25 @@ const BURN_IN_MIB: u64 = 1 << 20;
 const BURN_IN_SOFT_MIB: u64 = 16;
 const WORKER_WITHIN: Duration = Duration::from_secs(20);
 
+/// Free memory that a look into memory which is promised twice leaves to the online program, in MiB.
+const LEFT_BY_LOOK_MIB: u64 = 2 << 10;
+
 /// Makes the memory of a GPU unreadable for the next borrower. No process may use it meanwhile. Says what was done.
-pub(crate) fn scrub(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow::Result<String> {
+pub(crate) fn scrub(
+    gpu: &Gpu,
+    directory: &Path,
+    carried: &Carried,
+    page: Option<&Path>,
+) -> anyhow::Result<String> {
     match &gpu.what {
         What::Soft { .. } => Ok("its memory went with its processes".to_owned()),
+        What::Nvidia(_) if gpu.guest.is_some_and(|guest| guest.overcommit) => {
+            let mut command = program(directory, carried)?;
+            let (most, left) = ((gpu.memory_bytes >> 20).to_string(), LEFT_BY_LOOK_MIB.to_string());
+            command.args(["look", &most, &left]).env("CUDA_VISIBLE_DEVICES", &gpu.uuid);
+            let page = page.and_then(|path| shared_words::page::open_at(path).ok()).map(|(_, page)| page);
+            look_at_free_memory(command, page.as_ref())
+        }
         // Others use the GPU meanwhile. The driver empties what a process leaves; that is looked at, within the memory of the seat or part.
         What::Nvidia(_) if gpu.is_beside_others() => {
             let most = (gpu.memory_bytes >> 20).to_string();
@@ -68,6 +85,21 @@ pub(crate) fn burn_in(gpu: &Gpu, directory: &Path, carried: &Carried) -> anyhow:
             through_worker(gpu, directory, carried, &["burn-in", &BURN_IN_SOFT_MIB.to_string()])
         }
     }
+}
+
+/// Has a program look whether free memory of the GPU is empty. It gives way at once when an online session wants memory: what it has not
+/// seen by then is as the driver has left it.
+fn look_at_free_memory(command: Command, page: Option<&PageHandle>) -> anyhow::Result<String> {
+    let mut wants = WantWatch::default();
+    let gives_way = || {
+        page.is_some_and(|page| {
+            let now_ns = process::now_ns();
+            // A session that finds no memory meanwhile waits for what the program has.
+            page.page().memory_returns(now_ns);
+            wants.look(page.page(), now_ns, process::life) != 0
+        })
+    };
+    finish_or_give_way(command, SCRUB_WITHIN, gives_way)
 }
 
 fn run_on_driver(
@@ -170,13 +202,27 @@ fn program(directory: &Path, carried: &Carried) -> anyhow::Result<Command> {
 }
 
 /// Runs a command to its end; its last line, or why there is none.
-fn finish(mut command: Command, patience: Duration) -> anyhow::Result<String> {
+fn finish(command: Command, patience: Duration) -> anyhow::Result<String> {
+    finish_or_give_way(command, patience, || false)
+}
+
+/// The same for a command that is ended early, and has done well then, when it must give way.
+fn finish_or_give_way(
+    mut command: Command,
+    patience: Duration,
+    mut gives_way: impl FnMut() -> bool,
+) -> anyhow::Result<String> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = Ended(child.context("cannot start the test program")?);
     let deadline = Instant::now() + patience;
     let status = loop {
         if let Some(status) = child.0.try_wait()? {
-            break status;
+            break Some(status);
+        }
+        if gives_way() {
+            child.0.kill()?;
+            child.0.wait()?;
+            break None;
         }
         if Instant::now() >= deadline {
             bail!("the GPU does not finish its test within {patience:?}");
@@ -188,5 +234,47 @@ fn finish(mut command: Command, patience: Duration) -> anyhow::Result<String> {
         out.take(64 << 10).read_to_string(&mut said)?;
     }
     let last = said.lines().last().unwrap_or_default().to_owned();
-    if status.success() { Ok(last) } else { bail!("{last} ({status})") }
+    match status {
+        Some(status) if status.success() => Ok(last),
+        Some(status) => bail!("{last} ({status})"),
+        None if last.is_empty() => {
+            Ok("it gave way to an online program before it had seen any memory".to_owned())
+        }
+        None => Ok(format!("{last}; then it gave way to an online program")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sharing::{Class, MemoryWait};
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_look_at_free_memory_gives_way_to_an_online_program_that_wants_it() {
+        let (_words, page) = shared_words::page::create().unwrap();
+        page.page().set_capacity(Some(1000));
+        let online = page.page().claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
+        assert!(MemoryWait::begin(page.page(), online, 300, process::now_ns()).is_none(), "no guest has any");
+        let done = look_at_free_memory(shell("echo 256 MiB are handed out empty"), Some(&page)).unwrap();
+        assert_eq!(done, "256 MiB are handed out empty");
+        let began = Instant::now();
+        let looks = std::thread::scope(|scope| {
+            let looks =
+                scope.spawn(|| look_at_free_memory(shell("echo 512 MiB; exec sleep 60"), Some(&page)));
+            std::thread::sleep(Duration::from_millis(300));
+            let wait = MemoryWait::begin(page.page(), online, 300, process::now_ns());
+            assert!(wait.is_some(), "the program has some");
+            looks.join().unwrap()
+        });
+        assert_eq!(looks.unwrap(), "512 MiB; then it gave way to an online program");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        let found = look_at_free_memory(shell("echo 3 words are not zero; exit 1"), None).unwrap_err();
+        assert!(found.to_string().contains("3 words"), "{found}");
+    }
 }

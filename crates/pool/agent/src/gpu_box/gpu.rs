@@ -21,6 +21,17 @@ pub(crate) struct Gpu {
     pub(crate) part: Option<Part>,
     /// Memory that a seat on it has; 0 without one.
     pub(crate) seat_bytes: u64,
+    /// Memory of the GPU that its lease and its guest may have together, if both are promised more than that.
+    pub(crate) capacity: Option<u64>,
+}
+
+/// What the seats of a box are like.
+#[derive(Clone, Copy)]
+pub(crate) struct SeatPlan {
+    pub(crate) bytes: u64,
+    pub(crate) any_tenant: bool,
+    /// An online lease has all memory of the GPU beside it.
+    pub(crate) overcommit: bool,
 }
 
 /// How a GPU is driven.
@@ -58,6 +69,7 @@ pub(crate) fn soft(box_name: &str, count: u8, memory_bytes: u64, model: &Model) 
             guest: None,
             part: None,
             seat_bytes: 0,
+            capacity: None,
         }
     };
     (0..count).map(one).collect()
@@ -80,12 +92,14 @@ pub(crate) fn nvidia() -> anyhow::Result<Vec<Gpu>> {
         guest: None,
         part: None,
         seat_bytes: 0,
+        capacity: None,
     };
     Ok(found.into_iter().take(pool_api::SLOTS_PER_BOX_MAX.into()).enumerate().map(gpu).collect())
 }
 
 /// The GPUs of a box, and a seat for guests on each that has a slot for it.
-pub(crate) fn with_seats(gpus: Vec<Gpu>, seat_bytes: u64, any_tenant: bool) -> Result<Vec<Gpu>, AgentError> {
+pub(crate) fn with_seats(gpus: Vec<Gpu>, plan: SeatPlan) -> Result<Vec<Gpu>, AgentError> {
+    let SeatPlan { bytes: seat_bytes, any_tenant, overcommit } = plan;
     let least = gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(u64::MAX);
     if seat_bytes == 0 || seat_bytes >= least {
         return Err(AgentError::GuestMemory { asked_bytes: seat_bytes, least_bytes: least });
@@ -95,12 +109,17 @@ pub(crate) fn with_seats(gpus: Vec<Gpu>, seat_bytes: u64, any_tenant: bool) -> R
         slot: FIRST_GUEST_SLOT + gpu.slot,
         memory_bytes: seat_bytes,
         nvlink_group: None,
-        guest: Some(Guest { of: gpu.slot, any_tenant }),
+        guest: Some(Guest { of: gpu.slot, any_tenant, overcommit }),
+        capacity: overcommit.then_some(gpu.memory_bytes),
         ..gpu.clone()
     };
     let seats: Vec<Gpu> = gpus.iter().filter(has_seat).map(seat).collect();
     // A slot beyond those that have seats would have the number of a seat.
-    let hosts = gpus.into_iter().filter(|gpu| has_seat(&gpu)).map(|gpu| Gpu { seat_bytes, ..gpu });
+    let hosts = gpus.into_iter().filter(|gpu| has_seat(&gpu)).map(|gpu| Gpu {
+        seat_bytes,
+        capacity: overcommit.then_some(gpu.memory_bytes),
+        ..gpu
+    });
     Ok(hosts.chain(seats).collect())
 }
 
@@ -233,12 +252,25 @@ mod tests {
     fn a_seat_is_on_its_gpu_and_has_memory_of_its_own() {
         let model = Model::new("soft").unwrap();
         let gpus = || soft("a", 2, 8 << 30, &model);
-        let all = with_seats(gpus(), 2 << 30, true).unwrap();
+        let plan = |bytes, overcommit| SeatPlan { bytes, any_tenant: true, overcommit };
+        let all = with_seats(gpus(), plan(2 << 30, false)).unwrap();
         let seen: Vec<_> =
             all.iter().map(|gpu| (gpu.slot, gpu.host_slot(), gpu.memory_bytes >> 30)).collect();
         assert_eq!(seen, [(0, 0, 8), (1, 1, 8), (32, 0, 2), (33, 1, 2)]);
         assert_eq!((&all[2].uuid, all[0].seat_bytes >> 30), (&all[0].uuid, 2));
-        assert!(with_seats(gpus(), 8 << 30, false).is_err() && with_seats(gpus(), 0, false).is_err());
+        assert!(
+            all.iter().all(|gpu| gpu.capacity.is_none()),
+            "no memory is promised twice unless it is asked for"
+        );
+        let twice = with_seats(gpus(), plan(2 << 30, true)).unwrap();
+        let seen = twice.iter().map(|gpu| (gpu.capacity, gpu.guest.is_none_or(|guest| guest.overcommit)));
+        assert!(
+            seen.eq(std::iter::repeat_n((Some(8 << 30), true), 4)),
+            "the GPU has the same memory for both"
+        );
+        assert!(
+            with_seats(gpus(), plan(8 << 30, true)).is_err() && with_seats(gpus(), plan(0, false)).is_err()
+        );
     }
 
     #[test]

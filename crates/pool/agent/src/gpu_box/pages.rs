@@ -25,17 +25,19 @@ pub(crate) fn path(state: &Path, slot: u8) -> PathBuf {
 }
 
 /// Has the page there. One that cannot be used is made anew, unless a worker has it: sessions of that worker and of the next
-/// would not see each other.
-pub(crate) fn provide(path: &Path, is_in_use: bool) -> anyhow::Result<()> {
-    if shared_words::page::open_at(path).is_ok() {
-        return Ok(());
+/// would not see each other. `capacity` is what its sessions may have together, if they are promised more.
+pub(crate) fn provide(path: &Path, is_in_use: bool, capacity: Option<u64>) -> anyhow::Result<()> {
+    if shared_words::page::open_at(path).is_err() {
+        anyhow::ensure!(
+            !is_in_use,
+            "the page of sharing at {} cannot be opened, and a worker uses it; end the box's workers with SIGINT",
+            path.display()
+        );
+        shared_words::page::make_at(path)?;
     }
-    anyhow::ensure!(
-        !is_in_use,
-        "the page of sharing at {} cannot be opened, and a worker uses it; end the box's workers with SIGINT",
-        path.display()
-    );
-    Ok(shared_words::page::make_at(path)?)
+    let (_words, page) = shared_words::page::open_at(path)?;
+    page.page().set_capacity(capacity);
+    Ok(())
 }
 
 /// Whether a worker that is left from before was started for what its slot has now: a slot may be a GPU in one run of the agent
@@ -68,6 +70,17 @@ pub(crate) fn is_used_by(worker: &Process, path: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::gpu_box::gpu;
+
+    #[test]
+    fn what_sessions_may_have_together_is_as_the_agent_was_started_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let capacity = || shared_words::page::open_at(&path).unwrap().1.page().capacity();
+        for bytes in [None, Some(8 << 30), Some(16 << 30), None] {
+            provide(&path, bytes.is_some(), bytes).unwrap();
+            assert_eq!(capacity(), bytes);
+        }
+    }
 
     #[test]
     fn a_worker_of_a_slot_that_became_something_else_is_not_kept() {

@@ -194,7 +194,10 @@ impl Slot {
         });
         Ok(Self {
             disk: Disk::new(directory.clone()),
-            watch: page.as_ref().filter(|_| gpu.guest.is_some()).map(|page| Watch::new(page.path.clone())),
+            watch: page.as_ref().filter(|_| gpu.guest.is_some()).map(|page| {
+                let promised_bytes = gpu.capacity.map(|_| gpu.memory_bytes);
+                Watch::new(page.path.clone(), promised_bytes)
+            }),
             gpu,
             page,
             around: around.clone(),
@@ -224,7 +227,9 @@ impl Slot {
             self.read_at = Some(Instant::now());
         }
         if let Some(watch) = &mut self.watch {
-            watch.look(Instant::now());
+            let used_bytes = self.reading.counters.as_ref().and_then(|counters| counters.memory_used_bytes);
+            let free_bytes = self.gpu.capacity.zip(used_bytes).map(|(all, used)| all.saturating_sub(used));
+            watch.look(Instant::now(), free_bytes);
         }
         self.disk.look();
         let worker = self.look_at_worker();
@@ -398,7 +403,8 @@ impl Slot {
     fn scrub(&mut self) -> anyhow::Result<()> {
         // Module images of the last lease are removed with its data.
         let emptied = worker_word::remove_images(&self.directory).map_err(anyhow::Error::from);
-        match emptied.and_then(|()| check::scrub(&self.gpu, &self.directory, &self.around.carried)) {
+        let (carried, page) = (&self.around.carried, self.page.as_ref().map(|page| page.path.as_path()));
+        match emptied.and_then(|()| check::scrub(&self.gpu, &self.directory, carried, page)) {
             Ok(done) => {
                 tracing::info!(slot = self.gpu.slot, done, "scrubbed");
                 self.is_scrubbed = true;

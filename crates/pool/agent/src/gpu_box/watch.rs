@@ -1,11 +1,13 @@
 //! Whether a guest may come to a seat, and whether the one that is there may stay: the monitor of `sharing`, which hears once a
-//! second how busy the online programs of the GPU were and what guests cost them. The page of the GPU tells.
+//! second how busy the online programs of the GPU were and what guests cost them. The page of the GPU tells. Where the memory of the seat
+//! is promised twice, an online program that wants it is heard at the next look, and free memory decides whether a guest may come.
 
 use super::minute::{Minute, Second};
 use pool_api::SeatLoad;
 use shared_words::{page, process};
 use sharing::{
     Class, Distress, Field, Limits, Monitor, MonitorState, Page, PageHandle, Reading, SLOTS, SlotOwner,
+    WantWatch,
 };
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -37,12 +39,21 @@ pub(crate) struct Watch {
     minute: Minute,
     /// What guests cost the online programs, in thousandths of the time of their requests.
     cost_milli: u64,
+    /// Memory of the seat, if it is promised twice.
+    promised_bytes: Option<u64>,
+    wants: WantWatch,
+    /// What an online program wanted when the guest was told to leave; 0 if the guest leaves for what it costs.
+    wanted_bytes: u64,
+    /// The last look found less free memory than the seat has.
+    is_short: bool,
 }
 
 impl Watch {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        // The seat's memory is its own, so no lease runs short of it.
-        let monitor = Monitor::new(Limits { free_bytes_min: 0, ..Limits::default() });
+    /// `promised_bytes`: the memory of the seat, if an online lease is promised it, too.
+    pub(crate) fn new(path: PathBuf, promised_bytes: Option<u64>) -> Self {
+        // Otherwise the seat's memory is its own, so no lease runs short of it.
+        let free_bytes_min = promised_bytes.unwrap_or(0);
+        let monitor = Monitor::new(Limits { free_bytes_min, ..Limits::default() });
         Self {
             path,
             page: None,
@@ -51,32 +62,58 @@ impl Watch {
             before: Vec::new(),
             minute: Minute::default(),
             cost_milli: 0,
+            promised_bytes,
+            wants: WantWatch::default(),
+            wanted_bytes: 0,
+            is_short: false,
         }
     }
 
-    /// Looks, if it is time to.
-    pub(crate) fn look(&mut self, now: Instant) {
+    /// Looks, if it is time to. `free_bytes` is what the GPU itself says of its memory, if it does.
+    pub(crate) fn look(&mut self, now: Instant, free_bytes: Option<u64>) {
         let Some(passed) = self.at.map_or(Some(EVERY), |at| now.checked_duration_since(at)) else { return };
-        if passed < EVERY {
-            return;
-        }
-        self.at = Some(now);
         if self.page.is_none() {
             self.page = page::open_at(&self.path).ok().map(|(_, page)| page);
         }
         let Some(page) = &self.page else { return };
+        let want_bytes = match self.promised_bytes {
+            Some(_) => self.wants.look(page.page(), process::now_ns(), process::life),
+            None => 0,
+        };
+        // An online program that waits for memory does not wait for the second to be over, too.
+        let is_urgent = want_bytes != 0 && self.monitor.state() != MonitorState::Overlimit;
+        if passed < EVERY && !is_urgent {
+            return;
+        }
+        self.at = Some(now);
+        // While a guest is there, its memory is not free, and it stays all the same.
+        let free_bytes = page
+            .page()
+            .free_bytes()
+            .filter(|_| !page.page().has_guests())
+            .map_or(u64::MAX, |counted| counted.min(free_bytes.unwrap_or(u64::MAX)));
+        self.is_short = self.promised_bytes.is_some_and(|bytes| free_bytes < bytes);
         let seen = look_at(page.page(), process::now_ns());
         let second = second(&self.before, &seen, passed);
         self.before = seen;
         self.minute.second(second);
         let distress = page.page().distress();
         self.cost_milli = page.page().cost_milli();
-        self.monitor.second(Reading {
+        let before = self.monitor.state();
+        let state = self.monitor.second(Reading {
             busy_milli: second.busy_milli,
             is_over_slack: distress >= Distress::OverSlack,
             is_overlimit: distress == Distress::Overlimit,
+            free_bytes,
+            wants_memory: want_bytes != 0,
             ..Reading::default()
         });
+        if state == MonitorState::Overlimit && before != state {
+            self.wanted_bytes = want_bytes;
+            if want_bytes != 0 {
+                tracing::info!(want_bytes, "an online program waits for memory: the guest must leave");
+            }
+        }
     }
 
     /// What the online programs did in the last minute, once it has looked for long enough.
@@ -101,9 +138,19 @@ impl Watch {
             MonitorState::Unhealthy if percent >= BUSY_PERCENT => {
                 Some(format!("online programs of its GPU have worked {percent} % of the last minute"))
             }
+            MonitorState::Unhealthy if self.is_short => {
+                Some("online programs of its GPU leave less free memory than the seat has".to_owned())
+            }
+            MonitorState::Unhealthy if self.promised_bytes.is_some() && self.cost_milli == 0 => {
+                Some("its GPU has had too little free memory until a moment ago".to_owned())
+            }
             MonitorState::Unhealthy => Some(format!(
                 "guests cost online programs of its GPU too much: {} % of their time",
                 self.cost_milli / 10
+            )),
+            MonitorState::Overlimit if self.wanted_bytes != 0 => Some(format!(
+                "the online program of its GPU needs the memory; it takes no guests until {} s after there is enough",
+                self.monitor.penalty_s()
             )),
             MonitorState::Overlimit => Some(format!(
                 "a guest held the online programs of its GPU up for too long; it takes none for {} s",
@@ -156,12 +203,12 @@ mod tests {
         let path = folder.path().join("page");
         page::make_at(&path).unwrap();
         let (_words, handle) = page::open_at(&path).unwrap();
-        let mut watch = Watch::new(path);
+        let mut watch = Watch::new(path, None);
         let mut now = Instant::now();
         let mut pass = |watch: &mut Watch, seconds: u32| {
             for _ in 0..seconds {
                 now += EVERY;
-                watch.look(now);
+                watch.look(now, None);
             }
         };
         pass(&mut watch, 5);
@@ -198,11 +245,11 @@ mod tests {
         let (page, own) = (handle.page(), process::this_process().unwrap());
         let online = page.claim(own, Class::Online, 1).unwrap();
         let guest = page.claim(own, Class::Offline, 1).unwrap();
-        let mut watch = Watch::new(path);
+        let mut watch = Watch::new(path, None);
         let mut now = Instant::now();
         for look in 0..20 {
             assert_eq!(watch.load().is_some(), look >= 10, "{look}");
-            watch.look(now);
+            watch.look(now, None);
             // Looks may be late: the next one is after two seconds.
             now += 2 * EVERY;
             for _ in 0..100 {
@@ -215,5 +262,84 @@ mod tests {
         // The first look has nothing to compare with: nineteen of twenty seconds have 50 periods and 0.3 s of work.
         let load = watch.load().unwrap();
         assert_eq!((load.online_busy_milli, load.online_periods_milli), (285, 47_500));
+    }
+
+    /// A watch over a seat whose memory is promised twice, and its page.
+    fn promised(seat_bytes: u64, capacity: u64) -> (tempfile::TempDir, PageHandle, Watch) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        page::make_at(&path).unwrap();
+        let (_words, handle) = page::open_at(&path).unwrap();
+        handle.page().set_capacity(Some(capacity));
+        (folder, handle, Watch::new(path, Some(seat_bytes)))
+    }
+
+    fn pass(watch: &mut Watch, now: &mut Instant, seconds: u32) {
+        for _ in 0..seconds {
+            *now += EVERY;
+            watch.look(*now, None);
+        }
+    }
+
+    #[test]
+    fn a_guest_must_leave_at_once_when_an_online_program_wants_its_memory() {
+        let (_folder, handle, mut watch) = promised(400, 1000);
+        let (page, own) = (handle.page(), process::this_process().unwrap());
+        let (online, guest) =
+            (page.claim(own, Class::Online, 1).unwrap(), page.claim(own, Class::Offline, 1).unwrap());
+        assert!(page.take_memory(guest, 400) && page.take_memory(online, 500));
+        let mut now = Instant::now();
+        pass(&mut watch, &mut now, 11);
+        assert_eq!((watch.closed(), watch.guest_must_leave()), (None, false));
+        let wait = sharing::MemoryWait::begin(page, online, 300, process::now_ns()).unwrap();
+        watch.look(now + EVERY / 10, None);
+        assert!(watch.guest_must_leave(), "it is not the next second yet");
+        assert!(watch.closed().unwrap().contains("needs the memory"), "{:?}", watch.closed());
+        page.release(guest);
+        assert!(page.take_memory(online, 300));
+        wait.end(page);
+        // The online program has so much that no guest could work; then it gives some back.
+        pass(&mut watch, &mut now, 100);
+        assert!(watch.closed().unwrap().contains("until 30 s after"), "{:?}", watch.closed());
+        page.give_memory(online, 700);
+        pass(&mut watch, &mut now, 29);
+        assert!(watch.closed().is_some(), "the quiet time begins when there is enough");
+        pass(&mut watch, &mut now, 2);
+        assert_eq!(watch.closed(), None);
+    }
+
+    #[test]
+    fn a_want_of_a_process_that_is_gone_moves_no_guest() {
+        let (_folder, handle, mut watch) = promised(400, 1000);
+        let (page, own) = (handle.page(), process::this_process().unwrap());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = sharing::Owner::new(child.id(), 1).unwrap();
+        child.wait().unwrap();
+        let online = page.claim(gone, Class::Online, 1).unwrap();
+        let _guest = page.claim(own, Class::Offline, 1).unwrap();
+        assert!(sharing::MemoryWait::begin(page, online, 300, process::now_ns()).is_some());
+        let mut now = Instant::now();
+        pass(&mut watch, &mut now, 20);
+        assert_eq!((watch.closed(), watch.guest_must_leave()), (None, false));
+    }
+
+    #[test]
+    fn a_seat_takes_no_guest_while_the_gpu_has_less_free_memory_than_it() {
+        let (_folder, handle, mut watch) = promised(400, 1000);
+        let (page, own) = (handle.page(), process::this_process().unwrap());
+        let online = page.claim(own, Class::Online, 1).unwrap();
+        let mut now = Instant::now();
+        pass(&mut watch, &mut now, 11);
+        assert_eq!(watch.closed(), None);
+        // What the GPU says counts, too: the page knows nothing of contexts.
+        watch.look(now + EVERY, Some(399));
+        assert!(watch.closed().unwrap().contains("less free memory"), "{:?}", watch.closed());
+        now += EVERY;
+        pass(&mut watch, &mut now, 31);
+        assert_eq!(watch.closed(), None);
+        assert!(page.take_memory(online, 601));
+        pass(&mut watch, &mut now, 1);
+        assert!(watch.closed().unwrap().contains("less free memory"), "{:?}", watch.closed());
+        assert!(!watch.guest_must_leave(), "a guest that is there stays");
     }
 }

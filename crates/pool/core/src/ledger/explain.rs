@@ -37,6 +37,7 @@ impl Ledger {
                 for entry in seats {
                     self.explain_share(entry, &mut answer);
                     answer.reasons.extend(self.explain_hunger(id, entry).map(str::to_owned));
+                    self.explain_overcommit(entry, &mut answer);
                 }
                 self.explain_notice(id, &mut answer);
             }

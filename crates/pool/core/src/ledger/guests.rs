@@ -20,11 +20,12 @@
 
 use super::boxes::{BoxEntry, is_clean};
 use super::explain::{Fallen, OBSTACLES, counted};
+use super::possible::gibibytes;
 use super::queue::Wish;
 use super::stock::{Need, Place, Seat, Standing, Tightness};
 use super::{GpuEntry, Ledger};
 use pool_api::{
-    BoxReport, Class, Explanation, FIRST_GUEST_SLOT, Filter, Gpu, GpuId, GpuReport, GpuState, LeaseId,
+    BoxReport, Class, Explanation, FIRST_GUEST_SLOT, Filter, Gpu, GpuId, GpuReport, GpuState, Guest, LeaseId,
     LeaseRequest, Name,
 };
 
@@ -53,9 +54,16 @@ pub(super) fn seat_of(whole: &BoxReport, report: &GpuReport) -> Seat {
         (Some(_), _) => Seat::Guest,
         (None, Some(part)) => Seat::Part { milli: part.milli },
         (None, None) => {
-            Seat::Whole { guest_bytes: whole.gpus.iter().find(is_its).map_or(0, |gpu| gpu.memory_bytes) }
+            let seat = whole.gpus.iter().find(is_its);
+            let guest_bytes = seat.and_then(|gpu| Some(kept_for(gpu.guest?, gpu.memory_bytes)));
+            Seat::Whole { guest_bytes: guest_bytes.unwrap_or(0) }
         }
     }
+}
+
+/// Memory that an online lease leaves a seat of so much: none where it is promised twice.
+pub(super) fn kept_for(seat: Guest, seat_bytes: u64) -> u64 {
+    if seat.overcommit { 0 } else { seat_bytes }
 }
 
 impl BoxEntry {
@@ -178,16 +186,17 @@ impl Ledger {
         }
     }
 
-    /// Memory that a lease gets of a GPU: an online one leaves the seat its own.
+    /// Memory that a lease gets of a GPU: an online one leaves the seat its own, unless that is promised twice.
     pub(super) fn memory_for(&self, id: &GpuId, request: &LeaseRequest) -> u64 {
         let owner = self.boxes.get(&id.box_name);
         let Some((owner, gpu)) = owner.and_then(|owner| Some((owner, &owner.slots.get(&id.slot)?.gpu)))
         else {
             return 0;
         };
-        let seat_bytes = owner.partner(gpu).filter(|_| gpu.guest.is_none()).map_or(0, |s| s.gpu.memory_bytes);
+        let seat = owner.partner(gpu).filter(|_| gpu.guest.is_none()).map(|entry| &entry.gpu);
+        let kept_bytes = seat.and_then(|seat| Some(kept_for(seat.guest?, seat.memory_bytes))).unwrap_or(0);
         let all = match request.class {
-            Class::Online => gpu.memory_bytes.saturating_sub(seat_bytes),
+            Class::Online => gpu.memory_bytes.saturating_sub(kept_bytes),
             Class::Dedicated | Class::Offline => gpu.memory_bytes,
         };
         request.share.map_or(all, |share| share.memory_bytes.min(all))
@@ -298,6 +307,33 @@ impl Ledger {
         match gpu.guest {
             Some(_) => self.standing_together(owner, gpu, Standing::Usable) == Standing::Usable && meets,
             None => !is_taken(partner) || (wish.class == Class::Online && meets),
+        }
+    }
+
+    /// What leases on a GPU and in its seat should know of their memory, if it is promised twice.
+    pub(super) fn explain_overcommit(&self, entry: &GpuEntry, answer: &mut Explanation) {
+        let gpu = &entry.gpu;
+        let partner =
+            self.boxes.get(&gpu.box_name).and_then(|owner| owner.partner(gpu)).map(|entry| &entry.gpu);
+        let (seat, host) = match (gpu.guest, partner) {
+            (Some(_), Some(host)) => (gpu, host),
+            (None, Some(seat)) => (seat, gpu),
+            (_, None) => return,
+        };
+        if !seat.guest.is_some_and(|guest| guest.overcommit) {
+            return;
+        }
+        match gpu.guest {
+            Some(_) => answer.reasons.push(format!(
+                "the memory of its seat is promised twice: when an online program needs it, this lease leaves {} at once, \
+                 and waits for another seat",
+                gpu.id
+            )),
+            None if self.is_online(host) && !host.holders.is_empty() => answer.reasons.push(format!(
+                "{} of its memory are promised to a guest, too: an allocation that needs them waits until the guest has left",
+                gibibytes(seat.memory_bytes)
+            )),
+            None => {}
         }
     }
 

@@ -3,6 +3,7 @@
 use super::attach::speaks_pcie;
 use super::boxes::{BoxEntry, Presence};
 use super::gpu_life::TrackedGpu;
+use super::guests::kept_for;
 use super::lease_life::TrackedLease;
 use super::stock::{Class, Seat};
 use super::{GpuEntry, LeaseEntry, Ledger, Settings};
@@ -74,7 +75,10 @@ impl Ledger {
         }
         let seats: BTreeMap<GpuId, u64> = gpus
             .iter()
-            .filter_map(|gpu| Some((GpuId { slot: gpu.guest?.of, ..gpu.id.clone() }, gpu.memory_bytes)))
+            .filter_map(|gpu| {
+                let seat = gpu.guest?;
+                Some((GpuId { slot: seat.of, ..gpu.id.clone() }, kept_for(seat, gpu.memory_bytes)))
+            })
             .collect();
         for gpu in gpus {
             let guest_bytes = seats.get(&gpu.id).copied().unwrap_or(0);

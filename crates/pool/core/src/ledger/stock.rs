@@ -46,7 +46,7 @@ impl Class {
 pub(crate) enum Seat {
     /// The GPU. An online lease leaves a guest so much of its memory.
     Whole {
-        /// What the seat on it has; 0 without one.
+        /// What the seat on it has; 0 without one, and where that is promised twice.
         guest_bytes: u64,
     },
     /// A seat for guests.

@@ -7,14 +7,18 @@ use pool_api::{GpuId, LeaseId, Model, Name};
 
 /// GPUs.
 ///
-/// Version 2 has seats for guests, version 3 parts: a manager that did not know of them would lend each as a GPU.
-pub(crate) const GPU: Kind<Gpu> = Kind::new("gpu", &[first_version, guests, parts]);
+/// Version 2 has seats for guests, version 3 parts: a manager that did not know of them would lend each as a GPU. Version 4 says which
+/// seats have memory that is promised twice.
+pub(crate) const GPU: Kind<Gpu> = Kind::new("gpu", &[first_version, guests, parts, overcommit]);
 
 /// GPUs of before are no seats: what is left out says so.
 fn guests(_: &mut serde_json::Map<String, serde_json::Value>) {}
 
 /// Nor are they parts.
 fn parts(_: &mut serde_json::Map<String, serde_json::Value>) {}
+
+/// No memory of before is promised twice.
+fn overcommit(_: &mut serde_json::Map<String, serde_json::Value>) {}
 
 stored_struct! {
     /// A GPU, below `gpu/BOX/SLOT`. What it measures is not stored: its box reports it every second or two.
@@ -65,6 +69,8 @@ stored_struct! {
         of: u8,
         #[serde(default)]
         any_tenant: bool,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        overcommit: bool,
     }
 }
 

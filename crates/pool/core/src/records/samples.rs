@@ -55,6 +55,7 @@ pub(super) fn samples_of(version: u64) -> Samples {
     }
     if version < 4 {
         all.leases.truncate(LEASES_OF_VERSION_3);
+        all.gpus.truncate(GPUS_OF_VERSION_3);
     }
     if version < 3 {
         all.leases.truncate(LEASES_OF_VERSION_2);
@@ -81,6 +82,8 @@ const LEASES_OF_VERSION_4: usize = 13;
 const GPUS_OF_BEFORE: usize = 6;
 /// How many of them version 2 can say.
 const GPUS_OF_VERSION_2: usize = 7;
+/// How many of them version 3 can say.
+const GPUS_OF_VERSION_3: usize = 8;
 /// How many of the sampled tenants version 1 can say.
 const TENANTS_OF_BEFORE: usize = 1;
 /// How many kinds of events version 1 knows.
@@ -197,7 +200,7 @@ fn gpus() -> Vec<Gpu> {
         slot: 32,
         id: gpu_id(32),
         memory_bytes: 48 << 30,
-        guest: Some(Guest { of: 0, any_tenant: true }),
+        guest: Some(Guest { of: 0, any_tenant: true, overcommit: false }),
         spare: false,
         ..full(GpuState::Free, 0)
     };
@@ -209,7 +212,18 @@ fn gpus() -> Vec<Gpu> {
         spare: false,
         ..full(GpuState::Free, 0)
     };
-    states.into_iter().zip(0..).map(|(state, slot)| full(state, slot)).chain([seat, part]).collect()
+    let promised_twice = Gpu {
+        slot: 34,
+        id: gpu_id(34),
+        guest: Some(Guest { of: 2, any_tenant: false, overcommit: true }),
+        ..seat.clone()
+    };
+    states
+        .into_iter()
+        .zip(0..)
+        .map(|(state, slot)| full(state, slot))
+        .chain([seat, part, promised_twice])
+        .collect()
 }
 
 fn leases() -> Vec<Lease> {

@@ -20,6 +20,17 @@ impl Checker {
             if host.state != GpuState::Leased {
                 continue;
             }
+            for holder in host.holders.iter().filter(|holder| self.class(holder.lease) == Some(Class::Online))
+            {
+                let is_promised_twice = seat.guest.is_some_and(|guest| guest.overcommit);
+                let kept_bytes = if is_promised_twice { 0 } else { seat.memory_bytes };
+                if holder.memory_bytes + kept_bytes != host.memory_bytes {
+                    wrong.push(format!(
+                        "{} has another amount of memory beside {}: {holder:?}",
+                        host.id, seat.id
+                    ));
+                }
+            }
             let is_alone = host.holders.iter().any(|holder| self.class(holder.lease) != Some(Class::Online));
             if is_alone && (!guests.is_empty() || self.sessions.contains_key(&seat.id)) {
                 wrong.push(format!("{} has a guest beside a lease that wants it alone: {host:?}", seat.id));

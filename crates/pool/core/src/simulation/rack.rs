@@ -22,6 +22,7 @@ pub(super) struct Rack {
     parts: u8,
     /// Guests may be of other tenants.
     any_tenant: bool,
+    overcommit: bool,
     /// Counts runs of the agent.
     pub(super) run: u64,
     pub(super) sequence: u64,
@@ -70,6 +71,7 @@ impl Rack {
             gpus: slots,
             parts: 0,
             any_tenant: false,
+            overcommit: false,
             run: 1,
             sequence: 0,
             down_until_ms: None,
@@ -83,6 +85,12 @@ impl Rack {
     pub(super) fn with_seats(mut self, any_tenant: bool) -> Self {
         self.any_tenant = any_tenant;
         self.slots.resize_with(2 * self.gpus, Slot::default);
+        self
+    }
+
+    /// The same box with seats whose memory is promised twice.
+    pub(super) fn overcommitted(mut self, is_it: bool) -> Self {
+        self.overcommit = is_it;
         self
     }
 
@@ -113,7 +121,7 @@ impl Rack {
     /// What a GPU or a seat on it is reported as.
     fn guest(&self, number: usize) -> Option<Guest> {
         let of = number.checked_sub(self.gpus)? as u8;
-        Some(Guest { of, any_tenant: self.any_tenant })
+        Some(Guest { of, any_tenant: self.any_tenant, overcommit: self.overcommit })
     }
 
     /// What part of a GPU is in a slot.

@@ -139,8 +139,11 @@ impl World {
             if index != 1 {
                 rack.paths.push(format!("udp:127.0.0.1:{}", 7000 + index));
             }
-            // Every second box has seats for guests; one of these seats strangers together.
-            if index.is_multiple_of(2) { rack.with_seats(index == 2) } else { rack }
+            // Every second box has seats for guests. One of these seats strangers together, one has promised its memory twice.
+            match index.is_multiple_of(2) {
+                true => rack.with_seats(index == 2).overcommitted(index == 4),
+                false => rack,
+            }
         };
         let mut world = Self {
             now_ms: START_MS,

@@ -47,7 +47,7 @@ fn kept_as(class: Class, gpus: u8, patience: Duration, suspend_when_idle: Option
     let mut gpu_box = bed.join("rack1-a", gpus);
     if class == Class::Offline {
         let first = gpu_box.report.gpus[0].clone();
-        let guest = Some(Guest { of: 0, any_tenant: true });
+        let guest = Some(Guest { of: 0, any_tenant: true, overcommit: false });
         gpu_box.report.gpus.push(GpuReport { slot: 32, guest, memory_bytes: 40 << 30, ..first });
     }
     gpu_box.turn();

@@ -16,7 +16,7 @@ pub(super) fn seat(of: u8, any_tenant: bool) -> GpuReport {
     GpuReport {
         slot: 32 + of,
         memory_bytes: SEAT,
-        guest: Some(Guest { of, any_tenant }),
+        guest: Some(Guest { of, any_tenant, overcommit: false }),
         uuid: format!("uuid-H200-{of}"),
         ..gpu_report("H200", 32 + of, BoxKind::Pcie)
     }
@@ -95,12 +95,43 @@ fn an_online_lease_and_a_guest_of_its_tenant_share_a_gpu() {
 }
 
 #[test]
+fn an_online_lease_has_all_memory_where_the_seat_s_is_promised_twice() {
+    let mut bench = seated(1, false);
+    let whole = LeaseRequest { memory_bytes: Some(GPU), ..of(Class::Online) };
+    let refusal = bench.try_lease(whole.clone()).unwrap_err().to_string();
+    assert!(refusal.contains("the largest has 100 GiB"), "{refusal}");
+    bench.slot("a", 1).guest = Some(Guest { of: 0, any_tenant: false, overcommit: true });
+    bench.report("a");
+    let (online, guest) = (bench.lease(whole.clone()), bench.lease(of(Class::Offline)));
+    assert_eq!((place(&bench, online.id), place(&bench, guest.id)), ("a/0".into(), "a/32".into()));
+    let memory = |bench: &Bench, gpu: &str| bench.gpu(gpu).holders[0].memory_bytes;
+    assert_eq!((memory(&bench, "a/0"), memory(&bench, "a/32")), (GPU, SEAT));
+    let reasons = |bench: &Bench, id| bench.ledger.explain(id).unwrap().reasons.join("\n");
+    assert!(reasons(&bench, online.id).contains("40 GiB of its memory are promised to a guest, too"));
+    assert!(reasons(&bench, guest.id).contains("leaves a/32 at once"), "{}", reasons(&bench, guest.id));
+    bench.reload();
+    bench.settle();
+    bench.release(online.id);
+    bench.settle();
+    let next = bench.lease(whole.clone());
+    assert_eq!((memory(&bench, "a/0"), next.state), (GPU, LeaseState::Granted), "a new leader knows it, too");
+    // The box is started without the option: leases keep what they were promised, the next one gets less.
+    bench.slot("a", 1).guest = Some(Guest { of: 0, any_tenant: false, overcommit: false });
+    bench.report("a");
+    assert_eq!((memory(&bench, "a/0"), bench.state(guest.id)), (GPU, LeaseState::Granted));
+    assert!(!reasons(&bench, guest.id).contains("promised twice"));
+    bench.release(next.id);
+    bench.settle();
+    assert!(bench.try_lease(whole).unwrap_err().to_string().contains("the largest has 100 GiB"));
+}
+
+#[test]
 fn strangers_meet_only_where_the_box_lets_them() {
     let mut bench = seated(1, false);
     let online = bench.lease(of(Class::Online));
     let guest = bench.lease_for(&name("other"), of(Class::Offline));
     assert_eq!(guest.state, LeaseState::Pending);
-    bench.slot("a", 1).guest = Some(Guest { of: 0, any_tenant: true });
+    bench.slot("a", 1).guest = Some(Guest { of: 0, any_tenant: true, overcommit: false });
     bench.report("a");
     assert_eq!((bench.state(online.id), bench.state(guest.id)), (LeaseState::Granted, LeaseState::Granted));
     // The other way round: the guest was there first.

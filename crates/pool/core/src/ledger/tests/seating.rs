@@ -48,7 +48,7 @@ fn closed(places: &[Place], any_tenant: bool, mutation: Option<Mutation>) -> Ben
             GpuReport {
                 slot: 32 + slot,
                 memory_bytes: place.gib * GIB,
-                guest: Some(Guest { of: slot, any_tenant }),
+                guest: Some(Guest { of: slot, any_tenant, overcommit: false }),
                 uuid: format!("uuid-L40S-{slot}"),
                 ready: false,
                 sharing: place.online.and_then(|load| measured(load?)),

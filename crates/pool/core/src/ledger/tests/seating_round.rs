@@ -76,7 +76,7 @@ impl Pool {
             let seat = gpu_report(model, 32 + of, BoxKind::Pcie);
             report.gpus.push(pool_api::GpuReport {
                 memory_bytes,
-                guest: Some(Guest { of, any_tenant: !number.is_multiple_of(4) }),
+                guest: Some(Guest { of, any_tenant: !number.is_multiple_of(4), overcommit: false }),
                 uuid: format!("uuid-{model}-{of}"),
                 ready: is_ready,
                 sharing: Some(SeatLoad { online_busy_milli: busy, online_periods_milli: periods }),
