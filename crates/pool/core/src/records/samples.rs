@@ -160,42 +160,6 @@ fn gpus() -> Vec<Gpu> {
         GpuState::BurnIn,
         GpuState::Absent,
     ];
-    let lease = LeaseId(0xc0ff_ee01);
-    let full = |state: GpuState, slot: u8| {
-        let is_leased = state == GpuState::Leased;
-        Gpu {
-            id: gpu_id(slot),
-            box_name: name("rack1-a"),
-            slot,
-            model: model("H200"),
-            memory_bytes: 141 << 30,
-            uuid: format!("GPU-{slot}"),
-            nvlink_group: is_leased.then_some(3),
-            only_pcie: is_leased,
-            guest: None,
-            part: None,
-            state,
-            taint: is_leased.then(|| taint(true)),
-            spare: state == GpuState::Free,
-            epoch: 7,
-            bound_epoch: 6,
-            cleaned_epoch: if is_leased { 5 } else { 7 },
-            holders: if is_leased {
-                vec![Holder { lease, share_milli: 1000, memory_bytes: 141 << 30 }]
-            } else {
-                Vec::new()
-            },
-            kept: is_leased.then_some(Kept { lease, since_epoch: 4 }),
-            health: if state == GpuState::Bad { Health::bad("Xid 79") } else { Health::OK },
-            unready: (state == GpuState::BurnIn).then(|| "its worker starts".into()),
-            endpoints: if state == GpuState::Absent {
-                Vec::new()
-            } else {
-                vec![format!("tls:10.0.0.1:700{slot}")]
-            },
-            counters: None,
-        }
-    };
     let seat = Gpu {
         slot: 32,
         id: gpu_id(32),
@@ -224,6 +188,44 @@ fn gpus() -> Vec<Gpu> {
         .map(|(state, slot)| full(state, slot))
         .chain([seat, part, promised_twice])
         .collect()
+}
+
+/// A GPU in a state, with all that goes with it.
+fn full(state: GpuState, slot: u8) -> Gpu {
+    let lease = LeaseId(0xc0ff_ee01);
+    let is_leased = state == GpuState::Leased;
+    Gpu {
+        id: gpu_id(slot),
+        box_name: name("rack1-a"),
+        slot,
+        model: model("H200"),
+        memory_bytes: 141 << 30,
+        uuid: format!("GPU-{slot}"),
+        nvlink_group: is_leased.then_some(3),
+        only_pcie: is_leased,
+        guest: None,
+        part: None,
+        state,
+        taint: is_leased.then(|| taint(true)),
+        spare: state == GpuState::Free,
+        epoch: 7,
+        bound_epoch: 6,
+        cleaned_epoch: if is_leased { 5 } else { 7 },
+        holders: if is_leased {
+            vec![Holder { lease, share_milli: 1000, memory_bytes: 141 << 30 }]
+        } else {
+            Vec::new()
+        },
+        kept: is_leased.then_some(Kept { lease, since_epoch: 4 }),
+        health: if state == GpuState::Bad { Health::bad("Xid 79") } else { Health::OK },
+        unready: (state == GpuState::BurnIn).then(|| "its worker starts".into()),
+        endpoints: if state == GpuState::Absent {
+            Vec::new()
+        } else {
+            vec![format!("tls:10.0.0.1:700{slot}")]
+        },
+        counters: None,
+    }
 }
 
 fn leases() -> Vec<Lease> {
