@@ -17,6 +17,7 @@ use crate::{
         input::Input,
         link::Link,
         outgoing::Outgoing,
+        presence::TellClient,
         pulse::Pulse,
         regions::Regions,
         replies::Replies,
@@ -124,12 +125,7 @@ fn assemble(
     let gate = Gate::new(driver.clone(), link.clone(), images, credit_bytes, config.host_bytes_max)
         .loading_ahead(plans.map(|plans| Ahead::new(plans)));
     if let Some(sharer) = &sharer {
-        let told = link.clone();
-        let tell_client = move |words: &str| {
-            // A client that cannot hear it is lost, which the events' own thread tells.
-            let _ = told.events.send(&Notice::Waits { text: cuda_wire::Bytes(words.as_bytes()) });
-        };
-        sharer.start(&ending, Box::new(tell_client));
+        sharer.start(&ending, tell_that_it_waits(&link));
     }
     let gate = Arc::new(gate.sharing(sharer).timed_by(timeline.clone()));
     let replies = Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone());
@@ -160,6 +156,15 @@ fn assemble(
         answer: Vec::new(),
     };
     Assembled { commands, input, link, events_rx }
+}
+
+/// How the client hears that its work waits.
+fn tell_that_it_waits(link: &Arc<Link>) -> TellClient {
+    let link = link.clone();
+    Box::new(move |words| {
+        // A client that cannot hear it is lost, which the events' own thread tells.
+        let _ = link.events.send(&Notice::Waits { text: cuda_wire::Bytes(words.as_bytes()) });
+    })
 }
 
 /// The tenant's module images, which the driver knows of then. Without them clients send every image again.
