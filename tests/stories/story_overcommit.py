@@ -5,11 +5,11 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 
 import kit
+from ordered import Ordered
 from pool import Pool
 from story_guest import children, end, guest_lease, processes_of, result
 
@@ -47,38 +47,22 @@ def seated(*options):
         yield pool
 
 
-class Holder:
+class Holder(Ordered):
     """holds_memory.py with a lease of a class."""
+
+    ENDS_WITHIN_SECONDS = 5
 
     def __init__(self, pool, given_class, *options):
         command = [kit.dxpu, "run", "--gpus", "1", "--class", given_class, *options, "--", sys.executable, MEMORY]
-        environment = pool.environment | {"DXPU_CREDENTIAL": pool.borrower}
-        pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
-        self.seen = json.loads(self.process.stdout.readline() or "null")
+        super().__init__(command, pool.environment | {"DXPU_CREDENTIAL": pool.borrower})
+        self.seen = json.loads(self.first or "null")
 
     def __enter__(self):
         kit.hold(self.seen, "it does not begin")
         return self
 
-    def __exit__(self, *_):
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        self.process.stderr.close()
-
-    def order(self, **order):
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-
     def answer(self):
-        line = self.process.stdout.readline()
-        kit.hold(line, "it ended:", self.process.poll(), self.process.stderr.read() if self.process.poll() is not None else "")
-        answer = json.loads(line)
+        answer = super().answer()
         return answer["code"], answer["seconds"]
 
     def does(self, do, **more):
@@ -135,7 +119,8 @@ def evicted(pool):
             kit.hold(any("needs the memory" in moved["reason"] for moved in told["moves"]), "the guest was not told:", told)
             kit.until("the guest's program hears of it", lambda: guest.process.poll() is not None or guest_fails(guest), 60)
         kit.until(lambda: f"the seat is empty: {seat(pool)}", lambda: seat(pool)["state"] == "free", 60)
-        kit.hold("needs the memory" in seat(pool).get("unready", ""), "the seat does not say why:", seat(pool))
+        # Its new worker gets ready first.
+        kit.until(lambda: f"the seat says why: {seat(pool)}", lambda: "needs the memory" in seat(pool).get("unready", ""))
         freed = time.monotonic()
         for _ in range(2):
             kit.hold(online.does("give")[0] == 0, "it cannot free")

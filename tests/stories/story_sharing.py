@@ -1,13 +1,11 @@
 """Online and offline programs on one GPU: whatever happens to the offline one, the online one has its answers."""
-import contextlib
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import kit
+from ordered import Ordered
 from pool import Pool
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "gpu", "share_programs", "plain.py")
@@ -27,7 +25,7 @@ def tell(record):
         record.part("in a pool: an offline program joins the lease of an online one", in_a_lease, pool)
 
 
-class Program:
+class Program(Ordered):
     """plain.py in a role, with its class."""
 
     def __init__(self, place, role, given_class, *options):
@@ -37,33 +35,14 @@ class Program:
             environment = place.environment | {"DXPU_CREDENTIAL": place.borrower}
         else:
             command, environment = place.command(words, options=("--class", given_class, *options)), place.environment
-        pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
-        self.first = self.process.stdout.readline()
+        super().__init__(command, environment)
 
     def __enter__(self):
         kit.hold("ready" in self.first, "it does not get ready:", self.first)
         return self
 
-    def __exit__(self, *_):
-        # A program that `dxpu run` started in a pool ends when its input does.
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(1)
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        self.process.stderr.close()
-
-    def order(self, **order):
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-
     def answer(self):
-        line = self.process.stdout.readline()
-        kit.hold(line, "it ended:", self.process.poll())
-        answer = json.loads(line)
+        answer = super().answer()
         kit.hold("error" not in answer and answer["right"], "it has an error:", str(answer)[:300])
         return answer
 

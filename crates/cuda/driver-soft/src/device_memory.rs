@@ -4,7 +4,7 @@
 //! Where both are promised more than the GPU has, the page of the GPU bounds the sum. A real GPU does that by itself.
 
 use crate::{activity::Unit, ledger::MemoryLedger, session::Session};
-use shared_words::memory_wait::wait_for_memory;
+use shared_words::{memory_wait::wait_for_memory, page::sweep};
 use sharing::{PageHandle, Ticket};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -54,7 +54,14 @@ impl MemoryLedger for DeviceMemory {
         if !self.ledger.charge(device, bytes) {
             return false;
         }
-        let has_room = self.place.get().is_none_or(|(page, ticket)| page.page().take_memory(*ticket, bytes));
+        let has_room = self.place.get().is_none_or(|(page, ticket)| {
+            let takes = || page.page().take_memory(*ticket, bytes);
+            // A session that was killed with its worker may still count.
+            takes() || {
+                sweep(page.page());
+                takes()
+            }
+        });
         if !has_room {
             self.ledger.release(device, bytes);
         }

@@ -117,6 +117,19 @@ fn without_a_guest_and_beyond_its_lease_an_online_session_hears_at_once_that_the
 }
 
 #[test]
+fn what_a_session_had_that_was_killed_with_its_worker_is_free_for_the_next_guest() {
+    let (page, online, guest) = promised_twice();
+    online.takes(60 * MIB).unwrap();
+    guest.leaves();
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let gone = sharing::Owner::new(child.id(), 1).unwrap();
+    child.wait().unwrap();
+    let killed = page.page().claim(gone, Class::Offline, process::now_ns()).unwrap();
+    assert!(page.page().take_memory(killed, 30 * MIB));
+    Placed::new(&page, Class::Offline, SEAT).takes(30 * MIB).unwrap();
+}
+
+#[test]
 fn where_no_memory_is_promised_twice_the_page_bounds_nothing() {
     let (_, page) = page::create().unwrap();
     let (online, guest) = (Placed::new(&page, Class::Online, ALL), Placed::new(&page, Class::Offline, SEAT));

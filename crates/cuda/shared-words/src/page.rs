@@ -62,6 +62,8 @@ pub fn sweep(page: Page<'_>) {
     for slot in 0..SLOTS {
         if let SlotOwner::Process(owner) = page.owner(slot)
             && process::life(owner) == Life::Dead
+            && let Ok(this) = process::this_process()
+            && page.take_over(slot, owner, this)
         {
             let was_guest = page.class(slot) == Some(Class::Offline);
             page.reclaim(slot);

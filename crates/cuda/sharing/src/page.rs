@@ -434,11 +434,10 @@ impl<'a> Page<'a> {
         self.word(slot, OWNER).store(0, SeqCst);
     }
 
-    /// Empties all slots of a process that is gone. The parent of session processes calls it when one has ended.
-    pub fn reclaim_of(&self, pid: u32) {
-        let is_of =
-            |&slot: &usize| matches!(self.owner(slot), SlotOwner::Process(owner) if owner.pid() == pid);
-        (0..SLOTS).filter(is_of).for_each(|slot| self.reclaim(slot));
+    /// Makes the slot of a process that is gone the caller's, who then empties it. Several processes may find it gone at once, and
+    /// another session may have the slot when the second of them comes to empty it: one of them alone is told yes.
+    pub fn take_over(&self, slot: usize, gone: Owner, by: Owner) -> bool {
+        self.word(slot, OWNER).compare_exchange(gone.0, by.0, SeqCst, SeqCst).is_ok()
     }
 
     /// Whose slot it is.
@@ -680,8 +679,14 @@ mod tests {
         assert_eq!(claim(1000), None);
         assert!(page.close(tickets[62], 1));
         assert!(!page.is_paused(), "the last slot's bit is not the pause");
-        page.reclaim_of(63);
+        // Two processes find it gone. When the second one comes to it, another session has the slot.
+        let (gone, first, second) = (Owner::new(63, 5), Owner::new(2000, 5), Owner::new(2001, 5));
+        let take_over = |by: Result<Owner, _>| page.take_over(62, gone.unwrap(), by.unwrap());
+        assert!(take_over(first));
+        assert!(!take_over(second));
+        page.reclaim(62);
         assert_eq!(page.gate(), Gate::Open);
         assert_eq!(claim(1000).unwrap().slot(), 62);
+        assert!(!take_over(second));
     }
 }

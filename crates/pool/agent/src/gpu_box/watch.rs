@@ -86,6 +86,8 @@ impl Watch {
             return;
         }
         self.at = Some(now);
+        // A worker that was ended has left what its sessions had in the page, and no front of its own looks after that any more.
+        page::sweep(page.page());
         // While a guest is there, its memory is not free, and it stays all the same.
         let free_bytes = page
             .page()
@@ -321,6 +323,19 @@ mod tests {
         let mut now = Instant::now();
         pass(&mut watch, &mut now, 20);
         assert_eq!((watch.closed(), watch.guest_must_leave()), (None, false));
+    }
+
+    #[test]
+    fn what_a_worker_that_was_ended_has_left_in_the_page_is_emptied() {
+        let (_folder, handle, mut watch) = promised(400, 1000);
+        let page = handle.page();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = sharing::Owner::new(child.id(), 1).unwrap();
+        child.wait().unwrap();
+        let guest = page.claim(gone, Class::Offline, 1).unwrap();
+        assert!(page.take_memory(guest, 400) && page.has_guests());
+        watch.look(Instant::now(), None);
+        assert_eq!((page.has_guests(), page.used_bytes()), (false, 0));
     }
 
     #[test]
