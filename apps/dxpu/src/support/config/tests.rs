@@ -57,7 +57,7 @@ fn example(role: &str, key: &str) -> &'static str {
         (_, "leader-ttl" | "report-every" | "suspect-after" | "dead-after" | "reclaim-after" | "spin") => {
             "'5s'"
         }
-        (_, "guest-waits" | "stall-timeout" | "guard-disk-after") => "'5s'",
+        (_, "guest-waits" | "stall-timeout" | "guard-disk-after" | "fault-wait-max") => "'5s'",
         (_, "offline-slice") => "'100us'",
         ("functions", "keep-warm" | "retry-after" | "gpu-keep" | "balance-after") => "'5s'",
         ("functions", "survive") => "'tight,careful'",
