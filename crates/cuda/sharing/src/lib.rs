@@ -30,6 +30,7 @@
 
 mod backoff;
 mod cost;
+mod expected;
 mod governor;
 mod graph_gates;
 mod kernel_times;

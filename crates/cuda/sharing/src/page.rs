@@ -13,6 +13,7 @@
 //!      9   faults that ended the contexts of all sessions, where these are merged: how many, and the code of the last
 //!     10   capacity: memory of the GPU, if its sessions are promised more than that together; 0 if they are not
 //!     11   memory is on its way back until (ns): a guest has just left, or the box looks whether free memory is empty
+//!     12   an online session is expected back until (ns)
 //!     15   [`crate::FaultBackoff`] of these faults
 //!   16..   63 slots of 16 words: 8 that the owner writes often, 8 that others read
 //! ```
@@ -22,7 +23,7 @@
 //! next command or beat: a lost bit costs the online program a delay, never a result.
 //!
 //! What is done with words 5 to 7 and with the gates of equal slots is in `turn_words.rs`, with words 10 and 11 and with what slots
-//! say of memory in `memory.rs`. Sessions of before there were such words find zero there and leave it.
+//! say of memory in `memory.rs`, with word 12 in `expected.rs`. Sessions of before there were such words find zero there and leave it.
 
 use crate::backoff::FaultBackoff;
 use crate::governor::Orders;
@@ -354,7 +355,10 @@ impl<'a> Page<'a> {
         self.set(ticket, Field::IdleSince, now_ns);
         self.beat(ticket);
         match part {
-            Part::Online => drop(self.words[PRESENT].fetch_or(ticket.bit(), SeqCst)),
+            Part::Online => {
+                self.words[PRESENT].fetch_or(ticket.bit(), SeqCst);
+                self.online_has_come();
+            }
             Part::Offline => drop(self.words[GUESTS].fetch_or(ticket.bit(), SeqCst)),
             Part::Equal(_) => self.shut(slot, self.holding()),
         }

@@ -303,6 +303,30 @@ fn the_time_slice_of_a_session_follows_from_the_others_that_are_there() {
 }
 
 #[test]
+fn after_faults_an_offline_session_waits_also_while_the_online_one_is_on_its_way_back() {
+    let (worker, page) = worker_with(true, Vec::new(), |config| config.is_merged = true);
+    let now_ns = process::now_ns();
+    // Four faults: offline work waits for 8 s.
+    (0..4).rev().for_each(|ago| page.page().met_fault(now_ns - ago * 2_000_000_000));
+    page.page().expect_online(now_ns);
+    let mut client = wishing(&worker, Class::Offline);
+    let (began, back_after) = (Instant::now(), Duration::from_millis(500));
+    let other = page.clone();
+    let online = std::thread::spawn(move || {
+        std::thread::sleep(back_after);
+        let own = other.page().claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
+        other.page().release(own);
+    });
+    write(&mut client);
+    client.must(&Command::MemoryInfo { device: 0 });
+    let waited = began.elapsed();
+    online.join().unwrap();
+    assert!(waited >= back_after, "it began {waited:?} after a fault, before the online session was back");
+    assert!(waited < Duration::from_secs(6), "no online session is there any more, and it waited {waited:?}");
+    client.must(&Command::Goodbye {});
+}
+
+#[test]
 fn a_frozen_session_loses_the_gate_and_has_it_again_when_it_goes_on() {
     let (worker, page) = worker(true);
     let mut client = wishing(&worker, Class::Online);

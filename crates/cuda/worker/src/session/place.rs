@@ -140,10 +140,11 @@ impl Place {
         }
     }
 
-    /// The session is over, and its slot is the front's to empty when the process is gone.
-    pub(crate) fn stay(&self) {
+    /// The session is over, and its slot is the front's to empty when the process is gone. `comes_back`: its program goes on in another
+    /// session.
+    pub(crate) fn stay(&self, comes_back: bool) {
         match self {
-            Self::Classed(sharer) => sharer.stay(),
+            Self::Classed(sharer) => sharer.stay(comes_back),
             Self::Equal(taker) => taker.leave(),
         }
     }

@@ -14,7 +14,7 @@
 //! moment: the program waits, and a fault in the replay cannot be that of offline work.
 //!
 //! Where contexts are merged, an offline session waits before its first work for as long as faults say ([`FaultBackoff`]), if an online
-//! session is there. A context without work faults nothing.
+//! session is there or is expected back. A context without work faults nothing.
 //!
 //! A dedicated session has none of this.
 
@@ -155,7 +155,7 @@ impl Sharer {
             let bound_ns = (began_ns + self.fault_wait_max_ns).saturating_sub(now_ns);
             let left = Duration::from_nanos(backoff.wait_ns(now_ns, self.fault_wait_max_ns).min(bound_ns));
             // Only online programs are protected by this.
-            if left.is_zero() || page.present() == 0 {
+            if left.is_zero() || !page.is_online_near(now_ns) {
                 break;
             }
             if !std::mem::replace(&mut is_told, true) {
@@ -329,8 +329,11 @@ impl Sharer {
         });
     }
 
-    /// The session is over, and its slot stays as it is until the process is gone.
-    pub(crate) fn stay(&self) {
+    /// The session is over, and its slot stays as it is until the process is gone. `comes_back`: its program goes on in another one.
+    pub(crate) fn stay(&self, comes_back: bool) {
+        if comes_back && self.ticket.part() == Part::Online {
+            self.page.page().expect_online(process::now_ns());
+        }
         self.is_over.store(true, SeqCst);
         self.changed.notify_all();
     }

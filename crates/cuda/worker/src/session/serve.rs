@@ -69,7 +69,7 @@ pub(crate) fn serve(
     }
     if let Some(sharer) = sharer {
         // The slot of a session that has drained holds its waiting work back. The front empties it when the process is gone.
-        if config.is_merged { sharer.stay() } else { sharer.leave() }
+        if config.is_merged { sharer.stay(end.kind == EndKind::DeviceLost) } else { sharer.leave() }
     }
     end
 }

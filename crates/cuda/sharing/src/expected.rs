@@ -1,0 +1,64 @@
+//! An online session that is expected back.
+//!
+//! Where contexts are merged, a fault ends the session of a protected online program, which goes on in another one. Between the two the
+//! program has no slot of the page:
+//!
+//! ```text
+//!   slot of the lost session ── its process ends ──┤   no slot: the page says that it is expected   ├── slot of the next session
+//! ```
+//!
+//! Offline sessions that begin in between must not take the GPU for one without online work.
+
+use crate::page::Page;
+use std::sync::atomic::Ordering::SeqCst;
+
+const EXPECTED_UNTIL: usize = 12;
+
+/// A program that has not come back after so long is not waited for: it may have ended.
+const BACK_WITHIN_NS: u64 = 10_000_000_000;
+
+impl Page<'_> {
+    /// The caller's session is lost, and its program will have another one here. Said while the slot is still the session's.
+    pub fn expect_online(&self, now_ns: u64) {
+        self.header(EXPECTED_UNTIL).fetch_max(now_ns.saturating_add(BACK_WITHIN_NS), SeqCst);
+    }
+
+    /// An online session has come.
+    pub(crate) fn online_has_come(&self) {
+        self.header(EXPECTED_UNTIL).store(0, SeqCst);
+    }
+
+    /// Whether an online session is there, or is expected back.
+    pub fn is_online_near(&self, now_ns: u64) -> bool {
+        // In this order: a session that comes has its slot before it is expected no more.
+        now_ns < self.header(EXPECTED_UNTIL).load(SeqCst) || self.present() != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Owner, PAGE_WORDS, Page};
+    use std::sync::atomic::AtomicU64;
+    use work_class::Class;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_lost_session_is_expected_until_another_one_comes_and_not_for_ever() {
+        let words: Vec<AtomicU64> = (0..PAGE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let page = Page::create(&words, 1).unwrap();
+        let claim = |class| page.claim(Owner::new(1, 1).unwrap(), class, S).unwrap();
+        assert!(!page.is_online_near(S));
+        let lost = claim(Class::Online);
+        page.expect_online(S);
+        page.release(lost);
+        let guest = claim(Class::Offline);
+        assert!(page.is_online_near(S + 1) && page.is_online_near(10 * S), "an offline session is not it");
+        assert!(!page.is_online_near(11 * S), "it does not come");
+        let next = claim(Class::Online);
+        assert!(page.is_online_near(20 * S));
+        page.release(next);
+        assert!(!page.is_online_near(S + 1), "it has come, and has left");
+        page.release(guest);
+    }
+}
