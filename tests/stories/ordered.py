@@ -35,6 +35,11 @@ class Ordered:
 
     def answer(self):
         line = self.process.stdout.readline()
-        ended = self.process.poll()
-        kit.hold(line, "it ended:", ended, self.process.stderr.read()[-300:] if ended is not None else "")
+        kit.hold(line, "it ended:", line or self.last_words())
         return json.loads(line)
+
+    def last_words(self):
+        """Why it has ended, if it has."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(self.ENDS_WITHIN_SECONDS)
+        return self.process.stderr.read()[:900] if self.process.returncode is not None else ""

@@ -38,7 +38,7 @@ class Program(Ordered):
         super().__init__(command, environment)
 
     def __enter__(self):
-        kit.hold("ready" in self.first, "it does not get ready:", self.first)
+        kit.hold("ready" in self.first, "it does not get ready:", self.first, self.first or self.last_words())
         return self
 
     def answer(self):

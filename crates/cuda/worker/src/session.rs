@@ -14,6 +14,7 @@ mod content;
 mod cuts;
 mod events;
 mod exchange;
+mod fault_note;
 mod faults;
 mod gate;
 pub(crate) mod handshake;

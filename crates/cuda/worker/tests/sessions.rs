@@ -350,6 +350,16 @@ fn strangers_are_told_why_they_are_not_served() {
     assert!(error.to_string().contains("no such ticket"), "{error}");
     assert!(worker.front.as_ref().unwrap().session_pids().is_empty(), "none of them cost a process");
 
+    // Nor does a client come in on the ticket of a process that has ended; it is told to come again.
+    let ticket = worker.target.ticket(purpose::SESSION);
+    let next = || worker.events.recv_timeout(Duration::from_secs(15)).unwrap();
+    let SessionEvent::Ready { pid } = next() else { panic!("the first process is to be ready") };
+    let process = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    while !matches!(next(), SessionEvent::Reaped { pid: reaped } if reaped == pid) {}
+    let error = worker.target.open(ConnectionKind::Command, 0, ticket).unwrap_err();
+    assert!(error.to_string().contains("try again"), "{error}");
+
     // The process trusts no ticket: it looks at the token again.
     let ticket = worker.target.ticket(purpose::SESSION);
     let (_connection, answer) = greet(&worker.target, ticket, hello("wrong", 1));

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::client::{Client, Told, greet, hello};
-use support::toy::{SLICE_FILE, Toy, ToyStatus};
+use support::toy::{ERROR_LIMIT, SLICE_FILE, Toy, ToyStatus};
 use support::worker::Worker;
 
 /// Not a test: the session processes of the tests below run this, with their control socket as standard input.
@@ -323,6 +323,26 @@ fn after_faults_an_offline_session_waits_also_while_the_online_one_is_on_its_way
     online.join().unwrap();
     assert!(waited >= back_after, "it began {waited:?} after a fault, before the online session was back");
     assert!(waited < Duration::from_secs(6), "no online session is there any more, and it waited {waited:?}");
+    client.must(&Command::Goodbye {});
+}
+
+#[test]
+fn a_fault_is_noted_before_the_client_hears_of_it_and_once() {
+    let (worker, page) = worker_with(true, Vec::new(), |config| config.is_merged = true);
+    let mut client = wishing(&worker, Class::Offline);
+    let fails = |client: &mut Client, error: CudaError| {
+        let value = error.code().into();
+        client.call(&Command::ContextSetLimit { context: CONTEXT, limit: ERROR_LIMIT, value }).0.status
+    };
+    let faults = || page.page().fault_backoff().in_a_row();
+    assert_eq!(fails(&mut client, CudaError::INVALID_VALUE), CudaError::INVALID_VALUE.code());
+    assert_eq!(faults(), 0, "that ends no context");
+    assert_eq!(fails(&mut client, CudaError::ILLEGAL_ADDRESS), CudaError::ILLEGAL_ADDRESS.code());
+    assert_eq!(faults(), 1);
+    // Later than what counts as the same fault.
+    std::thread::sleep(Duration::from_millis(1100));
+    fails(&mut client, CudaError::ILLEGAL_ADDRESS);
+    assert_eq!(faults(), 1);
     client.must(&Command::Goodbye {});
 }
 

@@ -69,7 +69,9 @@ impl<'a> Caller<'a> {
         match converse(connection, &Handshake::Hello(hello), timeout) {
             Ok(welcome) => Ok(welcome),
             Err(Unheard::Refused { code, text }) => Err(self.refused(code, text)),
-            Err(Unheard::Closed(why) | Unheard::Broken(why)) => Err(self.unreachable(why)),
+            // The process that was to serve us ended before it heard us: another one may.
+            Err(Unheard::Closed(why)) => Err(self.busy(why)),
+            Err(Unheard::Broken(why)) => Err(self.unreachable(why)),
         }
     }
 
@@ -232,8 +234,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Greets a worker that answers each hello with `answer`.
-    fn greeted(answer: Handshake) -> Result<Handshake, Failure> {
+    /// Greets a worker that answers each hello with `answer`, or closes the connection.
+    fn greeted(answer: Option<Handshake>) -> Result<Handshake, Failure> {
         let listener = Listener::bind(&"tcp:127.0.0.1:0".parse::<Address>().unwrap()).unwrap();
         let address = listener.address().clone();
         let worker = thread::spawn(move || {
@@ -242,7 +244,9 @@ pub(crate) mod tests {
             raw.read_preamble(deadline).unwrap();
             let mut connection = raw.serve(&ServerSecurity::Plain, deadline).unwrap();
             let Ok(hello) = read_handshake(&mut connection.rx, PATIENCE) else { panic!("no hello") };
-            connection.tx.send(&[&answer.to_frame()]).unwrap();
+            if let Some(answer) = answer {
+                connection.tx.send(&[&answer.to_frame()]).unwrap();
+            }
             hello
         });
         let config = config(&address);
@@ -257,9 +261,9 @@ pub(crate) mod tests {
     #[test]
     fn a_welcome_is_handed_on_and_a_refusal_keeps_its_words() {
         let welcome = Handshake::StatusWelcome(StatusWelcome { protocol: 1, devices: 2 });
-        assert_eq!(greeted(welcome.clone()), Ok(welcome));
+        assert_eq!(greeted(Some(welcome.clone())), Ok(welcome));
         let refusal = Refusal { code: CudaError::NOT_PERMITTED.code(), text: "no lease".to_owned() };
-        let refused = greeted(Handshake::Refusal(refusal)).unwrap_err();
+        let refused = greeted(Some(Handshake::Refusal(refusal))).unwrap_err();
         assert_eq!(refused.code(), CudaError::NOT_PERMITTED);
         assert!(matches!(&refused, Failure::Refused { text, .. } if text == "no lease"), "{refused:?}");
     }
@@ -267,9 +271,14 @@ pub(crate) mod tests {
     #[test]
     fn a_server_that_answers_like_a_client_is_no_worker() {
         let join = Handshake::Join(cuda_wire::Join { session_secret: [1; 32] });
-        let failure = greeted(join).unwrap_err();
+        let failure = greeted(Some(join)).unwrap_err();
         assert!(matches!(&failure, Failure::Unusable { .. }), "{failure:?}");
         assert_eq!(failure.code(), CudaError::DEVICE_UNAVAILABLE);
+    }
+
+    #[test]
+    fn a_worker_whose_session_ended_before_it_answered_is_asked_again() {
+        assert_eq!(greeted(None).unwrap_err().code(), CudaError::SYSTEM_NOT_READY);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::OnEvent;
 use super::child::{self, SessionChild, SessionEvent};
+use super::sessions::NO_TICKET;
 use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
@@ -88,7 +89,7 @@ impl Watchers {
         let mut state = lock(&self.state);
         if state.tickets.remove(&ticket).is_none() {
             drop(state);
-            raw.refuse("no such ticket: it was used or has expired");
+            raw.refuse(NO_TICKET);
             return Err((Reason::NoTicket, "there is no such ticket"));
         }
         if state.stopping {

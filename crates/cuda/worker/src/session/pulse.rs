@@ -6,19 +6,17 @@
 //!   served       a protected client goes on in another session; any other one has a moment to hear of the error, then the session ends
 //! ```
 //!
-//! A session with a client notes the fault in the page of its GPU: offline programs that come later wait for it
-//! ([`sharing::FaultBackoff`]).
+//! A session with a client notes the fault ([`FaultNote`]): here, or before its client hears of it.
 //!
 //! A session whose context is dead must go in any case: the server takes new clients only when those of before the fault have left.
 
 use crate::{
     end::{EndKind, Ending},
-    session::{replies::Replies, spawn},
+    session::{fault_note::FaultNote, replies::Replies, spawn},
 };
 use cuda_abi::CudaError;
 use cuda_driver::Driver;
 use locks::lock;
-use shared_words::process;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -32,7 +30,10 @@ const PROTECTED_WITHIN: Duration = Duration::from_secs(1);
 /// How long a sign of life takes at most to come back from a device on which this session has no other work.
 const SIGN_WITHIN: Duration = Duration::from_millis(5);
 
-pub(crate) struct Pulse(Mutex<Stage>);
+pub(crate) struct Pulse {
+    stage: Mutex<Stage>,
+    fault: Arc<FaultNote>,
+}
 
 enum Stage {
     /// The front's socket, whose end ends a process that has no client.
@@ -49,16 +50,16 @@ enum Stage {
 impl Pulse {
     /// Begins to look after the context of a session that has no client yet.
     pub(crate) fn start(driver: &Arc<dyn Driver>, control: UnixStream) -> Arc<Self> {
-        let pulse = Arc::new(Self(Mutex::new(Stage::Spare(control))));
+        let (stage, fault) = (Mutex::new(Stage::Spare(control)), Arc::new(FaultNote::new(driver.page())));
+        let pulse = Arc::new(Self { stage, fault });
         let (kept, driver) = (pulse.clone(), driver.clone());
         spawn("dxpu-context", move || {
-            let mut is_noted = false;
             loop {
                 std::thread::sleep(LOOK_EVERY);
                 kept.advise(Instant::now());
                 let Some(error) = driver.fault() else { continue };
-                if kept.is_served() && !std::mem::replace(&mut is_noted, true) {
-                    note(&*driver);
+                if kept.is_served() {
+                    kept.fault.note();
                 }
                 if kept.ended(error) {
                     return;
@@ -68,24 +69,29 @@ impl Pulse {
         pulse
     }
 
+    /// Where the session notes its fault.
+    pub(crate) fn fault(&self) -> Arc<FaultNote> {
+        self.fault.clone()
+    }
+
     /// A client has come.
     pub(crate) fn attach(&self) {
-        *lock(&self.0) = Stage::Attaching;
+        *lock(&self.stage) = Stage::Attaching;
     }
 
     /// The client's commands are executed from now on.
     pub(crate) fn serve(&self, replies: Arc<Replies>, ending: Arc<Ending>, is_online: bool) {
         let advice_due = is_online.then(|| Instant::now() + PROTECTED_WITHIN);
-        *lock(&self.0) = Stage::Served { replies, ending, advice_due };
+        *lock(&self.stage) = Stage::Served { replies, ending, advice_due };
     }
 
     fn is_served(&self) -> bool {
-        matches!(&*lock(&self.0), Stage::Served { .. })
+        matches!(&*lock(&self.stage), Stage::Served { .. })
     }
 
     /// Says once that an online program without protection ends with the fault of another one.
     fn advise(&self, now: Instant) {
-        if let Stage::Served { replies, advice_due, .. } = &mut *lock(&self.0)
+        if let Stage::Served { replies, advice_due, .. } = &mut *lock(&self.stage)
             && advice_due.take_if(|due| now >= *due).is_some()
             && !replies.is_protected()
         {
@@ -98,7 +104,7 @@ impl Pulse {
 
     /// The context has ended. False: what to do about it will be known soon.
     fn ended(&self, error: CudaError) -> bool {
-        let stage = lock(&self.0);
+        let stage = lock(&self.stage);
         match &*stage {
             Stage::Spare(control) => drop(control.shutdown(Shutdown::Both)),
             Stage::Attaching => return false,
@@ -112,13 +118,6 @@ impl Pulse {
             }
         }
         true
-    }
-}
-
-/// Tells the page, which outlives the session, that a session with a client has met a fault.
-fn note(driver: &dyn Driver) {
-    if let Some(page) = driver.page() {
-        page.page().met_fault(process::now_ns());
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
     end::{EndKind, Ending},
     session::{
         cuts::Refusal,
+        fault_note::FaultNote,
         faults::{Origin, is_devices, may_be_anothers},
         gate::Gate,
         link::Link,
@@ -26,8 +27,8 @@ pub(crate) struct Replies {
     timeline: Option<Arc<Timeline>>,
     /// The client goes on elsewhere when the device fails.
     is_protected: AtomicBool,
-    /// A fault of another session ends this one's context.
-    is_merged: bool,
+    /// Where contexts are merged: a fault of another session ends this one's context.
+    merged: Option<Arc<FaultNote>>,
 }
 
 impl Replies {
@@ -37,12 +38,12 @@ impl Replies {
         ending: Arc<Ending>,
         timeline: Option<Arc<Timeline>>,
     ) -> Self {
-        Self { gate, link, ending, timeline, is_protected: AtomicBool::new(false), is_merged: false }
+        Self { gate, link, ending, timeline, is_protected: AtomicBool::new(false), merged: None }
     }
 
-    /// The same for a session whose context is merged with those of others.
-    pub(crate) fn merged(self, is_merged: bool) -> Self {
-        Self { is_merged, ..self }
+    /// The same for a session whose context may be merged with those of others.
+    pub(crate) fn merged(self, merged: Option<Arc<FaultNote>>) -> Self {
+        Self { merged, ..self }
     }
 
     /// From now on no reply carries an error that is the device's.
@@ -83,10 +84,11 @@ impl Replies {
         // next.
         let deferred = self.gate.take_deferred();
         if result.is_err() || deferred.is_some() {
-            let of_result = result.err().filter(|error| self.is_lost(*error, origin));
+            let of_result = result.err().map(|error| (error, origin));
             let of_work = deferred.map(|deferred| (deferred.error, deferred.origin));
-            let of_work = of_work.filter(|(error, origin)| self.is_lost(*error, *origin));
-            if let Some(error) = of_result.or(of_work.map(|(error, _)| error)) {
+            let errors = || of_result.into_iter().chain(of_work);
+            self.note_fault(errors());
+            if let Some((error, _)) = errors().find(|(error, origin)| self.is_lost(*error, *origin)) {
                 drop(piece);
                 return Err(self.end_device_lost(error));
             }
@@ -117,6 +119,15 @@ impl Replies {
         piece.send(&header, body)
     }
 
+    /// Notes a fault before the client hears of it: the client may leave at once, and the next one come.
+    fn note_fault(&self, mut errors: impl Iterator<Item = (CudaError, Origin)>) {
+        if let Some(fault) = &self.merged
+            && errors.any(|(error, origin)| may_be_anothers(error, origin))
+        {
+            fault.note();
+        }
+    }
+
     /// Whether an error means that this protected session has lost its device.
     fn is_lost(&self, error: CudaError, origin: Origin) -> bool {
         // A transfer that the client broke off ends with the same code as a device that is gone.
@@ -124,7 +135,7 @@ impl Replies {
             error == CudaError::DEVICE_UNAVAILABLE
                 && (self.link.has_failed_pull() || self.ending.get().is_some())
         };
-        let is_anothers = || self.is_merged && may_be_anothers(error, origin);
+        let is_anothers = || self.merged.is_some() && may_be_anothers(error, origin);
         self.is_protected() && (is_devices(error, origin) && !is_clients() || is_anothers())
     }
 
@@ -145,7 +156,7 @@ impl Replies {
 
     /// Ends the session. The client hears why before it can hear anything else of it.
     fn end_device_lost(&self, error: CudaError) -> LinkLost {
-        let text = match self.is_merged && error.ends_merged_contexts() {
+        let text = match self.merged.is_some() && error.ends_merged_contexts() {
             true => format!(
                 "a fault, of this program or of another one beside it, ended their merged contexts: {error}"
             ),

@@ -129,7 +129,7 @@ fn assemble(
     }
     let gate = Arc::new(gate.sharing(sharer).timed_by(timeline.clone()));
     let replies = Replies::new(gate.clone(), link.clone(), ending.clone(), timeline.clone());
-    let replies = Arc::new(replies.merged(config.is_merged));
+    let replies = Arc::new(replies.merged(around.pulse.map(Pulse::fault)));
     let guardian = config.guardian.clone().map(|path| GuardianPlace {
         path,
         address: config.guardian_address.clone(),
