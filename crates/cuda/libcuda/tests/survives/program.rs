@@ -189,7 +189,7 @@ pub(crate) fn main() {
         Err(_) => {}
     }
     let other = std::thread::spawn(move || other_thread(context, module));
-    let mut saw = main_thread(&device);
+    let mut saw = main_thread(&device, &path);
     saw += &other.join().unwrap();
     let _ = writeln!(saw, "host functions {:?}", HOST_CALLS.lock().unwrap());
     cu!(cuModuleUnload(module));
@@ -209,7 +209,8 @@ fn wait_for_the_end(path: &str) {
     }
 }
 
-fn main_thread(device: &Device) -> String {
+/// `path`: where the trace will be, and until then what the program has reached.
+fn main_thread(device: &Device, path: &str) -> String {
     let (add, count, say) = (device.function(c"add"), device.function(c"count"), device.function(c"say"));
     let mut saw = String::new();
     let bytes = INTS * 4;
@@ -234,6 +235,7 @@ fn main_thread(device: &Device) -> String {
 
     let rounds = std::env::var("SURVIVES_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     for round in 0..rounds {
+        std::fs::write(path, format!("in round {round} of {rounds}")).unwrap();
         // Pageable: in the command, pushed, and pulled.
         cu!(cuMemcpyHtoD_v2(a, pattern(round, bytes).as_ptr().cast(), bytes));
         cu!(cuMemcpyHtoD_v2(large, pattern(round + 10, PUSHED_BYTES).as_ptr().cast(), PUSHED_BYTES));

@@ -35,9 +35,6 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const STARTING_MAX: usize = 8;
 /// Clients that may wait for a process at a time. Each costs a descriptor.
 const IN_LINE_MAX: usize = 1024;
-/// What a client hears whose process ended before it came back, or that was slow. Clients know the last two words.
-pub(super) const NO_TICKET: &str =
-    "no such ticket: it was used, has expired, or its session has ended; try again";
 const ALL_IN_USE: &str = "all sessions of this worker are in use";
 /// How long a process is kept for a client that has shown its token and is to come back at once.
 const TICKET_GOOD_FOR: Duration = Duration::from_secs(10);
@@ -211,7 +208,7 @@ impl Sessions {
         let mut state = lock(&self.state);
         let Some((child, _)) = state.tickets.remove(&name) else {
             drop(state);
-            raw.refuse(NO_TICKET);
+            refuse_ticket(raw);
             return Err((Reason::NoTicket, "there is no such ticket"));
         };
         let peer = raw.peer().to_owned();
@@ -351,6 +348,11 @@ impl Sessions {
         drop(state);
         (self.on_event)(SessionEvent::Began { pid: child.pid, client, peer });
     }
+}
+
+/// To a client whose process ended before it came back, or that was slow. Clients know the last two words.
+pub(super) fn refuse_ticket(raw: RawConnection) {
+    raw.refuse("no such ticket: used, late or ended; try again");
 }
 
 /// Waits for a process that has closed its control socket, and makes it leave if it does not.

@@ -2,7 +2,7 @@
 
 use super::OnEvent;
 use super::child::{self, SessionChild, SessionEvent};
-use super::sessions::NO_TICKET;
+use super::sessions::refuse_ticket;
 use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
@@ -89,7 +89,7 @@ impl Watchers {
         let mut state = lock(&self.state);
         if state.tickets.remove(&ticket).is_none() {
             drop(state);
-            raw.refuse(NO_TICKET);
+            refuse_ticket(raw);
             return Err((Reason::NoTicket, "there is no such ticket"));
         }
         if state.stopping {
