@@ -381,7 +381,7 @@ fn strangers_are_told_why_they_are_not_served() {
     drop(client);
     assert_eq!(worker.end().kind, EndKind::PeerLost);
     let counted = worker.front.as_ref().unwrap().turned_away();
-    let expected = [(Reason::Token, 3), (Reason::NoTicket, 2), (Reason::NoSession, 1), (Reason::Busy, 1)];
+    let expected = [(Reason::Token, 3), (Reason::NoTicket, 3), (Reason::NoSession, 1), (Reason::Busy, 1)];
     assert_eq!(counted, expected);
 }
 
