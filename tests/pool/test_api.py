@@ -61,6 +61,28 @@ def test_strangers_and_tenants_are_refused_in_the_words_of_the_document(pool):
     schemathesis(pool, "--checks", checks, "--phases", "examples,coverage", "--header", f"Authorization: Bearer {tenant}")
 
 
+def test_a_stranger_who_asks_and_asks_is_told_to_connect_anew(empty_pool):
+    """A stranger's connection is closed after 10 s. A request that is on its way then would get no answer."""
+    host, port = empty_pool.url.removeprefix("https://").split(":")
+    context = ssl.create_default_context(cafile=str(empty_pool.authority))
+    connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
+    connection.connect()
+    until = time.monotonic() + 9
+    while time.monotonic() < until:
+        connection.request("GET", "/v1/gpus")
+        answer = connection.getresponse()
+        assert answer.status == 401, answer.read()
+        answer.read()
+        if answer.getheader("Connection") == "close":
+            break
+        time.sleep(0.05)
+    assert connection.sock is None, "the stranger heard nothing, and the connection has a second left"
+    connection.request("GET", "/v1/gpus", headers={"Authorization": f"Bearer {empty_pool.token}"})
+    answer = connection.getresponse()
+    assert answer.status == 200 and answer.getheader("Connection") is None, answer.getheaders()
+    connection.close()
+
+
 def test_a_refused_request_leaves_its_connection_usable(empty_pool):
     """The head comes first and the body a moment later, as many clients send them."""
     host, port = empty_pool.url.removeprefix("https://").split(":")

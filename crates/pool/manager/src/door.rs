@@ -191,6 +191,11 @@ impl State {
         }
     }
 
+    /// Whether the next request of this connection could meet its end: a stranger's is closed in the midst of what it asks.
+    fn ends_soon(&self, number: Number, came: Instant, now: Instant) -> bool {
+        self.entries.get(&number).is_none_or(|entry| !entry.is_known) && now >= came + STRANGER_PATIENCE / 2
+    }
+
     /// The reason why a connection must be closed now, or when to look again.
     fn overdue(&mut self, number: Number, came: Instant, now: Instant) -> Result<Instant, Reason> {
         let Some(entry) = self.entries.get(&number) else { return Err(Reason::Displaced) };
@@ -278,6 +283,11 @@ impl Guest {
     pub(crate) fn asks(&self) -> Asking {
         self.place.door.lock().begin(self.place.number);
         Asking { guest: self.clone() }
+    }
+
+    /// Whether its client does well to ask what is next over a new connection.
+    pub(crate) fn ends_soon(&self) -> bool {
+        self.place.door.lock().ends_soon(self.place.number, self.place.came, Instant::now())
     }
 
     /// Returns when the connection must be closed.
@@ -389,12 +399,15 @@ mod tests {
         let number = enter(&mut door, ip(1), came).unwrap();
         door.begin(number);
         assert_eq!(door.overdue(number, came, came), Ok(came + STRANGER_PATIENCE));
+        assert!(!door.ends_soon(number, came, came));
+        assert!(door.ends_soon(number, came, came + STRANGER_PATIENCE / 2));
         assert_eq!(
             door.overdue(number, came, came + STRANGER_PATIENCE),
             Err(Reason::Late),
             "also with a request that never ends"
         );
         door.know(number);
+        assert!(!door.ends_soon(number, came, came + STRANGER_PATIENCE));
         assert!(door.overdue(number, came, came + 10 * IDLE_MAX).is_ok(), "a request may take its time");
         door.end(number, came);
         assert_eq!(door.overdue(number, came, came + IDLE_MAX), Err(Reason::Idle));

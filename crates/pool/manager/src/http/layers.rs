@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use pool_api::{PROTOCOL, PROTOCOL_HEADER, check_protocol};
 
 use super::extract::{BODY_TIMEOUT, LATE_BODY};
+use crate::door::Guest;
 use crate::problem::{Problem, RedirectTo};
 use crate::server::Peer;
 use crate::status::Status;
@@ -24,7 +25,9 @@ const SMALL_BODY_BYTES: usize = 16 << 10;
 
 pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
-    let _asking = request.extensions().get::<Peer>().map(|peer| peer.guest.asks());
+    let guest = request.extensions().get::<Peer>().map(|peer| peer.guest.clone());
+    let _asking = guest.as_ref().map(Guest::asks);
+    let is_http1 = request.version() <= Version::HTTP_11;
     let method = name_of(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
@@ -33,6 +36,9 @@ pub(super) async fn around(State(status): State<Arc<Status>>, request: Request, 
         Err(_) => Problem::unavailable("the request took too long").into_response(),
     };
     response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from(PROTOCOL));
+    if is_http1 && guest.is_some_and(|guest| guest.ends_soon()) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     if let Some(RedirectTo(Some(leader))) = response.extensions_mut().remove::<RedirectTo>()
         && let Ok(location) = HeaderValue::from_str(&format!("{leader}{path}"))
     {
