@@ -191,7 +191,8 @@ impl State {
         }
     }
 
-    /// Whether the next request of this connection could meet its end: a stranger's is closed in the midst of what it asks.
+    /// Whether the door may close this connection before its next request is answered: it closes a stranger's after
+    /// [`STRANGER_PATIENCE`], whatever is being answered then.
     fn ends_soon(&self, number: Number, came: Instant, now: Instant) -> bool {
         self.entries.get(&number).is_none_or(|entry| !entry.is_known) && now >= came + STRANGER_PATIENCE / 2
     }
@@ -285,7 +286,7 @@ impl Guest {
         Asking { guest: self.clone() }
     }
 
-    /// Whether its client does well to ask what is next over a new connection.
+    /// Whether the manager tells the client with its next answer to connect anew, see [`State::ends_soon`].
     pub(crate) fn ends_soon(&self) -> bool {
         self.place.door.lock().ends_soon(self.place.number, self.place.came, Instant::now())
     }

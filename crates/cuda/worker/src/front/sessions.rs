@@ -350,7 +350,8 @@ impl Sessions {
     }
 }
 
-/// To a client whose process ended before it came back, or that was slow. Clients know the last two words.
+/// Refuses a client whose ticket is gone: it came too late, or the process set aside for it has ended. Its driver knocks once more when it
+/// reads `try again`.
 pub(super) fn refuse_ticket(raw: RawConnection) {
     raw.refuse("no such ticket: used, late or ended; try again");
 }
