@@ -8,6 +8,7 @@
     python3 bench/gpu/share.py --dxpu PATH --out DIR --faults 100       faults of offline programs beside an online one
     python3 bench/gpu/share.py --dxpu PATH --out DIR --faults 20 --sides merged        the same with merged contexts
     python3 bench/gpu/share.py --dxpu PATH --out DIR --day 600          a day's load, without and with an offline program
+    python3 bench/gpu/share.py --dxpu PATH --out DIR --pauses 8         an online program in bursts: what its pauses give an offline one
 
 The online program has requests at random arrivals; its latency counts from the arrival, so a program that falls behind shows. Load
 0.5 means that requests alone would keep it busy half of the time. The offline program's rate is told as a share of its rate alone.
@@ -41,6 +42,7 @@ import share_faults  # noqa: E402
 import share_join  # noqa: E402
 import share_matrix  # noqa: E402
 import share_mps  # noqa: E402
+import share_pause  # noqa: E402
 import share_rows  # noqa: E402
 import share_sides  # noqa: E402
 import workers  # noqa: E402
@@ -72,6 +74,7 @@ def arguments():
     parser.add_argument("--ready", type=int, default=16, metavar="N", help="offline programs that wait for their fault, at most")
     parser.add_argument("--guard-memory", default="16GiB", metavar="SIZE", help="of the merged worker (%(default)s)")
     parser.add_argument("--day", type=float, nargs="?", const=600, metavar="SECONDS", help="a day's load in so long (600)")
+    parser.add_argument("--pauses", type=float, metavar="SECONDS", help="bursts and pauses of an online program, for so long")
     parser.add_argument("--scheme", default="unix", choices=workers.SCHEMES)
     parser.add_argument("--programs", default="networks", choices=("networks", "plain"))
     parser.add_argument("--driver", default="nvidia")
@@ -87,7 +90,7 @@ def arguments():
 
 def complete(options, parser):
     # Without --matrix, faults and a day are measured for themselves.
-    options.has_pairs = options.matrix or not (options.faults or options.day or options.verify)
+    options.has_pairs = options.matrix or not (options.faults or options.day or options.verify or options.pauses)
     for name, default in (ALL if options.matrix else FEW).items():
         setattr(options, name, (getattr(options, name) or default).split(","))
     try:
@@ -120,6 +123,8 @@ def measure(options, programs, rows):
         matrix.verify(request, options.works)
     if options.faults:
         share_faults.Faults(options, programs, rows, matrix).measure(request, load)
+    if options.pauses:
+        share_pause.Pauses(options, programs, rows, matrix).measure(request, options.works, load)
     if options.day:
         share_day.Day(options, programs, rows, matrix).measure(request, work)
     if options.has_pairs:

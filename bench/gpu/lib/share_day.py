@@ -38,8 +38,7 @@ class Day:
         hours = fault_hours(kinds)
         victims = {}
         for kind in kinds:
-            worker = share_faults.worker_for(kind, "gate", self.programs)
-            victims |= {kind: victim for victim in share_faults.start(worker, self.options.scheme, kind, 1)}
+            victims |= {kind: victim for victim in share_faults.start(self.programs, "gate", self.options.scheme, kind, 1)}
         activity = gpu_activity.Activity()
         windows, latencies = [], {False: [], True: []}
         try:

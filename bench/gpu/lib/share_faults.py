@@ -25,6 +25,8 @@ BUSY_SECONDS = 0.15
 BETWEEN_SECONDS = 0.25
 # Contexts that the worker makes ahead after these starts are made by then.
 SETTLE_SECONDS = 0.4
+# Workers that wait to be killed, at most: each has contexts of its own.
+NEIGHBOURS_READY = 8
 # The worker ends a session whose kernel runs on at a closed gate for half a second. A GPU in software does not.
 ENDS_WITHIN_SECONDS = 1.5
 
@@ -106,14 +108,12 @@ KINDS = {
 }
 
 
-def worker_for(kind, side, programs):
-    """The one that serves the online program as well, or a neighbour of it, if it is to be killed."""
-    return programs.neighbour(side) if kind == "kill_worker" else programs.worker_of(side)
-
-
-def start(worker, scheme, kind, count):
-    """Victims that are ready. They start at the same time, because a start takes longer than a fault; then the GPU settles."""
-    started = [Victim(worker, scheme, KINDS[kind][0]) for _ in range(count)]
+def start(programs, side, scheme, kind, count):
+    """Victims that are ready. They start at the same time, because a start takes longer than a fault; then the GPU settles. Their worker
+    serves the online program as well; those whose worker is to be killed have a neighbour of it each."""
+    is_of_neighbour = kind == "kill_worker"
+    workers = [programs.neighbour(side) if is_of_neighbour else programs.worker_of(side) for _ in range(count)]
+    started = [Victim(worker, scheme, KINDS[kind][0]) for worker in workers]
     ready = []
     for victim in started:
         if victim.is_ready():
@@ -191,13 +191,14 @@ class Faults:
 
     def repeat(self, side, kind, online):
         happened, count = [], self.options.faults
-        ready = 1 if SIDES[side].is_merged or kind == "kill_worker" else self.options.ready
+        ready = 1 if SIDES[side].is_merged else self.options.ready
+        if kind == "kill_worker":
+            ready = min(ready, NEIGHBOURS_READY)
         while kind == "start" and len(happened) < count and not self.rows.is_time_over() and not online.has_answer():
             happened.append(start_alone(self.programs.worker_of(side), self.options.scheme))
         while len(happened) < count and not self.rows.is_time_over():
-            worker = worker_for(kind, side, self.programs)
             # Not while others do wrong: a start beside a program that has all memory would fail, and starts have effects too.
-            victims = start(worker, self.options.scheme, kind, min(ready, count - len(happened)))
+            victims = start(self.programs, side, self.options.scheme, kind, min(ready, count - len(happened)))
             if not victims:
                 break
             try:

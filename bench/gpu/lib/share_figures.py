@@ -38,6 +38,17 @@ def rate(ends, since, until):
     return (len(inside) - 1) / (inside[-1] - inside[0]) if len(inside) > 1 else 0.0
 
 
+def steps_between(ends, since, until):
+    """Steps within a span of time; of those that lie in it in part, that part."""
+    return sum(max(0.0, min(end, until) - max(begin, since)) / (end - begin) for begin, end in zip(ends, ends[1:]) if end > begin)
+
+
+def pauses(arrivals, latencies_us, least_seconds):
+    """Spans without a request: from the end of one to the arrival of the next, if that takes so long."""
+    ends = [at + us / 1e6 for at, us in zip(arrivals, latencies_us)]
+    return [(end, at) for end, at in zip(ends, arrivals[1:]) if at - end >= least_seconds]
+
+
 def ratio(value, base):
     return value / base if value is not None and base else None
 

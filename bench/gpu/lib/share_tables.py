@@ -40,6 +40,8 @@ def line(row):
     if row["row"] == "verify":
         varies = ", but it varies alone" if row["varies_alone"] else ""
         words.append(f"{row['steps']} steps: {'the same bits' if row['right'] else 'OTHER BITS'}{varies}")
+    if row["row"] == "pauses":
+        words.append(f"{row['count']} pauses: offline {number(row['first_10_ms'])} in their first 10 ms, {number(row['later'])} later")
     if row["row"] == "faults":
         words.append(
             f"{row['count']} x {row['kind']}: longest {ms(row.get('longest_us'))}, median {ms(row.get('median_longest_us'))} ms"
@@ -67,7 +69,7 @@ def page(results):
     places = sorted({(row["request"], row["load"]) for row in rows if row["row"] in ("online alone", "both")})
     for request, load in places:
         lines += _pairs(request, load, rows)
-    lines += _pages(rows) + _verified(rows) + _faults(rows) + _days(rows) + _failed(results)
+    lines += _pages(rows) + _pauses(rows) + _verified(rows) + _faults(rows) + _days(rows) + _failed(results)
     return "\n".join(lines) + "\n"
 
 
@@ -130,6 +132,25 @@ def _pages(rows):
             f"| `{row['request']}` | {row['load']:g} | {row['work']} | {row['side']} | {number(page['busy'])} | {page['periods']:.0f} "
             f"| {page['groups']:.0f} | {number(group, 0)} | {number(page['cost'])} | {number(row['offline']['of_alone'])} |"
         )
+    return [*lines, ""]
+
+
+def _pauses(rows):
+    found = [row for row in rows if row["row"] == "pauses"]
+    if not found:
+        return []
+    lines = [
+        "## In the pauses of the online program",
+        "",
+        "The online program has requests in bursts, with pauses as long between them. The offline program's rate in these pauses, of its "
+        "rate alone and dedicated: in the first 10 ms of a pause, and from then on.",
+        "",
+        "| request | work | side | pauses | first 10 ms | later |",
+        "|---|---|---|--:|--:|--:|",
+    ]
+    for row in found:
+        cells = [f"`{row['request']}`", row["work"], row["side"], row["count"], number(row["first_10_ms"]), number(row["later"])]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return [*lines, ""]
 
 

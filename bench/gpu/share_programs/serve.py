@@ -5,6 +5,7 @@
     {"do": "online", "request": "graph", "gap_us": 2600, "seconds": 8}
                                                           requests at random arrivals; latencies from the arrival
     {"do": "offline", "work": "train", "seconds": 8}      steps, one after another; when each ended
+    {"do": "online", …, "burst_seconds": 0.4}             the same, in bursts with pauses that are as long
     {"do": "online" or "offline", …, "stop": true}        the same until the next line, whatever it says
     {"do": "verify", "work": "train", "steps": 20}        steps from a fixed state; a digest of all bits of the result
     {"do": "release", "work": "train"}                    gives back what only `verify` needs
@@ -52,6 +53,20 @@ def wait_until(moment):
         pass
 
 
+class Arrivals:
+    """Random ones from a moment on; with bursts, in every other span of that length alone."""
+
+    def __init__(self, order, start):
+        self.dice, self.rate = random.Random(order.get("seed", 1)), 1e6 / order["gap_us"]
+        self.start, self.burst, self.at = start, order.get("burst_seconds"), start
+
+    def next(self):
+        self.at += self.dice.expovariate(self.rate)
+        if self.burst and (passed := self.at - self.start) % (2 * self.burst) >= self.burst:
+            self.at = self.start + (passed // (2 * self.burst) + 1) * 2 * self.burst
+        return self.at
+
+
 def is_told_to_stop(order):
     if order.get("stop") and select.select([sys.stdin], [], [], 0)[0]:
         sys.stdin.readline()
@@ -85,17 +100,16 @@ class Server:
         return {"service_us": (time.monotonic() - began) / order["count"] * 1e6}
 
     def online(self, order):
-        request, dice = self.get("request", order), random.Random(order.get("seed", 1))
-        rate = 1e6 / order["gap_us"]
-        start = time.monotonic() + 0.01
-        end, at = start + order["seconds"], start + dice.expovariate(rate)
+        request, start = self.get("request", order), time.monotonic() + 0.01
+        coming, end = Arrivals(order, start), start + order["seconds"]
+        at = coming.next()
         arrivals, latencies_us, is_stopped = [], [], False
         while at <= end and not is_stopped:
             wait_until(at)
             request.run()
             arrivals.append(at)
             latencies_us.append((time.monotonic() - at) * 1e6)
-            at += dice.expovariate(rate)
+            at = coming.next()
             is_stopped = is_told_to_stop(order)
             # A program that falls behind does not end otherwise.
             if time.monotonic() > start + 1.5 * order["seconds"]:
@@ -104,7 +118,7 @@ class Server:
         # Those that it did not come to. When it is told to stop, some may be on their way, which says nothing.
         while at <= end and not is_stopped:
             arrived += 1
-            at += dice.expovariate(rate)
+            at = coming.next()
         return {"arrivals": arrivals, "latencies_us": latencies_us, "arrived": arrived, "right": request.check()}
 
     def offline(self, order):

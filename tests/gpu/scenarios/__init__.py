@@ -1,6 +1,6 @@
 """Stories of several processes, in the order in which they run."""
 
-from . import behaviour, devices, faults, moves, nvml, parts, pool, survival, timeline, variables
+from . import behaviour, devices, faults, moves, nvml, parts, pool, seats, survival, timeline, variables
 
 SCENARIOS = {
     "behaviour": behaviour.every_call_answers_as_the_driver_does,
@@ -15,6 +15,9 @@ SCENARIOS = {
     "moves": moves.programs_move_and_rest,
     "moves_in_a_box": moves.programs_move_within_a_box,
     "parts": parts.leases_have_their_shares,
+    "seats": seats.leases_meet,
+    "seats_dedicated": seats.a_dedicated_lease_has_it_all,
+    "seats_overcommit": seats.memory_is_promised_twice,
     "pool": pool.a_box_lends_this_gpu,
     "nvml": nvml.nvml_shows_the_leased_gpu,
     "nvidia_smi": nvml.nvidia_smi_runs,

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import workers
@@ -45,7 +46,8 @@ class Pool:
 
     def __init__(self, bed, boxes=("b1",), options=()):
         self.bed, self.boxes, self.options = bed, boxes, options
-        self.place = bed.place.make("pool")
+        # Each has a folder of its own: the credential in it names this pool's manager.
+        self.place = tempfile.mkdtemp(prefix="pool", dir=bed.place.folder)
         self.environment = workers.plain_environment() | {
             "XDG_CONFIG_HOME": self.folder("config"),
             "XDG_STATE_HOME": self.folder("state"),

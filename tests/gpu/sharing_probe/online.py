@@ -179,7 +179,7 @@ def shown(name, rows, clock, ring=None, rate=""):
     stamps = rows[:, 4:]
     parts = numpy.diff(stamps, axis=1) / 1e3
     latency, first, inside = (ended - began) / 1e3, (stamps[:, 0] - began) / 1e3, (stamps[:, 5] - stamps[:, 0]) / 1e3
-    drain, switch, late = [], [], []
+    drain, switch, late, resume = [], [], [], []
     if ring is not None and len(ring):
         ring = ring[numpy.argsort(ring[:, 1])]
         starts = numpy.sort(ring[:, 0])
@@ -190,11 +190,15 @@ def shown(name, rows, clock, ring=None, rate=""):
             drain.append(max(0, last_end - closed[at]) / 1e3)
             switch.append((stamps[at, 0] - max(last_end, began[at])) / 1e3)
             late.append(numpy.searchsorted(starts, stamps[at, 5]) - numpy.searchsorted(starts, closed[at]))
+            opened = rows[at, 3] + clock
+            following = numpy.searchsorted(starts, opened)
+            if following < len(starts) and (at + 1 == len(rows) or starts[following] < closed[at + 1]):
+                resume.append((starts[following] - opened) / 1e3)
     mean_parts = " ".join(f"{value:4.0f}" for value in numpy.percentile(parts, 50, axis=0))
     late_text = f"{numpy.mean(late):4.1f}/{max(late):2d}" if len(late) else "   -   "
     print(
         f"{name:44} {len(rows):5d} {percentiles(latency)} {percentiles(first)} {percentiles(inside)}  {mean_parts}"
-        f"  {percentiles(drain)} {percentiles(switch)} {late_text} {rate}",
+        f"  {percentiles(drain)} {percentiles(switch)} {late_text} {percentiles(resume)} {rate}",
         flush=True,
     )
     return float(numpy.percentile(latency, 50)), float(numpy.percentile(inside, 50))
@@ -202,6 +206,7 @@ def shown(name, rows, clock, ring=None, rate=""):
 
 def main():
     path, scratch, plane, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
+    is_brief = sys.argv[5:] == ["brief"]
     online = Online(path)
     words, clock, results = online.words.words, online.clock, {}
     words[GATE], words[STOP] = 0, 1
@@ -209,18 +214,19 @@ def main():
     print(f"\n== {plane}; microseconds, p50/p99 ==")
     print(
         f"{'':44} {'n':>5} {'latency':^13} {'to 1st stamp':^13} {'on the device':^13}  {'its five parts, p50':^24}"
-        f"  {'drain':^13} {'after it':^13} late offline"
+        f"  {'drain':^13} {'after it':^13}  late   {'resume':^13} offline"
     )
 
     def alone(name, gap_us, **options):
         results[name] = shown(name, online.row(gap_us, seconds, is_gated=False, **options), clock)
 
     alone("alone, back to back", 0)
-    for gap_us in (200, 1000, 3000, 10000):
-        alone(f"alone, pauses of {gap_us} us", gap_us)
     alone("alone, pauses 0.5 to 4 ms", gap)
-    alone("own sweep of 256 MB before (cold L2)", gap, before=online.flush)
-    alone("own other model before (cold L2, code)", gap, before=online.run_foreign)
+    if not is_brief:
+        for gap_us in (200, 1000, 3000, 10000):
+            alone(f"alone, pauses of {gap_us} us", gap_us)
+        alone("own sweep of 256 MB before (cold L2)", gap, before=online.flush)
+        alone("own other model before (cold L2, code)", gap, before=online.run_foreign)
 
     child = Child(path, scratch)
     rates = {}
@@ -249,6 +255,14 @@ def main():
         if is_paced and rates[key]:
             rate = f"{answer['count'] / answer['seconds'] / rates[key]:.2f} of {rates[key]:.0f}/s {answer['kind']}"
         results[name] = shown(name, rows, clock, ring if is_paced else None, rate)
+
+    if is_brief:
+        for us in (10, 50):
+            beside(f"kernels of {us} us that fill the GPU", {"what": "spin", "us": us})
+        for in_group in (1, 4):
+            beside(f"training, a wait every {in_group} operations", {"what": "train", "in_group": in_group})
+        child.stop()
+        return
 
     beside("neighbour does nothing", {"what": "idle"})
     beside("neighbour blocked at the gate all the time", {"what": "blocked"}, always_closed=True)

@@ -161,6 +161,11 @@ struct Serve {
     /// and leave it where that does not help [default: 25]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     slack: Option<u32>,
+    /// How long a kernel of a guest that is longer than 0.3 ms may have an NVIDIA GPU at a stretch while the online lease waits for it: the
+    /// device then interrupts it. Only GPUs and drivers that heed time slices do, which the first worker measures in two seconds. 0s: as
+    /// long as the driver gives, about 2 ms. Not with --merged [default: 100us]
+    #[arg(long, value_name = "TIME", env = "DXPU_OFFLINE_SLICE", value_parser = quantity::duration)]
+    offline_slice: Option<Duration>,
     /// Put the contexts of a GPU's online lease and of its guest into one MPS server: the online lease gets the GPU sooner, and a fault of one
     /// ends the contexts of both. So they are of one tenant; give the online lease --survive, and the box --guard-memory. Needs
     /// --guests and nvidia-cuda-mps-control; --merged=false: as contexts of their own [default: false]
@@ -268,6 +273,7 @@ impl Serve {
             guest_memory: self.guest_memory,
             guests_of: self.guests_of,
             slack: self.slack,
+            offline_slice_us: self.offline_slice.map(|slice| slice.as_micros() as u64),
             merged: self.merged,
             overcommit: self.overcommit,
             shares: self.shares,
@@ -339,6 +345,8 @@ fn check_daemon(guests: Option<GuestOptions>, gpus: &Gpus) -> Result<(), Failure
 
 /// As `dxpu worker --slack` has it.
 const SLACK_PERCENT: u32 = 25;
+/// Shorter ones cost guests more, because each switch takes longer than that.
+const OFFLINE_SLICE_US: u64 = 100;
 
 /// The seats that the options ask for.
 fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
@@ -359,6 +367,9 @@ fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
     };
     let any_tenant = settings.guests_of == Some(GuestsOf::Any);
     let slack_percent = settings.slack.unwrap_or(SLACK_PERCENT);
+    // With merged contexts it is the server's channels that have slices, for all sessions together.
+    let offline_slice_us = settings.offline_slice_us.unwrap_or(OFFLINE_SLICE_US);
+    let offline_slice_us = (!is_merged && offline_slice_us > 0).then_some(offline_slice_us);
     if is_merged && overcommit {
         let what = "a guest that leaves for memory (--overcommit) may be killed amid its work, which with merged contexts (--merged) ends \
                     those of the online program";
@@ -368,7 +379,14 @@ fn guests(settings: &Kept) -> Result<Option<GuestOptions>, Failure> {
         let what = "with merged contexts (--merged) a fault of a guest ends the lease beside it, so both must be of one tenant";
         return Err(Failure::new(Exit::Usage, what, "give --guests-of same-tenant, or --merged=false"));
     }
-    Ok(Some(GuestOptions { memory_bytes, any_tenant, slack_percent, is_merged, overcommit }))
+    Ok(Some(GuestOptions {
+        memory_bytes,
+        any_tenant,
+        slack_percent,
+        offline_slice_us,
+        is_merged,
+        overcommit,
+    }))
 }
 
 /// In how many parts the options ask for each GPU.

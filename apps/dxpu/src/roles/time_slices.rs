@@ -24,12 +24,15 @@ pub(crate) struct Measured {
     before_us: f64,
     after_us: f64,
     groups: usize,
+    /// How often it was measured until it was this.
+    #[serde(default)]
+    pub(crate) trials: u32,
 }
 
 impl From<Trial> for Measured {
     fn from(trial: Trial) -> Self {
         let Trial { before_us, after_us, groups } = trial;
-        Self { heeds: trial.is_heeded(), before_us, after_us, groups }
+        Self { heeds: trial.is_heeded(), before_us, after_us, groups, trials: 1 }
     }
 }
 

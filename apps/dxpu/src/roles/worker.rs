@@ -117,9 +117,10 @@ pub(crate) struct Worker {
     /// they get less of the GPU
     #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = clap::value_parser!(u32).range(1..=1000))]
     slack: u32,
-    /// How long a kernel of an offline program may have the GPU at a stretch while an online program waits for it (`dxpu run --class`),
-    /// such as 100us: the device then interrupts longer kernels. Only GPUs and drivers that heed time slices do; the worker measures that
-    /// on its first start, which takes two seconds. Not with --merged [default: what the driver gives, about 2ms]
+    /// How long a kernel of an offline program that is longer than 0.3 ms may have the GPU at a stretch while an online program waits for
+    /// it (`dxpu run --class`), such as 100us: the device then interrupts it. Only GPUs and drivers that heed time slices do; the worker
+    /// measures that on its first start, which takes two seconds. 0s: no slice. Not with --merged [default: what the driver gives, about
+    /// 2ms]
     #[arg(long, value_name = "TIME", env = "DXPU_OFFLINE_SLICE", value_parser = quantity::duration)]
     offline_slice: Option<Duration>,
     /// Put the contexts of all programs into one MPS server, which this worker starts: an online program (`dxpu run --class`) gets the GPU
@@ -204,7 +205,7 @@ impl Worker {
         session.content_is_made_ready = self.content_memory.is_some();
         session.is_merged = self.merged;
         session.fault_wait_max = self.fault_wait_max;
-        session.offline_slice_us = self.offline_slice.map(|slice| (slice.as_micros() as u64).max(1));
+        session.offline_slice_us = self.offline_slice().map(|slice| (slice.as_micros() as u64).max(1));
         let merged = self.starts_daemon().then(|| merged::start(&directory)).transpose()?;
         let mps = merged.as_ref().map(|merged| merged.folder.clone()).or_else(|| self.mps_folder.clone());
         let devices = self.devices(mps);
@@ -276,6 +277,10 @@ impl Worker {
         self.merged && self.mps_folder.is_none() && self.driver() == DriverKind::Nvidia
     }
 
+    fn offline_slice(&self) -> Option<Duration> {
+        self.offline_slice.filter(|slice| !slice.is_zero())
+    }
+
     /// `mps`: the folder of the MPS daemon, if contexts are merged.
     fn devices(&self, mps: Option<PathBuf>) -> Devices {
         match self.driver() {
@@ -283,7 +288,7 @@ impl Worker {
                 memory_limit_bytes: self.memory,
                 page: self.page.clone(),
                 // With merged contexts it is the server's channels that have slices, for all sessions together.
-                heeds_slices: self.offline_slice.is_some() && mps.is_none() && slices::are_heeded(),
+                heeds_slices: self.offline_slice().is_some() && mps.is_none() && slices::are_heeded(),
                 merged: mps,
             }),
             DriverKind::Soft => Devices::Soft(soft::SoftDevices {

@@ -5,32 +5,46 @@
 //! the one that would have cost least over the pauses seen lately:
 //!
 //! ```text
-//!   cost(L) = sum of min(pause, L)  +  REOPENING * number of pauses longer than L
+//!   cost(L) = sum of min(pause, L)  +  reopening * number of pauses longer than L          reopening: see Contexts
 //! ```
 //!
 //! A percentile of the pauses would not do: requests that come at random have pauses of all lengths, and a percentile
 //! of those is as long as it may be. Their cost is least for the shortest linger, because how long such a pause
 //! has lasted says nothing about how long it will last.
 
-/// What opening the gate too early costs: a switch each way (130 us on an H200) and the rest of a group.
-const REOPENING_NS: u64 = 300_000;
+/// Two switches between contexts, of 130 us each on an H200.
+const SWITCHES_NS: u64 = 260_000;
+/// Merged contexts need none. The device looks at the gate again after 8 to 40 us.
+const LOOK_NS: u64 = 30_000;
+/// A group that is not known, as on GPUs in software.
+const GROUP_NS: u64 = 50_000;
+/// A kernel that is longer is no reason to linger longer.
+const GROUP_MAX_NS: u64 = 2_000_000;
 /// Longer pauses are between requests, whatever the program.
 const PAUSE_MAX_NS: u64 = 2_000_000;
-/// The lingers to choose from. The longest is the price of a reopening: beyond it, lingering costs more than it can save.
-const CHOICES_NS: [u64; 12] = [
-    10_000,
-    15_000,
-    20_000,
-    30_000,
-    40_000,
-    60_000,
-    80_000,
-    120_000,
-    160_000,
-    200_000,
-    250_000,
-    REOPENING_NS,
-];
+/// The lingers to choose from, up to the price of a reopening: beyond it, lingering costs more than it can save.
+const CHOICES_NS: [u64; 12] =
+    [10_000, 15_000, 20_000, 30_000, 40_000, 60_000, 80_000, 120_000, 160_000, 200_000, 250_000, 300_000];
+
+/// What lies between the sessions of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contexts {
+    /// Each has a context of its own.
+    Apart,
+    /// All are in one server (MPS).
+    Merged,
+}
+
+impl Contexts {
+    /// What opening the gate too early costs: switches, and half of a group of this length, which is what is left of it on average.
+    fn reopening_ns(self, group_ns: u64) -> u64 {
+        let between_ns = match self {
+            Self::Apart => SWITCHES_NS,
+            Self::Merged => LOOK_NS,
+        };
+        between_ns + group_ns.min(GROUP_MAX_NS) / 2
+    }
+}
 /// The linger of a session that has shown too few pauses.
 const FIRST_NS: u64 = 50_000;
 /// So many pauses are needed for a choice, and between two choices.
@@ -46,16 +60,34 @@ pub struct Linger {
     total: u32,
     until_choice: u32,
     chosen_ns: u64,
+    contexts: Contexts,
+    reopening_ns: u64,
 }
 
 impl Default for Linger {
     fn default() -> Self {
-        let pauses = [(0, 0); CHOICES_NS.len() + 1];
-        Self { pauses, total: 0, until_choice: PAUSES_BETWEEN_CHOICES, chosen_ns: FIRST_NS }
+        Self::new(Contexts::Apart)
     }
 }
 
 impl Linger {
+    /// Of a session whose contexts are so.
+    pub fn new(contexts: Contexts) -> Self {
+        Self {
+            pauses: [(0, 0); CHOICES_NS.len() + 1],
+            total: 0,
+            until_choice: PAUSES_BETWEEN_CHOICES,
+            chosen_ns: FIRST_NS,
+            contexts,
+            reopening_ns: contexts.reopening_ns(GROUP_NS),
+        }
+    }
+
+    /// How long the longest group of offline work takes; 0: that is not known.
+    pub fn set_longest_group(&mut self, ns: u64) {
+        self.reopening_ns = self.contexts.reopening_ns(if ns == 0 { GROUP_NS } else { ns });
+    }
+
     /// How long the gate stays closed after the work is done.
     pub fn ns(&self) -> u64 {
         self.chosen_ns
@@ -88,9 +120,10 @@ impl Linger {
             shorter += u64::from(count);
             spent += sum;
             let longer = all - shorter;
-            (spent + longer * (CHOICES_NS[at] + REOPENING_NS), at)
+            (spent + longer * (CHOICES_NS[at] + self.reopening_ns), at)
         };
-        let (_, at) = (0..CHOICES_NS.len()).map(cost).min().expect("there are choices");
+        let choices = CHOICES_NS.partition_point(|&choice| choice <= self.reopening_ns);
+        let (_, at) = (0..choices).map(cost).min().expect("there are choices");
         CHOICES_NS[at]
     }
 }
@@ -132,6 +165,19 @@ mod tests {
     }
 
     #[test]
+    fn where_reopening_is_cheap_a_short_pause_is_given_away() {
+        let pauses_of_90_us = |mut linger: Linger| {
+            (0..4096).for_each(|_| linger.pause(90_000));
+            linger.ns()
+        };
+        assert_eq!(pauses_of_90_us(Linger::new(Contexts::Apart)), 120_000);
+        assert_eq!(pauses_of_90_us(Linger::new(Contexts::Merged)), CHOICES_NS[0]);
+        let mut beside_long_kernels = Linger::new(Contexts::Merged);
+        beside_long_kernels.set_longest_group(1_400_000);
+        assert_eq!(pauses_of_90_us(beside_long_kernels), 120_000, "each reopening may cost the rest of one");
+    }
+
+    #[test]
     fn pauses_that_no_linger_reaches_are_not_waited_for() {
         assert_eq!(learned(|| 1_000_000), CHOICES_NS[0]);
         assert_eq!(learned(|| PAUSE_MAX_NS), FIRST_NS, "a pause between requests teaches nothing");
@@ -146,10 +192,11 @@ mod tests {
             let mut linger = Linger::default();
             pauses.iter().for_each(|&pause| linger.pause(pause));
             let cost = |choice: u64| -> u64 {
-                let of = |&pause: &u64| if pause > choice { choice + REOPENING_NS } else { pause };
+                let reopening_ns = Contexts::Apart.reopening_ns(GROUP_NS);
+                let of = |&pause: &u64| if pause > choice { choice + reopening_ns } else { pause };
                 pauses.iter().map(of).sum()
             };
-            let best = CHOICES_NS.iter().map(|&choice| cost(choice)).min().unwrap();
+            let best = CHOICES_NS[..CHOICES_NS.len() - 1].iter().map(|&choice| cost(choice)).min().unwrap();
             assert_eq!(cost(linger.ns()), best, "{base} {spread}");
         }
     }

@@ -156,7 +156,8 @@ pub enum Field {
     WantBytes = 9,
     /// Offline: groups started.
     Groups = 10,
-    /// Online: how long groups of offline work may be beside it, in microseconds; 0 for no order.
+    /// Online: how long groups of offline work may be beside it, in microseconds; 0 for no order. Offline: how long its longest group of
+    /// late takes.
     GroupUs = 11,
     /// Offline: its kernels that ran on at a closed gate.
     Offences = 12,
@@ -473,6 +474,13 @@ impl<'a> Page<'a> {
     /// Writes a number of the caller's own slot.
     pub fn set(&self, ticket: Ticket, field: Field, value: u64) {
         self.word(ticket.slot, field as usize).store(value, Relaxed);
+    }
+
+    /// How long the longest group of an offline session takes, of late.
+    pub fn longest_group_us(&self) -> u64 {
+        let guests = self.guests();
+        let slots = (0..SLOTS).filter(|slot| guests >> slot & 1 != 0);
+        slots.map(|slot| self.get(slot, Field::GroupUs)).max().unwrap_or(0)
     }
 
     /// The shortest budget of groups that an online session orders.

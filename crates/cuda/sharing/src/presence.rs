@@ -45,16 +45,14 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// A session that has no work yet.
+    /// A session that has no work yet, between contexts of their own.
     pub fn new(now_ns: u64) -> Self {
-        Self {
-            state: PresenceState::Idle,
-            linger: Linger::default(),
-            guard_ns: 0,
-            telling: 0,
-            begun: 0,
-            idle_since_ns: now_ns,
-        }
+        Self::with_linger(Linger::default(), now_ns)
+    }
+
+    /// A session that has no work yet, and learns its pauses with this.
+    pub fn with_linger(linger: Linger, now_ns: u64) -> Self {
+        Self { state: PresenceState::Idle, linger, guard_ns: 0, telling: 0, begun: 0, idle_since_ns: now_ns }
     }
 
     /// Where it stands.
@@ -70,6 +68,11 @@ impl Presence {
     /// The governor's further time before the gate opens.
     pub fn set_guard(&mut self, guard_ns: u64) {
         self.guard_ns = guard_ns;
+    }
+
+    /// How long the longest group of offline work takes; 0: that is not known.
+    pub fn set_longest_group(&mut self, ns: u64) {
+        self.linger.set_longest_group(ns);
     }
 
     /// What it has learned of its pauses.

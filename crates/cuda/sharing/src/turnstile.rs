@@ -8,14 +8,17 @@
 //! ```
 
 use crate::{
+    governor::GROUP_MAX_US,
     mutant::{Mutant, is_planted},
     page::{Field, Page, SLOTS, Ticket},
     part::Part,
 };
 use std::collections::HashMap;
 
-/// The budget of a group while online sessions come and go, unless one of them orders a shorter one.
+/// The budget of a group while online sessions come and go, unless one of them orders another one.
 const BUDGET_NS: u64 = 50_000;
+/// The longest that an online session may order.
+const ORDERED_MAX_NS: u64 = GROUP_MAX_US as u64 * 1_000;
 /// The budget while no online session was busy lately. A wait costs about 2 us, so this is half a percent.
 const QUIET_BUDGET_NS: u64 = 400_000;
 /// The budget while there is no online session. One that comes finds no more than this queued without a wait.
@@ -99,7 +102,7 @@ struct Group {
 pub struct Turnstile {
     budget_ns: u64,
     /// The budget without orders.
-    budget_max_ns: u64,
+    budget_first_ns: u64,
     groups: HashMap<u64, Group>,
     /// Waits that were put into streams and not passed yet.
     queued: u64,
@@ -124,14 +127,14 @@ impl Turnstile {
 
     fn with_budget(budget_ns: u64) -> Self {
         let groups = HashMap::new();
-        Self { budget_ns, budget_max_ns: budget_ns, groups, queued: 0, in_use: (1, 0) }
+        Self { budget_ns, budget_first_ns: budget_ns, groups, queued: 0, in_use: (1, 0) }
     }
 
     /// Groups are as long as the online sessions of the page order.
     pub fn obey(&mut self, page: Page<'_>) {
         let ordered_ns = page.group_budget_us().map(|us| us.saturating_mul(1000));
-        let most_ns = self.budget_max_ns;
-        self.budget_ns = ordered_ns.unwrap_or(most_ns).clamp(BUDGET_MIN_NS, most_ns);
+        let most_ns = self.budget_first_ns.max(ORDERED_MAX_NS);
+        self.budget_ns = ordered_ns.unwrap_or(self.budget_first_ns).clamp(BUDGET_MIN_NS, most_ns);
     }
 
     /// The budget of each stream's next group.
@@ -247,7 +250,7 @@ mod tests {
         let page = Page::create(&words, 1).unwrap();
         let online = page.claim(Owner::new(1, 1).unwrap(), Class::Online, 0).unwrap();
         for (ordered_us, budget_ns) in
-            [(0, BUDGET_NS), (25, 25_000), (1, BUDGET_MIN_NS), (u64::MAX, BUDGET_NS)]
+            [(0, BUDGET_NS), (25, 25_000), (1, BUDGET_MIN_NS), (90, 90_000), (u64::MAX, ORDERED_MAX_NS)]
         {
             page.set(online, Field::GroupUs, ordered_us);
             turnstile.obey(page);

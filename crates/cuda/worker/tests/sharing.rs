@@ -7,10 +7,11 @@ use cuda_driver::{Class, PageHandle};
 use cuda_wire::*;
 use cuda_worker::*;
 use shared_words::{page, process};
-use sharing::{Cleared, Distress, SLOTS, Sentry, SlotOwner};
+use sharing::{Cleared, Distress, Field, SLOTS, Sentry, SlotOwner};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use support::client::{Client, Told, greet, hello};
 use support::toy::{ERROR_LIMIT, SLICE_FILE, Toy, ToyStatus};
@@ -278,6 +279,9 @@ fn an_offline_session_whose_work_runs_on_at_a_closed_gate_is_ended_and_told_why(
     assert!(!page.page().gate().is_open(), "the online session goes on");
 }
 
+/// A slot of the page, and what comes before the slots.
+const SLOT_WORDS: usize = 16;
+
 #[test]
 fn the_time_slice_of_a_session_follows_from_the_others_that_are_there() {
     let directory = tempfile::tempdir().unwrap();
@@ -289,12 +293,21 @@ fn the_time_slice_of_a_session_follows_from_the_others_that_are_there() {
     let mut offline = wishing(&worker, Class::Offline);
     assert!(comes_true(|| slice() == "None"), "it is alone: {}", slice());
     let own = claim(Class::Online);
+    // As the driver of the offline session writes it; this one knows nothing of its kernels.
+    let longest_group = &page.words()
+        [SLOT_WORDS * (1 + page.page().guests().trailing_zeros() as usize) + Field::GroupUs as usize];
+    longest_group.store(1_400, Relaxed);
+    assert!(comes_true(|| slice() == "Some(100)"), "{}", slice());
+    longest_group.store(50, Relaxed);
+    assert!(comes_true(|| slice() == "None"), "its groups are short: {}", slice());
+    longest_group.store(1_400, Relaxed);
     assert!(comes_true(|| slice() == "Some(100)"), "{}", slice());
     page.page().release(own);
     assert!(comes_true(|| slice() == "None"), "{}", slice());
     offline.must(&Command::Goodbye {});
     worker.end();
     let own = claim(Class::Offline);
+    page.page().set(own, Field::GroupUs, 1_400);
     let mut online = wishing(&worker, Class::Online);
     assert!(comes_true(|| slice() == "Some(20000)"), "{}", slice());
     page.page().release(own);

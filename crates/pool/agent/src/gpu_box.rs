@@ -95,6 +95,9 @@ pub struct GuestOptions {
     pub any_tenant: bool,
     /// What guests may cost online leases, in percent of the time of their requests.
     pub slack_percent: u32,
+    /// How long a long kernel of a guest may have the device at a stretch while an online lease waits for it, in microseconds. `None`: as
+    /// long as the driver gives.
+    pub offline_slice_us: Option<u64>,
     /// The contexts of a GPU's lease and its guest are merged (MPS). Not with guests of any tenant: a fault of one ends both.
     pub is_merged: bool,
     /// Online leases have all memory of a GPU, and its guest leaves when they need what it has. Not with merged contexts.
@@ -326,6 +329,7 @@ impl BoxOptions {
             guardian: self.guard.as_ref().map(|_| guard::socket(state)),
             guarded: Default::default(),
             slack_percent: self.guests.map(|guests| guests.slack_percent),
+            offline_slice_us: self.guests.and_then(|guests| guests.offline_slice_us),
             is_merged: self.guests.is_some_and(|guests| guests.is_merged),
         }
     }

@@ -1,7 +1,9 @@
-//! Whether the GPUs of this worker heed time slices: measured once for each model and driver, and kept.
+//! Whether the GPUs of this worker heed time slices: measured once for each model and driver, and kept. One worker measures at a time,
+//! because two on one GPU would measure each other. A no may come from a program that was at work; so a no counts after three trials.
 
 use crate::roles::time_slices::Measured;
 use machine::files;
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,6 +12,8 @@ use std::time::{Duration, Instant};
 /// A trial that takes longer is given up.
 const TRIAL_MOST: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// So often a GPU is found not to heed slices before it is not asked any more.
+const TRIALS_MAX: u32 = 3;
 /// Where the kernel's driver tells what it is, and which GPUs it has.
 const DRIVER: &str = "/proc/driver/nvidia";
 
@@ -18,6 +22,7 @@ pub(super) fn are_heeded() -> bool {
     let kept = record(Path::new(DRIVER)).and_then(|name| Some(files::cache_directory().ok()?.join(name)));
     let mut trial = machine::this_program();
     trial.arg("time-slices").env_remove("DXPU_TOKEN");
+    let _turn = kept.as_deref().and_then(wait_for_turn);
     match verdict(kept.as_deref(), trial) {
         Ok(measured) if measured.heeds => true,
         Ok(measured) => {
@@ -31,17 +36,27 @@ pub(super) fn are_heeded() -> bool {
     }
 }
 
+/// Waits until no other worker of this user measures. Where the file cannot be made, the result is not kept either.
+fn wait_for_turn(kept: &Path) -> Option<File> {
+    std::fs::create_dir_all(kept.parent()?).ok()?;
+    let file = File::create(kept.with_extension("lock")).ok()?;
+    file.lock().ok()?;
+    Some(file)
+}
+
 /// What was measured before, or is now. A measurement that failed is not kept: the next start tries again.
 fn verdict(kept: Option<&Path>, trial: Command) -> Result<Measured, String> {
-    let read = |path: &Path| serde_json::from_slice(&std::fs::read(path).ok()?).ok();
-    if let Some(measured) = kept.and_then(read) {
+    let read = |path: &Path| -> Option<Measured> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
+    let before = kept.and_then(read);
+    if let Some(measured) = before.filter(|before| before.heeds || before.trials >= TRIALS_MAX) {
         return Ok(measured);
     }
     tracing::info!(
         "measuring whether this GPU heeds time slices, once for this driver; this takes about two seconds"
     );
     let text = output(trial)?;
-    let measured: Measured = serde_json::from_str(text.trim()).map_err(|error| error.to_string())?;
+    let mut measured: Measured = serde_json::from_str(text.trim()).map_err(|error| error.to_string())?;
+    measured.trials = before.map_or(0, |before| before.trials) + 1;
     tracing::info!(?measured, "measured");
     if let Some(path) = kept {
         let written = serde_json::to_vec(&measured).map(|bytes| files::replace(path, 0o600, &bytes));
@@ -121,6 +136,37 @@ mod tests {
         assert!(verdict(Some(&kept), shell("exit 3")).unwrap().heeds, "it is not measured again");
         std::fs::write(&kept, "damaged").unwrap();
         assert!(verdict(Some(&kept), shell("exit 3")).is_err(), "what is damaged counts for nothing");
+    }
+
+    #[test]
+    fn a_no_is_measured_again_twice() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = directory.path().join("kept.json");
+        let no = format!("echo '{}'", HEEDS.replace("true", "false"));
+        for trials in 1..=TRIALS_MAX {
+            let measured = verdict(Some(&kept), shell(&no)).unwrap();
+            assert_eq!((measured.heeds, measured.trials), (false, trials));
+        }
+        assert!(
+            !verdict(Some(&kept), shell(&format!("echo '{HEEDS}'"))).unwrap().heeds,
+            "it is not asked any more"
+        );
+        std::fs::remove_file(&kept).unwrap();
+        verdict(Some(&kept), shell(&no)).unwrap();
+        assert!(
+            verdict(Some(&kept), shell(&format!("echo '{HEEDS}'"))).unwrap().heeds,
+            "the first no was of a busy GPU"
+        );
+    }
+
+    #[test]
+    fn one_worker_measures_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = directory.path().join("new").join("kept.json");
+        let turn = wait_for_turn(&kept).unwrap();
+        assert!(File::open(kept.with_extension("lock")).unwrap().try_lock().is_err());
+        drop(turn);
+        assert!(wait_for_turn(&kept).is_some());
     }
 
     #[test]

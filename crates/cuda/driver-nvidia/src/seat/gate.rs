@@ -31,7 +31,8 @@ use cuda_wire::{Op, Shape};
 use locks::{lock, try_lock};
 use shared_words::process;
 use sharing::{
-    Demand, Field, Gate, KernelShape, KernelTimes, Page, PageHandle, Part, Sentry, Ticket, Turn, Turnstile,
+    Demand, Field, Gate, KernelShape, KernelTimes, LongestGroup, Page, PageHandle, Part, Sentry, Ticket,
+    Turn, Turnstile,
 };
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -76,6 +77,7 @@ struct State {
     /// By the number of the stream.
     lanes: HashMap<u64, Lane>,
     works: u64,
+    longest: LongestGroup,
 }
 
 /// The waits of a stream.
@@ -141,6 +143,7 @@ impl SharingGate {
             samples: Samples::default(),
             lanes: HashMap::new(),
             works: 0,
+            longest: LongestGroup::default(),
         });
         let marks_long = ticket.part().share().is_some();
         Ok(Self { api, page, ticket, word, marks_long, state })
@@ -235,6 +238,7 @@ impl SharingGate {
         if let (Some(time_ns), true) = (time.ns().filter(is_long), demand != Demand::Absent) {
             exec.wait_inside(GraphGates { word: self.word, time_ns, budget_ns });
         }
+        self.tell_longest(&mut state, time.ns().map(|time_ns| time_ns.min(budget_ns)), now_ns);
         // With gates inside, how much of it belongs to the last group is not known.
         let cost_ns = time.ns().filter(|time_ns| !is_long(time_ns));
         let turn = state.turnstile.before(stream.number, cost_ns, demand, now_ns);
@@ -318,10 +322,19 @@ impl SharingGate {
         };
         let turn = state.turnstile.before(stream.number, cost_ns, demand, now_ns);
         self.take_turn(&mut state, work, stream, turn)?;
+        self.tell_longest(&mut state, cost_ns, now_ns);
         // Behind the wait: the time at the gate is not the kernel's.
         let is_marked = self.mark_long(&mut state, work, stream, cost_ns);
         let timing = timed.and_then(|what| state.samples.begin(&self.api, stream, what));
         Ok(Around { timing, is_marked })
+    }
+
+    /// Writes into the slot how long the longest group takes.
+    fn tell_longest(&self, state: &mut State, cost_ns: Option<u64>, now_ns: u64) {
+        let is_offline = self.ticket.part() == Part::Offline;
+        if let Some(us) = cost_ns.filter(|_| is_offline).and_then(|ns| state.longest.saw(ns, now_ns)) {
+            self.page.page().set(self.ticket, Field::GroupUs, us);
+        }
     }
 
     /// Has the stream write that long work begins, in a session that takes turns or has a merged context. What is not known yet may be long.

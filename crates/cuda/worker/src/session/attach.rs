@@ -18,6 +18,7 @@ use cuda_abi::CudaError;
 use cuda_driver::{Driver, LimitOf};
 use cuda_wire::{Handshake, Hello, PROTOCOL_VERSION, Welcome};
 use lease_fence::PartHeld;
+use sharing::Contexts;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -178,6 +179,7 @@ fn rules(config: &SessionConfig, admitted: &Admitted) -> Rules {
         slack: f64::from(slack_percent) / 100.0,
         offline_slice_us: config.offline_slice_us,
         fault_wait_max,
+        contexts: if config.is_merged { Contexts::Merged } else { Contexts::Apart },
     }
 }
 

@@ -287,7 +287,9 @@ impl CommandLoop {
             self.answer.clear();
             if let Some(result) = pending.poll(&*self.driver, &mut self.answer) {
                 self.gate.waited();
-                return Ok(self.replies.send_awaited(call, result, &self.answer)?);
+                self.replies.send_awaited(call, result, &self.answer)?;
+                self.gate.open_soon(|| input.has_arrived());
+                return Ok(());
             }
             if input.has_arrived() || started.elapsed() >= self.spin {
                 break;
@@ -321,6 +323,8 @@ impl Wait for Awaited {
         let result = self.pending.wait(&*self.driver, &mut answer);
         self.gate.waited();
         self.replies.send_or_close(self.call, result, &answer);
+        // This thread has nothing else to do. A command that comes meanwhile closes the gate, or ends the linger.
+        self.gate.open_soon(|| false);
     }
 
     fn look(&mut self) -> bool {

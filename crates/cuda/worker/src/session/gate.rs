@@ -145,6 +145,13 @@ impl Gate {
         }
     }
 
+    /// The program has the answer to its wait. `is_called`: a command has come.
+    pub(crate) fn open_soon(&self, is_called: impl FnMut() -> bool) {
+        if let Some(sharer) = &self.sharer {
+            sharer.open_soon(is_called);
+        }
+    }
+
     /// Has the driver execute `command`, whose answer is appended to `answer`.
     pub(crate) fn execute(&self, command: DriverCommand<'_>, answer: &mut Vec<u8>) -> CuResult<()> {
         match &command {

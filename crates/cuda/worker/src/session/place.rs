@@ -129,6 +129,13 @@ impl Place {
         }
     }
 
+    /// The program has the answer to its wait. `is_called`: a command has come.
+    pub(crate) fn open_soon(&self, is_called: impl FnMut() -> bool) {
+        if let Self::Classed(sharer) = self {
+            sharer.open_soon(is_called);
+        }
+    }
+
     /// Commands may come from now on; a place that cannot be kept ends the session. `tell_client`: how the client hears that it waits.
     pub(crate) fn start(&self, ending: &Arc<Ending>, tell_client: TellClient) {
         match self {

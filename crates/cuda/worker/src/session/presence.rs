@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   command loop   begin ─▶ gate closed ─▶ driver told ─▶ end
-//!   any thread     a wait of the program has ended: its request is over
+//!   any thread     a wait of the program has ended: its request is over; once the answer is out, asks whether all is done, and opens
+//!                  the gate if the linger is short
 //!   keeper thread  asks the driver whether all is done ─▶ lingers ─▶ opens the gate; beats twenty times a second; once a second
 //!                  says in the page what offline sessions may do, by what they have cost this one
 //!   judge thread   of an offline session: ends it when a kernel of it runs on at a closed gate
@@ -26,13 +27,13 @@ use cuda_driver::{Driver, PageHandle, Part, Ticket};
 use cuda_wire::{DriverCommand, HostData, Op};
 use locks::{lock, wait_for};
 use shared_words::process;
-use sharing::{FaultBackoff, Field, Overstay, Presence, Regulator, slice_us};
+use sharing::{Contexts, FaultBackoff, Field, Linger, Overstay, Presence, Regulator, slice_us};
 use std::sync::atomic::{
     AtomicBool,
     Ordering::{Relaxed, SeqCst},
 };
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a session shows that it lives. Others take one for frozen that has not for a second.
 const BEAT: Duration = Duration::from_millis(50);
@@ -40,6 +41,9 @@ const BEAT: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_micros(50);
 /// A linger may be shorter than [`ASK_EVERY`]; a shorter sleep than this costs more than it waits.
 const SLEEP_MIN: Duration = Duration::from_micros(5);
+/// A linger that the thread which has answered the program waits for itself. The keeper comes up to [`ASK_EVERY`] later, and no thread
+/// sleeps for so short a time.
+const SOON: Duration = Duration::from_micros(30);
 /// How often an offline session is asked what it runs while online ones wait.
 const JUDGE_EVERY: Duration = Duration::from_millis(10);
 /// What the client of a session hears that was ended by its judge.
@@ -86,6 +90,8 @@ pub(crate) struct Rules {
     pub(crate) offline_slice_us: Option<u64>,
     /// How long an offline session waits at most, after a fault, before it begins to work beside an online one.
     pub(crate) fault_wait_max: Duration,
+    /// What lies between online and offline work.
+    pub(crate) contexts: Contexts,
 }
 
 /// What an online session knows of its own work.
@@ -111,7 +117,7 @@ impl Sharer {
             page,
             ticket,
             online: Mutex::new(Online {
-                presence: Presence::new(process::now_ns()),
+                presence: Presence::with_linger(Linger::new(rules.contexts), process::now_ns()),
                 regulator: Regulator::new(rules.slack),
             }),
             offline_slice_us: rules.offline_slice_us,
@@ -220,11 +226,32 @@ impl Sharer {
         }
     }
 
+    /// The program has its answer. Opens the gate, if all work is done and the linger is short; `is_called`: a command has come.
+    pub(crate) fn open_soon(&self, mut is_called: impl FnMut() -> bool) {
+        if self.ticket.part() != Part::Online || is_called() {
+            return;
+        }
+        let rest = self.look();
+        if rest > SOON {
+            return;
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < rest {
+            if is_called() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        self.look();
+    }
+
     /// Once a second: what offline sessions may do from now on.
     fn regulate(&self, now_ns: u64) {
         let mut online = lock(&self.online);
-        if let Some(orders) = online.regulator.second(self.page.page(), self.ticket, now_ns) {
+        let page = self.page.page();
+        if let Some(orders) = online.regulator.second(page, self.ticket, now_ns) {
             online.presence.set_guard((orders.guard_us * 1000.0) as u64);
+            online.presence.set_longest_group(page.longest_group_us().saturating_mul(1000));
         }
     }
 
@@ -235,7 +262,7 @@ impl Sharer {
         }
     }
 
-    /// One look of the keeper. Returns how long it may rest.
+    /// One look, of the keeper or of a thread that has answered the program. Returns when to look again.
     fn look(&self) -> Duration {
         let online = lock(&self.online);
         let Some(question) = online.presence.question() else {

@@ -308,6 +308,7 @@ mod tests {
             guardian: None,
             guarded: Default::default(),
             slack_percent: None,
+            offline_slice_us: None,
             is_merged: false,
             carried: Carried { program: &[], client_environment: |_| Ok(Vec::new()) },
         };
