@@ -18,7 +18,7 @@ The programs are in share_programs/networks.py. A program is started once for ea
     gate      --class online and --class offline, through the same worker
     mps       both native, under an MPS daemon that this starts and stops
     mps30     the same; the offline program has 30 % of the threads, the online one comes first
-    slice100  as gate, through a worker with --offline-slice 100us; slice1 and slice300 alike
+    isolated  as gate, through a worker with --offline-slice 100us, as a box has it; slice1, slice100 and slice300 alike
     merged    as gate, through a worker with --merged; beside faults the online program has --survive
 
 DIR gets share.json, share.md and plot.svg after each row, and logs at the end. A row that fails is told; the others are measured.
@@ -65,6 +65,7 @@ def arguments():
     parser.add_argument("--works", help="of the offline program; the first one is in the day")
     parser.add_argument("--loads", help="of the online program; the first one is beside faults")
     parser.add_argument("--sides", help="default: slices,gate,mps,mps30; on a GPU in software: slices,gate")
+    parser.add_argument("--sides-once", default="", metavar="SIDES", help="further sides, at the first load alone")
     parser.add_argument("--rounds", type=int, default=1, help="how often each pair is measured")
     parser.add_argument(
         "--verify", type=int, metavar="STEPS", help="compare results of so many steps, alone and beside the online program"
@@ -99,6 +100,7 @@ def complete(options, parser):
         parser.error("--loads: numbers with commas between them")
     is_given = bool(options.sides)
     options.sides = (options.sides or ("slices,gate,mps,mps30" if options.driver == "nvidia" else "slices,gate")).split(",")
+    options.sides_once = [side for side in options.sides_once.split(",") if side]
     options.fault_kinds = options.fault_kinds.split(",")
     # Faults are measured behind a gate, on the sides that are given and have one.
     named = options.sides if is_given else ["gate"]
@@ -106,7 +108,7 @@ def complete(options, parser):
     if options.verify is None:
         options.verify = VERIFY_STEPS if options.matrix else 0
     choices = {name: known.split(",") for name, known in ALL.items() if name != "loads"}
-    choices |= {"sides": list(share_sides.SIDES), "fault_kinds": list(share_faults.KINDS)}
+    choices |= {"sides": list(share_sides.SIDES), "sides_once": list(share_sides.SIDES), "fault_kinds": list(share_faults.KINDS)}
     for name, known in choices.items():
         if unknown := set(getattr(options, name)) - set(known):
             parser.error(f"--{name.replace('_', '-')}: {', '.join(sorted(unknown))}: there are {', '.join(known)}")
@@ -117,7 +119,7 @@ def measure(options, programs, rows):
     matrix = share_matrix.Matrix(options, programs, rows)
     request, work, load = options.onlines[0], options.works[0], options.loads[0]
     if options.has_pairs:
-        programs.start_all(dict.fromkeys([*matrix.sides_alone, *options.sides]))
+        programs.start_all(dict.fromkeys([*matrix.sides_alone, *options.sides, *options.sides_once]))
         matrix.measure(load, options.onlines, options.works)
     if options.verify:
         matrix.verify(request, options.works)

@@ -20,19 +20,20 @@ class Matrix:
         # What programs alone had: p99 by plane, request and load; steps a second by plane and work.
         self.p99_alone, self.rate_alone = {}, {}
         self.digests = {}
-        native = ["native"] if any(SIDES[side].is_native for side in self.sides) else []
+        native = ["native"] if any(SIDES[side].is_native for side in [*self.sides, *options.sides_once]) else []
         ours = [side for side in self.sides if SIDES[side].classes]
         self.sides_alone = ["slices", *ours, *native]
 
     def measure(self, load, requests, works):
         """All rows of one load."""
+        once = self.options.sides_once if load == self.options.loads[0] else []
         for request in requests:
             for side in self.sides_alone:
                 self.online_alone_once(side, request, load)
             for work in works:
                 self.works_alone(work)
                 for _ in range(self.options.rounds):
-                    for side in self.sides:
+                    for side in [*once, *self.sides]:
                         about = {"row": "both", "side": side, "request": request, "work": work, "load": load}
                         self.rows.tried(self.programs, about, self.both, about)
 

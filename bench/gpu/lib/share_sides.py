@@ -58,6 +58,8 @@ SIDES = {
     "native": Side("native: time slices", is_native=True),
     "mps": Side("MPS, native", is_native=True, is_mps=True),
     "mps30": Side("MPS, native, 30 % of threads and priority", is_native=True, is_mps=True, variables=MPS30),
+    # What a box gives its workers.
+    "isolated": Side("gate, slices of 100 us for long kernels", worker=("--offline-slice", "100us"), classes=GATE),
     "merged": Side("gate, merged contexts", worker=MERGED, classes=GATE),
 } | {
     f"slice{us}": Side(f"gate, slices of {us} us", worker=("--offline-slice", f"{us}us"), classes=GATE) for us in (1, 100, 300)

@@ -1,7 +1,8 @@
 //! Holds what sharing costs an online program within its slack, once a second.
 //!
 //! ```text
-//!   cost > slack              shorter groups, down to 10 us; then a longer guard before the gate opens, up to 5 ms
+//!   cost > slack              shorter groups, down to 10 us; then, or beside kernels that are longer by far, a longer guard before the
+//!                             gate opens, up to 5 ms
 //!   cost < 3/4 slack for 5 s  a shorter guard; then longer groups, up to 150 us: fewer waits, and more of each pause used
 //!   the guard at 5 ms for 30 s, or two offences (kernels that run on at a closed gate):  the monitor evicts
 //! ```
@@ -10,6 +11,8 @@ use crate::cost::Cost;
 
 const GROUP_FIRST_US: f64 = 50.0;
 const GROUP_MIN_US: f64 = 10.0;
+/// A kernel that is longer by far than any group: shorter groups do nothing about it.
+const UNCUT_US: u64 = 500;
 /// The rest of such a group is what a request waits for that meets it: as long as a switch of contexts.
 pub(crate) const GROUP_MAX_US: f64 = 150.0;
 const GUARD_FIRST_US: f64 = 100.0;
@@ -30,6 +33,8 @@ pub struct GovernorReading {
     pub cost: Option<Cost>,
     /// Kernels of guests that ran on at a closed gate.
     pub offences: u64,
+    /// How long the longest group of a guest takes.
+    pub longest_group_us: u64,
 }
 
 /// What the sessions do from now on.
@@ -79,7 +84,7 @@ impl Governor {
             self.is_over_slack = cost.share > self.slack;
             self.calm_s = if cost.share < self.slack * CALM_SHARE { self.calm_s + 1 } else { 0 };
             if self.is_over_slack {
-                self.tighten();
+                self.tighten(reading.longest_group_us);
             } else if self.calm_s >= CALM_S {
                 self.loosen();
             }
@@ -101,8 +106,8 @@ impl Governor {
         *self = Self::new(self.slack);
     }
 
-    fn tighten(&mut self) {
-        if self.group_us > GROUP_MIN_US {
+    fn tighten(&mut self, longest_group_us: u64) {
+        if self.group_us > GROUP_MIN_US && longest_group_us < UNCUT_US {
             self.group_us = (self.group_us / 2.0).max(GROUP_MIN_US);
         } else {
             self.guard_us = (2.0 * self.guard_us).clamp(GUARD_FIRST_US, GUARD_MAX_US);
@@ -116,7 +121,9 @@ impl Governor {
                 self.guard_us = 0.0;
             }
         } else {
-            self.group_us = (1.2 * self.group_us).min(GROUP_MAX_US);
+            // Short ones are soon as at first again, when the program that made them necessary does something else.
+            let factor = if self.group_us < GROUP_FIRST_US { 1.5 } else { 1.2 };
+            self.group_us = (factor * self.group_us).min(GROUP_MAX_US);
         }
     }
 }
@@ -128,7 +135,14 @@ mod tests {
     /// Requests that take a millisecond, and this much longer beside offline work.
     fn reading(added_us: f64) -> GovernorReading {
         let cost = Cost { share: added_us / 1_000.0, added_us };
-        GovernorReading { cost: Some(cost), offences: 0 }
+        GovernorReading { cost: Some(cost), ..GovernorReading::default() }
+    }
+
+    #[test]
+    fn beside_a_kernel_that_no_gate_cuts_the_gate_opens_later_at_once() {
+        let mut governor = Governor::new(0.1);
+        let orders = governor.second(GovernorReading { longest_group_us: 1_400, ..reading(500.0) });
+        assert_eq!((orders.group_us, orders.guard_us), (GROUP_FIRST_US, GUARD_FIRST_US));
     }
 
     #[test]
@@ -156,7 +170,7 @@ mod tests {
         assert_eq!(over, Some(3 + 6 + AT_LIMIT_S as i32), "three halvings, six doublings, thirty seconds");
         governor.guest_left();
         assert!(!governor.second(reading(0.0)).is_overlimit);
-        let offence = GovernorReading { cost: None, offences: 1 };
+        let offence = GovernorReading { offences: 1, ..GovernorReading::default() };
         assert!(!governor.second(offence).is_overlimit, "the first may be a kernel of unknown cost");
         assert!(governor.second(offence).is_overlimit);
     }

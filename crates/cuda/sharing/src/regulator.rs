@@ -49,7 +49,7 @@ impl Regulator {
     }
 
     /// A command that puts work into a stream, as a number that is the same for the same work. `is_disturbed`: the gate was open
-    /// beside an offline session, whose work may be on the device.
+    /// beside an offline session, or has not been closed for as long as its longest group: work of it may be on the device.
     pub fn command(&mut self, command: u64, is_disturbed: bool, now_ns: u64) {
         let new = Request { kind: 0, began_ns: now_ns, is_disturbed };
         let request = self.request.get_or_insert(new);
@@ -81,7 +81,11 @@ impl Regulator {
             self.meter.forget();
             self.governor.guest_left();
         }
-        let reading = GovernorReading { cost: cost.filter(|_| page.has_guests()), offences: grown };
+        let reading = GovernorReading {
+            cost: cost.filter(|_| page.has_guests()),
+            offences: grown,
+            longest_group_us: page.longest_group_us(),
+        };
         let orders = self.governor.second(reading);
         if let Some(cost) = reading.cost {
             page.set(ticket, Field::CostMilli, (cost.share * 1000.0).clamp(0.0, 1e9) as u64);

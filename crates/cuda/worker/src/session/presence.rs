@@ -98,6 +98,9 @@ pub(crate) struct Rules {
 struct Online {
     presence: Presence,
     regulator: Regulator,
+    /// How long the longest group of offline work takes, and until when one may run that began before the gate was closed last.
+    longest_group_ns: u64,
+    disturbed_until_ns: u64,
 }
 
 /// The driver is being told of work, until this ends.
@@ -119,6 +122,8 @@ impl Sharer {
             online: Mutex::new(Online {
                 presence: Presence::with_linger(Linger::new(rules.contexts), process::now_ns()),
                 regulator: Regulator::new(rules.slack),
+                longest_group_ns: 0,
+                disturbed_until_ns: 0,
             }),
             offline_slice_us: rules.offline_slice_us,
             changed: Condvar::new(),
@@ -192,12 +197,14 @@ impl Sharer {
         let found_open = online.presence.begin(now_ns);
         if found_open {
             page.close(self.ticket, now_ns);
+            online.disturbed_until_ns = now_ns.saturating_add(online.longest_group_ns);
             self.changed.notify_all();
         } else if !page.is_held(self.ticket) {
             // Another session took this one for frozen.
             page.beat_and_hold(self.ticket, true);
         }
-        online.regulator.command(work, found_open && page.has_guests(), now_ns);
+        let is_disturbed = (found_open || now_ns < online.disturbed_until_ns) && page.has_guests();
+        online.regulator.command(work, is_disturbed, now_ns);
         drop(online);
         Some(Telling(self))
     }
@@ -251,7 +258,9 @@ impl Sharer {
         let page = self.page.page();
         if let Some(orders) = online.regulator.second(page, self.ticket, now_ns) {
             online.presence.set_guard((orders.guard_us * 1000.0) as u64);
-            online.presence.set_longest_group(page.longest_group_us().saturating_mul(1000));
+            online.longest_group_ns = page.longest_group_us().saturating_mul(1000);
+            let longest_ns = online.longest_group_ns;
+            online.presence.set_longest_group(longest_ns);
         }
     }
 
