@@ -55,6 +55,10 @@ const DEVICE_BYTES_PER_NS: u64 = 2_000;
 const HOST_BYTES_PER_NS: u64 = 50;
 /// What a copy or fill costs beside its bytes.
 const BASE_NS: u64 = 2_000;
+/// A device looks at a wait as soon as it has begun what stands in front of it: the kernel behind an open gate is then as good as begun.
+/// Behind a group that takes longer than this the stream writes how far it is first, for which it waits until the group has ended. So
+/// one such kernel runs on when the gate closes, not two. The write costs 2 us, and a pause between the groups.
+const APART_NS: u64 = 300_000;
 /// Work of a session that takes turns is marked if it takes longer, so that its keeper knows when it has ended. Two marks cost
 /// about 4 us.
 const LONG_NS: u64 = 400_000;
@@ -85,8 +89,10 @@ struct Lane {
     given: u64,
     /// How many of them the turnstile knows to be passed.
     told: u64,
-    /// How many are passed, to a multiple of [`MARK_EVERY`]; the stream writes it.
+    /// How many are passed, of those after which the stream writes it.
     passed: Word,
+    /// What the group takes that is being put together.
+    group_ns: u64,
     /// Of long work, in a session that takes turns or has a merged context.
     marks: Option<Marks>,
 }
@@ -242,7 +248,7 @@ impl SharingGate {
         // With gates inside, how much of it belongs to the last group is not known.
         let cost_ns = time.ns().filter(|time_ns| !is_long(time_ns));
         let turn = state.turnstile.before(stream.number, cost_ns, demand, now_ns);
-        self.take_turn(&mut state, work, stream, turn)?;
+        self.take_turn(&mut state, work, stream, turn, (cost_ns, demand))?;
         // One that waits inside may wait there for the next turn.
         let is_marked = !exec.waits_inside() && self.mark_long(&mut state, work, stream, time.ns());
         let timing = match time.is_sampled() {
@@ -321,7 +327,7 @@ impl SharingGate {
             }
         };
         let turn = state.turnstile.before(stream.number, cost_ns, demand, now_ns);
-        self.take_turn(&mut state, work, stream, turn)?;
+        self.take_turn(&mut state, work, stream, turn, (cost_ns, demand))?;
         self.tell_longest(&mut state, cost_ns, now_ns);
         // Behind the wait: the time at the gate is not the kernel's.
         let is_marked = self.mark_long(&mut state, work, stream, cost_ns);
@@ -362,20 +368,32 @@ impl SharingGate {
         work: &Work,
         stream: &Arc<LiveStream>,
         turn: Turn,
+        (cost_ns, demand): (Option<u64>, Demand),
     ) -> CuResult<()> {
+        let cost_ns = cost_ns.unwrap_or(0);
         if turn == Turn::Pass {
+            if let Some(lane) = state.lanes.get_mut(&stream.number) {
+                lane.group_ns = lane.group_ns.saturating_add(cost_ns);
+            }
             return Ok(());
         }
         let lane = match state.lanes.entry(stream.number) {
             std::collections::hash_map::Entry::Occupied(lane) => lane.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(Lane { given: 0, told: 0, passed: work.words.take()?, marks: None })
+                place.insert(Lane { given: 0, told: 0, passed: work.words.take()?, group_ns: 0, marks: None })
             }
         };
+        let before_ns = std::mem::replace(&mut lane.group_ns, cost_ns);
+        // Sessions that take turns know from their marks what runs.
+        let is_offline = self.ticket.part() == Part::Offline;
+        let is_apart = is_offline && demand == Demand::Lately && before_ns >= APART_NS;
         lane.given += 1;
         let raw = stream.enter()?;
         // SAFETY: the page is never unmapped, see `new`; the word is kept until the stream has passed this, see `forget`.
         unsafe {
+            if is_apart {
+                self.api.stream_write_value(raw, lane.passed.device(), lane.given - 1, 0)?;
+            }
             self.api.stream_wait_value(raw, self.word, 0, EQUAL)?;
             if lane.given.is_multiple_of(MARK_EVERY) {
                 self.api.stream_write_value(raw, lane.passed.device(), lane.given, 0)?;

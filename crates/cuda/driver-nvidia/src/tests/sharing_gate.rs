@@ -141,6 +141,28 @@ fn what_runs_after_the_gate_closed_is_the_rest_of_one_group_in_1000_schedules() 
 }
 
 #[test]
+fn behind_a_long_kernel_the_device_looks_at_the_gate_only_when_it_has_ended() {
+    const WRITE: &str = "cuStreamWriteValue64_v2";
+    // Marks at every 16th wait are no part of this.
+    let writes_of = |kernel_ns: u64| {
+        let shared = Shared::new(Class::Offline);
+        shared.learn(kernel_ns);
+        shared.close();
+        shared.open();
+        let before = (shared.session.fake.count(WAIT), shared.session.fake.count(WRITE));
+        (0..8).for_each(|at| shared.launch(STREAM, at));
+        shared.settle();
+        shared.session.check_rules();
+        (shared.session.fake.count(WAIT) - before.0, shared.session.fake.count(WRITE) - before.1)
+    };
+    let (waits, writes) = writes_of(1_400_000);
+    assert_eq!(waits, 8, "each is a group");
+    assert!(writes >= 7, "{writes} of 7 waits have a write in front");
+    let (waits, writes) = writes_of(20_000);
+    assert!((3..=4).contains(&waits) && writes <= 1, "{waits} waits, {writes} writes");
+}
+
+#[test]
 fn a_graph_that_is_longer_than_a_group_gets_gates_inside() {
     let shared = Shared::new(Class::Offline);
     // Ten kernels in a chain; a launch takes about 500 us.
