@@ -4,10 +4,12 @@
 //! program has no slot of the page:
 //!
 //! ```text
-//!   slot of the lost session ── its process ends ──┤   no slot: the page says that it is expected   ├── slot of the next session
+//!   slot of the lost session ── its process ends ──┤   no slot   ├── slot of the next session ── its replay begins: the gate is closed
+//!                             ├──────────────── the page says that it is expected ─────────────┤
 //! ```
 //!
-//! Offline sessions that begin in between must not take the GPU for one without online work.
+//! Offline sessions that begin in between must not take the GPU for one without online work: a fault of theirs would end the next session
+//! before it has brought the program back, and so for ever.
 
 use crate::page::Page;
 use std::sync::atomic::Ordering::SeqCst;
@@ -23,15 +25,20 @@ impl Page<'_> {
         self.header(EXPECTED_UNTIL).fetch_max(now_ns.saturating_add(BACK_WITHIN_NS), SeqCst);
     }
 
-    /// An online session has come.
-    pub(crate) fn online_has_come(&self) {
+    /// The next session of a program that was lost has closed the gate, and does its work again.
+    pub fn online_is_back(&self) {
         self.header(EXPECTED_UNTIL).store(0, SeqCst);
+    }
+
+    /// Whether an online session is expected back.
+    pub fn is_online_expected(&self, now_ns: u64) -> bool {
+        now_ns < self.header(EXPECTED_UNTIL).load(SeqCst)
     }
 
     /// Whether an online session is there, or is expected back.
     pub fn is_online_near(&self, now_ns: u64) -> bool {
         // In this order: a session that comes has its slot before it is expected no more.
-        now_ns < self.header(EXPECTED_UNTIL).load(SeqCst) || self.present() != 0
+        self.is_online_expected(now_ns) || self.present() != 0
     }
 }
 
@@ -55,10 +62,13 @@ mod tests {
         let guest = claim(Class::Offline);
         assert!(page.is_online_near(S + 1) && page.is_online_near(10 * S), "an offline session is not it");
         assert!(!page.is_online_near(11 * S), "it does not come");
+        page.expect_online(11 * S);
         let next = claim(Class::Online);
-        assert!(page.is_online_near(20 * S));
+        assert!(page.is_online_expected(12 * S), "it has not closed the gate yet");
+        page.online_is_back();
+        assert!(!page.is_online_expected(12 * S) && page.is_online_near(30 * S));
         page.release(next);
-        assert!(!page.is_online_near(S + 1), "it has come, and has left");
+        assert!(!page.is_online_near(12 * S), "it has come, and has left");
         page.release(guest);
     }
 }

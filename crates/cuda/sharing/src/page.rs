@@ -356,10 +356,7 @@ impl<'a> Page<'a> {
         self.set(ticket, Field::IdleSince, now_ns);
         self.beat(ticket);
         match part {
-            Part::Online => {
-                self.words[PRESENT].fetch_or(ticket.bit(), SeqCst);
-                self.online_has_come();
-            }
+            Part::Online => drop(self.words[PRESENT].fetch_or(ticket.bit(), SeqCst)),
             Part::Offline => drop(self.words[GUESTS].fetch_or(ticket.bit(), SeqCst)),
             Part::Equal(_) => self.shut(slot, self.holding()),
         }

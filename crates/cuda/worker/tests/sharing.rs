@@ -328,6 +328,7 @@ fn after_faults_an_offline_session_waits_also_while_the_online_one_is_on_its_way
     let online = std::thread::spawn(move || {
         std::thread::sleep(back_after);
         let own = other.page().claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
+        other.page().online_is_back();
         other.page().release(own);
     });
     write(&mut client);
@@ -336,6 +337,32 @@ fn after_faults_an_offline_session_waits_also_while_the_online_one_is_on_its_way
     online.join().unwrap();
     assert!(waited >= back_after, "it began {waited:?} after a fault, before the online session was back");
     assert!(waited < Duration::from_secs(6), "no online session is there any more, and it waited {waited:?}");
+    client.must(&Command::Goodbye {});
+}
+
+#[test]
+fn no_offline_work_begins_while_an_online_session_is_on_its_way_back_whatever_the_wait_after_faults() {
+    let (worker, page) = worker_with(true, Vec::new(), |config| {
+        config.is_merged = true;
+        config.fault_wait_max = Duration::ZERO;
+    });
+    page.page().met_fault(process::now_ns());
+    page.page().expect_online(process::now_ns());
+    let mut client = wishing(&worker, Class::Offline);
+    let (began, back_after) = (Instant::now(), Duration::from_millis(500));
+    let other = page.clone();
+    let online = std::thread::spawn(move || {
+        // It has its slot for a while before it closes the gate.
+        let own = other.page().claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
+        std::thread::sleep(back_after);
+        other.page().online_is_back();
+        other.page().release(own);
+    });
+    write(&mut client);
+    client.must(&Command::MemoryInfo { device: 0 });
+    let waited = began.elapsed();
+    online.join().unwrap();
+    assert!(waited >= back_after, "it began after {waited:?}, before the online session was back");
     client.must(&Command::Goodbye {});
 }
 

@@ -447,6 +447,11 @@ impl Cuts {
         answered.recv().unwrap_or_else(|_| Err(Refusal::new(CudaError::UNKNOWN, "the session ends")))
     }
 
+    /// Whether the session's program goes on in another one if this is lost.
+    pub(crate) fn is_protected(&self) -> bool {
+        !matches!(lock(&self.state).standing, Standing::Unprotected)
+    }
+
     /// The client has said what becomes of its image.
     pub(crate) fn decide(&self, fate: Fate) {
         lock(&self.state).fate = Some(fate);

@@ -15,7 +15,7 @@
 //! moment: the program waits, and a fault in the replay cannot be that of offline work.
 //!
 //! Where contexts are merged, an offline session waits before its first work for as long as faults say ([`FaultBackoff`]), if an online
-//! session is there or is expected back. A context without work faults nothing.
+//! session is there or is expected back, and in any case until one that is expected back is there. A context without work faults nothing.
 //!
 //! A dedicated session has none of this.
 
@@ -39,6 +39,8 @@ use std::time::{Duration, Instant};
 const BEAT: Duration = Duration::from_millis(50);
 /// How often the keeper asks the driver of a busy session whether all work is done.
 const ASK_EVERY: Duration = Duration::from_micros(50);
+/// How often an offline session looks whether the online one that is expected is back.
+const BACK_EVERY: Duration = Duration::from_millis(5);
 /// A linger may be shorter than [`ASK_EVERY`]; a shorter sleep than this costs more than it waits.
 const SLEEP_MIN: Duration = Duration::from_micros(5);
 /// A linger that the thread which has answered the program waits for itself. The keeper comes up to [`ASK_EVERY`] later, and no thread
@@ -128,7 +130,7 @@ impl Sharer {
             offline_slice_us: rules.offline_slice_us,
             changed: Condvar::new(),
             fault_wait_max_ns: rules.fault_wait_max.as_nanos() as u64,
-            may_work: AtomicBool::new(ticket.part() != Part::Offline || rules.fault_wait_max.is_zero()),
+            may_work: AtomicBool::new(ticket.part() != Part::Offline || rules.contexts == Contexts::Apart),
             tell_client: OnceLock::new(),
             is_replaying: AtomicBool::new(false),
             when_rested: Mutex::default(),
@@ -166,17 +168,18 @@ impl Sharer {
             let bound_ns = (began_ns + self.fault_wait_max_ns).saturating_sub(now_ns);
             let left = Duration::from_nanos(backoff.wait_ns(now_ns, self.fault_wait_max_ns).min(bound_ns));
             // Only online programs are protected by this.
-            if left.is_zero() || !page.is_online_near(now_ns) {
+            let must_wait = !left.is_zero() && page.is_online_near(now_ns);
+            if !must_wait && !page.is_online_expected(now_ns) {
                 break;
             }
-            if !std::mem::replace(&mut is_told, true) {
+            if must_wait && !std::mem::replace(&mut is_told, true) {
                 let words = waits(backoff, left);
                 tracing::info!(faults = backoff.in_a_row(), wait_ms = left.as_millis() as u64, "{words}");
                 if let Some(tell) = self.tell_client.get() {
                     tell(&words);
                 }
             }
-            std::thread::sleep(left.min(BEAT));
+            std::thread::sleep(left.clamp(BACK_EVERY, BEAT));
         }
         self.may_work.store(true, Relaxed);
     }
@@ -215,6 +218,8 @@ impl Sharer {
             && !self.is_replaying.swap(true, SeqCst)
         {
             std::mem::forget(telling);
+            // Behind the closed gate.
+            self.page.page().online_is_back();
         }
     }
 

@@ -67,9 +67,11 @@ pub(crate) fn serve(
     if matches!(end.kind, EndKind::Finished | EndKind::PeerLost) {
         gate.remember_loads();
     }
+    // Its client may have noticed the fault first, and left.
+    let comes_back = cuts.is_protected() && (end.kind == EndKind::DeviceLost || driver.fault().is_some());
     if let Some(sharer) = sharer {
         // The slot of a session that has drained holds its waiting work back. The front empties it when the process is gone.
-        if config.is_merged { sharer.stay(end.kind == EndKind::DeviceLost) } else { sharer.leave() }
+        if config.is_merged { sharer.stay(comes_back) } else { sharer.leave() }
     }
     end
 }
