@@ -7,16 +7,20 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 
 import kit
-from story_sharing import ROUNDS, Program
+from story_sharing import PROGRAM, ROUNDS, Program
 from story_survive import sessions_of
 
 
 # More than are a program's own in any case, if nothing shows that they are not.
 MANY = 12
+# Programs that fail again and again at the same time, and for how long.
+LOOPS, LOOPS_SECONDS = 4, 12
 # In place of NVIDIA's program: with -f it serves, without it takes orders.
 CONTROL = """#!/bin/sh
 cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 3
@@ -40,6 +44,7 @@ def tell(record):
     with kit.Worker("--merged", "--memory", "2GiB", "--guard-memory", "1GiB", "--fault-wait-max", "0s") as worker:
         record.part("an online program outlives the faults of offline ones beside it", survives, worker)
         record.part("an online program outlives faults that come again and again", outlives_many, worker)
+        record.part("it comes back between faults that follow each other sooner than it takes to come back", not_starved, worker)
         record.part("its own fault is told once, after two resumes", own_fault, worker)
         record.part("without --survive a program ends with the fault of another one, and the worker says so before", unprotected, worker)
         record.part("a program that comes after a fault has a context that lives", newcomers, worker)
@@ -141,6 +146,32 @@ def outlives_many(worker):
         # Images show that all is well, too; a worker that says so does it sooner.
         count = online.process.stderr.read().count("all work since another session took over has ended well")
         kit.hold(count >= MANY // 2, "so often it heard that all work had ended well:", count)
+
+
+def not_starved(worker):
+    """Several programs fail in a loop, so that the next one is ready to fail while the online one is on its way back."""
+    ends, faults = time.monotonic() + LOOPS_SECONDS, [0] * LOOPS
+
+    def loop(at):
+        while time.monotonic() < ends:
+            command = worker.command([sys.executable, PROGRAM, "illegal"], options=("--class", "offline"))
+            failed = subprocess.run(command, env=worker.environment, input="\n", capture_output=True, text=True, timeout=60)
+            faults[at] += "error" in failed.stderr
+
+    with Program(worker, "online", "online", "--survive") as online:
+        online.order(do="online", gap_us=20_000, seconds=600, stop=True)
+        threads = [threading.Thread(target=loop, args=(at,)) for at in range(LOOPS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        online.order(do="stop")
+        answer = online.answer()
+    done = [at + us / 1e6 for at, us in zip(answer["arrivals"], answer["latencies_us"])]
+    longest = max(later - earlier for earlier, later in zip(done, done[1:]))
+    kit.hold(sum(faults) > LOOPS_SECONDS / 3, "there were", faults, "faults alone")
+    kit.hold(answer["right"] and longest < LOOPS_SECONDS / 2, "for", longest, "s no request of the online program ended;", faults, "faults")
+    return f"{sum(faults)} faults in {LOOPS_SECONDS} s; the longest time without an answer was {longest:.1f} s"
 
 
 def own_fault(worker):
