@@ -10,6 +10,9 @@ import sys
 import time
 
 import kit
+
+sys.path.append(os.path.join(kit.HERE, "..", "..", "bench", "gpu", "lib"))
+import share_page
 from pool import Pool
 from story_sharing import Program
 
@@ -33,6 +36,7 @@ def tell(record):
         record.part("the guest waits for as long as the online program has work", waits, pool)
         record.part("each has its own memory and no more", quotas, pool)
         record.part("the guest's program, session and worker are killed, and the online program notices nothing", kills, pool)
+        record.part("the slack of an online lease decides how much of the GPU its guest is given", slack, pool)
         record.part("a dedicated lease has the GPU when the guest has left, and the guest is told", evicted, pool)
         record.part("what offline leases cannot have is refused in words", refused, pool)
     with Pool() as pool:
@@ -98,6 +102,35 @@ def quotas(pool):
         kit.hold(seen["codes"] == [0, 0, 0, 0] and seen["total"] == total, given_class, "sees", seen, "and not", total)
         kit.hold(seen["taken"] == [0, 2], given_class, "gets more than it has:", seen)
     pool.all_free()
+
+
+def slack(pool):
+    """What the online session orders is in the page of its GPU: groups of offline work are 50 us long at first."""
+    first_us, told = 50, {}
+    for percent in ("1", "1000"):
+        with Program(pool, "online", "online", "--gpus", "1", "--slack", percent) as online, run(pool, "offline", "offline") as offline:
+            online.order(do="online", gap_us=4_000, seconds=600, stop=True)
+            offline.order(do="offline", work="product", seconds=600, stop=True)
+            groups = lambda: [seen["group_us"] for seen in map(look, glob.glob(f"/dev/shm/dxpu-{os.getuid()}-*")) if seen["online"]]
+            is_short = lambda: any(us and us < first_us for us in groups())
+            if percent == "1":
+                kit.until(lambda: f"groups are shorter than {first_us} us: {groups()}", is_short, 60)
+            else:
+                ends = time.monotonic() + 15
+                while time.monotonic() < ends:
+                    kit.hold(not is_short(), "the guest is given less, within a slack of", percent, "%:", groups())
+                    time.sleep(0.1)
+            told[percent] = groups()
+            for program in (offline, online):
+                program.order(do="stop")
+                program.answer()
+                leave(program)
+        pool.all_free()
+    return f"groups of us, by slack in percent: {told}"
+
+
+def look(path):
+    return share_page.Page(path).look()
 
 
 def processes_of(pool, slot, box="shared"):

@@ -17,7 +17,12 @@ BUSY_SINCE, BUSY_TOTAL_NS, BUSY_PERIODS, GROUPS, GROUP_US, COST_MILLI = 3, 5, 6,
 
 
 class Page:
-    def __init__(self):
+    """`path`: one that is there."""
+
+    def __init__(self, path=None):
+        if path:
+            self.path = path
+            return
         # In memory, because the driver registers no page of a file on a disk.
         place, self.path = tempfile.mkstemp(prefix="dxpu-bench-page-", dir="/dev/shm")
         with open(place, "wb") as file:
@@ -40,6 +45,7 @@ class Page:
             "busy_ns": sum(of(PRESENT, BUSY_TOTAL_NS)) + busy_now,
             "periods": sum(of(PRESENT, BUSY_PERIODS)),
             "groups": sum(of(GUESTS, GROUPS)),
+            "online": words[PRESENT].bit_count(),
             "group_us": min((us for us in of(PRESENT, GROUP_US) if us), default=None),
             "cost": max(of(PRESENT, COST_MILLI), default=0) / 1000,
         }
