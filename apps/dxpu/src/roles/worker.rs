@@ -20,7 +20,7 @@ use machine::{files, host_name};
 use pool_agent::worker_word::{self, Teller, UseOfSoft};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use transport::{Address, Scheme};
@@ -277,6 +277,14 @@ impl Worker {
         self.merged && self.mps_folder.is_none() && self.driver() == DriverKind::Nvidia
     }
 
+    /// Where this worker keeps what it has found out of the GPUs of this machine: beside its slot in the state of its box, or in the cache.
+    fn kept_findings(&self) -> Option<PathBuf> {
+        match &self.by_lease {
+            Some(slot) => slot.parent().map(Path::to_owned),
+            None => files::cache_directory().ok(),
+        }
+    }
+
     fn offline_slice(&self) -> Option<Duration> {
         self.offline_slice.filter(|slice| !slice.is_zero())
     }
@@ -288,7 +296,9 @@ impl Worker {
                 memory_limit_bytes: self.memory,
                 page: self.page.clone(),
                 // With merged contexts it is the server's channels that have slices, for all sessions together.
-                heeds_slices: self.offline_slice().is_some() && mps.is_none() && slices::are_heeded(),
+                heeds_slices: self.offline_slice().is_some()
+                    && mps.is_none()
+                    && slices::are_heeded(self.kept_findings().as_deref()),
                 merged: mps,
             }),
             DriverKind::Soft => Devices::Soft(soft::SoftDevices {

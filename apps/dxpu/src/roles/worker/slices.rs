@@ -17,9 +17,9 @@ const TRIALS_MAX: u32 = 3;
 /// Where the kernel's driver tells what it is, and which GPUs it has.
 const DRIVER: &str = "/proc/driver/nvidia";
 
-/// Whether they do. In doubt they do not.
-pub(super) fn are_heeded() -> bool {
-    let kept = record(Path::new(DRIVER)).and_then(|name| Some(files::cache_directory().ok()?.join(name)));
+/// Whether they do. In doubt they do not. `directory`: where the result is kept.
+pub(super) fn are_heeded(directory: Option<&Path>) -> bool {
+    let kept = directory.and_then(|directory| Some(directory.join(record(Path::new(DRIVER))?)));
     let mut trial = machine::this_program();
     trial.arg("time-slices").env_remove("DXPU_TOKEN");
     let _turn = kept.as_deref().and_then(wait_for_turn);
