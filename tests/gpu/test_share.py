@@ -117,6 +117,8 @@ def every_kind_of_row():
          "online": online},
         {"row": "faults", "side": "gate", "request": "graph", "kind": "long", "load": 0.5, "count": 1, "said": [],
          "online_errors": ["it ended"]},
+        {"row": "pauses", "side": "gate", "request": "graph", "work": "train", "load": 0.5, "count": 5, "first_10_ms": 0.66,
+         "later": 0.98, "offline_right": None, "online": online},
         {"row": "day", "side": "gate", "request": "graph", "work": "train", "seconds": 600, "why_no_activity": "no library",
          "windows": [window | {"is_shared": False}, window | {"is_shared": True, "fault": fault}],
          "whole": {"without": whole, "with": whole}},
@@ -136,8 +138,27 @@ def test_the_page_shows_what_is_wrong():
     assert "5000.00 (falls behind)" in page and "**NO**" in page
     assert "- both mps graph bert 0.5: RuntimeError: it broke" in page and "1 rows were left out" in page
     assert "| illegal | 3 | 0 | 151 | 150 | 9.00 |" in page and "Online error after long: it ended" in page
+    assert "| `graph` | train | gate | 5 | 0.66 | 0.98 |" in page
     assert "illegal, 150 ms" in page and "no library" in page
     assert "| `graph` | 0.5 | train | gate | 0.58 | 270 | 5000 | - | 0.12 | 0.44 |" in page
+
+
+def test_steps_count_in_part_where_they_lie_in_a_pause_in_part():
+    ends = [0.0, 1.0, 2.0, 4.0]
+    assert share_figures.steps_between(ends, 0.5, 3.0) == pytest.approx(0.5 + 1 + 0.5)
+    assert share_figures.steps_between(ends, 5, 6) == 0 and share_figures.steps_between([1.0], 0, 2) == 0
+
+
+def test_pauses_lie_between_the_end_of_a_request_and_the_next_arrival():
+    assert share_figures.pauses([0.0, 1.0, 1.2, 3.0], [100_000.0, 300_000.0, 100_000.0, 1.0], 0.5) == [(0.1, 1.0), (1.3, 3.0)]
+
+
+def test_arrivals_in_bursts_leave_every_other_span_empty():
+    arrivals = serve.Arrivals({"gap_us": 10_000, "burst_seconds": 0.4}, 100.0)
+    found = [arrivals.next() - 100.0 for _ in range(2000)]
+    assert found == sorted(found) and all((at + 1e-6) % 0.8 < 0.4 + 2e-6 for at in found)
+    steady = serve.Arrivals({"gap_us": 10_000}, 100.0)
+    assert [steady.next() for _ in range(2000)][-1] == pytest.approx(120, rel=0.02)
 
 
 def test_runs_of_one_commit_are_joined_and_others_refused(tmp_path):
@@ -206,8 +227,8 @@ def test_points_stay_inside_the_plot():
 
 
 def given(**options):
-    names = ("onlines", "works", "loads", "sides", "verify", "day")
-    found = Namespace(**dict.fromkeys(names), matrix=False, faults=0, driver="nvidia", fault_kinds="illegal")
+    names = ("onlines", "works", "loads", "sides", "verify", "day", "pauses")
+    found = Namespace(**dict.fromkeys(names), matrix=False, faults=0, driver="nvidia", fault_kinds="illegal", sides_once="")
     for name, value in options.items():
         setattr(found, name, value)
     share.complete(found, ArgumentParser())
@@ -215,13 +236,16 @@ def given(**options):
 
 
 def test_what_is_measured():
-    assert given().has_pairs and not given(faults=3).has_pairs and given(faults=3, matrix=True).has_pairs
+    assert given().has_pairs and not given(pauses=3).has_pairs and not given(faults=3).has_pairs and given(faults=3, matrix=True).has_pairs
     everything = given(matrix=True)
     assert (len(everything.onlines), len(everything.works), everything.loads) == (3, 4, [0.5, 0.2, 0.8])
     assert everything.verify and everything.sides == ["slices", "gate", "mps", "mps30"]
     assert given(matrix=True, works="bert", driver="soft").works == ["bert"]
     with pytest.raises(SystemExit):
         given(sides="gate,best")
+    assert given(sides="isolated", sides_once="slices,mps").sides_once == ["slices", "mps"]
+    with pytest.raises(SystemExit):
+        given(sides_once="best")
 
 
 class Dropped(list):

@@ -10,6 +10,7 @@ LEGEND = 30
 P99_MOST = 1000
 OFFLINE_MOST = 1.1
 COLOURS = {"slices": "#b5482f", "gate": "#1a6fb0", "native": "#8a8a8a", "mps": "#c9a227", "mps30": "#5a8f3c", "merged": "#7b4fa3"}
+COLOURS["isolated"] = "#0b8a99"
 
 
 def marker(side, x, y, title=""):
@@ -19,6 +20,7 @@ def marker(side, x, y, title=""):
         "mps": ((0, -6), (6, 5), (-6, 5)),
         "mps30": ((-5, -5), (5, -5), (5, 5), (-5, 5)),
         "merged": ((0, -6), (6, 0), (0, 6), (-6, 0)),
+        "isolated": ((0, 6), (6, -5), (-6, -5)),
     }
     colour = COLOURS.get(side, "#000000")
     paint = f'fill="{colour}" fill-opacity="0.6" stroke="{colour}" stroke-width="1.6"'
