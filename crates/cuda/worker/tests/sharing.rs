@@ -315,6 +315,24 @@ fn the_time_slice_of_a_session_follows_from_the_others_that_are_there() {
     online.must(&Command::Goodbye {});
 }
 
+/// So long after a fault the online session of these tests is back.
+const BACK_AFTER: Duration = Duration::from_millis(500);
+
+/// How long a client's first work takes while another thread does with the page what the online session does.
+fn wait_of_first_work(
+    client: &mut Client,
+    page: &PageHandle,
+    online: impl FnOnce(sharing::Page<'_>) + Send,
+) -> Duration {
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| online(page.page()));
+        write(client);
+        client.must(&Command::MemoryInfo { device: 0 });
+        began.elapsed()
+    })
+}
+
 #[test]
 fn after_faults_an_offline_session_waits_also_while_the_online_one_is_on_its_way_back() {
     let (worker, page) = worker_with(true, Vec::new(), |config| config.is_merged = true);
@@ -323,19 +341,13 @@ fn after_faults_an_offline_session_waits_also_while_the_online_one_is_on_its_way
     (0..4).rev().for_each(|ago| page.page().met_fault(now_ns - ago * 2_000_000_000));
     page.page().expect_online(now_ns);
     let mut client = wishing(&worker, Class::Offline);
-    let (began, back_after) = (Instant::now(), Duration::from_millis(500));
-    let other = page.clone();
-    let online = std::thread::spawn(move || {
-        std::thread::sleep(back_after);
-        let own = other.page().claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
-        other.page().online_is_back();
-        other.page().release(own);
+    let waited = wait_of_first_work(&mut client, &page, |page| {
+        std::thread::sleep(BACK_AFTER);
+        let own = page.claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
+        page.online_is_back();
+        page.release(own);
     });
-    write(&mut client);
-    client.must(&Command::MemoryInfo { device: 0 });
-    let waited = began.elapsed();
-    online.join().unwrap();
-    assert!(waited >= back_after, "it began {waited:?} after a fault, before the online session was back");
+    assert!(waited >= BACK_AFTER, "it began {waited:?} after a fault, before the online session was back");
     assert!(waited < Duration::from_secs(6), "no online session is there any more, and it waited {waited:?}");
     client.must(&Command::Goodbye {});
 }
@@ -349,20 +361,14 @@ fn no_offline_work_begins_while_an_online_session_is_on_its_way_back_whatever_th
     page.page().met_fault(process::now_ns());
     page.page().expect_online(process::now_ns());
     let mut client = wishing(&worker, Class::Offline);
-    let (began, back_after) = (Instant::now(), Duration::from_millis(500));
-    let other = page.clone();
-    let online = std::thread::spawn(move || {
+    let waited = wait_of_first_work(&mut client, &page, |page| {
         // It has its slot for a while before it closes the gate.
-        let own = other.page().claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
-        std::thread::sleep(back_after);
-        other.page().online_is_back();
-        other.page().release(own);
+        let own = page.claim(process::this_process().unwrap(), Class::Online, 1).unwrap();
+        std::thread::sleep(BACK_AFTER);
+        page.online_is_back();
+        page.release(own);
     });
-    write(&mut client);
-    client.must(&Command::MemoryInfo { device: 0 });
-    let waited = began.elapsed();
-    online.join().unwrap();
-    assert!(waited >= back_after, "it began after {waited:?}, before the online session was back");
+    assert!(waited >= BACK_AFTER, "it began after {waited:?}, before the online session was back");
     client.must(&Command::Goodbye {});
 }
 

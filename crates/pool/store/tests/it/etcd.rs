@@ -16,11 +16,11 @@ use crate::proxy::Proxy;
 fn etcd_conforms_and_survives() {
     let mut cluster = Cluster::start();
     {
-        let client = || -> Arc<dyn Store> { Arc::new(cluster.client()) };
+        let client = || -> Arc<dyn Store> { Arc::new(cluster.patient_client()) };
         conformance::run(&Subject { client: &client, pass: &std::thread::sleep, is_live: true });
     }
-    crashes::run(&cluster.location(), &cluster.client());
-    crashes::run_frozen_at_any_moment(&cluster.location(), &cluster.client());
+    crashes::run(&cluster.location(), &cluster.patient_client());
+    crashes::run_frozen_at_any_moment(&cluster.location(), &cluster.patient_client());
     an_answer_that_is_lost_leaves_the_commit_uncertain(&cluster);
     writes_go_on_when_members_die(&mut cluster);
     a_member_that_hangs_is_left(&cluster);
@@ -80,7 +80,7 @@ fn follow_to(watch: &Watch, last_key: &str) {
 
 /// A transaction that may have arrived is not sent again, though other members would take it; a read is.
 fn an_answer_that_is_lost_leaves_the_commit_uncertain(cluster: &Cluster) {
-    let direct = cluster.client();
+    let direct = cluster.patient_client();
     let endpoints = cluster.endpoints();
     let proxy = Proxy::start(endpoints[0].replace("http://", ""));
     let through = [&format!("http://{}", proxy.address), &endpoints[1]];
