@@ -9,8 +9,15 @@ LEGEND = 30
 # Above it a queue grows, and its p99 says only how long the row was.
 P99_MOST = 1000
 OFFLINE_MOST = 1.1
-COLOURS = {"slices": "#b5482f", "gate": "#1a6fb0", "native": "#8a8a8a", "mps": "#c9a227", "mps30": "#5a8f3c", "merged": "#7b4fa3"}
-COLOURS["isolated"] = "#0b8a99"
+COLOURS = {
+    "slices": "#b5482f",
+    "gate": "#1a6fb0",
+    "native": "#8a8a8a",
+    "mps": "#c9a227",
+    "mps30": "#5a8f3c",
+    "merged": "#7b4fa3",
+    "isolated": "#0b8a99",
+}
 
 
 def marker(side, x, y, title=""):

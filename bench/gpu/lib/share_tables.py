@@ -64,7 +64,8 @@ def page(results):
     if runs := results.get("runs"):
         dates = ", ".join(run["date"] for run in runs)
         lines += [f"Joined from {len(runs)} runs ({dates}); shares *of alone* are those of each row's own run.", ""]
-    lines += ["Sides: " + "; ".join(f"*{name}*: {SIDES[name].title}" for name in [*results["options"].get("sides_once", []), *results["options"]["sides"]]) + ".", ""]
+    sides = [*results["options"].get("sides_once", []), *results["options"]["sides"]]
+    lines += ["Sides: " + "; ".join(f"*{name}*: {SIDES[name].title}" for name in sides) + ".", ""]
     lines += _offline_alone(rows)
     places = sorted({(row["request"], row["load"]) for row in rows if row["row"] in ("online alone", "both")})
     for request, load in places:

@@ -79,7 +79,7 @@ def _memory(bed, pool):
 
 
 def _both(bed, pool):
-    """The pair alone and together; then the guest's worker is killed, and a dedicated lease takes the GPU."""
+    """The pair alone and together; then the guest's worker is killed."""
     program = os.path.join(BENCH, "share_programs", PROGRAMS[bed.driver])
     online = Program("online", _command(bed, "online", program, "online"), pool.environment)
     offline = Program("offline", _command(bed, "offline", program, "offline"), pool.environment)
@@ -107,7 +107,7 @@ def _both(bed, pool):
         [worker] = _workers(pool, 32)
         os.kill(worker, signal.SIGKILL)
         time.sleep(1)
-        lines.append(_makes_way(pool))
+        lines.append(_after_the_kill(pool))
         online.order(do="stop")
         killed = online_figures(online.answer(), service_us)
         hold(killed["right"], "a result of the online program is wrong after the kill")
@@ -118,17 +118,13 @@ def _both(bed, pool):
     return lines
 
 
-def _makes_way(pool):
-    """The lease of the guest whose worker was killed has its seat again, or waits for it."""
-    leases = [lease for lease in pool.ask("lease", "ls") if lease["request"]["class"] == "offline"]
-    hold(all(lease["state"] in ("granted", "pending", "ended", "released", "failed") for lease in leases), "the guest's lease:", leases)
-    _until_free_or_held(pool)
-    return f"its lease was {leases[-1]['state'] if leases else 'ended'} a second later"
-
-
-def _until_free_or_held(pool):
+def _after_the_kill(pool):
+    """The lease of the guest has its seat again, or waits for it; it has ended if its program has, which had an error."""
+    states = [lease["state"] for lease in pool.ask("lease", "ls") if lease["request"]["class"] == "offline"]
+    hold(all(state in ("granted", "pending", "ended") for state in states), "the guest's lease is", states)
     works = lambda: _state(pool, 32) in ("free", "leased")
     until(lambda: f"the seat works again: {pool.ask('gpu', 'ls')} {pool.logs()}", works, READY_SECONDS)
+    return f"its lease was {states[-1] if states else 'ended'} a second later"
 
 
 def _rate(ends):
@@ -182,9 +178,10 @@ def _needs_it(bed, pool, survive):
         online.await_ready(), guest.await_ready()
         whole = pool.gpu()["memory_bytes"]
         hold(online.seen["total"] > 0.9 * whole, "the online lease sees", online.seen, "of", whole)
-        for who, share in ((online, MOST), (guest, HELD)):
-            code = who.takes(min(share, 0.9 * SEAT_GIB[bed.driver] * GIB / whole) if who is guest else share, whole)["code"]
-            hold(code == 0, who.name, "gets", code, pool.logs())
+        held = min(HELD, 0.9 * SEAT_GIB[bed.driver] * GIB / whole)
+        for holder, share in ((online, MOST), (guest, held)):
+            code = holder.takes(share, whole)["code"]
+            hold(code == 0, holder.name, "gets", code, pool.logs())
         answer = online.takes(MORE, whole)
         hold(answer["code"] == 0, "the online program gets", answer, "\n", pool.logs())
         hold(answer["seconds"] < PATIENCE, "it waited for", answer["seconds"], "s")
@@ -194,14 +191,14 @@ def _needs_it(bed, pool, survive):
         hold(any("needs the memory" in move["reason"] for move in moves), "the guest was not told:", moves)
         words = f"waited for {answer['seconds']:.1f} s until the guest had left"
         if not survive:
-            return f"an allocation of {MORE * whole / GIB:.0f} GiB {words}"
+            return f"an allocation of {MORE * whole / GIB:.1f} GiB {words}"
         for _ in range(2):
             hold(online.do(do="give")["code"] == 0, "it cannot free")
         # Its next call waits for its seat.
         guest.order(do="check")
         back = guest.answer(150)
         hold(back["code"] == 0, "the guest's memory has other bytes:", back)
-        return f"with --survive it {words}, who was suspended and went on with the same bytes when there was room"
+        return f"with --survive it {words}; the guest was suspended, and went on with the same bytes when there was room"
     finally:
         guest.stop(), online.stop()
         _until_free(pool, 0)

@@ -22,7 +22,7 @@ const BACK_WITHIN_NS: u64 = 10_000_000_000;
 impl Page<'_> {
     /// The caller's session is lost, and its program will have another one here. Said while the slot is still the session's.
     pub fn expect_online(&self, now_ns: u64) {
-        self.header(EXPECTED_UNTIL).fetch_max(now_ns.saturating_add(BACK_WITHIN_NS), SeqCst);
+        self.header(EXPECTED_UNTIL).store(now_ns.saturating_add(BACK_WITHIN_NS), SeqCst);
     }
 
     /// The next session of a program that was lost has closed the gate, and does its work again.
@@ -32,7 +32,10 @@ impl Page<'_> {
 
     /// Whether an online session is expected back.
     pub fn is_online_expected(&self, now_ns: u64) -> bool {
-        now_ns < self.header(EXPECTED_UNTIL).load(SeqCst)
+        let left_ns = self.header(EXPECTED_UNTIL).load(SeqCst).saturating_sub(now_ns);
+        // More is never written: a word that is damaged holds no session back for good. Twice as much, since the caller may have looked
+        // at the clock before the word was written.
+        (1..=2 * BACK_WITHIN_NS).contains(&left_ns)
     }
 
     /// Whether an online session is there, or is expected back.
@@ -44,6 +47,7 @@ impl Page<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::{EXPECTED_UNTIL, SeqCst};
     use crate::{Owner, PAGE_WORDS, Page};
     use std::sync::atomic::AtomicU64;
     use work_class::Class;
@@ -70,5 +74,9 @@ mod tests {
         page.release(next);
         assert!(!page.is_online_near(12 * S), "it has come, and has left");
         page.release(guest);
+        page.header(EXPECTED_UNTIL).store(u64::MAX, SeqCst);
+        assert!(!page.is_online_expected(12 * S), "no session wrote that");
+        page.expect_online(12 * S);
+        assert!(page.is_online_expected(12 * S - 1) && !page.is_online_expected(22 * S), "it is whole again");
     }
 }

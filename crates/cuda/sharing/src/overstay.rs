@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A kernel that runs on at a closed gate for so long ends its session. Kernels of real programs take a tenth of it.
-const RUNS_ON_MAX_NS: u64 = 500_000_000;
+pub(crate) const RUNS_ON_MAX_NS: u64 = 500_000_000;
 /// One that runs on for so long is an offence: longer than a group by far, and no reason yet to end a program.
 const OFFENCE_NS: u64 = 20_000_000;
 /// The most that counts between two looks: longer, and the thread that looks was held up itself.

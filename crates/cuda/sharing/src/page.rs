@@ -28,6 +28,7 @@
 use crate::backoff::FaultBackoff;
 use crate::governor::Orders;
 use crate::mutant::{Mutant, is_planted};
+use crate::overstay::RUNS_ON_MAX_NS;
 use crate::part::{Part, Share};
 use std::sync::{
     Arc,
@@ -473,11 +474,12 @@ impl<'a> Page<'a> {
         self.word(ticket.slot, field as usize).store(value, Relaxed);
     }
 
-    /// How long the longest group of an offline session takes, of late.
+    /// How long the longest group of an offline session takes, of late. One that ran on for longer would have ended its session: a word
+    /// that is damaged does not make each request count as disturbed for good.
     pub fn longest_group_us(&self) -> u64 {
         let guests = self.guests();
         let slots = (0..SLOTS).filter(|slot| guests >> slot & 1 != 0);
-        slots.map(|slot| self.get(slot, Field::GroupUs)).max().unwrap_or(0)
+        slots.map(|slot| self.get(slot, Field::GroupUs)).max().unwrap_or(0).min(RUNS_ON_MAX_NS / 1000)
     }
 
     /// The shortest budget of groups that an online session orders.

@@ -49,6 +49,8 @@ mod tests {
         assert_eq!(slices(), (Some(ONLINE_US), Some(100)));
         page.set(offline, Field::GroupUs, LONG_US - 1);
         assert_eq!(slices(), (None, None), "no group is worth a switch");
+        page.set(offline, Field::GroupUs, u64::MAX);
+        assert_eq!(page.longest_group_us(), 500_000, "no session is left for longer at a closed gate");
         page.set(offline, Field::GroupUs, 1_400);
         let second = claim(3, Class::Offline);
         assert_eq!(slices(), (Some(ONLINE_US), None), "two offline ones would switch all the time");

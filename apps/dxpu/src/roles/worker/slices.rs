@@ -3,14 +3,16 @@
 
 use crate::roles::time_slices::Measured;
 use machine::files;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A trial that takes longer is given up.
-const TRIAL_MOST: Duration = Duration::from_secs(20);
+/// A trial that takes longer is given up. The worker serves no session until then, and its box waits for it.
+const TRIAL_MOST: Duration = Duration::from_secs(10);
+/// For so long a worker waits for the trials of others, of which each takes two seconds.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// So often a GPU is found not to heed slices before it is not asked any more.
 const TRIALS_MAX: u32 = 3;
@@ -22,8 +24,10 @@ pub(super) fn are_heeded(directory: Option<&Path>) -> bool {
     let kept = directory.and_then(|directory| Some(directory.join(record(Path::new(DRIVER))?)));
     let mut trial = machine::this_program();
     trial.arg("time-slices").env_remove("DXPU_TOKEN");
-    let _turn = kept.as_deref().and_then(wait_for_turn);
-    match verdict(kept.as_deref(), trial) {
+    let turn = kept.as_deref().map_or(Ok(None), |kept| wait_for_turn(kept, TURN_WITHIN));
+    // The turn lasts until the verdict is there.
+    let verdict = turn.and_then(|_turn| verdict(kept.as_deref(), trial));
+    match verdict {
         Ok(measured) if measured.heeds => true,
         Ok(measured) => {
             tracing::warn!(?measured, "this GPU does not heed time slices: --offline-slice changes nothing");
@@ -36,12 +40,20 @@ pub(super) fn are_heeded(directory: Option<&Path>) -> bool {
     }
 }
 
-/// Waits until no other worker of this user measures. Where the file cannot be made, the result is not kept either.
-fn wait_for_turn(kept: &Path) -> Option<File> {
-    std::fs::create_dir_all(kept.parent()?).ok()?;
-    let file = File::create(kept.with_extension("lock")).ok()?;
-    file.lock().ok()?;
-    Some(file)
+/// Waits until no other worker of this user measures; none does while the file is open. `None` where the file cannot be made: the result is
+/// not kept either.
+fn wait_for_turn(kept: &Path, within: Duration) -> Result<Option<File>, String> {
+    let _ = kept.parent().map(std::fs::create_dir_all);
+    let Ok(file) = File::create(kept.with_extension("lock")) else { return Ok(None) };
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) if begun.elapsed() < within => std::thread::sleep(LOOK_EVERY),
+            Err(TryLockError::WouldBlock) => return Err("other workers measure it now".to_owned()),
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
+    }
 }
 
 /// What was measured before, or is now. A measurement that failed is not kept: the next start tries again.
@@ -163,10 +175,16 @@ mod tests {
     fn one_worker_measures_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let kept = directory.path().join("new").join("kept.json");
-        let turn = wait_for_turn(&kept).unwrap();
-        assert!(File::open(kept.with_extension("lock")).unwrap().try_lock().is_err());
-        drop(turn);
-        assert!(wait_for_turn(&kept).is_some());
+        let turn = wait_for_turn(&kept, Duration::ZERO).unwrap().unwrap();
+        let (begun, within) = (Instant::now(), Duration::from_millis(50));
+        assert!(wait_for_turn(&kept, within).unwrap_err().contains("other workers"));
+        assert!(begun.elapsed() >= within);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| wait_for_turn(&kept, Duration::from_secs(60)));
+            drop(turn);
+            assert!(waits.join().unwrap().unwrap().is_some());
+        });
+        assert!(wait_for_turn(Path::new("/proc/nowhere/kept.json"), Duration::ZERO).unwrap().is_none());
     }
 
     #[test]

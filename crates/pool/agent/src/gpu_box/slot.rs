@@ -53,6 +53,7 @@ pub(crate) struct Surroundings {
     pub(crate) guarded: Arc<Mutex<Option<GuardReport>>>,
     /// What guests may cost online leases, in percent of the time of their requests; `None` in a box without guests.
     pub(crate) slack_percent: Option<u32>,
+    /// How long a long kernel of a guest may have the device at a stretch; `None`: as long as the driver gives.
     pub(crate) offline_slice_us: Option<u64>,
     /// The contexts of a GPU's lease and its guest are merged.
     pub(crate) is_merged: bool,
@@ -339,6 +340,7 @@ impl Slot {
             if let Some(percent) = self.around.slack_percent {
                 command.args(["--slack", &percent.to_string()]);
             }
+            // Also where there is none: the environment of the agent does not decide.
             command.args(["--offline-slice", &format!("{}us", self.around.offline_slice_us.unwrap_or(0))]);
             if self.around.is_merged {
                 command.arg(process::MERGED);
