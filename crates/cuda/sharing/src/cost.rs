@@ -54,17 +54,22 @@ pub struct Cost {
     pub share: f64,
     /// How much longer a disturbed request takes, on average.
     pub added_us: f64,
+    /// The time that all requests would have taken without, since the last judgement.
+    pub usual_us: f64,
 }
 
 /// Collects times of requests.
 #[derive(Clone, Debug, Default)]
 pub struct CostMeter {
     kinds: HashMap<u64, Kind>,
+    /// The time of all requests since the last judgement, also of kinds that are not measured.
+    spent_us: f64,
 }
 
 impl CostMeter {
     /// A request of a kind (a hash of its commands) took so long, from its first command to the end of its wait.
     pub fn request(&mut self, kind: u64, is_disturbed: bool, us: u64) {
+        self.spent_us += us as f64;
         if self.kinds.len() >= KINDS_MAX && !self.kinds.contains_key(&kind) {
             return;
         }
@@ -88,20 +93,33 @@ impl CostMeter {
         if disturbed < DISTURBED_MIN {
             if self.kinds.len() >= KINDS_MAX {
                 // Kinds that came once, as a program's first requests are, must not keep out those that it stays with.
-                self.forget();
+                self.forget_kinds();
             }
             return None;
         }
         let added_us: f64 = comparable().map(Kind::added_us).sum();
         let all_us: f64 = comparable().map(|kind| kind.calm_sum_us + kind.disturbed_sum_us).sum();
         // What is left is the time of as many calm requests: above zero, unless all took less than a microsecond.
-        let usual_us = (all_us - added_us).max(1.0);
+        let comparable_us = (all_us - added_us).max(1.0);
+        let usual_us = (self.spent_us - added_us).max(0.0);
         self.forget();
-        Some(Cost { share: added_us / usual_us, added_us: added_us / disturbed as f64 })
+        Some(Cost { share: added_us / comparable_us, added_us: added_us / disturbed as f64, usual_us })
     }
 
-    /// A new judgement begins. How long undisturbed requests take stays known; when room is short, only of kinds that still come.
+    /// Whether there are disturbed requests enough for a judgement, and no calm ones that they could be compared with.
+    pub fn is_blind(&self) -> bool {
+        let alone = self.kinds.values().filter(|kind| !kind.is_comparable());
+        alone.map(|kind| kind.disturbed).sum::<u64>() >= DISTURBED_MIN
+    }
+
+    /// A new judgement begins.
     pub(crate) fn forget(&mut self) {
+        self.spent_us = 0.0;
+        self.forget_kinds();
+    }
+
+    /// How long undisturbed requests take stays known; when room is short, only of kinds that still come.
+    fn forget_kinds(&mut self) {
         if self.kinds.len() > KINDS_MAX / 2 {
             self.kinds.retain(|_, kind| kind.is_recent());
         }
@@ -124,15 +142,32 @@ mod tests {
             meter.request(2, false, 1_000);
         }
         assert_eq!(meter.judge(), None, "no kind has both");
+        assert!(meter.is_blind());
         for _ in 0..30 {
             meter.request(1, false, 10_000);
         }
         meter.request(2, true, 1_100);
         let cost = meter.judge().unwrap();
         assert!((cost.added_us - 100.0).abs() < 1e-6, "{cost:?}");
-        let share = 31.0 * 100.0 / (60.0 * 10_000.0 + 31.0 * 1_000.0);
-        assert!((cost.share - share).abs() < 1e-9, "{cost:?}");
+        let usual_us = 60.0 * 10_000.0 + 31.0 * 1_000.0;
+        assert!((cost.share - 31.0 * 100.0 / usual_us).abs() < 1e-9, "{cost:?}");
+        assert!((cost.usual_us - usual_us).abs() < 1e-6, "{cost:?}");
         assert_eq!(meter.judge(), None, "they are forgotten");
+        assert!(!meter.is_blind());
+    }
+
+    #[test]
+    fn the_time_of_requests_that_are_not_measured_counts_as_the_programs() {
+        let mut meter = CostMeter::default();
+        for at in 0..30 {
+            meter.request(1, false, 1_000);
+            meter.request(1, true, 1_100);
+            meter.request(100 + at, false, 500);
+        }
+        let cost = meter.judge().unwrap();
+        assert!((cost.usual_us - 30.0 * (1_000.0 + 1_000.0 + 500.0)).abs() < 1e-6, "{cost:?}");
+        (0..30).for_each(|_| meter.request(1, true, 1_000));
+        assert!((meter.judge().unwrap().usual_us - 30_000.0).abs() < 1e-6, "since the last judgement");
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod overstay;
 mod page;
 mod part;
 mod presence;
+mod probe;
 mod regulator;
 mod sentry;
 mod slices;

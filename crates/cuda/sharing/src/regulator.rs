@@ -10,8 +10,9 @@
 
 use crate::{
     cost::CostMeter,
-    governor::{Governor, GovernorReading, Orders},
+    governor::{GUARD_MAX_US, Governor, GovernorReading, Orders},
     page::{Distress, Field, Page, Ticket},
+    probe::Probe,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -31,7 +32,10 @@ struct Request {
 pub struct Regulator {
     meter: CostMeter,
     governor: Governor,
+    probe: Probe,
     request: Option<Request>,
+    /// Since when the meter counts.
+    counts_since_ns: u64,
     second_at_ns: u64,
     offences: u64,
 }
@@ -42,7 +46,9 @@ impl Regulator {
         Self {
             meter: CostMeter::default(),
             governor: Governor::new(slack),
+            probe: Probe::default(),
             request: None,
+            counts_since_ns: 0,
             second_at_ns: 0,
             offences: 0,
         }
@@ -75,19 +81,28 @@ impl Regulator {
         let offences = page.offences();
         let grown = offences.saturating_sub(self.offences);
         self.offences = offences;
+        let counted_us = now_ns.saturating_sub(self.counts_since_ns) as f64 / 1000.0;
         let cost = self.meter.judge();
         if !page.has_guests() {
             // A time without guests is no part of what they cost, and the next one begins anew.
             self.meter.forget();
             self.governor.guest_left();
         }
+        if cost.is_some() || !page.has_guests() || self.counts_since_ns == 0 {
+            self.counts_since_ns = now_ns;
+        }
         let reading = GovernorReading {
             cost: cost.filter(|_| page.has_guests()),
+            load: cost.map_or(0.0, |cost| cost.usual_us / counted_us.max(1.0)),
             offences: grown,
             longest_group_us: page.longest_group_us(),
         };
-        let orders = self.governor.second(reading);
+        let mut orders = self.governor.second(reading);
+        if self.probe.second(reading.cost.is_none() && self.meter.is_blind()) {
+            orders.guard_us = GUARD_MAX_US;
+        }
         if let Some(cost) = reading.cost {
+            self.probe.told();
             page.set(ticket, Field::CostMilli, (cost.share * 1000.0).clamp(0.0, 1e9) as u64);
         }
         page.set(ticket, Field::GroupUs, orders.group_us as u64);
@@ -166,6 +181,30 @@ mod tests {
             let orders = bench.second(&mut regulator, online, (50, 5_000));
             assert!(!orders.is_over_slack && orders.guard_us == 0.0, "{orders:?}");
         }
+    }
+
+    #[test]
+    fn a_program_whose_requests_are_all_disturbed_is_measured_after_a_second_with_the_gate_closed() {
+        let mut bench = Bench::new();
+        let (online, _guest) = (bench.claim(1, Class::Online), bench.claim(2, Class::Offline));
+        let mut regulator = Regulator::new(0.1);
+        let all_disturbed = |bench: &mut Bench, regulator: &mut Regulator, us: u64| {
+            for _ in 0..50 {
+                regulator.command(7, true, bench.now_ns);
+                regulator.command(8, false, bench.now_ns + 1);
+                bench.now_ns += us * 1000;
+                regulator.waited(bench.now_ns);
+            }
+            bench.now_ns += SECOND_NS;
+            regulator.second(bench.page(), online, bench.now_ns).expect("a second has passed")
+        };
+        assert_eq!(all_disturbed(&mut bench, &mut regulator, 1_300).guard_us, GUARD_MAX_US);
+        assert_eq!(bench.page().distress(), Distress::None, "that is no reason to send the guest away");
+        let orders = bench.second(&mut regulator, online, (0, 0));
+        assert!(orders.is_over_slack && orders.guard_us == 0.0, "{orders:?}");
+        assert_eq!(bench.page().group_budget_us(), Some(25));
+        let orders = all_disturbed(&mut bench, &mut regulator, 1_050);
+        assert!(!orders.is_over_slack && orders.guard_us == 0.0, "what a calm one takes stays known: {orders:?}");
     }
 
     #[test]

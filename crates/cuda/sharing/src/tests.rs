@@ -5,6 +5,7 @@ mod graph_model;
 mod memory_model;
 mod page_model;
 mod presence_model;
+mod queue_model;
 mod turns_doubt;
 mod turns_faults;
 mod turns_shares;

@@ -4,6 +4,7 @@ use super::cluster::{Cluster, ONLINE_SM_ACTIVITY, OfflineProgram, OnlineProgram}
 use super::latency::{SWITCH_US, p99_ratio};
 use super::policy::{Seated, seat};
 use matching::kinds::{Guest, Seat, weight};
+use matching::measured::speed_model;
 use matching::speed::{Offline, Online, SpeedModel};
 use std::collections::BTreeMap;
 
@@ -15,6 +16,9 @@ const SLACK: f64 = 0.1;
 const SWING: f64 = 0.6;
 /// The hours that are played: evenly spread, so that their mean load is the day's.
 const HOURS: [u64; 4] = [2, 8, 14, 20];
+
+/// The model of GPU whose measured constants are used: so far there are no others.
+const MODEL: &str = "H200";
 
 /// One policy's day.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +54,7 @@ pub struct Figures {
 
 /// Plays a day. `between` is called around each hour's decision, for a caller that measures how long it takes.
 pub fn simulate_day(cluster: &Cluster, policy: Seated, between: &mut dyn FnMut(bool)) -> Day {
-    let model = SpeedModel::default();
+    let model = speed_model(MODEL);
     let guests: Vec<Guest> = cluster.offline.iter().map(guest).collect();
     let asked: Vec<u16> = cluster.offline.iter().map(|program| program.asked_milli).collect();
     let mut day = Day { policy, after: Figures::default(), steps_max: 0 };
