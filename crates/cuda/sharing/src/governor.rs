@@ -238,7 +238,8 @@ mod tests {
         assert_eq!([0.0, 0.2, 0.5].map(slack), [2500.0; 3]);
         assert_eq!([0.6, 0.8, 0.9, 1.0, 1.7].map(slack), [1667.0, 625.0, 300.0, 300.0, 300.0]);
         assert_eq!(Governor::new(0.02).slack_at(0.9), 0.02, "what was asked for is not made more");
-        let is_over = |load| Governor::new(0.25).second(GovernorReading { load, ..reading(100.0) }).is_over_slack;
+        let is_over =
+            |load| Governor::new(0.25).second(GovernorReading { load, ..reading(100.0) }).is_over_slack;
         assert!(!is_over(0.5) && is_over(0.8));
     }
 

@@ -138,9 +138,19 @@ mod tests {
             self.page().claim(Owner::new(pid, 1).unwrap(), class, 0).unwrap()
         }
 
-        /// A second of requests: `calm` of 1 ms, then `disturbed` of `us`, all of the same kind.
+        /// A second of requests: 50 calm ones of 1 ms, then so many disturbed ones that take so long.
         fn second(&mut self, regulator: &mut Regulator, ticket: Ticket, disturbed: (u64, u64)) -> Orders {
-            for (count, us, is_disturbed) in [(50, 1_000, false), (disturbed.0, disturbed.1, true)] {
+            self.second_of(regulator, ticket, &[(50, 1_000, false), (disturbed.0, disturbed.1, true)])
+        }
+
+        /// A second of requests, all of the same kind: how many, how long each takes, and whether they are disturbed.
+        fn second_of(
+            &mut self,
+            regulator: &mut Regulator,
+            ticket: Ticket,
+            requests: &[(u64, u64, bool)],
+        ) -> Orders {
+            for &(count, us, is_disturbed) in requests {
                 for _ in 0..count {
                     regulator.command(7, is_disturbed, self.now_ns);
                     regulator.command(8, false, self.now_ns + 1);
@@ -188,23 +198,17 @@ mod tests {
         let mut bench = Bench::new();
         let (online, _guest) = (bench.claim(1, Class::Online), bench.claim(2, Class::Offline));
         let mut regulator = Regulator::new(0.1);
-        let all_disturbed = |bench: &mut Bench, regulator: &mut Regulator, us: u64| {
-            for _ in 0..50 {
-                regulator.command(7, true, bench.now_ns);
-                regulator.command(8, false, bench.now_ns + 1);
-                bench.now_ns += us * 1000;
-                regulator.waited(bench.now_ns);
-            }
-            bench.now_ns += SECOND_NS;
-            regulator.second(bench.page(), online, bench.now_ns).expect("a second has passed")
-        };
-        assert_eq!(all_disturbed(&mut bench, &mut regulator, 1_300).guard_us, GUARD_MAX_US);
+        let orders = bench.second_of(&mut regulator, online, &[(50, 1_300, true)]);
+        assert_eq!(orders.guard_us, GUARD_MAX_US);
         assert_eq!(bench.page().distress(), Distress::None, "that is no reason to send the guest away");
         let orders = bench.second(&mut regulator, online, (0, 0));
         assert!(orders.is_over_slack && orders.guard_us == 0.0, "{orders:?}");
         assert_eq!(bench.page().group_budget_us(), Some(25));
-        let orders = all_disturbed(&mut bench, &mut regulator, 1_050);
-        assert!(!orders.is_over_slack && orders.guard_us == 0.0, "what a calm one takes stays known: {orders:?}");
+        let orders = bench.second_of(&mut regulator, online, &[(50, 1_050, true)]);
+        assert!(
+            !orders.is_over_slack && orders.guard_us == 0.0,
+            "what a calm one takes stays known: {orders:?}"
+        );
     }
 
     #[test]

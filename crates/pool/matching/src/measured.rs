@@ -30,8 +30,9 @@ mod tests {
         let all: Value = serde_json::from_str(MEASURED).unwrap();
         let rows = all["rows"].as_array().unwrap();
         let dedicated = |work: &str| {
-            let is_it =
-                |row: &&Value| row["row"] == "offline alone" && row["side"] == "slices" && row["work"] == work;
+            let is_it = |row: &&Value| {
+                row["row"] == "offline alone" && row["side"] == "slices" && row["work"] == work
+            };
             rows.iter().find(is_it).unwrap()["offline"]["per_second"].as_f64().unwrap()
         };
         // As a graph the same training keeps the GPU busy all the time.

@@ -74,7 +74,10 @@ fn p99(load: f64, guest: bool) -> f64 {
 fn beside_a_guest_a_program_near_full_load_does_not_fall_behind() {
     for (load, most) in [(0.2, 1.45), (0.5, 1.45), (0.8, 1.1), (0.9, 1.1)] {
         let (alone, beside) = (p99(load, false), p99(load, true));
-        println!("load {load}: p99 of {alone:.2} requests alone, {beside:.2} beside a guest: {:.2}", beside / alone);
+        println!(
+            "load {load}: p99 of {alone:.2} requests alone, {beside:.2} beside a guest: {:.2}",
+            beside / alone
+        );
         assert!(beside / alone < most, "load {load}: {alone} {beside}");
     }
 }
