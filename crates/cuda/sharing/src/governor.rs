@@ -35,6 +35,8 @@ const CALM_MAX_S: u32 = 80;
 const SOON: u32 = 10;
 /// So long at the longest guard, and the guest cannot stay.
 const AT_LIMIT_S: u32 = 30;
+/// The part of the slack that is left to guests at full load.
+const SLACK_LEFT: f64 = 0.12;
 /// A smaller cost is not told from chance within a second.
 const SLACK_MIN: f64 = 0.03;
 /// The first may be a kernel of unknown cost; the second is not.
@@ -130,7 +132,7 @@ impl Governor {
     }
 
     fn slack_at(&self, load: f64) -> f64 {
-        let factor = ((1.0 - load) / load.max(0.01)).clamp(0.0, 1.0);
+        let factor = ((1.0 - load) / load.max(0.01)).clamp(SLACK_LEFT, 1.0);
         (self.slack * factor).max(SLACK_MIN.min(self.slack))
     }
 
@@ -238,6 +240,11 @@ mod tests {
         assert_eq!([0.0, 0.2, 0.5].map(slack), [2500.0; 3]);
         assert_eq!([0.6, 0.8, 0.9, 1.0, 1.7].map(slack), [1667.0, 625.0, 300.0, 300.0, 300.0]);
         assert_eq!(Governor::new(0.02).slack_at(0.9), 0.02, "what was asked for is not made more");
+        assert_eq!(
+            Governor::new(10.0).slack_at(1.0),
+            1.2,
+            "a program that bears much bears a part of it at full load"
+        );
         let is_over =
             |load| Governor::new(0.25).second(GovernorReading { load, ..reading(100.0) }).is_over_slack;
         assert!(!is_over(0.5) && is_over(0.8));
