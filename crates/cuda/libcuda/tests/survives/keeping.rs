@@ -8,8 +8,10 @@ use crate::{
 };
 use keeper::{FromProgram, Place, State, ToProgram, What, read_line, write_line};
 use std::{
+    fs,
     io::BufReader,
     os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -22,15 +24,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Keeper {
     stream: UnixStream,
     lines: BufReader<UnixStream>,
+    /// What the program has to say, for a test that fails.
+    log: PathBuf,
 }
 
 impl Keeper {
-    fn accept(listener: &UnixListener) -> Self {
+    fn accept(listener: &UnixListener, log: PathBuf) -> Self {
         let (stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap());
-        let mut keeper = Self { stream, lines };
-        let first = keeper.hear().expect("the first line");
+        let mut keeper = Self { stream, lines, log };
+        let first = keeper.hear().unwrap_or_else(|| keeper.has_ended());
         assert!(matches!(&first, FromProgram::Attached { image, .. } if image.len() == 32), "{first:?}");
         keeper
     }
@@ -41,7 +45,7 @@ impl Keeper {
 
     /// The next word that is not about the protection or a resume.
     fn answer(&mut self) -> FromProgram {
-        self.answer_if_there().expect("the program is still there")
+        self.answer_if_there().unwrap_or_else(|| self.has_ended())
     }
 
     /// The same; `None` if the program has ended.
@@ -56,11 +60,15 @@ impl Keeper {
 
     fn wait_until_protected(&mut self) {
         loop {
-            let word = self.hear().expect("the program is still there");
+            let word = self.hear().unwrap_or_else(|| self.has_ended());
             if matches!(word, FromProgram::Protection { state: State::Protected, cut, .. } if cut > 0) {
                 return;
             }
         }
+    }
+
+    fn has_ended(&self) -> ! {
+        panic!("the program has ended:\n{}", fs::read_to_string(&self.log).unwrap_or_default());
     }
 
     fn say(&mut self, word: &ToProgram) {
@@ -85,7 +93,7 @@ fn kept_by(stage: &Stage, plan: &[Cut], more: &[(&str, &str)], keep: impl FnOnce
     let path = path.to_str().unwrap();
     let variables = [more, &[("SURVIVES_ROUNDS", rounds), ("DXPU_KEEPER", path)]].concat();
     let running = stage.start(number, &address, &variables);
-    let mut keeper = Keeper::accept(&listener);
+    let mut keeper = Keeper::accept(&listener, running.log().to_owned());
     keep(&mut keeper);
     // The test does not read these words, and the program must go on all the same.
     (undisturbed, running.wait(&proxy))
@@ -265,7 +273,7 @@ fn the_loss_of_the_guardian_is_told_at_once_and_the_program_is_protected_anew() 
         keeper.wait_until_protected();
         stage.kill_guardian();
         let lost = loop {
-            match keeper.hear().expect("the program is still there") {
+            match keeper.hear().unwrap_or_else(|| keeper.has_ended()) {
                 FromProgram::Protection { state: State::Degraded, why, level, .. } => break (why, level),
                 FromProgram::Protection { .. } => {}
                 word => panic!("{word:?}"),
@@ -273,7 +281,7 @@ fn the_loss_of_the_guardian_is_told_at_once_and_the_program_is_protected_anew() 
         };
         assert!(lost.0.contains("the guardian is lost") && lost.1 == 0, "{lost:?}");
         loop {
-            let word = keeper.hear().expect("the program is still there");
+            let word = keeper.hear().unwrap_or_else(|| keeper.has_ended());
             if matches!(word, FromProgram::Protection { state: State::Protected, level: 1, .. }) {
                 break;
             }

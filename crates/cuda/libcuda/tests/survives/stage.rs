@@ -300,6 +300,11 @@ impl Drop for Stage {
 }
 
 impl Running {
+    /// What it says of itself.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
