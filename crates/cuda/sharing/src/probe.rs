@@ -1,7 +1,7 @@
 //! When every request of a program is disturbed, what one takes without guests is not known, and so not what they cost. Then the gate
 //! stays closed between requests for a second, now and then, which makes some of them calm.
 //!
-//! A program is like that whose host pauses within each request for longer than any linger, and whose guest was there first.
+//! The host of such a program pauses within each request for longer than any linger, and its guest was there first.
 
 /// From the end of a probe that told nothing to the next one; twice as long each time.
 const AGAIN_AFTER_S: u32 = 30;

@@ -70,7 +70,8 @@ pub fn best_matching(guests: usize, seats: usize, weight: impl Fn(usize, usize) 
     matching
 }
 
-/// The same in shards of so many guests and as many seats, in the order they come.
+/// The same in shards of at most so many guests and seats. Each shard has its part of both, in the order they come, so that no seat is
+/// left out where there are fewer guests.
 pub fn in_shards(
     guests: usize,
     seats: usize,
@@ -78,16 +79,18 @@ pub fn in_shards(
     weight: impl Fn(usize, usize) -> Option<u32>,
 ) -> Matching {
     let mut all = Matching { seats: vec![None; guests], ..Matching::default() };
-    let mut first = 0;
-    while first < guests && first < seats {
-        let (here, there) = (shard.min(guests - first), shard.min(seats - first));
-        let part = best_matching(here, there, |guest, seat| weight(first + guest, first + seat));
-        for (guest, seat) in part.seats.iter().enumerate() {
-            all.seats[first + guest] = seat.map(|seat| first + seat);
+    let shards = guests.max(seats).div_ceil(shard);
+    for nth in 0..shards {
+        let part_of = |count: usize| count * nth / shards..count * (nth + 1) / shards;
+        let (here, there) = (part_of(guests), part_of(seats));
+        let part = best_matching(here.len(), there.len(), |guest, seat| {
+            weight(here.start + guest, there.start + seat)
+        });
+        for (guest, seat) in here.zip(part.seats) {
+            all.seats[guest] = seat.map(|seat| there.start + seat);
         }
         all.weight += part.weight;
         all.steps += part.steps;
-        first += shard;
     }
     all
 }

@@ -107,6 +107,15 @@ fn kinds_with_many_members_are_as_good_as_each_member_by_itself() {
     }
 }
 
+#[test]
+fn no_seat_is_in_no_shard() {
+    // The last seat alone is worth something, and guests are fewer than seats.
+    let matching = in_shards(3, 10, 4, |_, seat| (seat == 9).then_some(7));
+    assert_eq!((matching.weight, &matching.seats[2]), (7, &Some(9)));
+    assert_eq!(in_shards(10, 3, 4, |guest, seat| (guest == 9 && seat == 2).then_some(7)).weight, 7);
+    assert_eq!(in_shards(0, 0, 4, |_, _| None), Matching::default());
+}
+
 fn cluster(dice: &mut Dice, count: usize) -> (Vec<Seat>, Vec<Guest>) {
     let seat = |dice: &mut Dice| Seat {
         online: Online { load: (0.52 * dice.share()).min(1.0), busy_periods: 300.0 * dice.share() },
