@@ -54,9 +54,20 @@ def test_figures_of_an_online_program():
     assert share_figures.online_figures(answer([]), 900)["p99_us"] is None
 
 
-def test_a_rate_counts_whole_steps_within_the_span():
+def test_a_rate_counts_steps_within_the_span():
     assert share_figures.rate([0, 1, 2, 3, 4, 5], 0.5, 4.5) == 1.0
     assert share_figures.rate([0, 1, 2], 5, 6) == 0.0
+
+
+def test_the_rate_of_a_program_that_stands_still_is_not_that_of_its_last_steps():
+    assert share_figures.rate([0.0, 0.01, 0.02, 10.0], 0.0, 2.0) == pytest.approx((2 + 1.98 / 9.98) / 2)
+
+
+def test_a_silence_lies_between_two_answers_whatever_was_waiting():
+    told = {"arrivals": [0.0, 1.0, 1.1, 1.2, 4.0], "latencies_us": [1e5, 2e6, 1.9e6 + 1000, 1.8e6 + 2000, 1e5]}
+    assert share_figures.silence_around(told, 1.05, 1.5) == pytest.approx(2.9e6)
+    assert share_figures.silence_around(told, 3.0005, 3.002) == pytest.approx(1000)
+    assert share_figures.silence_around(told, 5, 6) is None
 
 
 def test_a_request_that_was_under_way_belongs_to_the_fault():
@@ -113,7 +124,7 @@ def every_kind_of_row():
         {"row": "verify", "side": "gate", "request": "graph", "work": "train", "load": 0.5, "steps": 20, "varies_alone": False,
          "as_on_first_side": True, "right": False, "online": online},
         {"row": "faults", "side": "gate", "request": "graph", "kind": "illegal", "load": 0.5, "count": 3, "longest_us": 151_000.0,
-         "median_longest_us": 150_000.0, "p99_around_us": 9000.0, "said": [["error 700", 3]], "online_errors": [],
+         "median_longest_us": 150_000.0, "silence_us": 140_000.0, "p99_around_us": 9000.0, "said": [["error 700", 3]], "online_errors": [],
          "online": online},
         {"row": "faults", "side": "gate", "request": "graph", "kind": "long", "load": 0.5, "count": 1, "said": [],
          "online_errors": ["it ended"]},
@@ -137,7 +148,7 @@ def test_the_page_shows_what_is_wrong():
     assert "| train | gate | 1.00 | 1.00 | 1.00 | 1.00 | 10 of 10 | 1.10 | 20.00 | 0.44 | yes |  |" in page
     assert "5000.00 (falls behind)" in page and "**NO**" in page
     assert "- both mps graph bert 0.5: RuntimeError: it broke" in page and "1 rows were left out" in page
-    assert "| illegal | 3 | 0 | 151 | 150 | 9.00 |" in page and "Online error after long: it ended" in page
+    assert "| illegal | gate | 3 | 0 | 151 | 150 | 140 | 9.00 |" in page and "Online error after long: it ended" in page
     assert "| `graph` | train | gate | 5 | 0.66 | 0.98 |" in page
     assert "illegal, 150 ms" in page and "no library" in page
     assert "| `graph` | 0.5 | train | gate | 0.58 | 270 | 5000 | - | 0.12 | 0.44 |" in page

@@ -16,13 +16,15 @@ import subprocess
 import sys
 import time
 
-from share_figures import latencies_around, online_figures, percentile, ratio
+from share_figures import latencies_around, online_figures, percentile, ratio, silence_around
 from share_sides import PROGRAMS, SIDES, STARTS_WITHIN_SECONDS
 
 # A program that is to be killed works for so long before.
 BUSY_SECONDS = 0.15
 # So that each fault has requests of its own to be seen in.
 BETWEEN_SECONDS = 0.25
+# The same where a fault ends the contexts of all: the online program is in another session by then, and has done what has come meanwhile.
+BETWEEN_MERGED_SECONDS = 3.0
 # Contexts that the worker makes ahead after these starts are made by then.
 SETTLE_SECONDS = 0.4
 # Workers that wait to be killed, at most: each has contexts of its own.
@@ -124,13 +126,18 @@ def start(programs, side, scheme, kind, count):
     return ready
 
 
-def happen(kind, victim):
+def pause_after(kind, side):
+    is_of_all = SIDES[side].is_merged and KINDS[kind][1] is by_itself
+    return BETWEEN_MERGED_SECONDS if is_of_all else BETWEEN_SECONDS
+
+
+def happen(kind, victim, pause=BETWEEN_SECONDS):
     """One fault, and the pause after it."""
     try:
         since, said = KINDS[kind][1](victim)
     except (RuntimeError, OSError) as error:
         since, said = time.monotonic(), f"the benchmark: {error}"
-    time.sleep(BETWEEN_SECONDS)
+    time.sleep(pause)
     return {"since": since, "until": time.monotonic(), "said": said}
 
 
@@ -184,6 +191,9 @@ class Faults:
         known = [us for us in longest if us is not None]
         found |= {"online_errors": [], "longest_us": max(known, default=None), "each_us": longest}
         found["median_longest_us"] = statistics.median(known) if known else None
+        # Requests that wait for others count the time of all of them; how long there was no answer at all does not.
+        silences = [silence_around(answer, one["since"], one["until"]) for one in happened]
+        found |= {"silence_us": max(filter(None, silences), default=None), "each_silence_us": silences}
         found["p99_around_us"] = percentile([us for found in around for us in found], 0.99)
         figures = online_figures(answer, self.matrix.service(about["request"]))
         figures["p99_of_alone"] = ratio(figures["p99_us"], self.matrix.p99_alone.get((side, about["request"], about["load"])))
@@ -206,7 +216,7 @@ class Faults:
                     if online.has_answer():
                         # It has an error: no word was given to end.
                         return happened
-                    happened.append(happen(kind, victim))
+                    happened.append(happen(kind, victim, pause_after(kind, side)))
             finally:
                 for victim in victims:
                     if victim.process.poll() is None:

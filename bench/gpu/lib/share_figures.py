@@ -32,15 +32,14 @@ def online_figures(answer, service_us):
     }
 
 
-def rate(ends, since, until):
-    """Steps a second within a span of time, from the times at which steps ended."""
-    inside = [end for end in ends if since <= end <= until]
-    return (len(inside) - 1) / (inside[-1] - inside[0]) if len(inside) > 1 else 0.0
-
-
 def steps_between(ends, since, until):
     """Steps within a span of time; of those that lie in it in part, that part."""
     return sum(max(0.0, min(end, until) - max(begin, since)) / (end - begin) for begin, end in zip(ends, ends[1:]) if end > begin)
+
+
+def rate(ends, since, until):
+    """Steps a second within a span of time, from the times at which steps ended. Also of a program that stands still for most of it."""
+    return steps_between(ends, since, until) / (until - since) if until > since else 0.0
 
 
 def pauses(arrivals, latencies_us, least_seconds):
@@ -56,6 +55,13 @@ def ratio(value, base):
 def latencies_around(answer, since, until):
     """Of the requests that were waiting or served at some time of a span."""
     return [us for at, us in zip(answer["arrivals"], answer["latencies_us"]) if at < until and at + us / 1e6 > since]
+
+
+def silence_around(answer, since, until):
+    """The longest time without an answer that began or ended in a span. None where there was no request."""
+    ends = sorted(at + us / 1e6 for at, us in zip(answer["arrivals"], answer["latencies_us"]))
+    gaps = [(end - begin) * 1e6 for begin, end in zip(ends, ends[1:]) if begin < until and end > since]
+    return max(gaps, default=None)
 
 
 def longest_around(answer, since, until):

@@ -44,7 +44,8 @@ def line(row):
         words.append(f"{row['count']} pauses: offline {number(row['first_10_ms'])} in their first 10 ms, {number(row['later'])} later")
     if row["row"] == "faults":
         words.append(
-            f"{row['count']} x {row['kind']}: longest {ms(row.get('longest_us'))}, median {ms(row.get('median_longest_us'))} ms"
+            f"{row['count']} x {row['kind']}: longest {ms(row.get('longest_us'))}, median {ms(row.get('median_longest_us'))}, "
+            f"no answer for {ms(row.get('silence_us'))} ms"
         )
         words.append("; ".join(f"{count} x {text}" for text, count in row["said"]))
         words += [f"ONLINE ERROR: {error}" for error in row["online_errors"]]
@@ -185,19 +186,21 @@ def _faults(rows):
         "## Faults of offline programs behind the gate",
         "",
         "One after another beside the online program. *Longest request*: of those that waited or were served between a fault and "
-        "the next one. *p99 around*: of all such requests; the other p99 is of the whole time, starts of offline programs "
+        "the next one. *No answer*: the longest time in which none ended; where the online program has to be restored, requests wait "
+        "for longer than that, because they have come meanwhile. *p99 around*: of all such requests; the other p99 is of the whole time, starts of offline programs "
         "included. A worker that is killed is a neighbour of the online program's.",
         "",
-        "| fault | count | online errors | longest request, ms | median of longest | p99 around | p99 | right | heard offline |",
-        "|---|--:|--:|--:|--:|--:|--:|---|---|",
+        "| fault | side | count | online errors | longest request, ms | median of longest | no answer, ms | p99 around | p99 | right "
+        "| heard offline |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
     ]
     for row in found:
         online = row.get("online") or {"p99_us": None, "right": None}
         texts = "; ".join(f"{count} x {text}" for text, count in row["said"]).replace("|", "/")
         errors = f"**{len(row['online_errors'])}**" if row["online_errors"] else "0"
         lines.append(
-            f"| {row['kind']} | {row['count']} | {errors} | {ms(row.get('longest_us'))} | {ms(row.get('median_longest_us'))} "
-            f"| {ms(row.get('p99_around_us'))} | {ms(online['p99_us'])} | {said(online['right'])} | {texts} |"
+            f"| {row['kind']} | {row['side']} | {row['count']} | {errors} | {ms(row.get('longest_us'))} "
+            f"| {ms(row.get('median_longest_us'))} | {ms(row.get('silence_us'))} | {ms(row.get('p99_around_us'))} | {ms(online['p99_us'])} | {said(online['right'])} | {texts} |"
         )
     lines += [f"\nOnline error after {row['kind']}: {error}" for row in found for error in row["online_errors"]]
     return [*lines, ""]
