@@ -137,7 +137,12 @@ impl CostMeter {
         let usual_us = (self.spent_us - added_us).max(0.0);
         let noise = comparable().map(Kind::added_variance).sum::<f64>().sqrt() / comparable_us;
         self.forget();
-        Some(Cost { share: added_us / comparable_us, noise, added_us: added_us / disturbed.max(1) as f64, usual_us })
+        Some(Cost {
+            share: added_us / comparable_us,
+            noise,
+            added_us: added_us / disturbed.max(1) as f64,
+            usual_us,
+        })
     }
 
     /// Whether there are disturbed requests enough for a judgement, and no calm ones that they could be compared with.

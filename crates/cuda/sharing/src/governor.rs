@@ -1,10 +1,10 @@
 //! Holds what sharing costs an online program within its slack, once a second.
 //!
 //! ```text
-//!   cost > slack              shorter groups, down to 10 us; then, or beside kernels that are longer by far, a longer guard before the
-//!                             gate opens, up to 5 ms. The setting that cost too much is remembered as refused
-//!   cost < 3/4 slack for 1 s  a shorter guard; then longer groups, up to 150 us: fewer waits, and more of each pause used
-//!   the same for 5 to 80 s    if that would be as much as was refused: twice as long each time that it is refused again
+//!   cost > slack for 2 s        each second shorter groups, down to 10 us; then, or beside kernels that are longer by far, a longer guard
+//!   (1 s near full load)        before the gate opens, up to 5 ms. The setting that cost too much is remembered as refused
+//!   cost < 3/4 slack for 1 s    a shorter guard; then longer groups, up to 150 us: fewer waits, and more of each pause used
+//!   the same for 5 to 80 s      if that would be as much as was refused: twice as long each time that it is refused again
 //!   the guard at 5 ms for 30 s, or two offences (kernels that run on at a closed gate):  the monitor evicts
 //! ```
 //!
@@ -15,9 +15,9 @@
 //! Requests take different times also by themselves, the more so those of a program that the processor paces. A cost that chance may have
 //! made counts for less: what counts adds up over seconds, for and against (a cumulative sum).
 //!
-//! Requests of a program that works all the time wait for each other, and a cost makes that longer: in a queue the slowest requests take
-//! `1 / (1 - load)` as long as one alone, so a cost `c` makes them longer by the factor `(1 - load) / (1 - load (1 + c))`. For the same
-//! factor at each load, `c` is as `(1 - load) / load`. The slack is what may be added at half load and below; above it is less.
+//! Requests of a program that works most of the time wait for each other, and a cost makes that longer: in a queue the slowest requests
+//! take as long as `1 / (1 - load)` says, and what a small cost adds to that grows as `1 / (1 - load)^2`. For the same delay the cost must
+//! be as `(1 - load)^2`. The slack is what may be added at load 0.6 and below; above it is less.
 
 use crate::cost::Cost;
 
@@ -45,10 +45,15 @@ const CALM_S: f64 = 1.0;
 /// The same for what was refused.
 const PATIENCE_S: f64 = 5.0;
 const PATIENCE_MAX_S: f64 = 80.0;
+/// What speaks for giving less, before anything is done: a second that is like no other, as the first of a work, says nothing.
+const OVER_S: f64 = 2.0;
+const OVER_URGENT_S: f64 = 1.0;
 /// The weight of a second's load.
 const LOAD_WEIGHT: f64 = 0.25;
 /// So long at the longest guard, and the guest cannot stay.
 const AT_LIMIT_S: u32 = 30;
+/// Up to this load the slack is whole.
+const LOAD_WHOLE: f64 = 0.6;
 /// The part of the slack that is left to guests at full load.
 const SLACK_LEFT: f64 = 0.12;
 /// A smaller cost is not told from chance within a second.
@@ -116,7 +121,7 @@ impl Setting {
 /// One online session's governor.
 #[derive(Clone, Debug)]
 pub struct Governor {
-    /// The share of its requests' time that sharing may add, up to half load.
+    /// The share of its requests' time that sharing may add, up to [`LOAD_WHOLE`].
     slack: f64,
     setting: Setting,
     /// This has cost too much.
@@ -162,7 +167,7 @@ impl Governor {
             let before = self.load.unwrap_or(reading.load);
             let load = before + (reading.load - before) * LOAD_WEIGHT;
             self.load = Some(load);
-            self.weigh(cost, self.slack_at(load), reading.longest_group_us);
+            self.weigh(cost, load, reading.longest_group_us);
         }
         let is_at_limit = self.setting.guard + 1 == GUARDS_US.len() && self.is_over_slack;
         self.at_limit_s = if is_at_limit { self.at_limit_s + 1 } else { 0 };
@@ -180,11 +185,13 @@ impl Governor {
     }
 
     fn slack_at(&self, load: f64) -> f64 {
-        let factor = ((1.0 - load) / load.max(0.01)).clamp(SLACK_LEFT, 1.0);
+        let idle = (1.0 - load).max(0.0) / (1.0 - LOAD_WHOLE);
+        let factor = (idle * idle).clamp(SLACK_LEFT, 1.0);
         (self.slack * factor).max(SLACK_MIN.min(self.slack))
     }
 
-    fn weigh(&mut self, cost: Cost, slack: f64, longest_group_us: u64) {
+    fn weigh(&mut self, cost: Cost, load: f64, longest_group_us: u64) {
+        let slack = self.slack_at(load);
         let has_uncut = longest_group_us >= UNCUT_US;
         if std::mem::replace(&mut self.has_uncut, has_uncut) && !has_uncut {
             (self.setting.guard, self.refused, self.patience_s) = (0, None, PATIENCE_S);
@@ -194,7 +201,9 @@ impl Governor {
         self.is_over_slack = cost.share - cost.noise > slack;
         self.over_s = (self.over_s + over.clamp(-1.0, 1.0)).max(0.0);
         self.calm_s = (self.calm_s + ((slack * CALM_SHARE - cost.share) / plain).clamp(-1.0, 1.0)).max(0.0);
-        if self.over_s >= CALM_S {
+        // More of the same is believed sooner, and a program near full load would not catch up for long.
+        let is_urgent = self.is_tightening || load > LOAD_WHOLE;
+        if self.over_s >= if is_urgent { OVER_URGENT_S } else { OVER_S } {
             self.tighten(over >= FAR);
             return;
         }
@@ -252,14 +261,16 @@ mod tests {
     #[test]
     fn beside_a_kernel_that_no_gate_cuts_the_gate_opens_later_at_once() {
         let mut governor = Governor::new(0.1);
-        let orders = governor.second(GovernorReading { longest_group_us: 1_400, ..reading(180.0) });
+        let mut second = || governor.second(GovernorReading { longest_group_us: 1_400, ..reading(180.0) });
+        assert_eq!(second().guard_us, 0.0);
+        let orders = second();
         assert_eq!((orders.group_us, orders.guard_us), (50.0, 100.0));
     }
 
     #[test]
     fn offline_work_gets_less_while_it_costs_too_much_and_more_when_it_does_not() {
         let mut governor = Governor::new(0.1);
-        assert_eq!(groups(&mut governor, 3, 130.0), [25.0, 10.0, 10.0]);
+        assert_eq!(groups(&mut governor, 4, 130.0), [50.0, 25.0, 10.0, 10.0]);
         assert_eq!(guards(&mut governor, 7, 130.0), [200.0, 400.0, 800.0, 1600.0, 3200.0, 5000.0, 5000.0]);
         // Within the slack, but not by much: it stays.
         assert_eq!(guards(&mut governor, 100, 80.0), [5000.0; 100]);
@@ -294,7 +305,7 @@ mod tests {
     #[test]
     fn far_too_much_is_answered_with_two_steps() {
         let mut governor = Governor::new(0.1);
-        assert_eq!(groups(&mut governor, 1, 200.0), [10.0]);
+        assert_eq!(groups(&mut governor, 2, 200.0), [50.0, 10.0]);
         assert_eq!(guards(&mut governor, 3, 200.0), [200.0, 800.0, 3200.0]);
     }
 
@@ -302,7 +313,7 @@ mod tests {
     fn groups_are_soon_as_long_as_they_may_be_beside_a_program_that_never_notices() {
         let mut governor = Governor::new(0.1);
         assert_eq!(groups(&mut governor, 4, 10.0), [75.0, 100.0, GROUP_MAX_US, GROUP_MAX_US]);
-        governor.second(reading(130.0));
+        assert_eq!(groups(&mut governor, 2, 130.0), [GROUP_MAX_US, 100.0]);
         governor.guest_left();
         assert_eq!(groups(&mut governor, 1, 10.0), [75.0], "the next guest is another program");
     }
@@ -318,11 +329,19 @@ mod tests {
                 tries.push(second);
             }
         }
-        assert_eq!(tries, [0, 6, 17, 38, 79, 160, 241, 322]);
+        assert_eq!(tries, [0, 1, 7, 8, 19, 20, 41, 42, 83, 84, 165, 166, 247, 248, 329, 330]);
         // Another program, for which they do not: it is believed when it has borne some.
         assert_eq!(groups(&mut governor, 100, 10.0)[99], GROUP_MAX_US);
-        governor.second(reading(140.0));
+        groups(&mut governor, 2, 140.0);
         assert_eq!(governor.patience_s, PATIENCE_S);
+    }
+
+    #[test]
+    fn one_second_that_is_like_no_other_changes_nothing() {
+        let mut governor = Governor::new(0.25);
+        groups(&mut governor, 10, 10.0);
+        assert_eq!(groups(&mut governor, 1, 2_000.0), [GROUP_MAX_US]);
+        assert_eq!(groups(&mut governor, 10, 10.0), [GROUP_MAX_US; 10]);
     }
 
     #[test]
@@ -361,8 +380,8 @@ mod tests {
     fn the_nearer_a_program_is_to_falling_behind_the_less_guests_may_cost_it() {
         let governor = Governor::new(0.25);
         let slack = |load: f64| (governor.slack_at(load) * 10_000.0).round();
-        assert_eq!([0.0, 0.2, 0.5].map(slack), [2500.0; 3]);
-        assert_eq!([0.6, 0.8, 0.9, 1.0, 1.7].map(slack), [1667.0, 625.0, 300.0, 300.0, 300.0]);
+        assert_eq!([0.0, 0.2, 0.6].map(slack), [2500.0; 3]);
+        assert_eq!([0.7, 0.8, 0.9, 1.0, 1.7].map(slack), [1406.0, 625.0, 300.0, 300.0, 300.0]);
         assert_eq!(Governor::new(0.02).slack_at(0.9), 0.02, "what was asked for is not made more");
         assert_eq!(
             Governor::new(10.0).slack_at(1.0),
@@ -380,14 +399,18 @@ mod tests {
         let mut second = |load| governor.second(GovernorReading { load, ..reading(100.0) }).is_over_slack;
         assert!((0..10).all(|_| !second(0.4)));
         assert!(!second(1.0) && !second(0.4));
-        assert!((0..10).any(|_| second(0.9)), "many are");
+        assert!((0..10).any(|_| second(0.9)), "many are it");
     }
 
     #[test]
     fn the_monitor_hears_when_nothing_helps() {
         let mut governor = Governor::new(0.1);
         let over = (1..100).find(|_| governor.second(reading(130.0)).is_overlimit);
-        assert_eq!(over, Some(2 + 7 + AT_LIMIT_S as i32 - 1), "two shorter groups, seven guards, thirty seconds");
+        assert_eq!(
+            over,
+            Some(1 + 2 + 7 + AT_LIMIT_S as i32 - 1),
+            "a second, two shorter groups, seven guards, thirty seconds"
+        );
         governor.guest_left();
         assert!(!governor.second(reading(0.0)).is_overlimit);
         let offence = GovernorReading { offences: 1, ..GovernorReading::default() };

@@ -172,7 +172,9 @@ mod tests {
         bench.claim(2, Class::Offline);
         assert_eq!(bench.page().group_budget_us(), Some(50));
         assert_eq!(bench.page().distress(), Distress::None);
-        bench.second(&mut regulator, online, (50, 1_300));
+        for _ in 0..2 {
+            bench.second(&mut regulator, online, (50, 1_300));
+        }
         assert_eq!(bench.page().group_budget_us(), Some(25), "0.3 ms in half of the requests are 15 %");
         assert_eq!(bench.page().distress(), Distress::OverSlack);
         assert_eq!(bench.page().get(online.slot(), Field::CostMilli), 150);
@@ -203,12 +205,14 @@ mod tests {
         assert_eq!(bench.page().distress(), Distress::None, "that is no reason to send the guest away");
         let orders = bench.second(&mut regulator, online, (0, 0));
         assert!(orders.is_over_slack && orders.guard_us == 0.0, "{orders:?}");
-        assert_eq!(bench.page().group_budget_us(), Some(25));
-        let orders = bench.second_of(&mut regulator, online, &[(50, 1_050, true)]);
-        assert!(
-            !orders.is_over_slack && orders.guard_us == 0.0,
-            "what a calm one takes stays known: {orders:?}"
+        bench.second_of(&mut regulator, online, &[(50, 1_300, true)]);
+        assert_eq!(
+            bench.page().group_budget_us(),
+            Some(10),
+            "30 % of 10: far too much. What a calm one takes stays known"
         );
+        let orders = bench.second_of(&mut regulator, online, &[(50, 1_050, true)]);
+        assert!(!orders.is_over_slack && orders.guard_us == 0.0, "{orders:?}");
     }
 
     #[test]
