@@ -70,7 +70,8 @@ class Program:
     """A program that does what it is told. `order` begins, `answer` waits for the end."""
 
     def __init__(self, name, command, environment):
-        self.name, self.prepared, self.is_ready = name, set(), False
+        # What it has written to its error output is kept when it is stopped.
+        self.name, self.prepared, self.is_ready, self._said = name, set(), False, None
         self._errors = tempfile.TemporaryFile()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
         self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
@@ -103,8 +104,14 @@ class Program:
 
     def last_error(self):
         """The last line it wrote to its error output."""
+        return (self.errors().strip().splitlines() or ["it wrote no error"])[-1]
+
+    def errors(self):
+        """What it and its driver wrote to its error output."""
+        if self._said is not None:
+            return self._said
         self._errors.seek(0)
-        return (self._errors.read().decode(errors="replace").strip().splitlines() or ["it wrote no error"])[-1]
+        return self._errors.read().decode(errors="replace")
 
     def do(self, seconds=0, **order):
         """`seconds`: how long the order itself takes, if it says so."""
@@ -137,7 +144,9 @@ class Program:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
-        self._errors.close()
+        if self._said is None:
+            self._said = self.errors()
+            self._errors.close()
 
     def kill(self):
         self.process.kill()
@@ -151,7 +160,7 @@ class Programs:
         self.options, self.mps, self._neighbours, self._ended_neighbours = options, mps, [], []
         # Workers and their pages by the workers' options, and a function that starts one.
         self._start_worker, self._workers, self._pages = start_worker, {}, {}
-        self.running = {}
+        self.running, self._started = {}, []
         # Which programs are started with --survive, by side and role.
         self.survivors = set()
 
@@ -210,6 +219,7 @@ class Programs:
             command = worker.client(self.options.scheme, *command, options=self.options_of(side, role))
             environment = worker.environment
         self.running[side, role] = Program(f"{side} {role}", command, environment)
+        self._started.append(self.running[side, role])
 
     def start_all(self, sides):
         """Imports of a framework take seconds: all programs do that at the same time, and before anything is measured. One that
@@ -251,10 +261,11 @@ class Programs:
             time.sleep(SETTLE_SECONDS)
 
     def logs(self):
-        """What workers and MPS wrote, by name."""
+        """What workers, programs and MPS wrote, by name."""
         found = {f"worker{''.join(words)}.log": worker.log() for words, worker in self._workers.items()}
         found |= {f"neighbour{at}.log": worker.log() for at, worker in enumerate(self._ended_neighbours + self._neighbours)}
-        return found | self.mps.logs()
+        said = {f"{program.name.replace(' ', '-')}{at}.log": program.errors() for at, program in enumerate(self._started)}
+        return found | {name: text for name, text in said.items() if text} | self.mps.logs()
 
     def drop(self, side):
         """After a failure: what the programs of a side are doing is not known."""

@@ -21,7 +21,7 @@ const GROUP_NS: u64 = 50_000;
 /// A kernel that is longer is no reason to linger longer.
 const GROUP_MAX_NS: u64 = 2_000_000;
 /// Longer pauses are between requests, whatever the program.
-const PAUSE_MAX_NS: u64 = 2_000_000;
+pub(crate) const PAUSE_MAX_NS: u64 = 2_000_000;
 /// The lingers to choose from, up to the price of a reopening: beyond it, lingering costs more than it can save.
 const CHOICES_NS: [u64; 12] =
     [10_000, 15_000, 20_000, 30_000, 40_000, 60_000, 80_000, 120_000, 160_000, 200_000, 250_000, 300_000];

@@ -42,6 +42,8 @@ pub struct Presence {
     /// Counts commands that began.
     begun: u64,
     idle_since_ns: u64,
+    /// How long there was no work before the last command.
+    paused_ns: u64,
 }
 
 impl Presence {
@@ -52,7 +54,15 @@ impl Presence {
 
     /// A session that has no work yet, and learns its pauses with this.
     pub fn with_linger(linger: Linger, now_ns: u64) -> Self {
-        Self { state: PresenceState::Idle, linger, guard_ns: 0, telling: 0, begun: 0, idle_since_ns: now_ns }
+        Self {
+            state: PresenceState::Idle,
+            linger,
+            guard_ns: 0,
+            telling: 0,
+            begun: 0,
+            idle_since_ns: now_ns,
+            paused_ns: 0,
+        }
     }
 
     /// Where it stands.
@@ -84,18 +94,21 @@ impl Presence {
     pub fn begin(&mut self, now_ns: u64) -> bool {
         self.telling += 1;
         self.begun += 1;
+        self.paused_ns = 0;
         let before = std::mem::replace(&mut self.state, PresenceState::Busy);
-        match before {
-            PresenceState::Busy => false,
-            PresenceState::Lingering { since_ns, .. } => {
-                self.linger.pause(now_ns.saturating_sub(since_ns));
-                false
-            }
-            PresenceState::Idle => {
-                self.linger.pause(now_ns.saturating_sub(self.idle_since_ns));
-                true
-            }
-        }
+        let (since_ns, is_open) = match before {
+            PresenceState::Busy => return false,
+            PresenceState::Lingering { since_ns, .. } => (since_ns, false),
+            PresenceState::Idle => (self.idle_since_ns, true),
+        };
+        self.paused_ns = now_ns.saturating_sub(since_ns);
+        self.linger.pause(self.paused_ns);
+        is_open
+    }
+
+    /// How long there was no work before the last command. Zero while there was some.
+    pub fn paused_ns(&self) -> u64 {
+        self.paused_ns
     }
 
     /// The driver was told.

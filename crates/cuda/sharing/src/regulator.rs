@@ -6,11 +6,13 @@
 //! ```
 //!
 //! A request ends with a wait and not with the device's rest: a program that launches kernel by kernel lets the device rest at
-//! random places within each request.
+//! random places within each request. What a program starts after its last wait and never waits for, as it resets a word for the next
+//! request, is no part of that one, which may come much later: a request begins anew after a rest that is longer than any within one.
 
 use crate::{
     cost::CostMeter,
     governor::{GUARD_MAX_US, Governor, GovernorReading, Orders},
+    linger::PAUSE_MAX_NS,
     page::{Distress, Field, Page, Ticket},
     probe::Probe,
 };
@@ -38,6 +40,7 @@ pub struct Regulator {
     counts_since_ns: u64,
     second_at_ns: u64,
     offences: u64,
+    reading: GovernorReading,
 }
 
 impl Regulator {
@@ -51,12 +54,17 @@ impl Regulator {
             counts_since_ns: 0,
             second_at_ns: 0,
             offences: 0,
+            reading: GovernorReading::default(),
         }
     }
 
     /// A command that puts work into a stream, as a number that is the same for the same work. `is_disturbed`: the gate was open
-    /// beside an offline session, or has not been closed for as long as its longest group: work of it may be on the device.
-    pub fn command(&mut self, command: u64, is_disturbed: bool, now_ns: u64) {
+    /// beside an offline session, or has not been closed for as long as its longest group: work of it may be on the device. `paused_ns`:
+    /// for so long the session had no work before.
+    pub fn command(&mut self, command: u64, is_disturbed: bool, paused_ns: u64, now_ns: u64) {
+        if paused_ns >= PAUSE_MAX_NS {
+            self.request = None;
+        }
         let new = Request { kind: 0, began_ns: now_ns, is_disturbed };
         let request = self.request.get_or_insert(new);
         request.kind = (request.kind ^ command).wrapping_mul(STEP).rotate_left(23);
@@ -70,6 +78,11 @@ impl Regulator {
             let us = now_ns.saturating_sub(request.began_ns) / 1000;
             self.meter.request(request.kind, request.is_disturbed, us);
         }
+    }
+
+    /// What the last second has shown.
+    pub fn reading(&self) -> GovernorReading {
+        self.reading
     }
 
     /// Once a second: the governor's orders, which offline sessions read in the slot.
@@ -97,6 +110,7 @@ impl Regulator {
             offences: grown,
             longest_group_us: page.longest_group_us(),
         };
+        self.reading = reading;
         let mut orders = self.governor.second(reading);
         if self.probe.second(reading.cost.is_none() && self.meter.is_blind()) {
             orders.guard_us = GUARD_MAX_US;
@@ -152,8 +166,8 @@ mod tests {
         ) -> Orders {
             for &(count, us, is_disturbed) in requests {
                 for _ in 0..count {
-                    regulator.command(7, is_disturbed, self.now_ns);
-                    regulator.command(8, false, self.now_ns + 1);
+                    regulator.command(7, is_disturbed, 0, self.now_ns);
+                    regulator.command(8, false, 0, self.now_ns + 1);
                     self.now_ns += us * 1000;
                     regulator.waited(self.now_ns);
                 }
@@ -230,10 +244,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_started_after_the_last_wait_is_no_part_of_the_next_request() {
+        let mut bench = Bench::new();
+        let (online, _guest) = (bench.claim(1, Class::Online), bench.claim(2, Class::Offline));
+        let mut regulator = Regulator::new(0.1);
+        for _ in 0..100 {
+            for is_disturbed in [false, true] {
+                regulator.command(7, is_disturbed, 5 * PAUSE_MAX_NS, bench.now_ns);
+                bench.now_ns += 1_000_000;
+                regulator.waited(bench.now_ns);
+                regulator.command(9, false, 10_000, bench.now_ns + 10_000);
+                bench.now_ns += 5 * PAUSE_MAX_NS;
+            }
+        }
+        let judged = regulator.meter.judge().unwrap();
+        assert_eq!((judged.share, judged.noise, judged.usual_us), (0.0, 0.0, 200_000.0));
+        regulator.command(7, false, PAUSE_MAX_NS - 1, bench.now_ns);
+        regulator.command(7, true, PAUSE_MAX_NS - 1, bench.now_ns);
+        assert!(regulator.request.unwrap().is_disturbed, "a short rest is within a request");
+        assert!(regulator.second(bench.page(), online, bench.now_ns).is_some());
+    }
+
+    #[test]
     fn requests_of_other_commands_are_of_another_kind() {
         let mut regulator = Regulator::new(0.1);
         let mut request = |commands: &[u64], is_disturbed, us: u64| {
-            commands.iter().for_each(|&command| regulator.command(command, is_disturbed, 0));
+            commands.iter().for_each(|&command| regulator.command(command, is_disturbed, 0, 0));
             regulator.waited(us * 1000);
         };
         for _ in 0..100 {

@@ -6,6 +6,7 @@ mod bell;
 mod child;
 mod door;
 mod sessions;
+mod spares;
 mod strangers;
 mod turned_away;
 mod watchers;

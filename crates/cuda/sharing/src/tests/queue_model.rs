@@ -64,7 +64,7 @@ fn run(load: f64, guest: bool, noise: f64) -> Outcome {
                 page.close(ticket, now_ns);
                 open_ns += now_ns - opened_ns.unwrap_or(now_ns);
             }
-            regulator.command(piece, found_open && page.has_guests(), now_ns);
+            regulator.command(piece, found_open && page.has_guests(), presence.paused_ns(), now_ns);
             if found_open && guest {
                 now_ns += SWITCH_NS + page.group_budget_us().unwrap_or(50) * 1000 / 2;
             }

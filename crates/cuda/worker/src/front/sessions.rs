@@ -3,6 +3,7 @@
 use super::OnEvent;
 use super::bell::Bell;
 use super::child::{self, Line, SessionChild, SessionEvent};
+use super::spares::{Next, Spares};
 use super::turned_away::Reason;
 use crate::{
     config::{FrontConfig, Role},
@@ -321,12 +322,12 @@ impl Sessions {
 
     /// After a process that could not prepare itself.
     fn retry_pause(&self) -> Duration {
-        if self.config.session.is_merged { RETRY_PAUSE / 5 } else { RETRY_PAUSE }
+        if self.config.session.is_merged { RETRY_PAUSE / 10 } else { RETRY_PAUSE }
     }
 
     /// With merged contexts no process can prepare itself after a fault, until all that were there before it have left.
     fn failures_untold(&self) -> u32 {
-        if self.config.session.is_merged { 15 } else { 1 }
+        if self.config.session.is_merged { 30 } else { 1 }
     }
 
     /// A process that was counted as starting did not start.
@@ -379,22 +380,21 @@ fn keep_spares(sessions: &Weak<Sessions>) {
             if state.stopping && state.processes == 0 {
                 return;
             }
-            let paused = state.pause_until.is_some_and(|until| Instant::now() < until);
             let room = sessions.config.sessions_max.saturating_sub(state.in_use());
-            let target = sessions.config.spares.max(state.wanted.min(room));
-            let ready = state.spares.len() + state.starting;
-            let rest = state
-                .rest_until
-                .map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
-            let resting = !rest.is_zero() && ready > state.wanted;
-            let is_calm = !paused && !resting && state.starting < STARTING_MAX;
-            if !state.stopping && is_calm && ready < target {
-                break;
-            }
-            state = match (paused, resting && ready < target) {
-                (true, _) => wait_for(&sessions.changed, state, RETRY_PAUSE),
-                (false, true) => wait_for(&sessions.changed, state, rest),
-                (false, false) => wait(&sessions.changed, state),
+            let spares = Spares {
+                ready: state.spares.len() + state.starting,
+                starting: state.starting,
+                target: sessions.config.spares.max(state.wanted.min(room)),
+                wanted: state.wanted,
+                starting_max: STARTING_MAX,
+                pause_until: state.pause_until,
+                rest_until: state.rest_until,
+            };
+            let next = if state.stopping { Next::WaitForChange } else { spares.next(Instant::now()) };
+            state = match next {
+                Next::Start => break,
+                Next::Wait(left) => wait_for(&sessions.changed, state, left),
+                Next::WaitForChange => wait(&sessions.changed, state),
             };
         }
         state.starting += 1;

@@ -207,7 +207,8 @@ impl Sharer {
             page.beat_and_hold(self.ticket, true);
         }
         let is_disturbed = (found_open || now_ns < online.disturbed_until_ns) && page.has_guests();
-        online.regulator.command(work, is_disturbed, now_ns);
+        let paused_ns = online.presence.paused_ns();
+        online.regulator.command(work, is_disturbed, paused_ns, now_ns);
         drop(online);
         Some(Telling(self))
     }
@@ -266,6 +267,11 @@ impl Sharer {
             online.longest_group_ns = page.longest_group_us().saturating_mul(1000);
             let longest_ns = online.longest_group_ns;
             online.presence.set_longest_group(longest_ns);
+            let reading = online.regulator.reading();
+            drop(online);
+            if reading.cost.is_some() {
+                tracing::debug!(?reading, ?orders, "what offline work cost in a second, and what follows");
+            }
         }
     }
 
