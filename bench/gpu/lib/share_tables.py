@@ -187,8 +187,8 @@ def _faults(rows):
         "",
         "One after another beside the online program. *Longest request*: of those that waited or were served between a fault and "
         "the next one. *No answer*: the longest time in which none ended; where the online program has to be restored, requests wait "
-        "for longer than that, because they have come meanwhile. *p99 around*: of all such requests; the other p99 is of the whole time, starts of offline programs "
-        "included. A worker that is killed is a neighbour of the online program's.",
+        "for longer than that, because they have come meanwhile. *p99 around*: of all such requests; the other p99 is of the whole "
+        "time, starts of offline programs included. A worker that is killed is a neighbour of the online program's.",
         "",
         "| fault | side | count | online errors | longest request, ms | median of longest | no answer, ms | p99 around | p99 | right "
         "| heard offline |",
@@ -200,7 +200,8 @@ def _faults(rows):
         errors = f"**{len(row['online_errors'])}**" if row["online_errors"] else "0"
         lines.append(
             f"| {row['kind']} | {row['side']} | {row['count']} | {errors} | {ms(row.get('longest_us'))} "
-            f"| {ms(row.get('median_longest_us'))} | {ms(row.get('silence_us'))} | {ms(row.get('p99_around_us'))} | {ms(online['p99_us'])} | {said(online['right'])} | {texts} |"
+            f"| {ms(row.get('median_longest_us'))} | {ms(row.get('silence_us'))} | {ms(row.get('p99_around_us'))} "
+            f"| {ms(online['p99_us'])} | {said(online['right'])} | {texts} |"
         )
     lines += [f"\nOnline error after {row['kind']}: {error}" for row in found for error in row["online_errors"]]
     return [*lines, ""]

@@ -164,8 +164,10 @@ impl Governor {
     pub fn second(&mut self, reading: GovernorReading) -> Orders {
         self.offences = self.offences.saturating_add(reading.offences);
         if let Some(cost) = reading.cost {
-            let before = self.load.unwrap_or(reading.load);
-            let load = before + (reading.load - before) * LOAD_WEIGHT;
+            // A request that began before this time counts whole, and nothing works more than all of the time.
+            let seen = reading.load.min(1.0);
+            let before = self.load.unwrap_or(seen);
+            let load = before + (seen - before) * LOAD_WEIGHT;
             self.load = Some(load);
             self.weigh(cost, load, reading.longest_group_us);
         }
@@ -400,6 +402,10 @@ mod tests {
         assert!((0..10).all(|_| !second(0.4)));
         assert!(!second(1.0) && !second(0.4));
         assert!((0..10).any(|_| second(0.9)), "many are it");
+        let mut governor = Governor::new(0.25);
+        let mut second = |load| governor.second(GovernorReading { load, ..reading(100.0) }).is_over_slack;
+        second(50.0);
+        assert!(!(0..5).map(|_| second(0.4)).last().unwrap(), "a long request is soon forgotten");
     }
 
     #[test]
